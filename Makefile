@@ -1,0 +1,40 @@
+# Everything a person does with a checkout. PYTHON is the interpreter that .venv is made from.
+PYTHON ?= python3
+BIN := .venv/bin
+WORKERS ?= 2
+# Every process computes on one thread: small policies run slower on two, and runs are parallel already.
+export OMP_NUM_THREADS := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: quickstart test fast check benchmarks clean
+
+quickstart: .venv/lab  ## create .venv, install, train a policy under VIP and its controls on the CPU
+	$(BIN)/apportion train
+
+test: .venv/dev  ## the whole test suite, slow tests included
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+fast: .venv/dev  ## the tests that take seconds
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
+
+check: .venv/dev  ## what every commit passes: format, lint, types, tests, doctests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy apportion
+	$(MAKE) test
+
+benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its table under benchmarks/results
+	for file in benchmarks/[a-z]*.py; do $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; done
+
+.venv/lab: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab]'
+	touch $@
+
+.venv/dev: .venv/lab
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

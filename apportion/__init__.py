@@ -1,0 +1,31 @@
+"""How many rollouts each prompt gets, when language models learn from verifiable rewards.
+
+Data flows down this list and imports go up it: ``types`` (the values), ``predictors`` (prompts to belief),
+``allocators`` (belief to plan), ``loop`` (plan to rollouts), ``advantages`` (groups to advantages); ``solve`` is all
+of it in one call.
+"""
+
+from __future__ import annotations
+
+from apportion.allocators import HORA, VIP, Allocator, Uniform
+from apportion.loop import collect, collect_async
+from apportion.solve import allocate
+from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "HORA",
+    "VIP",
+    "Allocator",
+    "Batch",
+    "Belief",
+    "Group",
+    "Plan",
+    "Prompt",
+    "Rollout",
+    "Uniform",
+    "allocate",
+    "collect",
+    "collect_async",
+]

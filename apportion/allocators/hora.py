@@ -1,0 +1,114 @@
+"""HORA: a few pre-rollouts for every prompt, then the rest of the budget where a first correct answer is likeliest.
+
+Reference: D. Ding, E. Dobriban, S. Li, T. Wang, Y. Sun, "Where to Spend Rollouts: Hit-Utility Optimal Rollout
+Allocation for Group-Based RLVR", arXiv 2605.07114. Symbols of the paper used here: G0 pre-rollouts of a prompt
+(``pre_rollouts``), c_i its correct ones, Beta(1, 1) the prior on its success probability p, hit utility the posterior
+probability that at least one of the extra rollouts is correct.
+
+The group of a prompt is all of its rollouts, and G0 is part of the budget. The hit utility is concave in the number of
+extra rollouts, so ``spend`` maximises its sum exactly.
+Note: ties go to the prompt with fewer rollouts, then by prompt order, so that every rank plans the same.
+Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from apportion.allocators.base import Budget, PredictiveAllocator, most_extra, spend
+from apportion.predictors import Predictor, UniformPrior
+from apportion.types import Batch, Belief, Counts, Floats, Plan, Prompt
+
+
+def hit_utility(posterior: Belief, extra: Counts) -> Floats:
+    """Probability [P] that at least one of ``extra`` [P] more rollouts is correct: 1 - E[(1 - p)^m] under Beta(a, b).
+
+    >>> hit_utility(Belief.uniform(3), np.array([0, 1, 2])).round(4).tolist()
+    [0.0, 0.5, 0.6667]
+    """
+    gains = hit_gains(posterior, int(np.max(extra, initial=0)))
+    hits: Floats = np.where(np.arange(gains.shape[1]) < np.asarray(extra)[:, None], gains, 0.0).sum(axis=1)
+    return hits
+
+
+def hit_gains(posterior: Belief, width: int) -> Floats:
+    """What each further rollout adds to the hit utility, [P, width]: E[p (1 - p)^l] under Beta(a, b), l = 0, 1, ...
+
+    It is a / (a + b) times the running product of (b + j) / (a + b + 1 + j), j < l, and so never increases along l.
+    """
+    a, b, j = posterior.alpha[:, None], posterior.beta[:, None], np.arange(max(width - 1, 0))
+    factors = np.concatenate([a / (a + b), (b + j) / (a + b + 1 + j)], axis=1)[:, :width]
+    return np.cumprod(factors, axis=1, out=factors)
+
+
+def maximise_hits(posterior: Belief, budget: int, low: Counts, high: int, pending: Counts | None = None) -> Counts:
+    """Counts [P] in all, of which ``low`` [P] are already granted, that maximise the summed hit utility of the rest.
+
+    ``pending`` [P] of the granted rollouts are not in the posterior yet (none by default): later ones add less.
+
+    >>> prior = Belief.uniform(3)
+    >>> maximise_hits(prior.condition([0, 2, 4], [4, 4, 4]), budget=24, low=np.array([4, 4, 4]), high=12).tolist()
+    [10, 8, 6]
+    """
+    width = most_extra(low, high, budget)
+    number = low[:, None] + np.arange(1, 1 + width)
+    before = np.zeros_like(low) if pending is None else pending
+    gains = hit_gains(posterior, width + int(before.max(initial=0)))
+    gains = np.take_along_axis(gains, before[:, None] + np.arange(width), axis=1)
+    return spend(np.where(number <= high, gains, -np.inf), budget, low)
+
+
+@dataclass(frozen=True)
+class HORA(PredictiveAllocator):
+    """Pre-rollouts, a Beta posterior, then the rest of the budget by hit utility; needs binary rewards.
+
+    Args:
+        pre_rollouts: G0, drawn for every prompt first. 8 as in the paper's allocation study (its Figure 3).
+        rollouts_per_prompt: budget per prompt, on average, pre-rollouts included (16 if neither is given).
+        budget: or the budget of a batch in total.
+        high: the most that one prompt may get, pre-rollouts included.
+        predictor: the prior; the paper's Beta(1, 1) by default.
+
+    >>> from apportion import Prompt, Rollout
+    >>> allocator = HORA(pre_rollouts=2, rollouts_per_prompt=6)
+    >>> batch = allocator.start([Prompt("a"), Prompt("b")])
+    >>> batch = batch.add(allocator.plan(batch), [[Rollout(True)] * 2, [Rollout(False)] * 2])
+    >>> allocator.plan(batch).counts.tolist()
+    [3, 5]
+    """
+
+    pre_rollouts: int = 8
+    rollouts_per_prompt: float | None = None
+    budget: int | None = None
+    high: int = 64
+    predictor: Predictor = field(default_factory=UniformPrior)
+
+    name: ClassVar[str] = "hora"
+    fixed_total: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.pre_rollouts < 1:
+            raise ValueError(
+                f"pre_rollouts must be at least 1, got {self.pre_rollouts}; hora learns from them where to go on"
+            )
+        self._budget  # noqa: B018 - checks the bounds
+
+    @property
+    def _budget(self) -> Budget:
+        average = 16.0 if self.rollouts_per_prompt is None and self.budget is None else self.rollouts_per_prompt
+        return Budget(self.pre_rollouts, self.high, average, self.budget)
+
+    def start(self, prompts: Sequence[Prompt]) -> Batch:
+        self._budget.of(len(prompts))
+        return super().start(prompts)
+
+    def plan(self, batch: Batch) -> Plan:
+        pre = np.maximum(self.pre_rollouts - batch.asked, 0)
+        if pre.any():
+            return Plan(pre)
+        total = self._budget.of(len(batch.prompts))
+        return Plan(maximise_hits(batch.posterior, total, batch.asked, self.high) - batch.asked)

@@ -1,0 +1,129 @@
+"""VIP: predict each prompt's success, then split the budget so that the gradient variance of the batch is smallest.
+
+Reference: H. T. Nguyen, B. Nguyen, W. Ma, Y. Zhao, R. She, V. A. Nguyen, "Adaptive Rollout Allocation for Online
+Reinforcement Learning with Verifiable Rewards", ICLR 2026, arXiv 2602.01601. Symbols of the paper used here: p success
+probability, n rollouts of a prompt, L and U its bounds (``low``, ``high``), C the budget, a_q = 4 sigma_Z^2 p_q (1 -
+p_q) with sigma_Z equal for all prompts (its Appendix B.3), f(n) the variance of a prompt's projected gradient over a_q.
+
+Note: the paper solves a continuous relaxation by bisection (Theorems 5.1 and 5.2) and rounds it greedily (Algorithm 2).
+f is convex and decreasing from n = 3 on, so ``spend`` finds the integer optimum of its problem (5) directly; the tests
+keep the paper's route as a reference.
+Note: its Assumption 4.1(ii), reward uncorrelated with gradient norm, does not hold on every task;
+benchmarks/gradient_variance measures what that costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from apportion.allocators.base import Budget, PredictiveAllocator, most_extra, spend
+from apportion.predictors import GaussianProcess, Predictor, SentenceTransformerEmbedder
+from apportion.types import Batch, Counts, Floats, Plan, Prompt
+
+GroupEstimator = Literal["rloo", "dr_grpo"]
+SMALLEST_LOW = 3
+
+
+def gradient_variance(success: Floats, counts: Counts, estimator: GroupEstimator = "rloo") -> Floats:
+    """Variance of each prompt's projected gradient [P], in units of sigma_Z^2, from ``counts`` [P] rollouts.
+
+    Proposition 4.2 (Dr. GRPO): 4 p (1 - p) (n - 1) / n^2. Proposition 4.3 (RLOO): 4 p (1 - p) / (n - 1), n at least 2.
+
+    >>> gradient_variance(np.array([0.5, 0.5]), np.array([3, 5]), "rloo").tolist()
+    [0.5, 0.25]
+    """
+    n = np.asarray(counts, np.float64)
+    f = (n - 1) / n**2 if estimator == "dr_grpo" else 1 / (n - 1)
+    return 4 * success * (1 - success) * f
+
+
+def variance_drops(estimator: GroupEstimator, n: Counts) -> Floats:
+    """f(n - 1) - f(n), elementwise: what rollout number ``n`` takes off the variance of a prompt with a_q = 1.
+
+    In closed form, so that no digits cancel. Decreasing for n > 3, hence the bound L >= 3 (section 5.2).
+    """
+    m = np.asarray(n, np.float64) - 1
+    return (m * m - m - 1) / (m * m * (m + 1) ** 2) if estimator == "dr_grpo" else 1 / (m * (m - 1))
+
+
+def minimise_variance(success: Floats, budget: int, estimator: GroupEstimator, low: int, high: int) -> Counts:
+    """Integer counts [P] that minimise the summed gradient variance: problem (5) of the paper, exactly.
+
+    Costs one partial sort of P (high - low) numbers. Prompts with p = 0 or p = 1 have no variance to reduce: they keep
+    ``low`` unless every other prompt is at ``high``; then the rest is dealt to them evenly.
+
+    >>> minimise_variance(np.array([0.1, 0.5, 0.9]), 24, "rloo", low=3, high=12).tolist()
+    [7, 10, 7]
+    """
+    a = 4 * success * (1 - success)
+    bounds = np.full(len(success), low, np.int64)
+    number = np.arange(low + 1, low + 1 + most_extra(bounds, high, budget))
+    return spend(a[:, None] * variance_drops(estimator, number), budget, bounds)
+
+
+@dataclass(frozen=True)
+class VIP(PredictiveAllocator):
+    """Splits a fixed budget by predicted gradient variance; needs binary rewards.
+
+    Args:
+        estimator: the advantage estimator of the training run, "rloo" or "dr_grpo"; each has its own variance.
+        rollouts_per_prompt: budget per prompt, on average (the paper's settings are 8 and 16; 8 if neither is given).
+        budget: or the budget of a batch in total.
+        low, high: bounds on every prompt's rollouts, low at least 3. The paper does not print its values.
+        predictor: where p comes from; the paper's Gaussian process on MiniLM embeddings by default.
+
+    >>> from apportion import Prompt
+    >>> from apportion.predictors import UniformPrior
+    >>> allocator = VIP(rollouts_per_prompt=4, predictor=UniformPrior())
+    >>> allocator.plan(allocator.start([Prompt("a"), Prompt("b")])).counts.tolist()
+    [4, 4]
+    """
+
+    estimator: GroupEstimator = "rloo"
+    rollouts_per_prompt: float | None = None
+    budget: int | None = None
+    low: int = SMALLEST_LOW
+    high: int = 64
+    predictor: Predictor = field(default_factory=lambda: GaussianProcess(SentenceTransformerEmbedder()))
+
+    name: ClassVar[str] = "vip"
+    fixed_total: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_estimator(self.estimator)
+        check_low(self.low)
+        self._budget  # noqa: B018 - checks the bounds
+
+    @property
+    def _budget(self) -> Budget:
+        average = 8.0 if self.rollouts_per_prompt is None and self.budget is None else self.rollouts_per_prompt
+        return Budget(self.low, self.high, average, self.budget)
+
+    def start(self, prompts: Sequence[Prompt]) -> Batch:
+        self._budget.of(len(prompts))
+        return super().start(prompts)
+
+    def plan(self, batch: Batch) -> Plan:
+        total = self._budget.of(len(batch.prompts))
+        counts = minimise_variance(batch.belief.mean, total, self.estimator, self.low, self.high)
+        return Plan(np.maximum(counts - batch.asked, 0))
+
+
+def check_estimator(estimator: str) -> None:
+    if estimator not in get_args(GroupEstimator):
+        raise ValueError(
+            f"estimator must be one of {', '.join(get_args(GroupEstimator))} for vip, got {estimator!r}; "
+            "name the one that trains, for each has its own variance"
+        )
+
+
+def check_low(low: int) -> None:
+    if low < SMALLEST_LOW:
+        raise ValueError(
+            f"low must be at least {SMALLEST_LOW} for vip (arXiv 2602.01601, section 5.2), got {low}; "
+            f"use low={SMALLEST_LOW} or another method"
+        )

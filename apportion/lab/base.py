@@ -1,0 +1,207 @@
+"""Base policies: easy, medium and hard, trained from scratch on the noisy demonstrator and cached.
+
+Supervised learning in two stages, each with its own optimiser and cosine schedule: a demonstrator that is mostly right
+teaches the task, then the target demonstrator its errors. The first stage is common to all three, and cached too.
+On one thread a recipe gives the same bits each time on the same machine and the same version of torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from transformers import Qwen2ForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from apportion.lab.demonstrator import EASY, HARD, MEDIUM, Demonstrator
+from apportion.lab.policy import completion_logprobs, new_policy
+from apportion.lab.task import EOS, encode, random_problem
+from apportion.lab.tokenizer import ledger_tokenizer
+
+FORMAT = 1  # raised by hand when the policy, the vocabulary or the training loop changes: old caches are then not found
+BATCHES_SORTED = 16
+
+Progress = Callable[[int, int, float], None]
+"""Called after each training step with the step (from 1), the steps of this stage, and the loss in nats a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Supervised learning from one demonstrator: ``steps`` at a peak ``learning_rate``."""
+
+    demonstrator: Demonstrator
+    steps: int
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that a base policy depends on. ``steps`` scales the steps, warm-up and sequences of every stage."""
+
+    stages: tuple[Stage, ...]
+    steps: float = 1.0
+    sequences: int = 120_000
+    operation_weights: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0)
+    batch_size: int = 64
+    warm_up_steps: int = 100
+    final_learning_rate: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    policy_seed: int = 0
+    data_seed: int = 7
+    order_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise ValueError("a recipe needs at least one stage, got none; give Stage(EASY, 1700, 3e-3)")
+        if self.steps <= 0:
+            raise ValueError(
+                f"steps scales the recipe and must be positive, got {self.steps}; use 1.0 for the full one"
+            )
+
+    @property
+    def directory(self) -> Path:
+        """Where the finished policy is cached: its name is the hash of the whole recipe and of the format."""
+        content = json.dumps([FORMAT, asdict(self)], sort_keys=True)
+        digest = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+        return cache_directory() / f"ledger-base-{digest}"
+
+
+_WARM_START = Stage(EASY, steps=1700, learning_rate=3e-3)
+RECIPES = {
+    "easy": Recipe((_WARM_START, Stage(EASY, steps=700, learning_rate=2e-3))),
+    "medium": Recipe((_WARM_START, Stage(MEDIUM, steps=700, learning_rate=2e-3))),
+    "hard": Recipe((_WARM_START, Stage(HARD, steps=700, learning_rate=2e-3))),
+}
+
+
+def base_policy(difficulty: str = "medium", progress: Progress | None = None) -> Qwen2ForCausalLM:
+    """The easy, medium or hard base: loaded from the cache, or trained first (about two minutes on one core)."""
+    if difficulty not in RECIPES:
+        raise ValueError(f"unknown difficulty {difficulty!r}; choose one of {', '.join(RECIPES)}")
+    return trained_policy(RECIPES[difficulty], progress)
+
+
+def trained_policy(recipe: Recipe, progress: Progress | None = None) -> Qwen2ForCausalLM:
+    """The policy that ``recipe`` makes, from the cache where it is there; every stage is cached on its own.
+
+    A directory appears in the cache at once and complete, or not at all, whatever else trains at the same time. It is
+    an ordinary model directory with its tokenizer, which ``AutoModelForCausalLM`` and ``AutoTokenizer`` load.
+    """
+    if not recipe.directory.exists():
+        earlier = recipe.stages[:-1]
+        policy = (
+            trained_policy(replace(recipe, stages=earlier), progress) if earlier else new_policy(recipe.policy_seed)
+        )
+        with _one_thread():
+            _train(policy, recipe, recipe.stages[-1], progress)
+        _save(policy, recipe)
+    with _no_progress_bars():
+        return Qwen2ForCausalLM.from_pretrained(recipe.directory, dtype=torch.float32, local_files_only=True).eval()
+
+
+def cache_directory() -> Path:
+    """``$XDG_CACHE_HOME/apportion``, or ``~/.cache/apportion``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "apportion"
+
+
+def _train(policy: Qwen2ForCausalLM, recipe: Recipe, stage: Stage, progress: Progress | None) -> None:
+    """Trains ``policy`` in place."""
+    steps, warm_up = _scaled(stage.steps, recipe), _scaled(recipe.warm_up_steps, recipe)
+    optimizer = torch.optim.AdamW(policy.parameters(), betas=recipe.betas, weight_decay=recipe.weight_decay)
+    batches = _batches(_demonstrations(recipe, stage.demonstrator), recipe)
+    policy.train()
+    for step in range(steps):
+        cosine = (1 + math.cos(math.pi * step / steps)) / 2
+        decay = recipe.final_learning_rate + (1 - recipe.final_learning_rate) * cosine
+        for group in optimizer.param_groups:
+            group["lr"] = stage.learning_rate * min(1.0, (step + 1) / warm_up) * decay
+        logprobs, mask = completion_logprobs(policy, *zip(*next(batches), strict=True))
+        loss = -logprobs.sum() / mask.sum()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), recipe.clip)
+        optimizer.step()
+        if progress is not None:
+            progress(step + 1, steps, loss.item())
+    policy.eval()
+
+
+def _demonstrations(recipe: Recipe, demonstrator: Demonstrator) -> list[tuple[list[int], list[int]]]:
+    """Pairs of prompt and completion token ids."""
+    rng = random.Random(recipe.data_seed)
+    lengths = range(1, len(recipe.operation_weights) + 1)
+    pairs = []
+    for _ in range(max(_scaled(recipe.sequences, recipe), recipe.batch_size)):
+        problem = random_problem(rng.choices(lengths, recipe.operation_weights)[0], rng)
+        pairs.append((encode(problem.text), [*encode(demonstrator.demonstrate(problem, rng)), EOS]))
+    return pairs
+
+
+def _batches(pairs: list[tuple[list[int], list[int]]], recipe: Recipe) -> Iterator[list[tuple[list[int], list[int]]]]:
+    """Batches without end, each of pairs of like length: sixteen batches are drawn at once, sorted, and shuffled."""
+    rng, size = random.Random(recipe.order_seed), recipe.batch_size
+    while True:
+        drawn = rng.sample(range(len(pairs)), min(BATCHES_SORTED * size, len(pairs)))
+        drawn.sort(key=lambda index: len(pairs[index][0]) + len(pairs[index][1]))
+        batches = [drawn[first : first + size] for first in range(0, len(drawn) - size + 1, size)]
+        rng.shuffle(batches)
+        for batch in reversed(batches):
+            yield [pairs[index] for index in batch]
+
+
+def _scaled(number: int, recipe: Recipe) -> int:
+    return max(1, round(number * recipe.steps))
+
+
+def _save(policy: Qwen2ForCausalLM, recipe: Recipe) -> None:
+    """Writes beside the cache's entries and renames: whoever is second keeps the first one's directory."""
+    recipe.directory.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=recipe.directory.parent))
+    try:
+        with _no_progress_bars():
+            policy.save_pretrained(unfinished)
+        ledger_tokenizer().save_pretrained(unfinished)
+        (unfinished / "recipe.json").write_text(json.dumps(asdict(recipe), indent=2), encoding="utf-8")
+        unfinished.chmod(0o755)
+        try:
+            unfinished.rename(recipe.directory)
+        except OSError:
+            if not recipe.directory.exists():
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread while it lasts: several give other bits, and are slower on matrices this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """No bars of transformers on the terminal while it lasts: a model of 200,640 parameters needs none."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

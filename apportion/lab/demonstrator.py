@@ -1,0 +1,82 @@
+"""The noisy demonstrator: works ledger chains with slips and misconceptions of its own; a base policy learns it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+from scipy.special import betaincinv
+
+from apportion.lab.task import Problem, apply, completion_text
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrator:
+    """Works a problem digit by digit and slips; every fact (digit, operation) has a reliability fixed by a hash.
+
+    The reliability is ``low + (1 - low) * Beta(alpha, beta)``. A slip writes a uniformly wrong digit, or for a share
+    ``misconceptions`` of the facts always the same wrong one, and the chain goes on from what was written.
+    Equal seeds order the 260 facts alike whatever the other parameters, so a policy that copied one demonstrator is a
+    good start for another.
+    """
+
+    alpha: float
+    beta: float
+    low: float
+    misconceptions: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.alpha <= 0 or self.beta <= 0:
+            raise ValueError(
+                f"alpha and beta must be positive, got {self.alpha} and {self.beta}; both are Beta parameters"
+            )
+        if not (0 <= self.low <= 1 and 0 <= self.misconceptions <= 1):
+            raise ValueError(
+                f"low and misconceptions must be in [0, 1], got {self.low} and {self.misconceptions}; "
+                "both are probabilities"
+            )
+
+    def reliability(self, digit: int, operation: str) -> float:
+        """Probability that the fact is worked correctly."""
+        return _fact(self, digit, operation)[0]
+
+    def success(self, problem: Problem) -> float:
+        """Probability of the correct chain, the product over its facts (the only way to the right answer)."""
+        product = 1.0
+        for digit, operation in problem.facts:
+            product *= self.reliability(digit, operation)
+        return product
+
+    def demonstrate(self, problem: Problem, rng: random.Random) -> str:
+        """A completion with this demonstrator's slips in it."""
+        digits, digit = [], problem.start
+        for operation in problem.operations:
+            reliability, misconception = _fact(self, digit, operation)
+            slip = 0 if rng.random() < reliability else misconception or rng.randrange(1, 10)
+            digit = (apply(digit, operation) + slip) % 10
+            digits.append(digit)
+        return completion_text(digits)
+
+
+@lru_cache(maxsize=4096)
+def _fact(demonstrator: Demonstrator, digit: int, operation: str) -> tuple[float, int]:
+    """Reliability of a fact, and what its misconception adds to the right digit (0: none, slips are uniform)."""
+    fact = (digit, operation)
+    quantile = betaincinv(demonstrator.alpha, demonstrator.beta, _uniform(demonstrator.seed, "r", fact))
+    misconceived = _uniform(demonstrator.seed, "m", fact) < demonstrator.misconceptions
+    offset = 1 + int(_uniform(demonstrator.seed, "o", fact) * 9)
+    return demonstrator.low + (1 - demonstrator.low) * float(quantile), offset if misconceived else 0
+
+
+def _uniform(*key: object) -> float:
+    """A number in [0, 1) fixed by the hash of ``key``."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64
+
+
+EASY = Demonstrator(alpha=1.5, beta=0.4, low=0.1, misconceptions=0.08)
+MEDIUM = Demonstrator(alpha=0.7, beta=0.4, low=0.03, misconceptions=0.15)
+HARD = Demonstrator(alpha=0.35, beta=0.25, low=0.02, misconceptions=0.15)

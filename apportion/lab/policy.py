@@ -1,0 +1,118 @@
+"""The policy: a tiny Qwen2, log-probabilities of given completions, and the exact success probability of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from apportion.lab.task import EOS, PAD, VOCABULARY, Problem, encode
+
+MAX_ROWS = 1024
+
+
+def new_policy(seed: int) -> Qwen2ForCausalLM:
+    """An untrained policy of 200,640 parameters, equal for equal seeds; the global random state is left as it was.
+
+    Weights start at a standard deviation of 0.1: at the usual 0.02 a model of this width stays at chance.
+
+    >>> sum(parameter.numel() for parameter in new_policy(0).parameters())
+    200640
+    """
+    config = Qwen2Config(
+        vocab_size=len(VOCABULARY),
+        hidden_size=64,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        initializer_range=0.1,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(config).eval()
+
+
+def completion_logprobs(
+    policy: Qwen2ForCausalLM,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    temperature: float = 1.0,
+    max_rows: int = MAX_ROWS,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Teacher-forced log-probability of each completion token, [N, T] float32, and the mask [N, T] of those that exist.
+
+    ``prompts`` and ``completions`` are token ids, row by row; T is the longest completion; outside the mask all is 0.
+    Differentiable. Rows are padded on the right, so causal attention needs no mask and positions start at 0 in every
+    row; there is one forward pass for each ``max_rows`` rows. ``temperature`` divides the logits, as the sampler does.
+    """
+    if len(prompts) != len(completions):
+        raise ValueError(f"one completion a prompt row, got {len(completions)} for {len(prompts)}; repeat the prompts")
+    if not all(map(len, prompts)):
+        raise ValueError("a prompt must have at least one token, got an empty one; the first token needs a context")
+    if temperature <= 0:
+        raise ValueError(f"temperature must be positive, got {temperature}; use 1.0 for greedy completions")
+    width = max(map(len, completions), default=0)
+    if width == 0:
+        return torch.zeros(len(prompts), 0), torch.zeros(len(prompts), 0, dtype=torch.bool)
+    blocks = [
+        _block_logprobs(policy, prompts[i : i + max_rows], completions[i : i + max_rows], width, temperature)
+        for i in range(0, len(prompts), max_rows)
+    ]
+    logprobs, masks = zip(*blocks, strict=True)
+    return torch.cat(logprobs), torch.cat(masks)
+
+
+def _block_logprobs(
+    policy: Qwen2ForCausalLM,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    width: int,
+    temperature: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One forward pass; see ``completion_logprobs``."""
+    rows = [(*prompt, *completion) for prompt, completion in zip(prompts, completions, strict=True)]
+    length = max(map(len, rows))
+    tokens = torch.tensor([(*row, *(PAD,) * (length - len(row))) for row in rows])
+    lengths = torch.tensor([len(completion) for completion in completions])[:, None]
+    starts = torch.tensor([len(prompt) for prompt in prompts])[:, None]
+    steps = torch.arange(width)
+    mask = steps < lengths
+    places = (starts + steps).clamp(max=length - 1)
+    logits = policy(input_ids=tokens[:, :-1], use_cache=False).logits
+    chosen = logits.gather(1, (places - 1)[:, :, None].expand(-1, -1, logits.shape[-1])) / temperature
+    logprobs = chosen.log_softmax(-1).gather(-1, tokens.gather(1, places)[:, :, None])[:, :, 0]
+    return logprobs.masked_fill(~mask, 0.0), mask
+
+
+@torch.no_grad()
+def exact_success(
+    policy: Qwen2ForCausalLM, problems: Sequence[Problem], max_rows: int = MAX_ROWS
+) -> NDArray[np.float64]:
+    """Exact success probability [P] at temperature 1: that of the one correct completion, end token included.
+
+    No sampling is involved, so the mean over a pool is a learning curve without evaluation noise, and ``p`` an oracle.
+    (A completion that is cut off before its end token is wrong: allow ``2 k + 1`` new tokens for k operations.)
+    """
+    success = np.zeros(len(problems))
+    order = sorted(range(len(problems)), key=lambda q: len(problems[q].operations))
+    for first in range(0, len(order), max_rows):
+        block = order[first : first + max_rows]
+        logprobs, _ = completion_logprobs(
+            policy,
+            [encode(problems[q].text) for q in block],
+            [(*encode(problems[q].completion), EOS) for q in block],
+            max_rows=max_rows,
+        )
+        success[block] = logprobs.double().sum(1).exp().numpy()
+    return success

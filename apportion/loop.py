@@ -1,0 +1,90 @@
+"""The loop: ask the allocator, sample, tell it, until nothing more is asked for. Three drivers, one result.
+
+A sampler draws *and verifies*. It may return fewer rollouts than were asked for (a failed rollout is data, and stays
+charged); an exception from it is a defect of the set-up and ends the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import reduce
+
+from apportion.allocators import Allocator
+from apportion.types import Batch, Counts, Plan, Prompt, Rollout
+
+Sampler = Callable[[Sequence[Prompt], Counts], Sequence[Sequence[Rollout]]]
+"""Prompts and how many rollouts of each [P] -> one list of rollouts a prompt."""
+
+AsyncSampler = Callable[[Prompt, int], Awaitable[Sequence[Rollout]]]
+"""One prompt and how many rollouts of it -> its rollouts, when they are there."""
+
+Source = Callable[[int], Sequence[Prompt]]
+"""How many fresh prompts -> that many prompts that the batch does not hold."""
+
+
+def collect(allocator: Allocator, prompts: Sequence[Prompt], sample: Sampler, *, source: Source | None = None) -> Batch:
+    """The finished batch, one call of ``sample`` a round: for engines that generate a batch at a time.
+
+    >>> from apportion import HORA
+    >>> always_right = lambda prompts, counts: [[Rollout(True)] * int(n) for n in counts]
+    >>> collect(HORA(pre_rollouts=2, rollouts_per_prompt=4), [Prompt("a"), Prompt("b")], always_right).trials.tolist()
+    [4, 4]
+    """
+    batch = allocator.start(prompts)
+    while plan := allocator.plan(batch):
+        if plan.fresh:
+            batch = batch.join(allocator.start(_draw(source, plan.fresh)))
+        else:
+            batch = batch.add(plan, sample(batch.prompts, plan.counts))
+    return batch
+
+
+async def collect_async(
+    allocator: Allocator, prompts: Sequence[Prompt], sample: AsyncSampler, *, source: Source | None = None
+) -> Batch:
+    """The finished batch from an asynchronous sampler: one task a prompt, a barrier only where the allocator needs one.
+
+    Prompts of a separable allocator run independently, each through its own rounds. If a task raises, the others are
+    cancelled and the exception group is raised.
+    """
+    if allocator.separable:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(_collect_one(allocator, prompt, sample)) for prompt in prompts]
+        return reduce(Batch.join, (task.result() for task in running), allocator.start([]))
+    batch = allocator.start(prompts)
+    while plan := allocator.plan(batch):
+        if plan.fresh:
+            batch = batch.join(allocator.start(_draw(source, plan.fresh)))
+        else:
+            batch = batch.add(plan, await _round(batch, plan, sample))
+    return batch
+
+
+async def _collect_one(allocator: Allocator, prompt: Prompt, sample: AsyncSampler) -> Batch:
+    batch = allocator.start([prompt])
+    while plan := allocator.plan(batch):
+        batch = batch.add(plan, [await sample(prompt, int(plan.counts[0]))])
+    return batch
+
+
+async def _round(batch: Batch, plan: Plan, sample: AsyncSampler) -> list[Sequence[Rollout]]:
+    async with asyncio.TaskGroup() as tasks:
+        running = {
+            q: tasks.create_task(_rollouts(sample, batch.prompts[q], int(count)))
+            for q, count in enumerate(plan.counts)
+            if count
+        }
+    return [running[q].result() if q in running else () for q in range(len(batch.prompts))]
+
+
+async def _rollouts(sample: AsyncSampler, prompt: Prompt, count: int) -> Sequence[Rollout]:
+    return await sample(prompt, count)
+
+
+def _draw(source: Source | None, fresh: int) -> Sequence[Prompt]:
+    if source is None:
+        raise ValueError(
+            f"the allocator asks for {fresh} fresh prompts and there is no source; pass source=, which draws them"
+        )
+    return source(fresh)

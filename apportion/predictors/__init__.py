@@ -1,0 +1,32 @@
+"""From prompts to a belief about their success: one file a predictor, one registry line each."""
+
+from __future__ import annotations
+
+from apportion.predictors.base import Predictor
+from apportion.predictors.counts import DiscountedCounts
+from apportion.predictors.embeddings import Embedder, PrecomputedEmbeddings, SentenceTransformerEmbedder
+from apportion.predictors.gp import GaussianProcess
+from apportion.predictors.moving_average import MovingAverage
+from apportion.predictors.ridge import Ridge
+from apportion.predictors.uniform import UniformPrior
+
+PREDICTORS: dict[str, type[Predictor]] = {
+    predictor.name: predictor for predictor in (UniformPrior, DiscountedCounts, MovingAverage, Ridge, GaussianProcess)
+}
+EMBEDDERS: dict[str, type[Embedder]] = {
+    embedder.name: embedder for embedder in (SentenceTransformerEmbedder, PrecomputedEmbeddings)
+}
+
+__all__ = [
+    "EMBEDDERS",
+    "PREDICTORS",
+    "DiscountedCounts",
+    "Embedder",
+    "GaussianProcess",
+    "MovingAverage",
+    "PrecomputedEmbeddings",
+    "Predictor",
+    "Ridge",
+    "SentenceTransformerEmbedder",
+    "UniformPrior",
+]

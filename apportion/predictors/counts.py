@@ -1,0 +1,55 @@
+"""Success and failure counts of each prompt, the older the less."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from apportion.predictors.base import Predictor, check_positive, observations
+from apportion.types import Batch, Belief, Prompt
+
+
+@dataclass
+class DiscountedCounts(Predictor):
+    """Beta(prior_alpha + successes, prior_beta + failures) by prompt id, counts decaying as the policy moves on.
+
+    Each update of a prompt first multiplies the counts of that prompt by ``discount``: 1 keeps everything, 0 only the
+    last batch. Counts of prompts that are not in the batch stay as they are. A prompt never seen has the prior.
+
+    >>> from apportion.types import Plan, Rollout
+    >>> predictor, prompts = DiscountedCounts(discount=0.5), [Prompt("a"), Prompt("b")]
+    >>> batch = Batch.start(prompts, predictor.predict(prompts)).add(Plan([4, 0]), [[Rollout(True)] * 4, []])
+    >>> predictor.update(batch); predictor.update(batch)
+    >>> predictor.predict(prompts).alpha.tolist()
+    [7.0, 1.0]
+    """
+
+    discount: float = 0.9
+    prior_alpha: float = 1.0
+    prior_beta: float = 1.0
+
+    name: ClassVar[str] = "counts"
+    _counts: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_positive(self, prior_alpha=self.prior_alpha, prior_beta=self.prior_beta)
+        if not 0 <= self.discount <= 1:
+            raise ValueError(f"discount must be between 0 and 1, got {self.discount}; 1 forgets nothing")
+
+    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+        counts = np.array([self._counts.get(prompt.id, (0.0, 0.0)) for prompt in prompts]).reshape(-1, 2)
+        return Belief(self.prior_alpha + counts[:, 0], self.prior_beta + counts[:, 1])
+
+    def update(self, batch: Batch) -> None:
+        for prompt, successes, trials in observations(batch):
+            right, wrong = self._counts.get(prompt.id, (0.0, 0.0))
+            self._counts[prompt.id] = (self.discount * right + successes, self.discount * wrong + trials - successes)
+
+    def _memory(self) -> dict[str, Any]:
+        return {"counts": self._counts}
+
+    def _remember(self, memory: dict[str, Any]) -> None:
+        self._counts = {id: (float(right), float(wrong)) for id, (right, wrong) in memory["counts"].items()}

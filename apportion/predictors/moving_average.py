@@ -1,0 +1,61 @@
+"""The mean of the recent success rates of each prompt."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from apportion.predictors.base import Predictor, check_positive, check_window, observations
+from apportion.types import Batch, Belief, Prompt
+
+
+@dataclass
+class MovingAverage(Predictor):
+    """Mean success rate of a prompt among the ``window`` most recent observations of all prompts.
+
+    An observation is the success rate of one prompt in one batch. A prompt without any in the window has the mean of
+    the window; before the first observation everything is 0.5. The belief is worth ``strength`` rollouts of evidence.
+
+    Reference: the Moving Average baseline of arXiv 2602.01601, "Success probability prediction quality", which uses
+    the 1024 most recent samples.
+    Note: the paper does not say what it averages over nor what an unseen prompt gets; both are our choice.
+
+    >>> from apportion.types import Plan, Rollout
+    >>> predictor, prompts = MovingAverage(), [Prompt("a"), Prompt("b"), Prompt("new")]
+    >>> batch = Batch.start(prompts, predictor.predict(prompts))
+    >>> predictor.update(batch.add(Plan([2, 1, 0]), [[Rollout(True), Rollout(False)], [Rollout(True)], []]))
+    >>> predictor.predict(prompts).mean.tolist()
+    [0.5, 1.0, 0.75]
+    """
+
+    window: int = 1024
+    strength: float = 2.0
+
+    name: ClassVar[str] = "moving_average"
+    _recent: deque[tuple[str, float]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_window(self, self.window)
+        check_positive(self, strength=self.strength)
+        self._recent = deque(maxlen=self.window)
+
+    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+        rates: dict[str, list[float]] = {}
+        for id, rate in self._recent:
+            rates.setdefault(id, []).append(rate)
+        overall = [rate for _, rate in self._recent] or [0.5]
+        mean = np.array([np.mean(rates.get(prompt.id, overall)) for prompt in prompts], np.float64)
+        return Belief.from_mean(mean, self.strength)
+
+    def update(self, batch: Batch) -> None:
+        self._recent.extend((seen.prompt.id, seen.rate) for seen in observations(batch))
+
+    def _memory(self) -> dict[str, Any]:
+        return {"recent": list(self._recent)}
+
+    def _remember(self, memory: dict[str, Any]) -> None:
+        self._recent = deque(((id, float(rate)) for id, rate in memory["recent"]), maxlen=self.window)

@@ -1,0 +1,92 @@
+"""Ridge regression of success rates on prompt embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from apportion.predictors.base import Predictor, check_clip, check_positive, check_window, observations
+from apportion.predictors.embeddings import Embedder, embed
+from apportion.types import Batch, Belief, Floats, Prompt
+
+
+def fit_ridge(embeddings: Floats, rates: Floats, penalty: float) -> tuple[Floats, float]:
+    """Coefficients [d] and intercept that minimise ``sum (rates - embeddings @ w - c)^2 + penalty |w|^2``.
+
+    ``embeddings`` [n, d] and ``rates`` [n], n at least 1; the intercept is not penalised. Solved in the dual: it
+    costs O(n^2 (n + d)) time and O(n (n + d)) memory however wide the embedding is.
+
+    >>> fit_ridge(np.array([[0.0], [1.0]]), np.array([0.25, 0.75]), penalty=0.5)
+    (array([0.25]), 0.375)
+    """
+    centre, level = embeddings.mean(axis=0), float(rates.mean())
+    x = embeddings - centre
+    gram = x @ x.T
+    gram.flat[:: len(gram) + 1] += penalty
+    coefficients = x.T @ np.linalg.solve(gram, rates - level)
+    return coefficients, level - float(centre @ coefficients)
+
+
+@dataclass
+class Ridge(Predictor):
+    """Linear in the embedding, fitted to the ``window`` most recent observations, clipped to [clip, 1 - clip].
+
+    An observation is the success rate of one prompt in one batch. Before the first everything is 0.5. ``penalty`` is on
+    the squared norm of the coefficients; the belief is worth ``strength`` rollouts of evidence.
+
+    Reference: the Ridge Regression baseline of arXiv 2602.01601, "Success probability prediction quality", which uses
+    the 1024 most recent samples.
+    Note: the paper gives neither its penalty nor its clipping; both are our choice.
+
+    >>> from apportion.predictors import PrecomputedEmbeddings
+    >>> prompts = [Prompt("easy"), Prompt("hard")]
+    >>> Ridge(PrecomputedEmbeddings.from_array(prompts, [[0.0], [1.0]])).predict(prompts).mean.tolist()
+    [0.5, 0.5]
+    """
+
+    embedder: Embedder
+    window: int = 1024
+    penalty: float = 1.0
+    clip: float = 0.01
+    strength: float = 2.0
+
+    name: ClassVar[str] = "ridge"
+    _embeddings: Floats | None = field(default=None, init=False, repr=False, compare=False)
+    _rates: Floats = field(default_factory=lambda: np.empty(0), init=False, repr=False, compare=False)
+    _line: tuple[Floats, float] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_window(self, self.window)
+        check_positive(self, penalty=self.penalty, strength=self.strength)
+        check_clip(self, self.clip)
+
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        """Has the embedder see every prompt once, which fills its cache."""
+        embed(self.embedder, prompts)
+
+    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+        if self._line is None or not prompts:
+            return Belief.from_mean(np.full(len(prompts), 0.5), self.strength)
+        coefficients, intercept = self._line
+        mean = np.clip(embed(self.embedder, prompts) @ coefficients + intercept, self.clip, 1 - self.clip)
+        return Belief.from_mean(mean, self.strength)
+
+    def update(self, batch: Batch) -> None:
+        seen = observations(batch)
+        if not seen:
+            return
+        new = embed(self.embedder, [observation.prompt for observation in seen]).astype(np.float64)
+        old = new[:0] if self._embeddings is None else self._embeddings
+        self._embeddings = np.concatenate([old, new])[-self.window :]
+        self._rates = np.append(self._rates, [observation.rate for observation in seen])[-self.window :]
+        self._line = fit_ridge(self._embeddings, self._rates, self.penalty)
+
+    def _memory(self) -> dict[str, Any]:
+        return {"embeddings": self._embeddings, "rates": self._rates}
+
+    def _remember(self, memory: dict[str, Any]) -> None:
+        self._embeddings, self._rates = memory["embeddings"], memory["rates"]
+        self._line = None if self._embeddings is None else fit_ridge(self._embeddings, self._rates, self.penalty)

@@ -1,0 +1,35 @@
+"""The same belief about every prompt, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from apportion.predictors.base import Predictor, check_positive
+from apportion.types import Batch, Belief, Prompt
+
+
+@dataclass
+class UniformPrior(Predictor):
+    """Beta(alpha, beta) for every prompt; learns nothing. The default, Beta(1, 1), is uniform on [0, 1].
+
+    >>> UniformPrior(alpha=1, beta=3).predict([Prompt("a"), Prompt("b")]).mean.tolist()
+    [0.25, 0.25]
+    """
+
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    name: ClassVar[str] = "uniform"
+
+    def __post_init__(self) -> None:
+        check_positive(self, alpha=self.alpha, beta=self.beta)
+
+    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+        return Belief(np.full(len(prompts), self.alpha), np.full(len(prompts), self.beta))
+
+    def update(self, batch: Batch) -> None:
+        """Nothing: the belief is fixed."""

@@ -1,0 +1,189 @@
+"""From probabilities, or pre-rollout counts, straight to an allocation: one call, no batch, no predictor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from apportion.allocators.hora import hit_utility, maximise_hits
+from apportion.allocators.uniform import even_split
+from apportion.allocators.vip import GroupEstimator, check_estimator, check_low, gradient_variance, minimise_variance
+from apportion.types import Belief, Counts, Floats
+
+Method = Literal["uniform", "vip", "hora"]
+METHODS: tuple[Method, ...] = ("uniform", "vip", "hora")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Counts [P], what they achieve by the method's own measure, and what an even split of the same budget achieves."""
+
+    counts: Counts
+    measure: Literal["gradient_variance", "expected_hits"]
+    objective: float
+    uniform_counts: Counts
+    uniform_objective: float
+
+
+def allocate(
+    success: ArrayLike | None,
+    budget: int,
+    *,
+    method: Method = "vip",
+    estimator: GroupEstimator = "rloo",
+    low: int = 3,
+    high: int = 64,
+    successes: ArrayLike | None = None,
+    trials: ArrayLike | None = None,
+) -> Counts:
+    """Rollouts per prompt, integers [P] that sum to ``budget``, each between ``low`` and ``high``; exactly optimal.
+
+    Args:
+        success: success probabilities [P]; None for "hora".
+        budget: rollouts in total; for "hora" it includes the pre-rollouts, and so do the counts.
+        method: "vip" minimises the summed gradient variance of ``estimator`` (arXiv 2602.01601); "hora" maximises the
+            expected number of prompts that get a correct answer after their pre-rollouts, under Beta(1, 1) (arXiv
+            2605.07114); "uniform" splits evenly.
+        successes, trials: correct and all pre-rollouts [P], integers, for "hora" only. A prompt keeps what it has had,
+            also where that is more than ``low``.
+
+    Raises ValueError, with the problem, the value and the remedy.
+
+    >>> allocate([0.1, 0.5, 0.9], 24, low=3, high=12).tolist()
+    [7, 10, 7]
+    >>> allocate(None, 24, method="hora", successes=[0, 2, 4], trials=[4, 4, 4], high=12).tolist()
+    [10, 8, 6]
+    """
+    return solve(
+        success, budget, method=method, estimator=estimator, low=low, high=high, successes=successes, trials=trials
+    ).counts
+
+
+def solve(
+    success: ArrayLike | None,
+    budget: int,
+    *,
+    method: Method = "vip",
+    estimator: GroupEstimator = "rloo",
+    low: int = 3,
+    high: int = 64,
+    successes: ArrayLike | None = None,
+    trials: ArrayLike | None = None,
+) -> Allocation:
+    """``allocate`` with its objective, and that of an even split under the same bounds; same arguments, same errors."""
+    if method not in METHODS:
+        raise ValueError(
+            f"method must be one of {', '.join(METHODS)}, got {method!r}; other rules need rollouts to decide"
+        )
+    check_estimator(estimator)
+    budget, low, high = _integer("budget", budget), _integer("low", low, 1), _integer("high", high, 1)
+    if high < low:
+        raise ValueError(f"high must be at least low, got high {high} and low {low}; swap or change them")
+    if method == "hora":
+        if success is not None:
+            raise ValueError(
+                "hora takes no success probabilities, got some; give successes= and trials= of the pre-rollouts"
+            )
+        return _by_hits(*_pre_rollouts(successes, trials), budget, low, high)
+    if successes is not None or trials is not None:
+        raise ValueError(f"{method} takes no successes and trials, got some; give success=, or use method='hora'")
+    return _by_variance(_probabilities(success, method), budget, method, estimator, low, high)
+
+
+def _by_variance(
+    success: Floats, budget: int, method: Method, estimator: GroupEstimator, low: int, high: int
+) -> Allocation:
+    if method == "vip":
+        check_low(low)
+    bounds = np.full(len(success), low, np.int64)
+    _check_budget(budget, bounds, high)
+    uniform = even_split(budget, bounds, high)
+    counts = minimise_variance(success, budget, estimator, low, high) if method == "vip" else uniform
+
+    def objective(n: Counts) -> float:
+        return float(gradient_variance(success, n, estimator).sum())
+
+    return Allocation(counts, "gradient_variance", objective(counts), uniform, objective(uniform))
+
+
+def _by_hits(successes: Counts, trials: Counts, budget: int, low: int, high: int) -> Allocation:
+    over = np.flatnonzero(trials > high)
+    if over.size:
+        raise ValueError(
+            f"trials must be at most high, got {trials[over[0]]} for prompt {over[0]} and high {high}; raise high"
+        )
+    bounds = np.maximum(trials, low)
+    _check_budget(budget, bounds, high)
+    posterior = Belief.uniform(len(trials)).condition(successes, trials)
+    counts = maximise_hits(posterior, budget, bounds, high, pending=bounds - trials)
+    uniform = even_split(budget, bounds, high)
+
+    def objective(n: Counts) -> float:
+        return float(hit_utility(posterior, n - trials).sum())
+
+    return Allocation(counts, "expected_hits", objective(counts), uniform, objective(uniform))
+
+
+def _probabilities(success: ArrayLike | None, method: Method) -> Floats:
+    if success is None:
+        raise ValueError(
+            f"{method} needs success probabilities, got none; give success=, one number in [0, 1] a prompt"
+        )
+    p = _vector("success", success)
+    bad = np.flatnonzero(~((p >= 0) & (p <= 1)))
+    if bad.size:
+        raise ValueError(
+            f"success must be in [0, 1], got {p[bad[0]]} for prompt {bad[0]}; give probabilities, not percentages"
+        )
+    return p
+
+
+def _pre_rollouts(successes: ArrayLike | None, trials: ArrayLike | None) -> tuple[Counts, Counts]:
+    if successes is None or trials is None:
+        missing = "successes" if successes is None else "trials"
+        raise ValueError(
+            f"hora needs successes and trials of its pre-rollouts, got no {missing}; give both, one integer a prompt"
+        )
+    s, t = _vector("successes", successes), _vector("trials", trials)
+    if s.shape != t.shape:
+        raise ValueError(
+            f"successes and trials must be of one length, got {len(s)} and {len(t)}; give one of each a prompt"
+        )
+    bad = np.flatnonzero(~((s >= 0) & (s <= t) & np.isfinite(t) & (s == np.floor(s)) & (t == np.floor(t))))
+    if bad.size:
+        q = bad[0]
+        raise ValueError(
+            f"successes must be integers between 0 and trials, got {s[q]:g} of {t[q]:g} for prompt {q}; count rollouts"
+        )
+    return s.astype(np.int64), t.astype(np.int64)
+
+
+def _vector(name: str, values: ArrayLike) -> Floats:
+    try:
+        array: Floats = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be numbers, got {values!r}; give one number a prompt") from None
+    if array.ndim != 1 or not array.size:
+        raise ValueError(
+            f"{name} must hold at least one prompt, one number each, got shape {array.shape}; give a flat list"
+        )
+    return array
+
+
+def _integer(name: str, value: int, least: int = 0) -> int:
+    whole = isinstance(value, (int, np.integer)) or (isinstance(value, float) and value.is_integer())
+    if not whole or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}; rollouts are whole")
+    return int(value)
+
+
+def _check_budget(budget: int, bounds: Counts, high: int) -> None:
+    least, most = int(bounds.sum()), high * len(bounds)
+    if not least <= budget <= most:
+        raise ValueError(
+            f"budget must be between {least} and {most} for {len(bounds)} prompts, got {budget}; "
+            "change the budget, low or high"
+        )

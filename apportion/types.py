@@ -1,0 +1,279 @@
+"""The values that flow: prompts, rollouts, beliefs, plans, batches, groups. All frozen, all plain data.
+
+One letter, one meaning, here and everywhere: ``P`` prompts in a batch, ``N`` rollouts in a batch, ``G`` rollouts of one
+prompt, ``T`` tokens, ``Q`` prompts in a data set. Arrays inside these values are copied on the way in and read-only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+def prompt_id(text: str, dataset: str = "") -> str:
+    """Content hash of a prompt: the same text in the same data set is the same prompt, in any order and any run.
+
+    >>> prompt_id("1 + 1 =") == prompt_id("1 + 1 ="), prompt_id("1 + 1 =") == prompt_id("1 + 1 =", dataset="sums")
+    (True, False)
+    """
+    return hashlib.blake2b(f"{dataset}\0{text}".encode(), digest_size=16).hexdigest()
+
+
+class _ByValue:
+    """Equality of dataclasses that hold arrays: same type, equal fields."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]  # type: ignore[arg-type]
+        return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question for the policy. ``id`` is a content hash unless the user names one; ``data`` is opaque to the core.
+
+    >>> Prompt("What is 2 + 2?").id == Prompt("What is 2 + 2?", data={"row": 7}).id
+    True
+    """
+
+    text: str
+    id: str = ""
+    data: Any = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            object.__setattr__(self, "id", prompt_id(self.text))
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One sampled and verified response. ``completion`` (tokens, log-probabilities, ...) is opaque to the core.
+
+    ``correct`` is None where nothing was verified (test-time RL, graded rewards); ``reward`` defaults to 1.0 or 0.0 by
+    ``correct``. A rollout that failed to arrive is not a Rollout: it stays charged in ``Batch.asked`` and is missing
+    here.
+    """
+
+    correct: bool | None = None
+    answer: str | None = None
+    reward: float | None = None
+    completion: Any = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.reward is None and self.correct is not None:
+            object.__setattr__(self, "reward", float(self.correct))
+        if self.reward is not None and not np.isfinite(self.reward):
+            raise ValueError(f"a reward must be finite, got {self.reward}; drop the rollout or give it a score")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Belief(_ByValue):
+    """Beta(alpha[P], beta[P]): what is believed of each prompt's success probability.
+
+    Either parameter may be 0 (then the mean is exactly 0 or 1), not both.
+
+    >>> Belief.uniform(2).condition(successes=[0, 3], trials=[4, 4]).mean.round(3).tolist()
+    [0.167, 0.667]
+    """
+
+    alpha: Floats
+    beta: Floats
+
+    def __post_init__(self) -> None:
+        alpha, beta = _frozen(self.alpha, np.float64), _frozen(self.beta, np.float64)
+        if alpha.ndim != 1 or alpha.shape != beta.shape:
+            raise ValueError(
+                f"alpha and beta must be [P] each, got {alpha.shape} and {beta.shape}; give one pair a prompt"
+            )
+        bad = np.flatnonzero(~((alpha >= 0) & (beta >= 0) & (alpha + beta > 0) & np.isfinite(alpha + beta)))
+        if bad.size:
+            q = bad[0]
+            raise ValueError(
+                f"alpha and beta must be finite, at least 0 and not both 0, got ({alpha[q]}, {beta[q]}) for prompt "
+                f"{q}; use Belief.uniform where nothing is known"
+            )
+        object.__setattr__(self, "alpha", alpha)
+        object.__setattr__(self, "beta", beta)
+
+    @classmethod
+    def uniform(cls, prompts: int) -> Self:
+        """Beta(1, 1) for each of ``prompts`` prompts."""
+        return cls(np.ones(prompts), np.ones(prompts))
+
+    @classmethod
+    def from_mean(cls, mean: ArrayLike, strength: float = 2.0) -> Self:
+        """Beta with the given means [P], worth ``strength`` rollouts of evidence."""
+        mean = np.asarray(mean, np.float64)
+        bad = np.flatnonzero(~((mean >= 0) & (mean <= 1)))
+        if bad.size:
+            raise ValueError(f"a mean must be in [0, 1], got {mean[bad[0]]} for prompt {bad[0]}; give a probability")
+        return cls(mean * strength, (1 - mean) * strength)
+
+    @property
+    def mean(self) -> Floats:
+        """Expected success probability, [P]."""
+        return self.alpha / (self.alpha + self.beta)
+
+    def condition(self, successes: ArrayLike, trials: ArrayLike) -> Belief:
+        """The posterior after ``successes`` [P] among ``trials`` [P]."""
+        successes, trials = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
+        return Belief(self.alpha + successes, self.beta + trials - successes)
+
+    def __len__(self) -> int:
+        return len(self.alpha)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan(_ByValue):
+    """What to sample next: ``counts`` [P] more rollouts, after ``fresh`` new prompts have joined. Falsy when finished.
+
+    >>> bool(Plan([0, 0])), bool(Plan([0, 2])), bool(Plan([0], fresh=3))
+    (False, True, True)
+    """
+
+    counts: Counts
+    fresh: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counts", _frozen(self.counts, np.int64))
+        if (self.counts < 0).any() or self.fresh < 0:
+            raise ValueError(f"a plan cannot take rollouts back, got counts {self.counts} and fresh {self.fresh}")
+
+    def __bool__(self) -> bool:
+        return bool(self.counts.any()) or self.fresh > 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch(_ByValue):
+    """Everything known about one step: the state that a plan is a pure function of.
+
+    ``belief`` is what was believed before the first rollout. ``asked`` [P] counts rollouts requested, ``trials`` [P]
+    those that came back verified: budgets are charged to the first, statistics computed on the second, because samples
+    fail.
+
+    >>> batch = Batch.start([Prompt("a"), Prompt("b")], Belief.uniform(2))
+    >>> batch = batch.add(Plan([2, 1]), [[Rollout(True), Rollout(False)], []])
+    >>> batch.asked.tolist(), batch.trials.tolist(), batch.successes.tolist(), batch.round
+    ([2, 1], [2, 0], [1, 0], 1)
+    """
+
+    prompts: tuple[Prompt, ...]
+    belief: Belief
+    rollouts: tuple[tuple[Rollout, ...], ...]
+    asked: Counts
+    round: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "asked", _frozen(self.asked, np.int64))
+        sizes = {len(self.prompts), len(self.belief), len(self.rollouts), len(self.asked)}
+        if len(sizes) != 1:
+            raise ValueError(
+                f"prompts, belief, rollouts and asked must have one entry a prompt, got sizes {sorted(sizes)}"
+            )
+
+    @classmethod
+    def start(cls, prompts: Sequence[Prompt], belief: Belief) -> Self:
+        """A batch without rollouts."""
+        return cls(tuple(prompts), belief, ((),) * len(prompts), np.zeros(len(prompts), np.int64))
+
+    @property
+    def trials(self) -> Counts:
+        """Verified rollouts, [P]."""
+        return np.array([sum(r.correct is not None for r in group) for group in self.rollouts], np.int64)
+
+    @property
+    def successes(self) -> Counts:
+        """Correct rollouts, [P]."""
+        return np.array([sum(r.correct is True for r in group) for group in self.rollouts], np.int64)
+
+    @property
+    def votes(self) -> tuple[Counter[str], ...]:
+        """How often each parsed answer was given, one Counter a prompt."""
+        return tuple(Counter(r.answer for r in group if r.answer is not None) for group in self.rollouts)
+
+    @property
+    def posterior(self) -> Belief:
+        """The belief after every verified rollout so far."""
+        return self.belief.condition(self.successes, self.trials)
+
+    def add(self, plan: Plan, rollouts: Sequence[Sequence[Rollout]]) -> Batch:
+        """The batch after ``plan`` was carried out: fewer rollouts than asked for means that some failed."""
+        received = np.array([len(new) for new in rollouts], np.int64)
+        if received.shape != plan.counts.shape or plan.counts.shape != self.asked.shape:
+            raise ValueError(
+                f"a round needs one list of rollouts a prompt, got {len(received)} lists for a plan of "
+                f"{len(plan.counts)} and a batch of {len(self.prompts)} prompts; "
+                "give an empty list where nothing was asked"
+            )
+        over = np.flatnonzero(received > plan.counts)
+        if over.size:
+            q = over[0]
+            raise ValueError(
+                f"prompt {q} got {received[q]} rollouts where {plan.counts[q]} were asked for; "
+                "return at most the planned number, or the budget is not kept"
+            )
+        merged = tuple((*old, *new) for old, new in zip(self.rollouts, rollouts, strict=True))
+        return replace(self, rollouts=merged, asked=self.asked + plan.counts, round=self.round + 1)
+
+    def join(self, other: Batch) -> Batch:
+        """Both batches as one, this one's prompts first."""
+        belief = Belief(
+            np.append(self.belief.alpha, other.belief.alpha), np.append(self.belief.beta, other.belief.beta)
+        )
+        return Batch(
+            (*self.prompts, *other.prompts),
+            belief,
+            (*self.rollouts, *other.rollouts),
+            np.append(self.asked, other.asked),
+            max(self.round, other.round),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group(_ByValue):
+    """The rollouts of one prompt that share a baseline; only those in ``keep`` [G] enter the loss."""
+
+    prompt: Prompt
+    rollouts: tuple[Rollout, ...]
+    keep: Mask
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", _frozen(self.keep, np.bool_))
+        if self.keep.shape != (len(self.rollouts),):
+            raise ValueError(f"keep must be [{len(self.rollouts)}], one entry a rollout, got {self.keep.shape}")
+
+    @property
+    def rewards(self) -> Floats:
+        """Rewards [G]; an error where a rollout has none."""
+        missing = [i for i, r in enumerate(self.rollouts) if r.reward is None]
+        if missing:
+            raise ValueError(
+                f"rollout {missing[0]} of prompt {self.prompt.text!r} has no reward; verify it before estimating"
+            )
+        return np.array([r.reward for r in self.rollouts], np.float64)
+
+    @property
+    def informative(self) -> bool:
+        """Whether the rewards differ: a group of equal rewards has no group-relative advantage."""
+        return len(set(self.rewards.tolist())) > 1
+
+
+def _frozen(values: ArrayLike, dtype: Any) -> NDArray[Any]:
+    array = np.array(values, dtype)
+    array.flags.writeable = False
+    return array

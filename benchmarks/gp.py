@@ -1,0 +1,202 @@
+"""Times one update of the Gaussian process beside the paper's route, which keeps the Q x Q kernel.
+
+Both run in one process, on one thread, on the same batches in turn; processor seconds are counted, so that other load
+on the machine does not enter. The paper's route is written to be fast: one BLAS call for all distances, the kernel
+formed in their place, contiguous rows of it for each batch. It runs where the kernel fits in 16 GiB.
+
+    python -m benchmarks.gp
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+import argparse
+import json
+import platform
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
+from apportion.types import Batch, Belief, Floats, Plan, Prompt, Rollout
+
+RESULTS = Path(__file__).parent / "results"
+SIZES = (1_000, 4_000, 17_000, 30_000, 100_000)
+BATCH, DIMENSIONS, ROLLOUTS, SEED = 512, 384, 8, 0
+CLIP, JITTER = 0.05, 1e-6
+LARGEST_KERNEL = 16 * 2**30
+COLUMNS = {
+    "Q": "prompts Q",
+    "ours_setup": "ours: setup, s",
+    "ours_update": "ours: update, s",
+    "ours_memory": "ours: peak memory of an update, MiB",
+    "paper_setup": "paper: setup, s",
+    "paper_update": "paper: update, s",
+    "paper_memory": "paper: peak memory, MiB",
+    "difference": "largest difference of the means",
+}
+
+NOTES = """
+B = {batch} prompts a batch, d = {dimensions}, float64 arithmetic, one thread; processor seconds: median (least to
+most) of {repeats} updates, in turn with the other route on the same batches. Both kernels are exact, with the same
+jitter.
+
+- The paper's setup, once a run, is all pairwise distances and the kernel in their place; ours is the hashing of the
+  embeddings and the median heuristic. The paper's route runs where its kernel fits in 16 GiB.
+- With its kernel kept, the paper's update is the quicker one: it reads rows that ours computes. Ours saves the setup
+  and the Q x Q memory, and goes on where the kernel no longer fits.
+- Memory is what numpy and Python allocate beyond the embeddings.
+- The difference is of the latent means after the last update.
+""".strip()
+
+
+@dataclass
+class CachedKernel:
+    """Section 5.1 and Algorithm 1 of arXiv 2602.01601 with Sigma [Q, Q] kept, and the same jitter as ours."""
+
+    sigma: Floats
+    mean: Floats
+
+    @classmethod
+    def of(cls, embeddings: Floats, bandwidth: float) -> CachedKernel:
+        sigma = embeddings @ embeddings.T
+        norms = sigma.diagonal().copy()
+        sigma *= -2
+        sigma += norms
+        sigma += norms[:, None]
+        sigma *= -1 / (2 * bandwidth**2)
+        np.exp(sigma, out=sigma)
+        return cls(sigma, np.zeros(len(sigma)))
+
+    def update(self, rows: np.ndarray, observed: Floats) -> None:
+        columns = self.sigma[rows]
+        kernel = columns[:, rows]
+        kernel.flat[:: len(rows) + 1] += JITTER
+        self.mean += np.linalg.solve(kernel, observed - self.mean[rows]) @ columns
+        self.mean[rows] = observed
+
+
+def topics(count: int, generator: np.random.Generator) -> np.ndarray:
+    """Unit vectors [count, 384] around 64 directions."""
+    centres = generator.normal(size=(64, DIMENSIONS))
+    x = centres[generator.integers(64, size=count)] + 1.5 * generator.normal(size=(count, DIMENSIONS))
+    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+
+
+def outcome(prompts: Sequence[Prompt], generator: np.random.Generator) -> tuple[np.ndarray, Batch]:
+    """Rows of a random batch, and the batch after 8 rollouts of each prompt."""
+    rows = generator.choice(len(prompts), min(BATCH, len(prompts)), replace=False)
+    correct = generator.random((len(rows), ROLLOUTS)) < generator.random((len(rows), 1))
+    batch = Batch.start([prompts[q] for q in rows], Belief.uniform(len(rows)))
+    return rows, batch.add(Plan(np.full(len(rows), ROLLOUTS)), [[Rollout(bool(c)) for c in row] for row in correct])
+
+
+def learn(paper: CachedKernel, rows: np.ndarray, batch: Batch) -> None:
+    """The paper's update, from the same batch value as ours."""
+    rate = np.clip(batch.successes / batch.trials, CLIP, 1 - CLIP)
+    paper.update(rows, np.log(rate) - np.log1p(-rate))
+
+
+def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.process_time()
+    result = call()
+    return time.process_time() - start, result
+
+
+def peak_mib(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Peak of numpy's and Python's allocations during ``call``, beyond what was there before."""
+    tracemalloc.start()
+    result = call()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak / 2**20, result
+
+
+def compare(size: int, repeats: int) -> dict[str, Any]:
+    """One row of the table: (median, least, most) of processor seconds over ``repeats`` updates."""
+    generator = np.random.default_rng(SEED)
+    x = topics(size, generator)
+    prompts = [Prompt(f"prompt {number}") for number in range(size)]
+    ours = GaussianProcess(PrecomputedEmbeddings.from_array(prompts, x), clip=CLIP, jitter=JITTER)
+    row: dict[str, Any] = {"Q": size, "ours_setup": seconds(lambda: ours.prepare(prompts))[0]}
+
+    paper = None
+    if 8 * size**2 <= LARGEST_KERNEL:
+        bandwidth = ours.state_dict()["bandwidth"]
+        memory, (setup, paper) = peak_mib(lambda: seconds(lambda: CachedKernel.of(x.astype(np.float64), bandwidth)))
+        row |= {"paper_setup": setup, "paper_memory": memory}
+
+    times: dict[str, list[float]] = {"ours_update": [], "paper_update": []}
+    for _ in range(repeats):
+        rows, batch = outcome(prompts, generator)
+        times["ours_update"].append(seconds(partial(ours.update, batch))[0])
+        if paper is not None:
+            times["paper_update"].append(seconds(partial(learn, paper, rows, batch))[0])
+    row |= {key: (statistics.median(some), min(some), max(some)) for key, some in times.items() if some}
+    if paper is not None:
+        row["difference"] = float(np.abs(ours.state_dict()["mean"] - paper.mean).max())
+    row["ours_memory"] = peak_mib(lambda: ours.update(outcome(prompts, generator)[1]))[0]
+    return row
+
+
+def shown(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, tuple):
+        return "{:.3f} ({:.3f} to {:.3f})".format(*value)
+    if key == "difference":
+        return f"{value:.1e}"
+    return f"{value:,.0f}" if key == "Q" or key.endswith("memory") else f"{value:.2f}"
+
+
+def machine() -> dict[str, Any]:
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "processor": models[0].split(":")[1].strip() if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "threads": 1,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "blas": np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"],
+        "seed": SEED,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of prompts Q")
+    parser.add_argument("--repeats", type=int, default=15, help="updates timed for each size")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for gp.md and gp.json")
+    arguments = parser.parse_args()
+
+    rows = [compare(size, arguments.repeats) for size in arguments.sizes]
+    description = machine()
+    table = [
+        COLUMNS.values(),
+        ["---:"] * len(COLUMNS),
+        *([shown(key, row.get(key)) for key in COLUMNS] for row in rows),
+    ]
+    notes = NOTES.format(batch=BATCH, dimensions=DIMENSIONS, repeats=arguments.repeats)
+    notes += "\n\n" + ", ".join(f"{key} {value}" for key, value in description.items())
+    lines = ["| " + " | ".join(line) + " |" for line in table]
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    text = "# One update of the Gaussian process\n\n" + "\n".join(lines) + f"\n\n{notes}\n"
+    (arguments.results / "gp.md").write_text(text)
+    (arguments.results / "gp.json").write_text(json.dumps({"machine": description, "rows": rows}, indent=1) + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

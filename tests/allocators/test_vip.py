@@ -1,0 +1,123 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion import VIP, Belief
+from apportion.allocators.vip import gradient_variance, minimise_variance, variance_drops
+from apportion.predictors import UniformPrior
+from tests.allocators import reference_vip
+from tests.builders import make_batch, make_prompts
+
+ESTIMATORS = ("rloo", "dr_grpo")
+probabilities = st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]) | st.floats(0, 1)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@settings(max_examples=150, deadline=None)
+@given(success=st.lists(probabilities, min_size=1, max_size=4), data=st.data())
+def test_no_integer_allocation_has_less_variance(estimator, success, data):
+    success, low = np.array(success), data.draw(st.integers(3, 4))
+    high = low + data.draw(st.integers(0, 5))
+    budget = data.draw(st.integers(low * len(success), high * len(success)))
+    counts = minimise_variance(success, budget, estimator, low, high)
+    assert counts.sum() == budget and counts.min() >= low and counts.max() <= high
+    every = [n for n in itertools.product(range(low, high + 1), repeat=len(success)) if sum(n) == budget]
+    best = min(gradient_variance(success, np.array(n), estimator).sum() for n in every)
+    assert gradient_variance(success, counts, estimator).sum() == pytest.approx(best, abs=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("seed", range(20))
+def test_never_worse_than_the_papers_route_and_within_its_relaxation(estimator, seed):
+    rng = np.random.default_rng(seed)
+    success, low, high = rng.beta(0.5, 0.5, 64), 3, 24
+    budget = int(rng.integers(64 * low, 64 * high + 1))
+    a = 4 * success * (1 - success)
+    ours = reference_vip.objective(a, minimise_variance(success, budget, estimator, low, high), estimator)
+    paper = reference_vip.objective(a, reference_vip.allocate(success, budget, low, high, estimator), estimator)
+    relaxed = reference_vip.objective(a, reference_vip.continuous(a, budget, low, high, estimator), estimator)
+    assert relaxed - 1e-9 <= ours <= paper + 1e-12
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_variance_formulas_hold_for_simulated_groups(estimator):
+    """Propositions 4.2 and 4.3 by Monte Carlo under Assumption 4.1: rewards in {-1, 1}, Z independent of them."""
+    rng = np.random.default_rng(0)
+    success, n, sigma = 0.3, 5, 0.7
+    rewards = np.where(rng.random((400_000, n)) < success, 1.0, -1.0)
+    z = rng.normal(0.0, sigma, rewards.shape)
+    baseline = rewards.mean(axis=1, keepdims=True)
+    if estimator == "rloo":
+        baseline = (rewards.sum(axis=1, keepdims=True) - rewards) / (n - 1)
+    measured = ((rewards - baseline) * z).mean(axis=1).var()
+    expected = gradient_variance(np.array([success]), np.array([n]), estimator)[0] * sigma**2
+    assert measured == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_drops_are_differences_of_the_variance(estimator):
+    n = np.arange(4, 200)
+    half = np.full(len(n), 0.5)
+    difference = gradient_variance(half, n - 1, estimator) - gradient_variance(half, n, estimator)
+    np.testing.assert_allclose(variance_drops(estimator, n), difference, rtol=1e-9)
+    assert (np.diff(variance_drops(estimator, n)) < 0).all()
+
+
+def test_dr_grpo_variance_is_not_convex_below_three():
+    drops = variance_drops("dr_grpo", np.arange(3, 6))
+    assert drops[0] < drops[1] > drops[2]
+
+
+@pytest.mark.parametrize("low", [2, 1, 0])
+def test_low_below_three_is_refused(low):
+    with pytest.raises(ValueError, match=f"low must be at least 3 for vip .*got {low}"):
+        VIP(low=low, predictor=UniformPrior())
+
+
+def test_certain_prompts_keep_the_lower_bound():
+    counts = minimise_variance(np.array([0.0, 0.5, 1.0]), 20, "rloo", 3, 30)
+    assert counts.tolist() == [3, 14, 3]
+
+
+def test_what_is_left_when_all_uncertain_prompts_are_full_is_dealt_evenly():
+    counts = minimise_variance(np.array([0.0, 0.5, 1.0, 0.0]), 24, "rloo", 3, 10)
+    assert counts.tolist() == [5, 10, 5, 4]
+
+
+def test_equal_prompts_differ_by_at_most_one_and_earlier_ones_get_more():
+    assert minimise_variance(np.full(4, 0.3), 30, "rloo", 3, 12).tolist() == [8, 8, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"estimator": "grpo"}, "estimator must be one of rloo, dr_grpo for vip, got 'grpo'"),
+        ({"budget": 100, "rollouts_per_prompt": 4}, "give either rollouts_per_prompt or budget"),
+        ({"rollouts_per_prompt": 2}, "between 3 and 64, got 2"),
+        ({"low": 8, "high": 4}, "high must be at least 8"),
+    ],
+)
+def test_wrong_settings_are_refused_at_construction(settings, message):
+    with pytest.raises(ValueError, match=message):
+        VIP(predictor=UniformPrior(), **settings)
+
+
+def test_a_budget_that_no_batch_of_this_size_can_spend_is_refused_before_the_first_rollout():
+    allocator = VIP(budget=100, high=24, predictor=UniformPrior())
+    with pytest.raises(ValueError, match="between 12 and 96 for 4 prompts, got 100"):
+        allocator.start(make_prompts(4))
+
+
+def test_budget_in_total_and_per_prompt_agree():
+    belief = Belief.from_mean([0.1, 0.5, 0.9, 0.99])
+    batch = make_batch([[], [], [], []], belief)
+    total, average = VIP(budget=40, predictor=UniformPrior()), VIP(rollouts_per_prompt=10, predictor=UniformPrior())
+    assert total.plan(batch).counts.tolist() == average.plan(batch).counts.tolist()
+
+
+def test_certain_beliefs_of_exactly_zero_and_one_are_planned():
+    batch = make_batch([[], []], Belief.from_mean([0.0, 1.0]))
+    assert VIP(rollouts_per_prompt=4, predictor=UniformPrior()).plan(batch).counts.tolist() == [4, 4]

@@ -1,0 +1,47 @@
+"""Small builders shared by the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from apportion import Batch, Belief, Plan, Prompt, Rollout
+from apportion.types import Counts
+
+
+def make_prompts(count: int) -> list[Prompt]:
+    return [Prompt(f"prompt {q}") for q in range(count)]
+
+
+def make_batch(outcomes: Sequence[Sequence[int]], belief: Belief | None = None) -> Batch:
+    """A batch of one round with these 0/1 outcomes: ``make_batch([[1, 0], [1]])``."""
+    batch = Batch.start(make_prompts(len(outcomes)), belief or Belief.uniform(len(outcomes)))
+    plan = Plan([len(group) for group in outcomes])
+    return batch.add(plan, [[Rollout(bool(outcome)) for outcome in group] for group in outcomes])
+
+
+def bernoulli_sampler(
+    success: Sequence[float], seed: int = 0, failing: float = 0.0
+) -> Callable[[Sequence[Prompt], Counts], list[list[Rollout]]]:
+    """Rollout number i of ``make_prompts``' prompt q is the same however, and whenever, it is asked for.
+
+    A share ``failing`` of the rollouts never arrives.
+    """
+    drawn = [0] * len(success)
+
+    def sample(prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
+        rollouts = []
+        for prompt, count in zip(prompts, counts, strict=True):
+            q = int(prompt.text.split()[1])
+            numbers = range(drawn[q], drawn[q] + int(count))
+            drawn[q] += int(count)
+            rollouts.append([r for i in numbers if (r := _rollout(seed, q, i, success[q], failing)) is not None])
+        return rollouts
+
+    return sample
+
+
+def _rollout(seed: int, q: int, i: int, success: float, failing: float) -> Rollout | None:
+    fails, correct = np.random.default_rng([seed, q, i]).random(2)
+    return None if fails < failing else Rollout(bool(correct < success), answer="yes" if correct < success else "no")

@@ -1,0 +1,33 @@
+"""One small base policy for all of the lab's tests, trained once a session into a cache of its own, on one thread."""
+
+import os
+
+import pytest
+import torch
+
+from apportion.lab.base import Recipe, Stage, trained_policy
+from apportion.lab.demonstrator import EASY, MEDIUM
+
+torch.set_num_threads(1)
+
+SMALL = Recipe(
+    (Stage(EASY, steps=360, learning_rate=4e-3), Stage(MEDIUM, steps=40, learning_rate=1e-3)),
+    sequences=24_000,
+    operation_weights=(4, 2, 1, 1, 1),
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory):
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["XDG_CACHE_HOME"]
+    else:
+        os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def small_base(_cache):
+    return trained_policy(SMALL)

@@ -1,0 +1,31 @@
+"""Small builders shared by the predictor tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from apportion.predictors import PrecomputedEmbeddings
+from apportion.types import Batch, Belief, Plan, Prompt, Rollout
+
+
+def make_prompts(count: int, prefix: str = "prompt") -> list[Prompt]:
+    return [Prompt(f"{prefix} {number}") for number in range(count)]
+
+
+def make_batch(prompts: Sequence[Prompt], successes: Sequence[int], trials: Sequence[int]) -> Batch:
+    """A finished batch: ``successes`` [P] among ``trials`` [P], one further rollout of each prompt having failed."""
+    rollouts = [[Rollout(i < s) for i in range(n)] for s, n in zip(successes, trials, strict=True)]
+    return Batch.start(prompts, Belief.uniform(len(prompts))).add(Plan(np.array(trials) + 1), rollouts)
+
+
+def random_batch(rng: np.random.Generator, prompts: Sequence[Prompt], size: int) -> Batch:
+    """``size`` distinct prompts with 1 to 16 rollouts each, of any success rate."""
+    chosen = rng.choice(len(prompts), size, replace=False)
+    trials = rng.integers(1, 17, size)
+    return make_batch([prompts[q] for q in chosen], rng.binomial(trials, rng.random(size)).tolist(), trials.tolist())
+
+
+def embedder_of(prompts: Sequence[Prompt], array: object) -> PrecomputedEmbeddings:
+    return PrecomputedEmbeddings.from_array(prompts, array)

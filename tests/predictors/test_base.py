@@ -1,0 +1,165 @@
+"""The protocol, over the registry: every predictor answers, learns, saves and restores alike."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from apportion.predictors import PREDICTORS, GaussianProcess, MovingAverage, Predictor, Ridge
+from apportion.predictors.base import observations
+from apportion.types import Batch, Belief, Prompt
+from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
+
+PROMPTS = make_prompts(30)
+EMBEDDER = embedder_of(PROMPTS, np.random.default_rng(0).normal(size=(30, 4)))
+
+
+def make(name: str) -> Predictor:
+    kind = PREDICTORS[name]
+    return kind(embedder=EMBEDDER) if name in ("ridge", "gp") else kind()
+
+
+@pytest.fixture(params=sorted(PREDICTORS))
+def predictor(request: pytest.FixtureRequest) -> Predictor:
+    return make(request.param)
+
+
+def test_registry_is_by_name():
+    assert set(PREDICTORS) == {"uniform", "counts", "moving_average", "ridge", "gp"}
+    assert all(kind.name == name for name, kind in PREDICTORS.items())
+
+
+def test_no_prompts_give_an_empty_belief(predictor):
+    assert len(predictor.predict([])) == 0
+    predictor.update(random_batch(np.random.default_rng(1), PROMPTS, 5))
+    assert len(predictor.predict([])) == 0
+    predictor.prepare([])
+
+
+def test_an_even_prior_before_the_first_update(predictor):
+    assert predictor.predict(PROMPTS).mean.tolist() == [0.5] * len(PROMPTS)
+
+
+def test_asking_does_not_change_the_answer(predictor):
+    rng = np.random.default_rng(2)
+    for _ in range(3):
+        predictor.update(random_batch(rng, PROMPTS[:20], 6))
+    before = predictor.predict(PROMPTS[:10]).mean
+    predictor.predict(PROMPTS[::-1])
+    predictor.predict([*PROMPTS[:10], *PROMPTS[:10]])
+    np.testing.assert_array_equal(predictor.predict(PROMPTS[:10]).mean, before)
+
+
+def test_an_empty_batch_and_one_without_verified_rollouts_teach_nothing(predictor):
+    predictor.update(random_batch(np.random.default_rng(3), PROMPTS, 8))
+    before = predictor.predict(PROMPTS).mean
+    predictor.update(Batch.start([], Belief.uniform(0)))
+    predictor.update(make_batch(PROMPTS[:3], [0, 0, 0], [0, 0, 0]))
+    np.testing.assert_array_equal(predictor.predict(PROMPTS).mean, before)
+
+
+def test_a_restored_predictor_goes_on_identically(predictor):
+    rng = np.random.default_rng(4)
+    for _ in range(3):
+        predictor.update(random_batch(rng, PROMPTS[:20], 7))
+    twin = make(predictor.name)
+    twin.load_state_dict(pickle.loads(pickle.dumps(predictor.state_dict())))
+    for _ in range(3):
+        batch = random_batch(rng, PROMPTS, 7)
+        for either in (predictor, twin):
+            either.update(batch)
+        np.testing.assert_array_equal(predictor.predict(PROMPTS).mean, twin.predict(PROMPTS).mean)
+
+
+def test_a_state_is_a_copy_both_ways(predictor):
+    rng = np.random.default_rng(5)
+    predictor.update(random_batch(rng, PROMPTS, 7))
+    state, batch = predictor.state_dict(), random_batch(rng, PROMPTS, 7)
+    before = pickle.loads(pickle.dumps(state))
+    predictor.update(batch)
+    np.testing.assert_equal(state, before)
+    twin = make(predictor.name)
+    twin.load_state_dict(state)
+    twin.update(batch)
+    np.testing.assert_equal(state, before)
+
+
+def test_the_state_of_another_predictor_is_refused(predictor):
+    other = make("uniform" if predictor.name != "uniform" else "counts")
+    with pytest.raises(ValueError, match=f"must come from the predictor '{predictor.name}', got '{other.name}'"):
+        predictor.load_state_dict(other.state_dict())
+    with pytest.raises(ValueError, match="got None"):
+        predictor.load_state_dict({})
+
+
+def test_the_state_of_other_settings_is_refused():
+    with pytest.raises(ValueError, match=r"window must be 8 to load this state of 'moving_average', got 1024; use"):
+        MovingAverage().load_state_dict(MovingAverage(window=8).state_dict())
+
+
+def test_the_state_of_another_embedder_is_refused():
+    def mine(prompts):
+        return np.zeros((len(prompts), 4), np.float32)
+
+    with pytest.raises(ValueError, match=r"embedder must be .*mine"):
+        Ridge(EMBEDDER).load_state_dict(Ridge(mine).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("uniform", {"alpha": 0}),
+        ("counts", {"discount": 1.5}),
+        ("counts", {"prior_beta": -1}),
+        ("moving_average", {"window": 0}),
+        ("moving_average", {"strength": float("inf")}),
+        ("ridge", {"penalty": 0}),
+        ("ridge", {"clip": 0.5}),
+        ("gp", {"clip": 0}),
+        ("gp", {"bandwidth": 0}),
+        ("gp", {"jitter": 1e-12}),
+        ("gp", {"strength": float("nan")}),
+    ],
+)
+def test_a_bad_setting_is_refused_at_construction(name, setting):
+    (key,) = setting
+    embedder = {"embedder": EMBEDDER} if name in ("ridge", "gp") else {}
+    with pytest.raises(ValueError, match=f"^{key} must be .* got .*; "):
+        PREDICTORS[name](**embedder, **setting)
+
+
+def test_observations_pool_a_repeated_prompt_and_leave_out_failed_ones():
+    a, b = make_prompts(2)
+    pooled = observations(make_batch([a, b, a], [1, 0, 2], [2, 0, 4]))
+    assert pooled == [(a, 3, 6)]
+    assert pooled[0].rate == 0.5
+
+
+def test_prompts_are_known_by_id_not_by_position(predictor):
+    rng = np.random.default_rng(6)
+    for _ in range(2):
+        predictor.update(random_batch(rng, PROMPTS, 9))
+    forward, backward = predictor.predict(PROMPTS).mean, predictor.predict(PROMPTS[::-1]).mean
+    np.testing.assert_allclose(backward[::-1], forward, rtol=1e-12)
+
+
+def test_a_predictor_of_one_prompt_learns_its_direction(predictor):
+    prompt = Prompt("only", id=PROMPTS[0].id)
+    predictor.update(make_batch([prompt], [4], [4]))
+    assert predictor.predict([prompt]).mean[0] > 0.5 or predictor.name == "uniform"
+
+
+def test_gp_and_ridge_ask_their_embedder_only_about_new_prompts_or_none():
+    calls: list[int] = []
+
+    def counting(prompts):
+        calls.append(len(prompts))
+        return EMBEDDER(prompts)
+
+    predictor = GaussianProcess(counting)
+    predictor.prepare(PROMPTS)
+    predictor.predict(PROMPTS)
+    predictor.update(random_batch(np.random.default_rng(7), PROMPTS, 5))
+    assert calls == [30]

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.predictors import DiscountedCounts
+from tests.predictors.builders import make_batch, make_prompts
+
+
+@given(
+    outcomes=st.lists(st.integers(0, 8).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), max_size=8),
+    discount=st.floats(0, 1),
+)
+def test_counts_are_the_discounted_sum(outcomes, discount):
+    predictor, prompts = DiscountedCounts(discount, 0.5, 2.0), make_prompts(1)
+    for successes, trials in outcomes:
+        predictor.update(make_batch(prompts, [successes], [trials]))
+    seen = [(s, n) for s, n in outcomes if n]
+    age = np.arange(len(seen))[::-1]
+    belief = predictor.predict(prompts)
+    assert belief.alpha[0] == pytest.approx(0.5 + sum(discount**a * s for a, (s, _) in zip(age, seen, strict=True)))
+    assert belief.beta[0] == pytest.approx(
+        2.0 + sum(discount**a * (n - s) for a, (s, n) in zip(age, seen, strict=True))
+    )
+
+
+def test_without_discount_it_is_the_conjugate_posterior():
+    predictor, prompts = DiscountedCounts(discount=1.0), make_prompts(2)
+    first, second = make_batch(prompts, [1, 3], [4, 4]), make_batch(prompts, [0, 2], [2, 2])
+    predictor.update(first)
+    predictor.update(second)
+    expected = first.posterior.condition(second.successes, second.trials)
+    assert predictor.predict(prompts).alpha.tolist() == expected.alpha.tolist()
+    assert predictor.predict(prompts).beta.tolist() == expected.beta.tolist()
+
+
+def test_a_prompt_outside_the_batch_keeps_its_counts():
+    predictor, prompts = DiscountedCounts(discount=0.5), make_prompts(2)
+    predictor.update(make_batch(prompts, [4, 4], [4, 4]))
+    predictor.update(make_batch(prompts[:1], [0], [4]))
+    assert predictor.predict(prompts).alpha.tolist() == [3.0, 5.0]
+
+
+def test_a_prompt_repeated_in_a_batch_is_discounted_once():
+    predictor, (prompt,) = DiscountedCounts(discount=0.5), make_prompts(1)
+    predictor.update(make_batch([prompt, prompt], [1, 2], [2, 2]))
+    assert predictor.predict([prompt]).alpha.tolist() == [4.0]

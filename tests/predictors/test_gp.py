@@ -1,0 +1,253 @@
+"""The Gaussian process against Algorithm 1 of arXiv 2602.01601 as printed, with its Q x Q kernel."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import pdist, squareform
+
+from apportion.predictors import GaussianProcess
+from apportion.types import Prompt
+from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
+
+
+class AlgorithmOne:
+    """Lines 1 to 13, literally: Sigma over all prompts, rewards in {-1, 1}, the batch and its complement."""
+
+    def __init__(self, x, clip=0.05, bandwidth=None, jitter=0.0):
+        distances = squareform(pdist(x.astype(np.float64)))
+        self.h = bandwidth or np.median(pdist(x.astype(np.float64)))
+        self.sigma = np.exp(-(distances**2) / (2 * self.h**2))
+        self.m, self.clip, self.jitter = np.zeros(len(x)), clip, jitter
+
+    def step(self, batch, where):
+        b = [where[prompt] for prompt in batch.prompts]
+        observed = []
+        for rollouts in batch.rollouts:
+            mean_reward = np.mean([1 if rollout.correct else -1 for rollout in rollouts])
+            p = np.clip((mean_reward + 1) / 2, self.clip, 1 - self.clip)
+            observed.append(np.log(p / (1 - p)))
+        rest = np.setdiff1d(np.arange(len(self.m)), b)
+        sigma_bb = self.sigma[np.ix_(b, b)] + self.jitter * np.eye(len(b))
+        update = self.sigma[np.ix_(rest, b)] @ np.linalg.inv(sigma_bb) @ (np.array(observed) - self.m[b])
+        self.m[rest] = self.m[rest] + update
+        self.m[b] = observed
+
+    @property
+    def p(self):
+        return 1 / (1 + np.exp(-self.m))
+
+
+def embeddings(count, dimensions, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, dimensions)).astype(np.float32)
+
+
+def where(prompts):
+    return {prompt: row for row, prompt in enumerate(prompts)}
+
+
+@pytest.mark.parametrize(
+    ("count", "dimensions", "size"), [(1, 2, 1), (40, 3, 5), (300, 16, 64), (50, 20, 50), (2500, 24, 32)]
+)
+@pytest.mark.parametrize("jitter", [1e-10, 1e-6])
+def test_it_is_algorithm_1(count, dimensions, size, jitter):
+    x, prompts, rng = embeddings(count, dimensions), make_prompts(count), np.random.default_rng(1)
+    sampled = 2.5 if count > 2048 or count == 1 else None
+    reference = AlgorithmOne(x, bandwidth=sampled, jitter=jitter if jitter > 1e-8 else 0.0)
+    predictor = GaussianProcess(embedder_of(prompts, x), bandwidth=sampled, jitter=jitter)
+    predictor.prepare(prompts)
+    for _ in range(6):
+        batch = random_batch(rng, prompts, size)
+        predictor.update(batch)
+        reference.step(batch, where(prompts))
+        np.testing.assert_allclose(predictor.predict(prompts).mean, reference.p, atol=1e-8)
+
+
+def test_the_clip_and_the_strength_are_the_users():
+    x, prompts = embeddings(20, 4), make_prompts(20)
+    reference, predictor = (
+        AlgorithmOne(x, clip=0.2, jitter=1e-6),
+        GaussianProcess(embedder_of(prompts, x), clip=0.2, strength=5),
+    )
+    predictor.prepare(prompts)
+    batch = make_batch(prompts[:3], [0, 4, 2], [4, 4, 4])
+    predictor.update(batch)
+    reference.step(batch, where(prompts))
+    belief = predictor.predict(prompts)
+    np.testing.assert_allclose(belief.mean, reference.p, atol=1e-8)
+    np.testing.assert_allclose(belief.mean[:3], [0.2, 0.8, 0.5])
+    np.testing.assert_allclose(belief.alpha + belief.beta, 5)
+
+
+def test_late_joiners_have_the_mean_they_would_always_have_had():
+    x, prompts, rng = embeddings(1300, 8), make_prompts(1300), np.random.default_rng(2)
+    early, late = (GaussianProcess(embedder_of(prompts, x), bandwidth=3.0) for _ in range(2))
+    early.prepare(prompts)
+    late.prepare(prompts[:200])
+    for known in (200, 200, 600, 600):
+        batch = random_batch(rng, prompts[:known], 40)
+        early.update(batch)
+        late.update(batch)
+    np.testing.assert_allclose(late.predict(prompts).mean, early.predict(prompts).mean, atol=1e-9)
+
+
+def test_a_late_joiner_in_an_ill_conditioned_space_too():
+    x, prompts, rng = np.linspace(0, 1, 400, dtype=np.float32)[:, None], make_prompts(400), np.random.default_rng(3)
+    early, late = (GaussianProcess(embedder_of(prompts, x), bandwidth=0.3) for _ in range(2))
+    early.prepare(prompts)
+    for _ in range(5):
+        batch = random_batch(rng, prompts[::2], 64)
+        early.update(batch)
+        late.update(batch)
+    np.testing.assert_allclose(late.predict(prompts).mean, early.predict(prompts).mean, atol=1e-6)
+
+
+def test_equal_embeddings_share_one_latent_and_pool_their_rollouts():
+    prompts = make_prompts(4)
+    twice = GaussianProcess(embedder_of(prompts, [[0.0], [0.0], [1.0], [2.0]]), bandwidth=1.0)
+    once = GaussianProcess(embedder_of(prompts[1:], [[0.0], [1.0], [2.0]]), bandwidth=1.0)
+    twice.update(make_batch(prompts[:3], [1, 2, 0], [2, 4, 2]))
+    once.update(make_batch(prompts[1:3], [3, 0], [6, 2]))
+    np.testing.assert_array_equal(twice.predict(prompts).mean[1:], once.predict(prompts[1:]).mean)
+    assert twice.predict(prompts[:2]).mean.tolist() == [0.5, 0.5]
+
+
+def test_constant_embeddings_are_one_coin():
+    prompts = make_prompts(30)
+    predictor = GaussianProcess(embedder_of(prompts, np.ones((30, 4))))
+    predictor.prepare(prompts)
+    predictor.update(make_batch(prompts[:10], [1] * 10, [4] * 10))
+    np.testing.assert_allclose(predictor.predict(prompts).mean, 0.25)
+
+
+@pytest.mark.parametrize("jitter", [1e-10, 1e-6])
+@pytest.mark.parametrize("spread", [1e-7, 1e-5, 1e-3])
+def test_near_duplicates_stay_finite(spread, jitter):
+    rng, prompts = np.random.default_rng(4), make_prompts(200)
+    x = np.repeat(rng.normal(size=(20, 5)), 10, axis=0) + spread * rng.normal(size=(200, 5))
+    predictor = GaussianProcess(embedder_of(prompts, x), jitter=jitter)
+    predictor.prepare(prompts)
+    for _ in range(10):
+        predictor.update(random_batch(rng, prompts, 100))
+        mean = predictor.predict(prompts).mean
+        assert ((mean > 0) & (mean < 1)).all()
+
+
+def test_agreeing_near_duplicates_agree_with_their_neighbours():
+    rng, prompts = np.random.default_rng(5), make_prompts(60)
+    x = 1e-4 * rng.normal(size=(60, 3))
+    predictor = GaussianProcess(embedder_of(prompts, x), bandwidth=1.0)
+    predictor.update(make_batch(prompts[:50], [3] * 50, [4] * 50))
+    np.testing.assert_allclose(predictor.predict(prompts).mean, 0.75, atol=1e-5)
+
+
+def test_a_prompt_whose_samples_all_failed_gives_no_observation():
+    x, prompts = embeddings(10, 2), make_prompts(10)
+    one, other = (GaussianProcess(embedder_of(prompts, x), bandwidth=1.0) for _ in range(2))
+    one.update(make_batch(prompts[:4], [2, 0, 1, 3], [4, 0, 4, 4]))
+    other.update(make_batch([prompts[0], *prompts[2:4]], [2, 1, 3], [4, 4, 4]))
+    np.testing.assert_allclose(one.predict(prompts).mean, other.predict(prompts).mean, atol=1e-12)
+
+
+def test_the_bandwidth_is_the_median_distance_at_prepare_and_is_kept():
+    x, prompts = embeddings(30, 3), make_prompts(30)
+    predictor = GaussianProcess(embedder_of(prompts, x))
+    predictor.prepare([])
+    predictor.prepare(prompts[:20])
+    expected = np.median(pdist(x[:20].astype(np.float64)))
+    assert predictor.state_dict()["bandwidth"] == pytest.approx(expected)
+    predictor.prepare(prompts)
+    predictor.update(random_batch(np.random.default_rng(6), prompts, 5))
+    assert predictor.state_dict()["bandwidth"] == pytest.approx(expected)
+
+
+def test_unprepared_the_bandwidth_is_that_of_the_first_update():
+    x, prompts = embeddings(30, 3), make_prompts(30)
+    predictor = GaussianProcess(embedder_of(prompts, x))
+    batch = make_batch(prompts[:8], [1] * 8, [2] * 8)
+    predictor.predict(prompts[:8])
+    predictor.update(batch)
+    assert predictor.state_dict()["bandwidth"] == pytest.approx(np.median(pdist(x[:8].astype(np.float64))))
+
+
+def test_beyond_2048_prompts_the_median_is_that_of_a_subsample_in_any_order():
+    x, prompts = embeddings(5000, 3), make_prompts(5000)
+    forward, backward = (GaussianProcess(embedder_of(prompts, x)) for _ in range(2))
+    forward.prepare(prompts)
+    backward.prepare(prompts[::-1])
+    h = forward.state_dict()["bandwidth"]
+    assert backward.state_dict()["bandwidth"] == pytest.approx(h)
+    assert h == pytest.approx(np.median(pdist(x.astype(np.float64))), rel=0.03)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_predictions_are_probabilities_whatever_the_embeddings(data):
+    count, dimensions = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 3))
+    number = st.floats(-100, 100, width=32) | st.sampled_from([0.0, 1.0])
+    x = np.array(data.draw(st.lists(number, min_size=count * dimensions, max_size=count * dimensions))).reshape(
+        count, dimensions
+    )
+    prompts = make_prompts(count)
+    predictor = GaussianProcess(embedder_of(prompts, x))
+    for _ in range(3):
+        size = data.draw(st.integers(1, count))
+        trials = data.draw(st.lists(st.integers(0, 6), min_size=size, max_size=size))
+        successes = [data.draw(st.integers(0, n)) for n in trials]
+        predictor.update(make_batch(data.draw(st.permutations(prompts))[:size], successes, trials))
+        mean = predictor.predict(prompts).mean
+        assert ((mean > 0) & (mean < 1)).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_the_order_of_prompts_does_not_matter(seed):
+    rng = np.random.default_rng(seed)
+    prompts, x = make_prompts(25), rng.normal(size=(25, 8))
+    one, other = (GaussianProcess(embedder_of(prompts, x)) for _ in range(2))
+    one.prepare(prompts)
+    other.prepare([prompts[q] for q in rng.permutation(25)])
+    for _ in range(3):
+        batch, order = random_batch(rng, prompts, 9), rng.permutation(9)
+        one.update(batch)
+        p, s, n = batch.prompts, batch.successes, batch.trials
+        other.update(make_batch([p[q] for q in order], s[order].tolist(), n[order].tolist()))
+    np.testing.assert_allclose(other.predict(prompts[::-1]).mean[::-1], one.predict(prompts).mean, atol=1e-9)
+
+
+def test_an_embedder_that_fails_leaves_the_state_as_it_was():
+    prompts = make_prompts(3)
+    predictor = GaussianProcess(embedder_of(prompts[:2], embeddings(2, 3)))
+    predictor.prepare(prompts[:2])
+    with pytest.raises(ValueError, match="must have an embedding, got none for"):
+        predictor.predict(prompts)
+    assert len(predictor.state_dict()["ids"]) == 2
+    assert len(predictor.predict(prompts[:2])) == 2
+
+
+@pytest.mark.slow
+def test_an_update_at_17000_prompts_stays_within_its_memory():
+    count, size, dimensions = 17_000, 512, 384
+    x, prompts, rng = embeddings(count, dimensions), make_prompts(count), np.random.default_rng(7)
+    predictor = GaussianProcess(embedder_of(prompts, x))
+    predictor.prepare(prompts)
+    batch = random_batch(rng, prompts, size)
+    tracemalloc.start()
+    start = time.perf_counter()
+    predictor.update(batch)
+    seconds, peak = time.perf_counter() - start, tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200e6 / 4
+    assert seconds < 10
+
+
+def test_a_prompt_named_by_the_user_is_that_prompt():
+    renamed = [Prompt("one wording", id="q1"), Prompt("another wording", id="q1")]
+    predictor = GaussianProcess(embedder_of(renamed[:1], [[1.0, 0.0]]))
+    predictor.update(make_batch(renamed[:1], [4], [4]))
+    assert predictor.predict(renamed[1:]).mean[0] == pytest.approx(0.95)

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+
+from apportion import allocate
+from apportion.allocators.hora import hit_utility
+from apportion.solve import solve
+from apportion.types import Belief
+
+
+def test_counts_are_integers_that_spend_the_budget():
+    counts = allocate([0.1, 0.5, 0.9], 24, high=12)
+    assert counts.dtype == np.int64
+    assert counts.tolist() == [7, 10, 7]
+
+
+def test_objectives_compare_with_an_even_split_under_the_same_bounds():
+    result = solve([0.05, 0.5, 0.5, 0.95], 32, estimator="dr_grpo")
+    assert result.uniform_counts.tolist() == [8, 8, 8, 8]
+    assert result.measure == "gradient_variance"
+    assert result.objective < result.uniform_objective
+    hits = solve(None, 40, method="hora", successes=[0, 0, 2, 4], trials=[4, 4, 4, 4])
+    assert hits.measure == "expected_hits"
+    assert hits.objective > hits.uniform_objective
+
+
+def test_hora_counts_include_pre_rollouts_and_respect_low():
+    counts = allocate(None, 20, method="hora", successes=[0, 1, 6], trials=[1, 2, 6], low=4, high=9)
+    assert counts.sum() == 20
+    assert (counts >= [4, 4, 6]).all()
+
+
+def test_rollouts_granted_by_low_diminish_what_later_ones_add():
+    """A prompt that gets 10 rollouts by ``low`` anyway is worth less of the rest than a prompt without any grant."""
+    result = solve(None, 60, method="hora", successes=[0, 0], trials=[0, 20], low=20)
+    posterior = Belief.uniform(2).condition([0, 0], [0, 20])
+    every = [np.array([20 + n, 40 - n]) for n in range(21)]
+    best = max(hit_utility(posterior, counts - [0, 20]).sum() for counts in every)
+    assert result.objective == pytest.approx(best, abs=1e-12)
+
+
+def test_uniform_is_even():
+    assert allocate([0.1, 0.2, 0.3], 10, method="uniform", low=1).tolist() == [4, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"success": [0.5], "budget": 2}, "budget must be between 3 and 64 for 1 prompts, got 2"),
+        ({"success": [0.5], "budget": 65}, "budget must be between 3 and 64 for 1 prompts, got 65"),
+        ({"success": [0.5, float("nan")], "budget": 8}, r"in \[0, 1\], got nan for prompt 1"),
+        ({"success": [1.5], "budget": 8}, r"in \[0, 1\], got 1.5 for prompt 0"),
+        ({"success": [-0.1], "budget": 8}, r"in \[0, 1\], got -0.1"),
+        ({"success": [], "budget": 8}, "at least one prompt"),
+        ({"success": None, "budget": 8}, "vip needs success probabilities"),
+        ({"success": ["often"], "budget": 8}, "must be numbers"),
+        ({"success": [0.5], "budget": 8, "low": 2}, "low must be at least 3 for vip"),
+        ({"success": [0.5], "budget": 8, "low": 9, "high": 4}, "high must be at least low"),
+        ({"success": [0.5], "budget": 8.5}, "budget must be an integer"),
+        ({"success": [0.5], "budget": float("nan")}, "budget must be an integer"),
+        ({"success": [0.5], "budget": float("inf")}, "budget must be an integer"),
+        ({"success": [0.5], "budget": 8, "method": "tarot"}, "method must be one of uniform, vip, hora, got 'tarot'"),
+        ({"success": [0.5], "budget": 8, "estimator": "ppo"}, "estimator must be one of rloo, dr_grpo"),
+        ({"success": [0.5], "budget": 8, "trials": [3]}, "vip takes no successes and trials"),
+        ({"success": [0.5], "budget": 8, "method": "hora"}, "hora takes no success"),
+        ({"success": None, "budget": 8, "method": "hora"}, "got no successes"),
+        ({"success": None, "budget": 8, "method": "hora", "successes": [1]}, "got no trials"),
+        ({"success": None, "budget": 8, "method": "hora", "successes": [3], "trials": [2]}, "got 3 of 2 for prompt 0"),
+        ({"success": None, "budget": 8, "method": "hora", "successes": [1, 1], "trials": [2]}, "of one length"),
+        ({"success": None, "budget": 8, "method": "hora", "successes": [0.5], "trials": [2]}, "integers"),
+        ({"success": None, "budget": 99, "method": "hora", "successes": [1], "trials": [70]}, "at most high"),
+    ],
+)
+def test_bad_input_is_refused_with_problem_value_and_remedy(arguments, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        allocate(**arguments)
+    assert ";" in str(caught.value)
