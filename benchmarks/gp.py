@@ -14,14 +14,11 @@ import os
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 import argparse
-import json
-import platform
 import statistics
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +27,8 @@ import numpy as np
 
 from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
 from apportion.types import Batch, Belief, Floats, Plan, Prompt, Rollout
+from benchmarks.common import RESULTS, write
 
-RESULTS = Path(__file__).parent / "results"
 SIZES = (1_000, 4_000, 17_000, 30_000, 100_000)
 BATCH, DIMENSIONS, ROLLOUTS, SEED = 512, 384, 8, 0
 CLIP, JITTER = 0.05, 1e-6
@@ -160,20 +157,6 @@ def shown(key: str, value: Any) -> str:
     return f"{value:,.0f}" if key == "Q" or key.endswith("memory") else f"{value:.2f}"
 
 
-def machine() -> dict[str, Any]:
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {
-        "processor": models[0].split(":")[1].strip() if models else platform.processor(),
-        "cores": os.cpu_count(),
-        "threads": 1,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "blas": np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"],
-        "seed": SEED,
-        "date": datetime.now(UTC).date().isoformat(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of prompts Q")
@@ -182,20 +165,18 @@ def main() -> None:
     arguments = parser.parse_args()
 
     rows = [compare(size, arguments.repeats) for size in arguments.sizes]
-    description = machine()
-    table = [
-        COLUMNS.values(),
-        ["---:"] * len(COLUMNS),
-        *([shown(key, row.get(key)) for key in COLUMNS] for row in rows),
-    ]
+    table = [[shown(key, row.get(key)) for key in COLUMNS] for row in rows]
     notes = NOTES.format(batch=BATCH, dimensions=DIMENSIONS, repeats=arguments.repeats)
-    notes += "\n\n" + ", ".join(f"{key} {value}" for key, value in description.items())
-    lines = ["| " + " | ".join(line) + " |" for line in table]
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    text = "# One update of the Gaussian process\n\n" + "\n".join(lines) + f"\n\n{notes}\n"
-    (arguments.results / "gp.md").write_text(text)
-    (arguments.results / "gp.json").write_text(json.dumps({"machine": description, "rows": rows}, indent=1) + "\n")
-    print(text)
+    write(
+        "gp",
+        "One update of the Gaussian process",
+        list(COLUMNS.values()),
+        table,
+        [notes],
+        seeds=[SEED],
+        extra={"measured": rows},
+        results=arguments.results,
+    )
 
 
 if __name__ == "__main__":

@@ -10,14 +10,9 @@ its best size of those tried; unlike the sampler it returns no log-probabilities
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
@@ -26,8 +21,8 @@ from apportion.lab.base import base_policy
 from apportion.lab.sampler import MAX_NEW_TOKENS, sample
 from apportion.lab.task import EOS, Problem, encode, training_problems
 from apportion.lab.tokenizer import ledger_tokenizer
+from benchmarks.common import write
 
-RESULTS = Path(__file__).parent / "results"
 WORKLOADS = ((64, 1), (512, 1), (64, 8), (512, 8), (128, 32))
 GENERATE_BATCHES = (128, 256, 512)
 
@@ -115,29 +110,6 @@ def measure(repeats: int, seed: int) -> tuple[list[list[object]], list[str]]:
     return rows, notes
 
 
-def machine() -> dict[str, str]:
-    """What the numbers were measured on."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-    versions = {package: version(package) for package in ("torch", "transformers", "numpy")}
-    return {"processor": name, "system": platform.system(), "python": platform.python_version(), **versions}
-
-
-def write(name: str, title: str, columns: list[str], rows: list[list[object]], notes: list[str]) -> None:
-    """``results/NAME.md`` for readers and ``results/NAME.json`` for programs."""
-    RESULTS.mkdir(exist_ok=True)
-    measured = {"machine": machine(), "date": datetime.now(UTC).date().isoformat()}
-    table = [columns, ["---"] * len(columns), *rows]
-    lines = [f"# {title}", "", *("| " + " | ".join(map(str, row)) + " |" for row in table), "", *notes, ""]
-    lines.append(
-        ", ".join(f"{key} {value}" for key, value in {**measured["machine"], "date": measured["date"]}.items())
-    )
-    (RESULTS / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    content = {"title": title, "columns": columns, "rows": rows, "notes": notes, **measured}
-    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 def main() -> None:
     """Measures and writes ``results/sampler.md`` and ``.json``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -147,7 +119,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows, notes = measure(arguments.repeats, arguments.seed)
     columns = ["prompts x rollouts", "sampler", "generate", "its best batch", "ratio"]
-    write("sampler", "Sampling: the lab's sampler and generate", columns, rows, notes)
+    write("sampler", "Sampling: the lab's sampler and generate", columns, rows, notes, seeds=[arguments.seed])
 
 
 if __name__ == "__main__":

@@ -30,6 +30,9 @@ class Allocator(ABC):
     fixed_total: ClassVar[bool] = False
     """Whether the number of rollouts of a batch is known before the first is drawn."""
 
+    def check(self, prompts: int) -> None:  # noqa: B027 - a hook, empty where every size will do
+        """Raises ValueError where a batch of ``prompts`` prompts cannot be planned; ``start`` calls it too."""
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - a hook, empty where nothing is learnt
         """Makes a data set known before training, so that no step waits for embeddings."""
 
@@ -73,6 +76,7 @@ class PredictiveAllocator(Allocator):
         self.predictor.prepare(prompts)
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
+        self.check(len(prompts))
         return Batch.start(prompts, self.predictor.predict(prompts))
 
     def observe(self, batch: Batch) -> None:

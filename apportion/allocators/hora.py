@@ -13,7 +13,6 @@ Note: the counts depend on outcomes of the same batch, which biases group-relati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -21,7 +20,7 @@ import numpy as np
 
 from apportion.allocators.base import Budget, PredictiveAllocator, most_extra, spend
 from apportion.predictors import Predictor, UniformPrior
-from apportion.types import Batch, Belief, Counts, Floats, Plan, Prompt
+from apportion.types import Batch, Belief, Counts, Floats, Plan
 
 
 def hit_utility(posterior: Belief, extra: Counts) -> Floats:
@@ -102,9 +101,8 @@ class HORA(PredictiveAllocator):
         average = 16.0 if self.rollouts_per_prompt is None and self.budget is None else self.rollouts_per_prompt
         return Budget(self.pre_rollouts, self.high, average, self.budget)
 
-    def start(self, prompts: Sequence[Prompt]) -> Batch:
-        self._budget.of(len(prompts))
-        return super().start(prompts)
+    def check(self, prompts: int) -> None:
+        self._budget.of(prompts)
 
     def plan(self, batch: Batch) -> Plan:
         pre = np.maximum(self.pre_rollouts - batch.asked, 0)

@@ -14,7 +14,6 @@ benchmarks/gradient_variance measures what that costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
@@ -22,7 +21,7 @@ import numpy as np
 
 from apportion.allocators.base import Budget, PredictiveAllocator, most_extra, spend
 from apportion.predictors import GaussianProcess, Predictor, SentenceTransformerEmbedder
-from apportion.types import Batch, Counts, Floats, Plan, Prompt
+from apportion.types import Batch, Counts, Floats, Plan
 
 GroupEstimator = Literal["rloo", "dr_grpo"]
 SMALLEST_LOW = 3
@@ -103,9 +102,8 @@ class VIP(PredictiveAllocator):
         average = 8.0 if self.rollouts_per_prompt is None and self.budget is None else self.rollouts_per_prompt
         return Budget(self.low, self.high, average, self.budget)
 
-    def start(self, prompts: Sequence[Prompt]) -> Batch:
-        self._budget.of(len(prompts))
-        return super().start(prompts)
+    def check(self, prompts: int) -> None:
+        self._budget.of(prompts)
 
     def plan(self, batch: Batch) -> Plan:
         total = self._budget.of(len(batch.prompts))

@@ -60,9 +60,9 @@ def surrogate_loss(
 ) -> torch.Tensor:
     """The weighted clipped surrogate, negated; a scalar. Additive over rows, so that it may be summed in chunks.
 
-    Each row's token terms are summed and divided by the constant ``MAX_NEW_TOKENS`` (Dr. GRPO's normalisation), so that a
-    long response is not worth less a token. With ``kl`` above 0, adds ``kl`` times the k3 estimate of KL(policy ||
-    reference): exp(d) - d - 1 with d = log reference - log policy (Schulman 2020).
+    Each row's token terms are summed and divided by the constant ``MAX_NEW_TOKENS`` (Dr. GRPO's normalisation), so
+    that a long response is not worth less a token. With ``kl`` above 0, adds ``kl`` times the k3 estimate of KL(policy
+    || reference): exp(d) - d - 1 with d = log reference - log policy (Schulman 2020).
     """
     prompts, completions = [row.prompt for row in rows], [row.completion.tokens for row in rows]
     logprobs, mask = completion_logprobs(policy, prompts, completions, temperature)

@@ -8,10 +8,12 @@ from apportion.predictors.embeddings import Embedder, PrecomputedEmbeddings, Sen
 from apportion.predictors.gp import GaussianProcess
 from apportion.predictors.moving_average import MovingAverage
 from apportion.predictors.ridge import Ridge
+from apportion.predictors.shuffled import Shuffled
 from apportion.predictors.uniform import UniformPrior
 
 PREDICTORS: dict[str, type[Predictor]] = {
-    predictor.name: predictor for predictor in (UniformPrior, DiscountedCounts, MovingAverage, Ridge, GaussianProcess)
+    predictor.name: predictor
+    for predictor in (UniformPrior, DiscountedCounts, MovingAverage, Ridge, GaussianProcess, Shuffled)
 }
 EMBEDDERS: dict[str, type[Embedder]] = {
     embedder.name: embedder for embedder in (SentenceTransformerEmbedder, PrecomputedEmbeddings)
@@ -28,5 +30,6 @@ __all__ = [
     "Predictor",
     "Ridge",
     "SentenceTransformerEmbedder",
+    "Shuffled",
     "UniformPrior",
 ]

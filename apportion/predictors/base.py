@@ -15,7 +15,7 @@ class Predictor(ABC):
     """Says how likely the policy is to answer each prompt, from what it saw in earlier batches.
 
     Subclasses are dataclasses: settings are init fields, what was learnt is neither that nor compared. They implement
-    ``update``, and, where they learn, ``_memory`` and ``_remember``.
+    ``predict`` and ``update``, and, where they learn, ``_memory`` and ``_remember``.
     """
 
     name: ClassVar[str]

@@ -1,0 +1,21 @@
+"""``python -m apportion``, and the command ``apportion``."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Runs the command line; exit code 2 and one line where typer, an extra, is missing."""
+    try:
+        from apportion.cli import app  # noqa: PLC0415 - typer is an optional extra
+    except ModuleNotFoundError as error:
+        if error.name != "typer":
+            raise
+        sys.stderr.write("apportion's command line needs typer, which is not installed; pip install 'apportion[cli]'\n")
+        sys.exit(2)
+    app(prog_name="apportion")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The report of a study: a table, what it says and does not say, and a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from apportion.lab.display import Display
+from apportion.lab.picture import draw
+from apportion.lab.results import BANDS, Arm, Run, summarise
+from apportion.lab.worker import run_directory
+
+
+def write_report(directory: Path, arms: Sequence[str], seeds: Sequence[int], baseline: str, display: Display) -> None:
+    """Writes ``report.md``, ``summary.json`` and the picture (PNG and SVG) under ``directory``, and shows the table."""
+    runs = {arm: [Run.read(run_directory(directory, arm, seed)) for seed in seeds] for arm in arms}
+    summary = summarise(runs, baseline)
+    measured_file = directory / "variance.json"
+    measured = json.loads(measured_file.read_text()) if measured_file.exists() else []
+    text = "\n".join(
+        [f"# {directory.name}\n", *table(summary), "", *findings(summary, baseline, len(seeds), measured), ""]
+    )
+    (directory / "report.md").write_text(text)
+    (directory / "summary.json").write_text(json.dumps([asdict(arm) for arm in summary], indent=2) + "\n")
+    pictures = [directory / "curves.png", directory / "curves.svg"]
+    draw(runs, summary, measured, verdict(summary, baseline), pictures)
+    display.say("")
+    for line in text.splitlines()[2:]:
+        display.say(line)
+    display.say(f"\nreport {directory / 'report.md'}, picture {pictures[0]}")
+
+
+def table(summary: Sequence[Arm]) -> list[str]:
+    """The table of a study in Markdown."""
+    heads = ["allocator", "success", "area", "area - baseline", "pass@32", "informative", "rollouts/prompt", "updates"]
+    rows = [
+        [
+            arm.name,
+            *map(str, (arm.success, arm.area, arm.area_difference, arm.pass_32, arm.informative)),
+            f"{arm.rollouts_per_prompt:.2f}",
+            f"{arm.updates:.0f}",
+        ]
+        for arm in summary
+    ]
+    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in [heads, *rows]
+    ]
+    return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
+
+
+def verdict(summary: Sequence[Arm], baseline: str) -> str:
+    """One sentence: which learning curves differ from the baseline's by more than their 95% interval."""
+    others = [arm for arm in summary if arm.name != baseline]
+    differing = [
+        f"{arm.name} {arm.area_difference.mean:+.3f}" for arm in others if not arm.area_difference.contains_zero
+    ]
+    if not others:
+        return "nothing to compare"
+    if any(arm.area_difference.half_width is None for arm in others):
+        return f"one seed: no difference from {baseline} can be told from noise"
+    if differing:
+        return f"area differs from {baseline} beyond its 95% interval: {', '.join(differing)}"
+    return f"no learning curve differs from {baseline} beyond its 95% interval"
+
+
+def findings(summary: Sequence[Arm], baseline: str, seeds: int, measured: Sequence[dict[str, Any]]) -> list[str]:
+    """What the table says, in sentences; and what it does not."""
+    lines = [f"{verdict(summary, baseline).capitalize()} ({seeds} seeds; intervals are 95%, Student's t over seeds)."]
+    sizes = {arm.name: arm.rollouts_per_prompt for arm in summary}
+    for arm in summary:
+        if not any(other != arm.name and abs(size - arm.rollouts_per_prompt) < 0.5 for other, size in sizes.items()):
+            lines.append(
+                f"{arm.name} has no control with as many rollouts a prompt ({arm.rollouts_per_prompt:.1f}): "
+                "part of a difference may be its number of updates."
+            )
+    lines += ["", *measured_lines(measured)]
+    lines += ["", "Rollouts a prompt by its exact success probability:", "", *_band_table(summary)]
+    return lines
+
+
+def _band_table(summary: Sequence[Arm]) -> list[str]:
+    labels = [f"{low:g} to {high:g}" for low, high in pairwise(BANDS)]
+    lines = ["| allocator | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]
+    return lines + [f"| {arm.name} | " + " | ".join(f"{n:.1f}" for n in arm.rollouts_by_band) + " |" for arm in summary]
+
+
+def measured_lines(measured: Sequence[dict[str, Any]]) -> list[str]:
+    """What an allocation does to the gradient and to the hits of one batch, as ``lab.variance.compare`` measured it."""
+    if not measured:
+        return []
+    lines = [
+        "On fixed prompts under the untrained base, at equal budget (variance of the whole gradient, measured; "
+        "shuffled p is the control):",
+        "",
+        "| rule | gradient variance / uniform | by the paper's formula | expected hits | hits - uniform |",
+        "|---|---|---|---|---|",
+    ]
+    for row in measured:
+        ratio, formula = row["ratio"], row["formula_ratio"]
+        spread = "" if ratio is None else " ({:.2f} to {:.2f})".format(*row["ratio_interval"])
+        lines.append(
+            f"| {row['rule']} | {'-' if ratio is None else f'{ratio:.2f}'}{spread} | "
+            f"{'-' if formula is None else f'{formula:.2f}'} | {row['expected_hits']:.2f} | {row['hits_gain']:+.2f} |"
+        )
+    return lines

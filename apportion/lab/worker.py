@@ -1,0 +1,78 @@
+"""One process of a study: runs on one thread, reports each step, and stops at a step's end when it is told to."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from apportion.config import build, load
+from apportion.lab.base import base_policy
+from apportion.lab.design import Study
+from apportion.lab.task import held_out_problems
+from apportion.lab.trainer import Trainer
+from apportion.lab.variance import compare
+
+_channel: dict[str, Any] = {}
+
+MEASURED_PROMPTS = 64
+
+
+def begin(told: Any, stop: Any) -> None:
+    """Sets the process up: one thread, Ctrl-C left to the parent, ``told`` for records and ``stop`` for the end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    _channel.update(told=told, stop=stop)
+
+
+def train(directory: Path, arm: str, seed: int) -> bool:
+    """Trains one run of the study in ``directory``, from its checkpoint if there is one; False where it was stopped."""
+    study = _study(directory)
+    run = run_directory(directory, arm, seed)
+    trainer = Trainer(study.training, study.allocators[arm], seed, run)
+
+    def told(record: dict[str, Any]) -> bool:
+        kept = {key: record[key] for key in ("rollouts", "success", "informative") if key in record}
+        _channel["told"].put((f"{arm}, seed {seed}", kept))
+        return not _should_stop()
+
+    told({"rollouts": trainer.asked})
+    return trainer.run(told)
+
+
+def measure(directory: Path) -> bool:
+    """Measures the gradient variance of the untrained base under each allocation; written once, ``variance.json``."""
+    study, path = _study(directory), directory / "variance.json"
+    if path.exists():
+        return True
+    rows = compare(
+        base_policy(study.training.difficulty),
+        held_out_problems(MEASURED_PROMPTS),
+        rollouts_per_prompt=8,
+        low=3,
+        high=24,
+        draws=study.variance_draws,
+        seed=0,
+        estimator="rloo",
+    )
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=2, default=float) + "\n")
+    return True
+
+
+def run_directory(directory: Path, arm: str, seed: int) -> Path:
+    """Where one run keeps its metrics and checkpoint."""
+    return directory / f"{arm}-seed{seed}"
+
+
+def _study(directory: Path) -> Study:
+    return build(Study, load(directory / "config.toml", []))
+
+
+def _should_stop() -> bool:
+    parent = multiprocessing.parent_process()
+    return _channel["stop"].is_set() or (parent is not None and not parent.is_alive())

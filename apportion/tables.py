@@ -1,0 +1,151 @@
+"""Columns of a file of prompts, one row a prompt: CSV with a header, JSON lines, Parquet; and counts back to CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apportion.types import Counts, Floats
+
+Rows = Iterator[tuple[int, dict[str, Any]]]
+"""Rows, each with its line in the file, from 1; in Parquet, which has no lines, the number of the row."""
+
+
+class TableError(ValueError):
+    """A file that does not hold the wanted columns: what, where in it, and what to do, in one line."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of one file: ``cells`` by column name [P], and the line of each row [P]."""
+
+    path: Path
+    lines: tuple[int, ...]
+    cells: dict[str, tuple[Any, ...]]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def numbers(self, column: str) -> Floats:
+        """The column as finite floats [P]; a TableError names the first line that holds anything else."""
+        cells = zip(self.lines, self.cells[column], strict=True)
+        return np.array([self._number(column, line, cell) for line, cell in cells])
+
+    def _number(self, column: str, line: int, cell: Any) -> float:
+        if isinstance(cell, (str, int, float, Decimal)) and not isinstance(cell, bool):
+            try:
+                number = float(cell)
+            except (ValueError, OverflowError):
+                number = np.nan
+            if np.isfinite(number):
+                return number
+        shown = "nothing" if cell in (None, "") else repr(cell)
+        where = f"{self.path} {'row' if self.path.suffix.lower() == '.parquet' else 'line'} {line}"
+        raise TableError(f"{column} must be a finite number, got {shown} in {where}; correct or remove that row")
+
+
+def read_columns(path: Path, wanted: Sequence[str], optional: Sequence[str] = ()) -> Table:
+    """The ``wanted`` columns of the file at ``path``, and those of ``optional`` that it has; P at least 1.
+
+    The suffix says how to read it: .csv, .jsonl or .parquet (which needs pyarrow). Blank lines are passed over.
+
+    Raises TableError for a file that is missing, empty, not what its suffix says, or without a wanted column.
+    """
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise TableError(f"a table must end in {', '.join(READERS)}, got {str(path)!r}; convert or rename it")
+    try:
+        rows = list(reader(path, [*wanted, *optional]))
+    except OSError as error:
+        raise TableError(f"a table must be readable, got {path} ({error.strerror or error}); check the path") from error
+    except UnicodeDecodeError as error:
+        raise TableError(f"a table must be UTF-8, got {path} ({error.reason}); save it as UTF-8") from error
+    if not rows:
+        raise TableError(f"a table must have at least one row, got none in {path}; give one row a prompt")
+    found = list(dict.fromkeys(column for _, row in rows for column in row))
+    for column in wanted:
+        if column not in found:
+            raise TableError(f"{path} must have a column {column}, got {', '.join(found)}; add or rename one")
+    kept = [column for column in found if column in wanted or column in optional]
+    return Table(
+        path, tuple(line for line, _ in rows), {column: tuple(row.get(column) for _, row in rows) for column in kept}
+    )
+
+
+def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -> None:
+    """Writes ``counts`` [P] as CSV, with ``ids`` [P], or with the prompt's place from 0; TableError where it cannot."""
+    if path.suffix.lower() != ".csv":
+        raise TableError(f"counts are written as .csv, got {str(path)!r}; rename it")
+    keys = range(len(counts)) if ids is None else ids
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["prompt" if ids is None else "id", "count"])
+            writer.writerows(zip(keys, counts.tolist(), strict=True))
+    except OSError as error:
+        raise TableError(f"counts cannot be written to {path} ({error.strerror or error}); change the path") from error
+
+
+def _csv(path: Path, _: Sequence[str]) -> Rows:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, skipinitialspace=True, strict=True)
+        try:
+            header = [name.strip() for name in next(reader, [])]
+            if len(set(header)) < len(header):
+                raise TableError(f"columns must have different names, got {', '.join(header)} in {path}; rename one")
+            for cells in reader:
+                if len(cells) not in (0, len(header)):
+                    raise TableError(
+                        f"a row must have {len(header)} cells as the header, got {len(cells)} in {path} line "
+                        f"{reader.line_num}; correct or remove that row"
+                    )
+                if cells:
+                    yield reader.line_num, dict(zip(header, cells, strict=True))
+        except csv.Error as error:
+            raise TableError(f"{path} must be CSV, got {error} in line {reader.line_num}; correct that line") from error
+
+
+def _jsonl(path: Path, _: Sequence[str]) -> Rows:
+    with path.open(encoding="utf-8-sig") as file:
+        for line, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            try:
+                row = json.loads(text)
+            except json.JSONDecodeError as error:
+                raise TableError(f"{path} must be JSON lines, got {error.msg} in line {line}; correct it") from error
+            if not isinstance(row, dict):
+                raise TableError(
+                    f"a row must be a JSON object, got {text.strip()[:40]} in {path} line {line}; "
+                    'write it as {"column": value}'
+                )
+            yield line, row
+
+
+def _parquet(path: Path, columns: Sequence[str]) -> Rows:
+    try:
+        from pyarrow import ArrowInvalid  # noqa: PLC0415 - an optional extra
+        from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+    except ImportError as error:
+        raise TableError(
+            f"reading {path} needs pyarrow, which cannot be imported; pip install 'apportion[report]', or give CSV"
+        ) from error
+    try:
+        with ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            rows = file.read([column for column in columns if column in names] or names[:1]).to_pylist()
+    except ArrowInvalid as error:
+        reason = str(error).splitlines()[0]
+        raise TableError(f"{path} must be Parquet, got what is not ({reason}); check the file") from error
+    yield from enumerate(rows, start=1)
+
+
+READERS: dict[str, Callable[[Path, Sequence[str]], Rows]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+"""How a file is read, by its suffix."""

@@ -1,0 +1,1 @@
+"""Benchmarks: each module measures one thing and writes its table, with the machine and the date, under results/."""
