@@ -1,9 +1,10 @@
-"""An allocation for people: the counts or, of many prompts, their distribution; and what they gain over uniform."""
+"""An allocation as text: for people, the counts or their distribution and the gain over uniform; for programs, JSON."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,20 @@ def allocation_text(result: Allocation, ids: Sequence[Any] | None, terminal: boo
     return "\n\n".join([*parts, _objectives(result)])
 
 
+def allocation_json(settings: Mapping[str, Any], result: Allocation, ids: Sequence[Any] | None) -> str:
+    """One JSON object: ``settings``, counts [P], both objectives (null where undefined), and ``ids`` [P] if there are.
+
+    >>> from apportion.solve import solve
+    >>> allocation_json({"budget": 6}, solve([0.5, 0.5], 6), ["a", "b"])[:58]
+    '{"budget": 6, "prompts": 2, "counts": [3, 3], "measure": "'
+    """
+    uniform = {"counts": result.uniform_counts.tolist(), "objective": _finite(result.uniform_objective)}
+    counts = {"prompts": len(result.counts), "counts": result.counts.tolist()}
+    score = {"measure": result.measure, "objective": _finite(result.objective), "uniform": uniform}
+    named = {} if ids is None else {"ids": [id if id is None or isinstance(id, (str, int)) else str(id) for id in ids]}
+    return json.dumps({**settings, **counts, **score, **named}, allow_nan=False)
+
+
 def distribution(counts: Counts) -> Cells:
     """How many prompts got how many rollouts, with a bar each; ranges where there are more than 12 values.
 
@@ -63,15 +78,17 @@ def distribution(counts: Counts) -> Cells:
     ]
 
 
-def finite(number: float) -> float | None:
+def _objectives(result: Allocation) -> str:
+    name, ours, uniform = result.measure.replace("_", " "), _finite(result.objective), _finite(result.uniform_objective)
+    if ours is None or uniform is None:
+        return f"{name}: undefined, for some prompt has a group of one"
+    ratio = f" (ratio {ours / uniform:.4g})" if uniform else ""
+    return f"{name}: {ours:.4g}, uniform {uniform:.4g}{ratio}"
+
+
+def _finite(number: float) -> float | None:
     """``number``, or None where it is infinite or undefined: the variance of a group of one."""
     return number if math.isfinite(number) else None
-
-
-def _objectives(result: Allocation) -> str:
-    ours, uniform = result.objective, result.uniform_objective
-    ratio = f" (ratio {ours / uniform:.4g})" if uniform and math.isfinite(ours / uniform) else ""
-    return f"{result.measure.replace('_', ' ')}: {ours:.4g}, uniform {uniform:.4g}{ratio}"
 
 
 def _aligned(header: list[str], rows: Cells) -> str:

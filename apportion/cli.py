@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 from apportion import __version__
-from apportion.allocation_text import allocation_text, finite
+from apportion.allocation_text import allocation_json, allocation_text
 from apportion.allocators.vip import GroupEstimator
-from apportion.solve import METHODS, Allocation, Method, solve
+from apportion.solve import METHODS, Method, solve
 from apportion.tables import Table, read_columns, write_counts
 
 USAGE = 2
@@ -93,7 +92,7 @@ def allocate(
         if out is not None:
             write_counts(out, result.counts, ids)
     settings = {"method": method, "estimator": estimator, "budget": budget}
-    typer.echo(_json(settings, result, ids) if as_json else allocation_text(result, ids, sys.stdout.isatty()))
+    typer.echo(allocation_json(settings, result, ids) if as_json else allocation_text(result, ids, sys.stdout.isatty()))
 
 
 @app.command()
@@ -107,12 +106,11 @@ def train(
     """Trains a small policy on the CPU under several allocators, and reports how they compare."""
     try:
         study = import_module("apportion.lab.study")  # by name and only here, for torch is an optional extra
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if str(error.name).startswith("apportion"):
             raise
-        raise typer.Exit(
-            _fail(f"apportion train needs {error.name}, which is not installed; pip install 'apportion[lab]'")
-        ) from error
+        missing = f"apportion train needs {error.name}, which is not installed; pip install 'apportion[lab]'"
+        raise typer.Exit(_fail(missing if error.name else str(error))) from error
     from apportion.config import ConfigError  # noqa: PLC0415 - pydantic comes with the same extra
 
     with _usage_errors(ConfigError):
@@ -146,11 +144,3 @@ def _rows(path: Path, method: str, given: list[str]) -> Table:
     if given:
         raise ValueError(f"prompts come from --input or from --{given[0]}, got both; leave one out")
     return read_columns(path, ["successes", "trials"] if method == "hora" else ["success"], ["id"])
-
-
-def _json(settings: dict[str, Any], result: Allocation, ids: tuple[Any, ...] | None) -> str:
-    uniform = {"counts": result.uniform_counts.tolist(), "objective": finite(result.uniform_objective)}
-    counts = {"prompts": len(result.counts), "counts": result.counts.tolist()}
-    score = {"measure": result.measure, "objective": finite(result.objective), "uniform": uniform}
-    named = {} if ids is None else {"ids": [id if isinstance(id, (str, int)) else str(id) for id in ids]}
-    return json.dumps(settings | counts | score | named, allow_nan=False)

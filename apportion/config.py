@@ -61,7 +61,8 @@ def build(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
 def dump(instance: Any) -> dict[str, Any]:
     """The settings of a dataclass as plain tables: init fields, with ``name`` where the class is chosen by name.
 
-    Raises ConfigError for a value that TOML cannot hold, such as an array or a function.
+    Raises ConfigError for a value that TOML cannot hold, such as an array, a function, or None where the default is
+    something else.
 
     >>> from apportion.predictors import UniformPrior
     >>> dump(UniformPrior())
@@ -235,8 +236,7 @@ def _written(where: str, example: str) -> str:
 def _plain(value: Any, where: str) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         name = {"name": type(value).name} if _registered(type(value)) else {}  # type: ignore[attr-defined]
-        settings = (field.name for field in fields(value) if field.init)
-        return name | {key: _plain(getattr(value, key), _path(where, key)) for key in settings}
+        return name | {field.name: _setting(value, field, where) for field in fields(value) if field.init}
     if isinstance(value, Mapping):
         return {str(key): _plain(item, _path(where, str(key))) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -248,3 +248,11 @@ def _plain(value: Any, where: str) -> Any:
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     raise ConfigError(f"{where} must be something that TOML can hold, got {shown(value)}; leave it to Python")
+
+
+def _setting(instance: Any, field: Field[Any], where: str) -> Any:
+    """One field of ``instance``. TOML says None by leaving a key out, which gives the default."""
+    value, path = getattr(instance, field.name), _path(where, field.name)
+    if value is None and field.default is not None:
+        raise ConfigError(f"{path} must be something that TOML can hold, got None; its default is not None")
+    return _plain(value, path)

@@ -50,25 +50,35 @@ def write(
 
     ``rows`` hold text or numbers, shown as they are; ``extra`` goes to the JSON only.
     """
-    short = [len(row) for row in rows if len(row) != len(columns)]
-    if short:
-        raise ValueError(f"every row needs {len(columns)} cells, one a column, got {short[0]}; fill it with '-'")
-    measured = {"machine": machine(), "date": datetime.now(UTC).date().isoformat()}
-    if seeds is not None:
-        measured["seeds"] = list(seeds)
-    table = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
-    facts = {**machine(), "date": measured["date"]} | ({"seeds": _listed(seeds)} if seeds is not None else {})
-    lines = [f"# {title}", "", *("| " + " | ".join(map(str, row)) + " |" for row in table), ""]
+    date, found = datetime.now(UTC).date().isoformat(), machine()
+    facts = {**found, "date": date} | ({"seeds": " ".join(map(str, seeds))} if seeds is not None else {})
+    lines = [f"# {title}", "", table(columns, rows), ""]
     lines += [paragraph for note in notes for paragraph in (note, "")]
     lines.append(", ".join(f"{key} {value}" for key, value in facts.items()))
     text = "\n".join(lines) + "\n"
-    content = {"title": title, "columns": list(columns), "rows": [list(row) for row in rows], "notes": list(notes)}
+    content = {
+        "title": title,
+        "columns": list(columns),
+        "rows": [list(row) for row in rows],
+        "notes": list(notes),
+        "machine": found,
+        "date": date,
+        "seeds": None if seeds is None else list(seeds),
+        **(extra or {}),
+    }
     results.mkdir(parents=True, exist_ok=True)
     (results / f"{name}.md").write_text(text, encoding="utf-8")
-    (results / f"{name}.json").write_text(
-        json.dumps({**content, **measured, **(extra or {})}, indent=2) + "\n", encoding="utf-8"
-    )
+    (results / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     print(text)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Markdown, numbers to the right; also for a second table among the notes."""
+    short = [len(row) for row in rows if len(row) != len(columns)]
+    if short:
+        raise ValueError(f"every row needs {len(columns)} cells, one a column, got {short[0]}; fill it with '-'")
+    cells = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in cells)
 
 
 def _processor() -> str:
@@ -82,7 +92,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return " ".join(map(str, seeds))

@@ -9,6 +9,10 @@ its best size of those tried; unlike the sampler it returns no log-probabilities
 
 from __future__ import annotations
 
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1"}
+
 import argparse
 import statistics
 import time

@@ -30,14 +30,18 @@ SMALLEST_LOW = 3
 def gradient_variance(success: Floats, counts: Counts, estimator: GroupEstimator = "rloo") -> Floats:
     """Variance of each prompt's projected gradient [P], in units of sigma_Z^2, from ``counts`` [P] rollouts.
 
-    Proposition 4.2 (Dr. GRPO): 4 p (1 - p) (n - 1) / n^2. Proposition 4.3 (RLOO): 4 p (1 - p) / (n - 1), n at least 2.
+    Proposition 4.2 (Dr. GRPO): 4 p (1 - p) (n - 1) / n^2. Proposition 4.3 (RLOO): 4 p (1 - p) / (n - 1), infinite at
+    n = 1. A prompt with p = 0 or p = 1 has variance 0.
 
     >>> gradient_variance(np.array([0.5, 0.5]), np.array([3, 5]), "rloo").tolist()
     [0.5, 0.25]
     """
-    n = np.asarray(counts, np.float64)
-    f = (n - 1) / n**2 if estimator == "dr_grpo" else 1 / (n - 1)
-    return 4 * success * (1 - success) * f
+    n, a = np.asarray(counts, np.float64), 4 * success * (1 - success)
+    if estimator == "dr_grpo":
+        f = (n - 1) / n**2
+    else:
+        f = np.divide(1.0, n - 1, out=np.full(n.shape, np.inf), where=n > 1)
+    return np.multiply(a, f, out=np.zeros(np.broadcast_shapes(a.shape, f.shape)), where=a > 0)
 
 
 def variance_drops(estimator: GroupEstimator, n: Counts) -> Floats:
@@ -112,6 +116,7 @@ class VIP(PredictiveAllocator):
 
 
 def check_estimator(estimator: str) -> None:
+    """Raises ValueError unless VIP has a variance formula for ``estimator``."""
     if estimator not in get_args(GroupEstimator):
         raise ValueError(
             f"estimator must be one of {', '.join(get_args(GroupEstimator))} for vip, got {estimator!r}; "
@@ -120,6 +125,7 @@ def check_estimator(estimator: str) -> None:
 
 
 def check_low(low: int) -> None:
+    """Raises ValueError where the variance would not be convex in n from ``low`` on."""
     if low < SMALLEST_LOW:
         raise ValueError(
             f"low must be at least {SMALLEST_LOW} for vip (arXiv 2602.01601, section 5.2), got {low}; "

@@ -6,7 +6,10 @@ The data's way through it, each step one file:
 2. ``tokenizer``: the 47-token vocabulary as a Hugging Face tokenizer.
 3. ``policy``: a 200,640-parameter Qwen2; log-probabilities of completions; the exact success probability of a problem.
 4. ``base``: the easy, medium and hard base policies, trained once from scratch and cached.
-5. ``sampler``: rollouts with their behaviour log-probabilities, verified, several times as fast as ``generate``.
+5. ``sampler``, on ``decoder``: rollouts with their behaviour log-probabilities, verified; no prefix is computed twice.
+6. ``loss``: groups to advantages to the clipped surrogate; ``trainer``: the loop around it, on one screen.
+7. ``design``, ``worker``, ``display``, ``study``: allocators against each other, in parallel, resumable.
+8. ``results``, ``variance``, ``report``, ``picture``: what came out, with intervals.
 """
 
 from importlib.util import find_spec

@@ -86,11 +86,26 @@ RECIPES = {
 }
 
 
-def base_policy(difficulty: str = "medium", progress: Progress | None = None) -> Qwen2ForCausalLM:
-    """The easy, medium or hard base: loaded from the cache, or trained first (about two minutes on one core)."""
-    if difficulty not in RECIPES:
-        raise ValueError(f"unknown difficulty {difficulty!r}; choose one of {', '.join(RECIPES)}")
-    return trained_policy(RECIPES[difficulty], progress)
+def base_policy(base: str = "medium", progress: Progress | None = None) -> Qwen2ForCausalLM:
+    """The easy, medium or hard base, trained first where it is not cached (two minutes on one core); or a folder's.
+
+    A folder is one that ``save_pretrained`` wrote for a policy of the lab. ValueError where ``base`` is neither.
+    """
+    check_base(base)
+    return trained_policy(RECIPES[base], progress) if base in RECIPES else _load(Path(base))
+
+
+def check_base(base: str) -> None:
+    """Raises ValueError unless ``base`` names a recipe or a folder that holds a saved policy."""
+    if base not in RECIPES and not (Path(base) / "config.json").is_file():
+        raise ValueError(
+            f"base must be {', '.join(RECIPES)}, or a folder with a saved policy, got {base!r}; check the spelling"
+        )
+
+
+def is_trained(base: str) -> bool:
+    """Whether ``base_policy`` will find ``base`` ready."""
+    return base not in RECIPES or RECIPES[base].directory.exists()
 
 
 def trained_policy(recipe: Recipe, progress: Progress | None = None) -> Qwen2ForCausalLM:
@@ -107,8 +122,12 @@ def trained_policy(recipe: Recipe, progress: Progress | None = None) -> Qwen2For
         with _one_thread():
             _train(policy, recipe, recipe.stages[-1], progress)
         _save(policy, recipe)
+    return _load(recipe.directory)
+
+
+def _load(directory: Path) -> Qwen2ForCausalLM:
     with _no_progress_bars():
-        return Qwen2ForCausalLM.from_pretrained(recipe.directory, dtype=torch.float32, local_files_only=True).eval()
+        return Qwen2ForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True).eval()
 
 
 def cache_directory() -> Path:

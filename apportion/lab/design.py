@@ -1,4 +1,4 @@
-"""The design of a study: which allocators, on what, over which seeds; read strictly from TOML, kept with its results."""
+"""The design of a study: which allocators, on what, over which seeds; read strictly from TOML, kept with results."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ PLAIN_LINE_EVERY_SECONDS = 15.0
 
 
 class Display:
-    """Writes to ``console``, by default the terminal or whatever stdout is."""
+    """Writes to ``console``, by default the terminal or whatever stdout is; every run spends ``rollouts``."""
 
     def __init__(self, rollouts: int, console: Console | None = None) -> None:
         self.rollouts = rollouts
@@ -77,7 +77,8 @@ class _Live:
         self.display, self.bars = display, bars
         self.spent = dict.fromkeys(runs, 0)
         self.latest: dict[str, dict[str, Any]] = {run: {} for run in runs}
-        self.total = bars.add_task("all runs", total=display.rollouts, note="rollouts")
+        self.budget = display.rollouts * len(runs)
+        self.total = bars.add_task("all runs", total=self.budget, note="rollouts")
         self.tasks: dict[str, TaskID] = {}
         self.started = self.spoken = time.monotonic()
         self.resumed = 0
@@ -92,7 +93,7 @@ class _Live:
             self._show(run)
 
     def _show(self, run: str) -> None:
-        per_run = self.display.rollouts // len(self.spent)
+        per_run = self.display.rollouts
         note = self._note(run)
         if run not in self.tasks:
             self.tasks[run] = self.bars.add_task(run, total=per_run, note=note)
@@ -107,7 +108,7 @@ class _Live:
             self.spoken = time.monotonic()
             spent = sum(self.spent.values())
             self.display.say(
-                f"{spent:,} of {self.display.rollouts:,} rollouts, {self._minutes_left(spent)}; "
+                f"{spent:,} of {self.budget:,} rollouts, {self._minutes_left(spent)}; "
                 f"{run}: {'finished, ' if finished else ''}{note}"
             )
 
@@ -120,5 +121,5 @@ class _Live:
         new = spent - self.resumed
         if not new:
             return "starting"
-        minutes = (time.monotonic() - self.started) / new * (self.display.rollouts - spent) / 60
-        return f"about {minutes:.1f} minutes left"
+        minutes = (time.monotonic() - self.started) / new * (self.budget - spent) / 60
+        return f"about {max(0.0, minutes):.1f} minutes left"

@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from apportion.lab import worker
-from apportion.lab.base import RECIPES, base_policy
+from apportion.lab.base import base_policy, is_trained
 from apportion.lab.design import Study, claim, read_study
 from apportion.lab.display import Display
 from apportion.lab.report import write_report
@@ -30,62 +30,67 @@ def run(config: Path | None, overrides: Sequence[str], *, name: str | None, resu
     Without ``config`` it is the default study; with ``resume``, the one that was started under ``runs/NAME``.
     """
     study = read_study(config, overrides, name, resume)
-    display = Display(study.training.rollouts * len(study.runs))
+    display = Display(study.training.rollouts)
     display.plan(_plan_lines(study))
     if dry_run:
         return 0
     claim(study)
-    if not RECIPES[study.training.difficulty].directory.exists():
-        with display.base_training() as progress:
-            base_policy(study.training.difficulty, progress)
-    for seed in study.seeds:
-        prompts = [problem.prompt() for problem in training_problems(study.training.problems, seed)]
-        for allocator in study.allocators.values():
-            allocator.prepare(prompts)  # fills the embedding cache once, before the processes would do it side by side
     try:
-        finished = _train(study, display)
-    except BrokenProcessPool:
-        display.say(
-            f"A run was killed from outside (out of memory?). Its last checkpoint is kept. {_how_to_resume(study)}"
-        )
-        return FAILED
-    if not finished:
+        _prepare(study, display)
+        _train(study, display)
+    except KeyboardInterrupt:
         display.say(f"Stopped; every run is saved at its last step. {_how_to_resume(study)}")
         return INTERRUPTED
+    except BrokenProcessPool:
+        display.say(f"A run was killed from outside (out of memory?); its checkpoint is kept. {_how_to_resume(study)}")
+        return FAILED
     write_report(study.directory, list(study.allocators), list(study.seeds), study.baseline, display)
     return 0
 
 
-def _train(study: Study, display: Display) -> bool:
-    """Every run of the study, side by side; False where Ctrl-C ended it first."""
+def _prepare(study: Study, display: Display) -> None:
+    """What all runs share: the base policy, and the embeddings of their prompts, which are then in the cache."""
+    if not is_trained(study.training.base):
+        with display.base_training() as progress:
+            base_policy(study.training.base, progress)
+    for seed in {seed for _, seed in _unfinished(study)}:
+        prompts = [problem.prompt() for problem in training_problems(study.training.problems, seed)]
+        for allocator in study.allocators.values():
+            allocator.prepare(prompts)
+
+
+def _train(study: Study, display: Display) -> None:
+    """Every run that is not finished, side by side. Raises KeyboardInterrupt once all have saved a checkpoint."""
+    runs = _unfinished(study)
     context = multiprocessing.get_context("spawn")
     told, stop = context.Queue(), context.Event()
-    jobs: dict[Future[object], str] = {}
     with (
         ProcessPoolExecutor(study.parallel, context, worker.begin, (told, stop)) as pool,
-        display.training(told, [f"{arm}, seed {seed}" for arm, seed in study.runs]),
+        display.training(told, [f"{arm}, seed {seed}" for arm, seed in runs]),
     ):
+        jobs: list[Future[bool]] = []
+        if study.variance_draws and not (study.directory / "variance.json").exists():
+            jobs.append(pool.submit(worker.measure, study.directory))
+        jobs += [pool.submit(worker.train, study.directory, arm, seed) for arm, seed in runs]
         try:
-            if study.variance_draws:
-                jobs[pool.submit(worker.measure, study.directory)] = "gradient variance"
-            for arm, seed in study.runs:
-                jobs[pool.submit(worker.train, study.directory, arm, seed)] = f"{arm}, seed {seed}"
-            finished = [bool(job.result()) for job in as_completed(jobs)]
-        except KeyboardInterrupt:
-            display.say("Stopping: each run ends its step and saves a checkpoint.")
+            for job in as_completed(jobs):
+                job.result()
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                display.say("Stopping: each run ends its step and saves a checkpoint.")
             stop.set()
             pool.shutdown(cancel_futures=True)
-            return False
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return all(finished)
+
+
+def _unfinished(study: Study) -> list[tuple[str, int]]:
+    budget = study.training.rollouts
+    return [run for run in study.runs if not worker.is_finished(study.directory, *run, budget)]
 
 
 def _plan_lines(study: Study) -> list[str]:
     rollouts = study.training.rollouts * len(study.runs)
-    base = 0.0 if RECIPES[study.training.difficulty].directory.exists() else CPU_SECONDS_PER_BASE
+    base = 0.0 if is_trained(study.training.base) else CPU_SECONDS_PER_BASE
     minutes = (base + rollouts * CPU_SECONDS_PER_ROLLOUT / study.parallel) / 60
     return [
         f"study       {study.name}, under {study.directory}",
@@ -95,7 +100,7 @@ def _plan_lines(study: Study) -> list[str]:
         f"prompts     {study.training.problems} for training, {study.training.prompts_per_step} a step; "
         f"{study.training.held_out} held out",
         f"rollouts    {study.training.rollouts:,} a run, {rollouts:,} in all",
-        f"base        {study.training.difficulty}, {'trained first, then cached' if base else 'cached'}",
+        f"base        {study.training.base}, {'trained first, then cached' if base else 'cached'}",
         f"expected    about {max(1, round(minutes))} minutes",
     ]
 

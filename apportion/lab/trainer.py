@@ -19,7 +19,7 @@ import torch
 
 from apportion.advantages import ESTIMATORS
 from apportion.allocators import Allocator
-from apportion.lab.base import base_policy
+from apportion.lab.base import base_policy, check_base
 from apportion.lab.loss import Row, Weighting, surrogate_loss, training_rows
 from apportion.lab.policy import exact_success
 from apportion.lab.sampler import LedgerSampler
@@ -34,11 +34,12 @@ ROWS_AT_ONCE = 256
 class Training:
     """Settings of a run in the lab. Lengths are in rollouts, so that every allocator pays the same.
 
+    ``base`` is easy, medium or hard, or a folder with a saved policy.
     ``rollouts`` is the budget of the whole run; the step that reaches it is the last. A ``weighting`` of "prompt" gives
     every prompt of a step the same share of the loss. ``checkpoint_every`` counts steps.
     """
 
-    difficulty: Literal["easy", "medium", "hard"] = "medium"
+    base: str = "medium"
     problems: int = 512
     prompts_per_step: int = 32
     rollouts: int = 30_720
@@ -55,6 +56,7 @@ class Training:
     checkpoint_every: int = 20
 
     def __post_init__(self) -> None:
+        check_base(self.base)
         for key in (
             "problems",
             "prompts_per_step",
@@ -87,8 +89,8 @@ class Trainer:
         self.training, self.allocator, self.seed = training, allocator, seed
         self.metrics, self.checkpoint = directory / "metrics.jsonl", directory / "checkpoint.pt"
         directory.mkdir(parents=True, exist_ok=True)
-        self.policy = base_policy(training.difficulty)
-        self.reference = base_policy(training.difficulty) if training.kl > 0 else None
+        self.policy = base_policy(training.base)
+        self.reference = base_policy(training.base) if training.kl > 0 else None
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), lr=training.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
@@ -100,6 +102,8 @@ class Trainer:
         allocator.prepare(self.prompts)
         if self.checkpoint.exists():
             self._restore()
+        else:
+            self.metrics.unlink(missing_ok=True)
 
     @property
     def finished(self) -> bool:
@@ -107,9 +111,8 @@ class Trainer:
 
     def run(self, told: Callable[[dict[str, Any]], bool] = lambda record: True) -> bool:
         """Steps until the budget is spent (True) or ``told``, called with each step's record, returns False (False)."""
-        with self.metrics.open("r+" if self.metrics.exists() else "w") as lines:
-            lines.seek(0, os.SEEK_END)
-            if not self.asked and not lines.tell():
+        with self.metrics.open("a") as lines:
+            if not self.asked:
                 self._write(lines, {"step": 0, "rollouts": 0, "tokens": 0, **self._evaluate()})
             while not self.finished:
                 record = self._step()

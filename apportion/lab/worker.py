@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -48,10 +49,8 @@ def train(directory: Path, arm: str, seed: int) -> bool:
 def measure(directory: Path) -> bool:
     """Measures the gradient variance of the untrained base under each allocation; written once, ``variance.json``."""
     study, path = _study(directory), directory / "variance.json"
-    if path.exists():
-        return True
     rows = compare(
-        base_policy(study.training.difficulty),
+        base_policy(study.training.base),
         held_out_problems(MEASURED_PROMPTS),
         rollouts_per_prompt=8,
         low=3,
@@ -60,8 +59,17 @@ def measure(directory: Path) -> bool:
         seed=0,
         estimator="rloo",
     )
-    path.write_text(json.dumps([asdict(row) for row in rows], indent=2, default=float) + "\n")
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps([asdict(row) for row in rows], indent=2, default=float) + "\n")
+    os.replace(unfinished, path)
     return True
+
+
+def is_finished(directory: Path, arm: str, seed: int, rollouts: int) -> bool:
+    """Whether the metrics of a run reach its budget of ``rollouts``: nothing is left to do."""
+    metrics = run_directory(directory, arm, seed) / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return bool(lines) and lines[-1].endswith("}") and json.loads(lines[-1])["rollouts"] >= rollouts
 
 
 def run_directory(directory: Path, arm: str, seed: int) -> Path:

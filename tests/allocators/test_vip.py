@@ -58,6 +58,12 @@ def test_variance_formulas_hold_for_simulated_groups(estimator):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_single_rollout_has_infinite_variance_unless_the_prompt_is_certain(estimator):
+    variance = gradient_variance(np.array([0.5, 0.0, 1.0]), np.array([1, 1, 1]), estimator)
+    assert variance.tolist() == [np.inf if estimator == "rloo" else 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_drops_are_differences_of_the_variance(estimator):
     n = np.arange(4, 200)
     half = np.full(len(n), 0.5)

@@ -31,3 +31,9 @@ def _cache(tmp_path_factory):
 @pytest.fixture(scope="session")
 def small_base(_cache):
     return trained_policy(SMALL)
+
+
+@pytest.fixture(scope="session")
+def small_base_folder(small_base):
+    """The small base's folder, as a user would name a saved policy."""
+    return str(SMALL.directory)

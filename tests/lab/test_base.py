@@ -125,7 +125,9 @@ def test_steps_scale_the_whole_recipe(empty_cache):
 
 
 def test_wrong_recipes_are_refused():
-    with pytest.raises(ValueError, match="unknown difficulty 'brutal'; choose one of easy, medium, hard"):
+    with pytest.raises(
+        ValueError, match="base must be easy, medium, hard, or a folder with a saved policy, got 'brutal'"
+    ):
         base_policy("brutal")
     with pytest.raises(ValueError, match="at least one stage"):
         Recipe(())

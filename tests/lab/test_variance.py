@@ -1,15 +1,17 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from apportion import HORA, Group, collect
 from apportion.advantages import ESTIMATORS
-from apportion.lab.gradients import completion_gradients
 from apportion.lab.hits import expected_hits, expected_hits_under
 from apportion.lab.loss import surrogate_loss, training_rows
+from apportion.lab.moments import Moments, least_variance, score_moments
 from apportion.lab.policy import exact_success
 from apportion.lab.sampler import LedgerSampler
-from apportion.lab.task import encode, problem_pool
+from apportion.lab.task import problem_pool
 from apportion.lab.variance import compare, measured_variance, measured_variances, ratio_interval
 from apportion.types import Prompt, Rollout
 
@@ -74,26 +76,36 @@ def test_the_variance_of_the_whole_gradient_is_the_sum_over_prompts(small_base, 
 def test_one_prompt_has_the_variance_of_its_u_statistic(small_base, uncertain, estimator):
     """The RLOO gradient is a U-statistic with the kernel (r - r')(h - h') / 2: Hoeffding's variance in closed form."""
     problem, n, draws = uncertain[0], 5, 300
-    p = exact_success(small_base, [problem])[0]
-    [rollouts] = LedgerSampler(small_base, seed=1)([problem.prompt()], [6000])
-    distinct = {rollout.completion.tokens: rollout for rollout in rollouts}
-    wrong = [rollout.completion.tokens for rollout in rollouts if not rollout.correct]
-    gradients = completion_gradients(
-        small_base, encode(problem.text), [rollout.completion for rollout in distinct.values()]
-    )
-    squares = dict(zip(distinct, (gradients**2).sum(1).tolist(), strict=True))
-    right = next(squares[text] for text, rollout in distinct.items() if rollout.correct)
-    missed = np.mean([squares[text] for text in wrong])
-    mean = p * p * right  # squared norm of E[r h]; E[h] = 0
-    first = (p * (1 - p) ** 2 * right + (1 - p) * p**2 * missed - mean) / 4
-    # E |h - h'|^2 of a right and a wrong completion: E[h | wrong] = -p / (1 - p) h of the right one.
-    second = 2 * p * (1 - p) * (right + missed + 2 * p / (1 - p) * right) / 4 - mean
+    moments = score_moments(small_base, [problem], wrong_rollouts=2000)
+    p, right, wrong = moments.success[0], moments.right[0], moments.wrong[0]
+    first = (p * (1 - p) ** 2 * right + (1 - p) * p**2 * wrong - p * p * right) / 4
+    second = p * (1 - p) * (right + wrong) / 2
     expected = 2 / (n * (n - 1)) * (2 * (n - 2) * first + second)
     if estimator == "dr_grpo":
         expected *= ((n - 1) / n) ** 2
+    assert moments.variance([n], estimator)[0] == pytest.approx(expected)
     measured = measured_variance(small_base, [problem], [n], draws=draws, seed=2, estimator=estimator)
     assert abs(measured.trace_variance - expected) < 3.5 * measured.standard_error
     assert measured.standard_error < expected / 5
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
+def test_the_variance_is_linear_in_the_moment_of_wrong_rollouts(estimator):
+    moments = Moments(np.array([0.3, 0.9]), np.array([2.0, 0.1]), np.array([3.0, 9.0]), np.zeros(2))
+    more = replace(moments, wrong=moments.wrong + 1)
+    counts = np.array([3, 7])
+    difference = more.variance(counts, estimator) - moments.variance(counts, estimator)
+    assert difference == pytest.approx(moments.slope(counts, estimator))
+
+
+def test_least_variance_is_the_best_of_all_allocations():
+    moments = Moments(np.array([0.2, 0.5, 0.95]), np.array([2.0, 1.0, 0.1]), np.array([2.5, 4.0, 60.0]), np.zeros(3))
+    found = least_variance(moments, 15, low=2, high=9)
+    every = [(a, b, 15 - a - b) for a in range(2, 10) for b in range(2, 10) if 2 <= 15 - a - b <= 9]
+    best = min(every, key=lambda counts: moments.variance(counts).sum())
+    assert tuple(found) == best
+    with pytest.raises(ValueError, match="low must be at least 2"):
+        least_variance(moments, 15, low=1, high=9)
 
 
 def test_the_error_is_the_jackknife_and_the_bootstrap_counts_draws(small_base, uncertain):

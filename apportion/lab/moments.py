@@ -1,0 +1,102 @@
+"""The gradient's variance in closed form, from exact success and two second moments a prompt; no batches are drawn.
+
+With rewards 0 and 1 the RLOO gradient of one prompt is a U-statistic with kernel (r - r')(h - h') / 2, h the gradient
+of one rollout, so Hoeffding's formula gives its variance for every n. The expectation of h is 0, and only one
+completion is right: so all that enters is p, |h|^2 of the right completion, and E|h|^2 of the wrong ones. The Dr. GRPO
+gradient is (n - 1) / n times that of RLOO.
+
+VIP's Propositions 4.2 and 4.3 (arXiv 2602.01601) put 4 sigma_Z^2 p (1 - p) in their place, sigma_Z equal for all
+prompts and uncorrelated with the reward; its allocation with these moments instead is ``least_variance``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from transformers import Qwen2ForCausalLM
+
+from apportion.allocators import spend
+from apportion.allocators.base import most_extra
+from apportion.allocators.vip import GroupEstimator
+from apportion.lab.gradients import completion_gradients
+from apportion.lab.policy import completion_logprobs, exact_success
+from apportion.lab.sampler import Completion, LedgerSampler
+from apportion.lab.task import EOS, Problem, encode
+from apportion.types import Counts, Floats
+
+MOST_ROLLOUTS = 100_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """Success [P], exact; squared gradient norms of the right completion and, expected, of wrong ones [P].
+
+    ``wrong_error`` [P] is the standard error of ``wrong``, the only estimate among them.
+    """
+
+    success: Floats
+    right: Floats
+    wrong: Floats
+    wrong_error: Floats
+
+    def variance(self, counts: ArrayLike, estimator: GroupEstimator = "rloo") -> Floats:
+        """Total variance of each prompt's gradient [P] from ``counts`` [P] rollouts, or [S, P]; n at least 2."""
+        p, n = self.success, np.asarray(counts, np.float64)
+        right = p * ((n - 2) * ((1 - p) ** 2 - p) + 1 - p) / (n * (n - 1))
+        rloo: Floats = right * self.right + self.slope(counts) * self.wrong
+        return rloo * ((n - 1) / n) ** 2 if estimator == "dr_grpo" else rloo
+
+    def slope(self, counts: ArrayLike, estimator: GroupEstimator = "rloo") -> Floats:
+        """By how much ``variance`` grows with ``wrong``: for its standard error."""
+        p, n = self.success, np.asarray(counts, np.float64)
+        rloo: Floats = p * (1 - p) * ((n - 2) * p + 1) / (n * (n - 1))
+        return rloo * ((n - 1) / n) ** 2 if estimator == "dr_grpo" else rloo
+
+
+def score_moments(
+    policy: Qwen2ForCausalLM, problems: Sequence[Problem], *, wrong_rollouts: int = 60, seed: int = 0
+) -> Moments:
+    """Moments of each problem, E|h|^2 of wrong completions from about ``wrong_rollouts`` of them.
+
+    Where p is so near 1 that ``MOST_ROLLOUTS`` hold no wrong one, it is the least that it can be: that of E[h] = 0.
+    """
+    success, sampler = exact_success(policy, problems), LedgerSampler(policy, seed)
+    right, wrong, errors = np.zeros((3, len(problems)))
+    for q, (problem, p) in enumerate(zip(problems, success, strict=True)):
+        wanted = int(min(MOST_ROLLOUTS, np.ceil(wrong_rollouts / max(1 - p, 1e-9))))
+        [rollouts] = sampler([problem.prompt()], [wanted])
+        missed = [rollout.completion for rollout in rollouts if not rollout.correct]
+        distinct = {completion.tokens: completion for completion in missed}
+        prompt = encode(problem.text)
+        gradients = completion_gradients(policy, prompt, [_right(policy, problem), *distinct.values()])
+        squares = gradients.double().square().sum(1).numpy()
+        norms = dict(zip(distinct, squares[1:], strict=True))
+        found = np.array([norms[completion.tokens] for completion in missed])
+        right[q] = squares[0]
+        wrong[q] = found.mean() if len(found) else squares[0] * (p / max(1 - p, 1e-9)) ** 2
+        errors[q] = found.std(ddof=1) / np.sqrt(len(found)) if len(found) > 1 else wrong[q]
+    return Moments(success, right, wrong, errors)
+
+
+def least_variance(moments: Moments, budget: int, low: int, high: int) -> Counts:
+    """Counts [P] that minimise the summed RLOO variance under these moments, exactly: what an oracle would do.
+
+    The variance is c / n + d / (n (n - 1)) with c and d at least 0, so it is convex from n = 2 on.
+    """
+    if low < 2:
+        raise ValueError(f"low must be at least 2, for a baseline, got {low}; raise it")
+    bounds = np.full(len(moments.success), low)
+    number = np.arange(low, low + 1 + most_extra(bounds, high, budget))
+    curves = np.stack([moments.variance(np.full(len(bounds), n)) for n in number], axis=1)
+    drops = curves[:, :-1] - curves[:, 1:]
+    drops = np.minimum.accumulate(np.maximum(drops, 0.0), axis=1)  # what rounding and errors of the moments undo
+    return spend(drops, budget, bounds)
+
+
+def _right(policy: Qwen2ForCausalLM, problem: Problem) -> Completion:
+    tokens = (*encode(problem.completion), EOS)
+    logprobs, _ = completion_logprobs(policy, [encode(problem.text)], [tokens])
+    return Completion(tokens, logprobs[0].detach().numpy(), finished=True)

@@ -1,0 +1,184 @@
+"""The main job through its command, in real processes, on the small base."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from apportion.config import ConfigError
+from apportion.lab.design import DEFAULT, claim, read_study
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CONFIG = """
+name = "quick"
+baseline = "uniform"
+seeds = [0]
+variance_draws = 6
+
+[training]
+base = "{base}"
+problems = 32
+prompts_per_step = 8
+rollouts = 1280
+evaluate_every = 320
+checkpoint_every = 2
+held_out = 40
+
+[allocators]
+uniform = {{ name = "uniform", rollouts_per_prompt = 4 }}
+vip = {{ name = "vip", rollouts_per_prompt = 4, high = 12, predictor = "counts" }}
+hora = {{ name = "hora", pre_rollouts = 2, rollouts_per_prompt = 4, high = 12 }}
+"""
+
+
+pytestmark = pytest.mark.xdist_group("study")  # one worker process, so that the whole study runs once
+
+
+@pytest.fixture
+def config(tmp_path, small_base_folder):
+    path = tmp_path / "quick.toml"
+    path.write_text(CONFIG.format(base=small_base_folder))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, small_base_folder):
+    """A study that ran to its end: its working directory and what its command printed."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "quick.toml").write_text(CONFIG.format(base=small_base_folder))
+    done = run(folder, "quick.toml")
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "apportion", "train", *map(str, arguments)]
+
+
+def environment():
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def run(tmp_path, *arguments):
+    return subprocess.run(
+        command(*arguments), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
+    )
+
+
+def curves(directory):
+    def steady(line):
+        return {key: value for key, value in json.loads(line).items() if key != "cpu_seconds"}
+
+    files = sorted(directory.glob("*-seed*/metrics.jsonl"))
+    return {file.parent.name: [steady(line) for line in file.read_text().splitlines()] for file in files}
+
+
+@pytest.mark.slow
+def test_a_study_plans_trains_reports_and_is_not_repeated(whole):
+    working_directory, said = whole
+    assert "3: 3 allocators x 1 seeds" in said
+    folder = working_directory / "runs" / "quick"
+    assert {path.name for path in folder.iterdir()} >= {
+        "config.toml", "environment.json", "report.md", "summary.json", "curves.png", "curves.svg", "variance.json",
+    }  # fmt: skip
+    assert "| hora " in (folder / "report.md").read_text()
+    assert "gradient variance / uniform" in (folder / "report.md").read_text()
+    before = curves(folder)
+    assert {name: rows[-1]["rollouts"] for name, rows in before.items()} == dict.fromkeys(before, 1280)
+    assert run(working_directory, "quick.toml").returncode == 0
+    assert curves(folder) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_study_says_how_to_resume_and_resumes_with_the_same_curves(tmp_path, config, whole, how):
+    started = subprocess.Popen(
+        command(config), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/quick/*/checkpoint.pt")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(started.pid, how)  # as a terminal does: to every process of the job
+    said = started.communicate(timeout=120)[0]
+    if how == signal.SIGINT:
+        assert started.returncode == 130
+        assert "apportion train --name quick --resume" in said
+    assert any(rows[-1]["rollouts"] < 1280 for rows in curves_so_far(tmp_path).values())
+    resumed = run(tmp_path, "--resume", "--name", "quick")
+    assert resumed.returncode == 0, resumed.stderr
+    assert curves(tmp_path / "runs" / "quick") == curves(whole[0] / "runs" / "quick")
+
+
+def curves_so_far(folder):
+    """Like ``curves``, but a kill may have left half a line."""
+    found = {}
+    for file in folder.glob("runs/quick/*-seed*/metrics.jsonl"):
+        lines = [line for line in file.read_text().splitlines() if line.endswith("}")]
+        found[file.parent.name] = [json.loads(line) for line in lines] or [{"rollouts": 0}]
+    return found
+
+
+def test_dry_run_shows_the_plan_and_touches_nothing(tmp_path, config):
+    done = run(tmp_path, config, "--dry-run", "--set", "seeds=[4]")
+    assert done.returncode == 0
+    assert "rollouts    1,280 a run, 3,840 in all" in done.stdout
+    assert "3 allocators x 1 seeds" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.learnin_rate=1", "learning_rate"),
+        ("training.rollouts='many'", r"training\.rollouts"),
+        ("baseline=unifrom", "baseline must be one of"),
+        ("seeds=[1,1]", "seeds must be distinct"),
+        ("name='../elsewhere'", "plain folder name"),
+        ("allocators.vip.budget=50", "give either rollouts_per_prompt or budget"),
+        ("allocators.vip.predictor=gpp", "gp"),
+        ("allocators.vip={name='vip', budget=20}", "between 24 and 512 for 8 prompts, got 20"),
+        ("training.base=hardest", "base must be"),
+    ],
+)
+def test_a_wrong_config_is_refused_before_anything_is_paid_for(tmp_path, config, monkeypatch, override, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        read_study(config, [override], None, resume=False)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_wrong_config_is_one_line_and_exit_code_2(tmp_path, config):
+    done = run(tmp_path, config, "--set", "training.learnin_rate=1")
+    assert done.returncode == 2
+    assert "learning_rate" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_two_studies_are_never_mixed(tmp_path, config, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    claim(read_study(config, [], None, resume=False))
+    before = (tmp_path / "runs" / "quick" / "config.toml").read_text()
+    with pytest.raises(ConfigError, match="holds another study, which differs in seeds"):
+        claim(read_study(config, ["seeds=[1]"], None, resume=False))
+    assert (tmp_path / "runs" / "quick" / "config.toml").read_text() == before
+    claim(read_study(config, ["processes=1"], None, resume=False))
+    claim(read_study(config, ["seeds=[1]"], "other", resume=False))
+
+
+def test_nothing_to_resume_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"nothing to resume: runs/medium/config\.toml"):
+        read_study(None, [], None, resume=True)
+
+
+def test_the_default_study_is_vip_against_uniform_with_controls(monkeypatch, tmp_path):
+    study = read_study(DEFAULT, [], None, resume=False)
+    assert list(study.allocators) == ["uniform", "vip", "vip_shuffled", "uniform_4"]
+    assert study.allocators["vip"].predictor.name == "gp"
+    assert len(study.seeds) >= 3

@@ -1,0 +1,124 @@
+import json
+import shutil
+
+import pytest
+import torch
+
+from apportion import HORA, VIP, Uniform
+from apportion.lab.trainer import Trainer, Training
+from apportion.predictors import DiscountedCounts
+
+ALLOCATORS = {
+    "uniform": lambda: Uniform(rollouts_per_prompt=4),
+    "vip": lambda: VIP(rollouts_per_prompt=4, high=12, predictor=DiscountedCounts()),
+    "hora": lambda: HORA(pre_rollouts=2, rollouts_per_prompt=4, high=12),
+}
+
+
+def settings(base, **changes):
+    lengths = {"problems": 32, "prompts_per_step": 8, "rollouts": 32 * 10, "evaluate_every": 64, "checkpoint_every": 4}
+    return Training(base=base, **(lengths | {"held_out": 40} | changes))
+
+
+def curve(directory):
+    """The metrics without the time that they took."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key != "cpu_seconds"} for record in records]
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+def test_a_run_is_a_function_of_its_seed(tmp_path, small_base_folder, name):
+    for place, seed in [("one", 0), ("again", 0), ("other", 1)]:
+        assert Trainer(settings(small_base_folder), ALLOCATORS[name](), seed, tmp_path / place).run()
+    assert curve(tmp_path / "one") == curve(tmp_path / "again")
+    assert curve(tmp_path / "one") != curve(tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+def test_a_run_that_was_told_to_stop_resumes_with_the_same_curve(tmp_path, small_base_folder, name):
+    Trainer(settings(small_base_folder), ALLOCATORS[name](), 0, tmp_path / "whole").run()
+    stopped = Trainer(settings(small_base_folder), ALLOCATORS[name](), 0, tmp_path / "parts")
+    assert not stopped.run(lambda record: record["step"] < 3)
+    assert Trainer(settings(small_base_folder), ALLOCATORS[name](), 0, tmp_path / "parts").run()
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+
+
+def test_a_run_killed_between_checkpoints_goes_back_to_the_last_one(tmp_path, small_base_folder):
+    """The metrics of steps after the checkpoint are written again, not twice; a half-written line is dropped."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(record):
+        if record["step"] == 7:
+            raise Killed
+        return True
+
+    Trainer(settings(small_base_folder), ALLOCATORS["vip"](), 0, tmp_path / "whole").run()
+    with pytest.raises(Killed):
+        Trainer(settings(small_base_folder), ALLOCATORS["vip"](), 0, tmp_path / "killed").run(kill)
+    with (tmp_path / "killed" / "metrics.jsonl").open("a") as lines:
+        lines.write('{"step": 8, "rollo')
+    Trainer(settings(small_base_folder), ALLOCATORS["vip"](), 0, tmp_path / "killed").run()
+    assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, small_base_folder):
+    Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path / "whole").run()
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    (tmp_path / "killed" / "checkpoint.pt").unlink()
+    Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path / "killed").run()
+    assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
+
+
+def test_a_finished_run_is_not_repeated(tmp_path, small_base_folder):
+    Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path).run()
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    assert Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path).run()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_each_epoch_visits_every_problem_once(tmp_path, small_base_folder):
+    trainer = Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path)
+    seen = []
+    for step in range(8):
+        trainer.steps = step
+        seen.append(trainer._next_problems())
+    for epoch in (seen[:4], seen[4:]):
+        assert sorted(q for step in epoch for q in step) == list(range(32))
+    assert seen[:4] != seen[4:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo", "grpo"])
+def test_the_policy_learns(tmp_path, small_base_folder, estimator):
+    """Sixty updates raise the exact success on problems that were never trained on."""
+    lengths = {"problems": 256, "prompts_per_step": 16, "rollouts": 128 * 60, "evaluate_every": 3840, "held_out": 200}
+    training = settings(small_base_folder, estimator=estimator, learning_rate=3e-4, **lengths)
+    Trainer(training, Uniform(rollouts_per_prompt=8), 0, tmp_path).run()
+    success = [record["success"] for record in curve(tmp_path) if "success" in record]
+    assert success[-1] > success[0] + 0.04
+
+
+def test_a_step_without_information_changes_nothing(tmp_path, small_base_folder):
+    trainer = Trainer(settings(small_base_folder), Uniform(rollouts_per_prompt=1), 0, tmp_path)
+    before = [parameter.detach().clone() for parameter in trainer.policy.parameters()]
+    trainer._step()
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rollouts": 0}, "rollouts must be at least 1, got 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
+        ({"kl": -0.1}, "kl must be at least 0, got -0.1"),
+        ({"problems": 4}, "prompts_per_step must be at most problems, got 8 of 4"),
+        ({"held_out": 2000}, "held_out must be between 1 and 1000, got 2000"),
+        ({"base": "mediun"}, "base must be easy, medium, hard, or a folder"),
+    ],
+)
+def test_wrong_settings_are_refused_at_construction(small_base_folder, changes, message):
+    keep = {"base": small_base_folder, "problems": 32, "prompts_per_step": 8} | changes
+    with pytest.raises(ValueError, match=message):
+        Training(**keep)

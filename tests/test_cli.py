@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion import __version__, allocate
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner, Result
+
+from apportion.allocation_text import allocation_text
+from apportion.cli import app
+from apportion.solve import solve
+
+ROOT = Path(__file__).parents[1]
+VIP = ["--success", "0.1,0.5,0.9", "--budget", "24", "--high", "12"]
+HORA = ["--method", "hora", "--successes", "0,2,4", "--trials", "4,4,4", "--budget", "24", "--high", "12"]
+
+
+def command(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
+    """``python -m apportion`` with ``arguments`` in a process of its own, or ``code`` in its place."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    start = ["-m", "apportion"] if code is None else ["-c", code]
+    return subprocess.run(
+        [sys.executable, *start, *arguments], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    result = invoke("allocate", *arguments, "--json")
+    assert result.exit_code == 0 and result.stderr == "", result.stderr
+    parsed: dict[str, Any] = json.loads(result.stdout)
+    return parsed
+
+
+def refused(*arguments: str) -> str:
+    result = invoke(*arguments)
+    assert result.exit_code == 2 and result.stdout == "", result.stdout
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1 and ";" in result.stderr
+    return result.stderr
+
+
+def test_json_is_one_object_and_nothing_else() -> None:
+    done = command("allocate", *VIP, "--json")
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.count("\n") == 1
+    assert json.loads(done.stdout) == {
+        "method": "vip",
+        "estimator": "rloo",
+        "budget": 24,
+        "prompts": 3,
+        "counts": allocate([0.1, 0.5, 0.9], 24, high=12).tolist(),
+        "measure": "gradient_variance",
+        "objective": pytest.approx(2 * 0.36 / 6 + 1 / 9),
+        "uniform": {"counts": [8, 8, 8], "objective": pytest.approx((2 * 0.36 + 1) / 7)},
+    }
+
+
+def test_bad_input_ends_the_process_with_code_2_and_one_line() -> None:
+    done = command("allocate", "--success", "0.5", "--budget", "1000", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == "error: budget must be between 3 and 64 for 1 prompts, got 1000; change the budget, low or high\n"
+    )
+
+
+def test_without_typer_one_line_says_what_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None; from apportion.__main__ import main; main()"
+    done = command("allocate", code=code)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "apportion's command line needs typer, which is not installed; pip install 'apportion[cli]'\n"
+    )
+
+
+def test_training_without_torch_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None; from apportion.__main__ import main; main()"
+    done = command("train", "--dry-run", code=code)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: apportion.lab needs torch and transformers: pip install 'apportion[lab]'\n"
+
+
+def test_allocating_imports_no_torch_and_starts_quickly() -> None:
+    code = (
+        "import sys; sys.argv[1:] = {!r}\n"
+        "from apportion.__main__ import main\n"
+        "try: main()\n"
+        "finally: assert not {{'torch', 'transformers', 'sklearn', 'matplotlib', 'pandas'}} & sys.modules.keys()"
+    ).format(["allocate", *VIP])
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        done = command(code=code)
+        seconds.append(time.perf_counter() - started)
+        assert done.returncode == 0, done.stderr
+    assert min(seconds) < 0.6
+
+
+def test_people_get_aligned_columns() -> None:
+    result = invoke("allocate", *VIP)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "prompt  rollouts  uniform",
+        "     0         7        8",
+        "     1        10        8",
+        "     2         7        8",
+        "",
+        "gradient variance: 0.2311, uniform 0.2457 (ratio 0.9406)",
+    ]
+
+
+def test_a_terminal_gets_a_drawn_table() -> None:
+    pytest.importorskip("rich")
+    drawn = allocation_text(solve([0.1, 0.9], 12), ["[red]", "b"], terminal=True)
+    assert "rollouts" in drawn and "[red]" in drawn and "│" in drawn
+
+
+def test_many_prompts_are_summarised(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.csv"
+    path.write_text("id,success\n" + "".join(f"p{i},{(i % 99 + 1) / 100}\n" for i in range(5000)))
+    result = invoke("allocate", "--input", str(path), "--budget", "40000", "--out", str(tmp_path / "counts.csv"))
+    assert result.exit_code == 0 and len(result.stdout.splitlines()) < 40
+    assert "... and 4990 more" in result.stdout and "####" in result.stdout
+    lines = (tmp_path / "counts.csv").read_text().splitlines()
+    assert lines[0] == "id,count" and len(lines) == 5001
+    assert sum(int(line.split(",")[1]) for line in lines[1:]) == 40000
+    listed = answer("--input", str(path), "--budget", "40000")
+    assert len(listed["counts"]) == len(listed["ids"]) == listed["prompts"] == 5000 and listed["ids"][0] == "p0"
+
+
+def test_hora_from_options_and_from_a_file_agree(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(f'{{"successes": {s}, "trials": 4, "text": "?"}}\n' for s in (0, 2, 4)))
+    options = answer(*HORA)
+    assert options == answer("--method", "hora", "--input", str(path), "--budget", "24", "--high", "12")
+    assert options["counts"] == [10, 8, 6] and options["measure"] == "expected_hits" and "ids" not in options
+
+
+def test_uniform_is_its_own_yardstick() -> None:
+    uniform = answer(*VIP, "--method", "uniform")
+    assert uniform["uniform"] == {"counts": uniform["counts"], "objective": uniform["objective"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--budget", "8"], "budget must be between 9 and 192 for 3 prompts, got 8"),
+        (["--budget", "193"], "got 193"),
+        (["--budget", "-1"], "got -1"),
+        (["--low", "2"], "low must be at least 3 for vip"),
+        (["--low", "5", "--high", "4"], "high must be at least low"),
+        (["--success", "0.1,nan"], "success must be in [0, 1], got nan"),
+        (["--success", "0.1,1.5"], "success must be in [0, 1], got 1.5"),
+        (["--success", "0.1,half"], "--success must be numbers separated by commas, got '0.1,half'"),
+        (["--success", ""], "--success must be numbers separated by commas, got ''"),
+        (["--method", "vpi"], "method must be one of uniform, vip, hora, got 'vpi'"),
+        (["--estimator", "grpo"], "estimator must be one of rloo, dr_grpo for vip, got 'grpo'"),
+        (["--method", "hora"], "hora takes no success probabilities"),
+        (["--trials", "4,4,4"], "vip takes no successes and trials"),
+        (["--input", "x.csv"], "prompts come from --input or from --success, got both"),
+        (["--out", "counts.txt"], "counts are written as .csv"),
+    ],
+)
+def test_a_wrong_option_is_refused(arguments: list[str], problem: str) -> None:
+    assert problem in refused("allocate", "--success", "0.1,0.5,0.9", "--budget", "24", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "prompts are needed, got none; give --input, or --success"),
+        (
+            ["--method", "hora", "--successes", "1,2"],
+            "hora needs successes and trials of its pre-rollouts, got no trials",
+        ),
+        (["--method", "hora", "--successes", "5", "--trials", "4"], "got 5 of 4 for prompt 0"),
+        (["--method", "hora", "--successes", "1,1", "--trials", "4"], "must be of one length, got 2 and 1"),
+        (["--input", "missing.csv"], "must be readable, got missing.csv"),
+        (["--input", "prompts.xlsx"], "must end in .csv, .jsonl, .parquet"),
+    ],
+)
+def test_wrong_prompts_are_refused(arguments: list[str], problem: str) -> None:
+    assert problem in refused("allocate", "--budget", "24", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "must have at least one row"),
+        ("id,rate\na,0.5\n", "must have a column success, got id, rate"),
+        ("id,success\na,0.5\nb,many\n", "got 'many' in"),
+        ("id,success\na,0.5\nb,many\n", "line 3"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, content: str, problem: str) -> None:
+    (tmp_path / "prompts.csv").write_text(content)
+    assert problem in refused("allocate", "--budget", "24", "--input", str(tmp_path / "prompts.csv"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["allocate"], ["alocate"], ["--frobnicate"], ["allocate", "--budget", "many"], ["train", "--nmae"]]
+)
+def test_usage_errors_take_one_line_too(arguments: list[str]) -> None:
+    assert "--help" in refused(*arguments)
+
+
+@pytest.mark.slow
+def test_a_wrong_study_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert "cannot be read" in refused("train", str(tmp_path / "missing.toml"), "--dry-run")
+    assert "'sedes'" in refused("train", "--set", "sedes=3", "--dry-run")
+
+
+def test_version_and_help() -> None:
+    assert invoke("--version").stdout == f"apportion {__version__}\n"
+    assert "allocate" in invoke().stdout and invoke().exit_code == 0
+    assert invoke("allocate", "--help").exit_code == 0

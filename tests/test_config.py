@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.allocators import ALLOCATORS, HORA, VIP, Allocator, Uniform
+from apportion.config import ConfigError, build, dump, to_toml
+from apportion.predictors import (
+    PREDICTORS,
+    DiscountedCounts,
+    Embedder,
+    GaussianProcess,
+    MovingAverage,
+    PrecomputedEmbeddings,
+    Predictor,
+    Ridge,
+    SentenceTransformerEmbedder,
+    UniformPrior,
+)
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    learning_rate: float = 1e-3
+    betas: tuple[float, ...] = (0.9, 0.98)
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0:
+            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}; 1e-3 is usual")
+
+
+@dataclass(frozen=True)
+class Job:
+    model: str
+    arms: dict[str, Allocator]
+    optimiser: Optimiser = Optimiser()
+    estimator: Literal["rloo", "dr_grpo"] = "rloo"
+    steps: int = 10
+    quick: bool = False
+    limit: float | None = None
+    folder: Path = Path("runs")
+    range: tuple[int, str] = (1, "a")
+    probe: Predictor | None = None
+    embedder: Embedder | None = None
+    stages: list[Optimiser] = field(default_factory=list)
+
+
+def job(**settings: Any) -> Job:
+    return build(Job, {"model": "tiny", "arms": {"main": "uniform"}, **settings}, "job")
+
+
+def arm(**settings: Any) -> Allocator:
+    return job(arms={"main": settings}).arms["main"]
+
+
+def test_nested_tables_become_dataclasses() -> None:
+    table = """
+    model = "tiny"
+    range = [3, "b"]
+    folder = "out/there"
+    probe = "counts"
+    [optimiser]
+    learning_rate = 1
+    [[stages]]
+    betas = [0.5]
+    [arms.plain]
+    name = "uniform"
+    [arms.paper]
+    name = "vip"
+    low = 4
+    predictor = { name = "gp", clip = 0.1, embedder = { name = "sentence_transformer", batch_size = 8 } }
+    """
+    embedder = SentenceTransformerEmbedder(batch_size=8)
+    assert build(Job, tomllib.loads(table)) == Job(
+        model="tiny",
+        arms={"plain": Uniform(), "paper": VIP(low=4, predictor=GaussianProcess(embedder, clip=0.1))},
+        optimiser=Optimiser(learning_rate=1.0),
+        folder=Path("out/there"),
+        range=(3, "b"),
+        probe=DiscountedCounts(),
+        stages=[Optimiser(betas=(0.5,))],
+    )
+
+
+def test_an_integer_is_taken_for_a_float_and_becomes_one() -> None:
+    assert type(job(limit=2).limit) is float
+
+
+@pytest.mark.parametrize("name", ["gp", "ridge"])
+def test_a_predictor_that_needs_an_embedder_gets_the_papers(name: str) -> None:
+    assert job(probe=name).probe.embedder == SentenceTransformerEmbedder()
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+def test_a_bare_name_is_a_table_with_that_name(name: str) -> None:
+    assert build(Allocator, {"name": name}) == job(arms={"main": name}).arms["main"] == ALLOCATORS[name]()
+
+
+def refused(make: Callable[[], Any], *parts: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message, message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ({"modle": 1}, ["job (Job)", "'modle'", "did you mean 'model'?", "arms, optimiser"]),
+        ({"optimiser": {"lr": 1}}, ["job.optimiser", "'lr'", "use one of learning_rate, betas"]),
+        ({"steps": "3"}, ["job.steps must be an integer, got '3'", "steps = 3"]),
+        ({"steps": 3.0}, ["job.steps must be an integer, got 3.0"]),
+        ({"steps": True}, ["job.steps must be an integer, got True"]),
+        ({"limit": "0.1"}, ["job.limit must be a number, got '0.1'"]),
+        ({"limit": True}, ["job.limit must be a number, got True"]),
+        ({"quick": 1}, ["job.quick must be true or false, got 1"]),
+        ({"quick": "True"}, ["job.quick must be true or false, got 'True'", "quick = true"]),
+        ({"model": 3}, ["job.model must be a string, got 3"]),
+        ({"folder": 3}, ["job.folder must be a path", "got 3"]),
+        ({"estimator": "dr_gpro"}, ["job.estimator must be one of 'rloo', 'dr_grpo'", '"dr_grpo"']),
+        ({"estimator": 3}, ["job.estimator must be one of 'rloo', 'dr_grpo', got 3"]),
+        ({"range": [1]}, ["job.range must have 2 entries, got 1"]),
+        ({"range": ["a", 1]}, ["job.range[0] must be an integer, got 'a'"]),
+        ({"range": 3}, ["job.range must be an array, got 3"]),
+        ({"optimiser": 3}, ["job.optimiser must be a table, got 3"]),
+        ({"optimiser": {"betas": [0.1, "x"]}}, ["job.optimiser.betas[1] must be a number, got 'x'"]),
+        ({"optimiser": {"learning_rate": -1}}, ["job.optimiser: learning_rate must be above 0, got -1"]),
+        ({"stages": [{}, {"learning_rate": 0}]}, ["job.stages[1]: learning_rate must be above 0"]),
+        ({"arms": ["vip"]}, ["job.arms must be a table, got ['vip']"]),
+        ({"arms": {"a": 3}}, ["job.arms.a must be a table, got 3"]),
+        ({"arms": {"a": "vpi"}}, ["job.arms.a (allocator)", "'vpi'", "did you mean 'vip'?", "uniform"]),
+        ({"arms": {"a": {"low": 3}}}, ["job.arms.a (allocator) must have a name, got low", *ALLOCATORS]),
+        ({"arms": {"a": {"name": 3}}}, ["job.arms.a (allocator)", "got 3"]),
+        ({"probe": "zzz"}, ["job.probe (predictor)", "'zzz'", *PREDICTORS]),
+        (
+            {"probe": {"name": "gp", "embedder": "sentence_transfomer"}},
+            ["job.probe.embedder", "'sentence_transformer'?"],
+        ),
+        ({"embedder": "precomputed"}, ["job.embedder must have embeddings"]),
+        ({"embedder": {"name": "precomputed", "embeddings": {"a": [1.0]}}}, ["cannot be set in TOML"]),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_path_and_a_remedy(settings: dict[str, Any], parts: list[str]) -> None:
+    assert "; " in refused(lambda: job(**settings), *parts)
+
+
+def test_a_value_that_an_allocator_refuses_is_told_with_its_path() -> None:
+    refused(lambda: arm(name="vip", low=2), "job.arms.main: low must be at least 3", "got 2")
+    refused(lambda: arm(name="vip", low=3, high=2), "job.arms.main: high must be at least")
+
+
+def test_missing_keys_are_named_together() -> None:
+    refused(lambda: build(Job, {"steps": 3}), "the configuration must have model, arms, got steps")
+
+
+def test_another_name_for_a_fixed_class_is_refused() -> None:
+    refused(lambda: build(VIP, {"name": "hora"}), "name must be 'vip' here, got 'hora'")
+
+
+def test_a_long_value_is_shortened_in_the_error() -> None:
+    assert len(refused(lambda: job(steps="x" * 10_000))) < 200
+
+
+def test_what_toml_cannot_hold_is_refused_by_dump() -> None:
+    array = PrecomputedEmbeddings({"a": np.ones(2)})
+    refused(lambda: dump(GaussianProcess(array)), "embedder.embeddings.a must be something that TOML can hold")
+    refused(lambda: dump(Ridge(lambda prompts: np.ones((len(prompts), 1)))), "embedder must be")
+
+
+def test_none_is_refused_by_dump_where_leaving_it_out_would_mean_another_default() -> None:
+    refused(lambda: dump(Job("tiny", {}, steps=None)), "steps must be something that TOML can hold, got None")  # type: ignore[arg-type]
+
+
+def test_dump_names_what_is_chosen_by_name_and_leaves_out_what_was_learnt() -> None:
+    assert dump(HORA()) == {
+        "name": "hora",
+        "pre_rollouts": 8,
+        "rollouts_per_prompt": None,
+        "budget": None,
+        "high": 64,
+        "predictor": {"name": "uniform", "alpha": 1.0, "beta": 1.0},
+    }
+
+
+positive = st.floats(1e-9, 1e9)
+text = st.text(max_size=8)
+embedders = st.builds(
+    SentenceTransformerEmbedder,
+    model=st.text(min_size=1, max_size=8),
+    batch_size=st.integers(1, 64),
+    cache_dir=st.none() | text,
+)
+predictors = st.one_of(
+    st.builds(UniformPrior, alpha=positive, beta=positive),
+    st.builds(DiscountedCounts, discount=st.floats(0, 1)),
+    st.builds(MovingAverage, window=st.integers(1, 99), strength=positive),
+    st.builds(Ridge, embedder=embedders, penalty=positive),
+    st.builds(GaussianProcess, embedder=embedders, bandwidth=st.none() | positive, clip=st.floats(0.01, 0.49)),
+)
+allocators = st.one_of(
+    st.builds(Uniform, rollouts_per_prompt=st.integers(1, 99)),
+    st.builds(
+        VIP,
+        estimator=st.sampled_from(["rloo", "dr_grpo"]),
+        rollouts_per_prompt=st.none() | st.floats(5, 30) | st.integers(5, 30),
+        low=st.integers(3, 5),
+        high=st.integers(30, 99),
+        predictor=predictors,
+    ),
+    st.builds(VIP, budget=st.integers(1, 10**6), predictor=predictors),
+    st.builds(HORA, pre_rollouts=st.integers(1, 16), high=st.integers(16, 99), predictor=predictors),
+)
+optimisers = st.builds(
+    Optimiser, learning_rate=positive, betas=st.lists(st.floats(allow_nan=False), max_size=3).map(tuple)
+)
+jobs = st.builds(
+    Job,
+    model=text,
+    arms=st.dictionaries(text, allocators, max_size=3),
+    optimiser=optimisers,
+    estimator=st.sampled_from(["rloo", "dr_grpo"]),
+    steps=st.integers(),
+    quick=st.booleans(),
+    limit=st.none() | st.floats(allow_nan=False),
+    folder=text.map(Path),
+    range=st.tuples(st.integers(), text),
+    probe=st.none() | predictors,
+    embedder=st.none() | embedders,
+    stages=st.lists(optimisers, max_size=2),
+)
+
+
+@given(jobs)
+def test_settings_survive_the_way_through_toml(job: Job) -> None:
+    assert build(Job, tomllib.loads(to_toml(dump(job)))) == job
+    assert build(Job, dump(job)) == job
+
+
+@given(allocators | predictors)
+def test_an_allocator_or_predictor_alone_survives_too(chosen: Any) -> None:
+    table = tomllib.loads(to_toml(dump(chosen)))
+    assert build(type(chosen), table) == chosen
+    assert build(Allocator if isinstance(chosen, Allocator) else Predictor, table) == chosen  # type: ignore[type-abstract]
