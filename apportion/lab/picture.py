@@ -70,15 +70,11 @@ def _variance(axes: Axes, measured: Sequence[Mapping[str, Any]]) -> None:
     axes.plot(places, [row["formula_ratio"] for row in rows], "k_", markersize=22, label="the paper's formula")
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.set_xticks(places, [row["rule"] for row in rows])
-    hits = ", ".join(f"{row['rule']} {row['hits_gain']:+.2f}" for row in measured[1:])
+    hits = "; ".join(f"{row['rule']} {row['hits_gain']:+.2f}" for row in measured[1:])
     axes.set(
         ylabel="measured gradient variance / uniform",
         title="Gradient variance on fixed prompts, equal budget",
-        xlabel=f"expected hits of {_prompts(measured)}, less uniform's: {hits}",
+        xlabel=f"expected hits (uniform {measured[0]['expected_hits']:.1f}), less uniform's:\n{hits}",
     )
     axes.xaxis.label.set_fontsize(8)
     axes.legend(frameon=False)
-
-
-def _prompts(measured: Sequence[Mapping[str, Any]]) -> str:
-    return f"a batch (uniform: {measured[0]['expected_hits']:.1f})"

@@ -55,18 +55,18 @@ def table(summary: Sequence[Arm]) -> list[str]:
 
 
 def verdict(summary: Sequence[Arm], baseline: str) -> str:
-    """One sentence: which learning curves differ from the baseline's by more than their 95% interval."""
+    """One sentence: whose learning curves differ from the baseline's by more than their 95% interval, and whose do not."""
     others = [arm for arm in summary if arm.name != baseline]
-    differing = [
-        f"{arm.name} {arm.area_difference.mean:+.3f}" for arm in others if not arm.area_difference.contains_zero
-    ]
     if not others:
         return "nothing to compare"
     if any(arm.area_difference.half_width is None for arm in others):
         return f"one seed: no difference from {baseline} can be told from noise"
-    if differing:
-        return f"area differs from {baseline} beyond its 95% interval: {', '.join(differing)}"
-    return f"no learning curve differs from {baseline} beyond its 95% interval"
+    within = [arm.name for arm in others if arm.area_difference.contains_zero]
+    beyond = [f"{arm.name} (+{arm.area_difference})" for arm in others if arm.area_difference.is_above_zero]
+    below = [f"{arm.name} ({arm.area_difference})" for arm in others if arm.area_difference.is_below_zero]
+    parts = [f"within noise of {baseline}: {', '.join(within)}"] if within else []
+    parts += [f"area differs from {baseline}'s beyond noise: {', '.join(beyond + below)}"] if beyond + below else []
+    return "; ".join(parts)
 
 
 def findings(summary: Sequence[Arm], baseline: str, seeds: int, measured: Sequence[dict[str, Any]]) -> list[str]:

@@ -33,6 +33,14 @@ class Interval:
     def contains_zero(self) -> bool:
         return self.half_width is None or abs(self.mean) <= self.half_width
 
+    @property
+    def is_above_zero(self) -> bool:
+        return self.mean > 0 and not self.contains_zero
+
+    @property
+    def is_below_zero(self) -> bool:
+        return self.mean < 0 and not self.contains_zero
+
     def __str__(self) -> str:
         return f"{self.mean:.3f}" + ("" if self.half_width is None else f" ± {self.half_width:.3f}")
 

@@ -61,13 +61,13 @@ def test_differences_are_paired_by_seed(tmp_path):
     assert vip.area_difference.mean == pytest.approx(0.075)
     assert vip.area_difference.half_width == pytest.approx(0, abs=1e-12)
     assert vip.area.half_width > 0.01
-    assert verdict(summary, "uniform") == "area differs from uniform beyond its 95% interval: vip +0.075"
+    assert verdict(summary, "uniform") == "area differs from uniform's beyond noise: vip (+0.075 ± 0.000)"
     assert len(table(summary)) == 4
 
 
 def test_no_claim_where_noise_covers_it(tmp_path):
     same = {"uniform": runs(tmp_path, "u", 0.0, [4, 4, 4]), "vip": runs(tmp_path, "v", 0.0, [4, 4, 4])}
-    assert verdict(summarise(same, "uniform"), "uniform").startswith("no learning curve differs")
+    assert verdict(summarise(same, "uniform"), "uniform") == "within noise of uniform: vip"
     single = {name: mine[:1] for name, mine in same.items()}
     assert "can be told from noise" in verdict(summarise(single, "uniform"), "uniform")
 
