@@ -285,8 +285,8 @@ def main() -> None:
         "permuted anew in every batch.",
         "By moments: the same ratio in closed form, from each prompt's exact p and the second moments of its gradients "
         "(+- standard error). Rare failures at p near 1 weigh much and seldom come up in the batches drawn: this is "
-        f"the surer column. Its error, too, is understated where a rare completion with a large gradient did "
-        f"not come up. '{BEST}' is the best allocation within the same bounds under RLOO, chosen and judged by the same "
+        "the surer column. Its error, too, is understated where a rare completion with a large gradient did not come "
+        f"up. '{BEST}' is the best allocation within the same bounds under RLOO, chosen and judged by the same "
         "moments, so flattered a little.",
         "## Proposition 4.3, prompt by prompt",
         "Variance of (1/n) sum of A_j Z_j over 4 sigma_Z^2 p (1 - p) / (n - 1): 1 is what the proposition says. "

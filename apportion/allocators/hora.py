@@ -55,10 +55,13 @@ def maximise_hits(posterior: Belief, budget: int, low: Counts, high: int, pendin
     """
     width = most_extra(low, high, budget)
     number = low[:, None] + np.arange(1, 1 + width)
-    before = np.zeros_like(low) if pending is None else pending
-    gains = hit_gains(posterior, width + int(before.max(initial=0)))
-    gains = np.take_along_axis(gains, before[:, None] + np.arange(width), axis=1)
-    return spend(np.where(number <= high, gains, -np.inf), budget, low)
+    if pending is None:
+        gains = hit_gains(posterior, width)
+    else:
+        later = pending[:, None] + np.arange(width)
+        gains = np.take_along_axis(hit_gains(posterior, width + int(pending.max(initial=0))), later, axis=1)
+    gains[number > high] = -np.inf
+    return spend(gains, budget, low)
 
 
 @dataclass(frozen=True)

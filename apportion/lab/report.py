@@ -55,7 +55,7 @@ def table(summary: Sequence[Arm]) -> list[str]:
 
 
 def verdict(summary: Sequence[Arm], baseline: str) -> str:
-    """One sentence: whose learning curves differ from the baseline's by more than their 95% interval, and whose do not."""
+    """One sentence: whose area differs from the baseline's by more than its 95% interval, and whose does not."""
     others = [arm for arm in summary if arm.name != baseline]
     if not others:
         return "nothing to compare"

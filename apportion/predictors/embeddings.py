@@ -173,15 +173,22 @@ class PrecomputedEmbeddings:
 
 
 def _load(model: str) -> Any:
-    """The model itself, from the weights in the bundle where it is the default."""
+    """The model itself, from the weights in the bundle where it is the default; no progress bars while it loads."""
     try:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - an optional extra
+        from transformers.utils import logging  # noqa: PLC0415 - comes with it
     except ImportError as error:
         raise ImportError(
             "embedding new prompts needs sentence-transformers, which cannot be imported; "
             "pip install 'apportion[embed]', or use PrecomputedEmbeddings"
         ) from error
-    return SentenceTransformer(_bundled_weights(model) or model)
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return SentenceTransformer(_bundled_weights(model) or model)
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _bundled_weights(model: str) -> str | None:

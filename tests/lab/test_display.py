@@ -1,0 +1,52 @@
+import io
+import queue
+import time
+
+from rich.console import Console
+
+from apportion.lab import display as display_module
+from apportion.lab.display import Display
+
+RUNS = ["uniform, seed 0", "vip, seed 0"]
+RECORDS = [
+    ("uniform, seed 0", {"rollouts": 0}),
+    ("uniform, seed 0", {"rollouts": 50, "success": 0.25, "informative": 0.5}),
+    ("vip, seed 0", {"rollouts": 100, "success": 0.5}),
+    ("uniform, seed 0", {"rollouts": 100, "success": 0.75}),
+]
+
+
+def shown(terminal):
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=terminal, width=160, highlight=False, soft_wrap=not terminal)
+    told = queue.Queue()
+    with Display(rollouts=100, console=console).training(told, RUNS):
+        for record in RECORDS:
+            told.put(record)
+        while not told.empty():
+            time.sleep(0.01)
+    return written.getvalue()
+
+
+def test_without_a_terminal_each_finished_run_is_one_plain_line():
+    lines = shown(terminal=False).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("150 of 200 rollouts, about ") and "vip, seed 0: finished, success 0.500" in lines[0]
+    assert lines[1].startswith("200 of 200 rollouts, about 0.0 minutes left; uniform, seed 0: finished, success 0.750")
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_without_a_terminal_a_long_run_is_heard_of_now_and_then(monkeypatch):
+    monkeypatch.setattr(display_module, "PLAIN_LINE_EVERY_SECONDS", 0.0)
+    assert len(shown(terminal=False).splitlines()) == len(RECORDS)
+
+
+def test_on_a_terminal_there_are_bars():
+    text = shown(terminal=True)
+    assert "all runs" in text and "200/200" in text
+
+
+def test_markup_in_what_is_said_is_text():
+    written = io.StringIO()
+    Display(1, Console(file=written, soft_wrap=True)).say("[bold]plain[/bold] [/x]")
+    assert written.getvalue() == "[bold]plain[/bold] [/x]\n"
