@@ -38,9 +38,9 @@ def main() -> None:
         rows,
         [
             "Medium base, 512 training prompts, RLOO, 30,720 rollouts a run, 32 prompts a step; success is exact on "
-            "1,000 held-out prompts. Mean and 95% interval (Student's t) over seeds; differences are paired by seed and "
-            "share prompts, order and base. vip_shuffled deals VIP's predictions to the wrong prompts; uniform_4 spends "
-            "the same rollouts on twice the updates. uniform (8) is the matched-n control of all that spend 8.",
+            "1,000 held-out prompts. Mean and 95% interval (Student's t) over seeds; differences are paired by seed "
+            "and share prompts, order and base. vip_shuffled deals VIP's predictions to the wrong prompts; uniform_4 "
+            "spends the same rollouts on twice the updates. uniform is the matched-n control of all that spend 8.",
         ],
         seeds=list(study.seeds),
         extra={"summaries": summaries},

@@ -44,14 +44,16 @@ class Study:
             raise ValueError(f"baseline must be one of {known}, got {self.baseline!r}; name one of the allocators")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise ValueError(f"seeds must be distinct integers from 0 up, got {list(self.seeds)}; list each once")
-        for key in ("processes", "variance_draws"):
-            if getattr(self, key) < 0:
-                raise ValueError(f"{key} must be at least 0, got {getattr(self, key)}; 0 is allowed")
+        if self.processes < 0:
+            raise ValueError(f"processes must be at least 0, got {self.processes}; 0 takes every core")
+        if self.variance_draws and self.variance_draws < 3:
+            raise ValueError(f"variance_draws must be 0 or at least 3, got {self.variance_draws}; 0 leaves that out")
         for allocator in self.allocators.values():
             allocator.check(self.training.prompts_per_step)
 
     @property
     def directory(self) -> Path:
+        """Where everything about the study lies."""
         return RUNS / self.name
 
     @property
@@ -61,7 +63,8 @@ class Study:
 
     @property
     def parallel(self) -> int:
-        return min(self.processes or len(os.sched_getaffinity(0)), len(self.runs))
+        """How many processes run side by side."""
+        return min(self.processes or _cores(), len(self.runs))
 
 
 def read_study(config: Path | None, overrides: Sequence[str], name: str | None, resume: bool) -> Study:
@@ -102,7 +105,12 @@ def _environment() -> dict[str, object]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": _cores(),
         "apportion": __version__,
         **{package: version(package) for package in packages},
     }
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

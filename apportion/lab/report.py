@@ -12,7 +12,7 @@ from typing import Any
 from apportion.lab.display import Display
 from apportion.lab.picture import draw
 from apportion.lab.results import BANDS, Arm, Run, summarise
-from apportion.lab.worker import run_directory
+from apportion.lab.worker import MEASURED, MEASURED_PROMPTS, run_directory
 
 
 def write_report(directory: Path, arms: Sequence[str], seeds: Sequence[int], baseline: str, display: Display) -> None:
@@ -95,8 +95,9 @@ def measured_lines(measured: Sequence[dict[str, Any]]) -> list[str]:
     if not measured:
         return []
     lines = [
-        "On fixed prompts under the untrained base, at equal budget (variance of the whole gradient, measured; "
-        "shuffled p is the control):",
+        f"Before training, on {MEASURED_PROMPTS} fixed prompts: the measured variance of the whole gradient (RLOO, "
+        f"{MEASURED['rollouts_per_prompt']} rollouts a prompt on average, {MEASURED['low']} to {MEASURED['high']} "
+        "under VIP). Shuffled p is the control.",
         "",
         "| rule | gradient variance / uniform | by the paper's formula | expected hits | hits - uniform |",
         "|---|---|---|---|---|",

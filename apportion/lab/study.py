@@ -102,7 +102,7 @@ def _plan_lines(study: Study) -> list[str]:
         f"{study.training.held_out} held out",
         f"rollouts    {study.training.rollouts:,} a run, {rollouts:,} in all",
         f"base        {study.training.base}, {'trained first, then cached' if base else 'cached'}",
-        f"expected    about {max(1, round(minutes))} minutes",
+        f"expected    about {minutes:.0f} min on an idle machine",
     ]
 
 

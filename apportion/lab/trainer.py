@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -70,6 +70,11 @@ class Training:
         for key in ("learning_rate", "clip_ratio", "max_grad_norm", "temperature"):
             if not 0 < getattr(self, key) < float("inf"):
                 raise ValueError(f"{key} must be positive, got {getattr(self, key)}; leave it out for the default")
+        if self.estimator not in ESTIMATORS or self.weighting not in get_args(Weighting):
+            raise ValueError(
+                f"estimator must be one of {', '.join(ESTIMATORS)} and weighting of {', '.join(get_args(Weighting))}, "
+                f"got {self.estimator!r} and {self.weighting!r}; check the spelling"
+            )
         if self.kl < 0:
             raise ValueError(f"kl must be at least 0, got {self.kl}; 0 leaves the reference out")
         if self.prompts_per_step > self.problems:

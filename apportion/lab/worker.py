@@ -22,6 +22,7 @@ from apportion.lab.variance import compare
 _channel: dict[str, Any] = {}
 
 MEASURED_PROMPTS = 64
+MEASURED = {"rollouts_per_prompt": 8, "low": 3, "high": 24, "estimator": "rloo", "seed": 0}
 
 
 def begin(told: Any, stop: Any) -> None:
@@ -47,17 +48,13 @@ def train(directory: Path, arm: str, seed: int) -> bool:
 
 
 def measure(directory: Path) -> bool:
-    """Measures the gradient variance of the untrained base under each allocation; written once, ``variance.json``."""
+    """Measures the gradient variance of the base under each allocation, before any training: ``variance.json``."""
     study, path = _study(directory), directory / "variance.json"
     rows = compare(
         base_policy(study.training.base),
         held_out_problems(MEASURED_PROMPTS),
-        rollouts_per_prompt=8,
-        low=3,
-        high=24,
         draws=study.variance_draws,
-        seed=0,
-        estimator="rloo",
+        **MEASURED,
     )
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps([asdict(row) for row in rows], indent=2, default=float) + "\n")

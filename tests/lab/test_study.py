@@ -138,6 +138,7 @@ def test_dry_run_shows_the_plan_and_touches_nothing(tmp_path, config):
         ("training.learnin_rate=1", "learning_rate"),
         ("training.rollouts='many'", r"training\.rollouts"),
         ("baseline=unifrom", "baseline must be one of"),
+        ("variance_draws=2", "variance_draws must be 0 or at least 3"),
         ("seeds=[1,1]", "seeds must be distinct"),
         ("name='../elsewhere'", "plain folder name"),
         ("allocators.vip.budget=50", "give either rollouts_per_prompt or budget"),

@@ -112,6 +112,7 @@ def test_a_step_without_information_changes_nothing(tmp_path, small_base_folder)
     [
         ({"rollouts": 0}, "rollouts must be at least 1, got 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
+        ({"estimator": "ppo"}, "estimator must be one of grpo, dr_grpo, rloo .* got 'ppo'"),
         ({"kl": -0.1}, "kl must be at least 0, got -0.1"),
         ({"problems": 4}, "prompts_per_step must be at most problems, got 8 of 4"),
         ({"held_out": 2000}, "held_out must be between 1 and 1000, got 2000"),
