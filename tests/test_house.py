@@ -38,7 +38,7 @@ ORDER = (
 
 ALLOWED = {
     "torch": ("lab",),
-    "transformers": ("lab",),
+    "transformers": ("lab", "predictors"),
     "trl": (),
     "verl": (),
     "ray": (),
