@@ -1,5 +1,6 @@
 """One small base policy for all of the lab's tests, trained once a session into a cache of its own, on one thread."""
 
+import copy
 import os
 
 import pytest
@@ -29,11 +30,17 @@ def _cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def small_base(_cache):
+def trained_base(_cache):
     return trained_policy(SMALL)
 
 
+@pytest.fixture
+def small_base(trained_base):
+    """A copy, so that no test sees another's gradients or updates."""
+    return copy.deepcopy(trained_base)
+
+
 @pytest.fixture(scope="session")
-def small_base_folder(small_base):
+def small_base_folder(trained_base):
     """The small base's folder, as a user would name a saved policy."""
     return str(SMALL.directory)

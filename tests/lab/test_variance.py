@@ -17,10 +17,10 @@ from apportion.types import Prompt, Rollout
 
 
 @pytest.fixture(scope="module")
-def uncertain(small_base):
+def uncertain(trained_base):
     """Six problems that the small base solves sometimes."""
     pool = problem_pool(120, seed=5)
-    success = exact_success(small_base, pool)
+    success = exact_success(trained_base, pool)
     return [problem for problem, p in zip(pool, success, strict=True) if 0.1 < p < 0.9][:6]
 
 
