@@ -115,6 +115,8 @@ class _Live:
     def _note(self, run: str) -> str:
         record = self.latest[run]
         parts = [f"{key} {record[key]:.3f}" for key in ("success", "informative") if key in record]
+        if "counts" in record:
+            parts.append(f"{min(record['counts'])} to {max(record['counts'])} rollouts a prompt")
         return ", ".join(parts)
 
     def _minutes_left(self, spent: int) -> str:

@@ -39,7 +39,7 @@ def train(directory: Path, arm: str, seed: int) -> bool:
     trainer = Trainer(study.training, study.allocators[arm], seed, run)
 
     def told(record: dict[str, Any]) -> bool:
-        kept = {key: record[key] for key in ("rollouts", "success", "informative") if key in record}
+        kept = {key: record[key] for key in ("rollouts", "success", "informative", "counts") if key in record}
         _channel["told"].put((f"{arm}, seed {seed}", kept))
         return not _should_stop()
 

@@ -11,7 +11,7 @@ RUNS = ["uniform, seed 0", "vip, seed 0"]
 RECORDS = [
     ("uniform, seed 0", {"rollouts": 0}),
     ("uniform, seed 0", {"rollouts": 50, "success": 0.25, "informative": 0.5}),
-    ("vip, seed 0", {"rollouts": 100, "success": 0.5}),
+    ("vip, seed 0", {"rollouts": 100, "success": 0.5, "counts": [3, 9, 4]}),
     ("uniform, seed 0", {"rollouts": 100, "success": 0.75}),
 ]
 
@@ -31,7 +31,8 @@ def shown(terminal):
 def test_without_a_terminal_each_finished_run_is_one_plain_line():
     lines = shown(terminal=False).splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("150 of 200 rollouts, about ") and "vip, seed 0: finished, success 0.500" in lines[0]
+    assert lines[0].startswith("150 of 200 rollouts, about ")
+    assert lines[0].endswith("vip, seed 0: finished, success 0.500, 3 to 9 rollouts a prompt")
     assert lines[1].startswith("200 of 200 rollouts, about 0.0 minutes left; uniform, seed 0: finished, success 0.750")
     assert not any("\x1b" in line for line in lines)
 
