@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ from apportion.allocators.vip import GroupEstimator, check_estimator, check_low,
 from apportion.types import Belief, Counts, Floats
 
 Method = Literal["uniform", "vip", "hora"]
+Measure = Literal["gradient_variance", "expected_hits"]
 METHODS: tuple[Method, ...] = ("uniform", "vip", "hora")
 
 
@@ -22,7 +24,7 @@ class Allocation:
     """Counts [P], what they achieve by the method's own measure, and what an even split of the same budget achieves."""
 
     counts: Counts
-    measure: Literal["gradient_variance", "expected_hits"]
+    measure: Measure
     objective: float
     uniform_counts: Counts
     uniform_objective: float
@@ -57,9 +59,7 @@ def allocate(
     >>> allocate(None, 24, method="hora", successes=[0, 2, 4], trials=[4, 4, 4], high=12).tolist()
     [10, 8, 6]
     """
-    return solve(
-        success, budget, method=method, estimator=estimator, low=low, high=high, successes=successes, trials=trials
-    ).counts
+    return _pose(success, budget, method, estimator, low, high, successes, trials).best()
 
 
 def solve(
@@ -74,6 +74,31 @@ def solve(
     trials: ArrayLike | None = None,
 ) -> Allocation:
     """``allocate`` with its objective, and that of an even split under the same bounds; same arguments, same errors."""
+    problem = _pose(success, budget, method, estimator, low, high, successes, trials)
+    counts, uniform = problem.best(), even_split(budget, problem.bounds, high)
+    return Allocation(counts, problem.measure, problem.objective(counts), uniform, problem.objective(uniform))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A checked question: the least for each prompt [P], what finds the best counts, and what they are judged by."""
+
+    bounds: Counts
+    best: Callable[[], Counts]
+    measure: Measure
+    objective: Callable[[Counts], float]
+
+
+def _pose(
+    success: ArrayLike | None,
+    budget: int,
+    method: Method,
+    estimator: GroupEstimator,
+    low: int,
+    high: int,
+    successes: ArrayLike | None,
+    trials: ArrayLike | None,
+) -> _Problem:
     if method not in METHODS:
         raise ValueError(
             f"method must be one of {', '.join(METHODS)}, got {method!r}; other rules need rollouts to decide"
@@ -87,29 +112,27 @@ def solve(
             raise ValueError(
                 "hora takes no success probabilities, got some; give successes= and trials= of the pre-rollouts"
             )
-        return _by_hits(*_pre_rollouts(successes, trials), budget, low, high)
+        return _hits(*_pre_rollouts(successes, trials), budget, low, high)
     if successes is not None or trials is not None:
         raise ValueError(f"{method} takes no successes and trials, got some; give success=, or use method='hora'")
-    return _by_variance(_probabilities(success, method), budget, method, estimator, low, high)
-
-
-def _by_variance(
-    success: Floats, budget: int, method: Method, estimator: GroupEstimator, low: int, high: int
-) -> Allocation:
     if method == "vip":
         check_low(low)
+    return _variance(_probabilities(success, method), budget, method, estimator, low, high)
+
+
+def _variance(success: Floats, budget: int, method: Method, estimator: GroupEstimator, low: int, high: int) -> _Problem:
     bounds = np.full(len(success), low, np.int64)
     _check_budget(budget, bounds, high)
-    uniform = even_split(budget, bounds, high)
-    counts = minimise_variance(success, budget, estimator, low, high) if method == "vip" else uniform
 
-    def objective(n: Counts) -> float:
-        return float(gradient_variance(success, n, estimator).sum())
+    def best() -> Counts:
+        if method == "uniform":
+            return even_split(budget, bounds, high)
+        return minimise_variance(success, budget, estimator, low, high)
 
-    return Allocation(counts, "gradient_variance", objective(counts), uniform, objective(uniform))
+    return _Problem(bounds, best, "gradient_variance", lambda n: float(gradient_variance(success, n, estimator).sum()))
 
 
-def _by_hits(successes: Counts, trials: Counts, budget: int, low: int, high: int) -> Allocation:
+def _hits(successes: Counts, trials: Counts, budget: int, low: int, high: int) -> _Problem:
     over = np.flatnonzero(trials > high)
     if over.size:
         raise ValueError(
@@ -117,14 +140,13 @@ def _by_hits(successes: Counts, trials: Counts, budget: int, low: int, high: int
         )
     bounds = np.maximum(trials, low)
     _check_budget(budget, bounds, high)
-    posterior = Belief.uniform(len(trials)).condition(successes, trials)
-    counts = maximise_hits(posterior, budget, bounds, high, pending=bounds - trials)
-    uniform = even_split(budget, bounds, high)
-
-    def objective(n: Counts) -> float:
-        return float(hit_utility(posterior, n - trials).sum())
-
-    return Allocation(counts, "expected_hits", objective(counts), uniform, objective(uniform))
+    posterior, pending = Belief.uniform(len(trials)).condition(successes, trials), bounds - trials
+    return _Problem(
+        bounds,
+        lambda: maximise_hits(posterior, budget, bounds, high, pending if pending.any() else None),
+        "expected_hits",
+        lambda n: float(hit_utility(posterior, n - trials).sum()),
+    )
 
 
 def _probabilities(success: ArrayLike | None, method: Method) -> Floats:
