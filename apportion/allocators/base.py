@@ -38,6 +38,7 @@ class Allocator(ABC):
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
         """An empty batch with the belief held before any of its rollouts."""
+        self.check(len(prompts))
         return Batch.start(prompts, Belief.uniform(len(prompts)))
 
     @abstractmethod
@@ -161,7 +162,7 @@ def spend(gains: Floats, budget: int, low: Counts) -> Counts:
     threshold = np.partition(flat, flat.size - extra)[flat.size - extra]
     above: Counts = (gains > threshold).sum(axis=1)
     ties = (gains == threshold).sum(axis=1)
-    counts: Counts = low + above + _in_turn(ties, extra - int(above.sum()))
+    counts: Counts = low + above + even_split(extra - int(above.sum()), np.zeros_like(ties), ties)
     return counts
 
 
@@ -170,10 +171,17 @@ def most_extra(low: Counts, high: int, budget: int) -> int:
     return max(0, min(high - int(low.min(initial=high)), budget - int(low.sum())))
 
 
-def _in_turn(wanted: Counts, total: int) -> Counts:
-    """Deals ``total`` units [P], one a turn in prompt order, to prompts that still want some of their ``wanted``."""
-    turns = bisect_right(range(int(wanted.max()) + 1), total, key=lambda t: int(np.minimum(wanted, t).sum())) - 1
-    dealt = np.minimum(wanted, turns)
-    last_turn = np.flatnonzero(wanted > turns)[: total - int(dealt.sum())]
-    dealt[last_turn] += 1
-    return dealt
+def even_split(budget: int, low: Counts, high: int | Counts) -> Counts:
+    """``budget`` rollouts as even as the bounds allow: integers [P], at least ``low`` [P], first prompts first.
+
+    ``high`` is one bound for all, or [P]. The budget must lie within the bounds.
+
+    >>> even_split(8, np.array([1, 1, 1]), high=4).tolist(), even_split(9, np.array([5, 1, 1]), high=6).tolist()
+    ([3, 3, 2], [5, 2, 2])
+    """
+    levels = range(int(np.max(high)) + 1)
+    level = bisect_right(levels, budget, key=lambda n: int(np.clip(n, low, high).sum())) - 1
+    counts: Counts = np.clip(level, low, high)
+    at_level = np.flatnonzero((counts == level) & (level < high))
+    counts[at_level[: budget - int(counts.sum())]] += 1
+    return counts

@@ -7,6 +7,8 @@ probability that at least one of the extra rollouts is correct.
 
 The group of a prompt is all of its rollouts, and G0 is part of the budget. The hit utility is concave in the number of
 extra rollouts, so ``spend`` maximises its sum exactly.
+Note: G0 = 8 is read off the paper's Figure 3; the text at hand gives neither its total budget nor a cap: 16 a prompt
+and 64 are our choice.
 Note: ties go to the prompt with fewer rollouts, then by prompt order, so that every rank plans the same.
 Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/architecture.md.
 """
@@ -69,7 +71,7 @@ class HORA(PredictiveAllocator):
     """Pre-rollouts, a Beta posterior, then the rest of the budget by hit utility; needs binary rewards.
 
     Args:
-        pre_rollouts: G0, drawn for every prompt first. 8 as in the paper's allocation study (its Figure 3).
+        pre_rollouts: G0, drawn for every prompt first.
         rollouts_per_prompt: budget per prompt, on average, pre-rollouts included (16 if neither is given).
         budget: or the budget of a batch in total.
         high: the most that one prompt may get, pre-rollouts included.

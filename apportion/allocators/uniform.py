@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from apportion.allocators.base import Allocator
-from apportion.types import Batch, Counts, Plan
-
-
-def even_split(budget: int, low: Counts, high: int) -> Counts:
-    """``budget`` rollouts as even as the bounds allow: integers [P], at least ``low`` [P], first prompts first.
-
-    The budget must lie within the bounds.
-
-    >>> even_split(8, np.array([1, 1, 1]), high=4).tolist(), even_split(9, np.array([5, 1, 1]), high=6).tolist()
-    ([3, 3, 2], [5, 2, 2])
-    """
-    level = bisect_right(range(high + 1), budget, key=lambda n: int(np.clip(n, low, high).sum())) - 1
-    counts = np.maximum(low, level)
-    below_high = np.flatnonzero((counts == level) & (level < high))
-    counts[below_high[: budget - int(counts.sum())]] += 1
-    return counts
+from apportion.types import Batch, Plan
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """VIP: predict each prompt's success, then split the budget so that the gradient variance of the batch is smallest.
 
 Reference: H. T. Nguyen, B. Nguyen, W. Ma, Y. Zhao, R. She, V. A. Nguyen, "Adaptive Rollout Allocation for Online
-Reinforcement Learning with Verifiable Rewards", ICLR 2026, arXiv 2602.01601. Symbols of the paper used here: p success
+Reinforcement Learning with Verifiable Rewards", arXiv 2602.01601 (2026). Symbols of the paper used here: p success
 probability, n rollouts of a prompt, L and U its bounds (``low``, ``high``), C the budget, a_q = 4 sigma_Z^2 p_q (1 -
 p_q) with sigma_Z equal for all prompts (its Appendix B.3), f(n) the variance of a prompt's projected gradient over a_q.
 
@@ -76,7 +76,7 @@ class VIP(PredictiveAllocator):
         estimator: the advantage estimator of the training run, "rloo" or "dr_grpo"; each has its own variance.
         rollouts_per_prompt: budget per prompt, on average (the paper's settings are 8 and 16; 8 if neither is given).
         budget: or the budget of a batch in total.
-        low, high: bounds on every prompt's rollouts, low at least 3. The paper does not print its values.
+        low, high: bounds on every prompt's rollouts, low at least 3. The paper does not print its U: 64 is our choice.
         predictor: where p comes from; the paper's Gaussian process on MiniLM embeddings by default.
 
     >>> from apportion import Prompt

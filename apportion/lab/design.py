@@ -72,8 +72,7 @@ def read_study(config: Path | None, overrides: Sequence[str], name: str | None, 
     if resume:
         if config is not None:
             raise ConfigError(f"--resume goes on with a started study, got also {config}; give --name, or no --resume")
-        default = build(Study, load(DEFAULT, [])).name
-        config = RUNS / (name or default) / "config.toml"
+        config = RUNS / (name or load(DEFAULT)["name"]) / "config.toml"
         if not config.exists():
             raise ConfigError(f"there is nothing to resume: {config} does not exist; start it without --resume")
     table = load(config or DEFAULT, overrides)
@@ -92,8 +91,15 @@ def claim(study: Study) -> None:
                 "choose another --name, or delete the folder"
             )
     study.directory.mkdir(parents=True, exist_ok=True)
-    path.write_text(resolved)
-    (study.directory / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n")
+    write_whole(path, resolved)
+    write_whole(study.directory / "environment.json", json.dumps(_environment(), indent=2) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes ``text`` so that a kill or a full disk leaves the old file or the new one, never half of it."""
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(text)
+    os.replace(unfinished, path)
 
 
 def _without_speed(table: dict[str, object]) -> dict[str, object]:

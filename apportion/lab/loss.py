@@ -64,6 +64,8 @@ def surrogate_loss(
     that a long response is not worth less a token. With ``kl`` above 0, adds ``kl`` times the k3 estimate of KL(policy
     || reference): exp(d) - d - 1 with d = log reference - log policy (Schulman 2020).
     """
+    if kl > 0 and reference is None:
+        raise ValueError(f"kl {kl} needs a reference policy, got none; pass reference=, or kl=0")
     prompts, completions = [row.prompt for row in rows], [row.completion.tokens for row in rows]
     logprobs, mask = completion_logprobs(policy, prompts, completions, temperature)
     behaviour = torch.zeros_like(logprobs)
@@ -72,7 +74,7 @@ def surrogate_loss(
     weights = torch.tensor([row.weight for row in rows])[:, None]
     ratio = (logprobs - behaviour).exp()
     objective = torch.minimum(ratio * advantages, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantages)
-    if kl > 0 and reference is not None:
+    if reference is not None and kl > 0:
         with torch.no_grad():
             anchor, _ = completion_logprobs(reference, prompts, completions, temperature)
         objective = objective - kl * ((anchor - logprobs).exp() - (anchor - logprobs) - 1)

@@ -62,10 +62,9 @@ def verdict(summary: Sequence[Arm], baseline: str) -> str:
     if any(arm.area_difference.half_width is None for arm in others):
         return f"one seed: no difference from {baseline} can be told from noise"
     within = [arm.name for arm in others if arm.area_difference.contains_zero]
-    beyond = [f"{arm.name} (+{arm.area_difference})" for arm in others if arm.area_difference.is_above_zero]
-    below = [f"{arm.name} ({arm.area_difference})" for arm in others if arm.area_difference.is_below_zero]
+    beyond = [f"{arm.name} ({arm.area_difference.signed})" for arm in others if not arm.area_difference.contains_zero]
     parts = [f"within noise of {baseline}: {', '.join(within)}"] if within else []
-    parts += [f"area differs from {baseline}'s beyond noise: {', '.join(beyond + below)}"] if beyond + below else []
+    parts += [f"area differs from {baseline}'s beyond noise: {', '.join(beyond)}"] if beyond else []
     return "; ".join(parts)
 
 

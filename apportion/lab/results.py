@@ -33,16 +33,16 @@ class Interval:
     def contains_zero(self) -> bool:
         return self.half_width is None or abs(self.mean) <= self.half_width
 
-    @property
-    def is_above_zero(self) -> bool:
-        return self.mean > 0 and not self.contains_zero
-
-    @property
-    def is_below_zero(self) -> bool:
-        return self.mean < 0 and not self.contains_zero
-
     def __str__(self) -> str:
-        return f"{self.mean:.3f}" + ("" if self.half_width is None else f" ± {self.half_width:.3f}")
+        return self._text(f"{self.mean:.3f}")
+
+    @property
+    def signed(self) -> str:
+        """As text, for a difference: +0.070 ± 0.012."""
+        return self._text(f"{self.mean:+.3f}")
+
+    def _text(self, mean: str) -> str:
+        return mean if self.half_width is None else f"{mean} ± {self.half_width:.3f}"
 
 
 @dataclass(frozen=True)

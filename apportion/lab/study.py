@@ -45,6 +45,11 @@ def run(config: Path | None, overrides: Sequence[str], *, name: str | None, resu
     except BrokenProcessPool:
         display.say(f"A run was killed from outside (out of memory?); its checkpoint is kept. {_how_to_resume(study)}")
         return FAILED
+    except OSError as error:
+        display.say(
+            f"A file could not be written or read: {error}. Checkpoints are kept whole. {_how_to_resume(study)}"
+        )
+        return FAILED
     write_report(study.directory, list(study.allocators), list(study.seeds), study.baseline, display)
     return 0
 

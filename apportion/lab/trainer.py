@@ -6,6 +6,7 @@ continues with the very same curve; metrics are one JSON object a step, one line
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -130,7 +131,7 @@ class Trainer:
         return True
 
     def _step(self) -> dict[str, Any]:
-        started, tokens = time.process_time(), self.sampler.tokens
+        started = time.process_time()
         chosen = self._next_problems()
         success = exact_success(self.policy, [self.problems[q] for q in chosen])
         batch = collect(self.allocator, [self.prompts[q] for q in chosen], self.sampler)
@@ -141,10 +142,7 @@ class Trainer:
         self.steps += 1
         self.asked += int(batch.asked.sum())
         record = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
-        record |= _step_metrics(batch, groups, success) | {
-            "tokens_step": self.sampler.tokens - tokens,
-            "grad_norm": norm,
-        }
+        record |= _step_metrics(batch, groups, success) | {"grad_norm": norm}
         if self.finished or self.asked // self.training.evaluate_every > self.evaluations:
             self.evaluations = self.asked // self.training.evaluate_every
             record |= self._evaluate()
@@ -194,8 +192,9 @@ class Trainer:
             "allocator": self.allocator.state_dict(),
             "counters": (self.steps, self.asked, self.evaluations, metrics_end),
         }
-        unfinished = self.checkpoint.with_suffix(".tmp")
-        torch.save(state, unfinished)
+        whole, unfinished = io.BytesIO(), self.checkpoint.with_suffix(".tmp")
+        torch.save(state, whole)  # to memory first: on a full disk the file then fails as an OSError
+        unfinished.write_bytes(whole.getbuffer())
         os.replace(unfinished, self.checkpoint)
 
     def _restore(self) -> None:

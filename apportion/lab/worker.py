@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 
 from apportion.config import build, load
 from apportion.lab.base import base_policy
-from apportion.lab.design import Study
+from apportion.lab.design import Study, write_whole
 from apportion.lab.task import held_out_problems
 from apportion.lab.trainer import Trainer
 from apportion.lab.variance import compare
@@ -49,16 +48,14 @@ def train(directory: Path, arm: str, seed: int) -> bool:
 
 def measure(directory: Path) -> bool:
     """Measures the gradient variance of the base under each allocation, before any training: ``variance.json``."""
-    study, path = _study(directory), directory / "variance.json"
+    study = _study(directory)
     rows = compare(
         base_policy(study.training.base),
         held_out_problems(MEASURED_PROMPTS),
         draws=study.variance_draws,
         **MEASURED,
     )
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps([asdict(row) for row in rows], indent=2, default=float) + "\n")
-    os.replace(unfinished, path)
+    write_whole(directory / "variance.json", json.dumps([asdict(row) for row in rows], indent=2, default=float) + "\n")
     return True
 
 
@@ -75,7 +72,7 @@ def run_directory(directory: Path, arm: str, seed: int) -> Path:
 
 
 def _study(directory: Path) -> Study:
-    return build(Study, load(directory / "config.toml", []))
+    return build(Study, load(directory / "config.toml"))
 
 
 def _should_stop() -> bool:

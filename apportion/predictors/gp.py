@@ -1,7 +1,7 @@
 """A Gaussian process over prompt embeddings: prompts like those that failed lately are expected to fail.
 
 Reference: H. T. Nguyen, B. Nguyen, W. Ma, Y. Zhao, R. She, V. A. Nguyen, "Adaptive Rollout Allocation for Online
-Reinforcement Learning with Verifiable Rewards", ICLR 2026, arXiv 2602.01601, section 5.1 and Algorithm 1. Symbols of
+Reinforcement Learning with Verifiable Rewards", 2026, arXiv 2602.01601, section 5.1 and Algorithm 1. Symbols of
 the paper used here: x_q the embedding of prompt q, Q prompts, B the batch, g the latent value with p = sigmoid(g), m
 its mean over all prompts, K the RBF kernel, h its bandwidth, eps the clipping of observed rates (``clip``).
 

@@ -6,7 +6,7 @@ it loses. A gain that survives shuffling is not the predictor's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -45,11 +45,12 @@ class Shuffled(Predictor):
         self.predictor.update(batch)
         self._updates += 1
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"predictor": self.name, "updates": self._updates, "inner": self.predictor.state_dict()}
+    def _settings(self) -> dict[str, Any]:
+        return {"seed": self.seed, "inner": self.predictor.name}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state.get("predictor") != self.name:
-            raise ValueError(f"the state must come from the predictor {self.name!r}, got {state.get('predictor')!r}")
-        self.predictor.load_state_dict(state["inner"])
-        self._updates = state["updates"]
+    def _memory(self) -> dict[str, Any]:
+        return {"updates": self._updates, "inner": self.predictor.state_dict()}
+
+    def _remember(self, memory: dict[str, Any]) -> None:
+        self.predictor.load_state_dict(memory["inner"])
+        self._updates = memory["updates"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.allocators.base import Budget, spend
+from apportion.allocators.base import Budget, even_split, spend
 
 
 def best_by_dynamic_programming(gains: np.ndarray, extra: int) -> float:
@@ -119,3 +119,13 @@ def test_the_solver_agrees_with_every_allocation_listed():
         )
         counts = spend(gains, extra, np.zeros(3, int))
         assert sum(value[q, n] for q, n in enumerate(counts)) == pytest.approx(best)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(5, 9), st.data())
+def test_even_split_is_level(low, high, data):
+    bounds = np.array(low)
+    budget = data.draw(st.integers(int(bounds.sum()), high * len(low)))
+    counts = even_split(budget, bounds, high)
+    assert counts.sum() == budget and (counts >= bounds).all() and counts.max() <= high
+    raised = counts[counts > bounds]
+    assert not raised.size or counts.min() >= raised.max() - 1

@@ -98,5 +98,10 @@ def test_without_advantages_kl_alone_brings_the_policy_back(small_base, groups):
     assert 0 < distances[-1] < distances[0] / 3
 
 
+def test_kl_without_a_reference_is_refused(small_base, groups):
+    with pytest.raises(ValueError, match=r"kl 0\.1 needs a reference policy"):
+        surrogate_loss(small_base, training_rows(groups, rloo), kl=0.1)
+
+
 def test_no_groups_no_rows():
     assert training_rows([], rloo) == []

@@ -115,6 +115,23 @@ def test_a_stopped_study_says_how_to_resume_and_resumes_with_the_same_curves(tmp
     assert curves(tmp_path / "runs" / "quick") == curves(whole[0] / "runs" / "quick")
 
 
+@pytest.mark.slow
+def test_a_full_disk_is_told_in_one_line_and_leaves_no_half_checkpoint(tmp_path, config):
+    """Files may not grow beyond 200 kB, which a checkpoint does."""
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 200; exec "$@"', "-", *command(config, "--set", "variance_draws=0")],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "could not be written" in done.stdout
+    assert "apportion train --name quick --resume" in done.stdout
+    assert not list(tmp_path.glob("runs/quick/*/checkpoint.pt"))
+
+
 def curves_so_far(folder):
     """Like ``curves``, but a kill may have left half a line."""
     found = {}
