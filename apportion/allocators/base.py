@@ -180,8 +180,8 @@ def even_split(budget: int, low: Counts, high: int | Counts) -> Counts:
     ([3, 3, 2], [5, 2, 2])
     """
     levels = range(int(np.max(high)) + 1)
-    level = bisect_right(levels, budget, key=lambda n: int(np.clip(n, low, high).sum())) - 1
-    counts: Counts = np.clip(level, low, high)
+    level = bisect_right(levels, budget, key=lambda n: int(np.maximum(low, np.minimum(n, high)).sum())) - 1
+    counts: Counts = np.maximum(low, np.minimum(level, high))
     at_level = np.flatnonzero((counts == level) & (level < high))
     counts[at_level[: budget - int(counts.sum())]] += 1
     return counts
