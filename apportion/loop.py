@@ -37,6 +37,7 @@ def collect(allocator: Allocator, prompts: Sequence[Prompt], sample: Sampler, *,
             batch = batch.join(allocator.start(_draw(source, plan.fresh)))
         else:
             batch = batch.add(plan, sample(batch.prompts, plan.counts))
+            allocator.check_rewards(batch)
     return batch
 
 
@@ -58,6 +59,7 @@ async def collect_async(
             batch = batch.join(allocator.start(_draw(source, plan.fresh)))
         else:
             batch = batch.add(plan, await _round(batch, plan, sample))
+            allocator.check_rewards(batch)
     return batch
 
 
@@ -65,6 +67,7 @@ async def _collect_one(allocator: Allocator, prompt: Prompt, sample: AsyncSample
     batch = allocator.start([prompt])
     while plan := allocator.plan(batch):
         batch = batch.add(plan, [await sample(prompt, int(plan.counts[0]))])
+        allocator.check_rewards(batch)
     return batch
 
 

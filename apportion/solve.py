@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from apportion.allocators.base import even_split
 from apportion.allocators.hora import hit_utility, maximise_hits
+from apportion.allocators.solver import even_split
 from apportion.allocators.vip import GroupEstimator, check_estimator, check_low, gradient_variance, minimise_variance
 from apportion.types import Belief, Counts, Floats
 

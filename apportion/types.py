@@ -66,13 +66,21 @@ class Rollout:
 
     ``correct`` is None where nothing was verified (test-time RL, graded rewards); ``reward`` defaults to 1.0 or 0.0 by
     ``correct``. A rollout that failed to arrive is not a Rollout: it stays charged in ``Batch.asked`` and is missing
-    here.
+    here. What only some methods read is optional:
+
+    ``tokens``: length of the completion, end token included. ``score_norm``: squared norm of the gradient of its
+    log-probability, or a quantity proportional to it. ``round``: the round of its batch, from 0; ``Batch.add`` sets it.
+    ``step``: where it is reused from an earlier step, the number of that step; None for a fresh one.
     """
 
     correct: bool | None = None
     answer: str | None = None
     reward: float | None = None
     completion: Any = field(default=None, compare=False)
+    tokens: int | None = None
+    score_norm: float | None = None
+    round: int = 0
+    step: int | None = None
 
     def __post_init__(self) -> None:
         if self.reward is None and self.correct is not None:
@@ -85,7 +93,9 @@ class Rollout:
 class Belief(_ByValue):
     """Beta(alpha[P], beta[P]): what is believed of each prompt's success probability.
 
-    Either parameter may be 0 (then the mean is exactly 0 or 1), not both.
+    Either parameter may be 0 (then the mean is exactly 0 or 1), not both. ``variance`` [P] is that of one rollout's
+    reward, at least 0: given where rewards are graded or where it was measured, else ``mean (1 - mean)``, as for
+    rewards of 0 and 1.
 
     >>> Belief.uniform(2).condition(successes=[0, 3], trials=[4, 4]).mean.round(3).tolist()
     [0.167, 0.667]
@@ -93,6 +103,7 @@ class Belief(_ByValue):
 
     alpha: Floats
     beta: Floats
+    variance: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         alpha, beta = _frozen(self.alpha, np.float64), _frozen(self.beta, np.float64)
@@ -107,8 +118,16 @@ class Belief(_ByValue):
                 f"alpha and beta must be finite, at least 0 and not both 0, got ({alpha[q]}, {beta[q]}) for prompt "
                 f"{q}; use Belief.uniform where nothing is known"
             )
+        variance = _frozen(self.variance, np.float64)
+        if not variance.size:
+            variance = _frozen(alpha * beta / (alpha + beta) ** 2, np.float64)
+        if variance.shape != alpha.shape or not ((variance >= 0) & np.isfinite(variance)).all():
+            raise ValueError(
+                f"variance must be [{len(alpha)}], finite and at least 0, got {variance}; leave it out for 0/1 rewards"
+            )
         object.__setattr__(self, "alpha", alpha)
         object.__setattr__(self, "beta", beta)
+        object.__setattr__(self, "variance", variance)
 
     @classmethod
     def uniform(cls, prompts: int) -> Self:
@@ -164,7 +183,8 @@ class Batch(_ByValue):
 
     ``belief`` is what was believed before the first rollout. ``asked`` [P] counts rollouts requested, ``trials`` [P]
     those that came back verified: budgets are charged to the first, statistics computed on the second, because samples
-    fail.
+    fail. ``costs`` [P] is what one rollout of a prompt is expected to take from the budget: 1 where it counts rollouts,
+    the predicted number of tokens where it counts tokens. ``started`` is the number of prompts before any fresh ones.
 
     >>> batch = Batch.start([Prompt("a"), Prompt("b")], Belief.uniform(2))
     >>> batch = batch.add(Plan([2, 1]), [[Rollout(True), Rollout(False)], []])
@@ -176,20 +196,25 @@ class Batch(_ByValue):
     belief: Belief
     rollouts: tuple[tuple[Rollout, ...], ...]
     asked: Counts
+    costs: Floats
+    started: int
     round: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "asked", _frozen(self.asked, np.int64))
-        sizes = {len(self.prompts), len(self.belief), len(self.rollouts), len(self.asked)}
+        object.__setattr__(self, "costs", _frozen(self.costs, np.float64))
+        sizes = {len(self.prompts), len(self.belief), len(self.rollouts), len(self.asked), len(self.costs)}
         if len(sizes) != 1:
             raise ValueError(
-                f"prompts, belief, rollouts and asked must have one entry a prompt, got sizes {sorted(sizes)}"
+                f"prompts, belief, rollouts, asked and costs must have one entry a prompt, got sizes {sorted(sizes)}"
             )
 
     @classmethod
-    def start(cls, prompts: Sequence[Prompt], belief: Belief) -> Self:
-        """A batch without rollouts."""
-        return cls(tuple(prompts), belief, ((),) * len(prompts), np.zeros(len(prompts), np.int64))
+    def start(cls, prompts: Sequence[Prompt], belief: Belief, costs: ArrayLike | None = None) -> Self:
+        """A batch without rollouts; without ``costs`` [P] every rollout costs 1."""
+        size = len(prompts)
+        costs = np.ones(size) if costs is None else np.asarray(costs, np.float64)
+        return cls(tuple(prompts), belief, ((),) * size, np.zeros(size, np.int64), costs, started=size)
 
     @property
     def trials(self) -> Counts:
@@ -227,35 +252,54 @@ class Batch(_ByValue):
                 f"prompt {q} got {received[q]} rollouts where {plan.counts[q]} were asked for; "
                 "return at most the planned number, or the budget is not kept"
             )
-        merged = tuple((*old, *new) for old, new in zip(self.rollouts, rollouts, strict=True))
+        merged = tuple((*old, *map(self._stamped, new)) for old, new in zip(self.rollouts, rollouts, strict=True))
         return replace(self, rollouts=merged, asked=self.asked + plan.counts, round=self.round + 1)
 
     def join(self, other: Batch) -> Batch:
-        """Both batches as one, this one's prompts first."""
+        """Both batches as one, this one's prompts first: they are the ones that it started with."""
+        mine, others = self.belief, other.belief
         belief = Belief(
-            np.append(self.belief.alpha, other.belief.alpha), np.append(self.belief.beta, other.belief.beta)
+            np.append(mine.alpha, others.alpha),
+            np.append(mine.beta, others.beta),
+            np.append(mine.variance, others.variance),
         )
         return Batch(
             (*self.prompts, *other.prompts),
             belief,
             (*self.rollouts, *other.rollouts),
             np.append(self.asked, other.asked),
+            np.append(self.costs, other.costs),
+            self.started,
             max(self.round, other.round),
         )
+
+    def _stamped(self, rollout: Rollout) -> Rollout:
+        return rollout if rollout.round == self.round else replace(rollout, round=self.round)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group(_ByValue):
-    """The rollouts of one prompt that share a baseline; only those in ``keep`` [G] enter the loss."""
+    """The rollouts of one prompt that share a baseline; only those in ``keep`` [G] enter the loss.
+
+    For those in ``recompute`` [G], reused from an earlier step, the loss takes the current policy's own probabilities
+    in place of the behaviour's, so that the importance ratio starts at 1. ``keep`` defaults to all, ``recompute`` to
+    none.
+    """
 
     prompt: Prompt
     rollouts: tuple[Rollout, ...]
-    keep: Mask
+    keep: Mask = field(default_factory=lambda: np.zeros(0, bool))
+    recompute: Mask = field(default_factory=lambda: np.zeros(0, bool))
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", _frozen(self.keep, np.bool_))
-        if self.keep.shape != (len(self.rollouts),):
-            raise ValueError(f"keep must be [{len(self.rollouts)}], one entry a rollout, got {self.keep.shape}")
+        size = len(self.rollouts)
+        for name, default in (("keep", True), ("recompute", False)):
+            mask = _frozen(getattr(self, name), np.bool_)
+            if not mask.size:
+                mask = _frozen(np.full(size, default), np.bool_)
+            if mask.shape != (size,):
+                raise ValueError(f"{name} must be [{size}], one entry a rollout, got {mask.shape}; or leave it out")
+            object.__setattr__(self, name, mask)
 
     @property
     def rewards(self) -> Floats:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from apportion.allocators.base import Allocator, spend
+from apportion.allocators.base import Allocator
 from apportion.allocators.hora import HORA
+from apportion.allocators.solver import spend
 from apportion.allocators.uniform import Uniform
 from apportion.allocators.vip import VIP
 

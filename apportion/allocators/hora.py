@@ -15,13 +15,13 @@ Note: the counts depend on outcomes of the same batch, which biases group-relati
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from apportion.allocators.base import Budget, PredictiveAllocator, most_extra, spend
-from apportion.predictors import Predictor, UniformPrior
+from apportion.allocators.budget import BudgetedAllocator
+from apportion.allocators.solver import most_extra, spend
 from apportion.types import Batch, Belief, Counts, Floats, Plan
 
 
@@ -66,8 +66,8 @@ def maximise_hits(posterior: Belief, budget: int, low: Counts, high: int, pendin
     return spend(gains, budget, low)
 
 
-@dataclass(frozen=True)
-class HORA(PredictiveAllocator):
+@dataclass(frozen=True, kw_only=True)
+class HORA(BudgetedAllocator):
     """Pre-rollouts, a Beta posterior, then the rest of the budget by hit utility; needs binary rewards.
 
     Args:
@@ -86,28 +86,24 @@ class HORA(PredictiveAllocator):
     """
 
     pre_rollouts: int = 8
-    rollouts_per_prompt: float | None = None
-    budget: int | None = None
-    high: int = 64
-    predictor: Predictor = field(default_factory=UniformPrior)
 
     name: ClassVar[str] = "hora"
-    fixed_total: ClassVar[bool] = True
+    usual_rollouts: ClassVar[float] = 16.0
 
     def __post_init__(self) -> None:
         if self.pre_rollouts < 1:
             raise ValueError(
                 f"pre_rollouts must be at least 1, got {self.pre_rollouts}; hora learns from them where to go on"
             )
-        self._budget  # noqa: B018 - checks the bounds
+        super().__post_init__()
 
     @property
-    def _budget(self) -> Budget:
-        average = 16.0 if self.rollouts_per_prompt is None and self.budget is None else self.rollouts_per_prompt
-        return Budget(self.pre_rollouts, self.high, average, self.budget)
+    def needs_binary(self) -> bool:
+        return True
 
-    def check(self, prompts: int) -> None:
-        self._budget.of(prompts)
+    @property
+    def least(self) -> int:
+        return self.pre_rollouts
 
     def plan(self, batch: Batch) -> Plan:
         pre = np.maximum(self.pre_rollouts - batch.asked, 0)

@@ -26,7 +26,6 @@ class Uniform(Allocator):
     name: ClassVar[str] = "uniform"
     needs_labels: ClassVar[bool] = False
     separable: ClassVar[bool] = True
-    fixed_total: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.rollouts_per_prompt < 1:
@@ -34,6 +33,10 @@ class Uniform(Allocator):
                 f"rollouts_per_prompt must be at least 1, got {self.rollouts_per_prompt}; "
                 "use 2 or more for group baselines"
             )
+
+    @property
+    def fixed_total(self) -> bool:
+        return True
 
     def plan(self, batch: Batch) -> Plan:
         return Plan(np.maximum(self.rollouts_per_prompt - batch.asked, 0))

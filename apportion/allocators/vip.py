@@ -19,7 +19,8 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from apportion.allocators.base import Budget, PredictiveAllocator, most_extra, spend
+from apportion.allocators.budget import BudgetedAllocator
+from apportion.allocators.solver import most_extra, spend
 from apportion.predictors import GaussianProcess, Predictor, SentenceTransformerEmbedder
 from apportion.types import Batch, Counts, Floats, Plan
 
@@ -62,15 +63,22 @@ def minimise_variance(success: Floats, budget: int, estimator: GroupEstimator, l
     >>> minimise_variance(np.array([0.1, 0.5, 0.9]), 24, "rloo", low=3, high=12).tolist()
     [7, 10, 7]
     """
-    a = 4 * success * (1 - success)
-    bounds = np.full(len(success), low, np.int64)
+    return minimise_noise(success * (1 - success), budget, estimator, low, high)
+
+
+def minimise_noise(variance: Floats, budget: int, estimator: GroupEstimator, low: int, high: int) -> Counts:
+    """``minimise_variance`` from each prompt's reward variance [P], which takes the place of p (1 - p).
+
+    Propositions E.1 and E.2 (graded rewards); and measured second moments of the gradient in place of both.
+    """
+    bounds = np.full(len(variance), low, np.int64)
     number = np.arange(low + 1, low + 1 + most_extra(bounds, high, budget))
-    return spend(a[:, None] * variance_drops(estimator, number), budget, bounds)
+    return spend(4 * variance[:, None] * variance_drops(estimator, number), budget, bounds)
 
 
-@dataclass(frozen=True)
-class VIP(PredictiveAllocator):
-    """Splits a fixed budget by predicted gradient variance; needs binary rewards.
+@dataclass(frozen=True, kw_only=True)
+class VIP(BudgetedAllocator):
+    """Splits a fixed budget by predicted gradient variance; rewards as its predictor takes them, binary or graded.
 
     Args:
         estimator: the advantage estimator of the training run, "rloo" or "dr_grpo"; each has its own variance.
@@ -87,31 +95,23 @@ class VIP(PredictiveAllocator):
     """
 
     estimator: GroupEstimator = "rloo"
-    rollouts_per_prompt: float | None = None
-    budget: int | None = None
     low: int = SMALLEST_LOW
-    high: int = 64
     predictor: Predictor = field(default_factory=lambda: GaussianProcess(SentenceTransformerEmbedder()))
 
     name: ClassVar[str] = "vip"
-    fixed_total: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_estimator(self.estimator)
         check_low(self.low)
-        self._budget  # noqa: B018 - checks the bounds
+        super().__post_init__()
 
     @property
-    def _budget(self) -> Budget:
-        average = 8.0 if self.rollouts_per_prompt is None and self.budget is None else self.rollouts_per_prompt
-        return Budget(self.low, self.high, average, self.budget)
-
-    def check(self, prompts: int) -> None:
-        self._budget.of(prompts)
+    def least(self) -> int:
+        return self.low
 
     def plan(self, batch: Batch) -> Plan:
         total = self._budget.of(len(batch.prompts))
-        counts = minimise_variance(batch.belief.mean, total, self.estimator, self.low, self.high)
+        counts = minimise_noise(batch.belief.variance, total, self.estimator, self.low, self.high)
         return Plan(np.maximum(counts - batch.asked, 0))
 
 

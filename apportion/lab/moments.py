@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from transformers import Qwen2ForCausalLM
 
 from apportion.allocators import spend
-from apportion.allocators.base import most_extra
+from apportion.allocators.solver import most_extra
 from apportion.allocators.vip import GroupEstimator
 from apportion.lab.gradients import completion_gradients
 from apportion.lab.policy import completion_logprobs, exact_success

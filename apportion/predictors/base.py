@@ -20,6 +20,11 @@ class Predictor(ABC):
 
     name: ClassVar[str]
 
+    @property
+    def needs_binary(self) -> bool:
+        """Whether it learns from ``Rollout.correct``; else from rewards of any size, or not at all."""
+        return True
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - a hook, empty where nothing is computed
         """Makes prompts known before training, for example embeds them once. Never needed, often faster."""
 

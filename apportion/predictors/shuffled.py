@@ -33,13 +33,17 @@ class Shuffled(Predictor):
     name: ClassVar[str] = "shuffled"
     _updates: int = field(default=0, init=False, repr=False, compare=False)
 
+    @property
+    def needs_binary(self) -> bool:
+        return self.predictor.needs_binary
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.predictor.prepare(prompts)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         belief = self.predictor.predict(prompts)
         dealt = np.random.default_rng([self.seed, self._updates]).permutation(len(prompts))
-        return Belief(belief.alpha[dealt], belief.beta[dealt])
+        return Belief(belief.alpha[dealt], belief.beta[dealt], belief.variance[dealt])
 
     def update(self, batch: Batch) -> None:
         self.predictor.update(batch)

@@ -28,6 +28,10 @@ class UniformPrior(Predictor):
     def __post_init__(self) -> None:
         check_positive(self, alpha=self.alpha, beta=self.beta)
 
+    @property
+    def needs_binary(self) -> bool:
+        return False
+
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         return Belief(np.full(len(prompts), self.alpha), np.full(len(prompts), self.beta))
 

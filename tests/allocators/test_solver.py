@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.allocators.base import Budget, even_split, spend
+from apportion.allocators.budget import Budget
+from apportion.allocators.solver import even_split, spend
 
 
 def best_by_dynamic_programming(gains: np.ndarray, extra: int) -> float:
