@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from apportion.allocators.base import PredictiveAllocator
+from apportion.allocators.solver import most_extra, spend
 from apportion.predictors import Predictor, UniformPrior
+from apportion.types import Batch, Counts, Floats
 
 
 @dataclass(frozen=True)
@@ -91,3 +93,11 @@ class BudgetedAllocator(PredictiveAllocator):
 
     def check(self, prompts: int) -> None:
         self._budget.of(prompts)
+
+    def _width(self, batch: Batch, low: Counts) -> int:
+        """How many rollouts beyond its ``low`` [P] one prompt could get: the width of the gains for ``_spend``."""
+        return most_extra(low, self.high, self._budget.of(len(batch.prompts)))
+
+    def _spend(self, batch: Batch, gains: Floats, low: Counts) -> Counts:
+        """Counts [P] in all, of which ``low`` [P] are granted, that spend the batch's budget on the largest gains."""
+        return spend(gains, self._budget.of(len(batch.prompts)), low)
