@@ -7,7 +7,20 @@ of it in one call.
 
 from __future__ import annotations
 
-from apportion.allocators import HORA, VIP, Allocator, Uniform
+from apportion.allocators import (
+    AR3PO,
+    DAPO,
+    HORA,
+    VIP,
+    Allocator,
+    Even,
+    InverseAccuracy,
+    InverseVariance,
+    Neyman,
+    ReinforceAda,
+    Select,
+    Uniform,
+)
 from apportion.loop import collect, collect_async
 from apportion.solve import allocate
 from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
@@ -15,15 +28,23 @@ from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
 __version__ = "0.1.0"
 
 __all__ = [
+    "AR3PO",
+    "DAPO",
     "HORA",
     "VIP",
     "Allocator",
     "Batch",
     "Belief",
+    "Even",
     "Group",
+    "InverseAccuracy",
+    "InverseVariance",
+    "Neyman",
     "Plan",
     "Prompt",
+    "ReinforceAda",
     "Rollout",
+    "Select",
     "Uniform",
     "allocate",
     "collect",

@@ -99,6 +99,9 @@ def allocate(
 def train(
     config: Annotated[Path | None, typer.Argument(help="TOML; without it the default study.")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")] = None,
+    allocator: Annotated[
+        list[str] | None, typer.Option(help="Train only this one and the baseline: an arm, or a registered name.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The folder of the results under runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a study that was started.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")] = False,
@@ -114,7 +117,7 @@ def train(
     from apportion.config import ConfigError  # noqa: PLC0415 - pydantic comes with the same extra
 
     with _usage_errors(ConfigError):
-        code = study.run(config, overrides or [], name=name, resume=resume, dry_run=dry_run)
+        code = study.run(config, overrides or [], name=name, resume=resume, dry_run=dry_run, allocators=allocator or [])
     raise typer.Exit(code)
 
 

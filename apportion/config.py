@@ -19,6 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
 from apportion.allocators import ALLOCATORS, Allocator
+from apportion.baselines import BASELINES, Baseline
 from apportion.predictors import EMBEDDERS, PREDICTORS, Embedder, Predictor, SentenceTransformerEmbedder
 from apportion.toml import ConfigError, load, shown, to_toml
 
@@ -26,7 +27,12 @@ __all__ = ["REGISTRIES", "ConfigError", "build", "choices", "dump", "load", "to_
 
 T = TypeVar("T")
 
-REGISTRIES: dict[Any, dict[str, Any]] = {Allocator: ALLOCATORS, Predictor: PREDICTORS, Embedder: EMBEDDERS}
+REGISTRIES: dict[Any, dict[str, Any]] = {
+    Allocator: ALLOCATORS,
+    Predictor: PREDICTORS,
+    Embedder: EMBEDDERS,
+    Baseline: BASELINES,
+}
 """What a field may be annotated with to be chosen by ``name``, and what there is to choose from."""
 
 LEAVES = {

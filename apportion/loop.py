@@ -90,4 +90,10 @@ def _draw(source: Source | None, fresh: int) -> Sequence[Prompt]:
         raise ValueError(
             f"the allocator asks for {fresh} fresh prompts and there is no source; pass source=, which draws them"
         )
-    return source(fresh)
+    prompts = source(fresh)
+    if len(prompts) != fresh:
+        raise ValueError(
+            f"the source must give the {fresh} fresh prompts that the allocator asks for, got {len(prompts)}; "
+            "repeat the data set, or let the allocator draw fewer"
+        )
+    return prompts

@@ -4,6 +4,9 @@ The paper's route (arXiv 2602.01601) is the tests' reference: the relaxation by 
 Algorithm 2, which looks at every prompt for each rollout that it deals. So that nothing is won against a slow loop, the
 same rounding with a heap runs too. SLSQP solves the same relaxation and is rounded by Algorithm 2.
 
+Then the same problem where a rollout of each prompt takes another number of tokens, the budget in tokens: the knapsack
+solver beside its own first step, buying what gains most per token while it fits.
+
     python -m benchmarks.solver
 """
 
@@ -18,16 +21,17 @@ import heapq
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.optimize import minimize
 
 from apportion.allocators.hora import maximise_hits
-from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance
+from apportion.allocators.knapsack import spend_costs
+from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance, noise_drops
 from apportion.types import Belief, Counts, Floats
-from benchmarks.common import write
+from benchmarks.common import table, write
 from tests.allocators import reference_vip
 
 SIZES = (64, 512, 4_096, 32_768, 262_144, 1_000_000)
@@ -41,6 +45,23 @@ COLUMNS = [
     "times ours",
     "peak MiB",
     "objective above ours",
+]
+
+DrawCosts = Callable[[np.random.Generator, int], Counts]
+TOKEN_SIZES, TOKEN_INSTANCES = (8, 64, 512, 4_096, 100_000), 25
+COSTS: dict[str, DrawCosts] = {
+    "50 to 4,000 tokens": lambda generator, prompts: generator.integers(50, 4_001, prompts),
+    "lognormal around 4,000, up to 32,768": lambda generator, prompts: np.ceil(
+        np.minimum(generator.lognormal(np.log(4_000), 1.0, prompts), 32_768)
+    ).astype(np.int64),
+}
+TOKEN_COLUMNS = [
+    "tokens of a rollout",
+    "prompts P",
+    "milliseconds: median (least to most)",
+    "proven optimal",
+    "largest gap left",
+    "greedy loses: median (most)",
 ]
 
 
@@ -205,6 +226,51 @@ def measure(prompts: int, repeats: int, timed: dict[str, Timed]) -> tuple[list[l
     return rows, numbers
 
 
+def token_rows(sizes: Sequence[int], instances: int) -> tuple[list[list[str]], dict[str, dict[str, float]]]:
+    """Table rows of the token budgets, and the numbers behind them by kind of costs and size."""
+    rows, numbers = [], {}
+    for kind, draw_costs in COSTS.items():
+        for prompts in sizes:
+            found = [token_instance(prompts, draw_costs, seed) for seed in range(instances if prompts < 10_000 else 3)]
+            seconds, gaps, lost = (np.array(column) for column in zip(*found, strict=True))
+            numbers[f"{kind}, {prompts}"] = {
+                "median": float(np.median(seconds)),
+                "least": float(seconds.min()),
+                "most": float(seconds.max()),
+                "proven": int((gaps == 0).sum()),
+                "instances": len(found),
+                "gap": float(gaps.max()),
+                "greedy_loses": float(np.median(lost)),
+                "greedy_loses_most": float(lost.max()),
+            }
+            spread = f"{1e3 * np.median(seconds):,.2f} ({1e3 * seconds.min():,.2f} to {1e3 * seconds.max():,.2f})"
+            proven = f"{(gaps == 0).sum()} of {len(found)}"
+            greedy = f"{np.median(lost):.1e} ({lost.max():.1e})"
+            rows.append([kind, f"{prompts:,}", spread, proven, f"{gaps.max():.1e}", greedy])
+            print(rows[-1], flush=True)
+    return rows, numbers
+
+
+def token_instance(prompts: int, draw_costs: DrawCosts, seed: int) -> tuple[float, float, float]:
+    """Seconds of one call, and what the answer and the greedy one may miss, or miss, as a share of the total gain."""
+    generator = np.random.default_rng(seed)
+    success, costs = generator.beta(0.7, 0.9, prompts), draw_costs(generator, prompts)
+    low = np.full(prompts, LOW)
+    gains = noise_drops(success * (1 - success), "rloo", LOW, HIGH - LOW)
+    budget = max(int(PER_PROMPT * costs.mean() * prompts), int(costs @ low))
+    start = time.process_time()
+    spent = spend_costs(gains, budget, low, costs)
+    seconds = time.process_time() - start
+    greedily = spend_costs(gains, budget, low, costs, most_work=0)
+    best, greedy = (bought_gain(gains, answer.counts - low) for answer in (spent, greedily))
+    return seconds, spent.gap / best, (best - greedy) / best
+
+
+def bought_gain(gains: Floats, bought: Counts) -> float:
+    """What the first ``bought`` [P] rollouts of each prompt gain together."""
+    return float(np.where(np.arange(gains.shape[1]) < bought[:, None], gains, 0.0).sum())
+
+
 def targets(numbers: dict[int, dict[str, dict[str, float]]]) -> list[str]:
     """Whether what the project promises of its solver holds here, one line a promise."""
     lines = []
@@ -227,6 +293,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15, help="calls timed of each solver at each size")
     arguments = parser.parse_args()
     timed, rows, numbers = solvers(), [], {}
+    in_tokens, token_numbers = token_rows(TOKEN_SIZES, TOKEN_INSTANCES)
     for prompts in arguments.sizes:
         new, numbers[prompts] = measure(prompts, arguments.repeats if prompts < 200_000 else 5, timed)
         rows += new
@@ -242,6 +309,8 @@ def main() -> None:
         "The paper's route is bisected to full precision, 200 halvings, under Dr. GRPO with 80 more inside each; fewer "
         "would do for its rounding, at the price of another constant to choose.",
         "Peak memory is what numpy and Python allocate in one call; not measured for calls of more than 5 s.",
+        "Budgets in tokens, under RLOO, of the mean length times "
+        f"{PER_PROMPT} a prompt; gap and loss as shares of the total gain:\n\n" + table(TOKEN_COLUMNS, in_tokens),
         "Targets:\n\n" + "\n".join(targets(numbers)),
     ]
     write(
@@ -251,7 +320,7 @@ def main() -> None:
         rows,
         notes,
         seeds=[SEED],
-        extra={"measured": numbers},
+        extra={"measured": numbers, "in_tokens": token_numbers},
     )
 
 

@@ -43,5 +43,7 @@ def bernoulli_sampler(
 
 
 def _rollout(seed: int, q: int, i: int, success: float, failing: float) -> Rollout | None:
-    fails, correct = np.random.default_rng([seed, q, i]).random(2)
-    return None if fails < failing else Rollout(bool(correct < success), answer="yes" if correct < success else "no")
+    fails, correct, length = np.random.default_rng([seed, q, i]).random(3)
+    tokens = 1 + int((20 + 10 * q) * 2 * length)
+    answer = "yes" if correct < success else "no"
+    return None if fails < failing else Rollout(bool(correct < success), answer=answer, tokens=tokens)

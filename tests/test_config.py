@@ -188,6 +188,8 @@ def test_dump_names_what_is_chosen_by_name_and_leaves_out_what_was_learnt() -> N
         "pre_rollouts": 8,
         "rollouts_per_prompt": None,
         "budget": None,
+        "tokens_per_prompt": None,
+        "lengths": None,
         "high": 64,
         "predictor": {"name": "uniform", "alpha": 1.0, "beta": 1.0},
     }

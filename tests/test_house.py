@@ -25,8 +25,9 @@ MODULES = {
 ORDER = (
     {"types"},
     {"predictors"},
+    {"baselines"},
     {"allocators"},
-    {"advantages", "loop", "solve"},
+    {"advantages", "evaluation", "loop", "solve"},
     {""},
     {"toml", "tables", "allocation_text"},
     {"config"},

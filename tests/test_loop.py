@@ -31,6 +31,12 @@ class TwoFresh(Allocator):
         return Plan(1 - batch.asked)
 
 
+@pytest.mark.parametrize("given", [0, 1])
+def test_a_source_that_runs_dry_is_an_error_and_not_a_loop(given):
+    with pytest.raises(ValueError, match=f"must give the 2 fresh prompts that the allocator asks for, got {given}"):
+        collect(TwoFresh(), make_prompts(2), bernoulli_sampler([1.0] * 4), source=lambda n: make_prompts(4)[:given])
+
+
 def test_separable_prompts_do_not_wait_for_each_other():
     """The prompt that always fails needs four rounds; the quick one must be through before its second."""
     log = []

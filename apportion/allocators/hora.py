@@ -10,6 +10,9 @@ extra rollouts, so ``spend`` maximises its sum exactly.
 Note: G0 = 8 is read off the paper's Figure 3; the text at hand gives neither its total budget nor a cap: 16 a prompt
 and 64 are our choice.
 Note: ties go to the prompt with fewer rollouts, then by prompt order, so that every rank plans the same.
+Note: under a token budget, which is ours, hits are weighed against tokens by ``spend_costs``. The pre-rollouts are
+charged at their predicted lengths too, not at those that came back: lengths go with outcomes, and counts that saw both
+would depend on outcomes twice. Besides, short pre-rollouts would leave tokens for a third stage, and a fourth.
 Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/architecture.md.
 """
 
@@ -55,15 +58,18 @@ def maximise_hits(posterior: Belief, budget: int, low: Counts, high: int, pendin
     >>> maximise_hits(prior.condition([0, 2, 4], [4, 4, 4]), budget=24, low=np.array([4, 4, 4]), high=12).tolist()
     [10, 8, 6]
     """
-    width = most_extra(low, high, budget)
-    number = low[:, None] + np.arange(1, 1 + width)
+    return spend(gains_beyond(posterior, low, high, most_extra(low, high, budget), pending), budget, low)
+
+
+def gains_beyond(posterior: Belief, low: Counts, high: int, width: int, pending: Counts | None = None) -> Floats:
+    """``hit_gains`` of ``width`` rollouts beyond ``low`` [P], and beyond the ``pending`` [P]; -inf beyond ``high``."""
     if pending is None:
         gains = hit_gains(posterior, width)
     else:
         later = pending[:, None] + np.arange(width)
         gains = np.take_along_axis(hit_gains(posterior, width + int(pending.max(initial=0))), later, axis=1)
-    gains[number > high] = -np.inf
-    return spend(gains, budget, low)
+    gains[low[:, None] + np.arange(1, 1 + width) > high] = -np.inf
+    return gains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +80,7 @@ class HORA(BudgetedAllocator):
         pre_rollouts: G0, drawn for every prompt first.
         rollouts_per_prompt: budget per prompt, on average, pre-rollouts included (16 if neither is given).
         budget: or the budget of a batch in total.
+        tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
         high: the most that one prompt may get, pre-rollouts included.
         predictor: the prior; the paper's Beta(1, 1) by default.
 
@@ -109,5 +116,5 @@ class HORA(BudgetedAllocator):
         pre = np.maximum(self.pre_rollouts - batch.asked, 0)
         if pre.any():
             return Plan(pre)
-        total = self._budget.of(len(batch.prompts))
-        return Plan(maximise_hits(batch.posterior, total, batch.asked, self.high) - batch.asked)
+        gains = gains_beyond(batch.posterior, batch.asked, self.high, self._width(batch, batch.asked))
+        return Plan(self._spend(batch, gains, batch.asked) - batch.asked)

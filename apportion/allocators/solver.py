@@ -1,4 +1,7 @@
-"""``spend``, the one exact solver behind every rule with a fixed budget, and even splits."""
+"""``spend``, the one exact solver behind every rule with a budget of rollouts, and even splits.
+
+Where rollouts cost unequal amounts, ``knapsack.spend_costs`` takes its place.
+"""
 
 from __future__ import annotations
 

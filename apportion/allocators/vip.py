@@ -8,6 +8,8 @@ p_q) with sigma_Z equal for all prompts (its Appendix B.3), f(n) the variance of
 Note: the paper solves a continuous relaxation by bisection (Theorems 5.1 and 5.2) and rounds it greedily (Algorithm 2).
 f is convex and decreasing from n = 3 on, so ``spend`` finds the integer optimum of its problem (5) directly; the tests
 keep the paper's route as a reference.
+Note: under a token budget the constraint of problem (5) is sum c_q n_q <= C, with c_q the predicted length of a
+completion of prompt q: a knapsack, which ``spend_costs`` solves. This is ours; the paper counts rollouts.
 Note: its Assumption 4.1(ii), reward uncorrelated with gradient norm, does not hold on every task;
 benchmarks/gradient_variance measures what that costs.
 """
@@ -72,8 +74,15 @@ def minimise_noise(variance: Floats, budget: int, estimator: GroupEstimator, low
     Propositions E.1 and E.2 (graded rewards); and measured second moments of the gradient in place of both.
     """
     bounds = np.full(len(variance), low, np.int64)
-    number = np.arange(low + 1, low + 1 + most_extra(bounds, high, budget))
-    return spend(4 * variance[:, None] * variance_drops(estimator, number), budget, bounds)
+    return spend(noise_drops(variance, estimator, low, most_extra(bounds, high, budget)), budget, bounds)
+
+
+def noise_drops(variance: Floats, estimator: GroupEstimator, low: int, width: int) -> Floats:
+    """What each of ``width`` rollouts beyond ``low`` takes off the gradient variance, [P, width]: a_q (f(n-1) - f(n)).
+
+    ``variance`` [P] is that of each prompt's reward, in place of p (1 - p) as in ``minimise_noise``.
+    """
+    return 4 * variance[:, None] * variance_drops(estimator, np.arange(low + 1, low + 1 + width))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +93,10 @@ class VIP(BudgetedAllocator):
         estimator: the advantage estimator of the training run, "rloo" or "dr_grpo"; each has its own variance.
         rollouts_per_prompt: budget per prompt, on average (the paper's settings are 8 and 16; 8 if neither is given).
         budget: or the budget of a batch in total.
+        tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
         low, high: bounds on every prompt's rollouts, low at least 3. The paper does not print its U: 64 is our choice.
-        predictor: where p comes from; the paper's Gaussian process on MiniLM embeddings by default.
+        predictor: where p comes from; the paper's Gaussian process on MiniLM embeddings by default, which needs binary
+            rewards. "graded_gp" (the paper's Appendix E) and "running_variance" take graded ones.
 
     >>> from apportion import Prompt
     >>> from apportion.predictors import UniformPrior
@@ -110,9 +121,9 @@ class VIP(BudgetedAllocator):
         return self.low
 
     def plan(self, batch: Batch) -> Plan:
-        total = self._budget.of(len(batch.prompts))
-        counts = minimise_noise(batch.belief.variance, total, self.estimator, self.low, self.high)
-        return Plan(np.maximum(counts - batch.asked, 0))
+        low = np.full(len(batch.prompts), self.low, np.int64)
+        gains = noise_drops(batch.belief.variance, self.estimator, self.low, self._width(batch, low))
+        return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))
 
 
 def check_estimator(estimator: str) -> None:

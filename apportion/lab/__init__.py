@@ -7,7 +7,8 @@ The data's way through it, each step one file:
 3. ``policy``: a 200,640-parameter Qwen2; log-probabilities of completions; the exact success probability of a problem.
 4. ``base``: the easy, medium and hard base policies, trained once from scratch and cached.
 5. ``sampler``, on ``decoder``: rollouts with their behaviour log-probabilities, verified; no prefix is computed twice.
-6. ``loss``: groups to advantages to the clipped surrogate; ``trainer``: the loop around it, on one screen.
+6. ``loss``: groups to advantages to the clipped surrogate; ``critic``: PPO's; ``learner``: one update by ``settings``;
+   ``trainer``: the loop around it, on one screen.
 7. ``design``, ``worker``, ``display``, ``study``: allocators against each other, in parallel, resumable.
 8. ``results``, ``variance``, ``report``, ``picture``: what came out, with intervals.
 """

@@ -1,7 +1,8 @@
-"""Base policies: easy, medium and hard, trained from scratch on the noisy demonstrator and cached.
+"""Base policies: easy, medium, hard and forks, trained from scratch on the noisy demonstrator and cached.
 
 Supervised learning in two stages, each with its own optimiser and cosine schedule: a demonstrator that is mostly right
-teaches the task, then the target demonstrator its errors. The first stage is common to all three, and cached too.
+teaches the task, then the target demonstrator its errors. The first stage is common to easy, medium and hard, and
+cached too. A saved policy names its task in its config, so that a folder knows what its policy has learned.
 On one thread a recipe gives the same bits each time on the same machine and the same version of torch.
 """
 
@@ -23,9 +24,9 @@ import torch
 from transformers import Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from apportion.lab.demonstrator import EASY, HARD, MEDIUM, Demonstrator
+from apportion.lab.demonstrator import CAREFUL, EASY, FORKS, HARD, MEDIUM, Demonstrator
 from apportion.lab.policy import completion_logprobs, new_policy
-from apportion.lab.task import EOS, encode, random_problem
+from apportion.lab.task import EOS, encode, task_named
 from apportion.lab.tokenizer import ledger_tokenizer
 
 FORMAT = 1  # raised by hand when the policy, the vocabulary or the training loop changes: old caches are then not found
@@ -46,7 +47,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that a base policy depends on. ``steps`` scales the steps, warm-up and sequences of every stage."""
+    """Everything that a base policy depends on. ``steps`` scales the steps, warm-up and sequences of every stage.
+
+    ``operation_weights`` are those of problems with the least operations that the task has, with one more, and so on.
+    """
 
     stages: tuple[Stage, ...]
     steps: float = 1.0
@@ -61,6 +65,7 @@ class Recipe:
     policy_seed: int = 0
     data_seed: int = 7
     order_seed: int = 0
+    task: str = "ledger"
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -69,11 +74,20 @@ class Recipe:
             raise ValueError(
                 f"steps scales the recipe and must be positive, got {self.steps}; use 1.0 for the full one"
             )
+        least, most = task_named(self.task).operations
+        if not 1 <= len(self.operation_weights) <= most - least + 1:
+            raise ValueError(
+                f"operation_weights must be 1 to {most - least + 1}, for {least} to {most} operations, got "
+                f"{len(self.operation_weights)}; weight what the task holds"
+            )
 
     @property
     def directory(self) -> Path:
         """Where the finished policy is cached: its name is the hash of the whole recipe and of the format."""
-        content = json.dumps([FORMAT, asdict(self)], sort_keys=True)
+        settings = asdict(self)
+        if self.task == "ledger":  # the default is no part of the name
+            del settings["task"]
+        content = json.dumps([FORMAT, settings], sort_keys=True)
         digest = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
         return cache_directory() / f"ledger-base-{digest}"
 
@@ -83,13 +97,17 @@ RECIPES = {
     "easy": Recipe((_WARM_START, Stage(EASY, steps=700, learning_rate=2e-3))),
     "medium": Recipe((_WARM_START, Stage(MEDIUM, steps=700, learning_rate=2e-3))),
     "hard": Recipe((_WARM_START, Stage(HARD, steps=700, learning_rate=2e-3))),
+    "forks": Recipe(
+        (Stage(CAREFUL, steps=1300, learning_rate=3e-3), Stage(FORKS, steps=700, learning_rate=2e-3)), task="forks"
+    ),
 }
 
 
 def base_policy(base: str = "medium", progress: Progress | None = None) -> Qwen2ForCausalLM:
-    """The easy, medium or hard base, trained first where it is not cached (two minutes on one core); or a folder's.
+    """The base of that name in ``RECIPES``, trained first where it is not cached (about two minutes on one core).
 
-    A folder is one that ``save_pretrained`` wrote for a policy of the lab. ValueError where ``base`` is neither.
+    Or the policy in a folder, which ``save_pretrained`` wrote for a policy of the lab. ValueError where ``base`` is
+    neither.
     """
     check_base(base)
     return trained_policy(RECIPES[base], progress) if base in RECIPES else _load(Path(base))
@@ -101,6 +119,18 @@ def check_base(base: str) -> None:
         raise ValueError(
             f"base must be {', '.join(RECIPES)}, or a folder with a saved policy, got {base!r}; check the spelling"
         )
+
+
+def task_of(base: str) -> str:
+    """Name of the task, a key of ``TASKS``, that ``base`` has learned; a folder that does not say has the ledger's.
+
+    >>> task_of("medium"), task_of("forks")
+    ('ledger', 'forks')
+    """
+    check_base(base)
+    if base in RECIPES:
+        return RECIPES[base].task
+    return str(json.loads((Path(base) / "config.json").read_text(encoding="utf-8")).get("lab_task", "ledger"))
 
 
 def is_trained(base: str) -> bool:
@@ -159,11 +189,11 @@ def _train(policy: Qwen2ForCausalLM, recipe: Recipe, stage: Stage, progress: Pro
 
 def _demonstrations(recipe: Recipe, demonstrator: Demonstrator) -> list[tuple[list[int], list[int]]]:
     """Pairs of prompt and completion token ids."""
-    rng = random.Random(recipe.data_seed)
-    lengths = range(1, len(recipe.operation_weights) + 1)
+    rng, task = random.Random(recipe.data_seed), task_named(recipe.task)
+    lengths = range(task.operations[0], task.operations[0] + len(recipe.operation_weights))
     pairs = []
     for _ in range(max(_scaled(recipe.sequences, recipe), recipe.batch_size)):
-        problem = random_problem(rng.choices(lengths, recipe.operation_weights)[0], rng)
+        problem = task.of_length(rng.choices(lengths, recipe.operation_weights)[0], rng)
         pairs.append((encode(problem.text), [*encode(demonstrator.demonstrate(problem, rng)), EOS]))
     return pairs
 
@@ -190,6 +220,7 @@ def _save(policy: Qwen2ForCausalLM, recipe: Recipe) -> None:
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=recipe.directory.parent))
     try:
         with _no_progress_bars():
+            policy.config.lab_task = recipe.task
             policy.save_pretrained(unfinished)
         ledger_tokenizer().save_pretrained(unfinished)
         (unfinished / "recipe.json").write_text(json.dumps(asdict(recipe), indent=2), encoding="utf-8")

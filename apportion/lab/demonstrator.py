@@ -17,7 +17,8 @@ class Demonstrator:
     """Works a problem digit by digit and slips; every fact (digit, operation) has a reliability fixed by a hash.
 
     The reliability is ``low + (1 - low) * Beta(alpha, beta)``. A slip writes a uniformly wrong digit, or for a share
-    ``misconceptions`` of the facts always the same wrong one, and the chain goes on from what was written.
+    ``misconceptions`` of the facts always the same wrong one, and the chain goes on from what was written. At a fork
+    either operation is as likely.
     Equal seeds order the 260 facts alike whatever the other parameters, so a policy that copied one demonstrator is a
     good start for another.
     """
@@ -44,16 +45,33 @@ class Demonstrator:
         return _fact(self, digit, operation)[0]
 
     def success(self, problem: Problem) -> float:
-        """Probability of the correct chain, the product over its facts (the only way to the right answer)."""
-        product = 1.0
-        for digit, operation in problem.facts:
-            product *= self.reliability(digit, operation)
-        return product
+        """Probability of a right completion, exact: what reaches each digit with every step before it right.
+
+        A slip at a fork may write what the other operation gives, which is right.
+        """
+        reached = {problem.start: 1.0}
+        for options in problem.choices:
+            after = dict.fromkeys((apply(digit, op) for digit in reached for op in options), 0.0)
+            for digit, probability in reached.items():
+                for right in {apply(digit, op) for op in options}:
+                    wrote = sum(self.writes(digit, op, right) for op in options) / len(options)
+                    after[right] += probability * wrote
+            reached = after
+        return sum(reached.values())
+
+    def writes(self, digit: int, operation: str, written: int) -> float:
+        """Probability that ``written`` is written where the operation is applied to ``digit``."""
+        reliability, misconception = _fact(self, digit, operation)
+        slip = (written - apply(digit, operation)) % 10
+        if slip == 0:
+            return reliability
+        return (1 - reliability) * (float(slip == misconception) if misconception else 1 / 9)
 
     def demonstrate(self, problem: Problem, rng: random.Random) -> str:
         """A completion with this demonstrator's slips in it."""
         digits, digit = [], problem.start
-        for operation in problem.operations:
+        for options in problem.choices:
+            operation = options[0] if len(options) == 1 else rng.choice(options)
             reliability, misconception = _fact(self, digit, operation)
             slip = 0 if rng.random() < reliability else misconception or rng.randrange(1, 10)
             digit = (apply(digit, operation) + slip) % 10
@@ -80,3 +98,5 @@ def _uniform(*key: object) -> float:
 EASY = Demonstrator(alpha=1.5, beta=0.4, low=0.1, misconceptions=0.08)
 MEDIUM = Demonstrator(alpha=0.7, beta=0.4, low=0.03, misconceptions=0.15)
 HARD = Demonstrator(alpha=0.35, beta=0.25, low=0.02, misconceptions=0.15)
+CAREFUL = Demonstrator(alpha=1.5, beta=0.2, low=0.05, misconceptions=0.1)
+FORKS = Demonstrator(alpha=0.12, beta=0.018, low=0.01, misconceptions=0.2)

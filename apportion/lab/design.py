@@ -10,14 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from apportion import __version__
-from apportion.allocators import Allocator
-from apportion.config import ConfigError, build, dump, load, to_toml
-from apportion.lab.trainer import Training
+from apportion.allocators import ALLOCATORS, Allocator
+from apportion.config import ConfigError, build, choices, dump, load, to_toml
+from apportion.lab.settings import Training
 
 DEFAULT = Path(__file__).with_name("default.toml")
 RUNS = Path("runs")
+SHARED = ("base", "reward", "problems", "held_out", "rollouts", "tokens", "evaluate_every")
+"""Settings of the training that all arms of a study must have in common, or their curves could not be compared."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,15 @@ class Study:
 
     ``baseline`` names the allocator that the others are compared with, pairwise by seed; ``processes`` (0: one a core)
     run side by side; ``variance_draws`` gradients measure the variance under each allocation (0: leave that out).
+    ``trainings`` holds the whole training of those allocators that do not train by ``training``; in a config file, a
+    table under ``trainings`` gives only what differs.
     """
 
     name: str
     baseline: str
     allocators: dict[str, Allocator]
     training: Training = field(default_factory=Training)
+    trainings: dict[str, Training] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
     processes: int = 0
     variance_draws: int = 60
@@ -48,8 +54,22 @@ class Study:
             raise ValueError(f"processes must be at least 0, got {self.processes}; 0 takes every core")
         if self.variance_draws and self.variance_draws < 3:
             raise ValueError(f"variance_draws must be 0 or at least 3, got {self.variance_draws}; 0 leaves that out")
-        for allocator in self.allocators.values():
-            allocator.check(self.training.prompts_per_step)
+        for arm, training in self.trainings.items():
+            if arm not in self.allocators:
+                known = ", ".join(self.allocators)
+                raise ValueError(f"trainings are for the allocators {known}, got one for {arm!r}; rename or remove it")
+            for key in SHARED:
+                if getattr(training, key) != getattr(self.training, key):
+                    raise ValueError(
+                        f"{key} must be the same for all allocators of a study, got {getattr(training, key)!r} for "
+                        f"{arm!r} and {getattr(self.training, key)!r} for the others; make two studies"
+                    )
+        for arm, allocator in self.allocators.items():
+            allocator.check(self.training_of(arm).prompts_per_step)
+
+    def training_of(self, arm: str) -> Training:
+        """What the runs of one allocator train by."""
+        return self.trainings.get(arm, self.training)
 
     @property
     def directory(self) -> Path:
@@ -67,16 +87,45 @@ class Study:
         return min(self.processes or _cores(), len(self.runs))
 
 
-def read_study(config: Path | None, overrides: Sequence[str], name: str | None, resume: bool) -> Study:
-    """The study that the command line means, checked."""
+def read_study(
+    config: Path | None, overrides: Sequence[str], name: str | None, resume: bool, allocators: Sequence[str] = ()
+) -> Study:
+    """The study that the command line means, checked.
+
+    ``allocators`` narrows it to these and its baseline: arms of the study by their names, others of the registry with
+    their defaults.
+    """
     if resume:
-        if config is not None:
-            raise ConfigError(f"--resume goes on with a started study, got also {config}; give --name, or no --resume")
+        if config is not None or allocators:
+            given = config or f"--allocator {allocators[0]}"
+            raise ConfigError(f"--resume goes on with a started study, got also {given}; give --name, or no --resume")
         config = RUNS / (name or load(DEFAULT)["name"]) / "config.toml"
         if not config.exists():
             raise ConfigError(f"there is nothing to resume: {config} does not exist; start it without --resume")
     table = load(config or DEFAULT, overrides)
-    return build(Study, table | ({"name": name} if name else {}))
+    if allocators:
+        table = _narrowed(table, allocators)
+    trainings = {
+        arm: {**table.get("training", {}), **given} if isinstance(given, dict) else given
+        for arm, given in table.get("trainings", {}).items()
+    }
+    return build(Study, table | ({"trainings": trainings} if trainings else {}) | ({"name": name} if name else {}))
+
+
+def _narrowed(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """The study's table with the ``wanted`` allocators and the baseline alone, under a name that says so."""
+    there = table.get("allocators", {})
+    unknown = [arm for arm in wanted if arm not in there and arm not in ALLOCATORS]
+    if unknown:
+        raise ConfigError(
+            f"--allocator must be an arm of the study or a registered allocator, got {unknown[0]!r}; "
+            f"{choices(unknown[0], {**there, **ALLOCATORS})}"
+        )
+    kept = dict.fromkeys([table.get("baseline", ""), *wanted])
+    arms = {arm: there.get(arm, {"name": arm}) for arm in kept if arm}
+    trainings = {arm: given for arm, given in table.get("trainings", {}).items() if arm in arms}
+    name = "-".join([str(table.get("name", "study")), *dict.fromkeys(wanted)])
+    return table | {"allocators": arms, "trainings": trainings, "name": name}
 
 
 def claim(study: Study) -> None:

@@ -3,50 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from transformers import Qwen2ForCausalLM
 
-from apportion.advantages import Estimator, prompt_weights
+from apportion.advantages import Weighting, advantages_of, rollout_weights
 from apportion.lab.policy import completion_logprobs
 from apportion.lab.sampler import MAX_NEW_TOKENS, Completion
 from apportion.lab.task import encode
-from apportion.types import Group
-
-Weighting = Literal["prompt", "rollout"]
+from apportion.types import Floats, Group
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One rollout in the loss: token ids, its advantage, and its weight, of which a batch's sum to 1."""
+    """One rollout in the loss: token ids, its advantage, and its weight, of which a batch's sum to 1.
+
+    ``advantage`` is one number, or [T] with a critic. A row is ``reused`` where it was sampled in an earlier step, and
+    ``recompute`` says that its importance ratio starts at 1 all the same.
+    """
 
     prompt: tuple[int, ...]
     completion: Completion
-    advantage: float
+    advantage: float | Floats
     weight: float
+    reused: bool = False
+    recompute: bool = False
 
 
-def training_rows(groups: Sequence[Group], estimator: Estimator, weighting: Weighting = "prompt") -> list[Row]:
+def training_rows(
+    groups: Sequence[Group],
+    estimator: str = "rloo",
+    weighting: Weighting = "prompt",
+    baseline: ArrayLike | None = None,
+) -> list[Row]:
     """The rollouts of ``groups`` that enter the loss, advantages from their whole group.
 
     ``weighting`` "prompt" gives every group the same share of the loss, as the estimators that VIP analyses do;
-    "rollout" gives every rollout the same, so that a prompt with more rollouts counts for more.
+    "rollout" gives every rollout the same, so that a prompt with more rollouts counts for more; "token" every token.
+    ``baseline`` [groups] is for estimators that take one.
     """
     if not groups:
         return []
+    return rows_with(groups, advantages_of(groups, estimator, baseline=baseline).tolist(), weighting)
+
+
+def rows_with(
+    groups: Sequence[Group], advantages: Sequence[float | Floats], weighting: Weighting = "prompt"
+) -> list[Row]:
+    """The rollouts of ``groups`` that enter the loss, with these ``advantages``, one for each of all their rollouts."""
     ids = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])
-    advantages = estimator(np.concatenate([group.rewards for group in groups]), ids)
-    weights = (prompt_weights(ids) if weighting == "prompt" else np.ones(len(ids))) / len(ids)
     rollouts = [(group.prompt, rollout) for group in groups for rollout in group.rollouts]
-    keep = np.concatenate([group.keep for group in groups])
+    tokens = np.array([len(rollout.completion.tokens) for _, rollout in rollouts])
+    weights = rollout_weights(ids, weighting, tokens) / len(ids)
+    keep, recompute = (np.concatenate([getattr(group, mask) for group in groups]) for mask in ("keep", "recompute"))
     return [
-        Row(tuple(encode(prompt.text)), rollout.completion, float(advantage), float(weight))
-        for (prompt, rollout), advantage, weight, kept in zip(rollouts, advantages, weights, keep, strict=True)
-        if kept
+        Row(
+            tuple(encode(prompt.text)),
+            rollout.completion,
+            advantages[i],
+            float(weights[i]),
+            reused=rollout.step is not None,
+            recompute=bool(recompute[i]),
+        )
+        for i, (prompt, rollout) in enumerate(rollouts)
+        if keep[i]
     ]
+
+
+def with_current_logprobs(policy: Qwen2ForCausalLM, rows: Sequence[Row], temperature: float = 1.0) -> list[Row]:
+    """The rows, those to recompute with ``policy``'s own log-probabilities as the behaviour's: AR3PO's Option I."""
+    stale = [row for row in rows if row.recompute]
+    if not stale:
+        return list(rows)
+    fresh = iter(token_logprobs(policy, stale, temperature))
+    return [
+        replace(row, completion=replace(row.completion, logprobs=next(fresh))) if row.recompute else row for row in rows
+    ]
+
+
+@torch.no_grad()
+def token_logprobs(policy: Qwen2ForCausalLM, rows: Sequence[Row], temperature: float = 1.0) -> list[Floats]:
+    """Log-probabilities [T] of each row's tokens under ``policy`` as it is now."""
+    prompts, completions = [row.prompt for row in rows], [row.completion.tokens for row in rows]
+    logprobs, _ = completion_logprobs(policy, prompts, completions, temperature)
+    return [values[: len(tokens)].numpy() for values, tokens in zip(logprobs, completions, strict=True)]
 
 
 def surrogate_loss(
@@ -70,7 +113,10 @@ def surrogate_loss(
     logprobs, mask = completion_logprobs(policy, prompts, completions, temperature)
     behaviour = torch.zeros_like(logprobs)
     behaviour[mask] = torch.from_numpy(np.concatenate([row.completion.logprobs for row in rows]))
-    advantages = torch.tensor([row.advantage for row in rows])[:, None]
+    advantages = torch.zeros_like(logprobs)
+    advantages[mask] = torch.from_numpy(
+        np.concatenate([np.broadcast_to(row.advantage, len(row.completion.tokens)) for row in rows])
+    ).float()
     weights = torch.tensor([row.weight for row in rows])[:, None]
     ratio = (logprobs - behaviour).exp()
     objective = torch.minimum(ratio * advantages, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantages)

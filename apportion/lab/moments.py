@@ -1,9 +1,9 @@
 """The gradient's variance in closed form, from exact success and two second moments a prompt; no batches are drawn.
 
 With rewards 0 and 1 the RLOO gradient of one prompt is a U-statistic with kernel (r - r')(h - h') / 2, h the gradient
-of one rollout, so Hoeffding's formula gives its variance for every n. The expectation of h is 0, and only one
-completion is right: so all that enters is p, |h|^2 of the right completion, and E|h|^2 of the wrong ones. The Dr. GRPO
-gradient is (n - 1) / n times that of RLOO.
+of one rollout, so Hoeffding's formula gives its variance for every n. The expectation of h is 0: so all that enters is
+p, E|h|^2 of right and of wrong completions, and |E h|^2 of the right ones, which is their E|h|^2 where only one is
+right. The Dr. GRPO gradient is (n - 1) / n times that of RLOO.
 
 VIP's Propositions 4.2 and 4.3 (arXiv 2602.01601) put 4 sigma_Z^2 p (1 - p) in their place, sigma_Z equal for all
 prompts and uncorrelated with the reward; its allocation with these moments instead is ``least_variance``.
@@ -22,7 +22,7 @@ from apportion.allocators import spend
 from apportion.allocators.solver import most_extra
 from apportion.allocators.vip import GroupEstimator
 from apportion.lab.gradients import completion_gradients
-from apportion.lab.policy import completion_logprobs, exact_success
+from apportion.lab.policy import completion_logprobs, solution_probabilities
 from apportion.lab.sampler import Completion, LedgerSampler
 from apportion.lab.task import EOS, Problem, encode
 from apportion.types import Counts, Floats
@@ -32,21 +32,24 @@ MOST_ROLLOUTS = 100_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """Success [P], exact; squared gradient norms of the right completion and, expected, of wrong ones [P].
+    """Success [P], and expected squared gradient norms of the right completions and of wrong ones [P].
 
-    ``wrong_error`` [P] is the standard error of ``wrong``, the only estimate among them.
+    ``wrong_error`` [P] is the standard error of ``wrong``, the only estimate among them. ``right_mean`` [P] is the
+    squared norm of the mean gradient of the right completions: ``right``, where it is left out, for only one is right.
     """
 
     success: Floats
     right: Floats
     wrong: Floats
     wrong_error: Floats
+    right_mean: Floats | None = None
 
     def variance(self, counts: ArrayLike, estimator: GroupEstimator = "rloo") -> Floats:
         """Total variance of each prompt's gradient [P] from ``counts`` [P] rollouts, or [S, P]; n at least 2."""
         p, n = self.success, np.asarray(counts, np.float64)
-        right = p * ((n - 2) * ((1 - p) ** 2 - p) + 1 - p) / (n * (n - 1))
-        rloo: Floats = right * self.right + self.slope(counts) * self.wrong
+        mean = self.right if self.right_mean is None else self.right_mean
+        right = p * (1 - p) * ((n - 2) * (1 - p) + 1) * self.right - (n - 2) * p**2 * mean
+        rloo: Floats = right / (n * (n - 1)) + self.slope(counts) * self.wrong
         return rloo * ((n - 1) / n) ** 2 if estimator == "dr_grpo" else rloo
 
     def slope(self, counts: ArrayLike, estimator: GroupEstimator = "rloo") -> Floats:
@@ -63,22 +66,24 @@ def score_moments(
 
     Where p is so near 1 that ``MOST_ROLLOUTS`` hold no wrong one, it is the least that it can be: that of E[h] = 0.
     """
-    success, sampler = exact_success(policy, problems), LedgerSampler(policy, seed)
-    right, wrong, errors = np.zeros((3, len(problems)))
+    chances, sampler = solution_probabilities(policy, problems), LedgerSampler(policy, seed)
+    success = np.array([chance.sum() for chance in chances])
+    right, mean, wrong, errors = np.zeros((4, len(problems)))
     for q, (problem, p) in enumerate(zip(problems, success, strict=True)):
         wanted = int(min(MOST_ROLLOUTS, np.ceil(wrong_rollouts / max(1 - p, 1e-9))))
         [rollouts] = sampler([problem.prompt()], [wanted])
         missed = [rollout.completion for rollout in rollouts if not rollout.correct]
         distinct = {completion.tokens: completion for completion in missed}
-        prompt = encode(problem.text)
-        gradients = completion_gradients(policy, prompt, [_right(policy, problem), *distinct.values()])
-        squares = gradients.double().square().sum(1).numpy()
-        norms = dict(zip(distinct, squares[1:], strict=True))
+        solutions = _solutions(policy, problem)
+        gradients = completion_gradients(policy, encode(problem.text), [*solutions, *distinct.values()]).double()
+        squares, shares = gradients.square().sum(1).numpy(), chances[q] / p
+        norms = dict(zip(distinct, squares[len(solutions) :], strict=True))
         found = np.array([norms[completion.tokens] for completion in missed])
-        right[q] = squares[0]
-        wrong[q] = found.mean() if len(found) else squares[0] * (p / max(1 - p, 1e-9)) ** 2
+        right[q] = shares @ squares[: len(solutions)]
+        mean[q] = np.square(shares @ gradients[: len(solutions)].numpy()).sum()
+        wrong[q] = found.mean() if len(found) else mean[q] * (p / max(1 - p, 1e-9)) ** 2
         errors[q] = found.std(ddof=1) / np.sqrt(len(found)) if len(found) > 1 else wrong[q]
-    return Moments(success, right, wrong, errors)
+    return Moments(success, right, wrong, errors, mean)
 
 
 def least_variance(moments: Moments, budget: int, low: int, high: int) -> Counts:
@@ -96,7 +101,10 @@ def least_variance(moments: Moments, budget: int, low: int, high: int) -> Counts
     return spend(drops, budget, bounds)
 
 
-def _right(policy: Qwen2ForCausalLM, problem: Problem) -> Completion:
-    tokens = (*encode(problem.completion), EOS)
-    logprobs, _ = completion_logprobs(policy, [encode(problem.text)], [tokens])
-    return Completion(tokens, logprobs[0].detach().numpy(), finished=True)
+def _solutions(policy: Qwen2ForCausalLM, problem: Problem) -> list[Completion]:
+    written = [(*encode(solution), EOS) for solution in problem.solutions]
+    logprobs, _ = completion_logprobs(policy, [encode(problem.text)] * len(written), written)
+    return [
+        Completion(tokens, values[: len(tokens)].detach().numpy(), finished=True)
+        for tokens, values in zip(written, logprobs, strict=True)
+    ]

@@ -36,13 +36,21 @@ def write_report(directory: Path, arms: Sequence[str], seeds: Sequence[int], bas
 
 def table(summary: Sequence[Arm]) -> list[str]:
     """The table of a study in Markdown."""
-    heads = ["allocator", "success", "area", "area - baseline", "pass@32", "informative", "rollouts/prompt", "updates"]
+    heads = ["allocator", "success", "area", "area - baseline", "the same over tokens", "pass@32", "informative"]
+    heads += ["rollouts/prompt", "updates", "tokens", "CPU s"]
     rows = [
         [
             arm.name,
-            *map(str, (arm.success, arm.area, arm.area_difference, arm.pass_32, arm.informative)),
+            str(arm.success),
+            str(arm.area),
+            arm.area_difference.signed,
+            arm.token_area_difference.signed,
+            str(arm.pass_32),
+            str(arm.informative),
             f"{arm.rollouts_per_prompt:.2f}",
             f"{arm.updates:.0f}",
+            f"{arm.tokens:,.0f}",
+            f"{arm.cpu_seconds:.0f}",
         ]
         for arm in summary
     ]

@@ -47,24 +47,44 @@ class Interval:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: the learning curve (rollouts [E], exact held-out success [E]) and what its steps spent."""
+    """One finished run: the learning curve (rollouts [E], tokens [E], exact held-out success [E]) and what it cost."""
 
     rollouts: NDArray[np.float64]
+    tokens: NDArray[np.float64]
     success: NDArray[np.float64]
     pass_32: float
     informative: float
+    without_correct: float
     updates: int
+    cpu_seconds: float
     rollouts_by_band: NDArray[np.float64]
     prompts_by_band: NDArray[np.int64]
+    prompts_sampled: int
 
     @property
     def area(self) -> float:
         """Mean height of the learning curve over the budget: fast learning and a high end both raise it."""
         return float(np.trapezoid(self.success, self.rollouts) / (self.rollouts[-1] - self.rollouts[0]))
 
+    def area_to(self, tokens: float) -> float:
+        """Mean height of the learning curve over its first ``tokens`` tokens."""
+        within = np.append(self.tokens[self.tokens < tokens], tokens)
+        return float(np.trapezoid(np.interp(within, self.tokens, self.success), within) / (tokens - self.tokens[0]))
+
+    def reached(self, success: float) -> float:
+        """Rollouts at which the curve first reaches ``success``, between evaluations by interpolation; inf if never."""
+        above = np.flatnonzero(self.success >= success)
+        if not above.size:
+            return float("inf")
+        i = int(above[0])
+        if i == 0:
+            return float(self.rollouts[0])
+        return float(np.interp(success, self.success[i - 1 : i + 1], self.rollouts[i - 1 : i + 1]))
+
     @property
     def rollouts_per_prompt(self) -> float:
-        return float(self.rollouts_by_band.sum() / self.prompts_by_band.sum())
+        """Over the prompts that got any."""
+        return float(self.rollouts_by_band.sum() / max(1, self.prompts_sampled))
 
     @classmethod
     def read(cls, directory: Path) -> Run:
@@ -75,12 +95,16 @@ class Run:
         band = np.clip(np.searchsorted(BANDS, p, side="right") - 1, 0, len(BANDS) - 2)
         return cls(
             np.array([record["rollouts"] for record in evaluated], float),
+            np.array([record["tokens"] for record in evaluated], float),
             np.array([record["success"] for record in evaluated]),
             evaluated[-1]["pass_32"],
             float(np.mean([record["informative"] for record in steps])),
+            float(np.mean([record["without_correct"] for record in steps])),
             len(steps),
+            sum(record["cpu_seconds"] for record in steps),
             np.bincount(band, counts, minlength=len(BANDS) - 1),
             np.bincount(band, minlength=len(BANDS) - 1),
+            int((counts > 0).sum()),
         )
 
 
@@ -92,20 +116,26 @@ class Arm:
     success: Interval
     area: Interval
     area_difference: Interval
+    token_area_difference: Interval
+    """The same for the curve over tokens, up to the fewest tokens that any allocator took with that seed."""
     pass_32: Interval
     informative: Interval
+    without_correct: float
     rollouts_per_prompt: float
     updates: float
+    tokens: float
+    cpu_seconds: float
     rollouts_by_band: tuple[float, ...]
     """Mean rollouts of a prompt whose exact success probability lies in each of BANDS; nan where there was none."""
 
 
 def summarise(runs: dict[str, list[Run]], baseline: str) -> list[Arm]:
     """One Arm an allocator; ``runs`` lists the same seeds in the same order for each."""
-    return [_arm(name, mine, runs[baseline]) for name, mine in runs.items()]
+    fewest = [min(run.tokens[-1] for run in seed) for seed in zip(*runs.values(), strict=True)]
+    return [_arm(name, mine, runs[baseline], fewest) for name, mine in runs.items()]
 
 
-def _arm(name: str, runs: list[Run], baseline: list[Run]) -> Arm:
+def _arm(name: str, runs: list[Run], baseline: list[Run], fewest: list[float]) -> Arm:
     prompts = sum(run.prompts_by_band for run in runs)
     spent = sum(run.rollouts_by_band for run in runs)
     return Arm(
@@ -113,9 +143,18 @@ def _arm(name: str, runs: list[Run], baseline: list[Run]) -> Arm:
         Interval.of([run.success[-1] for run in runs]),
         Interval.of([run.area for run in runs]),
         Interval.of([mine.area - other.area for mine, other in zip(runs, baseline, strict=True)]),
+        Interval.of(
+            [
+                mine.area_to(tokens) - other.area_to(tokens)
+                for mine, other, tokens in zip(runs, baseline, fewest, strict=True)
+            ]
+        ),
         Interval.of([run.pass_32 for run in runs]),
         Interval.of([run.informative for run in runs]),
+        float(np.mean([run.without_correct for run in runs])),
         float(np.mean([run.rollouts_per_prompt for run in runs])),
         float(np.mean([run.updates for run in runs])),
+        float(np.mean([run.tokens[-1] for run in runs])),
+        float(np.mean([run.cpu_seconds for run in runs])),
         tuple(np.where(prompts > 0, spent / np.maximum(prompts, 1), np.nan).tolist()),
     )

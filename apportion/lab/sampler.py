@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import takewhile
+from operator import eq
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from apportion.lab.task import Problem, verify
 from apportion.lab.tokenizer import ledger_tokenizer
 from apportion.types import Prompt, Rollout
 
+Reward = Literal["exact", "share"]
 MAX_ROWS = 256
 MAX_NEW_TOKENS = 14
 
@@ -32,11 +35,15 @@ class Completion:
 
     ``tokens`` ends with the end token where ``finished``; otherwise it was cut off. ``logprobs`` (float32) are those of
     the distribution that was sampled from, temperature included; of greedy completions, those at temperature 1.
+
+    ``score_norm`` is the squared norm of the gradient of their sum with respect to the logits of that distribution
+    (over the temperature): the sum over tokens a of |e_a - pi|^2 = 1 - 2 pi_a + |pi|^2. None where it was not recorded.
     """
 
     tokens: tuple[int, ...]
     logprobs: NDArray[np.float32]
     finished: bool
+    score_norm: float | None = None
 
 
 @torch.inference_mode()
@@ -105,17 +112,20 @@ def _grow(
     alive, row = torch.arange(len(rows)), torch.from_numpy(rows)
     tokens = torch.zeros(len(rows), max_new_tokens, dtype=torch.long)
     logprobs = torch.zeros(len(rows), max_new_tokens)
+    squares = torch.ones(len(rows), max_new_tokens)
     lengths = torch.full((len(rows),), max_new_tokens)
     finished = torch.zeros(len(rows), dtype=torch.bool)
     logits = decoder.read(prompts)
     for step in range(max_new_tokens):
         distribution = (logits / (temperature or 1.0)).log_softmax(-1)
+        probabilities = distribution.exp()
         if uniforms is None:
             token = distribution.argmax(-1)[row]
         else:
-            token = _invert(distribution, row, uniforms[alive, step])
+            token = _invert(probabilities, row, uniforms[alive, step])
         tokens[alive, step] = token
         logprobs[alive, step] = distribution[row, token]
+        squares[alive, step] = torch.linalg.vecdot(probabilities, probabilities)[row]
         ended = token == decoder.end
         finished[alive[ended]], lengths[alive[ended]] = True, step + 1
         going = ~ended
@@ -126,19 +136,24 @@ def _grow(
         prefixes, row = (row[going] * vocabulary + token[going]).unique(return_inverse=True)
         decoder.split(prefixes // vocabulary)
         logits = decoder.write(prefixes % vocabulary)
-    written = zip(tokens.tolist(), logprobs.numpy(), lengths.tolist(), finished.tolist(), strict=True)
-    return [Completion(tuple(ids[:length]), values[:length].copy(), end) for ids, values, length, end in written]
+    # After the end |pi|^2 and pi_a are still 1, which adds 0. Rounding may leave a certain token a little below 0.
+    norms = (1 + squares - 2 * logprobs.exp()).clamp(min=0).sum(-1).tolist()
+    written = zip(tokens.tolist(), logprobs.numpy(), lengths.tolist(), finished.tolist(), norms, strict=True)
+    return [Completion(tuple(ids[:size]), values[:size].copy(), end, norm) for ids, values, size, end, norm in written]
 
 
-def _invert(distribution: torch.Tensor, row: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+def _invert(probabilities: torch.Tensor, row: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """The token [N] at which the cumulative distribution of each rollout's row passes its uniform number [N]."""
-    cumulative = distribution.exp().cumsum(-1)[row]
+    cumulative = probabilities.cumsum(-1)[row]
     passed = cumulative <= (uniform * cumulative[:, -1])[:, None]
-    return passed.sum(-1).clamp(max=distribution.shape[-1] - 1)
+    return passed.sum(-1).clamp(max=probabilities.shape[-1] - 1)
 
 
 class LedgerSampler:
     """Samples and verifies ledger prompts: ``sampler(prompts, counts)`` gives ``counts[q]`` rollouts of ``prompts[q]``.
+
+    ``reward`` "exact" is 1 for a right completion and 0 for any other; "share" is graded, the share of leading running
+    digits that are right, and comes without a verdict.
 
     It remembers its random generator and how much it has sampled (``rollouts``, and ``tokens`` with the end tokens);
     ``state_dict`` holds both. The policy is read at each call, so it may be trained in between. A prompt whose ``data``
@@ -159,14 +174,20 @@ class LedgerSampler:
         max_new_tokens: int = MAX_NEW_TOKENS,
         max_rows: int = MAX_ROWS,
         tokenizer: PreTrainedTokenizerFast | None = None,
+        reward: Reward = "exact",
     ) -> None:
+        if reward not in get_args(Reward):
+            raise ValueError(
+                f"reward must be one of {', '.join(get_args(Reward))}, got {reward!r}; share is the graded one"
+            )
         self.policy, self.tokenizer = policy, tokenizer or ledger_tokenizer()
         self.generator = torch.Generator().manual_seed(seed)
         self.temperature, self.max_new_tokens, self.max_rows = temperature, max_new_tokens, max_rows
+        self.reward = reward
         self.rollouts = self.tokens = 0
 
     def __call__(self, prompts: Sequence[Prompt], counts: ArrayLike) -> list[list[Rollout]]:
-        """Verified rollouts, one list a prompt; a rollout's ``completion`` is a ``Completion``."""
+        """Rollouts with reward, length and score norm, one list a prompt; their ``completion`` is a ``Completion``."""
         problems = [
             prompt.data if isinstance(prompt.data, Problem) else Problem.parse(prompt.text) for prompt in prompts
         ]
@@ -176,7 +197,7 @@ class LedgerSampler:
         )
         self.rollouts += sum(map(len, completions))
         self.tokens += sum(len(completion.tokens) for group in completions for completion in group)
-        return [_verified(problem, group) for problem, group in zip(problems, completions, strict=True)]
+        return [_rewarded(problem, group, self.reward) for problem, group in zip(problems, completions, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
         """The random state and the counters."""
@@ -188,11 +209,33 @@ class LedgerSampler:
         self.rollouts, self.tokens = state["rollouts"], state["tokens"]
 
 
-def _verified(problem: Problem, completions: list[Completion]) -> list[Rollout]:
+def leading_share(problem: Problem, answer: str | None) -> float:
+    """Share of an answer's leading running digits that are right: 1.0 for a right answer and no other, 0.0 for None.
+
+    It is taken of the digits written or of those wanted, whichever are more, and from the solution that gives most.
+
+    >>> problem = Problem(7, ("+3", "*7", "-4"))
+    >>> [leading_share(problem, answer) for answer in ("006", "005", "01", "0060", "106", None)]
+    [1.0, 0.6666666666666666, 0.3333333333333333, 0.75, 0.0, 0.0]
+    """
+    if answer is None:
+        return 0.0
+    wanted = [solution[1::2] for solution in problem.solutions]
+    return max(sum(takewhile(bool, map(eq, answer, digits))) / max(len(answer), len(digits)) for digits in wanted)
+
+
+def _rewarded(problem: Problem, completions: list[Completion], reward: Reward) -> list[Rollout]:
     """Rollouts of one problem; what was written several times is verified once."""
-    verdicts = {tokens: verify(problem, tokens) for tokens in {completion.tokens for completion in completions}}
+    verdicts = {tokens: _verdict(problem, tokens, reward) for tokens in {written.tokens for written in completions}}
     rollouts = []
     for completion in completions:
-        answer, correct = verdicts[completion.tokens]
-        rollouts.append(Rollout(correct=correct, answer=answer, completion=completion))
+        correct, answer, score = verdicts[completion.tokens]
+        length = len(completion.tokens)
+        rollouts.append(Rollout(correct, answer, score, completion, tokens=length, score_norm=completion.score_norm))
     return rollouts
+
+
+def _verdict(problem: Problem, tokens: tuple[int, ...], reward: Reward) -> tuple[bool | None, str | None, float]:
+    """Whether it is right (None where rewards are graded), the answer, and the reward."""
+    answer, correct = verify(problem, tokens)
+    return (None, answer, leading_share(problem, answer)) if reward == "share" else (correct, answer, float(correct))

@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from apportion.lab import worker
-from apportion.lab.base import base_policy, is_trained
+from apportion.lab.base import base_policy, is_trained, task_of
 from apportion.lab.design import Study, claim, read_study
 from apportion.lab.display import Display
 from apportion.lab.report import write_report
@@ -25,12 +25,21 @@ SECONDS_TO_START = 40.0  # embeddings, processes, the measured variance
 FAILED, INTERRUPTED = 1, 130
 
 
-def run(config: Path | None, overrides: Sequence[str], *, name: str | None, resume: bool, dry_run: bool) -> int:
+def run(
+    config: Path | None,
+    overrides: Sequence[str],
+    *,
+    name: str | None,
+    resume: bool,
+    dry_run: bool,
+    allocators: Sequence[str] = (),
+) -> int:
     """Plans, trains, reports; the exit code. Raises ConfigError before anything has been spent.
 
-    Without ``config`` it is the default study; with ``resume``, the one that was started under ``runs/NAME``.
+    Without ``config`` it is the default study; with ``resume``, the one that was started under ``runs/NAME``;
+    ``allocators`` narrows it to these and its baseline.
     """
-    study = read_study(config, overrides, name, resume)
+    study = read_study(config, overrides, name, resume, allocators)
     display = Display(study.training.rollouts)
     display.plan(_plan_lines(study))
     if dry_run:
@@ -60,7 +69,8 @@ def _prepare(study: Study, display: Display) -> None:
         with display.base_training() as progress:
             base_policy(study.training.base, progress)
     for seed in {seed for _, seed in _unfinished(study)}:
-        prompts = [problem.prompt() for problem in training_problems(study.training.problems, seed)]
+        problems = training_problems(study.training.problems, seed, task_of(study.training.base))
+        prompts = [problem.prompt() for problem in problems]
         for allocator in study.allocators.values():
             allocator.prepare(prompts)
 
@@ -90,8 +100,7 @@ def _train(study: Study, display: Display) -> None:
 
 
 def _unfinished(study: Study) -> list[tuple[str, int]]:
-    budget = study.training.rollouts
-    return [run for run in study.runs if not worker.is_finished(study.directory, *run, budget)]
+    return [run for run in study.runs if not worker.is_finished(study.directory, *run, study.training_of(run[0]))]
 
 
 def _plan_lines(study: Study) -> list[str]:

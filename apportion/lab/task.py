@@ -1,8 +1,14 @@
-"""Ledger chains: running sums modulo 10 with exactly one right completion, their verifier, and seeded pools of them.
+"""Ledger chains: running sums modulo 10, their verifier, and seeded pools of them.
 
 A problem ``7 a+3 b*7 =`` is a start digit and labelled operations, applied left to right modulo 10. Its completion
 ``a0b0`` gives every running digit under its label; the answer is all of them, ``00``, so chance is 10^-k for k
 operations and wrong answers spread. Exactly one completion is right: its probability *is* the success probability.
+
+A label that is given twice is a fork, ``7 a+3 b*7 b-2 c-4 =``: at b either operation may be applied, and ``a0b0c6`` and
+``a0b8c4`` are both right. The right completions can still be listed, so their summed probability is the success
+probability, and how the policy spreads over them is free: rewards for correctness need not narrow it.
+
+Two tasks draw from these: "ledger", short chains without forks, and "forks", longer ones with one to four.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ import random
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Self
 
 from apportion.types import Prompt, prompt_id
@@ -23,7 +30,7 @@ PAD, EOS = 0, 1
 TOKEN_PATTERN = r"<pad>|<eos>|[+-][1-9]|\*[2-9]|[0-9a-h=]"
 
 _TOKEN_IDS = {token: index for index, token in enumerate(VOCABULARY)}
-_PROBLEM = re.compile(rf"(\d)((?: [a-h](?:[+-][1-9]|\*[2-9])){{1,{len(LABELS)}}}) =")
+_PROBLEM = re.compile(rf"(\d)((?: [a-h](?:[+-][1-9]|\*[2-9])){{1,{2 * len(LABELS)}}}) =")
 
 
 def encode(text: str) -> list[int]:
@@ -68,17 +75,24 @@ def apply(digit: int, operation: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A start digit and one to eight operations.
+    """A start digit and one to eight operations, some of which may be forks.
+
+    ``alternatives`` has one entry an operation: what may be applied in its place, or "" where nothing else may. It is
+    empty for a problem without forks.
 
     >>> problem = Problem(7, ("+3", "*7", "-4"))
     >>> problem.text, problem.completion, problem.answer
     ('7 a+3 b*7 c-4 =', 'a0b0c6', '006')
     >>> Problem.parse(problem.text) == problem
     True
+    >>> forked = Problem(7, ("+3", "*7", "-4"), ("", "-2", ""))
+    >>> forked.text, forked.solutions
+    ('7 a+3 b*7 b-2 c-4 =', ('a0b0c6', 'a0b8c4'))
     """
 
     start: int
     operations: tuple[str, ...]
+    alternatives: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= 9:
@@ -87,32 +101,66 @@ class Problem:
             raise ValueError(
                 f"a problem has 1 to {len(LABELS)} operations, got {len(self.operations)}; shorten the chain"
             )
-        unknown = [
-            operation for operation in self.operations if operation not in _TOKEN_IDS or operation[0] not in "+-*"
-        ]
+        unknown = [op for op in (*self.operations, *filter(None, self.alternatives)) if op not in OPERATIONS]
         if unknown:
             raise ValueError(
                 f"operations must be +1 to +9, -1 to -9 or *2 to *9, got {unknown[0]!r}; choose from OPERATIONS"
+            )
+        if self.alternatives and (len(self.alternatives) != len(self.operations) or not any(self.alternatives)):
+            raise ValueError(
+                f"alternatives must be one an operation and not all empty, got {self.alternatives} for "
+                f"{len(self.operations)} operations; leave them out for a problem without forks"
+            )
+        if any(len(set(options)) < len(options) for options in self.choices):
+            raise ValueError(
+                f"a fork must have two operations, got {self.alternatives} beside {self.operations}; put '' for no fork"
             )
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The problem that ``text`` states; a ValueError where it states none."""
         match = _PROBLEM.fullmatch(text)
-        if match is None or [part[0] for part in match[2].split()] != list(LABELS[: len(match[2].split())]):
+        steps = groupby(match[2].split(), key=lambda part: part[0]) if match else ()
+        choices = [(label, [part[1:] for part in parts]) for label, parts in steps]
+        if (
+            match is None
+            or [label for label, _ in choices] != list(LABELS[: len(choices)])
+            or any(len(options) > 2 for _, options in choices)
+        ):
             raise ValueError(f"a problem reads like '7 a+3 b*7 =', got {text!r}; write it with Problem(...).text")
-        return cls(int(match[1]), tuple(part[1:] for part in match[2].split()))
+        first, *second = zip(*((*options, "")[:2] for _, options in choices), strict=True)
+        return cls(int(match[1]), first, second[0] if any(second[0]) else ())
+
+    @property
+    def choices(self) -> tuple[tuple[str, ...], ...]:
+        """The operations that may be applied at each label: one, or the two of a fork."""
+        alternatives = self.alternatives or ("",) * len(self.operations)
+        return tuple((op, other) if other else (op,) for op, other in zip(self.operations, alternatives, strict=True))
 
     @property
     def text(self) -> str:
         """What the policy is shown."""
-        return " ".join(
-            [str(self.start), *(f"{label}{op}" for label, op in zip(LABELS, self.operations, strict=False)), "="]
+        steps = [f"{label}{op}" for label, options in zip(LABELS, self.choices, strict=False) for op in options]
+        return " ".join([str(self.start), *steps, "="])
+
+    @property
+    def solutions(self) -> tuple[str, ...]:
+        """Every right completion once, without the end token; the first takes the first operation at every fork."""
+        paths = [(self.start,)]
+        for options in self.choices:
+            paths = [(*path, digit) for path in paths for digit in dict.fromkeys(apply(path[-1], op) for op in options)]
+        return tuple(completion_text(digits) for _, *digits in paths)
+
+    def allows(self, digits: Sequence[int]) -> bool:
+        """Whether these are right running digits: one an operation, each what its label makes of the one before."""
+        steps = zip((self.start, *digits), self.choices, digits, strict=False)
+        return len(digits) == len(self.operations) and all(
+            any(apply(before, op) == after for op in options) for before, options, after in steps
         )
 
     @property
     def digits(self) -> tuple[int, ...]:
-        """The correct running digits, one an operation."""
+        """The correct running digits, one an operation; at a fork, by its first operation."""
         running = [self.start]
         for operation in self.operations:
             running.append(apply(running[-1], operation))
@@ -125,12 +173,12 @@ class Problem:
 
     @property
     def completion(self) -> str:
-        """The one correct completion, without the end token."""
+        """The correct completion, without the end token; of a forked problem, the first of its ``solutions``."""
         return completion_text(self.digits)
 
     @property
     def facts(self) -> tuple[tuple[int, str], ...]:
-        """The (digit, operation) pairs that the correct chain needs."""
+        """The (digit, operation) pairs that the chain of ``digits`` needs."""
         return tuple(zip((self.start, *self.digits), self.operations, strict=False))
 
     def prompt(self) -> Prompt:
@@ -142,9 +190,14 @@ class Problem:
 
         >>> Problem(7, ("+3", "*7")).describe()
         'Start with 7. Add 3. Multiply by 7. Keep only the last digit after each of the 2 steps.'
+        >>> Problem(7, ("*7",), ("-2",)).describe()
+        'Start with 7. Multiply by 7 or subtract 2. Keep only the last digit after the step.'
         """
-        verbs = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
-        steps = " ".join(f"{verbs[operation[0]]} {operation[1:]}." for operation in self.operations)
+        verbs = {"+": "add", "-": "subtract", "*": "multiply by"}
+        steps = " ".join(
+            " or ".join(f"{verbs[operation[0]]} {operation[1:]}" for operation in options).capitalize() + "."
+            for options in self.choices
+        )
         count = len(self.operations)
         after = "the step" if count == 1 else f"each of the {count} steps"
         return f"Start with {self.start}. {steps} Keep only the last digit after {after}."
@@ -156,54 +209,112 @@ def completion_text(digits: Sequence[int]) -> str:
 
 
 def verify(problem: Problem, completion: str | Sequence[int]) -> tuple[str | None, bool]:
-    """The answer that a completion gives (None where it is malformed) and whether it is the right one.
+    """The answer that a completion gives (None where it is malformed) and whether it is a right one.
 
     Text is judged as it stands; token ids must end with the end token, for a completion that was cut off answers
-    nothing. Labels must run a, b, c, ...: so correct means that this is *the* correct completion, token by token.
+    nothing. Labels must run a, b, c, ...: so correct means that this is one of ``problem.solutions``, token by token.
 
     >>> problem = Problem(7, ("+3", "*7"))
     >>> verify(problem, "a0b0"), verify(problem, "a1b7"), verify(problem, "b0a0")
     (('00', True), ('17', False), (None, False))
+    >>> verify(Problem(7, ("+3", "*7"), ("", "-2")), "a0b8")
+    ('08', True)
     """
     if not isinstance(completion, str):
         if not len(completion) or completion[-1] != EOS or EOS in completion[:-1] or PAD in completion:
             return None, False
         completion = decode(completion)
     answer = completion[1::2]
-    if (
-        not answer.isdecimal()
-        or not answer.isascii()
-        or completion_text([int(digit) for digit in answer]) != completion
-    ):
+    if not answer.isdecimal() or not answer.isascii():
         return None, False
-    return answer, answer == problem.answer
+    digits = tuple(map(int, answer))
+    if completion_text(digits) != completion:
+        return None, False
+    return answer, problem.allows(digits)
 
 
-def random_problem(operations: int, rng: random.Random) -> Problem:
-    """A problem of that many operations, uniform among all of them."""
-    return Problem(rng.randrange(10), tuple(rng.choice(OPERATIONS) for _ in range(operations)))
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A kind of problem: the least and most operations, and the least and most forks among them.
+
+    >>> TASKS["forks"].max_new_tokens
+    20
+    """
+
+    operations: tuple[int, int]
+    forks: tuple[int, int] = (0, 0)
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Room for the longest right completion with its end token, and three tokens more."""
+        return 2 * self.operations[1] + 4
+
+    def draw(self, rng: random.Random) -> Problem:
+        """A problem with uniform numbers of operations and of forks; a forked one has at least two solutions."""
+        return self.of_length(rng.randint(*self.operations), rng)
+
+    def of_length(self, operations: int, rng: random.Random) -> Problem:
+        """Such a problem of that many operations."""
+        return random_problem(operations, rng, rng.randint(*self.forks) if any(self.forks) else 0)
 
 
-def problem_pool(size: int, seed: int, exclude: Collection[Problem] = ()) -> tuple[Problem, ...]:
-    """``size`` distinct problems of 1 to 5 operations, none of them in ``exclude``; equal seeds give equal pools."""
+TASKS = {"ledger": Task((1, 5)), "forks": Task((4, 8), forks=(1, 4))}
+
+
+def task_named(name: str) -> Task:
+    """The task of that name; a ValueError where there is none."""
+    if name not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {name!r}; check the spelling")
+    return TASKS[name]
+
+
+def random_problem(operations: int, rng: random.Random, forks: int = 0) -> Problem:
+    """A problem of that many operations, ``forks`` of them forks, uniform among all that have several solutions then.
+
+    Two operations that are one function modulo 10, such as +3 and -7, make no fork.
+    """
+    problem = Problem(rng.randrange(10), tuple(rng.choice(OPERATIONS) for _ in range(operations)))
+    if not forks:
+        return problem
+    forked = sorted(rng.sample(range(operations), forks))
+    alternatives = [""] * operations
+    for place in forked:
+        while not alternatives[place] or same_function(alternatives[place], problem.operations[place]):
+            alternatives[place] = rng.choice(OPERATIONS)
+    found = Problem(problem.start, problem.operations, tuple(alternatives))
+    return found if len(found.solutions) > 1 else random_problem(operations, rng, forks)
+
+
+def same_function(one: str, other: str) -> bool:
+    """Whether two operations give the same digit from every digit.
+
+    >>> same_function("+3", "-7"), same_function("*2", "*7")
+    (True, False)
+    """
+    return all(apply(digit, one) == apply(digit, other) for digit in range(10))
+
+
+def problem_pool(size: int, seed: int, exclude: Collection[Problem] = (), task: str = "ledger") -> tuple[Problem, ...]:
+    """``size`` distinct problems of ``task``, none of them in ``exclude``; equal seeds give equal pools."""
+    kind = task_named(task)
     rng, excluded = random.Random(seed), frozenset(exclude)
     pool: dict[Problem, None] = {}
     while len(pool) < size:
-        problem = random_problem(rng.randint(1, 5), rng)
+        problem = kind.draw(rng)
         if problem not in excluded:
             pool[problem] = None
     return tuple(pool)
 
 
-def held_out_problems(size: int = 1000) -> tuple[Problem, ...]:
+def held_out_problems(size: int = 1000, task: str = "ledger") -> tuple[Problem, ...]:
     """The problems that no training pool holds: the first ``size`` of a fixed pool of 1,000."""
     if not 0 <= size <= 1000:
         raise ValueError(
             f"size must be 0 to 1000, the held-out pool, got {size}; use problem_pool for a pool of your own"
         )
-    return problem_pool(1000, seed=999)[:size]
+    return problem_pool(1000, seed=999, task=task)[:size]
 
 
-def training_problems(size: int, seed: int = 0) -> tuple[Problem, ...]:
+def training_problems(size: int, seed: int = 0, task: str = "ledger") -> tuple[Problem, ...]:
     """A seeded pool that shares no problem with the held-out one."""
-    return problem_pool(size, seed=77 + seed, exclude=held_out_problems())
+    return problem_pool(size, seed=77 + seed, exclude=held_out_problems(task=task), task=task)

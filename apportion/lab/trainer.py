@@ -6,85 +6,28 @@ continues with the very same curve; metrics are one JSON object a step, one line
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
-from apportion.advantages import ESTIMATORS
 from apportion.allocators import Allocator
-from apportion.lab.base import base_policy, check_base
-from apportion.lab.loss import Row, Weighting, surrogate_loss, training_rows
+from apportion.lab.base import base_policy, task_of
+from apportion.lab.learner import Learner
 from apportion.lab.policy import exact_success
 from apportion.lab.sampler import LedgerSampler
-from apportion.lab.task import held_out_problems, training_problems
+from apportion.lab.settings import Training
+from apportion.lab.task import TASKS, held_out_problems, training_problems
 from apportion.loop import collect
-from apportion.types import Batch, Group
-
-ROWS_AT_ONCE = 256
-
-
-@dataclass(frozen=True)
-class Training:
-    """Settings of a run in the lab. Lengths are in rollouts, so that every allocator pays the same.
-
-    ``base`` is easy, medium or hard, or a folder with a saved policy.
-    ``rollouts`` is the budget of the whole run; the step that reaches it is the last. A ``weighting`` of "prompt" gives
-    every prompt of a step the same share of the loss. ``checkpoint_every`` counts steps.
-    """
-
-    base: str = "medium"
-    problems: int = 512
-    prompts_per_step: int = 32
-    rollouts: int = 30_720
-    estimator: Literal["grpo", "dr_grpo", "rloo"] = "rloo"
-    weighting: Weighting = "prompt"
-    learning_rate: float = 5e-4
-    updates_per_step: int = 1
-    clip_ratio: float = 0.2
-    kl: float = 0.0
-    max_grad_norm: float = 1.0
-    temperature: float = 1.0
-    held_out: int = 1000
-    evaluate_every: int = 1024
-    checkpoint_every: int = 20
-
-    def __post_init__(self) -> None:
-        check_base(self.base)
-        for key in (
-            "problems",
-            "prompts_per_step",
-            "rollouts",
-            "updates_per_step",
-            "evaluate_every",
-            "checkpoint_every",
-        ):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} must be at least 1, got {getattr(self, key)}; leave it out for the default")
-        for key in ("learning_rate", "clip_ratio", "max_grad_norm", "temperature"):
-            if not 0 < getattr(self, key) < float("inf"):
-                raise ValueError(f"{key} must be positive, got {getattr(self, key)}; leave it out for the default")
-        if self.estimator not in ESTIMATORS or self.weighting not in get_args(Weighting):
-            raise ValueError(
-                f"estimator must be one of {', '.join(ESTIMATORS)} and weighting of {', '.join(get_args(Weighting))}, "
-                f"got {self.estimator!r} and {self.weighting!r}; check the spelling"
-            )
-        if self.kl < 0:
-            raise ValueError(f"kl must be at least 0, got {self.kl}; 0 leaves the reference out")
-        if self.prompts_per_step > self.problems:
-            raise ValueError(
-                f"prompts_per_step must be at most problems, got {self.prompts_per_step} of {self.problems}; "
-                "a step draws distinct prompts"
-            )
-        if not 1 <= self.held_out <= 1000:
-            raise ValueError(f"held_out must be between 1 and 1000, got {self.held_out}; the pool has 1000 problems")
+from apportion.types import Batch, Counts, Group, Prompt
 
 
 class Trainer:
@@ -96,15 +39,17 @@ class Trainer:
         self.metrics, self.checkpoint = directory / "metrics.jsonl", directory / "checkpoint.pt"
         directory.mkdir(parents=True, exist_ok=True)
         self.policy = base_policy(training.base)
-        self.reference = base_policy(training.base) if training.kl > 0 else None
-        self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=training.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+        self.learner = Learner(self.policy, training, base_policy(training.base) if training.kl > 0 else None)
+        self.baseline = copy.deepcopy(training.baseline)
+        task = task_of(training.base)
+        self.sampler = LedgerSampler(
+            self.policy, seed, training.temperature, TASKS[task].max_new_tokens, reward=training.reward
         )
-        self.sampler = LedgerSampler(self.policy, seed=seed, temperature=training.temperature)
-        self.held_out = held_out_problems(training.held_out)
-        self.problems = training_problems(training.problems, seed)
+        self.held_out = held_out_problems(training.held_out, task)
+        self.problems = training_problems(training.problems, seed, task)
         self.prompts = [problem.prompt() for problem in self.problems]
-        self.steps, self.asked, self.evaluations = 0, 0, 0
+        self.places = {prompt.id: q for q, prompt in enumerate(self.prompts)}
+        self.steps, self.asked, self.drawn, self.evaluations = 0, 0, 0, 0
         allocator.prepare(self.prompts)
         if self.checkpoint.exists():
             self._restore()
@@ -113,7 +58,8 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        return self.asked >= self.training.rollouts
+        tokens = self.training.tokens
+        return self.asked >= self.training.rollouts if tokens is None else self.sampler.tokens >= tokens
 
     def run(self, told: Callable[[dict[str, Any]], bool] = lambda record: True) -> bool:
         """Steps until the budget is spent (True) or ``told``, called with each step's record, returns False (False)."""
@@ -132,48 +78,52 @@ class Trainer:
 
     def _step(self) -> dict[str, Any]:
         started = time.process_time()
-        chosen = self._next_problems()
-        success = exact_success(self.policy, [self.problems[q] for q in chosen])
-        batch = collect(self.allocator, [self.prompts[q] for q in chosen], self.sampler)
+        first = self._draw(self.training.prompts_per_step)
+        batch = collect(self.allocator, first, self.sampler, source=self._source(first))
+        success = exact_success(self.policy, [self.problems[self.places[prompt.id]] for prompt in batch.prompts])
         groups = self.allocator.groups(batch)
-        rows = training_rows(groups, ESTIMATORS[self.training.estimator], self.training.weighting)
-        norm = self._update([row for row in rows if row.advantage or self.training.kl])
+        learnt = self.learner.update(groups, self.baseline)
+        said = self.allocator.metrics(batch)
         self.allocator.observe(batch)
+        if self.baseline is not None:
+            self.baseline.update(batch)
         self.steps += 1
         self.asked += int(batch.asked.sum())
         record = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
-        record |= _step_metrics(batch, groups, success) | {"grad_norm": norm}
+        record |= _step_metrics(batch, groups, success) | learnt | ({"allocator": said} if said else {})
         if self.finished or self.asked // self.training.evaluate_every > self.evaluations:
             self.evaluations = self.asked // self.training.evaluate_every
             record |= self._evaluate()
+        if self.finished:
+            record["held_out_p"] = exact_success(self.policy, self.held_out).round(5).tolist()
         return record | {"cpu_seconds": time.process_time() - started}
 
-    def _next_problems(self) -> list[int]:
-        """Indices of the step's problems: epoch by epoch in seeded orders, a function of the step's number alone."""
-        size = self.training.prompts_per_step
-        per_epoch = self.training.problems // size
-        epoch, place = divmod(self.steps, per_epoch)
-        order = np.random.default_rng([self.seed, epoch]).permutation(self.training.problems)
-        return [int(q) for q in order[place * size : (place + 1) * size]]
+    def _draw(self, count: int, besides: Collection[str] = ()) -> list[Prompt]:
+        """The next ``count`` prompts, epoch by epoch in seeded orders, without those whose ids are in ``besides``."""
+        size, chosen = self.training.problems, dict[str, Prompt]()
+        if count + len(besides) > size:
+            raise ValueError(
+                f"a step needs {count + len(besides)} distinct prompts, problems holds {size}; raise problems, or let "
+                f"{self.allocator.name} draw fewer"
+            )
+        while len(chosen) < count:
+            epoch, place = divmod(self.drawn, size)
+            prompt = self.prompts[_order(self.seed, epoch, size)[place]]
+            if prompt.id not in besides:
+                chosen[prompt.id] = prompt
+            self.drawn += 1
+        return list(chosen.values())
 
-    def _update(self, rows: list[Row]) -> float:
-        """``updates_per_step`` optimiser steps on ``rows`` (none without rows); the last unclipped gradient norm."""
-        settings, norm = self.training, 0.0
-        rows = sorted(rows, key=lambda row: len(row.prompt) + len(row.completion.tokens))
-        for _ in range(settings.updates_per_step if rows else 0):
-            self.optimizer.zero_grad()
-            for first in range(0, len(rows), ROWS_AT_ONCE):
-                surrogate_loss(
-                    self.policy,
-                    rows[first : first + ROWS_AT_ONCE],
-                    clip_ratio=settings.clip_ratio,
-                    temperature=settings.temperature,
-                    kl=settings.kl,
-                    reference=self.reference,
-                ).backward()
-            norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), settings.max_grad_norm))
-            self.optimizer.step()
-        return norm
+    def _source(self, first: Sequence[Prompt]) -> Callable[[int], list[Prompt]]:
+        """Draws fresh prompts for a batch that began with ``first``."""
+        held = {prompt.id for prompt in first}
+
+        def fresh(count: int) -> list[Prompt]:
+            prompts = self._draw(count, held)
+            held.update(prompt.id for prompt in prompts)
+            return prompts
+
+        return fresh
 
     def _evaluate(self) -> dict[str, Any]:
         """Exact success and pass@8 and pass@32 on the held-out problems: no sampling, no evaluation noise."""
@@ -186,11 +136,11 @@ class Trainer:
 
     def _save(self, metrics_end: int) -> None:
         state = {
-            "policy": self.policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "learner": self.learner.state_dict(),
             "sampler": self.sampler.state_dict(),
             "allocator": self.allocator.state_dict(),
-            "counters": (self.steps, self.asked, self.evaluations, metrics_end),
+            "baseline": None if self.baseline is None else self.baseline.state_dict(),
+            "counters": (self.steps, self.asked, self.drawn, self.evaluations, metrics_end),
         }
         whole, unfinished = io.BytesIO(), self.checkpoint.with_suffix(".tmp")
         torch.save(state, whole)  # to memory first: on a full disk the file then fails as an OSError
@@ -199,19 +149,27 @@ class Trainer:
 
     def _restore(self) -> None:
         state = torch.load(self.checkpoint, weights_only=False)
-        self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.learner.load_state_dict(state["learner"])
         self.sampler.load_state_dict(state["sampler"])
         self.allocator.load_state_dict(state["allocator"])
-        self.steps, self.asked, self.evaluations, metrics_end = state["counters"]
+        if self.baseline is not None:
+            self.baseline.load_state_dict(state["baseline"])
+        self.steps, self.asked, self.drawn, self.evaluations, metrics_end = state["counters"]
         os.truncate(self.metrics, metrics_end)
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, size: int) -> Counts:
+    return np.random.default_rng([seed, epoch]).permutation(size)
 
 
 def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dict[str, Any]:
     """What a step spent and on whom; per-prompt lists [P] of exact p, predicted p, and rollouts."""
+    rewards = [[rollout.reward for rollout in rollouts] for rollouts in batch.rollouts]
     return {
-        "train_success": batch.successes.sum() / max(1, batch.trials.sum()),
-        "informative": sum(group.informative for group in groups) / max(1, len(groups)),
+        "train_reward": np.mean([reward for own in rewards for reward in own] or [0.0]),
+        "informative": sum(group.informative for group in groups) / max(1, (batch.asked > 0).sum()),
+        "without_correct": np.mean([1.0 not in own for own in rewards if own] or [0.0]),
         "rounds": batch.round,
         "p": success.round(4).tolist(),
         "predicted": batch.belief.mean.round(4).tolist(),

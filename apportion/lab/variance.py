@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from transformers import Qwen2ForCausalLM
 
-from apportion.advantages import ESTIMATORS
+from apportion.advantages import Weighting
 from apportion.allocators import HORA
 from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance
 from apportion.lab.gradients import Shares
 from apportion.lab.hits import expected_hits, expected_hits_under
-from apportion.lab.loss import Weighting, training_rows
+from apportion.lab.loss import training_rows
 from apportion.lab.policy import exact_success
 from apportion.lab.sampler import LedgerSampler
 from apportion.lab.task import Problem
@@ -123,8 +123,8 @@ def measured_variances(
     for rule, draw in np.ndindex(planned.shape[:2]):
         first, n = starts[draw], planned[rule, draw]
         asked = np.flatnonzero(n)
-        groups = [Group(prompts[q], tuple(rollouts[q][first[q] : first[q] + n[q]]), np.ones(n[q], bool)) for q in asked]
-        rows = training_rows(groups, ESTIMATORS[estimator], weighting)
+        groups = [Group(prompts[q], tuple(rollouts[q][first[q] : first[q] + n[q]])) for q in asked]
+        rows = training_rows(groups, estimator, weighting)
         for q, row in zip(np.repeat(asked, n[asked]), rows, strict=True):
             coefficients[q].add(rule, draw, row)
     shares = np.stack([found.products(policy) for found in coefficients])

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from apportion.config import build, load
-from apportion.lab.base import base_policy
+from apportion.lab.base import base_policy, task_of
 from apportion.lab.design import Study, write_whole
+from apportion.lab.settings import Training
 from apportion.lab.task import held_out_problems
 from apportion.lab.trainer import Trainer
 from apportion.lab.variance import compare
@@ -35,7 +36,7 @@ def train(directory: Path, arm: str, seed: int) -> bool:
     """Trains one run of the study in ``directory``, from its checkpoint if there is one; False where it was stopped."""
     study = _study(directory)
     run = run_directory(directory, arm, seed)
-    trainer = Trainer(study.training, study.allocators[arm], seed, run)
+    trainer = Trainer(study.training_of(arm), study.allocators[arm], seed, run)
 
     def told(record: dict[str, Any]) -> bool:
         kept = {key: record[key] for key in ("rollouts", "success", "informative", "counts") if key in record}
@@ -51,7 +52,7 @@ def measure(directory: Path) -> bool:
     study = _study(directory)
     rows = compare(
         base_policy(study.training.base),
-        held_out_problems(MEASURED_PROMPTS),
+        held_out_problems(MEASURED_PROMPTS, task_of(study.training.base)),
         draws=study.variance_draws,
         **MEASURED,
     )
@@ -59,11 +60,14 @@ def measure(directory: Path) -> bool:
     return True
 
 
-def is_finished(directory: Path, arm: str, seed: int, rollouts: int) -> bool:
-    """Whether the metrics of a run reach its budget of ``rollouts``: nothing is left to do."""
+def is_finished(directory: Path, arm: str, seed: int, training: Training) -> bool:
+    """Whether the metrics of a run reach the budget of its ``training``: nothing is left to do."""
     metrics = run_directory(directory, arm, seed) / "metrics.jsonl"
     lines = metrics.read_text().splitlines() if metrics.exists() else []
-    return bool(lines) and lines[-1].endswith("}") and json.loads(lines[-1])["rollouts"] >= rollouts
+    if not lines or not lines[-1].endswith("}"):
+        return False
+    spent = json.loads(lines[-1])
+    return bool(spent["tokens"] >= training.tokens if training.tokens else spent["rollouts"] >= training.rollouts)
 
 
 def run_directory(directory: Path, arm: str, seed: int) -> Path:

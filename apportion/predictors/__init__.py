@@ -6,14 +6,28 @@ from apportion.predictors.base import Predictor
 from apportion.predictors.counts import DiscountedCounts
 from apportion.predictors.embeddings import Embedder, PrecomputedEmbeddings, SentenceTransformerEmbedder
 from apportion.predictors.gp import GaussianProcess
+from apportion.predictors.graded_gp import GradedGaussianProcess
+from apportion.predictors.lengths import MeanLengths
 from apportion.predictors.moving_average import MovingAverage
 from apportion.predictors.ridge import Ridge
+from apportion.predictors.running_variance import RunningVariance
+from apportion.predictors.score_moments import ScoreMoments
 from apportion.predictors.shuffled import Shuffled
 from apportion.predictors.uniform import UniformPrior
 
 PREDICTORS: dict[str, type[Predictor]] = {
     predictor.name: predictor
-    for predictor in (UniformPrior, DiscountedCounts, MovingAverage, Ridge, GaussianProcess, Shuffled)
+    for predictor in (
+        UniformPrior,
+        DiscountedCounts,
+        MovingAverage,
+        Ridge,
+        GaussianProcess,
+        RunningVariance,
+        GradedGaussianProcess,
+        ScoreMoments,
+        Shuffled,
+    )
 }
 EMBEDDERS: dict[str, type[Embedder]] = {
     embedder.name: embedder for embedder in (SentenceTransformerEmbedder, PrecomputedEmbeddings)
@@ -25,10 +39,14 @@ __all__ = [
     "DiscountedCounts",
     "Embedder",
     "GaussianProcess",
+    "GradedGaussianProcess",
+    "MeanLengths",
     "MovingAverage",
     "PrecomputedEmbeddings",
     "Predictor",
     "Ridge",
+    "RunningVariance",
+    "ScoreMoments",
     "SentenceTransformerEmbedder",
     "Shuffled",
     "UniformPrior",

@@ -113,6 +113,12 @@ def check_clip(predictor: Predictor, clip: float) -> None:
         )
 
 
+def check_discount(discount: float) -> None:
+    """Raises ValueError unless ``discount`` forgets between nothing and everything."""
+    if not 0 <= discount <= 1:
+        raise ValueError(f"discount must be between 0 and 1, got {discount}; 1 forgets nothing")
+
+
 def check_window(predictor: Predictor, window: int) -> None:
     """Raises ValueError unless ``window`` holds at least one observation."""
     if window < 1:

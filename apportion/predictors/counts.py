@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.predictors.base import Predictor, check_positive, observations
+from apportion.predictors.base import Predictor, check_discount, check_positive, observations
 from apportion.types import Batch, Belief, Prompt
 
 
@@ -36,8 +36,7 @@ class DiscountedCounts(Predictor):
 
     def __post_init__(self) -> None:
         check_positive(self, prior_alpha=self.prior_alpha, prior_beta=self.prior_beta)
-        if not 0 <= self.discount <= 1:
-            raise ValueError(f"discount must be between 0 and 1, got {self.discount}; 1 forgets nothing")
+        check_discount(self.discount)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         counts = np.array([self._counts.get(prompt.id, (0.0, 0.0)) for prompt in prompts]).reshape(-1, 2)

@@ -2,43 +2,46 @@
 
 Reference: H. T. Nguyen, B. Nguyen, W. Ma, Y. Zhao, R. She, V. A. Nguyen, "Adaptive Rollout Allocation for Online
 Reinforcement Learning with Verifiable Rewards", 2026, arXiv 2602.01601, section 5.1 and Algorithm 1. Symbols of
-the paper used here: x_q the embedding of prompt q, Q prompts, B the batch, g the latent value with p = sigmoid(g), m
-its mean over all prompts, K the RBF kernel, h its bandwidth, eps the clipping of observed rates (``clip``).
+the paper used here: g the latent value, p = sigmoid(g), m the posterior mean of g, eps the clipping of observed rates
+(``clip``). Lines 7 to 12, the update of m, are in ``latent``.
 
-Note: the paper stores the Q x Q matrix Sigma = K(D, D). Algorithm 1 reads only its columns of the batch, so those are
-computed, in blocks of rows: O(Q B d) time and O(Q d) memory for the same numbers.
-Note: Sigma never changes, only m does. So m is at all times a kernel expansion m(x) = sum_q w_q K(x, x_q), w
-accumulating K(B, B)^-1 (g_B - m_B). A prompt that joins late gets its mean from that sum: the mean it would have, had
-it always been there.
-Note: Sigma_BB is singular where two prompts of a batch have the same embedding, which the paper does not treat. Here
-they share one latent value and their rollouts are pooled; near-duplicates need the ``jitter`` on the diagonal.
-Note: the paper gives neither eps nor the pairs that its median heuristic is over. 0.05 is our choice; beyond 2,048
-distinct embeddings the median is over the pairs of 2,048 of them, chosen by content hash.
+Note: the paper does not give eps. 0.05 is our choice.
 Note: a prompt with no verified rollout has no rate, and is left out of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from apportion.predictors.base import Predictor, check_clip, check_positive, observations
-from apportion.predictors.embedding_table import EmbeddingTable, Rows
-from apportion.predictors.embeddings import Embedder, embed
-from apportion.predictors.rbf import median_distance, rbf_blocks
+from apportion.predictors.base import check_clip, check_positive, observations
+from apportion.predictors.latent import LatentProcess
 from apportion.types import Batch, Belief, Floats, Prompt
 
-MEDIAN_SAMPLE = 2048
-NEWCOMERS_AT_ONCE = 512
-SMALLEST_JITTER = 1e-10
 LARGEST_LOGIT = 36.0
 
 
+def sigmoid(g: Floats) -> Floats:
+    """The probability of a latent value, elementwise, strictly between 0 and 1: beyond +-36 it is that of +-36."""
+    probability: Floats = 1 / (1 + np.exp(-np.clip(g, -LARGEST_LOGIT, LARGEST_LOGIT)))
+    return probability
+
+
+def logit(p: Floats) -> Floats:
+    """The latent value of a probability strictly between 0 and 1, elementwise.
+
+    >>> logit(np.array([0.05, 0.5])).round(3).tolist()
+    [-2.944, 0.0]
+    """
+    g: Floats = np.log(p) - np.log1p(-p)
+    return g
+
+
 @dataclass
-class GaussianProcess(Predictor):
+class GaussianProcess(LatentProcess):
     """Recursive GP on prompt embeddings: Algorithm 1 of arXiv 2602.01601.
 
     A prompt of the latest batch is predicted at its clipped success rate, others by likeness to the observed ones;
@@ -46,10 +49,10 @@ class GaussianProcess(Predictor):
 
     Args:
         embedder: gives x_q; called once for each prompt.
-        clip: success rates are clipped to [clip, 1 - clip] before the logit.
         bandwidth: h of the kernel; by default the median distance between the prompts known at ``prepare``, or at the
             first update where nothing was prepared, and then kept. 1.0 where all embeddings are equal.
         jitter: added to the diagonal of K(B, B), in units of the prior variance; at least 1e-10.
+        clip: success rates are clipped to [clip, 1 - clip] before the logit.
         strength: rollouts of evidence that the predicted belief is worth.
 
     >>> from apportion.predictors import PrecomputedEmbeddings
@@ -62,101 +65,25 @@ class GaussianProcess(Predictor):
     [0.95, 0.95, 0.5]
     """
 
-    embedder: Embedder
     clip: float = 0.05
-    bandwidth: float | None = None
-    jitter: float = 1e-6
     strength: float = 2.0
 
     name: ClassVar[str] = "gp"
-    _table: EmbeddingTable = field(default_factory=EmbeddingTable, init=False, repr=False, compare=False)
-    _mean: Floats = field(default_factory=lambda: np.empty(0), init=False, repr=False, compare=False)
-    _weights: Floats = field(default_factory=lambda: np.empty(0), init=False, repr=False, compare=False)
-    _h: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_clip(self, self.clip)
-        check_positive(self, jitter=self.jitter, strength=self.strength)
-        if self.jitter < SMALLEST_JITTER:
-            raise ValueError(
-                f"jitter must be at least {SMALLEST_JITTER}, got {self.jitter}; near-duplicate prompts need it"
-            )
-        if self.bandwidth is not None:
-            check_positive(self, bandwidth=self.bandwidth)
-            self._h = float(self.bandwidth)
-
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
-        """Embeds ``prompts`` and fixes the bandwidth, where neither is done yet."""
-        self._join(prompts)
-        self._fix_bandwidth()
+        check_positive(self, strength=self.strength)
+        super().__post_init__()
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        rows = self._join(prompts)
-        m = np.clip(self._mean[rows], -LARGEST_LOGIT, LARGEST_LOGIT)
-        return Belief.from_mean(1 / (1 + np.exp(-m)), self.strength)
+        return Belief.from_mean(sigmoid(self._latent(prompts)), self.strength)
 
     def update(self, batch: Batch) -> None:
         """One call of Algorithm 1."""
         seen = observations(batch)
         if not seen:
             return
-        rows, share = np.unique(self._join([observation.prompt for observation in seen]), return_inverse=True)
-        successes = np.bincount(share, [observation.successes for observation in seen])
-        trials = np.bincount(share, [observation.trials for observation in seen])
-        rate = np.clip(successes / trials, self.clip, 1 - self.clip)
-        self._observe(rows, np.log(rate) - np.log1p(-rate), self._fix_bandwidth())
-
-    def _observe(self, rows: Rows, g: Floats, h: float) -> None:
-        """Lines 7 to 12: the posterior mean given latent values ``g`` [B] at the distinct ``rows`` [B] of the table."""
-        x = self._table.embeddings
-        x_batch = x[rows]
-        k_batch = np.concatenate([k.copy() for _, k in rbf_blocks(x, rows, x_batch, h)])
-        k_batch.flat[:: len(rows) + 1] = 1.0 + self.jitter
-        w = np.linalg.solve(k_batch, g - self._mean[rows])
-        mean = self._mean.copy()
-        for some, k in rbf_blocks(x, np.arange(len(x)), x_batch, h):
-            mean[some] += k @ w
-        mean[rows] = g
-        self._mean = mean
-        self._weights[rows] += w
-
-    def _join(self, prompts: Sequence[Prompt]) -> Rows:
-        """The rows of ``prompts`` [P] in the table; newcomers get the mean that they would always have had."""
-        unknown = list({prompt.id: prompt for prompt in prompts if prompt.id not in self._table}.values())
-        if unknown:
-            self._table.add([prompt.id for prompt in unknown], embed(self.embedder, unknown))
-            joined = np.arange(len(self._mean), len(self._table))
-            self._weights = np.append(self._weights, np.zeros(len(joined)))
-            self._mean = np.append(self._mean, self._expand(joined))
-        return self._table.rows([prompt.id for prompt in prompts])
-
-    def _expand(self, rows: Rows) -> Floats:
-        """m at ``rows`` [R] as the kernel expansion over the prompts observed so far."""
-        mean, x, observed = np.zeros(len(rows)), self._table.embeddings, np.flatnonzero(self._weights)
-        if self._h is None or not observed.size:
-            return mean
-        for start in range(0, len(rows), NEWCOMERS_AT_ONCE):
-            newcomers = slice(start, start + NEWCOMERS_AT_ONCE)
-            for some, k in rbf_blocks(x, observed, x[rows[newcomers]], self._h):
-                mean[newcomers] += self._weights[some] @ k
-        return mean
-
-    def _fix_bandwidth(self) -> float:
-        if self._h is None and len(self._table):
-            self._h = median_distance(self._table.embeddings[self._table.sample(MEDIAN_SAMPLE)])
-        return self._h or 1.0
-
-    def _memory(self) -> dict[str, Any]:
-        return {
-            "ids": self._table.ids,
-            "rows": self._table.rows(self._table.ids),
-            "embeddings": self._table.embeddings,
-            "mean": self._mean,
-            "weights": self._weights,
-            "bandwidth": self._h,
-        }
-
-    def _remember(self, memory: dict[str, Any]) -> None:
-        table = EmbeddingTable()
-        table.add(memory["ids"], memory["embeddings"][memory["rows"]])
-        self._table, self._mean, self._weights, self._h = table, memory["mean"], memory["weights"], memory["bandwidth"]
+        rows, which = self._distinct([observation.prompt for observation in seen])
+        successes = np.bincount(which, [observation.successes for observation in seen])
+        trials = np.bincount(which, [observation.trials for observation in seen])
+        self._observe(rows, logit(np.clip(successes / trials, self.clip, 1 - self.clip)))

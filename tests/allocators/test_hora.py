@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,8 +8,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import betaln
 
-from apportion import HORA, Belief, Plan, Rollout
+from apportion import HORA, Belief, Plan, Rollout, collect
 from apportion.allocators.hora import hit_gains, hit_utility, maximise_hits
+from apportion.predictors import MeanLengths
 from tests.builders import make_batch, make_prompts
 
 
@@ -65,6 +67,33 @@ def test_failed_samples_stay_charged():
     while plan := allocator.plan(batch):
         batch, rounds = batch.add(plan, [[]] * 3), rounds + 1
     assert (int(batch.asked.sum()), int(batch.trials.sum()), rounds) == (15, 0, 2)
+
+
+@pytest.mark.parametrize("length", [1, 100, 10_000])
+def test_the_second_stage_is_the_last_however_long_the_completions_were(length):
+    """Charged at the lengths that came back, short pre-rollouts would leave tokens for a third stage, and a fourth."""
+    allocator = HORA(pre_rollouts=2, tokens_per_prompt=650, lengths=MeanLengths(initial=100))
+    right = [False, True, True]
+    sample = lambda prompts, counts: [  # noqa: E731
+        [Rollout(correct, tokens=length)] * int(n) for correct, n in zip(right, counts, strict=True)
+    ]
+    batch = collect(allocator, make_prompts(3), sample)
+    assert batch.round == 2
+    assert batch.asked.sum() == 19 and batch.asked[0] > batch.asked[1:].max()
+
+
+def test_a_cheap_hit_is_preferred_to_an_equally_likely_dear_one():
+    allocator = HORA(pre_rollouts=2, tokens_per_prompt=900, lengths=MeanLengths(initial=1))
+    batch = replace(make_batch([[0, 0], [0, 0]]), costs=np.array([50.0, 300.0]))
+    cheap, dear = allocator.plan(batch).counts.tolist()
+    assert cheap > dear
+    assert (2 + cheap) * 50 + (2 + dear) * 300 <= 1800
+
+
+def test_pre_rollouts_that_cost_more_than_the_tokens_are_refused_before_the_first():
+    allocator = HORA(pre_rollouts=8, tokens_per_prompt=700, lengths=MeanLengths(initial=100))
+    with pytest.raises(ValueError, match=r"at least 800 to pay for the 16 rollouts .* got 700; raise it, or lower"):
+        allocator.start(make_prompts(2))
 
 
 def test_a_prompt_at_high_leaves_its_share_to_others():

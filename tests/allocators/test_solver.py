@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.allocators.budget import Budget
 from apportion.allocators.solver import even_split, spend
 
 
@@ -84,29 +83,6 @@ def test_a_million_prompts_fit_in_memory():
     tracemalloc.stop()
     assert counts.sum() == 8_000_000
     assert peak < 1.5 * gains.nbytes
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"low": 3, "high": 2, "total": 5}, "high must be at least 3"),
-        ({"low": 3, "high": 8}, "give either rollouts_per_prompt or budget, got None and None"),
-        ({"low": 3, "high": 8, "total": 9, "rollouts_per_prompt": 4}, "give either"),
-        ({"low": 3, "high": 8, "rollouts_per_prompt": 9}, "between 3 and 8, got 9"),
-        ({"low": 3, "high": 8, "rollouts_per_prompt": float("nan")}, "between 3 and 8, got nan"),
-    ],
-)
-def test_impossible_budgets_are_refused_at_construction(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Budget(**settings)
-
-
-def test_a_total_that_does_not_fit_a_batch_is_refused():
-    budget = Budget(low=3, high=8, total=30)
-    assert budget.of(prompts=5) == 30
-    for prompts in (3, 11):
-        with pytest.raises(ValueError, match=f"for {prompts} prompts, got 30"):
-            budget.of(prompts)
 
 
 def test_the_solver_agrees_with_every_allocation_listed():

@@ -1,7 +1,11 @@
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from apportion import Uniform
-from tests.builders import make_batch
+from apportion import Batch, Belief, Even, Uniform
+from apportion.predictors import MeanLengths
+from tests.builders import make_batch, make_prompts
 
 
 def test_every_prompt_gets_the_same_and_failures_are_not_refilled():
@@ -13,3 +17,32 @@ def test_every_prompt_gets_the_same_and_failures_are_not_refilled():
 def test_less_than_one_rollout_is_refused():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         Uniform(rollouts_per_prompt=0)
+
+
+@given(st.integers(1, 8), st.floats(1, 9))
+def test_an_even_split_of_rollouts_is_level_and_gives_the_first_prompts_more(prompts, average):
+    allocator = Even(rollouts_per_prompt=average, high=9)
+    counts = allocator.plan(allocator.start(make_prompts(prompts))).counts.tolist()
+    assert sum(counts) == int(average * prompts)
+    assert counts == sorted(counts, reverse=True) and counts[0] - counts[-1] <= 1
+
+
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(90, 900))
+def test_an_even_split_of_tokens_is_level_and_no_other_prompt_could_have_one_more(costs, tokens_per_prompt):
+    allocator = Even(tokens_per_prompt=tokens_per_prompt, lengths=MeanLengths(initial=1), high=10_000)
+    counts = allocator.plan(Batch.start(make_prompts(len(costs)), Belief.uniform(len(costs)), costs)).counts
+    left = tokens_per_prompt * len(costs) - counts @ np.array(costs)
+    level = tokens_per_prompt * len(costs) // sum(costs)
+    assert set(counts.tolist()) <= {level, level + 1}
+    assert left >= 0 and not any(n == level and cost <= left for n, cost in zip(counts, costs, strict=True))
+
+
+def test_an_even_split_gives_what_uniform_gives_where_it_divides():
+    prompts = make_prompts(3)
+    uniform, even = Uniform(rollouts_per_prompt=4), Even(budget=12)
+    tokens = Even(tokens_per_prompt=400, lengths=MeanLengths(initial=100))
+    assert uniform.plan(uniform.start(prompts)) == even.plan(even.start(prompts)) == tokens.plan(tokens.start(prompts))
+
+
+def test_an_even_split_does_not_refill_failures():
+    assert Even(rollouts_per_prompt=3).plan(make_batch([[1, 0, 1], [0]])).counts.tolist() == [0, 2]

@@ -2,33 +2,91 @@
 
 import asyncio
 import copy
+import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from apportion import HORA, VIP, Uniform, collect, collect_async
+from apportion import (
+    AR3PO,
+    DAPO,
+    HORA,
+    VIP,
+    Even,
+    InverseAccuracy,
+    InverseVariance,
+    Neyman,
+    ReinforceAda,
+    Select,
+    Uniform,
+    collect,
+    collect_async,
+)
 from apportion.allocators import ALLOCATORS
-from apportion.predictors import DiscountedCounts
+from apportion.allocators.budget import BudgetedAllocator
+from apportion.predictors import DiscountedCounts, MeanLengths
 from tests.builders import bernoulli_sampler, make_prompts
 
 SUCCESS = (0.0, 0.02, 0.3, 0.5, 0.8, 0.97, 1.0)
 MAKE = {
     "uniform": lambda: Uniform(rollouts_per_prompt=6),
+    "even": lambda: Even(rollouts_per_prompt=6, high=16),
     "vip": lambda: VIP(rollouts_per_prompt=6, high=16, predictor=DiscountedCounts()),
     "hora": lambda: HORA(pre_rollouts=2, rollouts_per_prompt=6, high=16),
+    "ar3po": lambda: AR3PO(stages=2, rollouts_per_stage=3),
+    "dapo": lambda: DAPO(rollouts_per_prompt=6, draw=4, max_draws=4),
+    "reinforce_ada": lambda: ReinforceAda(rollouts_per_round=3, rounds=4),
+    "inverse_accuracy": lambda: InverseAccuracy(rollouts_per_prompt=6, high=16),
+    "inverse_variance": lambda: InverseVariance(rollouts_per_prompt=6, high=16),
+    "neyman": lambda: Neyman(rollouts_per_prompt=6, high=16, predictor=DiscountedCounts()),
+    "select": lambda: Select(
+        allocator=VIP(rollouts_per_prompt=7, high=16, predictor=DiscountedCounts()), prompts=6, exploration=0.3
+    ),
 }
+POPULATION = SUCCESS * 3
+"""Success rates of the batch's prompts, then of the fresh ones that some rules draw: the same again."""
+ROUNDS = {"dapo": 4, "reinforce_ada": 4}
+"""The most rounds, where a rule may take more than 3."""
+DROPS_GROUPS = {"dapo"}
 
 
-@pytest.fixture(params=sorted(ALLOCATORS))
-def allocator(request):
-    assert request.param in MAKE, f"add {request.param} to MAKE, so that the contract covers it"
-    return MAKE[request.param]()
+IN_TOKENS = tuple(sorted(name for name, rule in ALLOCATORS.items() if issubclass(rule, BudgetedAllocator)))
+"""Rules that can spend tokens instead of rollouts: the contract covers them with both budgets."""
+
+
+def in_tokens(allocator):
+    lengths = MeanLengths(initial=60)
+    return replace(allocator, rollouts_per_prompt=None, budget=None, tokens_per_prompt=360, lengths=lengths)
+
+
+@pytest.fixture(params=[*sorted(ALLOCATORS), *(f"{name} in tokens" for name in IN_TOKENS)])
+def make(request):
+    """Makes one of the allocators, as new at each call."""
+    name, tokens = request.param.removesuffix(" in tokens"), request.param.endswith(" in tokens")
+    assert name in MAKE, f"add {name} to MAKE, so that the contract covers it"
+    return (lambda: in_tokens(MAKE[name]())) if tokens else MAKE[name]
+
+
+@pytest.fixture
+def allocator(make):
+    return make()
+
+
+def source():
+    """Prompts that the batch does not hold, in order."""
+    fresh = iter(make_prompts(len(POPULATION))[len(SUCCESS) :])
+    return lambda count: list(itertools.islice(fresh, count))
+
+
+def finished(allocator, sample):
+    return collect(allocator, make_prompts(len(SUCCESS)), sample, source=source())
 
 
 def learnt(allocator, batches=3, failing=0.0):
-    sample = bernoulli_sampler(SUCCESS, seed=5, failing=failing)
+    sample = bernoulli_sampler(POPULATION, seed=5, failing=failing)
     for _ in range(batches):
-        allocator.observe(collect(allocator, make_prompts(len(SUCCESS)), sample))
+        allocator.observe(finished(allocator, sample))
     return allocator
 
 
@@ -37,14 +95,14 @@ def asynchronously(allocator, sample, delays):
         await asyncio.sleep(delays[prompt.text])
         return sample([prompt], np.array([count]))[0]
 
-    return asyncio.run(collect_async(allocator, make_prompts(len(SUCCESS)), one))
+    return asyncio.run(collect_async(allocator, make_prompts(len(SUCCESS)), one, source=source()))
 
 
 def test_all_drivers_give_the_same_batch(allocator):
     learnt(allocator)
-    whole = collect(allocator, make_prompts(len(SUCCESS)), bernoulli_sampler(SUCCESS))
-    delays = {prompt.text: 0.002 * (q % 3) for q, prompt in enumerate(make_prompts(len(SUCCESS)))}
-    concurrent = asynchronously(allocator, bernoulli_sampler(SUCCESS), delays)
+    whole = finished(allocator, bernoulli_sampler(POPULATION))
+    delays = {prompt.text: 0.002 * (q % 3) for q, prompt in enumerate(make_prompts(len(POPULATION)))}
+    concurrent = asynchronously(allocator, bernoulli_sampler(POPULATION), delays)
     assert concurrent.rollouts == whole.rollouts
     assert concurrent.prompts == whole.prompts
     assert concurrent.asked.tolist() == whole.asked.tolist()
@@ -53,7 +111,7 @@ def test_all_drivers_give_the_same_batch(allocator):
 def test_a_separable_allocator_plans_each_prompt_as_in_the_batch(allocator):
     if not allocator.separable:
         pytest.skip(f"{allocator.name} couples the prompts of a batch")
-    whole = collect(allocator, make_prompts(len(SUCCESS)), bernoulli_sampler(SUCCESS))
+    whole = finished(allocator, bernoulli_sampler(SUCCESS))
     sample = bernoulli_sampler(SUCCESS)
     alone = [collect(allocator, [prompt], sample) for prompt in make_prompts(len(SUCCESS))]
     assert [batch.rollouts[0] for batch in alone] == list(whole.rollouts)
@@ -63,18 +121,21 @@ def test_plan_is_a_pure_function_of_the_batch(allocator):
     learnt(allocator)
     state = copy.deepcopy(allocator.state_dict())
     batch = allocator.start(make_prompts(len(SUCCESS)))
-    sample = bernoulli_sampler(SUCCESS)
+    sample, draw = bernoulli_sampler(POPULATION), source()
     while plan := allocator.plan(batch):
-        assert allocator.plan(batch).counts.tolist() == plan.counts.tolist()
-        batch = batch.add(plan, sample(batch.prompts, plan.counts))
+        assert allocator.plan(batch) == plan
+        if plan.fresh:
+            batch = batch.join(allocator.start(draw(plan.fresh)))
+        else:
+            batch = batch.add(plan, sample(batch.prompts, plan.counts))
     assert [g.rollouts for g in allocator.groups(batch)] == [g.rollouts for g in allocator.groups(batch)]
     np.testing.assert_equal(allocator.state_dict(), state)
 
 
 @pytest.mark.parametrize("failing", [0.3, 1.0])
 def test_it_ends_and_keeps_its_budget_when_samples_fail(allocator, failing):
-    batch = collect(allocator, make_prompts(len(SUCCESS)), bernoulli_sampler(SUCCESS, failing=failing))
-    assert batch.round <= 3
+    batch = finished(allocator, bernoulli_sampler(POPULATION, failing=failing))
+    assert batch.round <= ROUNDS.get(allocator.name, 3)
     assert batch.trials.sum() < batch.asked.sum()
     if allocator.fixed_total:
         assert batch.asked.sum() == 6 * len(SUCCESS)
@@ -84,25 +145,40 @@ def test_a_fixed_total_is_kept_whatever_happens(allocator):
     if not allocator.fixed_total:
         pytest.skip(f"{allocator.name} spends what it needs")
     for seed in range(5):
-        batch = collect(allocator, make_prompts(len(SUCCESS)), bernoulli_sampler(SUCCESS, seed=seed))
+        batch = finished(allocator, bernoulli_sampler(SUCCESS, seed=seed))
         allocator.observe(batch)
         assert batch.trials.sum() == 6 * len(SUCCESS)
 
 
-def test_groups_hold_every_rollout_once(allocator):
-    batch = collect(allocator, make_prompts(len(SUCCESS)), bernoulli_sampler(SUCCESS, failing=0.4))
+@pytest.mark.parametrize("name", IN_TOKENS)
+def test_a_token_budget_is_never_overspent_by_the_predicted_lengths(name):
+    allocator = learnt(in_tokens(MAKE[name]()))
+    for seed in range(3):
+        batch = finished(allocator, bernoulli_sampler(SUCCESS, seed=seed, failing=0.2))
+        spent = allocator.metrics(batch)
+        assert len(set(batch.costs.tolist())) > 1
+        assert spent["tokens_planned"] == (batch.costs * batch.asked).sum() <= 360 * len(SUCCESS)
+        assert spent["tokens_used"] == sum(rollout.tokens for rollouts in batch.rollouts for rollout in rollouts)
+        allocator.observe(batch)
+
+
+def test_groups_hold_every_rollout_of_their_prompts_once(allocator):
+    batch = finished(allocator, bernoulli_sampler(POPULATION, failing=0.4))
     groups = allocator.groups(batch)
-    assert sum(len(group.rollouts) for group in groups) == batch.trials.sum()
+    places = [batch.prompts.index(group.prompt) for group in groups]
+    assert places == sorted(set(places))
+    assert [group.rollouts for group in groups] == [batch.rollouts[q] for q in places]
+    if allocator.name not in DROPS_GROUPS:
+        assert sum(len(group.rollouts) for group in groups) == batch.trials.sum()
     assert all(group.rollouts and group.keep.shape == (len(group.rollouts),) for group in groups)
 
 
-def test_a_restored_allocator_plans_as_the_saved_one(allocator):
+def test_a_restored_allocator_plans_as_the_saved_one(make, allocator):
     learnt(allocator)
-    restored = MAKE[allocator.name]()
+    restored = make()
     restored.load_state_dict(copy.deepcopy(allocator.state_dict()))
-    prompts = make_prompts(len(SUCCESS))
     for _ in range(2):
-        mine, theirs = (collect(each, prompts, bernoulli_sampler(SUCCESS, seed=9)) for each in (allocator, restored))
+        mine, theirs = (finished(each, bernoulli_sampler(POPULATION, seed=9)) for each in (allocator, restored))
         assert mine.asked.tolist() == theirs.asked.tolist()
         allocator.observe(mine), restored.observe(theirs)
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from apportion.lab.base import RECIPES, Recipe, Stage, base_policy, cache_directory, trained_policy
+from apportion.lab.base import RECIPES, Recipe, Stage, base_policy, cache_directory, task_of, trained_policy
 from apportion.lab.demonstrator import EASY, MEDIUM
-from apportion.lab.policy import exact_success
+from apportion.lab.policy import exact_success, new_policy
 from apportion.lab.task import encode, problem_pool
 
 BRIEF = Recipe((Stage(EASY, steps=4, learning_rate=3e-3), Stage(MEDIUM, steps=2, learning_rate=1e-3)), sequences=256)
@@ -94,11 +94,33 @@ def test_every_field_of_a_recipe_names_another_directory():
         replace(BRIEF, steps=0.5),
         replace(BRIEF, data_seed=8),
         replace(BRIEF, clip=2.0),
+        replace(BRIEF, task="forks"),
         *RECIPES.values(),
     ]
     recipes.append(replace(BRIEF, stages=(replace(BRIEF.stages[0], learning_rate=1e-3), BRIEF.stages[1])))
     recipes.append(replace(BRIEF, stages=(Stage(replace(EASY, seed=1), 4, 3e-3), BRIEF.stages[1])))
     assert len({recipe.directory for recipe in recipes}) == len(recipes)
+
+
+def test_the_ledger_recipes_keep_their_directories():
+    """Whoever has a base cached finds it again."""
+    names = {name: RECIPES[name].directory.name for name in ("easy", "medium", "hard")}
+    assert names == {
+        "easy": "ledger-base-09c274d838149444",
+        "medium": "ledger-base-99749c4eeb3d9e5a",
+        "hard": "ledger-base-afc22fdeab98139d",
+    }
+
+
+def test_a_folder_knows_the_task_of_its_policy(empty_cache, tmp_path):
+    forked = replace(BRIEF, task="forks")
+    trained_policy(forked).save_pretrained(tmp_path / "forks")
+    new_policy(0).save_pretrained(tmp_path / "silent")
+    assert task_of(str(forked.directory)) == task_of(str(tmp_path / "forks")) == "forks"
+    assert task_of(str(tmp_path / "silent")) == "ledger"
+    assert [task_of(name) for name in RECIPES] == ["ledger", "ledger", "ledger", "forks"]
+    with pytest.raises(ValueError, match="base must be"):
+        task_of(str(tmp_path / "nowhere"))
 
 
 def test_the_cache_is_under_xdg_cache_home_or_home(monkeypatch, tmp_path):
@@ -126,13 +148,17 @@ def test_steps_scale_the_whole_recipe(empty_cache):
 
 def test_wrong_recipes_are_refused():
     with pytest.raises(
-        ValueError, match="base must be easy, medium, hard, or a folder with a saved policy, got 'brutal'"
+        ValueError, match="base must be easy, medium, hard, forks, or a folder with a saved policy, got 'brutal'"
     ):
         base_policy("brutal")
     with pytest.raises(ValueError, match="at least one stage"):
         Recipe(())
     with pytest.raises(ValueError, match="must be positive, got 0"):
         replace(BRIEF, steps=0)
+    with pytest.raises(ValueError, match="task must be one of ledger, forks, got 'knives'"):
+        replace(BRIEF, task="knives")
+    with pytest.raises(ValueError, match="operation_weights must be 1 to 5, for 4 to 8 operations, got 6"):
+        replace(BRIEF, task="forks", operation_weights=(1.0,) * 6)
 
 
 def test_it_loads_as_an_ordinary_model_directory(empty_cache):

@@ -10,12 +10,15 @@ from apportion.lab.results import BANDS, Interval, Run, summarise
 
 def write_run(directory, success, counts, p):
     directory.mkdir(parents=True)
-    lines = [{"step": 0, "rollouts": 0, "success": success[0], "pass_32": 0.5}]
+    lines = [{"step": 0, "rollouts": 0, "tokens": 0, "success": success[0], "pass_32": 0.5}]
     for step, value in enumerate(success[1:], start=1):
         lines.append(
             {
                 "step": step,
                 "rollouts": 10 * step,
+                "tokens": 70 * step,
+                "without_correct": 0.25,
+                "cpu_seconds": 1.5,
                 "success": value,
                 "pass_32": 0.9,
                 "informative": 0.5,

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from apportion.lab.policy import completion_logprobs, new_policy
-from apportion.lab.sampler import LedgerSampler, sample
+from apportion.lab.sampler import LedgerSampler, Reward, leading_share, sample
 from apportion.lab.task import EOS, Problem, encode, problem_pool
 from apportion.lab.tokenizer import ledger_tokenizer
 from apportion.types import Prompt
@@ -201,3 +202,74 @@ def test_the_sampler_follows_updates_of_the_policy():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=seeded()))
     found = [group[0].completion.tokens for group in sampler(prompts, [1] * 40)]
     assert found == greedy_by_generate(policy, [q.text for q in PROBLEMS], 14)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 2.0])
+def test_the_score_norm_is_that_of_the_gradient_in_the_logits(small_base, temperature):
+    """By autograd: of each completion's log-probability, with respect to the logits over the temperature."""
+    for policy in (small_base, new_policy(3)):
+        groups = sample(policy, PROMPTS[:6], [3] * 6, seeded(8), temperature, max_new_tokens=10)
+        for prompt, completion in ((p, c) for p, group in zip(PROMPTS, groups, strict=False) for c in group):
+            written = torch.tensor(completion.tokens)
+            with torch.no_grad():
+                logits = policy(torch.tensor([[*prompt, *completion.tokens]])).logits[0, len(prompt) - 1 : -1].double()
+            scaled = (logits / (temperature or 1.0)).requires_grad_()
+            scaled.log_softmax(-1).gather(1, written[:, None]).sum().backward()
+            assert completion.score_norm == pytest.approx(float(scaled.grad.square().sum()), rel=1e-3, abs=1e-4)
+
+
+def test_a_certain_completion_has_no_score_norm_below_0():
+    """At a temperature of nearly 0 every token is certain, and only rounding is left."""
+    norms = [c.score_norm for [c] in sample(new_policy(3), PROMPTS, [1] * 40, seeded(9), temperature=1e-6)]
+    assert min(norms) >= 0 and np.median(norms) < 1e-5
+
+
+@pytest.mark.parametrize("reward", ["exact", "share"])
+def test_every_rollout_says_its_length_and_score_norm(small_base, reward):
+    groups = LedgerSampler(small_base, seed=1, reward=reward)([problem.prompt() for problem in PROBLEMS], [3] * 40)
+    for rollout in (rollout for group in groups for rollout in group):
+        assert rollout.tokens == len(rollout.completion.tokens)
+        assert rollout.score_norm == rollout.completion.score_norm > 0
+
+
+def test_the_graded_reward_is_the_share_of_leading_digits_without_a_verdict(small_base):
+    prompts = [problem.prompt() for problem in PROBLEMS]
+    exact, graded = (LedgerSampler(small_base, seed=4, reward=reward)(prompts, [6] * 40) for reward in Reward.__args__)
+    rewards = set()
+    for problem, verified, group in zip(PROBLEMS, exact, graded, strict=True):
+        for judged, rollout in zip(verified, group, strict=True):
+            assert rollout.completion.tokens == judged.completion.tokens and rollout.answer == judged.answer
+            assert rollout.correct is None and 0 <= rollout.reward <= 1
+            assert (rollout.reward == 1) == judged.correct
+            assert rollout.reward == leading_share(problem, rollout.answer)
+            rewards.add(rollout.reward)
+    assert len(rewards) > 4
+
+
+@pytest.mark.parametrize("problem", [Problem(7, ("+3", "*7", "-4", "+1")), Problem(1, ("*2",))])
+def test_the_share_of_every_answer_is_found_digit_by_digit(problem):
+    right = problem.answer
+    for wrong in range(len(right)):
+        for digit in set("0123456789") - {right[wrong]}:
+            answer = right[:wrong] + digit + right[wrong + 1 :]
+            assert leading_share(problem, answer) == wrong / len(right)
+        assert leading_share(problem, right[:wrong]) == wrong / len(right)
+    assert leading_share(problem, right) == 1
+    assert leading_share(problem, right + "0") == len(right) / (len(right) + 1)
+
+
+@dataclass(frozen=True)
+class TwoWays:
+    """A problem with two solutions, as far as the share is concerned."""
+
+    solutions: tuple[str, ...] = ("a1b2c3", "a1b5c9")
+
+
+def test_of_several_solutions_the_nearest_gives_the_share():
+    shares = [leading_share(TwoWays(), answer) for answer in ("123", "159", "153", "120", "923", "1")]
+    assert shares == [1, 1, 2 / 3, 2 / 3, 0, 1 / 3]
+
+
+def test_an_unknown_reward_is_refused(small_base):
+    with pytest.raises(ValueError, match=r"reward must be one of exact, share, got 'half'; "):
+        LedgerSampler(small_base, reward="half")

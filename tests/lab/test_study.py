@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from apportion.allocators import ALLOCATORS
 from apportion.config import ConfigError
 from apportion.lab.design import DEFAULT, claim, read_study
 
@@ -162,6 +163,10 @@ def test_dry_run_shows_the_plan_and_touches_nothing(tmp_path, config):
         ("allocators.vip.predictor=gpp", "gp"),
         ("allocators.vip={name='vip', budget=20}", "between 24 and 512 for 8 prompts, got 20"),
         ("training.base=hardest", "base must be"),
+        ("trainings.vip.rollouts=64", "rollouts must be the same for all allocators of a study, got 64 for 'vip'"),
+        ("trainings.vpi.kl=0.1", "trainings are for the allocators uniform, vip, hora, got one for 'vpi'"),
+        ("trainings.vip.learnin_rate=1", "trainings.vip .* has no key 'learnin_rate'"),
+        ("trainings.vip.estimator=reinforce", "trainings.vip: a baseline goes with the estimator"),
     ],
 )
 def test_a_wrong_config_is_refused_before_anything_is_paid_for(tmp_path, config, monkeypatch, override, message):
@@ -169,6 +174,40 @@ def test_a_wrong_config_is_refused_before_anything_is_paid_for(tmp_path, config,
     with pytest.raises(ConfigError, match=message):
         read_study(config, [override], None, resume=False)
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_allocator_may_train_by_settings_of_its_own(tmp_path, config, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    overrides = ["trainings.hora.estimator=reinforce", "trainings.hora.baseline=optimal", "training.kl=0.1"]
+    study = read_study(config, overrides, None, resume=False)
+    claim(study)
+    resumed = read_study(None, [], "quick", resume=True)
+    for each in (study, resumed):
+        hora = each.training_of("hora")
+        assert (hora.estimator, hora.baseline.name, hora.kl, hora.rollouts) == ("reinforce", "optimal", 0.1, 1280)
+        assert each.training_of("vip") == each.training
+        assert each.training.estimator == "rloo"
+
+
+def test_the_command_line_narrows_a_study_to_an_allocator_and_the_baseline(config, monkeypatch):
+    study = read_study(config, [], None, False, ["hora", "ar3po"])
+    assert list(study.allocators) == ["uniform", "hora", "ar3po"]
+    assert study.allocators["hora"].pre_rollouts == 2
+    assert study.allocators["ar3po"].name == "ar3po"
+    assert study.name == "quick-hora-ar3po"
+    assert read_study(config, ["trainings.vip.kl=0.1"], None, False, ["hora"]).trainings == {}
+    with pytest.raises(ConfigError, match=r"--allocator must be an arm .* got 'hroa'; did you mean 'hora'"):
+        read_study(config, [], None, False, ["hroa"])
+    with pytest.raises(ConfigError, match="--resume goes on with a started study, got also --allocator hora"):
+        read_study(None, [], "quick", True, ["hora"])
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+def test_every_allocator_of_the_registry_can_be_trained_by_its_name(tmp_path, config, name, monkeypatch):
+    """With its defaults: the plan is checked, as `apportion train --allocator NAME` would."""
+    monkeypatch.chdir(tmp_path)
+    study = read_study(config, [], None, False, [name])
+    assert study.allocators[name].name == name
 
 
 def test_a_wrong_config_is_one_line_and_exit_code_2(tmp_path, config):

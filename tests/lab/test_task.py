@@ -1,6 +1,6 @@
 import random
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -11,14 +11,17 @@ from apportion.lab.task import (
     EOS,
     OPERATIONS,
     PAD,
+    TASKS,
     VOCABULARY,
     Problem,
     apply,
+    completion_text,
     decode,
     encode,
     held_out_problems,
     problem_pool,
     random_problem,
+    same_function,
     training_problems,
     verify,
 )
@@ -27,6 +30,18 @@ from apportion.types import prompt_id
 problems = st.builds(
     Problem, st.integers(0, 9), st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=8).map(tuple)
 )
+
+
+@st.composite
+def any_problem(draw):
+    """Forks at no, some or all operations."""
+    operations = tuple(draw(st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=6)))
+    others = [draw(st.sampled_from(["", *OPERATIONS])) for _ in operations]
+    alternatives = tuple("" if other == op else other for op, other in zip(operations, others, strict=True))
+    return Problem(draw(st.integers(0, 9)), operations, alternatives if any(alternatives) else ())
+
+
+FORKED = Problem(7, ("+3", "*7", "-4"), ("", "-2", ""))
 
 
 def test_the_example_of_the_specification():
@@ -49,15 +64,58 @@ def test_digits_are_python_arithmetic_modulo_ten(problem):
     assert problem.answer == expected
 
 
-@given(problems)
+@given(any_problem())
 def test_text_parses_and_encodes_back(problem):
     assert Problem.parse(problem.text) == problem
     assert decode(encode(problem.text)) == problem.text.replace(" ", "")
     assert decode([*encode(problem.completion), EOS, 5]) == problem.completion
 
 
+def test_the_example_of_a_fork():
+    assert FORKED.text == "7 a+3 b*7 b-2 c-4 ="
+    assert FORKED.solutions == ("a0b0c6", "a0b8c4")
+    assert FORKED.completion == "a0b0c6"
+    assert FORKED.choices == (("+3",), ("*7", "-2"), ("-4",))
+
+
+@given(any_problem())
+def test_solutions_are_the_chains_of_every_choice(problem):
+    chains = {Problem(problem.start, chosen).completion for chosen in product(*problem.choices)}
+    assert set(problem.solutions) == chains
+    assert len(problem.solutions) == len(chains)
+    assert problem.solutions[0] == problem.completion
+
+
+def test_solutions_that_meet_again_are_told_apart_and_equal_ones_are_one():
+    assert Problem(5, ("+2", "*5"), ("+4", "")).solutions == ("a7b5", "a9b5")
+    assert Problem(0, ("*2", "+1"), ("*3", "")).solutions == ("a0b1",)
+
+
+def test_without_a_fork_there_is_one_solution():
+    problem = Problem(7, ("+3", "*7", "-4"))
+    assert problem.solutions == (problem.completion,)
+
+
+@given(any_problem(), st.data())
+def test_right_is_what_is_among_the_solutions(problem, data):
+    near = st.lists(st.integers(0, 9), min_size=1, max_size=8).map(completion_text)
+    completion = data.draw(st.one_of(st.sampled_from(problem.solutions), near))
+    assert verify(problem, completion) == (completion[1::2], completion in problem.solutions)
+    assert verify(problem, [*encode(completion), EOS])[1] == (completion in problem.solutions)
+
+
+def test_the_path_that_was_taken_binds_what_follows():
+    """At c both 6 and 4 are right somewhere, but each only after its own digit at b."""
+    assert verify(FORKED, "a0b0c6")[1] and verify(FORKED, "a0b8c4")[1]
+    assert not verify(FORKED, "a0b0c4")[1] and not verify(FORKED, "a0b8c6")[1]
+    assert not verify(FORKED, "a0b0")[1] and not verify(FORKED, "a0b0c6d1")[1]
+
+
+NO_FORKS = ["7 a+3 a+4 a+5 =", "7 a+3 b+1 a+4 =", "7 b+3 b+1 =", "7 a+3 +4 =", "7 a+3+4 =", "7 a+3 a+4"]
+
+
 @pytest.mark.parametrize(
-    "text", ["", "7 =", "7 b+3 =", "7 a+3", "7 a+0 =", "7 a*1 =", "7 a+3 c+3 =", "7  a+3 =", "12 a+3 ="]
+    "text", ["", "7 =", "7 b+3 =", "7 a+3", "7 a+0 =", "7 a*1 =", "7 a+3 c+3 =", "7  a+3 =", "12 a+3 =", *NO_FORKS]
 )
 def test_what_is_no_problem_does_not_parse(text):
     with pytest.raises(ValueError, match="a problem reads like"):
@@ -73,6 +131,13 @@ def test_problems_are_checked_at_construction():
         Problem(1, ("*1",))
     with pytest.raises(ValueError, match="got '='"):
         Problem(1, ("=",))
+    with pytest.raises(ValueError, match="got '\\+0'"):
+        Problem(1, ("+1",), ("+0",))
+    for alternatives in [("",), ("", "", ""), ("+2",)]:
+        with pytest.raises(ValueError, match="alternatives must be one an operation and not all empty"):
+            Problem(1, ("+1", "+2"), alternatives)
+    with pytest.raises(ValueError, match="a fork must have two operations"):
+        Problem(1, ("+1", "+2"), ("", "+2"))
     with pytest.raises(ValueError, match="ledger tokens"):
         encode("7 a/3 =")
 
@@ -122,6 +187,57 @@ def test_pools_are_seeded_distinct_and_disjoint_from_the_held_out():
     assert set(Counter(len(problem.operations) for problem in held_out)) == {1, 2, 3, 4, 5}
     with pytest.raises(ValueError, match="got 1001"):
         held_out_problems(1001)
+
+
+LEDGER_TRAINING = ["5 a+7 b+8 c+7 =", "4 a-7 ="]
+LEDGER_HELD_OUT = ["9 a*2 =", "7 a-7 b+5 c*9 d*4 e-2 ="]
+
+
+def test_the_ledger_pools_are_these_very_problems():
+    """Runs that go on, studies and benchmarks count on them."""
+    assert [problem.text for problem in training_problems(512)[:2]] == LEDGER_TRAINING
+    assert [problem.text for problem in held_out_problems(2)] == LEDGER_HELD_OUT
+
+
+def test_forked_pools_are_disjoint_and_have_what_the_task_says():
+    held_out, training = held_out_problems(task="forks"), training_problems(600, seed=3, task="forks")
+    assert training == training_problems(600, seed=3, task="forks")
+    assert not set(held_out) & set(training)
+    for problem in (*held_out, *training):
+        forks = [options for options in problem.choices if len(options) == 2]
+        assert 2 <= len(problem.solutions) <= 2 ** len(forks)
+        assert not any(same_function(*options) for options in forks)
+        assert 2 * len(problem.operations) + 1 <= TASKS["forks"].max_new_tokens
+    assert {len(problem.operations) for problem in held_out} == {4, 5, 6, 7, 8}
+    assert {sum(map(bool, problem.alternatives)) for problem in held_out} == {1, 2, 3, 4}
+    with pytest.raises(ValueError, match="task must be one of ledger, forks, got 'knives'"):
+        training_problems(3, task="knives")
+
+
+def test_descriptions_tell_forks_apart():
+    pool = problem_pool(500, seed=5, task="forks")
+    assert len({problem.describe() for problem in pool}) == 500
+
+
+def test_forked_demonstrations_succeed_as_often_as_the_chain_of_probabilities_says():
+    rng, careless = random.Random(0), Demonstrator(alpha=1.5, beta=0.6, low=0.1, misconceptions=0.5)
+    for problem in [FORKED, *problem_pool(3, seed=2, task="forks")]:
+        written = Counter(careless.demonstrate(problem, rng) for _ in range(20_000))
+        share = sum(written[solution] for solution in problem.solutions) / 20_000
+        assert share == pytest.approx(careless.success(problem), abs=4 * 0.5 / 20_000**0.5)
+
+
+def test_what_a_demonstrator_writes_adds_up():
+    for operation in OPERATIONS:
+        assert sum(HARD.writes(4, operation, digit) for digit in range(10)) == pytest.approx(1)
+
+
+def test_a_careful_demonstrator_takes_either_way_at_a_fork():
+    careful = Demonstrator(alpha=1.0, beta=1.0, low=1.0, misconceptions=0.0)
+    rng = random.Random(0)
+    written = Counter(careful.demonstrate(FORKED, rng) for _ in range(1000))
+    assert set(written) == set(FORKED.solutions)
+    assert written[FORKED.completion] == pytest.approx(500, abs=4 * 250**0.5)
 
 
 def test_demonstrators_slip_as_often_as_their_facts_say():

@@ -4,15 +4,27 @@ import shutil
 import pytest
 import torch
 
-from apportion import HORA, VIP, Uniform
-from apportion.lab.trainer import Trainer, Training
+from apportion import AR3PO, DAPO, HORA, VIP, ReinforceAda, Uniform
+from apportion.baselines import Optimal, Zero
+from apportion.lab.settings import Training
+from apportion.lab.trainer import Trainer
 from apportion.predictors import DiscountedCounts
 
 ALLOCATORS = {
     "uniform": lambda: Uniform(rollouts_per_prompt=4),
     "vip": lambda: VIP(rollouts_per_prompt=4, high=12, predictor=DiscountedCounts()),
     "hora": lambda: HORA(pre_rollouts=2, rollouts_per_prompt=4, high=12),
+    "ar3po": lambda: AR3PO(rollouts_per_stage=2, reuse="recompute"),
+    "dapo": lambda: DAPO(rollouts_per_prompt=4, target=3, draw=4, max_draws=4),
+    "reinforce_ada": lambda: ReinforceAda(rollouts_per_round=2, keep=2, rounds=3),
+    "optimal": lambda: Uniform(rollouts_per_prompt=4),
+    "ppo": lambda: Uniform(rollouts_per_prompt=4),
 }
+CHANGES = {"optimal": {"estimator": "reinforce", "baseline": Optimal()}, "ppo": {"estimator": "gae"}}
+
+
+def trainer(base, name, seed, directory):
+    return Trainer(settings(base, **CHANGES.get(name, {})), ALLOCATORS[name](), seed, directory)
 
 
 def settings(base, **changes):
@@ -29,17 +41,17 @@ def curve(directory):
 @pytest.mark.parametrize("name", sorted(ALLOCATORS))
 def test_a_run_is_a_function_of_its_seed(tmp_path, small_base_folder, name):
     for place, seed in [("one", 0), ("again", 0), ("other", 1)]:
-        assert Trainer(settings(small_base_folder), ALLOCATORS[name](), seed, tmp_path / place).run()
+        assert trainer(small_base_folder, name, seed, tmp_path / place).run()
     assert curve(tmp_path / "one") == curve(tmp_path / "again")
     assert curve(tmp_path / "one") != curve(tmp_path / "other")
 
 
 @pytest.mark.parametrize("name", sorted(ALLOCATORS))
 def test_a_run_that_was_told_to_stop_resumes_with_the_same_curve(tmp_path, small_base_folder, name):
-    Trainer(settings(small_base_folder), ALLOCATORS[name](), 0, tmp_path / "whole").run()
-    stopped = Trainer(settings(small_base_folder), ALLOCATORS[name](), 0, tmp_path / "parts")
+    trainer(small_base_folder, name, 0, tmp_path / "whole").run()
+    stopped = trainer(small_base_folder, name, 0, tmp_path / "parts")
     assert not stopped.run(lambda record: record["step"] < 3)
-    assert Trainer(settings(small_base_folder), ALLOCATORS[name](), 0, tmp_path / "parts").run()
+    assert trainer(small_base_folder, name, 0, tmp_path / "parts").run()
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
 
 
@@ -80,17 +92,25 @@ def test_a_finished_run_is_not_repeated(tmp_path, small_base_folder):
 
 def test_each_epoch_visits_every_problem_once(tmp_path, small_base_folder):
     trainer = Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path)
-    seen = []
-    for step in range(8):
-        trainer.steps = step
-        seen.append(trainer._next_problems())
+    seen = [[prompt.id for prompt in trainer._draw(8)] for _ in range(8)]
     for epoch in (seen[:4], seen[4:]):
-        assert sorted(q for step in epoch for q in step) == list(range(32))
+        assert sorted(q for step in epoch for q in step) == sorted(prompt.id for prompt in trainer.prompts)
     assert seen[:4] != seen[4:]
 
 
+def test_fresh_prompts_are_not_in_the_batch_already(tmp_path, small_base_folder):
+    trainer = Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path)
+    trainer._draw(20)
+    first = trainer._draw(8)
+    fresh = trainer._source(first)
+    ids = [prompt.id for prompt in (*first, *fresh(10), *fresh(14))]
+    assert len(set(ids)) == 32
+    with pytest.raises(ValueError, match="a step needs 33 distinct prompts, problems holds 32"):
+        fresh(1)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo", "grpo"])
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo", "grpo", "maxrl", "sft", "reinforce_plus_plus", "gae"])
 def test_the_policy_learns(tmp_path, small_base_folder, estimator):
     """Sixty updates raise the exact success on problems that were never trained on."""
     lengths = {"problems": 256, "prompts_per_step": 16, "rollouts": 128 * 60, "evaluate_every": 3840, "held_out": 200}
@@ -98,6 +118,34 @@ def test_the_policy_learns(tmp_path, small_base_folder, estimator):
     Trainer(training, Uniform(rollouts_per_prompt=8), 0, tmp_path).run()
     success = [record["success"] for record in curve(tmp_path) if "success" in record]
     assert success[-1] > success[0] + 0.04
+
+
+def test_a_run_may_be_as_long_as_its_tokens(tmp_path, small_base_folder):
+    trainer = Trainer(settings(small_base_folder, tokens=900), ALLOCATORS["uniform"](), 0, tmp_path)
+    assert trainer.run()
+    *_, before, last = curve(tmp_path)
+    assert before["tokens"] < 900 <= last["tokens"]
+
+
+def test_the_baseline_of_the_settings_stays_as_it_was(tmp_path, small_base_folder):
+    """Two runs of one Training object must not learn from each other."""
+    training = settings(small_base_folder, estimator="reinforce", baseline=Optimal())
+    for place in ("one", "two"):
+        Trainer(training, ALLOCATORS["uniform"](), 0, tmp_path / place).run()
+    assert curve(tmp_path / "one") == curve(tmp_path / "two")
+
+
+def test_reused_responses_are_told_apart_in_the_metrics(tmp_path, small_base_folder):
+    """Direct replay meets old probabilities, a recomputed response its own: its importance ratio is 1."""
+    ratios = {}
+    for reuse in ("replay", "recompute"):
+        allocator = AR3PO(rollouts_per_stage=2, reuse=reuse)
+        training = settings(small_base_folder, problems=8, rollouts=32 * 8 * 4, learning_rate=2e-3)
+        Trainer(training, allocator, 0, tmp_path / reuse).run()
+        found = [record["reused_ratio_variance"] for record in curve(tmp_path / reuse) if "reused_ratio" in record]
+        assert found
+        ratios[reuse] = max(found)
+    assert ratios["recompute"] < 1e-9 < ratios["replay"]
 
 
 def test_a_step_without_information_changes_nothing(tmp_path, small_base_folder):
@@ -112,7 +160,12 @@ def test_a_step_without_information_changes_nothing(tmp_path, small_base_folder)
     [
         ({"rollouts": 0}, "rollouts must be at least 1, got 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
-        ({"estimator": "ppo"}, "estimator must be one of grpo, dr_grpo, rloo .* got 'ppo'"),
+        ({"estimator": "ppo"}, "estimator must be one of grpo, dr_grpo, rloo,.* gae, .* got 'ppo'"),
+        ({"weighting": "word"}, "weighting of prompt, rollout, token, got 'rloo' and 'word'"),
+        ({"estimator": "reinforce"}, "a baseline goes with the estimator 'reinforce', got None"),
+        ({"baseline": Zero()}, r"a baseline goes with the estimator 'reinforce', got Zero\(\) with 'rloo'"),
+        ({"tokens": 0}, "tokens must be at least 1, got 0"),
+        ({"trace": 1.5}, "discount and trace must be between 0 and 1, got 1.0 and 1.5"),
         ({"kl": -0.1}, "kl must be at least 0, got -0.1"),
         ({"problems": 4}, "prompts_per_step must be at most problems, got 8 of 4"),
         ({"held_out": 2000}, "held_out must be between 1 and 1000, got 2000"),

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from apportion import HORA, Group, collect
-from apportion.advantages import ESTIMATORS
 from apportion.lab.hits import expected_hits, expected_hits_under
 from apportion.lab.loss import surrogate_loss, training_rows
 from apportion.lab.moments import Moments, least_variance, score_moments
@@ -30,7 +29,7 @@ def backward(policy, prompts, rollouts, estimator, weighting="prompt"):
         Group(prompt, tuple(group), np.ones(len(group), bool)) for prompt, group in zip(prompts, rollouts, strict=True)
     ]
     policy.zero_grad(set_to_none=True)
-    surrogate_loss(policy, training_rows(groups, ESTIMATORS[estimator], weighting)).backward()
+    surrogate_loss(policy, training_rows(groups, estimator, weighting)).backward()
     return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()]).double().numpy()
 
 

@@ -16,8 +16,15 @@ def make_prompts(count: int, prefix: str = "prompt") -> list[Prompt]:
 
 def make_batch(prompts: Sequence[Prompt], successes: Sequence[int], trials: Sequence[int]) -> Batch:
     """A finished batch: ``successes`` [P] among ``trials`` [P], one further rollout of each prompt having failed."""
-    rollouts = [[Rollout(i < s) for i in range(n)] for s, n in zip(successes, trials, strict=True)]
+    rollouts = [[Rollout(i < s, score_norm=1.0) for i in range(n)] for s, n in zip(successes, trials, strict=True)]
     return Batch.start(prompts, Belief.uniform(len(prompts))).add(Plan(np.array(trials) + 1), rollouts)
+
+
+def graded_batch(prompts: Sequence[Prompt], rewards: Sequence[Sequence[float]]) -> Batch:
+    """A finished batch with these rewards, one list a prompt, and no verdicts."""
+    rollouts = [[Rollout(reward=float(reward)) for reward in group] for group in rewards]
+    plan = Plan(np.array([len(group) for group in rewards], np.int64))
+    return Batch.start(prompts, Belief.uniform(len(prompts))).add(plan, rollouts)
 
 
 def random_batch(rng: np.random.Generator, prompts: Sequence[Prompt], size: int) -> Batch:

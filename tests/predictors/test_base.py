@@ -18,9 +18,16 @@ EMBEDDER = embedder_of(PROMPTS, np.random.default_rng(0).normal(size=(30, 4)))
 
 def make(name: str) -> Predictor:
     kind = PREDICTORS[name]
-    return kind(embedder=EMBEDDER) if name in ("ridge", "gp") else kind()
+    return kind(embedder=EMBEDDER) if name in EMBEDDING else kind()
 
 
+def told(predictor: Predictor, prompts: list[Prompt]) -> np.ndarray:
+    """All of the belief that an allocator reads, [2, P]: some predictors learn means, some variances."""
+    belief = predictor.predict(prompts)
+    return np.stack([belief.mean, belief.variance])
+
+
+EMBEDDING = ("ridge", "gp", "graded_gp")
 CONTROLS = {"shuffled"}  # deals beliefs to the wrong prompts on purpose; see test_shuffled.py
 
 
@@ -30,7 +37,17 @@ def predictor(request: pytest.FixtureRequest) -> Predictor:
 
 
 def test_registry_is_by_name():
-    assert set(PREDICTORS) == {"uniform", "counts", "moving_average", "ridge", "gp", *CONTROLS}
+    assert set(PREDICTORS) == {
+        "uniform",
+        "counts",
+        "moving_average",
+        "ridge",
+        "gp",
+        "running_variance",
+        "graded_gp",
+        "score_moments",
+        *CONTROLS,
+    }
     assert all(kind.name == name for name, kind in PREDICTORS.items())
 
 
@@ -42,25 +59,27 @@ def test_no_prompts_give_an_empty_belief(predictor):
 
 
 def test_an_even_prior_before_the_first_update(predictor):
-    assert predictor.predict(PROMPTS).mean.tolist() == [0.5] * len(PROMPTS)
+    belief = predictor.predict(PROMPTS)
+    assert belief.mean.tolist() == [0.5] * len(PROMPTS)
+    assert belief.variance.tolist() == [belief.variance[0]] * len(PROMPTS)
 
 
 def test_asking_does_not_change_the_answer(predictor):
     rng = np.random.default_rng(2)
     for _ in range(3):
         predictor.update(random_batch(rng, PROMPTS[:20], 6))
-    before = predictor.predict(PROMPTS[:10]).mean
+    before = told(predictor, PROMPTS[:10])
     predictor.predict(PROMPTS[::-1])
     predictor.predict([*PROMPTS[:10], *PROMPTS[:10]])
-    np.testing.assert_array_equal(predictor.predict(PROMPTS[:10]).mean, before)
+    np.testing.assert_array_equal(told(predictor, PROMPTS[:10]), before)
 
 
 def test_an_empty_batch_and_one_without_verified_rollouts_teach_nothing(predictor):
     predictor.update(random_batch(np.random.default_rng(3), PROMPTS, 8))
-    before = predictor.predict(PROMPTS).mean
+    before = told(predictor, PROMPTS)
     predictor.update(Batch.start([], Belief.uniform(0)))
     predictor.update(make_batch(PROMPTS[:3], [0, 0, 0], [0, 0, 0]))
-    np.testing.assert_array_equal(predictor.predict(PROMPTS).mean, before)
+    np.testing.assert_array_equal(told(predictor, PROMPTS), before)
 
 
 def test_a_restored_predictor_goes_on_identically(predictor):
@@ -73,7 +92,7 @@ def test_a_restored_predictor_goes_on_identically(predictor):
         batch = random_batch(rng, PROMPTS, 7)
         for either in (predictor, twin):
             either.update(batch)
-        np.testing.assert_array_equal(predictor.predict(PROMPTS).mean, twin.predict(PROMPTS).mean)
+        np.testing.assert_array_equal(told(predictor, PROMPTS), told(twin, PROMPTS))
 
 
 def test_a_state_is_a_copy_both_ways(predictor):
@@ -124,11 +143,18 @@ def test_the_state_of_another_embedder_is_refused():
         ("gp", {"bandwidth": 0}),
         ("gp", {"jitter": 1e-12}),
         ("gp", {"strength": float("nan")}),
+        ("graded_gp", {"floor": 0}),
+        ("graded_gp", {"floor": 1}),
+        ("graded_gp", {"scale": -1.0}),
+        ("graded_gp", {"discount": -0.1}),
+        ("graded_gp", {"jitter": 1e-12}),
+        ("running_variance", {"discount": 1.5}),
+        ("running_variance", {"strength": 0}),
     ],
 )
 def test_a_bad_setting_is_refused_at_construction(name, setting):
     (key,) = setting
-    embedder = {"embedder": EMBEDDER} if name in ("ridge", "gp") else {}
+    embedder = {"embedder": EMBEDDER} if name in EMBEDDING else {}
     with pytest.raises(ValueError, match=f"^{key} must be .* got .*; "):
         PREDICTORS[name](**embedder, **setting)
 
@@ -144,14 +170,16 @@ def test_prompts_are_known_by_id_not_by_position(predictor):
     rng = np.random.default_rng(6)
     for _ in range(2):
         predictor.update(random_batch(rng, PROMPTS, 9))
-    forward, backward = predictor.predict(PROMPTS).mean, predictor.predict(PROMPTS[::-1]).mean
-    np.testing.assert_allclose(backward[::-1], forward, rtol=1e-12)
+    forward, backward = told(predictor, PROMPTS), told(predictor, PROMPTS[::-1])
+    np.testing.assert_allclose(backward[:, ::-1], forward, rtol=1e-12)
 
 
 def test_a_predictor_of_one_prompt_learns_its_direction(predictor):
     prompt = Prompt("only", id=PROMPTS[0].id)
     predictor.update(make_batch([prompt], [4], [4]))
-    assert predictor.predict([prompt]).mean[0] > 0.5 or predictor.name == "uniform"
+    variance, before = predictor.predict([prompt]).variance[0], make(predictor.name).predict([prompt]).variance[0]
+    assert variance < before or predictor.name == "uniform"
+    assert predictor.predict([prompt]).mean[0] > 0.5 or not predictor.needs_binary
 
 
 def test_gp_and_ridge_ask_their_embedder_only_about_new_prompts_or_none():

@@ -1,0 +1,169 @@
+"""AR3PO: sample in stages until a prompt has a correct response; where it gets none, reuse one from an earlier step.
+
+Reference: Y. Zhang, W. Yao, C. Yu, Y. Liu, Q. Yin, B. Yin, H. Yun, L. Li, "Improving Sampling Efficiency in RLVR
+through Adaptive Rollout and Response Reuse", arXiv 2509.25808 (2025), section 3. Symbols of the paper used here: S
+stages (``stages``), k rollouts of a prompt in each (``rollouts_per_stage``), B the replay buffer of correct responses.
+S = 2 and k = 4 are the paper's.
+
+Adaptive rollout: a prompt leaves with its first correct response, so one with success probability p takes k (1 + (1 -
+p)^k + ... + (1 - p)^(k (S - 1))) rollouts on average. Response reuse (section 3.2): where a group has no correct
+response and B has one, that takes the place of one incorrect response, and the advantages are those of the mixed group.
+
+Note: the paper leaves the size of B open. 4 responses a prompt and 10,000 in all, oldest out first, are our choice.
+Note: rollouts of one prompt are exchangeable, so the incorrect response that makes room is simply the last. A group of
+fewer than two incorrect responses is left alone: none would remain to compare with.
+Note: the draw from B is seeded from the seed, the step and the prompt, so that every rank reuses the same response.
+Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from apportion.allocators.base import Allocator
+from apportion.allocators.response_store import ResponseStore, response_key
+from apportion.types import Batch, Group, Plan, Prompt, Rollout, prompt_id
+
+Reuse = Literal["stop_gradient", "recompute", "replay", "none"]
+
+
+@dataclass(frozen=True)
+class AR3PO(Allocator):
+    """Stages of rollouts for prompts without a correct response, then reuse of earlier ones; needs binary rewards.
+
+    Args:
+        stages: S, how often a prompt is tried.
+        rollouts_per_stage: k, rollouts of a prompt in each stage.
+        reuse: what the loss makes of a reused response. "stop_gradient" is the paper's Option II: it counts in the
+            baseline, and only the rollouts of this step enter the loss. "recompute" is its Option I: it enters with its
+            probabilities under the current policy for the behaviour's. "replay" is what the paper compares with: it
+            enters with the probabilities it was sampled with. "none" is adaptive rollout alone.
+        entries_per_prompt, entries: the most responses kept of one prompt, and in all.
+        seed: of the draw among a prompt's responses.
+
+    A reused rollout has ``Rollout.step`` and is otherwise as it was sampled, behaviour log-probabilities in its
+    completion included. Rollouts without a completion are never reused.
+
+    >>> from apportion import Prompt, Rollout
+    >>> allocator = AR3PO(stages=2, rollouts_per_stage=2)
+    >>> batch = allocator.start([Prompt("a"), Prompt("b")])
+    >>> batch = batch.add(allocator.plan(batch), [[Rollout(True, completion="yes"), Rollout(False)], []])
+    >>> allocator.plan(batch).counts.tolist()
+    [0, 2]
+    >>> allocator.observe(batch)
+    >>> batch = allocator.start([Prompt("a")]).add(Plan([2]), [[Rollout(False), Rollout(False)]])
+    >>> allocator.groups(batch)[0].rewards.tolist(), allocator.groups(batch)[0].keep.tolist()
+    ([0.0, 1.0], [True, False])
+    """
+
+    stages: int = 2
+    rollouts_per_stage: int = 4
+    reuse: Reuse = "stop_gradient"
+    entries_per_prompt: int = 4
+    entries: int = 10_000
+    seed: int = 0
+
+    name: ClassVar[str] = "ar3po"
+    separable: ClassVar[bool] = True
+    _store: ResponseStore = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if min(self.stages, self.rollouts_per_stage) < 1:
+            raise ValueError(
+                f"stages and rollouts_per_stage must be at least 1, got {self.stages} and {self.rollouts_per_stage}; "
+                "the paper has 2 stages of 4"
+            )
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}; any other integer will do")
+        if self.reuse not in get_args(Reuse):
+            raise ValueError(
+                f"reuse must be one of {', '.join(get_args(Reuse))} for ar3po, got {self.reuse!r}; "
+                'the paper recommends "stop_gradient"'
+            )
+        object.__setattr__(self, "_store", ResponseStore(self.entries_per_prompt, self.entries))
+
+    @property
+    def needs_binary(self) -> bool:
+        return True
+
+    def plan(self, batch: Batch) -> Plan:
+        going = (batch.successes == 0) & (batch.asked < self.stages * self.rollouts_per_stage)
+        return Plan(np.where(going, self.rollouts_per_stage - batch.asked % self.rollouts_per_stage, 0))
+
+    def groups(self, batch: Batch) -> list[Group]:
+        return [self._group(group.prompt, group.rollouts) for group in super().groups(batch)]
+
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        """How many groups reuse a response, and what that does to the share of prompts without one; before observe."""
+        without = int((batch.successes == 0).sum())
+        pairs = zip(batch.prompts, batch.rollouts, strict=True)
+        reused = sum(self._reused(prompt, rollouts) is not None for prompt, rollouts in pairs)
+        size = max(len(batch.prompts), 1)
+        return {
+            "reused": float(reused),
+            "store_entries": float(len(self._store)),
+            "without_correct": without / size,
+            "without_correct_after_reuse": (without - reused) / size,
+        }
+
+    def observe(self, batch: Batch) -> None:
+        if self.reuse != "none":
+            for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
+                for rollout in rollouts:
+                    if rollout.correct and rollout.step is None:
+                        self._store.add(prompt.id, rollout)
+        self._store.advance()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"allocator": self.name, "settings": self._settings(), "store": self._store.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state.get("allocator") != self.name:
+            raise ValueError(
+                f"the state must come from the allocator {self.name!r}, got {state.get('allocator')!r}; "
+                "configure the allocator of the checkpoint, or start from an empty state"
+            )
+        saved, settings = state["settings"], self._settings()
+        different = [key for key in sorted({*saved, *settings}) if saved.get(key) != settings.get(key)]
+        if different:
+            key = different[0]
+            raise ValueError(
+                f"{key} must be {saved.get(key)!r} to load this state of {self.name!r}, got {settings.get(key)!r}; "
+                f"use the saved {key}, or start from an empty state"
+            )
+        self._store.restore(state["store"])
+
+    def _settings(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+
+    def _group(self, prompt: Prompt, rollouts: tuple[Rollout, ...]) -> Group:
+        reused = self._reused(prompt, rollouts)
+        if reused is None:
+            return Group(prompt, rollouts)
+        place = max(i for i, rollout in enumerate(rollouts) if rollout.correct is False)
+        mixed = (*rollouts[:place], reused, *rollouts[place + 1 :])
+        from_store = np.arange(len(mixed)) == place
+        if self.reuse == "stop_gradient":
+            return Group(prompt, mixed, keep=~from_store)
+        if self.reuse == "recompute":
+            return Group(prompt, mixed, recompute=from_store)
+        return Group(prompt, mixed)
+
+    def _reused(self, prompt: Prompt, rollouts: tuple[Rollout, ...]) -> Rollout | None:
+        """The response of an earlier step that joins these rollouts of a prompt, if one is wanted and there is one."""
+        verdicts = [rollout.correct for rollout in rollouts]
+        if True in verdicts or verdicts.count(False) < 2:
+            return None
+        stored = self._store.responses(prompt.id)
+        if not stored:
+            return None
+        present = {response_key(rollout) for rollout in rollouts}
+        absent = [rollout for key, rollout in stored.items() if key not in present]
+        if not absent:
+            return None
+        draw = np.random.default_rng([self.seed, self._store.step, int(prompt_id(prompt.id), 16)])
+        return absent[draw.integers(len(absent))]

@@ -1,0 +1,113 @@
+"""DAPO's dynamic sampling: draw fresh prompts until enough of them have both right and wrong rollouts.
+
+Reference: Q. Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", arXiv 2503.14476 (2025),
+section 3.2 and the constraint 0 < correct < G of its objective. Symbols of the paper used here: G rollouts of a prompt
+(``rollouts_per_prompt``). A prompt whose rollouts are neither all right nor all wrong is called mixed here; the others
+have no group-relative advantage and are dropped.
+
+Note: mixed prompts beyond ``target`` are paid for and not trained on, as in verl's recipe.
+Note: the paper draws without end. The cap of 10 draws is that of verl's recipe, which raises an error there; we train
+on what there is and log a warning, for the rollouts are paid for.
+Note: a dropped group has gradient 0, so dropping changes the scale and not the direction: the mean over the kept groups
+is, in expectation, the mean over all that were drawn, divided by the share P(mixed). Seen from one prompt, its gradient
+is 1 / P(mixed) as large when it is kept, and it is kept with probability P(mixed).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from apportion.allocators.base import Allocator
+from apportion.types import Batch, Group, Mask, Plan
+
+logger = logging.getLogger(__name__)
+
+
+def mixed(batch: Batch) -> Mask:
+    """Which prompts [P] have both a correct and a wrong rollout among those that arrived."""
+    return (batch.successes > 0) & (batch.successes < batch.trials)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DAPO(Allocator):
+    """The same number of rollouts for every prompt, and fresh prompts until ``target`` are mixed; needs binary rewards.
+
+    Drivers need a source of fresh prompts.
+
+    Args:
+        rollouts_per_prompt: G, at least 2.
+        target: mixed groups wanted; as many as the batch started with by default. verl's recipe starts with three
+            times its target, so that one draw is often enough.
+        draw: fresh prompts in each further draw; as many as the batch started with by default.
+        max_draws: the most draws, the first one included.
+
+    >>> from apportion import Prompt, Rollout
+    >>> allocator = DAPO(rollouts_per_prompt=2, target=1, draw=3)
+    >>> batch = allocator.start([Prompt("a")])
+    >>> batch = batch.add(allocator.plan(batch), [[Rollout(False)] * 2])
+    >>> allocator.plan(batch)
+    Plan(counts=array([0]), fresh=3)
+    """
+
+    rollouts_per_prompt: int = 16
+    target: int | None = None
+    draw: int | None = None
+    max_draws: int = 10
+
+    name: ClassVar[str] = "dapo"
+
+    def __post_init__(self) -> None:
+        if self.rollouts_per_prompt < 2:
+            raise ValueError(
+                f"rollouts_per_prompt must be at least 2 for dapo, got {self.rollouts_per_prompt}; "
+                "a single rollout is never mixed"
+            )
+        for key, value in (("target", self.target), ("draw", self.draw), ("max_draws", self.max_draws)):
+            if value is not None and value < 1:
+                raise ValueError(f"{key} must be at least 1 for dapo, got {value}; leave it out for the default")
+
+    @property
+    def needs_binary(self) -> bool:
+        return True
+
+    def plan(self, batch: Batch) -> Plan:
+        counts = np.maximum(self.rollouts_per_prompt - batch.asked, 0)
+        if counts.any() or mixed(batch).sum() >= self._wanted(batch) or batch.round >= self.max_draws:
+            return Plan(counts)
+        return Plan(counts, fresh=batch.started if self.draw is None else self.draw)
+
+    def groups(self, batch: Batch) -> list[Group]:
+        """The first ``target`` mixed groups in prompt order; fewer where the cap was hit."""
+        self.check_rewards(batch)
+        kept = np.flatnonzero(mixed(batch))[: self._wanted(batch)]
+        return [Group(batch.prompts[q], batch.rollouts[q]) for q in kept]
+
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        """``mixed`` prompts, also those beyond the target, ``draws``, and whether they were ``capped``, 0 or 1."""
+        return {
+            "mixed": float(mixed(batch).sum()),
+            "draws": float(batch.round),
+            "capped": float(self._capped(batch)),
+        }
+
+    def observe(self, batch: Batch) -> None:
+        """Learns nothing; logs a warning where the batch is smaller than wanted."""
+        if self._capped(batch):
+            logger.warning(
+                "dapo found %d mixed groups where %d were wanted, among %d prompts in %d draws, the most allowed; "
+                "raise max_draws or draw, or train on prompts that are neither solved nor hopeless",
+                mixed(batch).sum(),
+                self._wanted(batch),
+                len(batch.prompts),
+                batch.round,
+            )
+
+    def _wanted(self, batch: Batch) -> int:
+        return batch.started if self.target is None else self.target
+
+    def _capped(self, batch: Batch) -> bool:
+        return batch.round >= self.max_draws and bool(mixed(batch).sum() < self._wanted(batch))

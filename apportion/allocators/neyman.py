@@ -1,0 +1,91 @@
+"""Neyman allocation: a fixed budget by each prompt's measured gradient variance, for group and for fixed baselines.
+
+Reference: J. Neyman, "On the Two Different Aspects of the Representative Method", Journal of the Royal Statistical
+Society 97 (1934): a stratum gets samples in proportion to its standard deviation. Here the strata are prompts, the
+samples rollouts, counts are integers with bounds, and ``spend`` finds the exact optimum.
+
+VIP (arXiv 2602.01601) is the same problem with p (1 - p) for the variance of one rollout's gradient. This takes
+``Belief.variance``, which ``ScoreMoments`` measures, and adds the estimator that subtracts a baseline fixed beforehand
+(see ``apportion.baselines``), whose variance from n rollouts is S / n and which may go down to groups of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from apportion.allocators.budget import BudgetedAllocator
+from apportion.allocators.vip import variance_drops
+from apportion.predictors import Predictor, ScoreMoments
+from apportion.types import Batch, Counts, Floats, Plan
+
+NeymanEstimator = Literal["rloo", "dr_grpo", "reinforce"]
+LEAST_LOW: dict[str, int] = {"rloo": 2, "dr_grpo": 3, "reinforce": 1}
+"""From where on the variance is finite and convex in the number of rollouts."""
+
+
+def drops(estimator: NeymanEstimator, n: Counts) -> Floats:
+    """What rollout number ``n`` takes off the variance of a prompt with S = 1, elementwise; never increasing.
+
+    1 / (n - 1) - 1 / n for "reinforce", whose variance is 1 / n; for the others see ``vip.variance_drops``.
+
+    >>> drops("reinforce", np.array([2, 3, 4])).round(3).tolist()
+    [0.5, 0.167, 0.083]
+    """
+    if estimator == "reinforce":
+        m = np.asarray(n, np.float64)
+        return 1 / (m * (m - 1))
+    return variance_drops(estimator, n)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neyman(BudgetedAllocator):
+    """Splits a fixed budget so that the summed variance of the prompts' gradients is smallest.
+
+    Rewards as its predictor takes them, binary or graded; the default one needs binary rewards.
+
+    Args:
+        estimator: that of the training run: "rloo", "dr_grpo", or "reinforce" with a baseline fixed beforehand.
+        rollouts_per_prompt: budget per prompt, on average (8 if neither is given).
+        budget: or the budget of a batch in total.
+        tokens_per_prompt, lengths: or a budget in tokens, and what predicts the length of a completion.
+        low, high: bounds on every prompt's rollouts; low at least 2 for rloo, 3 for dr_grpo, 1 for reinforce.
+        predictor: its ``Belief.variance`` is that of one rollout's gradient, in any unit; measured by default. With the
+            ``Optimal`` baseline give ``ScoreMoments(baseline="optimal")``.
+
+    >>> from apportion import Prompt
+    >>> allocator = Neyman(estimator="reinforce", low=1, rollouts_per_prompt=2)
+    >>> allocator.plan(allocator.start([Prompt("a"), Prompt("b")])).counts.tolist()
+    [2, 2]
+    """
+
+    estimator: NeymanEstimator = "rloo"
+    low: int = 3
+    predictor: Predictor = field(default_factory=ScoreMoments)
+
+    name: ClassVar[str] = "neyman"
+
+    def __post_init__(self) -> None:
+        if self.estimator not in LEAST_LOW:
+            raise ValueError(
+                f"estimator must be one of {', '.join(LEAST_LOW)} for neyman, got {self.estimator!r}; "
+                "name the one that trains, for each has its own variance"
+            )
+        if self.low < LEAST_LOW[self.estimator]:
+            raise ValueError(
+                f"low must be at least {LEAST_LOW[self.estimator]} for {self.estimator}, whose variance is not finite "
+                f"and convex below, got {self.low}; raise it, or use reinforce with a baseline from history for low = 1"
+            )
+        super().__post_init__()
+
+    @property
+    def least(self) -> int:
+        return self.low
+
+    def plan(self, batch: Batch) -> Plan:
+        bounds = np.full(len(batch.prompts), self.low, np.int64)
+        number = np.arange(self.low + 1, self.low + 1 + self._width(batch, bounds))
+        gains = batch.belief.variance[:, None] * drops(self.estimator, number)
+        return Plan(np.maximum(self._spend(batch, gains, bounds) - batch.asked, 0))

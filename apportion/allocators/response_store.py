@@ -1,0 +1,126 @@
+"""Correct responses of earlier steps, kept for reuse: bounded for each prompt and in all, oldest out first."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from apportion.types import Rollout
+
+
+def response_key(rollout: Rollout) -> Hashable:
+    """What two rollouts share exactly where their responses are identical; None for a rollout without a completion.
+
+    A digest of the token ids where the completion has ``tokens``: long responses are not held twice. Else the
+    completion itself, which must then be hashable and compare by its content, as strings and tuples do. Raises
+    ValueError for one that is not hashable.
+
+    >>> response_key(Rollout(True, completion="4")) == response_key(Rollout(True, completion="2 + 2 = 4"))
+    False
+    """
+    completion = rollout.completion
+    if hasattr(completion, "tokens"):
+        return hashlib.blake2b(np.asarray(completion.tokens, np.int64).tobytes(), digest_size=16).digest()
+    try:
+        hash(completion)
+    except TypeError as error:
+        raise ValueError(
+            f"a completion must be hashable or have tokens, for identical responses to be known, got "
+            f"{type(completion).__name__}; give a string, a tuple of token ids, or an object with tokens"
+        ) from error
+    return completion  # type: ignore[no-any-return]
+
+
+@dataclass(eq=False)
+class ResponseStore:
+    """Rollouts by prompt id, each stamped with the step it was sampled in; every operation costs O(1) entries.
+
+    Args:
+        entries_per_prompt: the most that one prompt has; its oldest makes room.
+        entries: the most in all; the oldest of any prompt makes room.
+
+    A response that is sampled again replaces its earlier copy and counts as new, for its probabilities are the later
+    ones. A rollout without a completion holds no response, and is not kept.
+
+    >>> store = ResponseStore(entries_per_prompt=2, entries=100)
+    >>> for text in ("4", "four", "4", "2 + 2 = 4"):
+    ...     store.add("sum", Rollout(True, completion=text))
+    >>> [rollout.completion for rollout in store.responses("sum").values()], len(store), store.prompts
+    (['4', '2 + 2 = 4'], 2, 1)
+    """
+
+    entries_per_prompt: int
+    entries: int
+    step: int = field(default=0, init=False)
+    """The step that rollouts are added in, from 0."""
+    _by_prompt: dict[str, OrderedDict[Hashable, Rollout]] = field(default_factory=dict, init=False, repr=False)
+    _by_age: OrderedDict[tuple[str, Hashable], None] = field(default_factory=OrderedDict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("entries_per_prompt", "entries"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f'{name} must be at least 1, got {getattr(self, name)}; use reuse="none" to store none'
+                )
+
+    def __len__(self) -> int:
+        return len(self._by_age)
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts have a response."""
+        return len(self._by_prompt)
+
+    def responses(self, prompt_id: str) -> dict[Hashable, Rollout]:
+        """The rollouts of one prompt by ``response_key``, oldest first; empty where there are none."""
+        return dict(self._by_prompt.get(prompt_id, {}))
+
+    def add(self, prompt_id: str, rollout: Rollout) -> None:
+        """Keeps ``rollout``, as sampled in the current step."""
+        self._put(prompt_id, replace(rollout, step=self.step))
+
+    def advance(self) -> None:
+        """Ends the step."""
+        self.step += 1
+
+    def state(self) -> dict[str, Any]:
+        """The step and all entries, oldest first, as plain Python values; completions as they are, not copied."""
+        kept = ((prompt_id, self._by_prompt[prompt_id][key]) for prompt_id, key in self._by_age)
+        entries = [
+            (prompt_id, {each.name: getattr(rollout, each.name) for each in fields(rollout)})
+            for prompt_id, rollout in kept
+        ]
+        return {"step": self.step, "entries": entries}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state`` gave, in place of all that is here."""
+        self.step = int(state["step"])
+        self._by_prompt.clear()
+        self._by_age.clear()
+        for prompt_id, values in state["entries"]:
+            self._put(prompt_id, Rollout(**values))
+
+    def _put(self, prompt_id: str, rollout: Rollout) -> None:
+        key = response_key(rollout)
+        if key is None:
+            return
+        own = self._by_prompt.get(prompt_id, OrderedDict())
+        if key in own:
+            self._remove(prompt_id, key)
+        elif len(own) == self.entries_per_prompt:
+            self._remove(prompt_id, next(iter(own)))
+        elif len(self) == self.entries:
+            self._remove(*next(iter(self._by_age)))
+        self._by_prompt.setdefault(prompt_id, OrderedDict())[key] = rollout
+        self._by_age[prompt_id, key] = None
+
+    def _remove(self, prompt_id: str, key: Hashable) -> None:
+        own = self._by_prompt[prompt_id]
+        del own[key], self._by_age[prompt_id, key]
+        if not own:
+            del self._by_prompt[prompt_id]

@@ -1,0 +1,82 @@
+"""Evaluation: pass@k without bias, and intervals over prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from apportion.types import Floats
+
+BLOCK = 2**20
+"""Resampled values held at once."""
+
+
+class Interval(NamedTuple):
+    """Bounds of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> Floats:
+    """Probability [P] that at least one of ``k`` rollouts drawn from the ``trials`` [P] without replacement is correct.
+
+    1 - C(n - c, k) / C(n, k) for c ``successes`` [P] among n trials, which is unbiased for 1 - (1 - p)^k; as a product
+    of k factors, so that nothing overflows. Raises ValueError unless 1 <= k <= n and 0 <= c <= n for every prompt.
+
+    Reference: Chen et al. 2021, arXiv 2107.03374, equation 1.
+
+    >>> pass_at_k([0, 1, 2, 4], [4, 4, 4, 4], k=2).round(3).tolist()
+    [0.0, 0.5, 0.833, 1.0]
+    """
+    c, n = np.broadcast_arrays(np.asarray(successes, np.int64), np.asarray(trials, np.int64))
+    bad = np.flatnonzero((c < 0) | (c > n))
+    if c.ndim != 1 or bad.size:
+        raise ValueError(
+            f"successes must be [P] and between 0 and the trials, got {c} among {n}; count each prompt's own"
+        )
+    if k < 1 or (n < k).any():
+        raise ValueError(
+            f"k must be at least 1 and at most the trials of every prompt, got {k} for trials {n}; "
+            "draw more rollouts or lower k"
+        )
+    drawn = np.arange(k)
+    failing = np.maximum((n - c)[:, None] - drawn, 0) / (n[:, None] - drawn)
+    result: Floats = 1.0 - failing.prod(axis=1)
+    return result
+
+
+def bootstrap_interval(
+    values: ArrayLike,
+    statistic: Callable[..., Floats] = np.mean,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> Interval:
+    """Percentile bootstrap interval of ``statistic`` over prompts, from ``values`` [P], one a prompt.
+
+    Prompts are what is resampled: the rollouts of one prompt are not independent evidence about a benchmark.
+    ``statistic`` takes an array and ``axis``, as ``np.mean`` and ``np.median`` do. The same seed gives the same
+    interval. Reference: Efron 1979, Annals of Statistics 7.
+
+    >>> bootstrap_interval([0.0, 1.0] * 50)
+    Interval(low=0.4, high=0.6)
+    """
+    values = np.asarray(values, np.float64)
+    if values.ndim != 1 or not values.size or not np.isfinite(values).all():
+        raise ValueError(f"values must be [P], at least one and finite, got {values}; give one number a prompt")
+    if not 0 < level < 1 or resamples < 1:
+        raise ValueError(
+            f"level must be above 0 and below 1, and resamples at least 1, got {level} and {resamples}; "
+            "0.95 and 10000 are usual"
+        )
+    rng, rows = np.random.default_rng(seed), max(1, BLOCK // values.size)
+    blocks = [
+        statistic(values[rng.integers(values.size, size=(min(rows, resamples - done), values.size))], axis=-1)
+        for done in range(0, resamples, rows)
+    ]
+    low, high = np.quantile(np.concatenate(blocks), [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high))

@@ -1,0 +1,77 @@
+"""The variance of each prompt's graded rewards, the older the less, drawn towards that of all prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from apportion.predictors.base import Predictor, check_discount, check_positive
+from apportion.predictors.spread import spreads
+from apportion.types import Batch, Belief, Prompt
+
+BEFORE_THE_FIRST = 0.25
+
+
+@dataclass
+class RunningVariance(Predictor):
+    """(strength V + squares) / (strength + freedom) by prompt id, for rewards of any size; needs no embeddings.
+
+    ``squares`` are the squared deviations of the prompt's rewards from their mean in each batch, ``freedom`` is one
+    less than their number, and V is the mean of squares / freedom over the prompts seen so far, each counting the same.
+    A prompt never seen has V; before the first everything is 1/4, as of a fair coin. Where all rewards seen were equal,
+    everything is 0.
+
+    Each update of a prompt first multiplies its squares and freedom by ``discount``: 1 keeps everything, 0 only the
+    last batch. One rollout has no variance: a prompt with fewer than two rewards teaches nothing. It says nothing of
+    success: the mean of its beliefs is 0.5 throughout.
+
+    Reference: the moderated variance of G. K. Smyth, "Linear models and empirical Bayes methods for assessing
+    differential expression in microarray experiments", 2004: the posterior under a scaled inverse chi-squared prior of
+    ``strength`` degrees of freedom.
+    Note: he estimates the prior's variance and degrees of freedom together; here the first is V, the second a setting.
+
+    >>> from apportion.types import Plan, Rollout
+    >>> predictor, prompts = RunningVariance(strength=2), [Prompt("a"), Prompt("b"), Prompt("new")]
+    >>> rewards = [[0.0, 0.5, 1.0], [0.5, 0.5, 0.5], []]
+    >>> batch = Batch.start(prompts, predictor.predict(prompts)).add(
+    ...     Plan([3, 3, 0]), [[Rollout(reward=reward) for reward in group] for group in rewards]
+    ... )
+    >>> predictor.update(batch)
+    >>> predictor.predict(prompts).variance.tolist()
+    [0.1875, 0.0625, 0.125]
+    """
+
+    discount: float = 0.9
+    strength: float = 2.0
+
+    name: ClassVar[str] = "running_variance"
+    _spreads: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_discount(self.discount)
+        check_positive(self, strength=self.strength)
+
+    @property
+    def needs_binary(self) -> bool:
+        return False
+
+    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+        known = np.array(list(self._spreads.values())).reshape(-1, 2)
+        pooled = float((known[:, 0] / known[:, 1]).mean()) if len(known) else BEFORE_THE_FIRST
+        asked = np.array([self._spreads.get(prompt.id, (0.0, 0.0)) for prompt in prompts]).reshape(-1, 2)
+        variance = (self.strength * pooled + asked[:, 0]) / (self.strength + asked[:, 1])
+        return Belief(np.ones(len(prompts)), np.ones(len(prompts)), variance)
+
+    def update(self, batch: Batch) -> None:
+        for prompt, squares, freedom in spreads(batch):
+            old_squares, old_freedom = self._spreads.get(prompt.id, (0.0, 0.0))
+            self._spreads[prompt.id] = (self.discount * old_squares + squares, self.discount * old_freedom + freedom)
+
+    def _memory(self) -> dict[str, Any]:
+        return {"spreads": self._spreads}
+
+    def _remember(self, memory: dict[str, Any]) -> None:
+        self._spreads = {id: (float(squares), float(freedom)) for id, (squares, freedom) in memory["spreads"].items()}

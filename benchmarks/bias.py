@@ -1,0 +1,458 @@
+"""What counts that depend on outcomes do to the gradient, rule by rule: expected estimate over truth, and its remedies.
+
+Exact where a rule treats prompts one by one (``bias_exact``), measured for every rule (``bias_measured``).
+
+    python -m benchmarks.bias
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+
+from apportion import (
+    AR3PO,
+    DAPO,
+    HORA,
+    VIP,
+    Allocator,
+    Batch,
+    Belief,
+    Group,
+    InverseAccuracy,
+    InverseVariance,
+    Neyman,
+    Plan,
+    Prompt,
+    ReinforceAda,
+    Select,
+    Uniform,
+)
+from apportion.advantages import ESTIMATORS
+from apportion.allocators.hora import maximise_hits
+from apportion.predictors import DiscountedCounts, Predictor
+from apportion.types import Floats
+from benchmarks.bias_exact import (
+    ANSWERS,
+    SUCCESS,
+    Exact,
+    Leaf,
+    estimator,
+    exact,
+    expected_rollouts,
+    first_round_factors,
+    leaves,
+    unique_weights,
+)
+from benchmarks.bias_measured import (
+    BATCHES,
+    COUNTED,
+    PROMPTS,
+    SEED,
+    TRUTH,
+    WARM_UP,
+    Measured,
+    by_prompt,
+    by_round,
+    inverse_binomial,
+    measure,
+    over_drawn,
+    summed,
+)
+from benchmarks.common import table, write
+
+SMALL_TARGET, SMALL_BATCHES = 8, 10_000
+BATCH_WIDE = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
+"""Estimators with one scale for the batch: no exact expectation for one prompt."""
+AT = int(np.flatnonzero(SUCCESS == 0.1)[0])
+"""Where noise is compared: p = .1."""
+PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "bias.png"
+
+
+@dataclass
+class Known(Predictor):
+    """Knows every prompt's success probability: what a rule does when its predictor is right."""
+
+    name: ClassVar[str] = "known"
+
+    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+        return Belief.from_mean([SUCCESS[prompt.data] for prompt in prompts])
+
+    def update(self, batch: Batch) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class HORAWithMore(HORA):
+    """HORA, but every prompt gets at least one rollout beyond its pre-rollouts."""
+
+    def plan(self, batch: Batch) -> Plan:
+        if not batch.round:
+            return super().plan(batch)
+        total = self._budget.of(len(batch.prompts))
+        low = np.maximum(batch.asked, self.pre_rollouts + 1)
+        return Plan(maximise_hits(batch.posterior, total, low, self.high) - batch.asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepAll(ReinforceAda):
+    """Reinforce-Ada with every rollout in the loss, not a balanced few."""
+
+    def groups(self, batch: Batch) -> list[Group]:
+        return [Group(group.prompt, group.rollouts) for group in super().groups(batch)]
+
+
+RULES: dict[str, Callable[[], Allocator]] = {
+    "uniform": Uniform,
+    "vip": lambda: VIP(predictor=Known()),
+    "vip, learning": lambda: VIP(predictor=DiscountedCounts()),
+    "neyman": lambda: Neyman(predictor=Known()),
+    "inverse_accuracy": lambda: InverseAccuracy(predictor=Known()),
+    "inverse_variance": lambda: InverseVariance(predictor=Known()),
+    "select": lambda: Select(prompts=PROMPTS // 2, predictor=Known()),
+    "hora": HORA,
+    "ar3po": lambda: AR3PO(reuse="none"),
+    "ar3po, reuse": AR3PO,
+    "ar3po, reuse in the loss": lambda: AR3PO(reuse="recompute"),
+    "reinforce_ada, positive": lambda: ReinforceAda(exit="positive"),
+    "reinforce_ada, balanced": ReinforceAda,
+    "reinforce_ada, all in the loss": KeepAll,
+    "dapo": DAPO,
+}
+SEPARABLE = {
+    "uniform",
+    "ar3po",
+    "reinforce_ada, positive",
+    "reinforce_ada, balanced",
+    "reinforce_ada, all in the loss",
+}
+"""Rules with prompts independent of each other and of earlier batches."""
+
+
+def exact_ratios(rule: str, name: str, weights: str) -> Floats | None:
+    """The expectation [P] in closed form where the rule treats prompts one by one, else None.
+
+    DAPO's kept groups are independent draws from the mixed ones, so a prompt that is kept counts 1 / P(mixed).
+    """
+    if name in BATCH_WIDE or weights == "rollout" or (rule == "dapo" and weights == "sum"):
+        return None
+    if rule == "dapo":
+        found = leaves(Uniform(DAPO().rollouts_per_prompt))
+        informative = np.array([leaf.group.informative for leaf in found], float)
+        return exact(found, name, scale=informative / mixed_share(found)).ratio
+    if rule in SEPARABLE:
+        return exact(leaves(RULES[rule]()), name, weights).ratio
+    return None
+
+
+def mixed_share(found: Sequence[Leaf]) -> float:
+    """Probability that a prompt's group is mixed, over all of ``SUCCESS``."""
+    return float(np.mean([sum(x.probability(p) for x in found if x.group.informative) for p in SUCCESS]))
+
+
+def stopping_bias(target: int, share: float) -> float:
+    """E[B / D] over ``share``: what is left when B kept groups are divided by the D prompts drawn to find them."""
+    unmixed = np.arange(5000)
+    return float(stats.nbinom.pmf(unmixed, target, share) @ (target / (target + unmixed)) / share)
+
+
+def batch_cosine(ratio: Floats) -> float:
+    """Cosine of the expected batch gradient and the truth: tabular policies, every p with parameters of its own."""
+    lengths = (TRUTH**2).sum(1)
+    return float(ratio @ lengths / np.sqrt((ratio**2 @ lengths) * lengths.sum()))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One rule, estimator and weights: ratio [P], half its 95% interval [P], and what else was found."""
+
+    ratio: Floats
+    half: Floats
+    exact: Floats | None
+    projection: Floats
+    cosine: Floats
+
+    @property
+    def best(self) -> Floats:
+        return self.ratio if self.exact is None else self.exact
+
+    def row(self) -> list[str]:
+        """The exact values, or the measured ones with their intervals."""
+        if self.exact is not None:
+            return [f"{value:.2f}" for value in self.exact]
+        return _with_intervals(self.ratio, self.half)
+
+
+def _with_intervals(ratio: Floats, half: Floats) -> list[str]:
+    return [f"{value:.2f} ± {error:.2f}" for value, error in zip(ratio, half, strict=True)]
+
+
+def cells_of(rule: str, measured: Measured) -> dict[tuple[str, str], Cell]:
+    return {
+        (name, weights): Cell(
+            *measured.ratio(name, weights), exact_ratios(rule, name, weights), *measured.tabular(name, weights)
+        )
+        for name, weights in measured.coefficients
+    }
+
+
+Correction = tuple[str, str, str, Floats, Floats | None, float | None]
+"""Rule, what is done, what it estimates, ratio [P], half its interval unless exact, and rollouts for error 1."""
+
+
+def corrections() -> list[Correction]:
+    """Every correction, and beside it the same rule without."""
+    found: list[Correction] = []
+    for rule in ("uniform", "ar3po", "reinforce_ada, all in the loss"):
+        ends = leaves(RULES[rule]())
+        rollouts = expected_rollouts(ends)[AT]
+        factors = first_round_factors(ends)
+        ways: list[tuple[str, str, Exact]] = [("rloo", "one a prompt", exact(ends, "rloo"))]
+        if rule != "uniform":
+            ways.append(("rloo times the first round's factors", "one a prompt", exact(ends, "rloo", scale=factors)))
+            ways.append(("rloo, summed", "E[n]", exact(ends, "rloo", "sum")))
+        ways.append(("sequential, summed", "E[n]", exact(ends, "sequential", "sum")))
+        ways.append(("reinforce, b = p, summed", "E[n]", exact(ends, "reinforce", "sum")))
+        for what, weight, way in ways:
+            found.append((rule, what, weight, way.ratio, None, float((way.noise / way.ratio)[AT] ** 2 * rollouts)))
+    ends = leaves(ReinforceAda())
+    kept_share = np.array([leaf.group.keep.mean() for leaf in ends])
+    for what, way in (
+        ("rloo, over the kept rollouts", exact(ends, "rloo")),
+        ("rloo, over all rollouts", exact(ends, "rloo", scale=kept_share)),
+    ):
+        error = float((way.noise / way.ratio)[AT] ** 2 * expected_rollouts(ends)[AT])
+        found.append(("reinforce_ada, balanced", what, "one a prompt", way.ratio, None, error))
+    names = {name: estimator(name) for name in ("rloo", "sequential", "reinforce")}
+    more = measure(HORAWithMore(), names, {"prompt": by_prompt, "sum": summed, "round": by_round})
+    for what, key, weight in (
+        ("rloo", ("rloo", "prompt"), "one a prompt"),
+        ("half a weight to each round's mean", ("sequential", "round"), "one a prompt"),
+        ("rloo, summed", ("rloo", "sum"), "E[n]"),
+        ("sequential, summed", ("sequential", "sum"), "E[n]"),
+        ("reinforce, b = p, summed", ("reinforce", "sum"), "E[n]"),
+    ):
+        found.append(("hora, at least one extra", what, weight, *more.ratio(*key), None))
+    small = measure(
+        DAPO(target=SMALL_TARGET),
+        {"rloo": names["rloo"]},
+        {"kept": by_prompt, "drawn": over_drawn, "inverse binomial": inverse_binomial},
+        prompts=SMALL_TARGET,
+        batches=SMALL_BATCHES,
+    )
+    for what, key in (
+        ("rloo, over the B kept", "kept"),
+        ("over the D drawn", "drawn"),
+        ("over the B kept, times (B - 1) / (D - 1)", "inverse binomial"),
+    ):
+        found.append((f"dapo, B = {SMALL_TARGET}", what, "one a prompt", *small.ratio("rloo", key), None))
+    return found
+
+
+def _correction_row(correction: Correction) -> list[str]:
+    rule, what, weight, ratio, half, rollouts = correction
+    values = [f"{value:.3f}" for value in ratio] if half is None else _with_intervals(ratio, half)
+    return [rule, what, weight, *values, "-" if rollouts is None else f"{rollouts:.1f}"]
+
+
+def main() -> None:
+    """Measures and writes ``results/bias.md``, ``.json`` and the picture."""
+    names = {name: estimator(name) for name in ESTIMATORS}
+    measured = {rule: measure(make(), names) for rule, make in RULES.items()}
+    cells = {rule: cells_of(rule, found) for rule, found in measured.items()}
+    mended = corrections()
+    at_p = [f"p = {p:g}" for p in SUCCESS]
+
+    def by_rule(name: str, weights: str) -> str:
+        return table(["rule", *at_p], [[rule, *mine[name, weights].row()] for rule, mine in cells.items()])
+
+    sixteen = exact(leaves(Uniform(16)), "grpo").ratio
+    scores = np.concatenate(
+        [
+            1.96 * (cell.ratio - cell.exact)[cell.half > 1e-9] / cell.half[cell.half > 1e-9]
+            for mine in cells.values()
+            for cell in mine.values()
+            if cell.exact is not None
+        ]
+    )
+    share = mixed_share(leaves(Uniform(DAPO().rollouts_per_prompt)))
+    ends = unique_weights(leaves(AR3PO(reuse="none")))
+    cosines = np.array([mine["rloo", "prompt"].cosine for mine in cells.values()])
+    gaps = np.array([mine["rloo", "prompt"].projection - mine["rloo", "prompt"].ratio for mine in cells.values()])
+    write(
+        "bias",
+        "Expected gradient over the true one, by rule",
+        ["rule", *at_p, "cosine of the batch"],
+        [
+            [rule, *mine["rloo", "prompt"].row(), f"{batch_cosine(mine['rloo', 'prompt'].best):.3f}"]
+            for rule, mine in cells.items()
+        ],
+        [
+            "RLOO, every prompt with weight 1 (a mean over its rollouts in the loss); 1 is unbiased. Exact where no "
+            "interval is given, else measured, with 95% intervals. "
+            f"{PROMPTS} prompts a batch, each p equally likely for each; {BATCHES:,} batches after {WARM_UP} that only "
+            "fill stores and counts. Rules have their default settings: 8 rollouts a prompt for uniform, vip, neyman "
+            "and the inverse rules, 16 for hora and dapo, at most 8 for ar3po and 32 for reinforce_ada. Predictors "
+            "know the true p, but for `vip, learning`, which counts outcomes of earlier batches. `select` gives "
+            f"rollouts to {PROMPTS // 2} of the {PROMPTS}. `ar3po` reuses nothing; `reuse` is the paper's way, outside "
+            "the loss, its store full.",
+            "The cosine is that of the expected batch gradient and the truth, for tabular policies of which every p "
+            "has its own. A prompt's own gradient is never turned: right and wrong rollouts have opposite mean scores, "
+            f"and counts see only right and wrong. Measured with {ANSWERS} answers, the cosine of one p is at least "
+            f"{cosines.min():.3f}, and the projection on the truth differs from the table by at most "
+            f"{np.abs(gaps).max():.2f}, all of it noise at the ends of p.",
+            f"Measured against exact, all estimators and both weights: {len(scores):,} values, "
+            f"{np.mean(np.abs(scores) > 1.96):.1%} outside their 95% interval, the farthest at "
+            f"{np.abs(scores).max():.1f} standard errors.",
+            "## RLOO, every rollout with the same weight",
+            "Over the equal-weight truth: mean over the batch's rollouts in the loss, over the mean gradient of the "
+            "prompts. Mostly this is the rule's wish: a prompt with more rollouts counts for more. `token` weights are "
+            "the same numbers where token terms are summed.",
+            by_rule("rloo", "rollout"),
+            "Over the count-weighted truth, E[n] times the gradient: sum over rollouts. What differs from 1 here is "
+            "bias, not weight.",
+            by_rule("rloo", "sum"),
+            "## GRPO",
+            "Its division by the deviation makes hard and easy prompts weigh more under any rule: compare with uniform "
+            "in the first row, and hora and dapo with uniform at 16 a prompt: "
+            + ", ".join(f"{value:.2f}" for value in sixteen)
+            + ". Every prompt with weight 1:",
+            by_rule("grpo", "prompt"),
+            "Every rollout with the same weight, over the equal-weight truth:",
+            by_rule("grpo", "rollout"),
+            "## What mends it",
+            "`weight`: what each prompt's gradient is multiplied with in what is estimated. The last column is the "
+            "variance over the squared mean, times the rollouts drawn: how many rollouts a relative standard error of "
+            f"1 takes at p = {SUCCESS[AT]:g}.",
+            table(["rule", "done", "weight", *at_p, "rollouts for error 1"], [_correction_row(c) for c in mended]),
+            f"DAPO keeps a prompt with probability P(mixed), {share:.3f} on average here, so that the mean over the "
+            f"kept groups is 1 / {share:.3f} = {1 / share:.3f} times the gradient. Dividing by the prompts drawn "
+            f"leaves a factor of {stopping_bias(SMALL_TARGET, share):.4f} at B = {SMALL_TARGET} and of "
+            f"{stopping_bias(PROMPTS, share):.4f} at B = {PROMPTS}, exactly, for the last one drawn is always kept.",
+            "AR3PO: the only function of (right, rollouts) with expectation p (1 - p) at every p, solved from its "
+            "linear system of full rank: "
+            + ", ".join(f"({s}, {n}): {abs(value):.4f}" for (s, n), value in ends.items())
+            + ".",
+            "## Rollouts drawn for a prompt",
+            table(
+                ["rule", *at_p],
+                [[rule, *[f"{n:.1f}" for n in found.rollouts]] for rule, found in measured.items()],
+            ),
+            "## Every estimator, every prompt with weight 1",
+            "Without intervals; they are in bias.json, with the other weights. `reinforce` has b = p; "
+            "`reinforce_plus_plus` scales by the batch, so that its level means nothing.",
+            table(
+                ["rule", "estimator", *at_p],
+                [
+                    [rule, name, *[f"{value:.2f}" for value in mine[name, "prompt"].best]]
+                    for rule, mine in cells.items()
+                    for name in names
+                ],
+            ),
+            "![Bias by p, and what mends it](../../docs/pictures/bias.png)",
+        ],
+        seeds=[SEED],
+        extra={
+            "success": SUCCESS.tolist(),
+            "cells": [
+                {
+                    "rule": rule,
+                    "estimator": name,
+                    "weights": weights,
+                    "truth": "count-weighted" if weights in COUNTED else "equal-weight",
+                    **{key: None if value is None else value.tolist() for key, value in vars(cell).items()},
+                }
+                for rule, mine in cells.items()
+                for (name, weights), cell in mine.items()
+            ],
+            "corrections": [
+                {
+                    "rule": rule,
+                    "done": what,
+                    "weight": weight,
+                    "ratio": ratio.tolist(),
+                    "half": None if half is None else half.tolist(),
+                    "rollouts_for_error_1": rollouts,
+                }
+                for rule, what, weight, ratio, half, rollouts in mended
+            ],
+        },
+    )
+    draw(cells, mended)
+
+
+SHOWN = {
+    "uniform": "#999999",
+    "hora": "#0072B2",
+    "ar3po": "#009E73",
+    "reinforce_ada, positive": "#E69F00",
+    "reinforce_ada, balanced": "#D55E00",
+    "dapo": "#CC79A7",
+}
+
+
+def draw(cells: Mapping[str, Mapping[tuple[str, str], Cell]], mended: Sequence[Correction]) -> None:
+    """Left: RLOO. Middle: GRPO over uniform's. Right: the corrections of weight 1 and, faint, what they correct."""
+    figure = Figure(figsize=(15, 4.6), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    sixteen = exact(leaves(Uniform(16)), "grpo").ratio
+    for rule, colour in SHOWN.items():
+        cell, divided = cells[rule]["rloo", "prompt"], cells[rule]["grpo", "prompt"]
+        left.errorbar(SUCCESS, cell.best, None if cell.exact is not None else cell.half, color=colour, label=rule)
+        base = sixteen if rule in ("hora", "dapo") else cells["uniform"]["grpo", "prompt"].best
+        middle.plot(SUCCESS, divided.best / base, color=colour, label=rule)
+    colours = {"ar3po": "#009E73", "reinforce_ada, all": "#D55E00", "hora": "#0072B2", "dapo": "#CC79A7"}
+    for rule, what, weight, ratio, half, _ in mended:
+        colour = next((mine for start, mine in colours.items() if rule.startswith(start)), None)
+        if colour is None or weight != "one a prompt" or what == "over the D drawn":
+            continue
+        raw = what.startswith("rloo") and "factors" not in what
+        right.errorbar(
+            SUCCESS,
+            ratio,
+            half,
+            color=colour,
+            alpha=0.35 if raw else 1,
+            linestyle=":" if raw else "-",
+            label=None if raw else f"{rule}: {what}",
+        )
+    for axes, title in (
+        (left, "RLOO, every prompt with weight 1"),
+        (middle, "GRPO, over its own value under uniform counts"),
+        (right, "Mended (dotted: before)"),
+    ):
+        _dress(axes, title)
+    for axes in (left, middle):
+        axes.set_yscale("log")
+        axes.set_ylim(0.5, 20)
+        axes.set_yticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
+        axes.minorticks_off()
+    right.set_ylim(0.85, 1.75)
+    right.legend(frameon=False, fontsize=7, loc="upper right")
+    left.legend(frameon=False, fontsize=8)
+    left.set_ylabel("expected estimate / truth")
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(PICTURE, dpi=130)
+
+
+def _dress(axes: Axes, title: str) -> None:
+    axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xscale("logit")
+    axes.set_xticks(SUCCESS, [f"{p:g}"[1:] for p in SUCCESS], fontsize=8)
+    axes.minorticks_off()
+    axes.set(xlabel="success probability of the prompt", title=title)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Exact expectations of one prompt's gradient estimate, over every way its rollouts can come out, by the code itself.
+
+One prompt, one parameter: the policy is right with probability p, a rollout's score is h = r - p, and the truth is
+dp / dtheta = p (1 - p). A separable rule's batch of one is followed through every number of right rollouts in every
+round; each way to end has probability paths x p^s (1 - p)^(n - s), for s right ones among n.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import comb
+
+import numpy as np
+
+from apportion import Allocator, Batch, Group, Prompt, Rollout
+from apportion.advantages import advantages_of, needs
+from apportion.types import Counts, Floats, Mask
+
+SUCCESS = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98])
+ANSWERS = 4
+ROLLOUTS = tuple(Rollout(k == 0, answer=str(k), completion=k, tokens=1, score_norm=1.0) for k in range(ANSWERS))
+"""One rollout for each answer; answer 0 is right. ``Prompt.data`` is a prompt's place in ``SUCCESS``."""
+
+Advantages = Callable[[Sequence[Group]], Floats]
+
+
+def estimator(name: str) -> Advantages:
+    """The advantages of that name; where they take a baseline it is the true p, fixed before the rollouts."""
+    if "baseline" in needs(name):
+        return lambda groups: advantages_of(groups, name, baseline=[SUCCESS[group.prompt.data] for group in groups])
+    return partial(advantages_of, estimator=name)
+
+
+def kept(groups: Sequence[Group]) -> tuple[Counts, Mask]:
+    """Group number [N] of every rollout, and whether it enters the loss [N]."""
+    ids = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])
+    return ids, np.concatenate([group.keep for group in groups])
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A way for one prompt to end: ``paths`` sequences of outcomes have these numbers of right ones in each round."""
+
+    group: Group
+    paths: int
+    right: int
+    trials: int
+    first: float
+    """RLOO's estimate from the first round alone: right x wrong / (k (k - 1)) of its k rollouts."""
+
+    def probability(self, p: float) -> float:
+        return self.paths * p**self.right * (1 - p) ** (self.trials - self.right)
+
+
+def leaves(allocator: Allocator) -> list[Leaf]:
+    """Every way for one prompt to end under a separable rule that has learnt nothing."""
+    return list(_descend(allocator, allocator.start([Prompt("p", data=0)]), 1, 0.0))
+
+
+def _descend(allocator: Allocator, batch: Batch, paths: int, first: float) -> Iterator[Leaf]:
+    plan = allocator.plan(batch)
+    if not plan:
+        [group] = allocator.groups(batch)
+        yield Leaf(group, paths, int(batch.successes[0]), int(batch.trials[0]), first)
+        return
+    count = int(plan.counts[0])
+    for right in range(count + 1):
+        rollouts = [ROLLOUTS[0]] * right + [ROLLOUTS[1]] * (count - right)
+        begun = right * (count - right) / (count * (count - 1)) if batch.round == 0 else first
+        yield from _descend(allocator, batch.add(plan, [rollouts]), paths * comb(count, right), begun)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Over ``leaves``: ``ratio`` [P] of expected estimate to truth, and ``noise``, the deviation [P] over the truth."""
+
+    ratio: Floats
+    noise: Floats
+
+
+def exact(found: Sequence[Leaf], name: str, weights: str = "prompt", scale: Floats | None = None) -> Exact:
+    """Estimate over truth for one prompt: its mean over the loss over p (1 - p), or its sum over E[n] p (1 - p).
+
+    ``scale`` [leaves] multiplies the estimate of each way to end.
+    """
+    ratios, noises = [], []
+    for place, p in enumerate(SUCCESS):
+        groups = [replace(leaf.group, prompt=replace(leaf.group.prompt, data=place)) for leaf in found]
+        ids, keep = kept(groups)
+        sizes = np.bincount(ids, keep)
+        score = np.concatenate([group.rewards for group in groups]) - p
+        sums = np.bincount(ids, estimator(name)(groups) * score * keep)
+        probability = np.array([leaf.probability(p) for leaf in found])
+        values = sums / sizes if weights == "prompt" else sums
+        values = values if scale is None else values * scale
+        truth = p * (1 - p) * (1 if weights == "prompt" else probability @ sizes)
+        mean = probability @ values
+        ratios.append(mean / truth)
+        noises.append(np.sqrt(probability @ (values - mean) ** 2) / truth)
+    return Exact(np.array(ratios), np.array(noises))
+
+
+def expected_rollouts(found: Sequence[Leaf]) -> Floats:
+    """Expected rollouts [P] of one prompt."""
+    return np.array([sum(leaf.probability(p) * leaf.trials for leaf in found) for p in SUCCESS])
+
+
+def first_round_factors(found: Sequence[Leaf]) -> Floats:
+    """Factors [leaves] that make RLOO's mean unbiased: E[first round's estimate | right, trials] over RLOO's own.
+
+    The first round's estimate is unbiased, and averaging it over the paths to the same end keeps it so and makes it
+    less noisy. 0 where no path to that end has both outcomes in its first round.
+    """
+    paths: Counter[tuple[int, int]] = Counter()
+    sums: Counter[tuple[int, int]] = Counter()
+    for leaf in found:
+        paths[leaf.right, leaf.trials] += leaf.paths
+        sums[leaf.right, leaf.trials] += leaf.paths * leaf.first
+    factors = []
+    for leaf in found:
+        s, n = leaf.right, leaf.trials
+        own = s * (n - s) / (n * (n - 1))
+        factors.append(sums[s, n] / paths[s, n] / own if own else 0.0)
+    return np.array(factors)
+
+
+def boundary(found: Sequence[Leaf]) -> tuple[list[tuple[int, int]], Floats]:
+    """Ends (right, trials), and their probabilities as polynomials [ends, degree + 1] in the Bernstein basis.
+
+    Row (s, n) holds the coefficients on p^j (1 - p)^(N - j), j = 0 .. N, N the most trials.
+    """
+    paths: Counter[tuple[int, int]] = Counter()
+    for leaf in found:
+        paths[leaf.right, leaf.trials] += leaf.paths
+    ends, degree = sorted(paths, key=lambda end: (end[1], end[0])), max(leaf.trials for leaf in found)
+    rows = [[paths[s, n] * comb(degree - n, j - s) if j >= s else 0 for j in range(degree + 1)] for s, n in ends]
+    return ends, np.array(rows, float)
+
+
+def unique_weights(found: Sequence[Leaf]) -> dict[tuple[int, int], float]:
+    """The one function of (right, trials) with expectation p (1 - p) for every p; a ValueError if there are several."""
+    ends, rows = boundary(found)
+    if np.linalg.matrix_rank(rows) < len(ends):
+        raise ValueError(
+            f"the probabilities of the {len(ends)} ends must be linearly independent, got rank "
+            f"{np.linalg.matrix_rank(rows)}; there is more than one such function"
+        )
+    degree = rows.shape[1] - 1
+    wanted = [comb(degree - 2, j - 1) if 1 <= j <= degree - 1 else 0 for j in range(degree + 1)]
+    weights, *_ = np.linalg.lstsq(rows.T, np.array(wanted, float), rcond=None)
+    return dict(zip(ends, weights.tolist(), strict=True))

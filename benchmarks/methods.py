@@ -1,0 +1,185 @@
+"""Every method in the lab, at equal rollouts and at equal tokens: a sweep of learning rates, then fresh seeds.
+
+Each method trains at every rate with the sweep's seed; at the rate with its best area it then trains with seeds that
+the sweep has not seen, and only these are reported. Studies lie under ``runs/`` and resume; this collects them.
+
+    python -m benchmarks.methods            # the ledger task, hard base: benchmarks/methods.toml
+    python -m benchmarks.methods forks      # the second task: benchmarks/methods_forks.toml
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import json
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from apportion.evaluation import bootstrap_interval
+from apportion.lab.design import Study, read_study
+from apportion.lab.picture import COLOURS
+from apportion.lab.results import BANDS, Arm, Interval, Run, summarise
+from apportion.lab.study import run
+from apportion.lab.worker import run_directory
+from benchmarks.common import table, write
+
+RATES = ("5e-4", "1e-3", "2e-3")
+SWEEP_SEEDS = (100,)
+LEVELS = (0.8, 0.9)
+COLUMNS = (
+    "method, rate, success, pass@32, area, area - baseline, over tokens, rollouts to .8, to .9, informative, no correct, "
+    "rollouts/prompt, updates, tokens, CPU s"
+)
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+
+
+def main(which: str = "") -> None:
+    name = f"methods_{which}" if which else "methods"
+    config = Path(__file__).with_name(f"{name}.toml")
+    areas = {rate: _sweep(config, name, rate) for rate in RATES}
+    arms = list(areas[RATES[0]])
+    best = {arm: max(RATES, key=lambda rate: areas[rate][arm]) for arm in arms}
+    study = _train(config, name, [f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items()])
+    runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
+    summary = summarise(runs, study.baseline)
+    edge = [arm for arm in arms if best[arm] in (RATES[0], RATES[-1])]
+    write(
+        name,
+        f"Every method at equal rollouts and at equal tokens: {study.training.base} base",
+        COLUMNS.split(", "),
+        [_row(arm, best[arm.name], runs, study) for arm in summary],
+        [
+            f"{study.training.rollouts:,} rollouts a run on the {study.training.base} base; success is exact on "
+            f"{study.training.held_out} held-out prompts, and so is pass@32 = mean of 1 - (1 - p)^32, from which the "
+            "unbiased estimator would differ by noise alone; their intervals are 95% bootstrap intervals over prompts "
+            "and seeds. Areas are means with 95% intervals (Student's t) over seeds, differences paired by seed "
+            f"with {study.baseline}, the tuned uniform. `over tokens` is the same difference of the curves over "
+            "tokens, up to the fewest that any method took with that seed. `rollouts to` are geometric means of the "
+            f"ratio to {study.baseline}'s with their 95% intervals; - where a run never got there.",
+            f"Rates were chosen from {', '.join(RATES)} by the area with seed {SWEEP_SEEDS[0]}, which is not "
+            f"reported. At the edge of that range: {', '.join(edge) or 'none'}.",
+            "Rollouts a prompt by its exact success probability when it was sampled:\n\n" + _bands(summary),
+        ],
+        seeds=list(study.seeds),
+        extra={
+            "sweep": areas,
+            "rates": best,
+            "curves": {
+                arm: [[list(map(float, axis)) for axis in (r.rollouts, r.tokens, r.success)] for r in mine]
+                for arm, mine in runs.items()
+            },
+        },
+    )
+    _draw(runs, summary, study, PICTURES / f"{name}.png")
+
+
+def _sweep(config: Path, name: str, rate: str) -> dict[str, float]:
+    """Mean area of every arm at one learning rate."""
+    overrides = [f"training.learning_rate={rate}", f"seeds={list(SWEEP_SEEDS)}"]
+    study = _train(config, f"{name}-{rate}", overrides)
+    summary = json.loads((study.directory / "summary.json").read_text())
+    return {arm["name"]: arm["area"]["mean"] for arm in summary}
+
+
+def _train(config: Path, name: str, overrides: Sequence[str]) -> Study:
+    code = run(config, overrides, name=name, resume=False, dry_run=False)
+    if code:
+        raise SystemExit(code)
+    return read_study(config, overrides, name, resume=False)
+
+
+def _row(arm: Arm, rate: str, runs: dict[str, list[Run]], study: Study) -> list[str]:
+    held_out = np.stack([_held_out(study, arm.name, seed) for seed in study.seeds])
+    return [
+        arm.name,
+        rate,
+        _bootstrapped(held_out),
+        _bootstrapped(1 - (1 - held_out) ** 32),
+        str(arm.area),
+        arm.area_difference.signed,
+        arm.token_area_difference.signed,
+        *(_ratio(runs[arm.name], runs[study.baseline], level) for level in LEVELS),
+        f"{arm.informative.mean:.2f}",
+        f"{arm.without_correct:.2f}",
+        f"{arm.rollouts_per_prompt:.1f}",
+        f"{arm.updates:.0f}",
+        f"{arm.tokens / 1000:.0f}k",
+        f"{arm.cpu_seconds:.0f}",
+    ]
+
+
+def _held_out(study: Study, arm: str, seed: int) -> np.ndarray:
+    """Exact success of the trained policy on each held-out prompt."""
+    lines = (run_directory(study.directory, arm, seed) / "metrics.jsonl").read_text().splitlines()
+    return np.array(json.loads(lines[-1])["held_out_p"])
+
+
+def _bootstrapped(values: np.ndarray) -> str:
+    """Mean over seeds and prompts of ``values`` [seeds, prompts]; seeds and prompts resampled, each on its own."""
+    low, high = bootstrap_interval(values.mean(axis=0))
+    over_seeds = bootstrap_interval(values.mean(axis=1))
+    return f"{values.mean():.3f} ({min(low, over_seeds[0]):.3f} to {max(high, over_seeds[1]):.3f})"
+
+
+def _ratio(mine: Sequence[Run], baseline: Sequence[Run], level: float) -> str:
+    """Rollouts to ``level`` against the baseline's, geometric mean and interval over seeds."""
+    logs = [np.log(a.reached(level) / b.reached(level)) for a, b in zip(mine, baseline, strict=True)]
+    if not np.isfinite(logs).all():
+        return "-"
+    interval = Interval.of(logs)
+    half = interval.half_width or 0.0
+    low, high = np.exp([interval.mean - half, interval.mean + half])
+    return f"{np.exp(interval.mean):.2f} ({low:.2f} to {high:.2f})"
+
+
+def _bands(summary: Sequence[Arm]) -> str:
+    labels = [f"{low:g} to {high:g}" for low, high in pairwise(BANDS)]
+    return table(["method", *labels], [[arm.name, *(f"{n:.1f}" for n in arm.rollouts_by_band)] for arm in summary])
+
+
+def _draw(runs: dict[str, list[Run]], summary: Sequence[Arm], study: Study, path: Path) -> None:
+    """Area differences of all methods, and the curves of the best few over rollouts and over tokens."""
+    figure = Figure(figsize=(15, 6.5), layout="constrained")
+    bars, over_rollouts, over_tokens = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
+    ordered = sorted(summary, key=lambda arm: arm.area_difference.mean)
+    places = np.arange(len(ordered))
+    for shift, key, colour, label in (
+        (0.18, "area_difference", COLOURS[0], "at equal rollouts"),
+        (-0.18, "token_area_difference", COLOURS[1], "at equal tokens"),
+    ):
+        intervals = [getattr(arm, key) for arm in ordered]
+        bars.errorbar(
+            [interval.mean for interval in intervals],
+            places + shift,
+            xerr=[interval.half_width or 0.0 for interval in intervals],
+            fmt="o",
+            color=colour,
+            label=label,
+            markersize=4,
+        )
+    bars.axvline(0, color="black", linewidth=0.8, linestyle=":")
+    bars.set_yticks(places, [arm.name for arm in ordered], fontsize=8)
+    bars.set(xlabel=f"area under the curve, less {study.baseline}'s", title="95% intervals over fresh seeds")
+    bars.legend(frameon=False, loc="lower right")
+    shown = [study.baseline, *[arm.name for arm in reversed(ordered) if arm.name != study.baseline][:6]]
+    for axes, axis in ((over_rollouts, "rollouts"), (over_tokens, "tokens")):
+        for colour, name in zip(COLOURS, shown, strict=False):
+            grid = np.linspace(0, min(getattr(run, axis)[-1] for run in runs[name]), 80)
+            curve = np.mean([np.interp(grid, getattr(run, axis), run.success) for run in runs[name]], axis=0)
+            axes.plot(grid, curve, color=colour, label=name)
+        axes.set(xlabel=axis, ylabel="exact success, held out", ylim=(0, 1))
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.suptitle(f"Every method, {study.training.base} base, {len(study.seeds)} seeds")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,373 @@
+import copy
+import pickle
+import tomllib
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from apportion import AR3PO, Allocator, Batch, Belief, Plan, Prompt, Rollout, collect
+from apportion.advantages import ESTIMATORS
+from apportion.config import build, dump, to_toml
+from tests.builders import bernoulli_sampler, make_batch, make_prompts
+
+A, B, C = make_prompts(3)
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A completion as engines give it: compared by identity, with arrays inside."""
+
+    tokens: tuple[int, ...]
+    logprobs: np.ndarray
+
+
+def right(text):
+    return Rollout(True, completion=text)
+
+
+def wrong(*texts):
+    return [Rollout(False, completion=text) for text in texts]
+
+
+def batch_of(*pairs):
+    """A batch of one round: (prompt, its rollouts) each."""
+    batch = Batch.start([prompt for prompt, _ in pairs], Belief.uniform(len(pairs)))
+    return batch.add(Plan([len(rollouts) for _, rollouts in pairs]), [rollouts for _, rollouts in pairs])
+
+
+def remembering(*texts, **settings):
+    """An allocator that saw these correct responses to prompt A, one a step."""
+    allocator = AR3PO(**settings)
+    for text in texts:
+        allocator.observe(batch_of((A, [right(text), *wrong("w")])))
+    return allocator
+
+
+FAILED = batch_of((A, wrong("x", "y", "z", "w")))
+
+
+# Adaptive rollout
+
+
+def test_each_stage_asks_only_prompts_without_a_correct_response():
+    allocator = AR3PO(stages=3, rollouts_per_stage=2)
+    outcomes = [  # of three prompts, stage by stage
+        ([2, 2, 2], [[0, 1], [0, 0], [0, 0]]),
+        ([0, 2, 2], [[], [1, 1], [0, 0]]),
+        ([0, 0, 2], [[], [], [0, 0]]),
+    ]
+    batch = allocator.start([A, B, C])
+    for counts, received in outcomes:
+        assert allocator.plan(batch) == Plan(counts)
+        batch = batch.add(Plan(counts), [[Rollout(bool(x)) for x in group] for group in received])
+    assert not allocator.plan(batch)
+    assert batch.asked.tolist() == [2, 4, 6]
+
+
+def test_the_defaults_are_the_papers():
+    allocator = AR3PO()
+    assert (allocator.stages, allocator.rollouts_per_stage, allocator.reuse) == (2, 4, "stop_gradient")
+
+
+def test_stages_are_counted_by_what_was_asked_so_that_failing_samples_end():
+    allocator = AR3PO(stages=3, rollouts_per_stage=4)
+    batch, rounds = allocator.start([A, B]), 0
+    while plan := allocator.plan(batch):
+        batch, rounds = batch.add(plan, [[], wrong("x")]), rounds + 1
+    assert (batch.asked.tolist(), batch.trials.tolist(), rounds) == ([12, 12], [0, 3], 3)
+
+
+def test_resuming_in_the_middle_of_a_stage_asks_for_the_rest_of_it():
+    batch = make_batch([[0], [0, 0, 0, 0, 0], [1], [0] * 8])
+    assert AR3PO(stages=2, rollouts_per_stage=4).plan(batch) == Plan([3, 3, 0, 0])
+
+
+@pytest.mark.parametrize(("stages", "k"), [(1, 3), (2, 4), (3, 2)])
+@pytest.mark.parametrize("success", [0.05, 0.3, 0.7])
+def test_expected_rollouts_are_the_closed_form(stages, k, success):
+    """k for the first stage, and k more with probability (1 - p)^(k s) for stage s + 1."""
+    rng, prompts = np.random.default_rng(1), make_prompts(4000)
+
+    def sample(prompts, counts):
+        return [[Rollout(bool(x)) for x in rng.random(n) < success] for n in counts]
+
+    asked = collect(AR3PO(stages=stages, rollouts_per_stage=k), prompts, sample).asked
+    expected = sum(k * (1 - success) ** (k * stage) for stage in range(stages))
+    error = asked.std() / np.sqrt(len(asked))
+    assert asked.mean() == pytest.approx(expected, abs=4 * error + 1e-9)
+    if stages == 2:
+        assert expected == pytest.approx(k + k * (1 - success) ** k)
+
+
+# Response reuse
+
+
+@pytest.mark.parametrize(
+    ("reuse", "keep", "recompute"),
+    [
+        ("stop_gradient", [True, True, True, False], [False] * 4),
+        ("recompute", [True] * 4, [False, False, False, True]),
+        ("replay", [True] * 4, [False] * 4),
+    ],
+)
+def test_one_incorrect_response_makes_room_for_an_earlier_correct_one(reuse, keep, recompute):
+    [group] = remembering("r", reuse=reuse).groups(FAILED)
+    assert [rollout.completion for rollout in group.rollouts] == ["x", "y", "z", "r"]
+    assert [rollout.step for rollout in group.rollouts] == [None, None, None, 0]
+    assert group.rewards.tolist() == [0, 0, 0, 1] and group.informative
+    assert (group.keep.tolist(), group.recompute.tolist()) == (keep, recompute)
+
+
+def test_without_reuse_nothing_is_kept_and_groups_stay_as_sampled():
+    allocator = remembering("r", reuse="none")
+    assert allocator.state_dict()["store"] == {"step": 1, "entries": []}
+    [group] = allocator.groups(FAILED)
+    assert group.rollouts == FAILED.rollouts[0] and group.keep.all() and not group.recompute.any()
+    assert allocator.metrics(FAILED)["reused"] == 0
+
+
+@pytest.mark.parametrize("reuse", ["stop_gradient", "recompute", "replay"])
+def test_the_reused_rollout_is_the_one_that_was_sampled_but_for_its_step(reuse):
+    allocator, logprobs = AR3PO(reuse=reuse), np.array([-0.25, -0.5], np.float32)
+    sampled = Rollout(True, "7", completion=Tokens((4, 2), logprobs), tokens=2, score_norm=0.7)
+    for rollouts in (wrong("x"), [sampled]):
+        allocator.observe(batch_of((A, rollouts)))
+    [group] = allocator.groups(FAILED)
+    assert group.rollouts[3] == replace(sampled, step=1)
+    assert group.rollouts[3].completion is sampled.completion
+    assert logprobs.tolist() == [-0.25, -0.5]
+
+
+def test_advantages_are_those_of_the_mixed_group():
+    """Rewards 0, 0, 0, 1. RLOO: each less the mean of the others. GRPO: mean 1/4, sample deviation 1/2."""
+    [group] = remembering("r").groups(FAILED)
+    ids = np.zeros(4, int)
+    np.testing.assert_allclose(ESTIMATORS["rloo"](group.rewards, ids), [-1 / 3, -1 / 3, -1 / 3, 1])
+    np.testing.assert_allclose(ESTIMATORS["grpo"](group.rewards, ids), [-0.5, -0.5, -0.5, 1.5], rtol=1e-3)
+    [alone] = AR3PO().groups(FAILED)
+    assert not ESTIMATORS["rloo"](alone.rewards, ids).any()
+
+
+def test_a_group_with_a_correct_response_stays_as_it_is():
+    batch = batch_of((A, [right("new"), *wrong("x", "y")]))
+    [group] = remembering("r").groups(batch)
+    assert group.rollouts == batch.rollouts[0] and group.keep.all()
+
+
+def test_only_an_incorrect_response_makes_room():
+    unverified = Rollout(None, reward=None, completion="cut off")
+    [group] = remembering("r").groups(batch_of((A, [*wrong("x", "y"), unverified])))
+    assert [rollout.completion for rollout in group.rollouts] == ["x", "r", "cut off"]
+
+
+def test_fewer_than_two_incorrect_responses_are_left_alone():
+    """The mixed group would hold no incorrect response, so no advantage, and the one of this step would be lost."""
+    batch = batch_of((A, wrong("x")), (B, []))
+    [group] = remembering("r").groups(batch)
+    assert [rollout.completion for rollout in group.rollouts] == ["x"] and group.keep.all()
+
+
+def test_responses_of_another_prompt_or_of_this_batch_are_not_reused():
+    allocator = remembering("r")
+    failed = batch_of((B, wrong("x", "y")), (C, [right("s")]), (C, wrong("x", "y")))
+    assert all(rollout.step is None for group in allocator.groups(failed) for rollout in group.rollouts)
+    allocator.observe(failed)
+    assert [r.step for r in allocator.groups(failed)[2].rollouts] == [None, 1]
+
+
+def test_a_response_that_is_in_the_group_is_not_reused():
+    """As when the verifier ran out of time on a response that it once accepted."""
+    [group] = remembering("r", "s").groups(batch_of((A, wrong("x", "s", "y"))))
+    assert [rollout.completion for rollout in group.rollouts] == ["x", "s", "r"]
+    [group] = remembering("r").groups(batch_of((A, wrong("r", "x"))))
+    assert [rollout.completion for rollout in group.rollouts] == ["r", "x"]
+
+
+def test_only_fresh_correct_responses_are_remembered():
+    allocator = AR3PO(entries_per_prompt=10)
+    reused = Rollout(True, completion="old", step=0)
+    unverified = Rollout(None, completion="cut off")
+    allocator.observe(batch_of((A, [right("r"), right("r"), right("s"), reused, unverified, *wrong("x")])))
+    assert [values["completion"] for _, values in allocator.state_dict()["store"]["entries"]] == ["r", "s"]
+
+
+def test_rollouts_without_a_completion_are_never_reused():
+    allocator = AR3PO()
+    allocator.observe(make_batch([[1, 1, 0]]))
+    [group] = allocator.groups(make_batch([[0, 0, 0]]))
+    assert all(rollout.step is None for rollout in group.rollouts)
+
+
+def test_no_group_ever_holds_a_response_twice_nor_changes_its_size():
+    """Responses from a small alphabet, in which right ones and wrong ones differ, over many steps."""
+    rng, allocator, reused = np.random.default_rng(3), AR3PO(stages=2, rollouts_per_stage=2), 0
+    prompts = make_prompts(6)
+    for _ in range(60):
+
+        def sample(prompts, counts):
+            return [
+                [
+                    Rollout(bool(c), completion=f"{'rw'[c]}{d}")
+                    for c, d in zip(*rng.integers(2, size=(2, n)), strict=True)
+                ]
+                if rng.random() < 0.5
+                else wrong(*map(str, range(n)))
+                for n in counts
+            ]
+
+        batch = collect(allocator, prompts, sample)
+        for group, rollouts in zip(allocator.groups(batch), batch.rollouts, strict=True):
+            assert len(group.rollouts) == len(rollouts)
+            from_store = [r for r in group.rollouts if r.step is not None]
+            reused += len(from_store)
+            assert len(from_store) <= 1
+            for rollout in from_store:
+                assert [r.completion for r in group.rollouts].count(rollout.completion) == 1
+                assert not batch.successes[prompts.index(group.prompt)]
+        allocator.observe(batch)
+    assert reused > 20
+
+
+def test_the_draw_is_even_and_every_rank_makes_the_same():
+    prompts = [Prompt(f"question {q}") for q in range(1200)]
+    ranks = [AR3PO(seed=5), AR3PO(seed=5)]
+    drawn = []
+    for allocator in ranks:
+        for text in "rst":
+            allocator.observe(batch_of(*((prompt, [right(text)]) for prompt in prompts)))
+        groups = allocator.groups(batch_of(*((prompt, wrong("x", "y")) for prompt in prompts)))
+        drawn.append([group.rollouts[1].completion for group in groups])
+    assert drawn[0] == drawn[1]
+    assert stats.chisquare(list(Counter(drawn[0]).values())).pvalue > 0.01
+    assert ranks[0].groups(batch_of((prompts[7], wrong("x", "y"))))[0].rollouts[1].completion == drawn[0][7]
+
+
+def test_the_draw_differs_by_seed_and_by_step():
+    def drawn(seed, steps):
+        allocator = remembering("r", "s", "t", "u", seed=seed)
+        for _ in range(steps):
+            allocator.observe(batch_of((B, wrong("x"))))
+        return allocator.groups(FAILED)[0].rollouts[3].completion
+
+    assert len({drawn(seed, 0) for seed in range(12)}) > 1
+    assert len({drawn(0, steps) for steps in range(12)}) > 1
+
+
+def test_groups_and_metrics_change_nothing():
+    allocator = remembering("r", "s", "t")
+    before = copy.deepcopy(allocator.state_dict())
+    first = allocator.groups(FAILED)
+    for _ in range(3):
+        assert allocator.groups(FAILED) == first
+        allocator.metrics(FAILED)
+    assert allocator.state_dict() == before
+    assert FAILED.rollouts[0][3].completion == "w"
+
+
+def test_metrics_tell_what_reuse_did():
+    batch = batch_of((A, wrong("x", "y")), (B, wrong("x", "y")), (C, [right("r")]), (Prompt("failed"), []))
+    assert remembering("r", "s").metrics(batch) == {
+        "reused": 1,
+        "store_entries": 2,
+        "without_correct": 0.75,
+        "without_correct_after_reuse": 0.5,
+    }
+    assert AR3PO().metrics(AR3PO().start([])) == dict.fromkeys(
+        ("reused", "store_entries", "without_correct", "without_correct_after_reuse"), 0
+    )
+
+
+def test_graded_rewards_are_refused():
+    with pytest.raises(ValueError, match=r"rewards must be 0 or 1 for ar3po.*got 0\.3"):
+        AR3PO().groups(batch_of((A, [Rollout(reward=0.3), Rollout(reward=0.4)])))
+
+
+# Memory
+
+
+def test_the_bounds_of_the_store_are_the_allocators():
+    allocator = AR3PO(entries_per_prompt=2, entries=3)
+    for prompt, text in [(A, "1"), (B, "2"), (B, "3"), (B, "4"), (C, "5")]:
+        allocator.observe(batch_of((prompt, [right(text)])))
+    assert [
+        (id, values["completion"], values["step"]) for id, values in allocator.state_dict()["store"]["entries"]
+    ] == [
+        (B.id, "3", 2),
+        (B.id, "4", 3),
+        (C.id, "5", 4),
+    ]
+
+
+def test_a_restored_allocator_goes_on_identically():
+    allocator, twin = remembering("r", "s", "t"), AR3PO()
+    twin.load_state_dict(pickle.loads(pickle.dumps(allocator.state_dict())))
+    for text in "uvwr":
+        assert twin.groups(FAILED) == allocator.groups(FAILED)
+        for each in (allocator, twin):
+            each.observe(batch_of((A, [right(text)]), (B, [right(text)])))
+        assert twin.state_dict() == allocator.state_dict()
+
+
+def test_a_state_is_a_copy_both_ways():
+    allocator, twin = remembering("r"), AR3PO()
+    state = allocator.state_dict()
+    before = copy.deepcopy(state)
+    twin.load_state_dict(state)
+    for each in (allocator, twin):
+        each.observe(batch_of((A, [right("s")])))
+    assert state == before
+
+
+def test_the_state_of_another_allocator_or_of_other_settings_is_refused():
+    with pytest.raises(ValueError, match=r"must come from the allocator 'ar3po', got None; configure"):
+        AR3PO().load_state_dict({})
+    with pytest.raises(ValueError, match=r"must come from the allocator 'ar3po', got 'other'"):
+        AR3PO().load_state_dict({**AR3PO().state_dict(), "allocator": "other"})
+    for setting in ({"entries": 9}, {"entries_per_prompt": 9}, {"reuse": "replay"}, {"seed": 9}, {"stages": 9}):
+        [(key, value)] = setting.items()
+        with pytest.raises(ValueError, match=f"^{key} must be {value!r} to load this state of 'ar3po', got .*; use"):
+            AR3PO().load_state_dict(AR3PO(**setting).state_dict())
+
+
+def test_what_it_learnt_is_neither_compared_nor_shown_nor_a_setting():
+    allocator = remembering("r")
+    assert allocator == AR3PO() and hash(allocator) == hash(AR3PO())
+    assert repr(allocator) == repr(AR3PO())
+    assert replace(allocator, seed=3).state_dict()["store"]["entries"] == []
+    settings = AR3PO(3, 2, "replay", 5, 99, seed=7)
+    assert build(Allocator, tomllib.loads(to_toml(dump(settings)))) == settings  # type: ignore[type-abstract]
+    assert dump(allocator) == dump(AR3PO())
+
+
+def test_copies_remember_by_themselves():
+    allocator = remembering("r")
+    twins = copy.deepcopy(allocator), pickle.loads(pickle.dumps(allocator))
+    allocator.observe(batch_of((A, [right("s")])))
+    assert all(len(twin.state_dict()["store"]["entries"]) == 1 for twin in twins)
+
+
+def test_prompts_are_independent():
+    """Two batches of one plan and group as one batch of two."""
+    allocator, sample = remembering("r"), bernoulli_sampler([0.1, 0.4])
+    whole = collect(allocator, [A, B], sample)
+    alone = [collect(allocator, [prompt], bernoulli_sampler([0.1, 0.4])) for prompt in (A, B)]
+    assert [group for batch in alone for group in allocator.groups(batch)] == allocator.groups(whole)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"stages": 0}, "stages and rollouts_per_stage must be at least 1, got 0 and 4"),
+        ({"rollouts_per_stage": 0}, "must be at least 1, got 2 and 0"),
+        ({"reuse": "stopgrad"}, "reuse must be one of stop_gradient, .* got 'stopgrad'; the paper"),
+        ({"entries_per_prompt": 0}, "entries_per_prompt must be at least 1, got 0"),
+        ({"entries": 0}, "entries must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+    ],
+)
+def test_wrong_settings_are_refused_at_construction(settings, message):
+    with pytest.raises(ValueError, match=message):
+        AR3PO(**settings)

@@ -1,0 +1,136 @@
+import itertools
+import logging
+import tomllib
+
+import numpy as np
+import pytest
+
+from apportion import DAPO, Plan, Prompt, Rollout, collect
+from apportion.advantages import rloo
+from apportion.config import build, dump, to_toml
+from tests.builders import bernoulli_sampler, make_batch, make_prompts
+
+
+def source_of(prompts):
+    """Fresh prompts in order, and how many were asked for in each draw."""
+    rest, draws = iter(prompts), []
+
+    def source(count):
+        draws.append(count)
+        return list(itertools.islice(rest, count))
+
+    return source, draws
+
+
+def test_fresh_prompts_are_drawn_until_enough_are_mixed_and_the_surplus_is_left_out():
+    """Draws of 2: none mixed, then one, then two; the fourth mixed group would be one too many."""
+    success = [0.0, 1.0, 0.0, 0.5, 0.5, 0.5, 0.5]
+    source, draws = source_of(make_prompts(7)[2:])
+    allocator = DAPO(rollouts_per_prompt=32, target=2)
+    batch = collect(allocator, make_prompts(2), bernoulli_sampler(success), source=source)
+    assert draws == [2, 2]
+    assert batch.round == 3
+    assert batch.asked.tolist() == [32] * 6
+    assert [group.prompt.text for group in allocator.groups(batch)] == ["prompt 3", "prompt 4"]
+    assert allocator.metrics(batch) == {"mixed": 3, "draws": 3, "capped": 0}
+
+
+def test_no_draw_beyond_the_first_where_it_is_enough():
+    batch = collect(DAPO(rollouts_per_prompt=32, target=2), make_prompts(3), bernoulli_sampler([0.5, 0.0, 0.5]))
+    assert (len(batch.prompts), batch.round) == (3, 1)
+
+
+def test_target_and_draw_are_the_size_of_the_first_draw_by_default():
+    assert DAPO(rollouts_per_prompt=2).plan(make_batch([[1, 0], [1, 1], [0, 0]])) == Plan([0, 0, 0], fresh=3)
+    assert DAPO(rollouts_per_prompt=2, draw=5).plan(make_batch([[1, 0], [1, 1]])) == Plan([0, 0], fresh=5)
+    assert not DAPO(rollouts_per_prompt=2).plan(make_batch([[1, 0], [0, 1]]))
+
+
+def test_fresh_prompts_get_their_rollouts_before_more_are_drawn():
+    allocator = DAPO(rollouts_per_prompt=2)
+    batch = make_batch([[1, 1], [0, 0]]).join(allocator.start([Prompt("c"), Prompt("d")]))
+    assert allocator.plan(batch) == Plan([0, 0, 2, 2])
+
+
+def test_the_cap_ends_the_draws_and_is_told_once_a_batch(caplog):
+    source, draws = source_of(make_prompts(40)[4:])
+    success = [0.5] + [0.0, 1.0] * 20
+    allocator = DAPO(rollouts_per_prompt=32, draw=3, max_draws=5)
+    with caplog.at_level(logging.WARNING, logger="apportion"):
+        batch = collect(allocator, make_prompts(4), bernoulli_sampler(success), source=source)
+        groups = allocator.groups(batch)
+        assert not caplog.records
+        allocator.observe(batch)
+    assert draws == [3, 3, 3, 3]
+    assert batch.round == 5
+    assert [group.prompt.text for group in groups] == ["prompt 0"]
+    assert allocator.metrics(batch) == {"mixed": 1, "draws": 5, "capped": 1}
+    (record,) = caplog.records
+    assert "1 mixed groups where 4 were wanted, among 16 prompts in 5 draws" in record.getMessage()
+
+
+def test_nothing_is_told_where_the_last_draw_was_enough(caplog):
+    allocator = DAPO(rollouts_per_prompt=2, max_draws=1)
+    with caplog.at_level(logging.WARNING, logger="apportion"):
+        allocator.observe(make_batch([[1, 0], [0, 1]]))
+    assert not caplog.records
+
+
+def test_a_prompt_counts_by_what_arrived():
+    """Four were asked for each: one lost its only wrong rollout, one everything."""
+    right, wrong = Rollout(True), Rollout(False)
+    batch = DAPO().start(make_prompts(3))
+    batch = batch.add(Plan([4, 4, 4]), [[right] * 3, [], [right, wrong]])
+    allocator = DAPO(rollouts_per_prompt=4, target=1)
+    assert not allocator.plan(batch)
+    assert [group.prompt.text for group in allocator.groups(batch)] == ["prompt 2"]
+
+
+def test_it_ends_when_every_sample_fails():
+    source, draws = source_of(make_prompts(100)[2:])
+    allocator = DAPO(rollouts_per_prompt=4, max_draws=6)
+    batch = collect(allocator, make_prompts(2), bernoulli_sampler([0.5] * 100, failing=1.0), source=source)
+    assert (batch.round, len(draws), batch.asked.sum(), allocator.groups(batch)) == (6, 5, 48, [])
+
+
+def test_dropping_groups_divides_the_mean_gradient_by_the_share_of_mixed_prompts():
+    """Bernoulli policies with p = 1/2 and 1/4: a prompt for each of their equally likely quadruples of outcomes.
+
+    The score of a rollout is y - p, and the true gradient p (1 - p).
+    """
+    G, prompts = 4, []
+    for success in (0.5, 0.25):
+        for draws in itertools.product(range(4), repeat=G):
+            prompts.append((success, [int(number < 4 * success) for number in draws]))
+    batch = make_batch([outcomes for _, outcomes in prompts])
+    chance = dict(zip((prompt.text for prompt in batch.prompts), (p for p, _ in prompts), strict=True))
+    groups = DAPO(rollouts_per_prompt=G).groups(batch)
+    gradients = [(rloo(g.rewards, [0] * G) * (g.rewards - chance[g.prompt.text])).mean() for g in groups]
+    true = np.mean([p * (1 - p) for p, _ in prompts])
+    share = np.mean([1 - p**G - (1 - p) ** G for p, _ in prompts])
+    assert np.mean(gradients) == pytest.approx(true / share, rel=1e-12)
+
+
+def test_graded_rewards_are_refused():
+    batch = DAPO().start(make_prompts(1)).add(Plan([1]), [[Rollout(reward=0.3)]])
+    with pytest.raises(ValueError, match="rewards must be 0 or 1 for dapo"):
+        DAPO().groups(batch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rollouts_per_prompt": 1}, "rollouts_per_prompt must be at least 2 for dapo, got 1; a single"),
+        ({"target": 0}, "target must be at least 1 for dapo, got 0"),
+        ({"draw": 0}, "draw must be at least 1 for dapo, got 0"),
+        ({"max_draws": 0}, "max_draws must be at least 1 for dapo, got 0"),
+    ],
+)
+def test_wrong_settings_are_refused_at_construction(settings, message):
+    with pytest.raises(ValueError, match=message):
+        DAPO(**settings)
+
+
+@pytest.mark.parametrize("allocator", [DAPO(), DAPO(rollouts_per_prompt=8, target=4, draw=12, max_draws=3)])
+def test_settings_survive_the_way_through_toml(allocator):
+    assert build(DAPO, tomllib.loads(to_toml(dump(allocator)))) == allocator

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion import VIP, Neyman, collect
+from apportion.allocators.neyman import LEAST_LOW, drops
+from apportion.predictors import DiscountedCounts, ScoreMoments
+from apportion.types import Batch, Belief, Rollout
+from tests.builders import bernoulli_sampler, make_prompts
+
+FORMULA = {
+    "rloo": lambda n: 1 / (n - 1),
+    "dr_grpo": lambda n: (n - 1) / n**2,
+    "reinforce": lambda n: 1 / n,
+}
+
+
+def start(variance):
+    size = len(variance)
+    return Batch.start(make_prompts(size), Belief(np.ones(size), np.ones(size), np.array(variance)))
+
+
+@pytest.mark.parametrize("estimator", FORMULA)
+def test_drops_are_differences_of_the_variance_and_never_increase_from_the_least_low_on(estimator):
+    n = np.arange(LEAST_LOW[estimator] + 1, 200)
+    f = FORMULA[estimator]
+    assert drops(estimator, n) == pytest.approx(f(n - 1.0) - f(n.astype(float)))
+    assert (np.diff(drops(estimator, n)) < 0).all()
+
+
+@given(
+    estimator=st.sampled_from(sorted(FORMULA)),
+    variance=st.lists(st.floats(0, 10), min_size=2, max_size=3),
+    extra=st.integers(0, 8),
+)
+def test_it_minimises_the_summed_variance(estimator, variance, extra):
+    low, high = LEAST_LOW[estimator], LEAST_LOW[estimator] + 4
+    budget = min(low * len(variance) + extra, high * len(variance))
+    allocator = Neyman(estimator=estimator, low=low, high=high, budget=budget)
+    counts = allocator.plan(start(variance)).counts
+
+    def total(each):
+        return sum(s * FORMULA[estimator](n) for s, n in zip(variance, each, strict=True))
+
+    every = itertools.product(range(low, high + 1), repeat=len(variance))
+    assert total(counts) == pytest.approx(min(total(each) for each in every if sum(each) == budget))
+    assert counts.sum() == budget
+
+
+def test_counts_grow_with_the_standard_deviation():
+    allocator = Neyman(estimator="reinforce", low=1, budget=70_000, high=10**5)
+    counts = allocator.plan(start([1.0, 4.0, 16.0])).counts
+    assert counts == pytest.approx([10_000, 20_000, 40_000], abs=1)
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
+def test_with_the_rewards_variance_it_is_vip(estimator):
+    settings = {"estimator": estimator, "rollouts_per_prompt": 6, "predictor": DiscountedCounts()}
+    neyman, vip, prompts = Neyman(**settings), VIP(**settings), make_prompts(5)
+    for seed in range(3):
+        neyman.observe(collect(neyman, prompts, bernoulli_sampler([0.1, 0.3, 0.5, 0.9, 1.0], seed)))
+    plan = neyman.plan(neyman.start(prompts))
+    assert plan == vip.plan(vip.start(prompts)) and plan.counts.max() > 6
+
+
+def scored(sample):
+    """Rollouts of ``sample`` with score norms: failures have 30 times those of successes."""
+
+    def with_norms(prompts, counts):
+        groups = sample(prompts, counts)
+        return [[Rollout(r.correct, score_norm=1.0 if r.correct else 30.0) for r in group] for group in groups]
+
+    return with_norms
+
+
+def test_by_measured_moments_a_nearly_solved_prompt_gets_more_than_by_vip():
+    success, prompts = [0.1, 0.5, 0.9], make_prompts(3)
+    neyman = Neyman(rollouts_per_prompt=20)
+    vip = VIP(rollouts_per_prompt=20, predictor=DiscountedCounts())
+    for seed in range(4):
+        batch = collect(neyman, prompts, scored(bernoulli_sampler(success, seed)))
+        neyman.observe(batch), vip.observe(batch)
+    measured, reward = (each.plan(each.start(prompts)).counts for each in (neyman, vip))
+    assert measured[2] > reward[2] + 3 and measured[0] < reward[0] - 3
+    restored = Neyman(rollouts_per_prompt=20)
+    restored.load_state_dict(copy.deepcopy(neyman.state_dict()))
+    assert restored.plan(restored.start(prompts)).counts.tolist() == measured.tolist()
+
+
+def test_a_round_that_lost_rollouts_is_charged_for_them():
+    allocator = Neyman(rollouts_per_prompt=6, predictor=ScoreMoments())
+    batch = collect(allocator, make_prompts(4), scored(bernoulli_sampler([0.5] * 4, failing=0.5)))
+    assert batch.asked.sum() == 24 and batch.round == 1
+
+
+@pytest.mark.parametrize(("estimator", "low"), [("rloo", 1), ("dr_grpo", 2), ("reinforce", 0)])
+def test_a_low_below_the_convex_part_is_refused(estimator, low):
+    with pytest.raises(ValueError, match=f"low must be at least {low + 1} for {estimator}, .*got {low}; raise it"):
+        Neyman(estimator=estimator, low=low)
+    assert Neyman(estimator=estimator, low=low + 1).least == low + 1
+
+
+def test_an_unknown_estimator_is_refused():
+    with pytest.raises(ValueError, match="one of rloo, dr_grpo, reinforce for neyman, got 'grpo'"):
+        Neyman(estimator="grpo")

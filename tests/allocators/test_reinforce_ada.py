@@ -1,0 +1,143 @@
+import itertools
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from apportion import Plan, ReinforceAda, Rollout, collect
+from apportion.advantages import rloo
+from apportion.allocators.reinforce_ada import balanced_subset
+from apportion.config import build, dump, to_toml
+from tests.builders import bernoulli_sampler, make_batch, make_prompts
+
+
+def expected_rollouts(allocator, success):
+    """m times the sum over rounds r of P(no exit within the first r m rollouts): an exit, once met, stays met."""
+    m, n = allocator.rollouts_per_round, allocator.keep
+    asked = m * np.arange(1, allocator.rounds)
+    if allocator.exit == "positive":
+        active = (1 - success) ** asked
+    else:
+        correct, wrong = n // 2, n - n // 2
+        active = 1 - (binom.cdf(asked - wrong, asked, success) - binom.cdf(correct - 1, asked, success)).clip(0)
+    return m * (1 + active.sum())
+
+
+@pytest.mark.parametrize("success", [0.0, 0.1, 0.5, 0.8])
+@pytest.mark.parametrize(
+    "allocator",
+    [
+        ReinforceAda(exit=exit, rollouts_per_round=m, rounds=rounds, keep=keep)
+        for exit in ("positive", "balanced")
+        for m, rounds, keep in [(1, 6, 2), (2, 4, 3), (3, 3, 4)]
+    ],
+    ids=lambda a: f"{a.exit}-{a.rollouts_per_round}x{a.rounds}-{a.keep}",
+)
+def test_expected_rollouts_by_enumeration_of_every_outcome(allocator, success):
+    """One prompt for each sequence of outcomes, weighted by its probability."""
+    most = allocator.rollouts_per_round * allocator.rounds
+    sequences = list(itertools.product([False, True], repeat=most))
+    place = {prompt.text: q for q, prompt in enumerate(make_prompts(len(sequences)))}
+    drawn = [0] * len(sequences)
+
+    def sample(prompts, counts):
+        rollouts = []
+        for prompt, count in zip(prompts, counts, strict=True):
+            q = place[prompt.text]
+            rollouts.append([Rollout(outcome) for outcome in sequences[q][drawn[q] : drawn[q] + count]])
+            drawn[q] += count
+        return rollouts
+
+    batch = collect(allocator, make_prompts(len(sequences)), sample)
+    correct = np.array(sequences).sum(axis=1)
+    probability = success**correct * (1 - success) ** (most - correct)
+    assert (probability * batch.asked).sum() == pytest.approx(expected_rollouts(allocator, success), rel=1e-12)
+
+
+@pytest.mark.parametrize("exit", ["positive", "balanced"])
+def test_expected_rollouts_of_the_published_setting_by_monte_carlo(exit):
+    allocator, P = ReinforceAda(exit=exit), 2000
+    asked = collect(allocator, make_prompts(P), bernoulli_sampler([0.1] * P)).asked
+    assert asked.mean() == pytest.approx(expected_rollouts(allocator, 0.1), abs=4 * asked.std() / P**0.5)
+
+
+def test_the_balanced_exit_makes_the_gradient_of_a_hard_prompt_four_times_the_true_one():
+    """A Bernoulli policy with p = .1: the score of a rollout is y - p, the true gradient p (1 - p)."""
+    allocator, P, p = ReinforceAda(), 2000, 0.1
+    groups = allocator.groups(collect(allocator, make_prompts(P), bernoulli_sampler([p] * P)))
+    means = [(rloo(g.rewards, [0] * len(g.rewards)) * (g.rewards - p))[g.keep].mean() for g in groups]
+    assert np.mean(means) / (p * (1 - p)) == pytest.approx(4.2, abs=0.2)
+
+
+def test_only_active_prompts_are_asked_again():
+    batch = make_batch([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    assert ReinforceAda(exit="positive", rollouts_per_round=3).plan(batch).counts.tolist() == [3, 0, 0, 0]
+    assert ReinforceAda(exit="balanced", rollouts_per_round=3, keep=2).plan(batch).counts.tolist() == [3, 0, 0, 3]
+    assert ReinforceAda(exit="balanced", rollouts_per_round=3, keep=3).plan(batch).counts.tolist() == [3, 0, 3, 3]
+
+
+def test_resuming_in_the_middle_of_a_round_asks_for_the_rest_of_it():
+    batch = make_batch([[0, 0, 0, 0, 0], [0], [1]])
+    assert ReinforceAda(exit="positive", rollouts_per_round=4).plan(batch).counts.tolist() == [3, 3, 0]
+
+
+def test_failed_samples_stay_charged():
+    allocator = ReinforceAda(rollouts_per_round=3, rounds=4)
+    batch = collect(allocator, make_prompts(2), lambda prompts, counts: [[]] * 2)
+    assert (batch.asked.tolist(), batch.round, allocator.groups(batch)) == ([12, 12], 4, [])
+
+
+def test_a_failed_sample_is_not_a_wrong_one():
+    batch = ReinforceAda().start(make_prompts(1)).add(Plan([2]), [[Rollout(True)]])
+    assert ReinforceAda(rollouts_per_round=2, keep=2).plan(batch) == Plan([2])
+
+
+def test_the_baseline_is_over_all_rollouts_and_the_loss_over_a_balanced_few():
+    allocator = ReinforceAda(rollouts_per_round=8)
+    (group,) = allocator.groups(make_batch([[0, 0, 0, 1, 0, 1, 1, 0]]))
+    assert group.rewards.tolist() == [0, 0, 0, 1, 0, 1, 1, 0]
+    assert np.flatnonzero(group.keep).tolist() == [0, 1, 3, 5]
+    assert allocator.metrics(make_batch([[1, 1, 0, 0], [1, 0, 0, 0], [0] * 8])) == {"exited": 1}
+
+
+@given(st.lists(st.sampled_from([True, False, None]), max_size=12), st.integers(2, 6))
+def test_the_kept_are_as_many_and_as_balanced_as_can_be_and_the_first_of_their_kind(outcomes, keep):
+    kept = balanced_subset([Rollout(outcome) for outcome in outcomes], keep)
+    right, wrong = outcomes.count(True), outcomes.count(False)
+    chosen = [outcome for outcome, k in zip(outcomes, kept, strict=True) if k]
+    splits = [(a, b) for a in range(right + 1) for b in range(wrong + 1) if a + b == min(keep, right + wrong)]
+    best = min(splits, key=lambda split: (abs(split[0] - split[1]), split[0] > split[1]))
+    assert (chosen.count(True), chosen.count(False)) == best
+    assert None not in chosen
+    for kind in (True, False):
+        flags = [k for outcome, k in zip(outcomes, kept, strict=True) if outcome is kind]
+        assert flags == sorted(flags, reverse=True)
+
+
+def test_graded_rewards_are_refused():
+    batch = ReinforceAda().start(make_prompts(1)).add(Plan([1]), [[Rollout(reward=0.3)]])
+    with pytest.raises(ValueError, match="rewards must be 0 or 1 for reinforce_ada"):
+        ReinforceAda().groups(batch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"exit": "balance"}, "exit must be one of positive, balanced for reinforce_ada, got 'balance'"),
+        ({"rollouts_per_round": 0}, "rollouts_per_round and rounds must be at least 1, got 0 and 4"),
+        ({"rounds": 0}, "rollouts_per_round and rounds must be at least 1, got 8 and 0"),
+        ({"keep": 1}, "keep must be between 2, one of each kind, and the 32 .* got 1"),
+        ({"rounds": 2, "rollouts_per_round": 3, "keep": 7}, "and the 6 rollouts that a prompt can have, got 7"),
+    ],
+)
+def test_wrong_settings_are_refused_at_construction(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ReinforceAda(**settings)
+
+
+@pytest.mark.parametrize("allocator", [ReinforceAda(), ReinforceAda(exit="positive", rounds=2, keep=6)])
+def test_settings_survive_the_way_through_toml(allocator):
+    assert build(ReinforceAda, tomllib.loads(to_toml(dump(allocator)))) == allocator

@@ -1,0 +1,174 @@
+"""The graded Gaussian process against Appendix E.2 of arXiv 2602.01601 as printed, with its Q x Q kernel."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import pdist, squareform
+
+from apportion.predictors import GradedGaussianProcess
+from apportion.predictors.graded_gp import inverse_softplus, softplus
+from tests.predictors.builders import embedder_of, graded_batch, make_prompts
+
+
+class AppendixE2:
+    """Algorithm 1 with the softplus link, literally; observed variances below ``floor`` log 2 count as that."""
+
+    def __init__(self, x, jitter=0.1, floor=0.05):
+        distances = squareform(pdist(x.astype(np.float64)))
+        self.sigma = np.exp(-(distances**2) / (2 * np.median(pdist(x.astype(np.float64))) ** 2))
+        self.m, self.jitter, self.floor = np.zeros(len(x)), jitter, floor * math.log(2)
+
+    def step(self, b, rewards):
+        variances = np.maximum([np.var(group, ddof=1) for group in rewards], self.floor)
+        observed = np.log(np.exp(variances) - 1)
+        sigma_bb = self.sigma[np.ix_(b, b)] + self.jitter * np.eye(len(b))
+        m = self.m + self.sigma[:, b] @ np.linalg.inv(sigma_bb) @ (observed - self.m[b])
+        m[b] = observed
+        self.m = m
+
+    @property
+    def v(self):
+        return np.log(1 + np.exp(self.m))
+
+
+def embeddings(count, dimensions, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, dimensions)).astype(np.float32)
+
+
+def draws(rng, size, spread=1.0):
+    """Rewards of ``size`` prompts, 2 to 9 each, of any variance; some all equal."""
+    sd = spread * rng.choice([0.0, 0.3, 1.0, 2.0], size)
+    return [rng.normal(3.0, s, rng.integers(2, 10)) for s in sd]
+
+
+@given(st.floats(1e-12, 1e3))
+def test_the_links_are_inverse_to_each_other(v):
+    g = inverse_softplus(np.array([v]))
+    np.testing.assert_allclose(softplus(g), v, rtol=1e-13)
+    np.testing.assert_allclose(inverse_softplus(softplus(g)), g, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("v", [1e-12, 1e-6, 0.1, math.log(2), 1.0, 30.0, 709.0])
+def test_the_inverse_link_is_the_papers_formula(v):
+    """log(exp(v) - 1) with exp as a sum of exact fractions, so that nothing cancels."""
+    term, series, exact = Fraction(1), Fraction(0), Fraction(v)
+    for k in range(1, 60 if v < 2 else 2500):
+        term *= exact / k
+        series += term
+        if term < series / 10**18:
+            break
+    expected = math.log(series.numerator) - math.log(series.denominator)
+    assert inverse_softplus(np.array([v]))[0] == pytest.approx(expected, rel=1e-10, abs=1e-14)
+
+
+def test_the_links_neither_overflow_nor_underflow_where_the_formulas_do():
+    assert inverse_softplus(np.array([1e300])).tolist() == [1e300]
+    assert softplus(np.array([1e300, -1e300])).tolist() == [1e300, 0.0]
+    assert inverse_softplus(np.array([5e-324]))[0] == pytest.approx(math.log(5e-324))
+
+
+@pytest.mark.parametrize(("count", "dimensions", "size"), [(40, 3, 5), (300, 16, 64), (50, 20, 50)])
+@pytest.mark.parametrize("jitter", [1e-6, 0.1])
+def test_with_the_papers_scale_it_is_appendix_e2(count, dimensions, size, jitter):
+    x, prompts, rng = embeddings(count, dimensions), make_prompts(count), np.random.default_rng(1)
+    reference = AppendixE2(x, jitter)
+    predictor = GradedGaussianProcess(embedder_of(prompts, x), scale=1.0, jitter=jitter)
+    predictor.prepare(prompts)
+    np.testing.assert_allclose(predictor.predict(prompts).variance, math.log(2))
+    for _ in range(6):
+        chosen, rewards = rng.choice(count, size, replace=False), draws(rng, size)
+        predictor.update(graded_batch([prompts[q] for q in chosen], rewards))
+        reference.step(chosen, rewards)
+        np.testing.assert_allclose(predictor.predict(prompts).variance, reference.v, rtol=1e-6, atol=1e-9)
+
+
+def test_without_a_scale_it_is_appendix_e2_of_rewards_over_their_running_spread():
+    x, prompts, rng = embeddings(60, 4), make_prompts(60), np.random.default_rng(2)
+    reference, predictor = AppendixE2(x), GradedGaussianProcess(embedder_of(prompts, x), discount=0.5)
+    predictor.prepare(prompts)
+    total = number = 0.0
+    for _ in range(5):
+        chosen, rewards = rng.choice(60, 12, replace=False), draws(rng, 12, spread=0.05)
+        variances = [np.var(group, ddof=1) for group in rewards]
+        total, number = 0.5 * total + np.sum(variances), 0.5 * number + 12
+        scale = total / number / math.log(2)
+        predictor.update(graded_batch([prompts[q] for q in chosen], rewards))
+        reference.step(chosen, [group / math.sqrt(scale) for group in rewards])
+        np.testing.assert_allclose(predictor.predict(prompts).variance, scale * reference.v, rtol=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(unit=st.floats(1e-6, 1e6), shift=st.floats(-10, 10), seed=st.integers(0, 99))
+def test_other_units_of_the_reward_square_into_the_variance(unit, shift, seed):
+    x, prompts, rng = embeddings(30, 3), make_prompts(30), np.random.default_rng(seed)
+    one, other = (GradedGaussianProcess(embedder_of(prompts, x)) for _ in range(2))
+    for _ in range(3):
+        rewards = draws(rng, 8)
+        one.update(graded_batch(prompts[:8], rewards))
+        other.update(graded_batch(prompts[:8], [unit * (group + shift) for group in rewards]))
+    np.testing.assert_allclose(
+        other.predict(prompts).variance, unit**2 * one.predict(prompts).variance, rtol=1e-5, atol=0
+    )
+
+
+def test_a_prompt_like_none_before_has_the_mean_variance_whatever_its_rollouts():
+    """The mean is over prompts: that ten times the rollouts went to one of them does not move it."""
+    prompts = make_prompts(3)
+    predictor = GradedGaussianProcess(embedder_of(prompts, [[0.0], [50.0], [1000.0]]), bandwidth=1.0)
+    predictor.update(graded_batch(prompts[:2], [[0.0, 1.0] * 20, [0.4, 0.6]]))
+    observed = [np.var([0.0, 1.0] * 20, ddof=1), 0.02]
+    np.testing.assert_allclose(predictor.predict(prompts).variance, [*observed, np.mean(observed)])
+
+
+def test_equal_rewards_count_as_the_floor_and_one_reward_as_nothing():
+    x, prompts = np.arange(4.0)[:, None] * 100, make_prompts(4)
+    predictor = GradedGaussianProcess(embedder_of(prompts, x), bandwidth=1.0, floor=0.1)
+    predictor.update(graded_batch(prompts[:3], [[0.0, 1.0], [0.7, 0.7, 0.7], [0.3]]))
+    np.testing.assert_allclose(predictor.predict(prompts).variance, [0.5, 0.025, 0.25, 0.25])
+
+
+def test_only_equal_rewards_put_all_at_the_floor_until_a_variance_is_seen():
+    x, prompts = np.arange(3.0)[:, None] * 100, make_prompts(3)
+    predictor = GradedGaussianProcess(embedder_of(prompts, x), bandwidth=1.0, discount=1.0)
+    predictor.update(graded_batch(prompts[:2], [[0.1, 0.1, 0.1], [1.0, 1.0]]))
+    np.testing.assert_allclose(predictor.predict(prompts).variance, np.log(2) * np.array([0.05, 0.05, 1.0]))
+    predictor.update(graded_batch(prompts[1:2], [[0.0, 1.2]]))
+    np.testing.assert_allclose(predictor.predict(prompts).variance, [0.05 * 0.24, 0.72, 0.24])
+
+
+def test_a_single_reward_teaches_nothing_to_the_last_bit():
+    x, prompts, rng = embeddings(10, 2), make_prompts(10), np.random.default_rng(3)
+    one, other = (GradedGaussianProcess(embedder_of(prompts, x), bandwidth=1.0) for _ in range(2))
+    rewards = draws(rng, 4)
+    one.update(graded_batch(prompts[:5], [*rewards, [2.0]]))
+    other.update(graded_batch(prompts[:4], rewards))
+    np.testing.assert_array_equal(one.predict(prompts).variance, other.predict(prompts).variance)
+
+
+def test_equal_embeddings_share_one_latent_and_pool_their_spreads_about_their_own_means():
+    prompts = make_prompts(2)
+    predictor = GradedGaussianProcess(embedder_of(prompts, [[0.0], [0.0]]))
+    predictor.update(graded_batch(prompts, [[0.0, 1.0], [10.0, 10.5, 11.0]]))
+    np.testing.assert_allclose(predictor.predict(prompts).variance, (0.5 + 0.5) / (1 + 2))
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_variances_are_above_0_whatever_the_rewards_and_embeddings(data):
+    count = data.draw(st.integers(1, 8))
+    number = st.floats(-100, 100, width=32) | st.sampled_from([0.0, 1.0])
+    prompts = make_prompts(count)
+    x = np.array(data.draw(st.lists(number, min_size=count, max_size=count)))[:, None]
+    predictor = GradedGaussianProcess(embedder_of(prompts, x))
+    for _ in range(3):
+        reward = st.floats(-1e3, 1e3) | st.sampled_from([0.0, 1.0])
+        rewards = data.draw(st.lists(st.lists(reward, max_size=4), min_size=count, max_size=count))
+        predictor.update(graded_batch(prompts, rewards))
+        variance = predictor.predict(prompts).variance
+        assert ((variance > 0) & np.isfinite(variance)).all()

@@ -1,0 +1,102 @@
+"""``MeanLengths`` against means computed in the open."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion import Batch, Belief, Plan, Prompt, Rollout
+from apportion.predictors import MeanLengths
+from tests.builders import make_prompts
+
+
+def finished(tokens, prompts=None):
+    """A batch whose prompt q has completions of these lengths, None where unknown."""
+    prompts = prompts or make_prompts(len(tokens))
+    rollouts = [[Rollout(True, tokens=t) for t in group] for group in tokens]
+    return Batch.start(prompts, Belief.uniform(len(tokens))).add(Plan([len(group) for group in tokens]), rollouts)
+
+
+lengths_of_one_prompt = st.lists(st.lists(st.integers(1, 9000), min_size=1, max_size=5), min_size=1, max_size=5)
+
+
+@given(lengths_of_one_prompt, st.floats(0, 1))
+def test_a_prompt_has_the_discounted_mean_of_its_completions(batches, discount):
+    learner = MeanLengths(initial=5, discount=discount)
+    for tokens in batches:
+        learner.update(finished([tokens]))
+    weights = [discount**age for age in range(len(batches))][::-1]
+    total = sum(w * sum(tokens) for w, tokens in zip(weights, batches, strict=True))
+    mean = total / sum(w * len(tokens) for w, tokens in zip(weights, batches, strict=True))
+    predicted = learner.predict(make_prompts(1))[0]
+    assert mean - 1e-5 <= predicted < mean + 1 + 1e-5
+
+
+def test_a_new_prompt_has_the_mean_over_prompts_not_over_rollouts():
+    learner = MeanLengths(initial=5)
+    learner.update(finished([[100] * 9, [300]]))
+    assert learner.predict([Prompt("new")]).tolist() == [200]
+
+
+def test_before_the_first_batch_everything_is_initial_rounded_up():
+    assert MeanLengths(initial=99.5).predict(make_prompts(2)).tolist() == [100, 100]
+    assert MeanLengths(initial=99.5).predict([]).shape == (0,)
+
+
+def test_a_repeated_prompt_is_pooled():
+    learner = MeanLengths(initial=5)
+    learner.update(finished([[10, 10], [40]], [Prompt("a"), Prompt("a")]))
+    assert learner.predict([Prompt("a"), Prompt("new")]).tolist() == [20, 20]
+
+
+def test_failed_reused_and_unmeasured_rollouts_teach_nothing():
+    learner = MeanLengths(initial=50)
+    batch = Batch.start(make_prompts(2), Belief.uniform(2))
+    batch = batch.add(Plan([4, 2]), [[Rollout(tokens=8), Rollout(tokens=900, step=3), Rollout(True)], []])
+    learner.update(batch)
+    assert learner.predict(make_prompts(2)).tolist() == [8, 8]
+    learner.update(finished([[None], []]))
+    assert learner.predict(make_prompts(2)).tolist() == [8, 8]
+
+
+@pytest.mark.parametrize("tokens", [7, 100, 333, 4096])
+def test_constant_lengths_are_predicted_to_the_token_however_long(tokens):
+    """The rounding errors of a discounted mean must not be rounded up to a token."""
+    learner = MeanLengths(initial=5, discount=0.9)
+    for _ in range(200):
+        learner.update(finished([[tokens] * 3]))
+        assert learner.predict([*make_prompts(1), Prompt("new")]).tolist() == [tokens, tokens]
+
+
+def test_a_state_is_a_copy_and_restores_everything():
+    learner, other = MeanLengths(initial=5), MeanLengths(initial=5)
+    learner.update(finished([[10, 11], [400]]))
+    state = learner.state_dict()
+    other.load_state_dict(state)
+    learner.update(finished([[999], [999]]))
+    prompts = [*make_prompts(2), Prompt("new")]
+    assert other.predict(prompts).tolist() == [11, 400, math.ceil((10.5 + 400) / 2)]
+    other.update(finished([[999], [999]]))
+    np.testing.assert_array_equal(other.predict(prompts), learner.predict(prompts))
+
+
+def test_a_state_under_other_settings_is_refused():
+    with pytest.raises(ValueError, match=r"'discount': 0.9.*got .*'discount': 0.5"):
+        MeanLengths(initial=5).load_state_dict(MeanLengths(initial=5, discount=0.5).state_dict())
+    with pytest.raises(ValueError, match="got None"):
+        MeanLengths(initial=5).load_state_dict({})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"initial": 0}, "initial must be at least 1 token, got 0"),
+        ({"initial": float("nan")}, "got nan"),
+        ({"initial": 9, "discount": 1.1}, "discount must be between 0 and 1, got 1.1"),
+    ],
+)
+def test_wrong_settings_are_refused_at_construction(settings, message):
+    with pytest.raises(ValueError, match=message):
+        MeanLengths(**settings)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate
+
+from apportion.predictors import RunningVariance
+from tests.predictors.builders import graded_batch, make_prompts
+
+groups = st.lists(st.floats(-10, 10), max_size=6)
+
+
+@given(st.lists(groups, max_size=6), st.floats(0, 1))
+def test_one_prompt_is_at_its_discounted_variance(history, discount):
+    predictor, prompts = RunningVariance(discount, strength=3.0), make_prompts(1)
+    for rewards in history:
+        predictor.update(graded_batch(prompts, [rewards]))
+    seen = [(np.var(rewards, ddof=1), len(rewards) - 1) for rewards in history if len(rewards) > 1]
+    weights = [discount**age * freedom for age, (_, freedom) in zip(range(len(seen))[::-1], seen, strict=True)]
+    expected = np.average([variance for variance, _ in seen], weights=weights) if seen else 0.25
+    assert predictor.predict(prompts).variance[0] == pytest.approx(expected, abs=1e-9)
+
+
+def test_it_is_the_scale_of_the_conjugate_posterior():
+    """By numerical integration: (strength V + squares) / (strength + freedom) is 1 / E[1 / variance]."""
+    rewards, strength = np.array([[0.1, 0.9, 0.4], [0.2, 0.3, 0.25]]), 4.0
+    predictor, prompts = RunningVariance(strength=strength), make_prompts(2)
+    predictor.update(graded_batch(prompts, rewards))
+    pooled = np.var(rewards, axis=1, ddof=1).mean()
+    for found, group in zip(predictor.predict(prompts).variance, rewards, strict=True):
+        squares, freedom = ((group - group.mean()) ** 2).sum(), len(group) - 1
+
+        def density(v, squares=squares, freedom=freedom):
+            prior = v ** (-strength / 2 - 1) * np.exp(-strength * pooled / (2 * v))
+            return prior * v ** (-freedom / 2) * np.exp(-squares / (2 * v))
+
+        v = np.exp(np.linspace(np.log(1e-4), np.log(1e4), 200_001))
+        evidence, precision = (integrate.trapezoid(density(v) * v * f, np.log(v)) for f in (1.0, 1 / v))
+        assert found == pytest.approx(evidence / precision, rel=1e-6)
+
+
+def test_a_prompt_never_seen_has_the_mean_over_prompts_whatever_their_rollouts():
+    predictor, prompts = RunningVariance(), make_prompts(3)
+    predictor.update(graded_batch(prompts[:2], [[0.0, 2.0] * 20, [0.4, 0.6]]))
+    assert predictor.predict(prompts[2:]).variance[0] == pytest.approx((40 / 39 + 0.02) / 2)
+
+
+def test_a_prompt_outside_the_batch_keeps_its_spread():
+    predictor, prompts = RunningVariance(discount=0.5), make_prompts(2)
+    predictor.update(graded_batch(prompts, [[0.0, 1.0], [0.0, 1.0]]))
+    predictor.update(graded_batch(prompts[:1], [[0.0, 3.0]]))
+    # squares 0.5 / 2 + 4.5 over freedom 1.5, and 0.5 over 1, drawn towards their mean
+    pooled = (4.75 / 1.5 + 0.5) / 2
+    expected = [(2 * pooled + 4.75) / 3.5, (2 * pooled + 0.5) / 3]
+    np.testing.assert_allclose(predictor.predict(prompts).variance, expected)
+
+
+def test_equal_rewards_are_drawn_up_and_a_prompt_of_one_reward_is_unseen():
+    predictor, prompts = RunningVariance(strength=1.0), make_prompts(4)
+    predictor.update(graded_batch(prompts[:3], [[0.7] * 3, [0.0, 1.0], [5.0]]))
+    np.testing.assert_allclose(predictor.predict(prompts).variance, [0.25 / 3, 0.375, 0.25, 0.25])
+
+
+def test_rewards_that_never_differed_have_no_variance():
+    predictor, prompts = RunningVariance(), make_prompts(2)
+    predictor.update(graded_batch(prompts[:1], [[0.1] * 7]))
+    assert predictor.predict(prompts).variance.tolist() == [0.0, 0.0]

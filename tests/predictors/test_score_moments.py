@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.predictors import DiscountedCounts, ScoreMoments
+from apportion.predictors.profile import EDGE, NODES, Profile
+from apportion.predictors.score_moments import optimal_baseline, second_moment
+from apportion.types import Batch, Belief, Plan, Rollout
+from tests.predictors.builders import make_prompts
+
+moments = st.floats(0.01, 100)
+
+
+def scored_batch(prompts, outcomes, norms):
+    """A finished batch; ``outcomes`` and ``norms`` hold one list a prompt."""
+    rollouts = [
+        [Rollout(bool(r), score_norm=float(h)) for r, h in zip(rewards, squares, strict=True)]
+        for rewards, squares in zip(outcomes, norms, strict=True)
+    ]
+    plan = Plan([len(group) for group in rollouts])
+    return Batch.start(prompts, Belief.uniform(len(prompts))).add(plan, rollouts)
+
+
+def drawn_batch(rng, prompts, success, right, wrong, size):
+    outcomes = [rng.random(size) < p for p in success]
+    norms = [rng.exponential(np.where(r, a, b)) for r, a, b in zip(outcomes, right, wrong, strict=True)]
+    return scored_batch(prompts, outcomes, norms)
+
+
+@given(st.floats(0, 1), st.floats(-1, 2), moments, moments)
+def test_the_second_moment_is_that_of_the_enumerated_outcomes(p, b, right, wrong):
+    norms = {1: [0.5 * right, 1.5 * right], 0: [0.2 * wrong, 1.8 * wrong]}
+    outcomes = [((p if r else 1 - p) / 2, r, norms[r][i]) for r, i in itertools.product([0, 1], [0, 1])]
+    expected = sum(chance * (r - b) ** 2 * square for chance, r, square in outcomes)
+    assert second_moment(np.array([p]), np.array([b]), np.array([right]), np.array([wrong]))[0] == pytest.approx(
+        expected
+    )
+
+
+@given(st.floats(0.001, 0.999), moments, moments)
+def test_no_baseline_has_a_smaller_second_moment_than_the_optimal(p, right, wrong):
+    p, right, wrong = (np.array([value]) for value in (p, right, wrong))
+    best = second_moment(p, optimal_baseline(p, right, wrong), right, wrong)
+    assert all(second_moment(p, np.array([b]), right, wrong) >= best * (1 - 1e-12) for b in np.linspace(-0.5, 1.5, 41))
+    assert second_moment(p, p, right, wrong) == pytest.approx(p * (1 - p) * ((1 - p) * right + p * wrong))
+
+
+def test_before_anything_was_seen_it_is_the_variance_of_the_reward():
+    belief = ScoreMoments().predict(make_prompts(3))
+    assert belief.variance.tolist() == (belief.mean * (1 - belief.mean)).tolist() == [0.25] * 3
+
+
+def test_where_all_norms_are_equal_it_is_their_multiple_of_the_reward_variance():
+    predictor, prompts = ScoreMoments(), make_prompts(3)
+    predictor.update(scored_batch(prompts, [[1, 1, 1], [0, 1, 0], [0, 0, 0]], [[7.0] * 3] * 3))
+    belief = predictor.predict(make_prompts(4))
+    assert belief.variance == pytest.approx(7 * belief.mean * (1 - belief.mean))
+
+
+def test_its_counts_are_those_of_discounted_counts():
+    rng, prompts = np.random.default_rng(0), make_prompts(5)
+    predictor, counts = ScoreMoments(0.7, prior_alpha=1.0, prior_beta=2.0), DiscountedCounts(0.7, 1.0, 2.0)
+    for _ in range(4):
+        chosen = [prompts[q] for q in rng.choice(5, 3, replace=False)]
+        batch = drawn_batch(rng, chosen, rng.random(3), np.ones(3), np.ones(3), 4)
+        predictor.update(batch)
+        counts.update(batch)
+    mine, theirs = predictor.predict(prompts), counts.predict(prompts)
+    assert mine.alpha == pytest.approx(theirs.alpha) and mine.beta == pytest.approx(theirs.beta)
+
+
+@pytest.mark.parametrize("baseline", ["success", "optimal"])
+def test_it_converges_to_the_true_moment_of_each_prompt(baseline):
+    rng, prompts = np.random.default_rng(1), make_prompts(4)
+    success, right, wrong = np.array([0.2, 0.5, 0.7, 0.9]), np.array([9.0, 2, 4, 0.5]), np.array([1.0, 3, 0.5, 20])
+    predictor = ScoreMoments(discount=1.0, pool_discount=1.0, baseline=baseline)
+    predictor.update(drawn_batch(rng, prompts, success, right, wrong, 20_000))
+    b = success if baseline == "success" else optimal_baseline(success, right, wrong)
+    exact = second_moment(success, b, right, wrong)
+    assert predictor.predict(prompts).variance == pytest.approx(exact, rel=0.1)
+
+
+def test_failures_of_a_nearly_solved_prompt_are_taken_from_prompts_like_it():
+    rng, prompts = np.random.default_rng(2), make_prompts(60)
+    success = np.repeat([0.3, 0.97], 30)
+    right, wrong = np.repeat([4.0, 0.1], 30), np.repeat([2.0, 50.0], 30)
+    predictor = ScoreMoments()
+    for _ in range(8):
+        predictor.update(drawn_batch(rng, prompts, success, right, wrong, 8))
+    new = make_prompts(1, "never failed")
+    for _ in range(8):
+        predictor.update(scored_batch(new, [[1] * 8], [[0.1] * 8]))
+    belief = predictor.predict(new)
+    p = belief.mean
+    assert (belief.variance > 20 * p * (1 - p)).all()  # the failures of the easy ones; all pooled alike would give 6
+    assert (belief.variance < 60 * p * (1 - p)).all()
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-200, 1.0])
+@pytest.mark.parametrize("baseline", ["success", "optimal"])
+def test_the_variance_is_positive_whatever_was_seen(norm, baseline):
+    predictor, prompts = ScoreMoments(baseline=baseline), make_prompts(3)
+    for _ in range(50):
+        predictor.update(scored_batch(prompts[:2], [[1] * 50, [0] * 50], [[norm] * 50, [0.0] * 50]))
+    assert (predictor.predict(prompts).variance > 0).all()
+
+
+@pytest.mark.parametrize("norm", [None, float("nan"), float("inf"), -1.0])
+def test_a_rollout_without_a_usable_score_norm_is_refused_before_anything_is_learnt(norm):
+    predictor, prompts = ScoreMoments(), make_prompts(1)
+    rollouts = [[Rollout(True, score_norm=1.0), Rollout(False, score_norm=norm)]]
+    batch = Batch.start(prompts, Belief.uniform(1)).add(Plan([2]), rollouts)
+    with pytest.raises(ValueError, match=r"score_norm for score_moments, got .*; have the sampler"):
+        predictor.update(batch)
+    assert predictor.predict(prompts) == ScoreMoments().predict(prompts)
+
+
+def test_unverified_rollouts_and_empty_batches_teach_nothing():
+    rng, prompts = np.random.default_rng(3), make_prompts(2)
+    predictor = ScoreMoments()
+    predictor.update(drawn_batch(rng, prompts, [0.5, 0.5], [1, 1], [2, 2], 4))
+    before = copy.deepcopy(predictor.state_dict())
+    predictor.update(Batch.start(prompts, Belief.uniform(2)).add(Plan([1, 1]), [[Rollout(answer="4")], []]))
+    np.testing.assert_equal(predictor.state_dict(), before)
+
+
+def test_a_restored_predictor_goes_on_as_the_saved_one():
+    rng, prompts = np.random.default_rng(4), make_prompts(4)
+    predictor, restored = ScoreMoments(), ScoreMoments()
+    batch = drawn_batch(rng, prompts, [0.1, 0.4, 0.6, 0.9], [1, 2, 3, 4], [4, 3, 2, 1], 5)
+    predictor.update(batch)
+    restored.load_state_dict(predictor.state_dict())
+    for each in (predictor, restored):
+        each.update(batch)
+    assert restored.predict(prompts) == predictor.predict(prompts)
+    with pytest.raises(ValueError, match="baseline must be 'success'"):
+        ScoreMoments(baseline="optimal").load_state_dict(predictor.state_dict())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"strength": 0}, {"bandwidth": 0}, {"discount": 1.1}, {"pool_discount": -0.1}, {"prior_alpha": 0}],
+)
+def test_wrong_settings_are_refused(settings):
+    with pytest.raises(ValueError, match=r"must be .*, got .*; "):
+        ScoreMoments(**settings)
+    with pytest.raises(ValueError, match="baseline must be one of success, optimal"):
+        ScoreMoments(baseline="best")
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 9)), min_size=1, max_size=9), st.floats(0.2, 3))
+def test_a_profile_is_a_kernel_average_of_what_was_added(seen, bandwidth):
+    profile = Profile(2, bandwidth, discount=0.5)
+    for p, value in seen:
+        profile.add([p], [[1.0, value]])
+    nodes = np.linspace(-EDGE, EDGE, NODES)
+
+    def place(p):
+        return np.clip(np.log(max(p, 1e-9) / max(1 - p, 1e-9)), -EDGE, EDGE)
+
+    weights = [
+        0.5 ** (len(seen) - 1 - i)
+        * np.exp(-0.5 * ((nodes[np.abs(nodes - place(p)).argmin()] - place(0.3)) / bandwidth) ** 2)
+        for i, (p, _) in enumerate(seen)
+    ]
+    count, total = profile.at([0.3])[0]
+    average = np.average([value for _, value in seen], weights=weights)
+    assert count > 0 and total / count == pytest.approx(average, rel=0.05)
+
+
+def test_a_profile_keeps_the_level_of_the_outermost_data():
+    profile = Profile(2)
+    profile.add([0.4, 0.7], [[5, 10.0], [2, 12.0]])
+    count, total = profile.at([1e-12, 0.0, 1.0]).T
+    assert (total / count)[0] == (total / count)[1] == pytest.approx(2, rel=0.02)
+    assert (total / count)[2] == pytest.approx(6, rel=0.02)

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion import Batch, Belief, Plan, Prompt, Rollout
+from apportion.baselines import BASELINES, Baseline, Optimal, Predicted, Zero
+from apportion.config import build, dump
+from apportion.predictors import DiscountedCounts
+from tests.builders import make_batch, make_prompts
+
+
+def graded_batch(prompts, rollouts):
+    """A finished batch; ``rollouts`` holds for each prompt a list of (reward, score norm)."""
+    made = [[Rollout(reward=float(r), score_norm=float(h)) for r, h in group] for group in rollouts]
+    return Batch.start(prompts, Belief.uniform(len(prompts))).add(Plan([len(group) for group in made]), made)
+
+
+class Bandit:
+    """A tabular softmax policy over answers that were each given so many times in ``weights`` [K]; rewards [K]."""
+
+    def __init__(self, weights, rewards):
+        self.weights, self.rewards = np.array(weights), np.array(rewards, np.float64)
+        self.pi = self.weights / self.weights.sum()
+        self.scores = np.eye(len(weights)) - self.pi
+        self.norms = (self.scores**2).sum(1)
+
+    @property
+    def optimal(self):
+        return float((self.pi * self.rewards * self.norms).sum() / (self.pi * self.norms).sum())
+
+    def gradients(self, baseline):
+        return (self.rewards - baseline)[:, None] * self.scores
+
+    def variance(self, baseline):
+        """Total variance of one rollout's gradient, all outcomes enumerated."""
+        gradients = self.gradients(baseline)
+        return float(self.pi @ (gradients**2).sum(1) - ((self.pi @ gradients) ** 2).sum())
+
+    def rollouts(self):
+        """Every answer as often as it is expected to be."""
+        return [
+            pair
+            for pair, n in zip(zip(self.rewards, self.norms, strict=True), self.weights, strict=True)
+            for _ in range(n)
+        ]
+
+    def sample(self, rng, size):
+        drawn = rng.choice(len(self.pi), size, p=self.pi)
+        return list(zip(self.rewards[drawn], self.norms[drawn], strict=True))
+
+
+BANDITS = (
+    Bandit([1, 3, 6], [1, 0, 0]),
+    Bandit([5, 3, 2], [1, 0, 0]),
+    Bandit([18, 1, 1], [1, 0, 0]),
+    Bandit([4, 3, 2, 1], [0.2, 1.5, -1.0, 0.7]),
+)
+
+
+@pytest.mark.parametrize("bandit", BANDITS)
+def test_the_closed_form_has_the_smallest_variance_of_all_constants(bandit):
+    least = bandit.variance(bandit.optimal)
+    assert all(bandit.variance(b) >= least for b in np.linspace(-2, 2, 401))
+    assert bandit.variance(bandit.optimal + 0.01) > least < bandit.variance(bandit.optimal - 0.01)
+
+
+@pytest.mark.parametrize("bandit", BANDITS)
+def test_optimal_is_the_closed_form_where_every_outcome_came_as_often_as_expected(bandit):
+    baseline, prompts = Optimal(), make_prompts(1)
+    for _ in range(3):
+        baseline.update(graded_batch(prompts, [bandit.rollouts()]))
+        assert baseline.predict(prompts)[0] == pytest.approx(bandit.optimal, rel=1e-12)
+
+
+def test_optimal_converges_to_the_closed_form_of_each_prompt():
+    rng, prompts = np.random.default_rng(0), make_prompts(len(BANDITS))
+    baseline = Optimal(discount=1.0)
+    for _ in range(10):
+        baseline.update(graded_batch(prompts, [bandit.sample(rng, 2000) for bandit in BANDITS]))
+    exact = np.array([bandit.optimal for bandit in BANDITS])
+    b = baseline.predict(prompts)
+    assert b == pytest.approx(exact, abs=0.02)
+    for bandit, mine in zip(BANDITS, b, strict=True):
+        assert bandit.variance(mine) <= 1.01 * bandit.variance(bandit.optimal)
+
+
+def test_above_a_half_the_optimal_baseline_lies_far_below_the_success_rate():
+    solved = BANDITS[2]
+    assert solved.optimal < 0.3 < solved.pi[0] == 0.9
+    assert solved.variance(solved.optimal) < 0.7 * solved.variance(0.9)
+
+
+@given(st.sampled_from(BANDITS), st.floats(-3, 3))
+def test_the_gradient_is_unbiased_under_any_baseline_fixed_beforehand(bandit, b):
+    assert bandit.pi @ bandit.gradients(b) == pytest.approx(bandit.pi @ bandit.gradients(0.0), abs=1e-12)
+
+
+def test_a_prompt_that_never_failed_takes_its_baseline_from_prompts_like_it():
+    rng, prompts, solved = np.random.default_rng(1), make_prompts(40), BANDITS[2]
+    baseline, alone = Optimal(), Optimal(strength=0.0)
+    for _ in range(6):
+        batch = graded_batch(prompts, [solved.sample(rng, 4) for _ in prompts])
+        baseline.update(batch), alone.update(batch)
+    spotless = [Prompt("spotless")]
+    batch = graded_batch(spotless, [[(1.0, solved.norms[0])] * 6])
+    baseline.update(batch), alone.update(batch)
+    assert alone.predict(spotless).tolist() == [1.0]
+    assert baseline.predict(spotless)[0] < 0.6
+    b = baseline.predict(prompts)
+    assert np.mean([solved.variance(each) for each in b]) < solved.variance(0.9)
+
+
+def test_before_anything_was_seen_optimal_is_zero():
+    assert Optimal().predict(make_prompts(2)).tolist() == [0.0, 0.0]
+    baseline = Optimal()
+    baseline.update(graded_batch(make_prompts(1), [[(1.0, 0.0), (0.0, 0.0)]]))
+    assert baseline.predict(make_prompts(2)).tolist() == [0.0, 0.0]
+
+
+@given(st.floats(0.001, 1000), st.integers(0, 10**6))
+def test_the_scale_of_the_score_norms_does_not_matter(scale, seed):
+    rng, prompts = np.random.default_rng(seed), make_prompts(4)
+    one, other = Optimal(), Optimal()
+    for _ in range(3):
+        drawn = [bandit.sample(rng, 3) for bandit in BANDITS]
+        one.update(graded_batch(prompts, drawn))
+        other.update(graded_batch(prompts, [[(r, scale * h) for r, h in group] for group in drawn]))
+    assert other.predict(prompts) == pytest.approx(one.predict(prompts))
+
+
+def test_optimal_forgets_what_is_old():
+    prompts = make_prompts(1)
+    baseline = Optimal(discount=0.0, strength=0.0)
+    baseline.update(graded_batch(prompts, [[(1.0, 1.0)] * 9]))
+    baseline.update(graded_batch(prompts, [[(1.0, 1.0), (0.0, 3.0)]]))
+    assert baseline.predict(prompts).tolist() == [0.25]
+
+
+@pytest.mark.parametrize("norm", [None, float("nan"), -1.0])
+def test_optimal_refuses_a_rollout_without_a_usable_score_norm(norm):
+    prompts, baseline = make_prompts(1), Optimal()
+    batch = Batch.start(prompts, Belief.uniform(1)).add(Plan([1]), [[Rollout(True, score_norm=norm)]])
+    with pytest.raises(ValueError, match=r"score_norm for optimal, got .* 'prompt 0'; have the sampler"):
+        baseline.update(batch)
+    assert baseline.predict(prompts).tolist() == [0.0]
+
+
+def test_predicted_is_the_mean_belief_and_zero_is_zero():
+    batch, counts, predicted = make_batch([[1, 1, 0], [0]]), DiscountedCounts(0.5), Predicted(DiscountedCounts(0.5))
+    for each in (counts, predicted, zero := Zero()):
+        each.update(batch)
+    assert (
+        predicted.predict(make_prompts(3)).tolist()
+        == counts.predict(make_prompts(3)).mean.tolist()
+        == [0.6, 1 / 3, 0.5]
+    )
+    assert zero.predict(make_prompts(3)).tolist() == [0.0] * 3
+    assert predicted.needs_binary and not zero.needs_binary and not Optimal().needs_binary
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_every_baseline_predicts_saves_and_restores(name):
+    baseline, restored, prompts = BASELINES[name](), BASELINES[name](), make_prompts(3)
+    batch = Batch.start(prompts, Belief.uniform(3)).add(
+        Plan([2, 1, 1]),
+        [[Rollout(True, score_norm=1.0), Rollout(False, score_norm=5.0)], [Rollout(True, score_norm=2.0)], []],
+    )
+    baseline.update(batch)
+    state = baseline.state_dict()
+    frozen = copy.deepcopy(state)
+    restored.load_state_dict(state)
+    restored.update(batch), baseline.update(batch)
+    np.testing.assert_equal(state, frozen)
+    assert restored.predict(prompts).tolist() == baseline.predict(prompts).tolist()
+    assert baseline.predict([]).shape == (0,)
+    baseline.update(Batch.start([], Belief.uniform(0)))
+    with pytest.raises(ValueError, match=f"the baseline '{name}', got 'tarot'"):
+        baseline.load_state_dict({"baseline": "tarot"})
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_every_baseline_can_be_configured(name):
+    assert build(Baseline, dump(BASELINES[name]())) == build(Baseline, {"name": name}) == BASELINES[name]()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"strength": -1}, {"bandwidth": 0}, {"discount": 1.1}, {"pool_discount": -0.1}], ids=str
+)
+def test_wrong_settings_are_refused(settings):
+    with pytest.raises(ValueError, match=r"must be .*, got .*; "):
+        Optimal(**settings)

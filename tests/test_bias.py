@@ -1,0 +1,153 @@
+"""The machinery of the bias benchmark: exact against measured, the remedies, and what cannot be remedied."""
+
+from __future__ import annotations
+
+from math import comb
+
+import numpy as np
+import pytest
+
+from apportion import AR3PO, Prompt, ReinforceAda, Uniform
+from apportion.advantages import ESTIMATORS
+from benchmarks.bias import RULES, HORAWithMore, KeepAll, batch_cosine, exact_ratios, mixed_share, stopping_bias
+from benchmarks.bias_exact import (
+    SUCCESS,
+    boundary,
+    estimator,
+    exact,
+    expected_rollouts,
+    first_round_factors,
+    leaves,
+    unique_weights,
+)
+from benchmarks.bias_measured import by_prompt, by_round, inverse_binomial, measure, summed
+
+PROMPT = [Prompt("p", data=0)]
+NAMES = {name: estimator(name) for name in ESTIMATORS}
+OUTCOME_DEPENDENT = [AR3PO(reuse="none"), AR3PO(3, 2, "none"), KeepAll(rounds=3), KeepAll(exit="positive")]
+
+
+def polynomial_of(rows: np.ndarray, p: float) -> np.ndarray:
+    degree = rows.shape[1] - 1
+    return rows @ [p**j * (1 - p) ** (degree - j) for j in range(degree + 1)]
+
+
+@pytest.mark.parametrize("allocator", [Uniform(5), *OUTCOME_DEPENDENT, ReinforceAda()], ids=repr)
+def test_the_ways_to_end_have_probability_one(allocator):
+    found = leaves(allocator)
+    for p in SUCCESS:
+        assert sum(leaf.probability(p) for leaf in found) == pytest.approx(1)
+    ends, rows = boundary(found)
+    assert len(ends) == len(set(ends))
+    assert polynomial_of(rows, 0.3).sum() == pytest.approx(1)
+
+
+def test_uniform_counts_are_unbiased_and_dr_grpo_is_short_by_one():
+    found = leaves(Uniform(5))
+    np.testing.assert_allclose(exact(found, "rloo").ratio, 1)
+    np.testing.assert_allclose(exact(found, "dr_grpo").ratio, 4 / 5)
+
+
+def test_ar3po_agrees_with_its_moments():
+    """One stage gives p q; after four wrong ones, probability q^4, RLOO over eight: E[s (8 - s)] / 56, s in four."""
+    p, q = SUCCESS, 1 - SUCCESS
+    second = (8 * 4 * p - (4 * p * q + 16 * p**2)) / 56
+    np.testing.assert_allclose(exact(leaves(AR3PO(reuse="none")), "rloo").ratio, 1 + q**4 * second / (p * q))
+    np.testing.assert_allclose(expected_rollouts(leaves(AR3PO(reuse="none"))), 4 + 4 * q**4)
+
+
+@pytest.mark.parametrize("rule", ["uniform", "ar3po", "dapo"])
+def test_measured_agrees_with_exact(rule):
+    names = {name: NAMES[name] for name in ("rloo", "grpo")}
+    found = measure(RULES[rule](), names, {"prompt": by_prompt}, prompts=44, batches=100, warm_up=0)
+    for name in ("rloo", "grpo"):
+        ratio, half = found.ratio(name, "prompt")
+        assert (np.abs(ratio - exact_ratios(rule, name, "prompt")) < 2 * half + 1e-9).all()
+
+
+@pytest.mark.parametrize("allocator", OUTCOME_DEPENDENT, ids=repr)
+def test_sums_with_baselines_from_before_are_unbiased_for_the_count_weighted_gradient(allocator):
+    found = leaves(allocator)
+    for name in ("sequential", "reinforce"):
+        np.testing.assert_allclose(exact(found, name, "sum").ratio, 1)
+    assert np.abs(exact(found, "rloo", "sum").ratio - 1).max() > 0.01
+    assert exact(found, "sequential").ratio.max() > 1.1
+
+
+@pytest.mark.parametrize("allocator", OUTCOME_DEPENDENT, ids=repr)
+def test_the_first_rounds_factors_make_rloo_unbiased_and_less_noisy_than_the_first_round(allocator):
+    found = leaves(allocator)
+    mended = exact(found, "rloo", scale=first_round_factors(found))
+    np.testing.assert_allclose(mended.ratio, 1)
+    first = exact(leaves(Uniform(int(allocator.plan(allocator.start(PROMPT)).counts[0]))), "rloo")
+    assert (mended.noise <= first.noise * (1 + 1e-12)).all()
+
+
+def test_ar3po_has_one_unbiased_weight_function_and_it_ignores_the_second_stage():
+    weights = unique_weights(leaves(AR3PO(reuse="none")))
+    for (right, trials), weight in weights.items():
+        assert weight == pytest.approx(right * (4 - right) / 12 if trials == 4 else 0, abs=1e-9)
+
+
+def test_a_rule_with_more_ends_than_dimensions_has_many():
+    with pytest.raises(ValueError, match="more than one such function"):
+        unique_weights(leaves(ReinforceAda()))
+
+
+def test_free_advantages_do_not_let_ar3pos_second_stage_count_either():
+    """Advantages that need not sum to 0, r - p known: what both stages can express is p q^4 alone, free of successes.
+
+    Columns are what an advantage of 1 adds to the expectation, in powers p^j q^(9 - j): stage one by its outcome and
+    kind; after four wrong ones, p^j q^(9 - j), j = 1 .. 5, whichever rollout the advantage is given to.
+    """
+
+    def monomial(right, wrong):
+        rest = 9 - right - wrong
+        return [comb(rest, j - right) if right <= j <= right + rest else 0 for j in range(10)]
+
+    one = [monomial(s, 5 - s) for s in range(1, 5)] + [monomial(s + 1, 4 - s) for s in range(1, 4)]
+    two = [monomial(j, 9 - j) for j in range(1, 6)]
+    rank = np.linalg.matrix_rank
+    assert (rank(one), rank(two), rank(one + two)) == (4, 5, 8)
+    assert rank([*one, monomial(1, 4)]) == 4 and rank([*two, monomial(1, 4)]) == 5
+
+
+def test_hora_is_unbiased_with_a_fixed_weight_for_each_round():
+    allocator = HORAWithMore(pre_rollouts=4, rollouts_per_prompt=8)
+    found = measure(
+        allocator, {"sequential": NAMES["sequential"]}, {"round": by_round, "sum": summed}, batches=150, warm_up=0
+    )
+    for weights in ("round", "sum"):
+        ratio, half = found.ratio("sequential", weights)
+        assert (np.abs(ratio - 1) < 2 * half).all()
+
+
+def test_hora_with_more_gives_every_prompt_an_extra_rollout_within_the_budget():
+    found = measure(HORAWithMore(pre_rollouts=4, rollouts_per_prompt=8), {}, {"sum": summed}, batches=5, warm_up=0)
+    assert found.counts.sum(1).tolist() == [8 * 88] * 5
+    assert found.rollouts.min() >= 5
+    assert found.asked.sum(1).tolist() == [8.0] * 5
+
+
+def test_dapos_inverse_binomial_factor_mends_the_mean_and_the_stopping():
+    drawn, share, target = np.arange(4, 400), 0.6, 4
+    chance = [comb(int(d) - 1, target - 1) * share**target * (1 - share) ** (int(d) - target) for d in drawn]
+    assert np.dot(chance, (target - 1) / (drawn - 1)) == pytest.approx(share)
+    assert np.dot(chance, target / drawn) / share == pytest.approx(stopping_bias(target, share))
+    allocator = RULES["dapo"]()
+    found = measure(
+        allocator, {"rloo": NAMES["rloo"]}, {"mended": inverse_binomial}, prompts=20, batches=100, warm_up=0
+    )
+    ratio, half = found.ratio("rloo", "mended")
+    assert (np.abs(ratio - 1) < 2 * half).all()
+    assert 0.7 < mixed_share(leaves(Uniform(16))) < 0.8
+
+
+def test_a_prompts_gradient_is_not_turned_and_a_batchs_is():
+    allocator = ReinforceAda()
+    found = measure(allocator, {"rloo": NAMES["rloo"]}, {"prompt": by_prompt}, batches=60, warm_up=0)
+    projection, cosine = found.tabular("rloo", "prompt")
+    assert cosine.min() > 0.98
+    np.testing.assert_allclose(projection, found.ratio("rloo", "prompt")[0], rtol=0.1)
+    assert batch_cosine(np.ones(len(SUCCESS))) == pytest.approx(1)
+    assert batch_cosine(exact(leaves(allocator), "rloo").ratio) < 0.9

@@ -1,0 +1,103 @@
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.evaluation import bootstrap_interval, pass_at_k
+
+
+@given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_the_share_of_subsets_with_a_success(case):
+    n, c, k = case
+    outcomes = [1] * c + [0] * (n - c)
+    hits = [any(subset) for subset in combinations(outcomes, k)]
+    assert pass_at_k([c], [n], k)[0] == pytest.approx(np.mean(hits), abs=1e-12)
+
+
+@pytest.mark.parametrize("p", [0.02, 0.3])
+@pytest.mark.parametrize("k", [1, 4, 10])
+def test_pass_at_k_is_unbiased(p, k):
+    n = 10
+    c = np.arange(n + 1)
+    chances = np.array([comb(n, i) * p**i * (1 - p) ** (n - i) for i in c])
+    assert chances @ pass_at_k(c, np.full(n + 1, n), k) == pytest.approx(1 - (1 - p) ** k, rel=1e-12)
+
+
+def test_pass_at_k_stands_large_numbers():
+    exact = 1 - comb(9_997, 5_000) / comb(10_000, 5_000)
+    assert pass_at_k([3], [10_000], 5_000)[0] == pytest.approx(exact, rel=1e-10)
+
+
+def test_pass_at_k_of_ragged_prompts_and_of_none():
+    assert pass_at_k([1, 5, 0], [2, 5, 9], 2).tolist() == [1.0, 1.0, 0.0]
+    assert pass_at_k([], [], 1).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "k", "message"),
+    [
+        ([1, 1], [8, 4], 5, "k must be at least 1 and at most the trials of every prompt, got 5"),
+        ([1], [8], 0, "k must be at least 1"),
+        ([9], [8], 1, "successes must be"),
+        ([-1], [8], 1, "successes must be"),
+    ],
+)
+def test_pass_at_k_refuses_what_it_cannot_estimate(successes, trials, k, message):
+    with pytest.raises(ValueError, match=message):
+        pass_at_k(successes, trials, k)
+
+
+def test_the_interval_is_that_of_the_normal_approximation_on_many_prompts():
+    values = np.random.default_rng(0).normal(2, 3, 2_000)
+    low, high = bootstrap_interval(values, level=0.9)
+    half = 1.645 * values.std() / np.sqrt(len(values))
+    assert [low, high] == pytest.approx([values.mean() - half, values.mean() + half], abs=0.03 * half)
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    samples = rng.random((400, 50)) < 0.3
+    covered = [low <= 0.3 <= high for low, high in (bootstrap_interval(row, resamples=300) for row in samples)]
+    assert 0.90 <= np.mean(covered) <= 0.98
+
+
+def test_the_same_seed_gives_the_same_interval():
+    values = np.random.default_rng(2).random(101)
+    assert bootstrap_interval(values) == bootstrap_interval(values)
+    assert bootstrap_interval(values) != bootstrap_interval(values, seed=1)
+
+
+def test_any_statistic_over_an_axis_will_do():
+    low, high = bootstrap_interval(np.arange(101.0), np.median)
+    assert 35 <= low < 50 < high <= 65
+
+
+def test_equal_values_have_an_interval_without_width():
+    assert bootstrap_interval([0.25] * 9) == (0.25, 0.25)
+
+
+def test_resamples_in_blocks_are_as_many_as_asked_for(monkeypatch):
+    sizes = []
+
+    def counting(array, axis):
+        sizes.append(array.shape)
+        return array.mean(axis=axis)
+
+    monkeypatch.setattr("apportion.evaluation.BLOCK", 35)
+    bootstrap_interval(np.arange(10.0), counting, resamples=10)
+    assert sizes == [(3, 10), (3, 10), (3, 10), (1, 10)]
+
+
+@pytest.mark.parametrize("values", [[], [[1.0]], [1.0, np.nan]])
+def test_values_are_one_finite_number_a_prompt(values):
+    with pytest.raises(ValueError, match=r"values must be \[P\]"):
+        bootstrap_interval(values)
+
+
+@pytest.mark.parametrize("settings", [{"level": 1.0}, {"level": 0}, {"resamples": 0}])
+def test_impossible_settings_are_refused(settings):
+    with pytest.raises(ValueError, match="level must be above 0"):
+        bootstrap_interval([1.0, 2.0], **settings)

@@ -1,0 +1,225 @@
+"""Graded rewards: who takes them and who refuses, and what VIP gains from predicting their variance."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from apportion import HORA, VIP, Prompt, Rollout, collect
+from apportion.advantages import dr_grpo, rloo
+from apportion.allocators import ALLOCATORS, Allocator
+from apportion.allocators.vip import minimise_noise
+from apportion.config import build, dump, to_toml
+from apportion.lab.policy import new_policy
+from apportion.lab.sampler import LedgerSampler
+from apportion.lab.task import training_problems
+from apportion.predictors import (
+    DiscountedCounts,
+    GaussianProcess,
+    GradedGaussianProcess,
+    MovingAverage,
+    PrecomputedEmbeddings,
+    RunningVariance,
+    SentenceTransformerEmbedder,
+    Shuffled,
+)
+from tests.builders import make_prompts
+from tests.contract.test_allocators import MAKE
+
+
+class GradedSampler:
+    """Rewards in [0, 1] without a verdict, and how often it was called."""
+
+    def __init__(self):
+        self.rng, self.calls = np.random.default_rng(0), 0
+
+    def __call__(self, prompts, counts):
+        self.calls += 1
+        return [
+            [
+                Rollout(answer=f"{r:.1f}", reward=r, tokens=5, score_norm=1.0)
+                for r in self.rng.random(n).round(2).tolist()
+            ]
+            for n in counts
+        ]
+
+
+def source():
+    fresh = itertools.count(100)
+    return lambda count: [Prompt(f"prompt {next(fresh)}") for _ in range(count)]
+
+
+def for_graded(allocator: Allocator) -> Allocator:
+    """The same rule with a predictor of reward variance wherever it, or a rule inside it, takes a predictor."""
+    settings = {field.name: getattr(allocator, field.name) for field in fields(allocator)}
+    inner = {name: for_graded(value) for name, value in settings.items() if isinstance(value, Allocator)}
+    return replace(allocator, **inner, **({"predictor": RunningVariance()} if "predictor" in settings else {}))
+
+
+@pytest.fixture(params=sorted(ALLOCATORS))
+def allocator(request):
+    return MAKE[request.param]()
+
+
+def test_every_allocator_says_which_rewards_it_takes(allocator):
+    text = type(allocator).__doc__
+    assert "binary" in text or "graded" in text
+    if for_graded(allocator).needs_binary:
+        assert "needs binary rewards" in text
+    else:
+        assert "graded" in text
+
+
+def test_one_that_needs_binary_rewards_refuses_others_before_a_second_round(allocator):
+    if not allocator.needs_binary:
+        pytest.skip(f"{allocator.name} takes graded rewards as it is")
+    sample = GradedSampler()
+    with pytest.raises(ValueError, match=rf"rewards must be 0 or 1 for {allocator.name}, .* got 0\.\d+ .*; .* graded"):
+        collect(allocator, make_prompts(6), sample, source=source())
+    assert sample.calls == 1
+
+
+def test_one_that_takes_graded_rewards_trains_on_them(allocator):
+    allocator = for_graded(allocator)
+    if allocator.needs_binary:
+        pytest.skip(f"{allocator.name} needs binary rewards, whatever its predictor")
+    sample = GradedSampler()
+    for _ in range(3):
+        batch = collect(allocator, make_prompts(6), sample, source=source())
+        groups = allocator.groups(batch)
+        rewards = [reward for group in groups for reward in group.rewards]
+        advantages = rloo(rewards, [q for q, group in enumerate(groups) for _ in group.rollouts])
+        assert len(rewards) > 6 and np.abs(advantages).max() > 0
+        allocator.observe(batch)
+
+
+@pytest.mark.parametrize("predictor", [DiscountedCounts(), MovingAverage(), Shuffled(DiscountedCounts())])
+def test_vip_with_a_predictor_of_success_refuses_graded_rewards(predictor):
+    sample = GradedSampler()
+    with pytest.raises(ValueError, match="use an allocator or predictor for graded rewards"):
+        collect(VIP(rollouts_per_prompt=4, predictor=predictor), make_prompts(3), sample)
+    assert sample.calls == 1
+
+
+def test_hora_refuses_graded_rewards_whatever_its_predictor():
+    assert HORA(predictor=RunningVariance()).needs_binary
+
+
+def test_the_papers_vip_refuses_and_its_appendix_accepts():
+    embedder = PrecomputedEmbeddings.from_array(make_prompts(3), np.eye(3))
+    assert VIP(predictor=GaussianProcess(embedder)).needs_binary
+    assert not VIP(predictor=GradedGaussianProcess(embedder)).needs_binary
+    assert not VIP(predictor=Shuffled(RunningVariance())).needs_binary
+
+
+@pytest.mark.parametrize(("estimator", "factor"), [(rloo, lambda n: 1 / (n - 1)), (dr_grpo, lambda n: (n - 1) / n**2)])
+@pytest.mark.parametrize("n", [2, 3, 6])
+def test_the_gradient_variance_of_graded_rewards_is_that_of_the_propositions(estimator, factor, n):
+    """Propositions E.1 and E.2 by Monte Carlo: Var(mean of A_j Z_j), with Z of mean 0 and variance 1 apart from R."""
+    rng, draws = np.random.default_rng(n), 100_000
+    rewards, z = rng.beta(2.0, 1.0, (draws, n)), rng.normal(size=(draws, n))
+    advantages = estimator(rewards.ravel(), np.repeat(np.arange(draws), n)).reshape(draws, n)
+    found = (advantages * z).mean(axis=1).var()
+    assert found == pytest.approx(factor(n) * 2 / (3**2 * 4), rel=0.03)
+
+
+class Population:
+    """Prompts on a line; the reward's variance, (0.02 to 0.48)^2 / 3 around a mean of 1/2, is smooth along it."""
+
+    def __init__(self, size=300, seed=0):
+        self.rng = np.random.default_rng(seed)
+        self.prompts = make_prompts(size)
+        place = self.rng.random(size)
+        self.reach = 0.02 + 0.46 * (0.5 + 0.5 * np.sin(9 * place)) ** 2
+        self.variance = dict(zip([prompt.id for prompt in self.prompts], self.reach**2 / 3, strict=True))
+        self.embedder = PrecomputedEmbeddings.from_array(self.prompts, np.c_[place, 0.02 * self.rng.random(size)])
+
+    def sample(self, prompts, counts):
+        reach = [np.sqrt(3 * self.variance[prompt.id]) for prompt in prompts]
+        rewards = [self.rng.uniform(0.5 - r, 0.5 + r, n) for r, n in zip(reach, counts, strict=True)]
+        return [[Rollout(reward=float(reward)) for reward in group] for group in rewards]
+
+    def noise(self, prompts, counts):
+        """Proposition E.2, from the true variances, summed over the batch."""
+        return sum(self.variance[prompt.id] / (n - 1) for prompt, n in zip(prompts, counts, strict=True))
+
+
+def noise_over_uniform(population, predictor, batches=10, size=32, low=3, high=32):
+    """Expected gradient variance of VIP's counts over that of 8 each, in the second half; and of the best counts."""
+    allocator = VIP(rollouts_per_prompt=8, low=low, high=high, predictor=predictor)
+    allocator.prepare(population.prompts)
+    found = []
+    for _ in range(batches):
+        chosen = [population.prompts[q] for q in population.rng.choice(len(population.prompts), size, replace=False)]
+        batch = collect(allocator, chosen, population.sample)
+        allocator.observe(batch)
+        truth = np.array([population.variance[prompt.id] for prompt in chosen])
+        best = minimise_noise(truth, 8 * size, "rloo", low, high)
+        noises = [population.noise(chosen, counts) for counts in (batch.asked, best, np.full(size, 8))]
+        found.append(np.array(noises[:2]) / noises[2])
+    return np.mean(found[batches // 2 :], axis=0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_vip_with_the_graded_gp_comes_near_the_best_counts_and_shuffled_loses(seed):
+    population, other = Population(seed=seed), Population(seed=seed)
+    ratio, best = noise_over_uniform(population, GradedGaussianProcess(population.embedder))
+    assert best < ratio < 1 - 0.6 * (1 - best)
+    assert noise_over_uniform(other, Shuffled(GradedGaussianProcess(other.embedder)))[0] > 1
+
+
+def test_variances_of_a_few_rewards_are_not_interpolated_exactly():
+    """In two dimensions, 16 prompts a batch: taken for exact, their latent values overshoot between prompts."""
+    population = Population(seed=7)
+    places = [[*embedding[:1], population.rng.random()] for embedding in population.embedder(population.prompts)]
+    embedder = PrecomputedEmbeddings.from_array(population.prompts, places)
+    noisy, _ = noise_over_uniform(population, GradedGaussianProcess(embedder), size=16)
+    exact, _ = noise_over_uniform(population, GradedGaussianProcess(embedder, jitter=1e-6), size=16)
+    assert noisy < 0.95 < 1.1 < exact
+
+
+def test_vip_with_running_variances_beats_uniform_on_prompts_that_come_again():
+    population = Population(size=48, seed=5)
+    ratio, best = noise_over_uniform(population, RunningVariance(discount=1.0), batches=20)
+    assert best < ratio < 1 - 0.6 * (1 - best)
+
+
+def test_rewards_in_points_plan_as_rewards_in_shares():
+    plans = []
+    for unit in (1.0, 100.0):
+        population = Population(seed=6)
+        allocator = VIP(rollouts_per_prompt=8, predictor=GradedGaussianProcess(population.embedder))
+        for _ in range(3):
+            batch = collect(allocator, population.prompts[:32], population.sample)
+            scaled = [tuple(replace(r, reward=unit * r.reward) for r in group) for group in batch.rollouts]
+            allocator.observe(replace(batch, rollouts=tuple(scaled)))
+        plans.append(allocator.plan(allocator.start(population.prompts[:64])).counts.tolist())
+    assert plans[0] == plans[1] and len(set(plans[0])) > 3
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [
+        GradedGaussianProcess(SentenceTransformerEmbedder(), floor=0.1, scale=1.0, discount=0.5, bandwidth=2.0),
+        GradedGaussianProcess(SentenceTransformerEmbedder()),
+        RunningVariance(discount=0.5, strength=4.0),
+        Shuffled(RunningVariance(), seed=3),
+    ],
+    ids=lambda predictor: predictor.name,
+)
+def test_vip_for_graded_rewards_survives_the_way_through_toml(predictor):
+    allocator = VIP(low=4, predictor=predictor)
+    assert build(Allocator, tomllib.loads(to_toml(dump(allocator)))) == allocator
+
+
+def test_the_lab_trains_vip_on_graded_rewards():
+    prompts = [problem.prompt() for problem in training_problems(6)]
+    allocator = VIP(rollouts_per_prompt=6, predictor=RunningVariance())
+    sampler = LedgerSampler(new_policy(0), reward="share")
+    batch = collect(allocator, prompts, sampler)
+    allocator.observe(batch)
+    assert sampler.rollouts == 36 and [len(group.rewards) for group in allocator.groups(batch)] == [6] * 6
