@@ -106,8 +106,9 @@ COUNTED = ("sum",)
 class Measured:
     """Sums over each of S batches: coefficients of every answer's score by p, and what there was to estimate.
 
-    ``coefficients`` [S, P, K] for every (estimator, weights); ``drawn`` [S, P] is the share of the batch's prompts that
-    have each p, ``counts`` [S, P] the rollouts in the loss, ``asked`` [S, P] all rollouts over the batch's prompts.
+    ``coefficients`` [S, P, K] for every (estimator, weights); ``drawn`` [S, P] is the share of the prompts that have
+    each p, ``asked`` [S, P] their rollouts over all the prompts, both of those that the batch started with; ``counts``
+    [S, P] are the rollouts in the loss.
     """
 
     coefficients: Mapping[tuple[str, str], Floats]
@@ -173,9 +174,10 @@ def measure(
             for weighting, weight in weighed.items():
                 sums = np.bincount(places * ANSWERS + answers, signal * weight, minlength=cells)
                 found[name, weighting].append(sums.reshape(-1, ANSWERS))
-        every = np.array([prompt.data for prompt in batch.prompts])
-        drawn.append(np.bincount(every, minlength=len(SUCCESS)) / len(every))
+        # How many fresh prompts are drawn depends on outcomes: only those that the batch started with are a fair sample.
+        fair = np.array([prompt.data for prompt in batch.prompts[: batch.started]])
+        drawn.append(np.bincount(fair, minlength=len(SUCCESS)) / len(fair))
         counts.append(np.bincount(places[keep], minlength=len(SUCCESS)))
-        asked.append(np.bincount(every, batch.asked, minlength=len(SUCCESS)) / len(every))
+        asked.append(np.bincount(fair, batch.asked[: batch.started], minlength=len(SUCCESS)) / len(fair))
     coefficients = {key: np.array(sums) for key, sums in found.items()}
     return Measured(coefficients, np.array(drawn), np.array(counts), np.array(asked))

@@ -125,7 +125,7 @@ def compare(size: int, repeats: int) -> dict[str, Any]:
     generator = np.random.default_rng(SEED)
     x = topics(size, generator)
     prompts = [Prompt(f"prompt {number}") for number in range(size)]
-    ours = GaussianProcess(PrecomputedEmbeddings.from_array(prompts, x), clip=CLIP, jitter=JITTER)
+    ours = GaussianProcess(PrecomputedEmbeddings.from_array(prompts, x), clip=CLIP, noise=JITTER)
     row: dict[str, Any] = {"Q": size, "ours_setup": seconds(lambda: ours.prepare(prompts))[0]}
 
     paper = None

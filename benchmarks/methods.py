@@ -34,8 +34,8 @@ RATES = ("5e-4", "1e-3", "2e-3")
 SWEEP_SEEDS = (100,)
 LEVELS = (0.8, 0.9)
 COLUMNS = (
-    "method, rate, success, pass@32, area, area - baseline, over tokens, rollouts to .8, to .9, informative, no correct, "
-    "rollouts/prompt, updates, tokens, CPU s"
+    "method, rate, success, pass@32, area, area - baseline, over tokens, rollouts to .8, to .9, informative, "
+    "no correct, rollouts/prompt, updates, tokens, CPU s"
 )
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 

@@ -28,6 +28,7 @@ PROBLEMS, OBSERVED, BATCH, ROLLOUTS = 512, 256, 32, 8
 TEXTS: dict[str, Callable[[Problem], str]] = {"symbols": lambda problem: problem.text, "words": Problem.describe}
 PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "gp": lambda: GaussianProcess(SentenceTransformerEmbedder()),
+    "gp, noise 1": lambda: GaussianProcess(SentenceTransformerEmbedder(), noise=1.0),
     "ridge": lambda: Ridge(SentenceTransformerEmbedder()),
     "moving_average": MovingAverage,
 }
@@ -61,7 +62,7 @@ def main() -> None:
             f"{OBSERVED} problems sampled {ROLLOUTS} times each in batches of {BATCH}, the policy fixed; exact success "
             f"of the other {PROBLEMS - OBSERVED} predicted. Mean and 95% interval (Student's t) over seeds. The moving "
             "average knows nothing of an unseen prompt but the mean of the others, so it has no correlation. MiniLM "
-            "embeddings; every predictor with its default settings.",
+            "embeddings; every predictor with its default settings, but for the noise, of which the paper has none.",
         ],
         seeds=list(SEEDS),
     )

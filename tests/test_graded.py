@@ -178,7 +178,7 @@ def test_variances_of_a_few_rewards_are_not_interpolated_exactly():
     places = [[*embedding[:1], population.rng.random()] for embedding in population.embedder(population.prompts)]
     embedder = PrecomputedEmbeddings.from_array(population.prompts, places)
     noisy, _ = noise_over_uniform(population, GradedGaussianProcess(embedder), size=16)
-    exact, _ = noise_over_uniform(population, GradedGaussianProcess(embedder, jitter=1e-6), size=16)
+    exact, _ = noise_over_uniform(population, GradedGaussianProcess(embedder, noise=1e-6), size=16)
     assert noisy < 0.95 < 1.1 < exact
 
 

@@ -128,8 +128,8 @@ class Problem:
             or any(len(options) > 2 for _, options in choices)
         ):
             raise ValueError(f"a problem reads like '7 a+3 b*7 =', got {text!r}; write it with Problem(...).text")
-        first, *second = zip(*((*options, "")[:2] for _, options in choices), strict=True)
-        return cls(int(match[1]), first, second[0] if any(second[0]) else ())
+        operations, alternatives = zip(*((*options, "")[:2] for _, options in choices), strict=True)
+        return cls(int(match[1]), operations, alternatives if any(alternatives) else ())
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
@@ -269,9 +269,9 @@ def task_named(name: str) -> Task:
 
 
 def random_problem(operations: int, rng: random.Random, forks: int = 0) -> Problem:
-    """A problem of that many operations, ``forks`` of them forks, uniform among all that have several solutions then.
+    """A problem of that many operations, each uniform, ``forks`` of which are forks: it has several solutions then.
 
-    Two operations that are one function modulo 10, such as +3 and -7, make no fork.
+    An alternative is uniform among the operations that differ modulo 10: +3 and -7 make no fork.
     """
     problem = Problem(rng.randrange(10), tuple(rng.choice(OPERATIONS) for _ in range(operations)))
     if not forks:

@@ -14,7 +14,7 @@ Note: g is -inf at s^2 = 0, which a few rollouts give by chance. s^2 counts as a
 0; the default puts g at -3.3, about where success rates clipped to 0.05 put it.
 Note: log(exp(s^2) - 1) overflows from s^2 = 710 on; the same number is computed without.
 Note: the paper has no noise on the observed g, and the s^2 of a few rewards is noisier than their mean: between close
-prompts an exact interpolation overshoots, which in a few dimensions may cost VIP more than it gains. ``jitter`` is that
+prompts an exact interpolation overshoots, which in a few dimensions may cost VIP more than it gains. ``noise`` is that
 noise: 0.1 is our choice, and anything from 0.01 to 1 does about as well.
 Note: one rollout has no sample variance. A prompt with fewer than two rewards is left out of the batch.
 """
@@ -65,7 +65,7 @@ class GradedGaussianProcess(LatentProcess):
         embedder: gives x_q; called once for each prompt.
         bandwidth: h of the kernel; by default the median distance between the prompts known at ``prepare``, or at the
             first update where nothing was prepared, and then kept. 1.0 where all embeddings are equal.
-        jitter: added to the diagonal of K(B, B), in units of the prior variance of g; at least 1e-10.
+        noise: variance of an observed g, in units of its prior variance; at least 1e-10.
         floor: smallest sample variance that is believed, as a share of what a prompt like none before is given.
         scale: S, in units of the reward squared; by default from the observed variances, and 1 before the first.
         discount: of the variances that S is computed from, at each update: 1 keeps all, 0 only the last batch's.
@@ -84,7 +84,7 @@ class GradedGaussianProcess(LatentProcess):
     [0.25, 0.237, 0.01, 0.13]
     """
 
-    jitter: float = 0.1
+    noise: float = 0.1
     floor: float = 0.05
     scale: float | None = None
     discount: float = 0.9

@@ -11,7 +11,7 @@ Note: Sigma never changes, only m does. So m is at all times a kernel expansion 
 accumulating K(B, B)^-1 (g_B - m_B). A prompt that joins late gets its mean from that sum: the mean it would have, had
 it always been there.
 Note: Sigma_BB is singular where two prompts of a batch have the same embedding, which the paper does not treat. Here
-they share one latent value and their rollouts are pooled; near-duplicates need the ``jitter`` on the diagonal.
+they share one latent value and their rollouts are pooled; near-duplicates need the ``noise`` on the diagonal.
 Note: the paper does not say which pairs its median heuristic is over. Beyond 2,048 distinct embeddings the median is
 over the pairs of 2,048 of them, chosen by content hash.
 """
@@ -33,7 +33,7 @@ from apportion.types import Floats, Prompt
 
 MEDIAN_SAMPLE = 2048
 NEWCOMERS_AT_ONCE = 512
-SMALLEST_JITTER = 1e-10
+SMALLEST_NOISE = 1e-10
 
 
 @dataclass
@@ -47,12 +47,13 @@ class LatentProcess(Predictor):
         embedder: gives x_q; called once for each prompt.
         bandwidth: h of the kernel; by default the median distance between the prompts known at ``prepare``, or at the
             first update where nothing was prepared, and then kept. 1.0 where all embeddings are equal.
-        jitter: added to the diagonal of K(B, B), in units of the prior variance; at least 1e-10.
+        noise: variance of an observed latent value, in units of the prior variance; at least 1e-10, which steadies the
+            solve. The paper has none.
     """
 
     embedder: Embedder
     bandwidth: float | None = None
-    jitter: float = 1e-6
+    noise: float = 1e-6
 
     _table: EmbeddingTable = field(default_factory=EmbeddingTable, init=False, repr=False, compare=False)
     _mean: Floats = field(default_factory=lambda: np.empty(0), init=False, repr=False, compare=False)
@@ -60,10 +61,10 @@ class LatentProcess(Predictor):
     _h: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_positive(self, jitter=self.jitter)
-        if self.jitter < SMALLEST_JITTER:
+        check_positive(self, noise=self.noise)
+        if self.noise < SMALLEST_NOISE:
             raise ValueError(
-                f"jitter must be at least {SMALLEST_JITTER}, got {self.jitter}; near-duplicate prompts need it"
+                f"noise must be at least {SMALLEST_NOISE}, got {self.noise}; near-duplicate prompts need it"
             )
         if self.bandwidth is not None:
             check_positive(self, bandwidth=self.bandwidth)
@@ -89,7 +90,7 @@ class LatentProcess(Predictor):
         x, h = self._table.embeddings, self._fix_bandwidth()
         x_batch = x[rows]
         k_batch = np.concatenate([k.copy() for _, k in rbf_blocks(x, rows, x_batch, h)])
-        k_batch.flat[:: len(rows) + 1] = 1.0 + self.jitter
+        k_batch.flat[:: len(rows) + 1] = 1.0 + self.noise
         w = np.linalg.solve(k_batch, g - self._mean[rows])
         mean = self._mean.copy()
         for some, k in rbf_blocks(x, np.arange(len(x)), x_batch, h):

@@ -19,7 +19,7 @@ def rbf_blocks(
     """Pairs of row numbers [R] and K(x[those rows], centres) [R, B], R at most 2048, over all of ``rows``.
 
     K(a, b) = exp(-|a - b|^2 / (2 h^2)), with h the bandwidth. ``x`` [Q, d] and ``centres`` [B, d], B at least 1, in any
-    float type; the arithmetic is float64, because weights of either sign and of up to 1 / jitter cancel in sums over K.
+    float type; the arithmetic is float64, because weights of either sign and of up to 1 / noise cancel in sums over K.
     One block is in memory at a time and is overwritten by the next: use it before going on.
 
     The exponent a.b/h^2 - |a|^2/(2h^2) - |b|^2/(2h^2) is a single matrix product, the norms being appended as columns.

@@ -19,11 +19,11 @@ from tests.predictors.builders import embedder_of, make_batch, make_prompts, ran
 class AlgorithmOne:
     """Lines 1 to 13, literally: Sigma over all prompts, rewards in {-1, 1}, the batch and its complement."""
 
-    def __init__(self, x, clip=0.05, bandwidth=None, jitter=0.0):
+    def __init__(self, x, clip=0.05, bandwidth=None, noise=0.0):
         distances = squareform(pdist(x.astype(np.float64)))
         self.h = bandwidth or np.median(pdist(x.astype(np.float64)))
         self.sigma = np.exp(-(distances**2) / (2 * self.h**2))
-        self.m, self.clip, self.jitter = np.zeros(len(x)), clip, jitter
+        self.m, self.clip, self.noise = np.zeros(len(x)), clip, noise
 
     def step(self, batch, where):
         b = [where[prompt] for prompt in batch.prompts]
@@ -33,7 +33,7 @@ class AlgorithmOne:
             p = np.clip((mean_reward + 1) / 2, self.clip, 1 - self.clip)
             observed.append(np.log(p / (1 - p)))
         rest = np.setdiff1d(np.arange(len(self.m)), b)
-        sigma_bb = self.sigma[np.ix_(b, b)] + self.jitter * np.eye(len(b))
+        sigma_bb = self.sigma[np.ix_(b, b)] + self.noise * np.eye(len(b))
         update = self.sigma[np.ix_(rest, b)] @ np.linalg.inv(sigma_bb) @ (np.array(observed) - self.m[b])
         self.m[rest] = self.m[rest] + update
         self.m[b] = observed
@@ -54,12 +54,12 @@ def where(prompts):
 @pytest.mark.parametrize(
     ("count", "dimensions", "size"), [(1, 2, 1), (40, 3, 5), (300, 16, 64), (50, 20, 50), (2500, 24, 32)]
 )
-@pytest.mark.parametrize("jitter", [1e-10, 1e-6])
-def test_it_is_algorithm_1(count, dimensions, size, jitter):
+@pytest.mark.parametrize("noise", [1e-10, 1e-6])
+def test_it_is_algorithm_1(count, dimensions, size, noise):
     x, prompts, rng = embeddings(count, dimensions), make_prompts(count), np.random.default_rng(1)
     sampled = 2.5 if count > 2048 or count == 1 else None
-    reference = AlgorithmOne(x, bandwidth=sampled, jitter=jitter if jitter > 1e-8 else 0.0)
-    predictor = GaussianProcess(embedder_of(prompts, x), bandwidth=sampled, jitter=jitter)
+    reference = AlgorithmOne(x, bandwidth=sampled, noise=noise if noise > 1e-8 else 0.0)
+    predictor = GaussianProcess(embedder_of(prompts, x), bandwidth=sampled, noise=noise)
     predictor.prepare(prompts)
     for _ in range(6):
         batch = random_batch(rng, prompts, size)
@@ -71,7 +71,7 @@ def test_it_is_algorithm_1(count, dimensions, size, jitter):
 def test_the_clip_and_the_strength_are_the_users():
     x, prompts = embeddings(20, 4), make_prompts(20)
     reference, predictor = (
-        AlgorithmOne(x, clip=0.2, jitter=1e-6),
+        AlgorithmOne(x, clip=0.2, noise=1e-6),
         GaussianProcess(embedder_of(prompts, x), clip=0.2, strength=5),
     )
     predictor.prepare(prompts)
@@ -125,12 +125,12 @@ def test_constant_embeddings_are_one_coin():
     np.testing.assert_allclose(predictor.predict(prompts).mean, 0.25)
 
 
-@pytest.mark.parametrize("jitter", [1e-10, 1e-6])
+@pytest.mark.parametrize("noise", [1e-10, 1e-6])
 @pytest.mark.parametrize("spread", [1e-7, 1e-5, 1e-3])
-def test_near_duplicates_stay_finite(spread, jitter):
+def test_near_duplicates_stay_finite(spread, noise):
     rng, prompts = np.random.default_rng(4), make_prompts(200)
     x = np.repeat(rng.normal(size=(20, 5)), 10, axis=0) + spread * rng.normal(size=(200, 5))
-    predictor = GaussianProcess(embedder_of(prompts, x), jitter=jitter)
+    predictor = GaussianProcess(embedder_of(prompts, x), noise=noise)
     predictor.prepare(prompts)
     for _ in range(10):
         predictor.update(random_batch(rng, prompts, 100))

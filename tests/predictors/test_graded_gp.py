@@ -19,15 +19,15 @@ from tests.predictors.builders import embedder_of, graded_batch, make_prompts
 class AppendixE2:
     """Algorithm 1 with the softplus link, literally; observed variances below ``floor`` log 2 count as that."""
 
-    def __init__(self, x, jitter=0.1, floor=0.05):
+    def __init__(self, x, noise=0.1, floor=0.05):
         distances = squareform(pdist(x.astype(np.float64)))
         self.sigma = np.exp(-(distances**2) / (2 * np.median(pdist(x.astype(np.float64))) ** 2))
-        self.m, self.jitter, self.floor = np.zeros(len(x)), jitter, floor * math.log(2)
+        self.m, self.noise, self.floor = np.zeros(len(x)), noise, floor * math.log(2)
 
     def step(self, b, rewards):
         variances = np.maximum([np.var(group, ddof=1) for group in rewards], self.floor)
         observed = np.log(np.exp(variances) - 1)
-        sigma_bb = self.sigma[np.ix_(b, b)] + self.jitter * np.eye(len(b))
+        sigma_bb = self.sigma[np.ix_(b, b)] + self.noise * np.eye(len(b))
         m = self.m + self.sigma[:, b] @ np.linalg.inv(sigma_bb) @ (observed - self.m[b])
         m[b] = observed
         self.m = m
@@ -74,11 +74,11 @@ def test_the_links_neither_overflow_nor_underflow_where_the_formulas_do():
 
 
 @pytest.mark.parametrize(("count", "dimensions", "size"), [(40, 3, 5), (300, 16, 64), (50, 20, 50)])
-@pytest.mark.parametrize("jitter", [1e-6, 0.1])
-def test_with_the_papers_scale_it_is_appendix_e2(count, dimensions, size, jitter):
+@pytest.mark.parametrize("noise", [1e-6, 0.1])
+def test_with_the_papers_scale_it_is_appendix_e2(count, dimensions, size, noise):
     x, prompts, rng = embeddings(count, dimensions), make_prompts(count), np.random.default_rng(1)
-    reference = AppendixE2(x, jitter)
-    predictor = GradedGaussianProcess(embedder_of(prompts, x), scale=1.0, jitter=jitter)
+    reference = AppendixE2(x, noise)
+    predictor = GradedGaussianProcess(embedder_of(prompts, x), scale=1.0, noise=noise)
     predictor.prepare(prompts)
     np.testing.assert_allclose(predictor.predict(prompts).variance, math.log(2))
     for _ in range(6):
