@@ -310,8 +310,8 @@ def main() -> None:
             "The cosine is that of the expected batch gradient and the truth, for tabular policies of which every p "
             "has its own. A prompt's own gradient is never turned: right and wrong rollouts have opposite mean scores, "
             f"and counts see only right and wrong. Measured with {ANSWERS} answers, the cosine of one p is at least "
-            f"{cosines.min():.4f}, and the projection on the truth differs from the measured ratio of the one parameter "
-            f"by at most {np.abs(gaps).max():.3f}; both are noise.",
+            f"{cosines.min():.4f}, and the projection on the truth differs from the measured ratio of the one "
+            f"parameter by at most {np.abs(gaps).max():.3f}; both are noise.",
             f"Measured against exact, all estimators and both weights: {len(scores):,} values, "
             f"{np.mean(np.abs(scores) > 1.96):.1%} outside their 95% interval, the farthest at "
             f"{np.abs(scores).max():.1f} standard errors.",

@@ -174,7 +174,7 @@ def measure(
             for weighting, weight in weighed.items():
                 sums = np.bincount(places * ANSWERS + answers, signal * weight, minlength=cells)
                 found[name, weighting].append(sums.reshape(-1, ANSWERS))
-        # How many fresh prompts are drawn depends on outcomes: only those that the batch started with are a fair sample.
+        # How many fresh prompts are drawn depends on outcomes: only those that it started with are a fair sample.
         fair = np.array([prompt.data for prompt in batch.prompts[: batch.started]])
         drawn.append(np.bincount(fair, minlength=len(SUCCESS)) / len(fair))
         counts.append(np.bincount(places[keep], minlength=len(SUCCESS)))

@@ -18,11 +18,13 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from apportion.evaluation import bootstrap_interval
+from apportion.lab.base import task_of
 from apportion.lab.design import Study, read_study
 from apportion.lab.picture import COLOURS
 from apportion.lab.results import BANDS, Arm, Interval, Run, summarise
@@ -30,7 +32,7 @@ from apportion.lab.study import run
 from apportion.lab.worker import run_directory
 from benchmarks.common import table, write
 
-RATES = ("5e-4", "1e-3", "2e-3")
+RATES = {"methods": ("5e-4", "1e-3", "2e-3"), "methods_forks": ("1.5e-4", "3e-4", "6e-4")}
 SWEEP_SEEDS = (100,)
 LEVELS = (0.8, 0.9)
 COLUMNS = (
@@ -43,18 +45,23 @@ PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 def main(which: str = "") -> None:
     name = f"methods_{which}" if which else "methods"
     config = Path(__file__).with_name(f"{name}.toml")
-    areas = {rate: _sweep(config, name, rate) for rate in RATES}
-    arms = list(areas[RATES[0]])
-    best = {arm: max(RATES, key=lambda rate: areas[rate][arm]) for arm in arms}
+    rates = RATES[name]
+    areas = {rate: _sweep(config, name, rate) for rate in rates}
+    arms = list(areas[rates[0]])
+    best = {arm: max(rates, key=lambda rate: areas[rate][arm]) for arm in arms}
     study = _train(config, name, [f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items()])
     runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
     summary = summarise(runs, study.baseline)
-    edge = [arm for arm in arms if best[arm] in (RATES[0], RATES[-1])]
+    forked = task_of(study.training.base) == "forks"
+    edge = [arm for arm in arms if best[arm] in (rates[0], rates[-1])]
     write(
         name,
         f"Every method at equal rollouts and at equal tokens: {study.training.base} base",
-        COLUMNS.split(", "),
-        [_row(arm, best[arm.name], runs, study) for arm in summary],
+        [*COLUMNS.split(", "), *(["solutions"] if forked else [])],
+        [
+            [*_row(arm, best[arm.name], runs, study), *([_solutions(study, arm.name)] if forked else [])]
+            for arm in summary
+        ],
         [
             f"{study.training.rollouts:,} rollouts a run on the {study.training.base} base; success is exact on "
             f"{study.training.held_out} held-out prompts, and so is pass@32 = mean of 1 - (1 - p)^32, from which the "
@@ -62,8 +69,9 @@ def main(which: str = "") -> None:
             "and seeds. Areas are means with 95% intervals (Student's t) over seeds, differences paired by seed "
             f"with {study.baseline}, the tuned uniform. `over tokens` is the same difference of the curves over "
             "tokens, up to the fewest that any method took with that seed. `rollouts to` are geometric means of the "
-            f"ratio to {study.baseline}'s with their 95% intervals; - where a run never got there.",
-            f"Rates were chosen from {', '.join(RATES)} by the area with seed {SWEEP_SEEDS[0]}, which is not "
+            f"ratio to {study.baseline}'s with their 95% intervals; - where a run never got there."
+            + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
+            f"Rates were chosen from {', '.join(rates)} by the area with seed {SWEEP_SEEDS[0]}, which is not "
             f"reported. At the edge of that range: {', '.join(edge) or 'none'}.",
             "Rollouts a prompt by its exact success probability when it was sampled:\n\n" + _bands(summary),
         ],
@@ -117,8 +125,18 @@ def _row(arm: Arm, rate: str, runs: dict[str, list[Run]], study: Study) -> list[
 
 def _held_out(study: Study, arm: str, seed: int) -> np.ndarray:
     """Exact success of the trained policy on each held-out prompt."""
+    return np.array(_last(study, arm, seed)["held_out_p"])
+
+
+def _solutions(study: Study, arm: str) -> str:
+    """How many right completions of a problem the trained policy effectively uses; mean over seeds."""
+    return f"{np.mean([_last(study, arm, seed)['solutions'] for seed in study.seeds]):.2f}"
+
+
+def _last(study: Study, arm: str, seed: int) -> dict[str, Any]:
+    """The last record of a run."""
     lines = (run_directory(study.directory, arm, seed) / "metrics.jsonl").read_text().splitlines()
-    return np.array(json.loads(lines[-1])["held_out_p"])
+    return dict(json.loads(lines[-1]))
 
 
 def _bootstrapped(values: np.ndarray) -> str:

@@ -89,6 +89,10 @@ def test_ar3po_has_one_unbiased_weight_function_and_it_ignores_the_second_stage(
         assert weight == pytest.approx(right * (4 - right) / 12 if trials == 4 else 0, abs=1e-9)
 
 
+def test_the_mean_score_of_successes_does_not_know_what_stopped_a_group():
+    np.testing.assert_allclose(exact(leaves(AR3PO(reuse="none")), "sft").ratio, exact(leaves(Uniform(8)), "sft").ratio)
+
+
 def test_a_rule_with_more_ends_than_dimensions_has_many():
     with pytest.raises(ValueError, match="more than one such function"):
         unique_weights(leaves(ReinforceAda()))

@@ -2,10 +2,11 @@
 
 The data's way through it, each step one file:
 
-1. ``task``: a ledger-chain ``Problem`` and its verifier; seeded pools; the noisy demonstrator that the base copies.
+1. ``task``: a ledger-chain ``Problem``, with forks or without, and its verifier; seeded pools; the noisy
+   ``demonstrator`` that the base copies.
 2. ``tokenizer``: the 47-token vocabulary as a Hugging Face tokenizer.
 3. ``policy``: a 200,640-parameter Qwen2; log-probabilities of completions; the exact success probability of a problem.
-4. ``base``: the easy, medium and hard base policies, trained once from scratch and cached.
+4. ``base``: the easy, medium, hard and forks base policies, trained once from scratch and cached.
 5. ``sampler``, on ``decoder``: rollouts with their behaviour log-probabilities, verified; no prefix is computed twice.
 6. ``loss``: groups to advantages to the clipped surrogate; ``critic``: PPO's; ``learner``: one update by ``settings``;
    ``trainer``: the loop around it, on one screen.

@@ -104,7 +104,7 @@ RECIPES = {
 
 
 def base_policy(base: str = "medium", progress: Progress | None = None) -> Qwen2ForCausalLM:
-    """The base of that name in ``RECIPES``, trained first where it is not cached (about two minutes on one core).
+    """The base of that name in ``RECIPES``, trained first where it is not cached (two to three minutes on one core).
 
     Or the policy in a folder, which ``save_pretrained`` wrote for a policy of the lab. ValueError where ``base`` is
     neither.

@@ -146,7 +146,8 @@ def effective_solutions(probabilities: Sequence[NDArray[np.float64]]) -> NDArray
     >>> effective_solutions([np.array([0.1, 0.1]), np.array([0.3])])
     array([2., 1.])
     """
-    return np.array([np.exp(entr(found / found.sum()).sum()) for found in probabilities])
+    least = np.finfo(np.float64).tiny  # a collapsed policy may give every solution 0
+    return np.array([np.exp(entr(found / max(found.sum(), least)).sum()) for found in probabilities])
 
 
 def _block_probabilities(policy: Qwen2ForCausalLM, problems: Sequence[Problem]) -> list[NDArray[np.float64]]:

@@ -19,8 +19,8 @@ from apportion.lab.display import Display
 from apportion.lab.report import write_report
 from apportion.lab.task import training_problems
 
-CPU_SECONDS_PER_ROLLOUT = 6.5e-4  # seen with 8 rollouts a prompt; the live display soon knows better
-CPU_SECONDS_PER_BASE = 100.0
+CPU_SECONDS_PER_ROLLOUT = {"ledger": 1.0e-3, "forks": 2.5e-3}  # with 4 rollouts a prompt; the display soon knows better
+CPU_SECONDS_PER_BASE = 150.0
 SECONDS_TO_START = 40.0  # embeddings, processes, the measured variance
 FAILED, INTERRUPTED = 1, 130
 
@@ -106,7 +106,8 @@ def _unfinished(study: Study) -> list[tuple[str, int]]:
 def _plan_lines(study: Study) -> list[str]:
     rollouts = study.training.rollouts * len(study.runs)
     base = 0.0 if is_trained(study.training.base) else CPU_SECONDS_PER_BASE
-    minutes = (SECONDS_TO_START + base + rollouts * CPU_SECONDS_PER_ROLLOUT / study.parallel) / 60
+    each = CPU_SECONDS_PER_ROLLOUT[task_of(study.training.base)]
+    minutes = (SECONDS_TO_START + base + rollouts * each / study.parallel) / 60
     return [
         f"study       {study.name}, under {study.directory}",
         f"allocators  {', '.join(study.allocators)} (compared with {study.baseline}, pairwise by seed)",

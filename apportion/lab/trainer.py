@@ -22,7 +22,7 @@ import torch
 from apportion.allocators import Allocator
 from apportion.lab.base import base_policy, task_of
 from apportion.lab.learner import Learner
-from apportion.lab.policy import exact_success
+from apportion.lab.policy import effective_solutions, exact_success, solution_probabilities
 from apportion.lab.sampler import LedgerSampler
 from apportion.lab.settings import Training
 from apportion.lab.task import TASKS, held_out_problems, training_problems
@@ -126,9 +126,15 @@ class Trainer:
         return fresh
 
     def _evaluate(self) -> dict[str, Any]:
-        """Exact success and pass@8 and pass@32 on the held-out problems: no sampling, no evaluation noise."""
-        p = exact_success(self.policy, self.held_out)
-        return {"success": p.mean(), "pass_8": (1 - (1 - p) ** 8).mean(), "pass_32": (1 - (1 - p) ** 32).mean()}
+        """Exact success, pass@8 and pass@32 on the held-out problems, and how many solutions are effectively in use."""
+        found = solution_probabilities(self.policy, self.held_out)
+        p = np.array([solutions.sum() for solutions in found])
+        return {
+            "success": p.mean(),
+            "pass_8": (1 - (1 - p) ** 8).mean(),
+            "pass_32": (1 - (1 - p) ** 32).mean(),
+            "solutions": effective_solutions(found).mean(),
+        }
 
     def _write(self, lines: Any, record: dict[str, Any]) -> None:
         lines.write(json.dumps(record, default=float) + "\n")
