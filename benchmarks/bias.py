@@ -29,7 +29,6 @@ from apportion import (
     Allocator,
     Batch,
     Belief,
-    Group,
     InverseAccuracy,
     InverseVariance,
     Neyman,
@@ -105,14 +104,6 @@ class HORAWithMore(HORA):
         return Plan(maximise_hits(batch.posterior, total, low, self.high) - batch.asked)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeepAll(ReinforceAda):
-    """Reinforce-Ada with every rollout in the loss, not a balanced few."""
-
-    def groups(self, batch: Batch) -> list[Group]:
-        return [Group(group.prompt, group.rollouts) for group in super().groups(batch)]
-
-
 RULES: dict[str, Callable[[], Allocator]] = {
     "uniform": Uniform,
     "vip": lambda: VIP(predictor=Known()),
@@ -127,7 +118,7 @@ RULES: dict[str, Callable[[], Allocator]] = {
     "ar3po, reuse in the loss": lambda: AR3PO(reuse="recompute"),
     "reinforce_ada, positive": lambda: ReinforceAda(exit="positive"),
     "reinforce_ada, balanced": ReinforceAda,
-    "reinforce_ada, all in the loss": KeepAll,
+    "reinforce_ada, all in the loss": lambda: ReinforceAda(down_sample=False),
     "dapo": DAPO,
 }
 SEPARABLE = {

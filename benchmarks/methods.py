@@ -32,7 +32,7 @@ from apportion.lab.study import run
 from apportion.lab.worker import run_directory
 from benchmarks.common import table, write
 
-RATES = {"methods": ("5e-4", "1e-3", "2e-3"), "methods_forks": ("1.5e-4", "3e-4", "6e-4")}
+RATES = {"methods": ("5e-4", "1e-3", "2e-3"), "methods_forks": ("3e-4", "6e-4"), "methods_select": ("1e-3",)}
 SWEEP_SEEDS = (100,)
 LEVELS = (0.8, 0.9)
 COLUMNS = (

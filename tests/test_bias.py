@@ -9,7 +9,7 @@ import pytest
 
 from apportion import AR3PO, Prompt, ReinforceAda, Uniform
 from apportion.advantages import ESTIMATORS
-from benchmarks.bias import RULES, HORAWithMore, KeepAll, batch_cosine, exact_ratios, mixed_share, stopping_bias
+from benchmarks.bias import RULES, HORAWithMore, batch_cosine, exact_ratios, mixed_share, stopping_bias
 from benchmarks.bias_exact import (
     SUCCESS,
     boundary,
@@ -24,7 +24,12 @@ from benchmarks.bias_measured import by_prompt, by_round, inverse_binomial, meas
 
 PROMPT = [Prompt("p", data=0)]
 NAMES = {name: estimator(name) for name in ESTIMATORS}
-OUTCOME_DEPENDENT = [AR3PO(reuse="none"), AR3PO(3, 2, "none"), KeepAll(rounds=3), KeepAll(exit="positive")]
+OUTCOME_DEPENDENT = [
+    AR3PO(reuse="none"),
+    AR3PO(3, 2, "none"),
+    ReinforceAda(rounds=3, down_sample=False),
+    ReinforceAda(exit="positive", down_sample=False),
+]
 
 
 def polynomial_of(rows: np.ndarray, p: float) -> np.ndarray:

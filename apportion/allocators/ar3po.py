@@ -13,7 +13,7 @@ Note: the paper leaves the size of B open. 4 responses a prompt and 10,000 in al
 Note: rollouts of one prompt are exchangeable, so the incorrect response that makes room is simply the last. A group of
 fewer than two incorrect responses is left alone: none would remain to compare with.
 Note: the draw from B is seeded from the seed, the step and the prompt, so that every rank reuses the same response.
-Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/architecture.md.
+Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/bias.md.
 """
 
 from __future__ import annotations

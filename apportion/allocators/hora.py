@@ -13,7 +13,7 @@ Note: ties go to the prompt with fewer rollouts, then by prompt order, so that e
 Note: under a token budget, which is ours, hits are weighed against tokens by ``spend_costs``. The pre-rollouts are
 charged at their predicted lengths too, not at those that came back: lengths go with outcomes, and counts that saw both
 would depend on outcomes twice. Besides, short pre-rollouts would leave tokens for a third stage, and a fourth.
-Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/architecture.md.
+Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/bias.md.
 """
 
 from __future__ import annotations

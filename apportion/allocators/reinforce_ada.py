@@ -10,7 +10,7 @@ Note: which are kept is deterministic, the first of each kind, as in the publish
 Note: a prompt that never meets the exit keeps n of what it has. All wrong or all right, it has no advantage.
 Note: the counts and what is kept depend on outcomes of the same batch, which biases the gradient. With these defaults,
 RLOO and the mean over what is kept, a prompt's expected gradient is 4.2 times the true one at p = .1 and .9, 1.5 times
-at .3 and .7, 1.1 times at .5. See docs/architecture.md.
+at .3 and .7, 1.1 times at .5. See docs/bias.md.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class ReinforceAda(Allocator):
         rollouts_per_round: asked for at once, for every prompt that has not stopped.
         rounds: the most that a prompt takes part in.
         keep: n, the rollouts of a prompt that enter the loss, at least 2; the baseline is over all of them.
+        down_sample: False lets all of a prompt's rollouts enter the loss, ``keep`` deciding the exit alone. With the
+            estimator "sequential" and weights by rollout the gradient is then unbiased; see docs/bias.md.
 
     >>> from apportion import Prompt
     >>> allocator = ReinforceAda(rollouts_per_round=2, keep=2)
@@ -68,6 +70,7 @@ class ReinforceAda(Allocator):
     rollouts_per_round: int = 8
     rounds: int = 4
     keep: int = 4
+    down_sample: bool = True
 
     name: ClassVar[str] = "reinforce_ada"
     separable: ClassVar[bool] = True
@@ -107,7 +110,10 @@ class ReinforceAda(Allocator):
         return Plan(np.where(active, rest_of_round, 0))
 
     def groups(self, batch: Batch) -> list[Group]:
-        return [replace(group, keep=balanced_subset(group.rollouts, self.keep)) for group in super().groups(batch)]
+        groups = super().groups(batch)
+        if not self.down_sample:
+            return groups
+        return [replace(group, keep=balanced_subset(group.rollouts, self.keep)) for group in groups]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         return {"exited": float(self.exited(batch).sum())}

@@ -53,23 +53,26 @@ def training_rows(
 def rows_with(
     groups: Sequence[Group], advantages: Sequence[float | Floats], weighting: Weighting = "prompt"
 ) -> list[Row]:
-    """The rollouts of ``groups`` that enter the loss, with these ``advantages``, one for each of all their rollouts."""
-    ids = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])
+    """The rollouts of ``groups`` that enter the loss, with these ``advantages``, one for each of all their rollouts.
+
+    Weights are shared out among those that enter, as if the others were not there.
+    """
     rollouts = [(group.prompt, rollout) for group in groups for rollout in group.rollouts]
-    tokens = np.array([len(rollout.completion.tokens) for _, rollout in rollouts])
-    weights = rollout_weights(ids, weighting, tokens) / len(ids)
     keep, recompute = (np.concatenate([getattr(group, mask) for group in groups]) for mask in ("keep", "recompute"))
+    kept = np.flatnonzero(keep)
+    ids = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])[kept]
+    tokens = np.array([len(rollouts[i][1].completion.tokens) for i in kept])
+    weights = rollout_weights(ids, weighting, tokens) / max(len(kept), 1)
     return [
         Row(
-            tuple(encode(prompt.text)),
-            rollout.completion,
+            tuple(encode(rollouts[i][0].text)),
+            rollouts[i][1].completion,
             advantages[i],
-            float(weights[i]),
-            reused=rollout.step is not None,
+            float(weight),
+            reused=rollouts[i][1].step is not None,
             recompute=bool(recompute[i]),
         )
-        for i, (prompt, rollout) in enumerate(rollouts)
-        if keep[i]
+        for i, weight in zip(kept, weights, strict=True)
     ]
 
 

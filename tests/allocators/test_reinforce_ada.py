@@ -141,3 +141,10 @@ def test_wrong_settings_are_refused_at_construction(settings, message):
 @pytest.mark.parametrize("allocator", [ReinforceAda(), ReinforceAda(exit="positive", rounds=2, keep=6)])
 def test_settings_survive_the_way_through_toml(allocator):
     assert build(ReinforceAda, tomllib.loads(to_toml(dump(allocator)))) == allocator
+
+
+def test_without_down_sampling_every_rollout_enters_the_loss():
+    batch = make_batch([[1, 1, 1, 0, 0, 0], [0] * 6])
+    whole = ReinforceAda(rollouts_per_round=2, keep=2, down_sample=False).groups(batch)
+    assert [group.keep.all() for group in whole] == [True, True]
+    assert [group.rollouts for group in whole] == [group.rollouts for group in ReinforceAda(keep=2).groups(batch)]

@@ -56,6 +56,16 @@ def test_rollouts_outside_keep_shape_the_baseline_only(groups):
     assert [row.advantage for row in part] == [row.advantage for row in whole[1:]]
 
 
+@pytest.mark.parametrize("weighting", ["prompt", "rollout"])
+def test_weights_are_shared_among_the_rollouts_that_enter(groups, weighting):
+    """Reinforce-Ada's down-sampled groups weigh as much as whole ones."""
+    thinned = [Group(g.prompt, g.rollouts, np.arange(len(g.rollouts)) < 2) for g in groups]
+    alone = [Group(g.prompt, g.rollouts[:2]) for g in groups]
+    ours, theirs = ([row.weight for row in training_rows(each, "rloo", weighting)] for each in (thinned, alone))
+    assert ours == pytest.approx(theirs)
+    assert sum(ours) == pytest.approx(1)
+
+
 def test_clipping_stops_the_gradient_where_the_ratio_has_moved_too_far(small_base, groups):
     """Far from the behaviour policy every token's ratio is outside the clip range, on one side or the other."""
     rows = [row for row in training_rows(groups) if row.advantage > 0]
