@@ -24,7 +24,6 @@ from transformers import Qwen2ForCausalLM
 from apportion import Belief, Prompt
 from apportion.allocators import VIP, Allocator, Neyman, Uniform
 from apportion.baselines import Baseline, Optimal, Predicted
-from apportion.lab.base import base_policy
 from apportion.lab.moments import Moments, least_variance, score_moments
 from apportion.lab.results import Interval
 from apportion.lab.sampler import LedgerSampler
@@ -239,12 +238,11 @@ def table_rows(runs: dict[str, list[list[Found]]], part: str) -> list[list[str]]
 
 def main() -> None:
     """Trains, judges, and writes ``results/moments.md`` and ``.json``."""
-    runs: dict[str, list[list[Found]]] = {}
-    for base in LEARNING_RATES:
-        base_policy(base)
-        for seed in SEEDS:
-            runs.setdefault(base, []).append(follow(base, seed))
-            print(base, seed, runs[base][-1][-1], flush=True)
+    report({base: [follow(base, seed) for seed in SEEDS] for base in LEARNING_RATES})
+
+
+def report(runs: dict[str, list[list[Found]]]) -> None:
+    """Writes the tables of ``runs``: by base, one a seed, one entry a point."""
     columns = ["base", "rule", *(f"after {rollouts:,}" for rollouts in POINTS)]
     rates = ", ".join(f"{base} {rate:g}" for base, rate in LEARNING_RATES.items())
     write(
@@ -261,17 +259,19 @@ def main() -> None:
             f"(learning rate: {rates}); all learners see the same batches, each prompt about once in 32 steps and "
             "4.7 times in all. Point 0 has learners of its own, after one epoch of 4 rollouts a prompt from the "
             "untrained policy, which the later points never see: there nothing drifts.",
-            f"The truth is in closed form: exact p, and squared norms of the gradient in all parameters, those of "
-            f"wrong completions averaged over about {WRONG_ROLLOUTS} a prompt. The learners have the squared norms in "
-            "the logits, a proxy. 'least' is chosen and judged by the same moments, so flattered a little.",
+            "The truth is in closed form: exact p, and squared norms of the gradient in all parameters, those of "
+            f"wrong completions averaged over about {WRONG_ROLLOUTS} a prompt. Their tails are heavy: a rare one can "
+            "carry much of a prompt's moment. The learners have the squared norms in the logits, a proxy. 'least' is "
+            "chosen and judged by the same moments, so flattered a little.",
             "Defaults: counts, score moments and both baselines discount a prompt's own sums by .9 each time it is "
             "seen, what they pool over prompts by .98 a step; the moving average has a window of 1,024 prompt visits; "
-            "the Gaussian process embeds the problem's text with MiniLM and discounts nothing. 'p of score moments' "
+            "the Gaussian process embeds the problem's text with MiniLM and has no discount. 'p of score moments' "
             "plans VIP from its counts alone, the control for its norms.",
             "## One rollout a prompt, with a baseline from history",
             f"Summed variance of one rollout with advantage r - b, over {GROUP} times the variance of RLOO's mean of "
             f"{GROUP}: both are the variance at equal rollouts, n times that of a mean of n. Exact p is RLOO's limit "
-            "for large groups. Variance on fixed prompts; that single rollouts reach more prompts is not counted.",
+            "for large groups; a p that lags behind a rising one lies nearer b*. Variance on fixed prompts; that "
+            "single rollouts reach more prompts is not counted.",
             table(columns, table_rows(runs, "singles")),
             f"## Spending {SINGLES} rollouts a prompt on top of the optimal baseline",
             f"Neyman for reinforce, 1 to {HIGH} a prompt, over uniform {SINGLES}, both with the b that Optimal learnt. "

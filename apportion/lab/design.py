@@ -65,7 +65,7 @@ class Study:
                         f"{arm!r} and {getattr(self.training, key)!r} for the others; make two studies"
                     )
         for arm, allocator in self.allocators.items():
-            allocator.check(self.training_of(arm).prompts_per_step)
+            self.training_of(arm).check(allocator)
 
     def training_of(self, arm: str) -> Training:
         """What the runs of one allocator train by."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from apportion.advantages import ESTIMATORS, Weighting, needs
+from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.lab.base import check_base
 from apportion.lab.sampler import Reward
@@ -95,3 +96,13 @@ class Training:
             )
         if not 1 <= self.held_out <= 1000:
             raise ValueError(f"held_out must be between 1 and 1000, got {self.held_out}; the pool has 1000 problems")
+
+    def check(self, allocator: Allocator) -> None:
+        """Raises ValueError where ``allocator`` cannot plan such a step, or cannot take such rewards."""
+        allocator.check(self.prompts_per_step)
+        if self.reward == "share" and (allocator.needs_binary or (self.baseline and self.baseline.needs_binary)):
+            who = allocator.name if allocator.needs_binary else f"the baseline {self.baseline.name}"
+            raise ValueError(
+                f"reward must be 'exact' for {who}, which needs binary rewards, got 'share'; "
+                "change it, or take a predictor or baseline for graded rewards"
+            )

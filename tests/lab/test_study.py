@@ -165,6 +165,7 @@ def test_dry_run_shows_the_plan_and_touches_nothing(tmp_path, config):
         ("training.base=hardest", "base must be"),
         ("trainings.vip.rollouts=64", "rollouts must be the same for all allocators of a study, got 64 for 'vip'"),
         ("trainings.vpi.kl=0.1", "trainings are for the allocators uniform, vip, hora, got one for 'vpi'"),
+        ("training.reward=share", "reward must be 'exact' for vip, which needs binary rewards, got 'share'"),
         ("trainings.vip.learnin_rate=1", "trainings.vip .* has no key 'learnin_rate'"),
         ("trainings.vip.estimator=reinforce", "trainings.vip: a baseline goes with the estimator"),
     ],
@@ -230,12 +231,15 @@ def test_two_studies_are_never_mixed(tmp_path, config, monkeypatch):
 
 def test_nothing_to_resume_is_an_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"nothing to resume: runs/medium/config\.toml"):
+    with pytest.raises(ConfigError, match=r"nothing to resume: runs/hard/config\.toml"):
         read_study(None, [], None, resume=True)
 
 
-def test_the_default_study_is_vip_against_uniform_with_controls(monkeypatch, tmp_path):
+def test_the_default_study_holds_the_tuned_uniform_and_every_control():
     study = read_study(DEFAULT, [], None, resume=False)
-    assert list(study.allocators) == ["uniform", "vip", "vip_shuffled", "uniform_4"]
+    assert study.baseline == "uniform_4"
+    assert set(study.allocators) == {"uniform_4", "uniform_8", "vip", "vip_shuffled", "single_optimal", "single_zero"}
     assert study.allocators["vip"].predictor.name == "gp"
+    assert study.training_of("single_optimal").baseline.name == "optimal"
+    assert study.training_of("vip").baseline is None
     assert len(study.seeds) >= 3

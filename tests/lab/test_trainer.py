@@ -1,14 +1,15 @@
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 from apportion import AR3PO, DAPO, HORA, VIP, ReinforceAda, Uniform
-from apportion.baselines import Optimal, Zero
+from apportion.baselines import Optimal, Predicted, Zero
 from apportion.lab.settings import Training
 from apportion.lab.trainer import Trainer
-from apportion.predictors import DiscountedCounts
+from apportion.predictors import DiscountedCounts, RunningVariance
 
 ALLOCATORS = {
     "uniform": lambda: Uniform(rollouts_per_prompt=4),
@@ -120,6 +121,19 @@ def test_the_policy_learns(tmp_path, small_base_folder, estimator):
     assert success[-1] > success[0] + 0.04
 
 
+def test_graded_rewards_train(tmp_path, small_base_folder):
+    allocator = VIP(rollouts_per_prompt=4, high=12, predictor=RunningVariance())
+    training = settings(small_base_folder, reward="share", rollouts=32 * 12)
+    training.check(allocator)
+    Trainer(training, allocator, 0, tmp_path).run()
+    *_, last = curve(tmp_path)
+    assert 0 < last["train_reward"] < 1
+    assert len(set(last["counts"])) > 1
+    baseline = replace(training, estimator="reinforce", baseline=Predicted())
+    with pytest.raises(ValueError, match="reward must be 'exact' for the baseline predicted"):
+        baseline.check(Uniform(rollouts_per_prompt=1))
+
+
 def test_a_run_may_be_as_long_as_its_tokens(tmp_path, small_base_folder):
     trainer = Trainer(settings(small_base_folder, tokens=900), ALLOCATORS["uniform"](), 0, tmp_path)
     assert trainer.run()
@@ -169,7 +183,7 @@ def test_a_step_without_information_changes_nothing(tmp_path, small_base_folder)
         ({"kl": -0.1}, "kl must be at least 0, got -0.1"),
         ({"problems": 4}, "prompts_per_step must be at most problems, got 8 of 4"),
         ({"held_out": 2000}, "held_out must be between 1 and 1000, got 2000"),
-        ({"base": "mediun"}, "base must be easy, medium, hard, or a folder"),
+        ({"base": "mediun"}, "base must be easy, medium, hard, forks, or a folder"),
     ],
 )
 def test_wrong_settings_are_refused_at_construction(small_base_folder, changes, message):
