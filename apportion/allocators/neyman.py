@@ -7,6 +7,9 @@ samples rollouts, counts are integers with bounds, and ``spend`` finds the exact
 VIP (arXiv 2602.01601) is the same problem with p (1 - p) for the variance of one rollout's gradient. This takes
 ``Belief.variance``, which ``ScoreMoments`` measures, and adds the estimator that subtracts a baseline fixed beforehand
 (see ``apportion.baselines``), whose variance from n rollouts is S / n and which may go down to groups of one.
+
+Note: what is gained is what is known of S. With moments learnt from 4 rollouts a prompt while the policy changes fast,
+benchmarks/moments finds no gain over uniform counts; with the true ones x.55 to x.77 of the variance.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ f is convex and decreasing from n = 3 on, so ``spend`` finds the integer optimum
 keep the paper's route as a reference.
 Note: under a token budget the constraint of problem (5) is sum c_q n_q <= C, with c_q the predicted length of a
 completion of prompt q: a knapsack, which ``spend_costs`` solves. This is ours; the paper counts rollouts.
+Note: in benchmarks/moments, along real training, the default predictor's p raises the variance above that of uniform
+counts, as p shuffled does; ``DiscountedCounts`` does not, and exact p lowers it.
 Note: its Assumption 4.1(ii), reward uncorrelated with gradient norm, does not hold on every task;
 benchmarks/gradient_variance measures what that costs.
 """
