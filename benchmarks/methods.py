@@ -5,6 +5,7 @@ the sweep has not seen, and only these are reported. Studies lie under ``runs/``
 
     python -m benchmarks.methods            # the ledger task, hard base: benchmarks/methods.toml
     python -m benchmarks.methods forks      # the second task: benchmarks/methods_forks.toml
+    python -m benchmarks.methods select     # which prompts at all: benchmarks/methods_select.toml
 """
 
 from __future__ import annotations
