@@ -71,8 +71,9 @@ def _prepare(study: Study, display: Display) -> None:
     for seed in {seed for _, seed in _unfinished(study)}:
         problems = training_problems(study.training.problems, seed, task_of(study.training.base))
         prompts = [problem.prompt() for problem in problems]
-        for allocator in study.allocators.values():
-            allocator.prepare(prompts)
+        baselines = [study.training_of(arm).baseline for arm in study.allocators]
+        for each in (*study.allocators.values(), *filter(None, baselines)):
+            each.prepare(prompts)
 
 
 def _train(study: Study, display: Display) -> None:

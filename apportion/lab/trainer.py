@@ -51,6 +51,8 @@ class Trainer:
         self.places = {prompt.id: q for q, prompt in enumerate(self.prompts)}
         self.steps, self.asked, self.drawn, self.evaluations = 0, 0, 0, 0
         allocator.prepare(self.prompts)
+        if self.baseline is not None:
+            self.baseline.prepare(self.prompts)
         if self.checkpoint.exists():
             self._restore()
         else:
