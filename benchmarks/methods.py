@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from apportion.config import load
 from apportion.evaluation import bootstrap_interval
 from apportion.lab.base import task_of
 from apportion.lab.design import Study, read_study
@@ -47,14 +48,13 @@ def main(which: str = "") -> None:
     name = f"methods_{which}" if which else "methods"
     config = Path(__file__).with_name(f"{name}.toml")
     rates = RATES[name]
-    areas = {rate: _sweep(config, name, rate) for rate in rates}
-    arms = list(areas[rates[0]])
-    best = {arm: max(rates, key=lambda rate: areas[rate][arm]) for arm in arms}
+    arms = list(load(config)["allocators"])
+    areas = {rate: _sweep(config, name, rate) for rate in rates} if len(rates) > 1 else {}
+    best = {arm: max(rates, key=lambda rate: areas[rate][arm]) if areas else rates[0] for arm in arms}
     study = _train(config, name, [f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items()])
     runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
     summary = summarise(runs, study.baseline)
     forked = task_of(study.training.base) == "forks"
-    edge = [arm for arm in arms if best[arm] in (rates[0], rates[-1])]
     write(
         name,
         f"Every method at equal rollouts and at equal tokens: {study.training.base} base",
@@ -72,8 +72,7 @@ def main(which: str = "") -> None:
             "tokens, up to the fewest that any method took with that seed. `rollouts to` are geometric means of the "
             f"ratio to {study.baseline}'s with their 95% intervals; - where a run never got there."
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
-            f"Rates were chosen from {', '.join(rates)} by the area with seed {SWEEP_SEEDS[0]}, which is not "
-            f"reported. At the edge of that range: {', '.join(edge) or 'none'}.",
+            _how_chosen(best, rates),
             "Rollouts a prompt by its exact success probability when it was sampled:\n\n" + _bands(summary),
         ],
         seeds=list(study.seeds),
@@ -87,6 +86,16 @@ def main(which: str = "") -> None:
         },
     )
     _draw(runs, summary, study, PICTURES / f"{name}.png")
+
+
+def _how_chosen(best: dict[str, str], rates: Sequence[str]) -> str:
+    if len(rates) == 1:
+        return f"The rate is {rates[0]} for all."
+    edge = [arm for arm, rate in best.items() if rate in (rates[0], rates[-1])]
+    return (
+        f"Rates were chosen from {', '.join(rates)} by the area with seed {SWEEP_SEEDS[0]}, which is not reported. At "
+        f"the edge of that range: {', '.join(edge) or 'none'}."
+    )
 
 
 def _sweep(config: Path, name: str, rate: str) -> dict[str, float]:
