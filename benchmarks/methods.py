@@ -5,7 +5,6 @@ the sweep has not seen, and only these are reported. Studies lie under ``runs/``
 
     python -m benchmarks.methods            # the ledger task, hard base: benchmarks/methods.toml
     python -m benchmarks.methods forks      # the second task: benchmarks/methods_forks.toml
-    python -m benchmarks.methods select     # which prompts at all: benchmarks/methods_select.toml
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from apportion.lab.study import run
 from apportion.lab.worker import run_directory
 from benchmarks.common import table, write
 
-RATES = {"methods": ("5e-4", "1e-3", "2e-3"), "methods_forks": ("3e-4", "6e-4"), "methods_select": ("1e-3",)}
+RATES = {"methods": ("5e-4", "1e-3", "2e-3"), "methods_forks": ("3e-4", "6e-4")}
 SWEEP_SEEDS = (100,)
 LEVELS = (0.8, 0.9)
 COLUMNS = (
@@ -49,8 +48,8 @@ def main(which: str = "") -> None:
     config = Path(__file__).with_name(f"{name}.toml")
     rates = RATES[name]
     arms = list(load(config)["allocators"])
-    areas = {rate: _sweep(config, name, rate) for rate in rates} if len(rates) > 1 else {}
-    best = {arm: max(rates, key=lambda rate: areas[rate][arm]) if areas else rates[0] for arm in arms}
+    areas = {rate: _sweep(config, name, rate) for rate in rates}
+    best = {arm: max(rates, key=lambda rate: areas[rate][arm]) for arm in arms}
     study = _train(config, name, [f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items()])
     runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
     summary = summarise(runs, study.baseline)
@@ -89,8 +88,6 @@ def main(which: str = "") -> None:
 
 
 def _how_chosen(best: dict[str, str], rates: Sequence[str]) -> str:
-    if len(rates) == 1:
-        return f"The rate is {rates[0]} for all."
     edge = [arm for arm, rate in best.items() if rate in (rates[0], rates[-1])]
     return (
         f"Rates were chosen from {', '.join(rates)} by the area with seed {SWEEP_SEEDS[0]}, which is not reported. At "
