@@ -12,8 +12,8 @@ Above p = 1/2 failures have far longer ones, and b* lies far below p.
 References: L. Weaver, N. Tao, "The Optimal Reward Baseline for Gradient-Based Reinforcement Learning", UAI 2001;
 E. Greensmith, P. L. Bartlett, J. Baxter, "Variance Reduction Techniques for Gradient Estimates in Reinforcement
 Learning", JMLR 5 (2004), Theorem 8 and section 3.2.
-Note: where few rollouts are right, and where nearly all are, b* is close to 0. In benchmarks/methods it is no better than
-b = 0 beyond noise on the ledger task, and better on forks; a predicted p had one collapse in five runs on the former.
+Note: where few rollouts are right, and where nearly all are, b* is close to 0. In benchmarks/methods it is no better
+than b = 0 beyond noise on the ledger task, and better on forks; a predicted p collapsed in one run of five on the ledger.
 Note: |h|^2 is ``Rollout.score_norm``, as a rule that of the score with respect to the logits, where the references have
 the parameters: a proxy, and free when sampling.
 """
