@@ -13,7 +13,7 @@ References: L. Weaver, N. Tao, "The Optimal Reward Baseline for Gradient-Based R
 E. Greensmith, P. L. Bartlett, J. Baxter, "Variance Reduction Techniques for Gradient Estimates in Reinforcement
 Learning", JMLR 5 (2004), Theorem 8 and section 3.2.
 Note: where few rollouts are right, and where nearly all are, b* is close to 0. In benchmarks/methods it is no better
-than b = 0 beyond noise on the ledger task, and better on forks; a predicted p collapsed in one run of five on the ledger.
+than b = 0 beyond noise on the ledger task, and better on forks; a predicted p collapsed in one ledger run of five.
 Note: |h|^2 is ``Rollout.score_norm``, as a rule that of the score with respect to the logits, where the references have
 the parameters: a proxy, and free when sampling.
 """
