@@ -38,13 +38,13 @@ def main() -> None:
         COLUMNS.split(", "),
         [_row(arm, [_steps(folder) for folder in folders[arm.name]]) for arm in summary],
         [
-            f"Medium base, 512 problems, {study.training.prompts_per_step} a step, {study.training.rollouts:,} "
-            f"rollouts a run, GRPO, learning rate {study.training.learning_rate:g}; mean and 95% interval (Student's "
-            "t) over seeds, differences paired by seed. `per trained group` is what a group in the loss with "
-            "differing rewards cost. `no correct` is the share of prompts without a correct rollout, `after reuse` "
-            "that of groups. `ratio variance` is that of the importance ratios of reused tokens when they enter the "
-            "loss: Option I starts them at 1, Option II leaves them out. grpo_5 is the control with as many rollouts "
-            "a prompt as the stages take.",
+            f"Medium base, {study.training.problems} problems, {study.training.prompts_per_step} a step, "
+            f"{study.training.rollouts:,} rollouts a run, GRPO, learning rate {study.training.learning_rate:g}; mean "
+            "and 95% interval (Student's t) over seeds, differences paired by seed. `per trained group` is what a "
+            "group in the loss with differing rewards cost. `no correct` is the share of prompts without a correct "
+            "rollout, `after reuse` that of groups. `ratio variance` is that of the importance ratios of reused tokens "
+            "when they enter the loss: Option I starts them at 1, Option II leaves them out. grpo_5 is the control "
+            "with as many rollouts a prompt as the stages take.",
             "The paper has 5.7 responses a prompt where GRPO has 8, 4.2 times fewer than DAPO, and the share of groups "
             "without a correct response down from about .30 to below .20 (arXiv 2509.25808).",
         ],
