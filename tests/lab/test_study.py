@@ -26,7 +26,7 @@ variance_draws = 6
 base = "{base}"
 problems = 32
 prompts_per_step = 8
-rollouts = 1280
+rollouts = 3200
 evaluate_every = 320
 checkpoint_every = 2
 held_out = 40
@@ -91,7 +91,7 @@ def test_a_study_plans_trains_reports_and_is_not_repeated(whole):
     assert "| hora " in (folder / "report.md").read_text()
     assert "gradient variance / uniform" in (folder / "report.md").read_text()
     before = curves(folder)
-    assert {name: rows[-1]["rollouts"] for name, rows in before.items()} == dict.fromkeys(before, 1280)
+    assert {name: rows[-1]["rollouts"] for name, rows in before.items()} == dict.fromkeys(before, 3200)
     assert run(working_directory, "quick.toml").returncode == 0
     assert curves(folder) == before
 
@@ -110,7 +110,7 @@ def test_a_stopped_study_says_how_to_resume_and_resumes_with_the_same_curves(tmp
     if how == signal.SIGINT:
         assert started.returncode == 130
         assert "apportion train --name quick --resume" in said
-    assert any(rows[-1]["rollouts"] < 1280 for rows in curves_so_far(tmp_path).values())
+    assert any(rows[-1]["rollouts"] < 3200 for rows in curves_so_far(tmp_path).values())
     resumed = run(tmp_path, "--resume", "--name", "quick")
     assert resumed.returncode == 0, resumed.stderr
     assert curves(tmp_path / "runs" / "quick") == curves(whole[0] / "runs" / "quick")
@@ -145,7 +145,7 @@ def curves_so_far(folder):
 def test_dry_run_shows_the_plan_and_touches_nothing(tmp_path, config):
     done = run(tmp_path, config, "--dry-run", "--set", "seeds=[4]")
     assert done.returncode == 0
-    assert "rollouts    1,280 a run, 3,840 in all" in done.stdout
+    assert "rollouts    3,200 a run, 9,600 in all" in done.stdout
     assert "3 allocators x 1 seeds" in done.stdout
     assert not (tmp_path / "runs").exists()
 
@@ -185,7 +185,7 @@ def test_an_allocator_may_train_by_settings_of_its_own(tmp_path, config, monkeyp
     resumed = read_study(None, [], "quick", resume=True)
     for each in (study, resumed):
         hora = each.training_of("hora")
-        assert (hora.estimator, hora.baseline.name, hora.kl, hora.rollouts) == ("reinforce", "optimal", 0.1, 1280)
+        assert (hora.estimator, hora.baseline.name, hora.kl, hora.rollouts) == ("reinforce", "optimal", 0.1, 3200)
         assert each.training_of("vip") == each.training
         assert each.training.estimator == "rloo"
 
