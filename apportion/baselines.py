@@ -29,8 +29,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.predictors import DiscountedCounts, Predictor
-from apportion.predictors.base import check_discount
-from apportion.predictors.profile import Profile
+from apportion.predictors.pooled_sums import PooledSums
+from apportion.predictors.saved_state import check_source
 from apportion.predictors.score_moments import score_norm
 from apportion.types import Batch, Floats, Prompt
 
@@ -66,11 +66,7 @@ class Baseline(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what ``state_dict`` gave; copies. Raises ValueError for the state of another baseline."""
-        if state.get("baseline") != self.name:
-            raise ValueError(
-                f"the state must come from the baseline {self.name!r}, got {state.get('baseline')!r}; "
-                "configure the baseline of the checkpoint, or start from an empty state"
-            )
+        check_source(state, "baseline", self.name)
         self._remember(copy.deepcopy({key: value for key, value in state.items() if key != "baseline"}))
 
     def _memory(self) -> dict[str, Any]:
@@ -157,18 +153,16 @@ class Optimal(Baseline):
     pool_discount: float = 0.98
 
     name: ClassVar[str] = "optimal"
-    _sums: dict[str, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _pool: Profile = field(init=False, repr=False, compare=False)
+    _sums: PooledSums = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength < float("inf"):
             raise ValueError(f"strength must be finite and at least 0 rollouts, got {self.strength}; 0 pools nothing")
-        check_discount(self.discount)
-        self._pool = Profile(4, self.bandwidth, self.pool_discount)
+        self._sums = PooledSums(4, self.discount, self.bandwidth, self.pool_discount)
 
     def predict(self, prompts: Sequence[Prompt]) -> Floats:
-        own = self._own([prompt.id for prompt in prompts])
-        pool = self._pool.at(_mean_reward(own))
+        own = self._sums.own([prompt.id for prompt in prompts])
+        pool = self._sums.pool.at(_mean_reward(own))
         pooled = np.divide(pool, pool[:, :1], out=np.zeros_like(pool), where=pool[:, :1] > 0)
         _, _, norms, products = (own + self.strength * pooled).T
         best: Floats = np.divide(products, norms, out=np.zeros(len(own)), where=norms > 0)
@@ -176,11 +170,8 @@ class Optimal(Baseline):
 
     def update(self, batch: Batch) -> None:
         seen = self._observed(batch)
-        if not seen:
-            return
-        own, new = self._own(list(seen)), np.array(list(seen.values()))
-        self._pool.add(_mean_reward(own), new)
-        self._sums.update(zip(seen, map(np.copy, self.discount * own + new), strict=True))
+        if seen:
+            self._sums.add(seen, _mean_reward(self._sums.own(list(seen))))
 
     def _observed(self, batch: Batch) -> dict[str, Floats]:
         """By prompt id, what one row of ``_sums`` holds: rollouts, and the sums of r, |h|^2 and r |h|^2."""
@@ -193,14 +184,11 @@ class Optimal(Baseline):
                     seen[prompt.id] = seen.get(prompt.id, np.zeros(4)) + row
         return seen
 
-    def _own(self, ids: Sequence[str]) -> Floats:
-        return np.array([self._sums.get(id, np.zeros(4)) for id in ids]).reshape(-1, 4)
-
     def _memory(self) -> dict[str, Any]:
-        return {"sums": self._sums, "pool": self._pool.sums}
+        return self._sums.memory()
 
     def _remember(self, memory: dict[str, Any]) -> None:
-        self._sums, self._pool.sums = memory["sums"], memory["pool"]
+        self._sums.remember(memory)
 
 
 BASELINES: dict[str, type[Baseline]] = {baseline.name: baseline for baseline in (Zero, Predicted, Optimal)}

@@ -26,6 +26,7 @@ import numpy as np
 
 from apportion.allocators.base import Allocator
 from apportion.allocators.response_store import ResponseStore, response_key
+from apportion.predictors.saved_state import check_settings, check_source
 from apportion.types import Batch, Group, Plan, Prompt, Rollout, prompt_id
 
 Reuse = Literal["stop_gradient", "recompute", "replay", "none"]
@@ -122,19 +123,8 @@ class AR3PO(Allocator):
         return {"allocator": self.name, "settings": self._settings(), "store": self._store.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state.get("allocator") != self.name:
-            raise ValueError(
-                f"the state must come from the allocator {self.name!r}, got {state.get('allocator')!r}; "
-                "configure the allocator of the checkpoint, or start from an empty state"
-            )
-        saved, settings = state["settings"], self._settings()
-        different = [key for key in sorted({*saved, *settings}) if saved.get(key) != settings.get(key)]
-        if different:
-            key = different[0]
-            raise ValueError(
-                f"{key} must be {saved.get(key)!r} to load this state of {self.name!r}, got {settings.get(key)!r}; "
-                f"use the saved {key}, or start from an empty state"
-            )
+        check_source(state, "allocator", self.name)
+        check_settings(state["settings"], self._settings(), self.name)
         self._store.restore(state["store"])
 
     def _settings(self) -> dict[str, Any]:

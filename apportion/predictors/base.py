@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
+from apportion.predictors.saved_state import check_settings, check_source
 from apportion.types import Batch, Belief, Prompt
 
 
@@ -42,19 +43,8 @@ class Predictor(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what ``state_dict`` gave; copies. Raises ValueError for another predictor's, or other settings."""
-        if state.get("predictor") != self.name:
-            raise ValueError(
-                f"the state must come from the predictor {self.name!r}, got {state.get('predictor')!r}; "
-                "configure the predictor of the checkpoint, or start from an empty state"
-            )
-        saved, settings = state["settings"], self._settings()
-        different = [key for key in sorted({*saved, *settings}) if saved.get(key) != settings.get(key)]
-        if different:
-            key = different[0]
-            raise ValueError(
-                f"{key} must be {saved.get(key)!r} to load this state of {self.name!r}, got {settings.get(key)!r}; "
-                f"use the saved {key}, or start from an empty state"
-            )
+        check_source(state, "predictor", self.name)
+        check_settings(state["settings"], self._settings(), self.name)
         memory = {key: value for key, value in state.items() if key not in ("predictor", "settings")}
         self._remember(copy.deepcopy(memory))
 
@@ -113,10 +103,10 @@ def check_clip(predictor: Predictor, clip: float) -> None:
         )
 
 
-def check_discount(discount: float) -> None:
-    """Raises ValueError unless ``discount`` forgets between nothing and everything."""
+def check_discount(discount: float, called: str = "discount") -> None:
+    """Raises ValueError unless ``discount`` forgets between nothing and everything; ``called`` so in the message."""
     if not 0 <= discount <= 1:
-        raise ValueError(f"discount must be between 0 and 1, got {discount}; 1 forgets nothing")
+        raise ValueError(f"{called} must be between 0 and 1, got {discount}; 1 forgets nothing")
 
 
 def check_window(predictor: Predictor, window: int) -> None:

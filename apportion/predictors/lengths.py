@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from apportion.predictors.base import check_discount
 from apportion.types import Batch, Counts, Prompt
 
 Sums = tuple[float, float]
@@ -45,8 +46,7 @@ class MeanLengths:
     def __post_init__(self) -> None:
         if not 1 <= self.initial < math.inf:
             raise ValueError(f"initial must be at least 1 token, got {self.initial}; give the length that you expect")
-        if not 0 <= self.discount <= 1:
-            raise ValueError(f"discount must be between 0 and 1, got {self.discount}; 1 forgets nothing")
+        check_discount(self.discount)
 
     def predict(self, prompts: Sequence[Prompt]) -> Counts:
         """Expected tokens of one completion, [P], rounded up and at least 1. Asking never changes a later answer."""

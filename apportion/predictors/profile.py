@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from apportion.predictors.base import check_discount
 from apportion.types import Floats
 
 EDGE, NODES = 5.0, 41
@@ -32,10 +33,7 @@ class Profile:
     def __init__(self, columns: int, bandwidth: float = 1.0, discount: float = 1.0) -> None:
         if not 0 < bandwidth < float("inf"):
             raise ValueError(f"bandwidth must be finite and above 0 in log-odds, got {bandwidth}; 1 is usual")
-        if not 0 <= discount <= 1:
-            raise ValueError(
-                f"the discount of what is pooled must be between 0 and 1, got {discount}; 1 forgets nothing"
-            )
+        check_discount(discount, called="the discount of what is pooled")
         self.bandwidth, self.discount = bandwidth, discount
         self.sums = np.zeros((NODES, columns))
 

@@ -24,8 +24,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from apportion.predictors.base import Predictor, check_discount, check_positive
-from apportion.predictors.profile import Profile
+from apportion.predictors.base import Predictor, check_positive
+from apportion.predictors.pooled_sums import PooledSums
 from apportion.types import Batch, Belief, Floats, Prompt, Rollout
 
 HistoryBaseline = Literal["success", "optimal"]
@@ -96,24 +96,22 @@ class ScoreMoments(Predictor):
     pool_discount: float = 0.98
 
     name: ClassVar[str] = "score_moments"
-    _sums: dict[str, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _pool: Profile = field(init=False, repr=False, compare=False)
+    _sums: PooledSums = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_positive(self, prior_alpha=self.prior_alpha, prior_beta=self.prior_beta, strength=self.strength)
-        check_discount(self.discount)
         if self.baseline not in get_args(HistoryBaseline):
             raise ValueError(
                 f"baseline must be one of {', '.join(get_args(HistoryBaseline))} for {self.name!r}, got "
                 f"{self.baseline!r}; name the one that the estimator subtracts"
             )
-        self._pool = Profile(4, self.bandwidth, self.pool_discount)
+        self._sums = PooledSums(4, self.discount, self.bandwidth, self.pool_discount)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        own = self._own([prompt.id for prompt in prompts])
+        own = self._sums.own([prompt.id for prompt in prompts])
         alpha, beta = self._counts(own)
         success = alpha / (alpha + beta)
-        pool, everything = self._pool.at(success), self._pool.sums.sum(0)
+        pool, everything = self._sums.pool.at(success), self._sums.pool.sums.sum(0)
         usual = float(_ratio(everything[1::2].sum(), everything[::2].sum(), 1.0)) or 1.0
         moments = (own[:, 1::2] + self.strength * _ratio(pool[:, 1::2], pool[:, ::2], usual)) / (
             own[:, ::2] + self.strength
@@ -125,13 +123,9 @@ class ScoreMoments(Predictor):
 
     def update(self, batch: Batch) -> None:
         seen = self._observed(batch)
-        if not seen:
-            return
-        own = self._own(list(seen))
-        alpha, beta = self._counts(own)
-        new = np.array(list(seen.values()))
-        self._pool.add(alpha / (alpha + beta), new)
-        self._sums.update(zip(seen, map(np.copy, self.discount * own + new), strict=True))
+        if seen:
+            alpha, beta = self._counts(self._sums.own(list(seen)))
+            self._sums.add(seen, alpha / (alpha + beta))
 
     def _observed(self, batch: Batch) -> dict[str, Floats]:
         """By prompt id, what one row of ``_sums`` holds: right rollouts, their |h|^2, wrong ones, theirs."""
@@ -144,17 +138,14 @@ class ScoreMoments(Predictor):
                     seen.setdefault(prompt.id, np.zeros(4))[place : place + 2] += 1.0, norm
         return seen
 
-    def _own(self, ids: Sequence[str]) -> Floats:
-        return np.array([self._sums.get(id, np.zeros(4)) for id in ids]).reshape(-1, 4)
-
     def _counts(self, own: Floats) -> tuple[Floats, Floats]:
         return self.prior_alpha + own[:, 0], self.prior_beta + own[:, 2]
 
     def _memory(self) -> dict[str, Any]:
-        return {"sums": self._sums, "pool": self._pool.sums}
+        return self._sums.memory()
 
     def _remember(self, memory: dict[str, Any]) -> None:
-        self._sums, self._pool.sums = memory["sums"], memory["pool"]
+        self._sums.remember(memory)
 
 
 def _ratio(sums: Floats, counts: Floats, otherwise: float) -> Floats:
