@@ -2,10 +2,13 @@
 
 Data flows down this list and imports go up it: ``types`` (the values), ``predictors`` (prompts to belief),
 ``allocators`` (belief to plan), ``loop`` (plan to rollouts), ``advantages`` (groups to advantages); ``solve`` is all
-of it in one call.
+of it in one call. ``stopping`` (votes to stop or go on) stands beside: ``apportion.stopping.decide``.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
 
 from apportion.allocators import (
     AR3PO,
@@ -50,3 +53,10 @@ __all__ = [
     "collect",
     "collect_async",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """``apportion.stopping``, loaded when it is first asked for: it takes scipy, and the rest only numpy."""
+    if name == "stopping":
+        return import_module("apportion.stopping")
+    raise AttributeError(f"module 'apportion' has no attribute {name!r}")

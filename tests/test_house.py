@@ -24,6 +24,7 @@ MODULES = {
 
 ORDER = (
     {"types"},
+    {"stopping"},
     {"predictors"},
     {"baselines"},
     {"allocators"},
@@ -31,6 +32,9 @@ ORDER = (
     {""},
     {"toml", "tables", "allocation_text"},
     {"config"},
+    {"verifiers"},
+    {"samplers"},
+    {"vote"},
     {"lab"},
     {"cli"},
     {"__main__"},
@@ -47,10 +51,13 @@ ALLOWED = {
     "pandas": (),
     "matplotlib": ("lab",),
     "typer": ("cli",),
-    "rich": ("lab", "allocation_text"),
+    "rich": ("lab", "allocation_text", "vote"),
     "pydantic": ("config",),
     "sentence_transformers": ("predictors",),
     "pyarrow": ("tables", "lab"),
+    "openai": ("samplers",),
+    "httpx": (),
+    "math_verify": ("verifiers",),
 }
 """Who may import what is not among the core's requirements."""
 

@@ -1,4 +1,4 @@
-"""Every allocator of the registry, on every driver."""
+"""Every allocator of the registry, and voting, on every driver."""
 
 import asyncio
 import copy
@@ -25,6 +25,7 @@ from apportion import (
 )
 from apportion.allocators import ALLOCATORS
 from apportion.allocators.budget import BudgetedAllocator
+from apportion.allocators.voting import Voting
 from apportion.predictors import DiscountedCounts, MeanLengths
 from tests.builders import bernoulli_sampler, make_prompts
 
@@ -43,6 +44,7 @@ MAKE = {
     "select": lambda: Select(
         allocator=VIP(rollouts_per_prompt=7, high=16, predictor=DiscountedCounts()), prompts=6, exploration=0.3
     ),
+    "voting": lambda: Voting(max_samples=12, wave=4),
 }
 POPULATION = SUCCESS * 3
 """Success rates of the batch's prompts, then of the fresh ones that some rules draw: the same again."""
@@ -60,7 +62,7 @@ def in_tokens(allocator):
     return replace(allocator, rollouts_per_prompt=None, budget=None, tokens_per_prompt=360, lengths=lengths)
 
 
-@pytest.fixture(params=[*sorted(ALLOCATORS), *(f"{name} in tokens" for name in IN_TOKENS)])
+@pytest.fixture(params=[*sorted(ALLOCATORS), "voting", *(f"{name} in tokens" for name in IN_TOKENS)])
 def make(request):
     """Makes one of the allocators, as new at each call."""
     name, tokens = request.param.removesuffix(" in tokens"), request.param.endswith(" in tokens")

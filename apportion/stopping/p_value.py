@@ -1,0 +1,51 @@
+"""The p-value rule: stop when a one-sided binomial test finds the leader ahead of the runner-up.
+
+Of the v_1 + v_2 votes for the two leading answers, the p-value is the probability that at least v_1 would be for the
+leader if both were equally likely. Sampling stops when it is at most ``threshold``.
+
+Reference: Lee et al. 2025, "ConSol", arXiv 2503.17587, Section 2.6, and the package consol 0.3.0, whose threshold is
+0.05. Notes:
+
+- The test is repeated with every sample, so that ``threshold`` is no error rate of the rule.
+- The p-value is P(p <= 1/2) under Beta(v_1, v_2 + 1): Adaptive-Consistency's Beta rule at confidence 1 - threshold with
+  one vote of the leader taken away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from scipy import special
+
+from apportion.stopping.base import CountRule, top_two
+from apportion.types import Counts, Floats, Mask
+
+
+@dataclass(frozen=True)
+class PValue(CountRule):
+    """Stops when the p-value of the leader against the runner-up is at most ``threshold``.
+
+    >>> from apportion.stopping import decide
+    >>> decide(["42"] * 64, rule="p_value").samples
+    5
+    """
+
+    threshold: float = 0.05
+
+    name: ClassVar[str] = "p_value"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < 0.5:
+            raise ValueError(f"threshold must be above 0 and below 0.5, got {self.threshold}; 0.05 is usual")
+
+    def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
+        """Whether the leader is significantly ahead."""
+        enough: Mask = self.p_value(*top_two(votes)) <= self.threshold
+        return enough
+
+    @staticmethod
+    def p_value(first: Counts, second: Counts) -> Floats:
+        """P(at least ``first`` of ``first + second`` votes) at 1/2 each, [...]; 1 without votes."""
+        p: Floats = special.bdtrc(first - 1.0, first + second, 0.5)
+        return p

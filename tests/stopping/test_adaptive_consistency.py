@@ -1,0 +1,201 @@
+import time
+import warnings
+from fractions import Fraction
+from itertools import product
+from math import comb, factorial
+
+import numpy as np
+import pytest
+from adaptive_consistency import BetaStoppingCriteria, DirichletStoppingCriteria
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from apportion.stopping import AdaptiveConsistencyBeta, AdaptiveConsistencyDirichlet, coded, counted, decide
+from apportion.stopping.adaptive_consistency import beats, leads
+
+COUNTS = [
+    (1, 1, 1),
+    (2, 1, 1),
+    (3, 2, 1, 1),
+    (9, 4, 2),
+    (22, 21, 21),
+    (40, 20, 4),
+    (60, 1, 1, 1, 1),
+    (12, 5, 5, 3, 1, 1),
+    (1,) * 20,
+    (4,) + (1,) * 14,
+]
+
+
+def exact(counts):
+    """P(X_1 > X_j for all j) of Gamma(n_j + 1): the product of 1 - exp(-x) sum_i x^i / i!, multiplied out."""
+    lead, *rivals = sorted((int(n) for n in counts), reverse=True)
+    terms = {(0, 0): Fraction(1)}  # (s, i) to the coefficient of exp(-s x) x^i
+    for n in rivals:
+        expanded = dict(terms)
+        for (s, i), c in terms.items():
+            for k in range(n + 1):
+                expanded[s + 1, i + k] = expanded.get((s + 1, i + k), 0) - c / factorial(k)
+        terms = expanded
+    integrals = (c * Fraction(factorial(i + lead), (s + 1) ** (i + lead + 1)) for (s, i), c in terms.items())
+    return float(sum(integrals) / factorial(lead))
+
+
+def stream_of(counts):
+    return [str(answer) for answer, n in enumerate(counts) for _ in range(n)]
+
+
+def votes_of(stream):
+    answers, codes = coded(stream)
+    return counted(codes, len(answers))
+
+
+def random_streams(many, length, answers, seed=0):
+    codes = np.random.default_rng(seed).integers(0, answers, (many, length))
+    return [[str(code) for code in row] for row in codes]
+
+
+# Against the exact value
+
+
+def test_beats_is_a_binomial_tail():
+    for first, second in product(range(25), repeat=2):
+        n = first + second + 1
+        tail = Fraction(sum(comb(n, k) for k in range(second + 1, n + 1)), 2**n)
+        assert beats(np.array(first), np.array(second)) == pytest.approx(float(tail), rel=1e-12)
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+def test_leads_is_exact(counts):
+    assert leads(np.array(counts)) == pytest.approx(exact(counts), abs=1e-12)
+
+
+@pytest.mark.parametrize("counts", [(400, 380, 300), (1000, 990, 500, 500), (3000, 2990, 2980)])
+def test_leads_is_the_integral_where_there_are_many_votes(counts):
+    shapes = np.array(counts) + 1.0
+    low, high = stats.gamma.ppf([1e-15, 1 - 1e-15], shapes[0])
+    integral, _ = integrate.quad(
+        lambda x: stats.gamma.pdf(x, shapes[0]) * np.prod(stats.gamma.cdf(x, shapes[1:])), low, high, epsabs=1e-13
+    )
+    assert leads(np.array(counts)) == pytest.approx(integral, abs=1e-11)
+
+
+def test_leads_is_how_often_the_leader_is_largest():
+    counts = np.array([8, 6, 5, 1, 1])
+    drawn = np.random.default_rng(0).dirichlet(counts + 1, 200_000)
+    assert leads(counts) == pytest.approx((drawn.argmax(axis=1) == 0).mean(), abs=4 * 0.5 / 200_000**0.5)
+
+
+@pytest.mark.parametrize("counts", [(3,) * 4, (1,) * 50, (64,) * 3])
+def test_equals_share_the_lead(counts):
+    assert leads(np.array(counts)) == pytest.approx(1 / len(counts), abs=1e-12)
+
+
+@given(counts=st.lists(st.integers(0, 20), min_size=3, max_size=8), seed=st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_leads_is_below_beats_above_the_product_and_blind_to_order(counts, seed):
+    first, *rivals = sorted(counts, reverse=True)
+    one_by_one = [float(beats(np.array(first), np.array(rival))) for i, rival in enumerate(rivals) if rival or i == 0]
+    probability = leads(np.array(counts))
+    assert np.prod(one_by_one) - 1e-12 <= probability <= min(one_by_one) + 1e-12
+    assert leads(np.random.default_rng(seed).permutation([*counts, 0])) == pytest.approx(float(probability), abs=1e-12)
+
+
+def test_leads_takes_any_leading_axes():
+    votes = np.random.default_rng(0).integers(1, 12, (4, 3, 6))
+    whole = leads(votes)
+    assert whole.shape == (4, 3)
+    assert all(whole[place] == pytest.approx(exact(votes[place]), abs=1e-12) for place in [(0, 0), (1, 2), (3, 1)])
+
+
+def test_leads_keeps_the_rows_apart_where_a_key_would_overflow():
+    votes = np.array([[3] * 35 + [1] * 5, [3] * 35 + [0] * 5])
+    assert leads(votes)[1] == pytest.approx(1 / 35, abs=1e-12)
+    assert leads(votes)[0] < leads(votes)[1] - 1e-6
+
+
+# Against the authors' package
+
+
+def test_the_beta_rule_decides_as_the_package_on_all_counts():
+    theirs = BetaStoppingCriteria(0.95)
+    for first, second in ((n - b, b) for n in range(1, 65) for b in range(n // 2 + 1)):
+        stop = theirs.should_stop(["a"] * first + ["b"] * second)["stop"]
+        assert AdaptiveConsistencyBeta().enough(np.array([[first, second]]), np.array([1]), 64)[0] == stop
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_the_beta_rule_decides_as_the_package_on_streams(confidence):
+    theirs = BetaStoppingCriteria(confidence)
+    short = [[str(code) for code in codes] for codes in product(range(3), repeat=6)]
+    for stream in short[::3] + random_streams(10, 40, 4) + random_streams(5, 40, 2):
+        expected = [theirs.should_stop(stream[:taken])["stop"] for taken in range(1, len(stream) + 1)]
+        stops = AdaptiveConsistencyBeta(confidence).stops(votes_of(stream), 64)
+        assert stops.tolist() == expected
+
+
+@pytest.mark.parametrize("counts", [(3, 1, 1), (5, 3, 2), (10, 4, 1), (2, 2, 2), (20, 10, 5), (7, 2, 1, 1)])
+def test_leads_is_what_the_package_integrates(counts):
+    """Its nested quadrature is asked for one digit, and gives about three."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", integrate.IntegrationWarning)
+        theirs = DirichletStoppingCriteria(use_markov=False).should_stop(stream_of(counts))
+    assert leads(np.array(counts)) == pytest.approx(theirs["prob"], abs=1e-3)
+
+
+# The rules
+
+
+def test_a_unanimous_stream_stops_at_four():
+    for rule in ("adaptive_consistency_beta", "adaptive_consistency_dirichlet"):
+        assert decide(["a"] * 64, rule).samples == 4
+
+
+def test_below_three_answers_the_dirichlet_rule_is_the_beta_rule():
+    votes = counted(np.random.default_rng(0).integers(-1, 2, (200, 40)), 2)
+    one, other = AdaptiveConsistencyBeta(), AdaptiveConsistencyDirichlet()
+    assert np.array_equal(one.stops(votes, 64), other.stops(votes, 64))
+
+
+@pytest.mark.parametrize("top", [3, 5, None])
+def test_the_dirichlet_rule_stops_where_the_probability_is_reached(top):
+    votes = counted(np.random.default_rng(0).integers(-1, 7, (50, 40)), 7)
+    votes[..., 0] += np.arange(40) // 4
+    expected = leads(votes, top) >= 0.8
+    assert expected.any() and not expected.all()
+    assert np.array_equal(AdaptiveConsistencyDirichlet(0.8, top).stops(votes, 64), expected)
+
+
+def test_top_leaves_out_the_rarest_answers():
+    counts = np.array([9, 3, 1, 1, 1, 1, 1])
+    assert leads(counts, 5) == leads(counts[:5])
+    assert leads(counts, 5) > leads(counts)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"confidence": 0.5}, "confidence must be above 0.5 and below 1, got 0.5"),
+        ({"confidence": 1.0}, "confidence must be above 0.5 and below 1, got 1.0"),
+        ({"top": 2}, "top must be at least 3, got 2; use adaptive_consistency_beta"),
+    ],
+)
+def test_settings_without_sense_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        AdaptiveConsistencyDirichlet(**wrong)
+    if "confidence" in wrong:
+        with pytest.raises(ValueError, match=message):
+            AdaptiveConsistencyBeta(**wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("top", [5, None])
+def test_ten_thousand_streams_of_64_with_50_answers_take_seconds(top):
+    rng = np.random.default_rng(0)
+    chosen = rng.dirichlet(np.full(50, 0.1), 10_000).cumsum(axis=1)
+    codes = (rng.random((10_000, 64, 1)) > chosen[:, None]).sum(axis=-1)
+    votes = counted(codes, 50)
+    started = time.process_time()
+    AdaptiveConsistencyDirichlet(top=top).stops(votes, 64)
+    assert time.process_time() - started < 6  # about 1 on one idle core

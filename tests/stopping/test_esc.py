@@ -1,0 +1,83 @@
+from itertools import product
+
+import numpy as np
+import pytest
+
+from apportion.stopping import ESC, coded, counted, decide
+
+
+def votes_of(stream):
+    answers, codes = coded(stream)
+    return counted(codes, len(answers))
+
+
+def literal(stream, window):
+    """Samples used, window by window, as the paper tells it."""
+    for start in range(0, len(stream) - window + 1, window):
+        if len(set(stream[start : start + window])) == 1 and stream[start] is not None:
+            return start + window
+    return len(stream)
+
+
+@pytest.mark.parametrize("window", [2, 3, 4, 5])
+def test_streams_stop_as_the_paper_tells_it(window):
+    streams = [list(codes) for codes in product([None, "a", "b"], repeat=8)]
+    expected = [literal(stream, window) for stream in streams]
+    assert decide(streams, "esc", 8, window=window).samples.tolist() == expected
+
+
+def test_the_window_is_five():
+    assert decide(["a"] * 64, "esc").samples == 5
+
+
+def test_windows_do_not_overlap():
+    assert decide(["a", "b", "b", "b", "b", "a", "b", "b"], "esc", 8, window=4).samples == 8
+
+
+def test_a_sample_without_an_answer_breaks_its_window():
+    assert decide(["a", None, "a", "a", "a", "a"], "esc", 6, window=3).samples == 6
+    assert decide([None] * 6, "esc", 6, window=3).samples == 6
+
+
+def test_the_answer_is_the_majority_of_all_samples():
+    decision = decide(list("aaab" * 2 + "bbbb"), "esc", 16, window=4)
+    assert (decision.samples, decision.answer) == (12, "a")
+
+
+@pytest.mark.parametrize(
+    ("stream", "more"),
+    [
+        ("", 4),
+        ("a", 3),
+        ("aaa", 1),
+        ("ab", 6),
+        ("a_", 6),
+        ("_", 7),
+        ("abaa", 4),
+        ("abaaa", 3),
+        ("abaabb", 2),
+        ("abaaba", 6),
+        ("abaaabaab", 3),
+        ("abaaabaaba", 2),  # 12 is the end, whatever the window says
+    ],
+)
+def test_the_earliest_is_the_end_of_a_window_that_can_be_unanimous(stream, more):
+    votes = votes_of([None if letter == "_" else letter for letter in stream])
+    assert ESC(window=4).earliest(votes, max_samples=12) == more
+
+
+def test_the_earliest_end_can_be_reached():
+    rule, window = ESC(window=3), 3
+    for codes in product([-1, 0, 1], repeat=5):
+        past = list(codes)
+        more = rule.earliest(counted(np.array(past), 2), 20)
+        inside = len(past) % window
+        repeated = past[-1] if inside and more < window else 1
+        votes = counted(np.array(past + [repeated] * more), 2)
+        assert rule.stops_now(votes, 20)
+
+
+@pytest.mark.parametrize(("window", "max_samples"), [(1, 8), (9, 8)])
+def test_windows_without_sense_are_refused(window, max_samples):
+    with pytest.raises(ValueError, match=rf"window must be at .* got {window}"):
+        ESC(window).check(max_samples)

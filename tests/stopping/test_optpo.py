@@ -1,0 +1,254 @@
+"""OptPO against the paper's Sections 3.2 and 4.1, one stream and one sample at a time."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from apportion.stopping import OptPO, coded, counted, decide
+
+
+def as_in_the_paper(
+    stream,
+    max_samples=64,
+    min_samples=16,
+    alpha=0.05,
+    beta=0.05,
+    p0_factor=0.6,
+    exceedances=5,
+    choices=None,
+    low_accuracy="continue",
+):
+    """Samples and answer. Thresholds on the gap are rounded, or kappa = 3 would not reach A = 9 at a gap of 2."""
+    votes, for_leader, for_runner_up, p0 = Counter(), 0, 0, None
+    a, b = (1 - beta) / alpha, beta / (1 - alpha)
+    stream = stream[:max_samples]
+    for t, answer in enumerate(stream, 1):
+        votes.update([] if answer is None else [answer])
+        (first, v_first), (second, v_second) = [*votes.most_common(), (None, 0), (None, 0)][:2]
+        if t < min_samples:
+            continue
+        if t == min_samples:
+            p0 = p0_factor * v_first / min_samples
+        m = max(len(votes), 2) if choices is None else choices
+        kappa, gap = p0 * (m - 1) / (1 - p0), v_first - v_second
+        if kappa == 0:
+            for_runner_up += gap > 0  # Lambda is 0 to the power of the gap
+        elif abs(math.log(kappa)) > 1e-12:
+            delta_a = math.ceil(round(math.log(a) / math.log(kappa), 9))
+            delta_b = math.ceil(round(math.log(b) / math.log(kappa), 9))
+            for_leader += kappa > 1 and gap >= delta_a
+            for_runner_up += kappa < 1 and gap >= delta_b
+        if for_leader == exceedances:
+            return t, first
+        if low_accuracy == "literal" and for_runner_up == exceedances:
+            return t, first if second is None else second
+    return len(stream), first
+
+
+answer_lists = st.lists(st.sampled_from(["a"] * 4 + ["b", "b", "c", "d", "e", None]), min_size=1, max_size=64)
+setting_dicts = st.fixed_dictionaries(
+    {
+        "min_samples": st.integers(1, 24),
+        "alpha": st.sampled_from([0.01, 0.05, 0.1, 0.25, 0.4]),
+        "beta": st.sampled_from([0.01, 0.05, 0.1, 0.25, 0.4]),
+        "p0_factor": st.sampled_from([0.2, 0.5, 0.6, 0.75, 0.95]),
+        "exceedances": st.integers(1, 6),
+        "choices": st.none() | st.integers(2, 12),
+        "low_accuracy": st.sampled_from(["continue", "literal"]),
+    }
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(answer_lists, min_size=1, max_size=4), st.integers(1, 64), setting_dicts)
+def test_it_stops_where_the_paper_does_and_for_the_same_answer(streams, max_samples, chosen):
+    assume(chosen["min_samples"] <= max_samples)
+    decisions = decide(streams, rule="optpo", max_samples=max_samples, **chosen)
+    expected = [as_in_the_paper(stream, max_samples, **chosen) for stream in streams]
+    assert list(zip(decisions.samples, decisions.answer, strict=True)) == expected
+
+
+def test_it_agrees_with_the_paper_on_streams_like_those_of_models():
+    rng = np.random.default_rng(0)
+    names = np.array(list("abcdefghijklmnop"), object)
+    streams = [rng.choice(names, 64, p=rng.dirichlet(np.full(16, rng.choice([0.05, 0.3, 1.0])))) for _ in range(500)]
+    for chosen in ({}, {"min_samples": 32}, {"choices": 4, "low_accuracy": "literal"}):
+        decisions = decide(streams, **chosen)
+        expected = [as_in_the_paper(stream.tolist(), **chosen) for stream in streams]
+        assert list(zip(decisions.samples, decisions.answer, strict=True)) == expected
+        assert 100 < sum(decisions.samples < 64) < 490
+
+
+def kappas(stream, **chosen):
+    answers, codes = coded(stream)
+    return np.exp(OptPO(**chosen).log_bayes_factor(counted(codes, len(answers)))[0])
+
+
+def test_m_is_the_number_of_distinct_answers_so_far():
+    stream = ["a"] * 16 + ["b", "c", "d"]
+    assert kappas(stream)[15:] == pytest.approx([1.5, 1.5, 3.0, 4.5])
+    assert np.isnan(kappas(stream)[:15]).all()
+
+
+def test_m_is_at_least_two_so_that_unanimity_stops():
+    assert kappas(["a"] * 16)[-1] == pytest.approx(0.6 * 1 / 0.4)
+    assert decide(["a"] * 64).samples < 64
+
+
+def test_m_is_the_number_of_choices_where_that_is_known():
+    assert kappas(["a"] * 16 + ["b"], choices=5)[15:] == pytest.approx([6.0, 6.0])
+
+
+def test_a_sample_without_an_answer_is_no_answer_of_its_own():
+    assert kappas(["a"] * 12 + [None] * 4)[-1] == pytest.approx(0.45 / 0.55)
+
+
+def test_unanimity_stops_four_samples_after_the_minimum():
+    for least in (16, 32):
+        assert decide(["a"] * 64, min_samples=least).samples == least + 4
+
+
+def test_a_junk_answer_raises_the_confidence():
+    """The same votes for a and for b; a sample without an answer in one stream is gibberish in the other."""
+    silent = ["a"] * 11 + ["b"] * 4 + [None] + ["a"] * 8
+    junk = ["a"] * 11 + ["b"] * 4 + ["?!"] + ["a"] * 8
+    assert kappas(silent)[-1] == pytest.approx(0.4125 / 0.5875) and kappas(junk)[-1] == pytest.approx(0.825 / 0.5875)
+    assert decide(silent, max_samples=24).samples == 24
+    assert decide(junk, max_samples=24).samples == 22
+
+
+def test_low_kappa_never_stops_by_default():
+    stream = ["a"] * 12 + ["b"] * 4 + ["a"] * 48
+    assert kappas(stream)[-1] < 1
+    assert decide(stream) == decide(stream, rule="fixed") and decide(stream).answer == "a"
+
+
+def test_low_kappa_selects_the_runner_up_when_taken_literally():
+    stream = ["a"] * 12 + ["b"] * 4 + ["a"] * 48
+    decision = decide(stream, low_accuracy="literal")
+    assert decision.answer == "b" and decision.samples < 64
+
+
+def test_a_close_race_at_low_kappa_is_not_stopped_even_literally():
+    assert decide(["a", "b"] * 32, low_accuracy="literal").samples == 64
+
+
+def test_lambda_decides_for_the_runner_up_where_the_floor_of_the_paper_is_a_vote_short():
+    stream, least = ["a"] * 9 + ["b"] * 3 + ["a"] * 20, 12
+    log_kappa = math.log(kappas(stream, min_samples=least)[-1])
+    exact = math.log(0.05 / 0.95) / log_kappa
+    assert not exact.is_integer()
+    stop = decide(stream, max_samples=32, min_samples=least, exceedances=1, low_accuracy="literal").samples
+    votes = Counter(stream[:stop])
+    assert votes["a"] - votes["b"] == math.floor(exact) + 1
+
+
+def test_the_leader_is_selected_where_there_is_no_runner_up():
+    chosen = {"p0_factor": 0.4, "low_accuracy": "literal", "max_samples": 20}
+    assert decide(["a"] * 20, **chosen).answer == "a"
+    assert decide([["a"] * 20, ["b", "c"] * 10], **chosen).answer == ("a", "b")
+
+
+def test_nothing_but_missing_answers_at_first_is_kappa_zero():
+    stream = [None] * 16 + ["a"] * 48
+    assert (kappas(stream)[15:] == 0).all()
+    assert decide(stream).samples == 64
+    assert decide(stream, low_accuracy="literal").samples == 21
+    assert decide([None] * 64) == decide([None] * 64, rule="fixed")
+
+
+def test_kappa_of_exactly_one_reaches_no_boundary():
+    stream = ["a"] * 10 + ["b"] * 2 + ["a"] * 52
+    assert kappas(stream, min_samples=12)[-1] == pytest.approx(1.0, abs=1e-12)  # p0 = 0.6 * 10 / 12 = 1 / 2, m = 2
+    for low_accuracy in ("continue", "literal"):
+        assert decide(stream, min_samples=12, low_accuracy=low_accuracy).samples == 64
+
+
+@given(answer_lists, setting_dicts)
+def test_the_lower_boundary_is_never_reached_while_kappa_is_above_one(stream, chosen):
+    rule = OptPO(**chosen)
+    answers, codes = coded(stream)
+    log_kappa, log_lambda = rule.log_bayes_factor(counted(codes, len(answers)))
+    above = log_kappa > 0
+    assert (log_lambda[above] >= 0).all()
+    assert math.log(rule.beta / (1 - rule.alpha)) < 0
+
+
+def test_beta_acts_through_the_upper_boundary_alone():
+    stream = ["a"] * 14 + ["b"] * 2 + ["a", "b"] * 12 + ["a"] * 24
+    assert decide(stream, alpha=0.05, beta=0.05) == decide(stream, alpha=0.025, beta=0.525)  # A = 19 in both
+    assert decide(stream, alpha=0.05, beta=0.05) != decide(stream, alpha=0.025, beta=0.05)
+
+
+def test_exceedances_need_not_be_in_a_row():
+    rule = {"choices": 5, "min_samples": 4, "exceedances": 3, "alpha": 0.1, "beta": 0.1, "max_samples": 12}
+    stream = list("aaabbababaaa")
+    assert kappas(stream, choices=5, min_samples=4)[-1] == pytest.approx(0.45 * 4 / 0.55)  # a gap of 2 exceeds A = 9
+    votes = [Counter(stream[:t]) for t in range(4, 9)]
+    assert [v["a"] - v["b"] for v in votes] == [2, 1, 2, 1, 2]
+    assert decide(stream, **rule).samples == 8
+
+
+def test_one_exceedance_is_the_stopping_time_of_section_3_2():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        stream = rng.choice(list("abcd"), 64, p=[0.55, 0.25, 0.1, 0.1]).tolist()
+        p0 = 0.6 * Counter(stream[:16]).most_common(1)[0][1] / 16
+        tau = 64
+        for t in range(64, 15, -1):
+            votes = Counter(stream[:t])
+            kappa = p0 * (max(len(votes), 2) - 1) / (1 - p0)
+            (_, first), (_, second) = [*votes.most_common(), ("", 0)][:2]
+            if kappa > 1 and first - second >= math.ceil(math.log(19) / math.log(kappa)):
+                tau = t
+        assert decide(stream, exceedances=1).samples == tau
+
+
+def test_p0_is_fixed_at_the_minimum():
+    stream = ["a"] * 8 + ["b"] * 8 + ["a"] * 48
+    log_kappa = np.log(kappas(stream, choices=6))
+    assert np.unique(log_kappa[15:]).size == 1
+    assert kappas(stream, choices=6)[-1] == pytest.approx(0.3 * 5 / 0.7)
+
+
+def test_a_boundary_that_is_met_exactly_is_reached():
+    """p0 = 0.6 * 5 / 10 and m = 8 make kappa = 3; a gap of 2 makes Lambda = 9, which is A; in logarithms it is not."""
+    stream = list("abababacca")
+    assert Counter(stream) == {"a": 5, "b": 3, "c": 2}
+    rule = {"min_samples": 10, "choices": 8, "alpha": 0.1, "beta": 0.1, "exceedances": 1, "max_samples": 12}
+    assert decide([*stream, "b", "c"], **rule).samples == 10
+
+
+def test_both_boundaries_in_one_wave_select_the_leader():
+    """Junk answers take kappa from below 1 to above it; where both have been exceeded, the later evidence counts."""
+    stream = ["a"] * 12 + ["b"] * 4 + ["a"] * 16 + list("cdefghij") + ["a"] * 24
+    each = decide(stream, low_accuracy="literal")
+    assert each.answer == "b"
+    assert decide(stream, low_accuracy="literal", wave=64).answer == "a"
+
+
+def test_a_minimum_above_the_maximum_is_refused():
+    with pytest.raises(ValueError, match="min_samples must be at most max_samples, got 16 and 8; lower min_samples"):
+        decide(["a"] * 8, max_samples=8)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"min_samples": 0}, "min_samples and exceedances must be at least 1, got 0 and 5"),
+        ({"exceedances": 0}, "min_samples and exceedances must be at least 1, got 16 and 0"),
+        ({"alpha": 0.0}, "alpha and beta must be above 0 and below 1 together, got 0.0 and 0.05"),
+        ({"alpha": 0.6, "beta": 0.4}, "alpha and beta must be above 0 and below 1 together, got 0.6 and 0.4"),
+        ({"beta": float("nan")}, "alpha and beta must be above 0 and below 1 together, got 0.05 and nan"),
+        ({"p0_factor": 1.0}, "p0_factor must be above 0 and below 1, got 1.0"),
+        ({"choices": 1}, "choices must be at least 2, got 1"),
+        ({"low_accuracy": "stop"}, "low_accuracy must be continue or literal, got 'stop'"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(chosen, message):
+    with pytest.raises(ValueError, match=message):
+        OptPO(**chosen)

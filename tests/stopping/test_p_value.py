@@ -1,0 +1,42 @@
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from apportion.stopping import AdaptiveConsistencyBeta, PValue, decide
+
+
+def test_the_p_value_is_of_the_one_sided_binomial_test():
+    for first, second in product(range(40), repeat=2):
+        if first + second:
+            expected = stats.binomtest(first, first + second, alternative="greater").pvalue
+            assert PValue.p_value(np.array(first), np.array(second)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_without_votes_nothing_is_significant():
+    assert PValue.p_value(np.array(0), np.array(0)) == 1
+    assert decide([None] * 8, "p_value", 8).samples == 8
+
+
+@pytest.mark.parametrize(("stream", "samples"), [("aaaaaa", 5), ("abaaaaaaa", 8), ("abababab", 8)])
+def test_streams_stop_where_the_table_says(stream, samples):
+    """5 of 5: 1/32; 7 of 8: 9/256; and 6 of 7: 8/128, which is not enough."""
+    assert decide(list(stream), "p_value", len(stream)).samples == samples
+
+
+def test_it_is_the_beta_rule_with_one_vote_of_the_leader_less():
+    votes = np.array([(first, second) for first in range(1, 60) for second in range(first)])
+    samples = votes.sum(axis=-1)
+    less = AdaptiveConsistencyBeta(0.95).enough(votes - [1, 0], samples, 128)
+    assert np.array_equal(PValue(0.05).enough(votes, samples, 128), less)
+
+
+def test_a_threshold_that_is_met_exactly_is_met():
+    assert decide(["a"] * 8, "p_value", threshold=1 / 16).samples == 4
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.5, float("nan")])
+def test_thresholds_without_sense_are_refused(threshold):
+    with pytest.raises(ValueError, match="threshold must be above 0 and below"):
+        PValue(threshold)

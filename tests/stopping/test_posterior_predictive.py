@@ -1,0 +1,119 @@
+"""The posterior-predictive rule against its own prior, simulated, and against what it must never do."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.stopping import PosteriorPredictive, decide, leader
+from apportion.stopping.overtaking import CONCENTRATIONS, overtaking
+
+COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any)
+
+
+def restaurant(rng, length, concentration=None, votes=()):
+    """A stream of the Chinese restaurant process, after ``votes``; its concentration drawn where none is given."""
+    concentration = rng.choice(CONCENTRATIONS) if concentration is None else concentration
+    votes, stream = list(votes), []
+    for _ in range(length):
+        place = int(rng.choice(len(votes) + 1, p=np.array([*votes, concentration]) / (sum(votes) + concentration)))
+        votes[place : place + 1] = [votes[place] + 1 if place < len(votes) else 1]
+        stream.append(str(place))
+    return stream, votes
+
+
+def risk(votes, max_samples, samples=None):
+    votes = np.array(votes)
+    return float(PosteriorPredictive().risk(votes, np.array(sum(votes) if samples is None else samples), max_samples))
+
+
+@pytest.mark.parametrize("votes", [(4,), (4, 1), (5, 2, 1), (6, 1, 1, 1, 1), (3, 3), (7, 4)])
+def test_the_risk_bounds_what_the_process_does_and_is_close_where_rivals_are_seen(votes):
+    """The concentration is drawn from its posterior, the samples that are left from the process."""
+    rng, total, draws = np.random.default_rng(0), 20, 4000
+    taken, first = np.array([sum(votes)]), np.array([votes[0]])
+    weights = overtaking(total).concentrations(taken, np.array([len(votes)]))[0]
+    unseen = weights @ overtaking(total).odds(taken, first, np.array([0]))[0]
+    lost = 0
+    for concentration in rng.choice(CONCENTRATIONS, size=draws, p=weights):
+        final = restaurant(rng, total - sum(votes), concentration, votes)[1]
+        lost += max(final[1:], default=0) >= final[0]
+    share, bound = lost / draws, risk(votes, total)
+    noise = 4 * np.sqrt(share * (1 - share) / draws) + 1e-3
+    assert share <= bound + noise
+    assert bound - unseen <= 1.1 * share + noise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("eps", [0.003, 0.01, 0.03, 0.1])
+def test_eps_bounds_the_disagreement_where_the_prior_is_right(eps):
+    rng = np.random.default_rng(1)
+    streams = [restaurant(rng, 40)[0] for _ in range(3000)]
+    decided = decide(streams, "posterior_predictive", max_samples=40, eps=eps)
+    full = decide(streams, "fixed", max_samples=40)
+    wrong = np.mean([mine != all_ for mine, all_ in zip(decided.answer, full.answer, strict=True)])
+    assert wrong <= eps + 2 * np.sqrt(eps / len(streams))
+    assert decided.samples.mean() < 32
+
+
+def test_the_order_of_the_answers_does_not_matter():
+    for votes in ([5, 2, 2, 1], [2, 5, 1, 2], [1, 2, 2, 5]):
+        assert risk(votes, 32) == pytest.approx(risk([5, 2, 2, 1], 32), rel=1e-12)
+
+
+@given(COUNTS, st.integers(1, 40))
+def test_a_further_vote_for_the_leader_in_place_of_an_open_one_lowers_the_risk(votes, more):
+    total = sum(votes) + more
+    ahead = [*votes]
+    ahead[int(leader(np.array(votes)))] += 1
+    assert risk(ahead, total) <= risk(votes, total) + 1e-9
+
+
+@given(COUNTS, st.integers(0, 3), st.integers(1, 20), st.sampled_from([0.001, 0.01, 0.1, 0.5]))
+def test_looking_no_further_than_needed_decides_the_same(votes, missing, more, eps):
+    samples, total = sum(votes) + missing, sum(votes) + missing + more
+    rule = PosteriorPredictive(eps)
+    decided = rule.enough(np.array(votes), np.array(samples), total)
+    assert bool(decided) == (risk(votes, total, samples) <= eps)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=24))
+def test_a_smaller_eps_never_takes_fewer_samples(stream):
+    samples = [decide(stream, "posterior_predictive", eps=eps).samples for eps in (0.2, 0.05, 0.01, 0.001)]
+    assert samples == sorted(samples)
+
+
+def test_unanimity_stops_early_a_tie_never_and_no_answer_never():
+    assert decide(["a"] * 64, "posterior_predictive").samples == 6
+    assert decide(["a", "b"] * 32, "posterior_predictive").samples == 64
+    assert decide([None] * 8, "posterior_predictive") == decide([None] * 8, "fixed")
+
+
+def test_a_sample_without_an_answer_counts_as_one_more_answer():
+    assert risk([5], 32, samples=6) == pytest.approx(risk([5, 1], 32), rel=0.5)
+    assert risk([5], 32, samples=6) > risk([6], 32)
+
+
+def test_there_is_no_risk_to_speak_of_before_the_first_vote():
+    assert risk([0], 32) == 1.0 and risk([0, 0], 32, samples=4) == 1.0
+
+
+def test_eps_out_of_range_is_refused():
+    for eps in (0.0, 1.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="eps must be above 0 and below 1"):
+            PosteriorPredictive(eps)
+
+
+def test_one_decision_takes_a_fifth_of_a_millisecond():
+    rng, rule = np.random.default_rng(0), PosteriorPredictive()
+    histories = [
+        rng.multinomial(t, rng.dirichlet(np.ones(8)))[None].repeat(t, axis=0) for t in rng.integers(2, 64, size=500)
+    ]
+    for history in histories:
+        rule.stops_now(history, 64)
+    started = time.process_time()
+    for history in histories:
+        rule.stops_now(history, 64)
+    assert (time.process_time() - started) / len(histories) < 0.0004, "twice what is claimed, for slow machines"

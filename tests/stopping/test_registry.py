@@ -1,0 +1,65 @@
+"""The rules by name: what can be asked for, and what is refused."""
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from apportion.stopping import RULES, Curtailed, OptPO, make_rule
+
+NAMES = [
+    "fixed",
+    "optpo",
+    "adaptive_consistency_beta",
+    "adaptive_consistency_dirichlet",
+    "esc",
+    "sprt",
+    "p_value",
+    "curtailment",
+    "posterior_predictive",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_promised_rule_is_there_and_needs_no_settings(name):
+    rule = make_rule(name)
+    assert rule == RULES[name]() and rule.name == name
+    rule.check(64)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_are_frozen_settings(name):
+    rule = make_rule(name)
+    assert rule == make_rule(name) and hash(rule) == hash(make_rule(name))
+    for field in fields(rule):
+        with pytest.raises(FrozenInstanceError):
+            setattr(rule, field.name, None)
+
+
+def test_settings_are_passed_on_and_checked():
+    assert make_rule("optpo", min_samples=32) == OptPO(min_samples=32)
+    with pytest.raises(ValueError, match="min_samples and exceedances must be at least 1, got 0 and 5"):
+        make_rule("optpo", min_samples=0)
+
+
+def test_a_rule_is_returned_as_it_is():
+    rule = Curtailed(OptPO())
+    assert make_rule(rule) is rule
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"rule must be one of fixed, optpo, .*, got 'OptPO'"):
+        make_rule("OptPO")
+    with pytest.raises(ValueError, match="got 'curtailed'"):
+        make_rule("curtailed")
+
+
+def test_an_unknown_setting_is_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match="fixed has no setting 'eps'; it has samples"):
+        make_rule("fixed", eps=0.1)
+    with pytest.raises(ValueError, match="curtailment has no setting 'eps'; it has none"):
+        make_rule("curtailment", eps=0.1)
+
+
+def test_settings_beside_a_finished_rule_are_refused():
+    with pytest.raises(ValueError, match="settings belong to a rule given by name, got alpha, beta; set them on the"):
+        make_rule(OptPO(), alpha=0.1, beta=0.1)

@@ -1,0 +1,126 @@
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from apportion.stopping import MSPRT, SPRT, counted, decide
+
+
+def ratio(rule, first, second):
+    return float(rule.log_likelihood_ratio(np.array(first), np.array(second)))
+
+
+def boundaries(rule):
+    return np.log(rule.beta / (1 - rule.alpha)), np.log((1 - rule.beta) / rule.alpha)
+
+
+@pytest.mark.parametrize("p1", [0.5001, 0.7])
+def test_the_ratio_is_of_binomial_likelihoods(p1):
+    for first, second in product(range(12), repeat=2):
+        n = first + second
+        expected = stats.binom.logpmf(first, n, p1) - stats.binom.logpmf(first, n, 0.5)
+        assert ratio(SPRT(p1), first, second) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("prior", [(1.0, 1.0), (5.0, 2.0), (40.0, 40.0)])
+@pytest.mark.parametrize("votes", [(0, 0), (1, 0), (3, 3), (12, 4), (40, 24)])
+def test_the_mixture_is_the_mean_over_the_truncated_prior(prior, votes):
+    a, b = prior
+    first, second = votes
+    mean, _ = integrate.quad(
+        lambda p: stats.beta.pdf(p, a, b) * (2 * p) ** first * (2 * (1 - p)) ** second, 0.5, 1, epsrel=1e-11
+    )
+    expected = np.log(mean / stats.beta.sf(0.5, a, b))
+    assert ratio(MSPRT(a, b), first, second) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("votes", [(1, 0), (3, 0), (30, 27), (64, 0), (32, 32)])
+def test_the_mixture_keeps_its_digits_at_a_sharp_prior(votes):
+    """p is 1/2 + |z| / sqrt(8 a) with z standard normal, to one part in a: a second way at a prior of a million."""
+    first, second = votes
+    z, weight = np.polynomial.legendre.leggauss(200)
+    z, weight = 6 * (z + 1), 6 * weight * np.sqrt(2 / np.pi)
+    excess = 2 * z / np.sqrt(8e6)
+    grown = np.expm1(first * np.log1p(excess) + second * np.log1p(-excess))
+    expected = np.log1p((weight * np.exp(-(z**2) / 2) * grown).sum())
+    assert ratio(MSPRT(), first, second) == pytest.approx(expected, rel=1e-5, abs=1e-11)
+
+
+@pytest.mark.parametrize("rule", [SPRT(), MSPRT()])
+def test_the_defaults_stop_three_votes_ahead(rule):
+    votes = np.array([(first, second) for first in range(65) for second in range(first + 1) if first + second <= 64])
+    enough = rule.enough(votes, votes.sum(axis=-1), 64)
+    assert np.array_equal(enough, votes[:, 0] - votes[:, 1] >= 3)
+
+
+@pytest.mark.parametrize(("rule", "each"), [(SPRT(), 632), (MSPRT(), 127)])
+def test_the_defaults_accept_ties_of_hundreds_only(rule, each):
+    ties = np.arange(each + 1)
+    lower, _ = boundaries(rule)
+    assert np.flatnonzero(rule.log_likelihood_ratio(ties, ties) <= lower).tolist() == [each]
+
+
+def test_ties_end_with_the_leader_where_the_answers_are_alike():
+    rule = SPRT(p1=0.9, alpha=0.05, beta=0.4)
+    decision = decide(["b", "a"] * 10, rule)
+    assert (decision.samples, decision.answer) == (2, "b")
+
+
+def test_the_error_rates_hold_for_two_answers_with_the_leader_named_beforehand():
+    """Wald's test itself: votes for one fixed answer, at p = 1/2 and at p = p1."""
+    rule = SPRT(p1=0.7, alpha=0.1, beta=0.1)
+    lower, upper = boundaries(rule)
+    rng = np.random.default_rng(0)
+    for p, wrong, bound in ((0.5, "upper", 0.1), (0.7, "lower", 0.1)):
+        for_it = (rng.random((4000, 400)) < p).cumsum(axis=1)
+        path = rule.log_likelihood_ratio(for_it, np.arange(1, 401) - for_it)
+        high, low = path >= upper, path <= lower
+        assert (high | low).any(axis=1).all()
+        first = (high | low).argmax(axis=1)
+        ended = (high if wrong == "upper" else low)[np.arange(4000), first]
+        assert ended.mean() <= bound + 0.01
+
+
+def shortest(rule, first, second, most):
+    """The fewest votes that end it, by trying every split among leader and runner-up."""
+    for more in range(1, most + 1):
+        pairs = np.array([(first + a, second + b) for a in range(more + 1) for b in range(more + 1 - a)])
+        pairs = np.sort(pairs, axis=-1)[:, ::-1]
+        if rule.enough(pairs, pairs.sum(axis=-1), 999).any():
+            return more
+    return most
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        SPRT(),
+        SPRT(p1=0.6, alpha=0.3, beta=0.65),
+        SPRT(p1=0.8, alpha=0.01, beta=0.01),
+        SPRT(p1=0.6, alpha=0.01, beta=0.9),
+        MSPRT(2.0, 1.0, alpha=0.05, beta=0.3),
+    ],
+    ids=repr,
+)
+def test_the_earliest_is_the_shortest_way_to_either_boundary(rule):
+    for first, second in product(range(9), repeat=2):
+        if first < second or rule.enough(np.array([first, second]), np.array(0), 30):
+            continue
+        codes = np.repeat([0, 1], [first, second])
+        left = 30 - first - second
+        assert rule.earliest(counted(codes, 2), 30) == shortest(rule, first, second, left), (first, second)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SPRT(p1=0.5), "p1 must be above 0.5 and below 1, got 0.5"),
+        (lambda: SPRT(alpha=0.5, beta=0.5), "alpha and beta must be above 0 and below 1 together, got 0.5 and 0.5"),
+        (lambda: MSPRT(alpha=0.0), "alpha and beta must be above 0"),
+        (lambda: MSPRT(prior_alpha=1.0, prior_beta=2.0), "prior_beta must be above 0 and at most prior_alpha, got 2.0"),
+    ],
+)
+def test_settings_without_sense_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,60 @@
+"""Streams of answers as codes and as running counts, against Counters."""
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.stopping import coded, counted, leader, top_two
+from apportion.stopping.base import for_the_leader
+
+streams = st.lists(st.sampled_from(["7", "9", "11", "", None]), min_size=1, max_size=20)
+
+
+@given(streams)
+def test_codes_name_the_answers_in_order_of_appearance(stream):
+    answers, codes = coded(stream)
+    assert answers == list(dict.fromkeys(answer for answer in stream if answer is not None))
+    assert [None if code < 0 else answers[code] for code in codes] == stream
+
+
+@given(streams)
+def test_counts_are_those_of_each_prefix(stream):
+    answers, codes = coded(stream)
+    votes = counted(codes, len(answers))
+    for t, row in enumerate(votes, 1):
+        counter = Counter(answer for answer in stream[:t] if answer is not None)
+        assert row.tolist() == [counter[answer] for answer in answers] or not answers
+        ranked = [*counter.most_common(), ("", 0), ("", 0)]
+        assert [int(n) for n in top_two(row)] == [ranked[0][1], ranked[1][1]]
+        if counter:
+            assert answers[leader(row)] == ranked[0][0]
+
+
+def test_an_empty_answer_is_an_answer_and_none_is_not():
+    assert coded(["", None, ""])[0] == [""]
+    assert coded([None, None])[1].tolist() == [-1, -1]
+    assert counted(np.array([-1, -1]), 0).tolist() == [[0], [0]]
+
+
+def test_many_streams_are_counted_at_once():
+    codes = np.random.default_rng(0).integers(-1, 4, (5, 9))
+    votes = counted(codes, 4)
+    assert votes.shape == (5, 9, 4)
+    for one, row in zip(codes, votes, strict=True):
+        np.testing.assert_array_equal(counted(one, 4), row)
+
+
+@given(streams, st.integers(0, 5))
+def test_votes_for_the_leader_are_those_of_the_longer_stream(stream, more):
+    answers, codes = coded(stream)
+    votes = counted(codes, len(answers))
+    longer = np.append(codes, np.full(more, leader(votes[-1]) if len(votes) else 0))
+    np.testing.assert_array_equal(for_the_leader(votes, more), counted(longer, len(answers))[len(votes) :])
+
+
+def test_many_streams_go_on_at_once_each_for_its_own_leader():
+    votes = np.array([[[1, 0], [1, 1], [1, 2]], [[1, 0], [2, 0], [2, 0]]])
+    assert for_the_leader(votes, 2).tolist() == [[[1, 3], [1, 4]], [[3, 0], [4, 0]]]
+    assert for_the_leader(np.zeros((0, 2), np.int64), 3).tolist() == [[1, 0], [2, 0], [3, 0]]
