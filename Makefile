@@ -33,7 +33,7 @@ benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its 
 	touch $@
 
 .venv/dev: .venv/lab
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,vote,serving,dev]'
 	touch $@
 
 clean:

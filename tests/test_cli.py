@@ -18,7 +18,9 @@ from typer.testing import CliRunner, Result
 
 from apportion.allocation_text import allocation_text
 from apportion.cli import app
+from apportion.cli.vote import RULES as NAMED_RULES
 from apportion.solve import solve
+from apportion.stopping import RULES
 
 ROOT = Path(__file__).parents[1]
 VIP = ["--success", "0.1,0.5,0.9", "--budget", "24", "--high", "12"]
@@ -215,10 +217,86 @@ def test_a_wrong_file_is_refused(tmp_path: Path, content: str, problem: str) -> 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["allocate"], ["alocate"], ["--frobnicate"], ["allocate", "--budget", "many"], ["train", "--nmae"]]
+    "arguments",
+    [
+        ["allocate"],
+        ["vote"],
+        ["vote", "--wave"],
+        ["alocate"],
+        ["--frobnicate"],
+        ["allocate", "--budget", "many"],
+        ["train", "--nmae"],
+    ],
 )
 def test_usage_errors_take_one_line_too(arguments: list[str]) -> None:
     assert "--help" in refused(*arguments)
+
+
+def ask(folder: Path, *arguments: str) -> list[str]:
+    """``apportion vote`` on two questions in ``folder``, at an address where nothing listens."""
+    path = folder / "questions.jsonl"
+    path.write_text('{"id": "a", "prompt": "1 + 1?", "answer": 2}\n{"id": "b", "prompt": "2 + 2?"}\n')
+    server = ["--base-url", "http://127.0.0.1:9/v1", "--model", "tiny", "--max-samples", "8", "--max-retries", "0"]
+    return ["vote", *server, "--questions", str(path), "--out", str(folder / "answers.jsonl"), *arguments]
+
+
+def test_a_dry_run_estimates_and_writes_nothing(tmp_path: Path) -> None:
+    result = invoke(*ask(tmp_path, "--rule", "fixed", "--dry-run", "--no-curtail"))
+    assert result.exit_code == 0 and result.stderr == ""
+    assert result.stdout.splitlines()[:2] == ["questions          2, 0 of them finished", "samples            16 to 16"]
+    priced = invoke(*ask(tmp_path, "--dry-run", "--json", "--price-input", "1", "--price-output", "2", "--limit", "1"))
+    estimated = json.loads(priced.stdout)
+    assert estimated["questions"] == 1 and estimated["most_completion_tokens"] == 8 * 2048
+    assert estimated["most_cost"] == pytest.approx((estimated["most_prompt_tokens"] + 2 * 8 * 2048) / 1e6)
+    assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
+
+
+def test_a_server_that_is_not_there_takes_one_line(tmp_path: Path) -> None:
+    assert "127.0.0.1:9/v1 cannot be reached" in refused(*ask(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--rule", "optop"], "rule must be known, got 'optop'; did you mean 'optpo'?"),
+        (["--set", "eps=often"], "posterior_predictive.eps must be a number, got 'often'"),
+        (["--set", "window=8"], "no key 'window'"),
+        (["--set", "eps"], "an override must be key=value, got 'eps'"),
+        (["--wave", "many"], "wave must be an integer of at least 1"),
+        (["--wave", "0"], "wave must be an integer of at least 1"),
+        (["--max-samples", "0"], "max_samples must be at least 1"),
+        (["--template", "2 + 2?"], "template must contain {question}"),
+        (["--extract", "all"], "extract must be one of"),
+        (["--equivalence", "loose"], "equivalence must be one of exact, math"),
+        (["--top-p", "2"], "top_p must be"),
+        (["--concurrency", "0"], "concurrency must be at least 1"),
+        (["--deadline", "0"], "deadline must be above 0 seconds"),
+        (["--limit", "0"], "limit must be at least 1"),
+        (["--price-input", "1"], "prices must be given for prompts and for completions"),
+        (["--base-url", "localhost"], "base_url must start with http"),
+        (["--out", "answers.csv"], "answers are written as .jsonl"),
+        (["--questions", "missing.jsonl"], "must be readable, got missing.jsonl"),
+    ],
+)
+def test_a_vote_that_cannot_be_taken_is_refused_before_it_begins(
+    tmp_path: Path, arguments: list[str], problem: str
+) -> None:
+    for dry_run in ([], ["--dry-run"]):
+        assert problem in refused(*ask(tmp_path, *arguments, *dry_run))
+    assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
+
+
+def test_help_names_every_rule() -> None:
+    assert NAMED_RULES.split(", ") == list(RULES)
+
+
+def test_voting_is_not_imported_before_it_is_asked_for() -> None:
+    code = (
+        "import sys, apportion.cli\n"
+        "assert not {'openai', 'math_verify', 'rich', 'pydantic', 'scipy', 'apportion.vote'} & sys.modules.keys()"
+    )
+    done = command(code=code)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
@@ -232,3 +310,4 @@ def test_version_and_help() -> None:
     assert invoke("--version").stdout == f"apportion {__version__}\n"
     assert "allocate" in invoke().stdout and invoke().exit_code == 0
     assert invoke("allocate", "--help").exit_code == 0
+    assert "posterior_predictive" in invoke("vote", "--help").stdout

@@ -10,6 +10,7 @@ once, and tells a client or an allocator, which has the rows so far, whether to 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -78,7 +79,7 @@ class CountRule(Rule):
         """As for any rule, from the counts to come alone, and no further ahead than needed."""
         taken, answers = votes.shape[-2:]
         left = max_samples - taken
-        ahead = for_the_leader(votes, left).reshape(-1, left, answers)
+        ahead = for_the_leader(votes, left).reshape(math.prod(votes.shape[:-2]), left, answers)
         more, going, looked = np.full(len(ahead), left), np.arange(len(ahead)), 0
         while going.size and looked < left:
             upto = min(max(8, 2 * looked), left)

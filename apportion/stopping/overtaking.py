@@ -1,12 +1,16 @@
 """The probability that a rival overtakes the leader in the samples that are left, exactly.
 
-Answers come from a Chinese restaurant process: after t samples the next one is answer j with probability v_j / (t + a)
-and an answer not seen yet with a / (t + a), for votes v_j and concentration a. So of the R = M - t samples left, the
-number m that go to the leader (v_1) or to rival j is Beta-binomial(R; v_1 + v_j, t + a - v_1 - v_j), and of these m, X
-go to the rival with X Beta-binomial(m; v_j, v_1). The rival overtakes where D = 2 X - m, by which its new votes exceed
-the leader's, reaches the gap g = v_1 - v_j: a tie counts against the leader, for readers break ties in different ways.
-All answers not seen yet are taken as one rival of weight a. That overstates them, on purpose: that a strong rival has
-not shown itself is what goes wrong after few samples.
+What the answers to a question look like is not known, so several hypotheses are kept (``HYPOTHESES``) and weighed by
+the votes seen. Each says how likely the next sample is to be an answer with v votes, after t samples:
+
+- open: v / (t + a), and a / (t + a) for an answer not seen yet: a Chinese restaurant process of concentration a;
+- few: (v + c) / (t + m c), for each of m answers, seen or not: a symmetric Dirichlet prior worth c votes an answer.
+
+Both are (v + c) / (t + A), with c = 0 and A = a, or A = m c; so of the R = M - t samples left, the number m that go to
+the leader (v_1) or to rival j is Beta-binomial(R; v_1 + v_j + 2 c, t - v_1 - v_j + A - 2 c), and of these m, X go to
+the rival with X Beta-binomial(m; v_j + c, v_1 + c). The rival overtakes where D = 2 X - m, by which its new votes
+exceed the leader's, reaches the gap g = v_1 - v_j: a tie counts against the leader, for readers break ties in different
+ways.
 
 P(D >= g) after m samples is a running sum over m: it falls by those that stand at D = g and step down, and rises by
 those at g - 1 that step up. That makes one probability cost R terms instead of R^2.
@@ -15,17 +19,35 @@ those at g - 1 that step up. That makes one probability cost R terms instead of 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 from scipy.special import gammaln
 
 from apportion.types import Counts, Floats
 
-CONCENTRATIONS = np.geomspace(0.1, 100.0, 13)
-"""a, equally likely beforehand: 64 samples have 1.4 distinct answers on average at the first, 50 at the last."""
+OPEN = tuple(np.geomspace(0.1, 100.0, 7).tolist())
+"""Concentrations a: 64 samples have 1.4 distinct answers on average at the first, 50 at the last."""
+
+FEW = tuple(product((2, 4), (1, 4, 16)))
+"""Pairs (m, c): of two answers, or of four, from any shares being equally likely to nearly equal ones."""
+
+HYPOTHESES = len(OPEN) + len(FEW)
+"""H. Beforehand open and few have probability 1/2 each, spread evenly."""
+
+ANSWERS = np.array([0] * len(OPEN) + [m for m, _ in FEW])
+EXTRA = np.array([0] * len(OPEN) + [c for _, c in FEW])
+TOTAL = np.array([*OPEN, *(m * c for m, c in FEW)])
+LOG_PRIOR = np.log([0.5 / len(OPEN)] * len(OPEN) + [0.5 / len(FEW)] * len(FEW))
 
 KEPT = 200_000
 """Probabilities kept for the next question, of one maximum."""
+
+ROW = 128
+"""Up to this maximum, the probabilities of all rivals of a leader are computed when the first one is asked for."""
+
+INFINITE = 700.0
+"""As the logarithm of Gamma(0): whatever is divided by it is nothing."""
 
 
 class Overtaking:
@@ -34,93 +56,104 @@ class Overtaking:
     def __init__(self, max_samples: int) -> None:
         self.max_samples = max_samples
         self._keys = np.full(1, np.iinfo(np.int64).max)  # greater than any case, so that each has a place before it
-        self._odds = np.zeros((1, len(CONCENTRATIONS)))
-        whole = np.arange(2 * max_samples + 2)
-        self._log_gamma = gammaln(np.maximum(whole, 1))
-        self._log_gamma_shifted = gammaln(whole[: max_samples + 2] + CONCENTRATIONS[:, None])
+        self._odds = np.zeros((1, HYPOTHESES))
+        n = np.arange(max_samples + 1)
+        self._log_factorial = gammaln(n + 1.0)
+        self._extra, self._extra_of = np.unique(EXTRA, return_inverse=True)
+        self._log_gamma_one = _log_gamma(n + self._extra[:, None], at_zero=0.0)
+        self._log_gamma_pair = _log_gamma(n + 2 * EXTRA[:, None], at_zero=0.0)
+        self._log_gamma_rest = _log_gamma(n + (TOTAL - 2 * EXTRA)[:, None], at_zero=INFINITE)
+        self._log_gamma_total = _log_gamma(n + TOTAL[:, None], at_zero=0.0)
 
-    def concentrations(self, samples: Counts, distinct: Counts) -> Floats:
-        """Posterior weights [N, A] of the concentrations after ``samples`` [N] with so many ``distinct`` answers [N].
+    def weights(self, votes: Counts, samples: Counts) -> Floats:
+        """Posterior weights [N, H] of the hypotheses after ``samples`` [N], split into ``votes`` [N, K].
 
-        Proportional to a^k Gamma(a) / Gamma(a + t): Ewens 1972, Theoretical Population Biology 3.
+        From the probability of the partition, labels aside: prod_j Gamma(c + v_j) / Gamma(c), times a^k or
+        m! / (m - k)! for k distinct answers, times Gamma(A) / Gamma(A + t). Reference: Pitman 1995, Probability Theory
+        and Related Fields 102, of which Ewens' formula is the case c = 0.
         """
-        table = self._log_gamma_shifted
-        log = distinct[:, None] * np.log(CONCENTRATIONS) + table[:, 0] - table[:, samples].T
+        distinct, opened = (votes > 0).sum(axis=1), len(OPEN)
+        log = LOG_PRIOR + (self._log_gamma_total[:, :1] - self._log_gamma_total[:, samples]).T
+        log[:, :opened] += distinct[:, None] * np.log(OPEN)
+        few = np.flatnonzero(distinct <= ANSWERS.max())
+        log[distinct > ANSWERS.max(), opened:] = -np.inf
+        table = self._log_gamma_one - self._log_gamma_one[:, :1]
+        log[few] += table[:, votes[few]].sum(axis=-1).T[:, self._extra_of]
+        unseen = ANSWERS[opened:] - distinct[few, None]
+        labels = gammaln(ANSWERS[opened:] + 1) - gammaln(np.maximum(unseen, 0) + 1)
+        log[few, opened:] += np.where(unseen < 0, -np.inf, labels)
         weights = np.exp(log - log.max(axis=1, keepdims=True))
         normed: Floats = weights / weights.sum(axis=1, keepdims=True)
         return normed
 
     def odds(self, samples: Counts, leader: Counts, rival: Counts) -> Floats:
-        """Probability [N, A] that a rival overtakes the leader or draws level, under each concentration.
+        """Probability [N, H] that a rival overtakes the leader or draws level, under each hypothesis.
 
-        After ``samples`` [N], with ``leader`` [N] and ``rival`` [N] votes, 0 for all answers not seen yet.
+        After ``samples`` [N], with ``leader`` [N] and ``rival`` [N] votes. For a rival without votes: that of one among
+        few; and the expected number of such answers, where answers are open.
         """
         size = self.max_samples + 1
-        wanted, places = np.unique((samples * size + leader) * size + rival, return_inverse=True)
-        missing = wanted[self._keys[np.searchsorted(self._keys, wanted)] != wanted]
-        if missing.size:
-            self._remember(missing)
-        found: Floats = self._odds[np.searchsorted(self._keys, wanted)][places]
+        wanted = (samples * size + leader) * size + rival
+        places = np.searchsorted(self._keys, wanted)
+        missing = self._keys[places] != wanted
+        if missing.any():
+            self._remember(np.unique(wanted[missing]), np.unique(wanted))
+            places = np.searchsorted(self._keys, wanted)
+        found: Floats = self._odds[places]
         return found
 
-    def _remember(self, keys: Counts) -> None:
-        rest, rival = np.divmod(keys, self.max_samples + 1)
-        samples, leader = np.divmod(rest, self.max_samples + 1)
-        odds = np.zeros((len(keys), len(CONCENTRATIONS)))
+    def _remember(self, missing: Counts, wanted: Counts) -> None:
+        """Computes what is ``missing`` among the ``wanted`` keys, and with it what will be asked for soon."""
+        size = self.max_samples + 1
+        if len(self._keys) > KEPT:
+            self._keys, self._odds, missing = self._keys[-1:], self._odds[-1:], wanted
+        if self.max_samples <= ROW:
+            missing = np.setdiff1d(np.unique(missing // size)[:, None] * size + np.arange(size), self._keys)
+        rest, rival = np.divmod(missing, size)
+        samples, leader = np.divmod(rest, size)
+        possible = (rival <= leader) & (leader + rival <= samples)
+        missing, samples, leader, rival = (each[possible] for each in (missing, samples, leader, rival))
+        odds = np.zeros((len(missing), HYPOTHESES))
         for t in np.unique(samples):
-            for same, each in (
-                ((samples == t) & (rival > 0), self._seen),
-                ((samples == t) & (rival == 0), self._unseen),
-            ):
-                if same.any():
-                    odds[same] = each(int(t), leader[same], rival[same])
-        kept = slice(None) if len(self._keys) <= KEPT else slice(-1, None)
-        keys, odds = np.concatenate([self._keys[kept], keys]), np.concatenate([self._odds[kept], odds])
+            same = samples == t
+            odds[same] = self._computed(int(t), leader[same], rival[same])
+        keys = np.concatenate([self._keys, missing])
         order = np.argsort(keys)
-        self._keys, self._odds = keys[order], odds[order]
+        self._keys, self._odds = keys[order], np.concatenate([self._odds, odds])[order]
 
-    def _seen(self, t: int, leader: Counts, rival: Counts) -> Floats:
-        """[n, A] for rivals with votes."""
-        whole, shifted = self._log_gamma[None], self._log_gamma_shifted
-        ahead = self._ahead(t, leader, rival, rival[:, None], whole)
-        return _mean(ahead, self._drawn(t, leader + rival, whole, shifted))
+    def _computed(self, t: int, leader: Counts, rival: Counts) -> Floats:
+        """The odds [n, H] after ``t`` samples: being ahead after m draws of the pair, times the probability of m."""
+        left, pair = self.max_samples - t, (leader + rival)[:, None]
+        m = np.arange(left + 1)
+        log = self._log_choose(left, m) + self._log_gamma_pair[:, pair + m] - self._log_gamma_pair[:, pair]
+        log = log + self._log_gamma_rest[:, t - pair + left - m] - self._log_gamma_rest[:, t - pair]
+        log = log + (self._log_gamma_total[:, t] - self._log_gamma_total[:, t + left])[:, None, None]
+        odds = (np.exp(log) * self._ahead(left, leader[:, None], rival[:, None])[self._extra_of]).sum(axis=-1)
+        unseen = (rival == 0) & (ANSWERS == 0)[:, None]
+        result: Floats = np.where(unseen, TOTAL[:, None] * odds, odds).T
+        return result
 
-    def _unseen(self, t: int, leader: Counts, rival: Counts) -> Floats:
-        """[n, A] for all answers without votes, as one rival of weight a."""
-        whole, shifted = self._log_gamma[None], self._log_gamma_shifted
-        ahead = self._ahead(t, leader, rival, CONCENTRATIONS[:, None, None], shifted)
-        drawn = self._drawn(t, leader, shifted, whole)
-        every_one = np.arange(self.max_samples - t + 1) == self.max_samples - t
-        return _mean(ahead, np.where((leader == t)[:, None], every_one, drawn))
+    def _ahead(self, left: int, leader: Counts, rival: Counts) -> Floats:
+        """P(D >= g) after m = 0 .. ``left`` draws of the pair, [C, n, m], for each number c of extra votes.
 
-    def _ahead(self, t: int, leader: Counts, rival: Counts, weight: Floats | Counts, log_gamma: Floats) -> Floats:
-        """P(D >= g) after m = 0 .. R draws of the pair, [A or 1, n, m].
-
-        ``weight`` is the rival's; ``log_gamma`` [A or 1, ...] that of the weight plus whatever is beyond ``rival``.
+        For c = 0 and no votes of the rival's: the limit of P(D >= g) / w as its weight w goes to 0.
         """
-        v, j, m = leader[:, None], rival[:, None], np.arange(self.max_samples - t)
-        level = m + v - j
+        m, c, one = np.arange(left), self._extra[:, None, None], self._log_gamma_one
+        pair = _log_gamma(np.arange(self.max_samples + 1) + 2 * self._extra[:, None], at_zero=0.0)
+        level = m + leader - rival
         x = np.minimum(level // 2, m)
-        log = self._log_choose(m, x) + self._log_gamma[v + m - x] - self._log_gamma[v]
-        log = log + log_gamma[:, j + x] - log_gamma[:, j] - log_gamma[:, j + v + m] + log_gamma[:, j + v]
-        stepping = np.where(level % 2 == 0, -(v + m - x), weight + x) / (weight + v + m)
-        steps = np.where(level // 2 <= m, stepping * np.exp(log), 0.0)
-        start = np.broadcast_to(v == j, (*steps.shape[:-1], 1))
+        log = self._log_choose(m, x) + one[:, rival + x] - one[:, rival] + one[:, leader + m - x] - one[:, leader]
+        log = log - pair[:, leader + rival + m] + pair[:, leader + rival]
+        up = rival + c + x
+        stepping = np.where(level % 2 == 0, -(leader + c + m - x), np.where(up == 0, 1, up))
+        steps = np.where(level // 2 <= m, stepping / (leader + rival + 2 * c + m) * np.exp(log), 0.0)
+        start = np.broadcast_to(leader == rival, (*steps.shape[:-1], 1))
         return np.concatenate([start, start + steps.cumsum(axis=-1)], axis=-1)
-
-    def _drawn(self, t: int, pair: Counts, pair_log_gamma: Floats, rest_log_gamma: Floats) -> Floats:
-        """P(m of the R samples left go to the pair), m = 0 .. R, [A, n, m]; ``pair`` [n] and the rest are votes."""
-        left, s, r = self.max_samples - t, pair[:, None], t - pair[:, None]
-        m, total = np.arange(left + 1), self._log_gamma_shifted[:, [t, self.max_samples]]
-        log = self._log_choose(left, m) + (total[:, 0] - total[:, 1])[:, None, None]
-        log = log + pair_log_gamma[:, s + m] - pair_log_gamma[:, s]
-        weights: Floats = np.exp(log + rest_log_gamma[:, r + left - m] - rest_log_gamma[:, r])
-        return weights
 
     def _log_choose(self, total: Counts | int, part: Counts) -> Floats:
         """log of the number of ways to choose ``part`` among ``total``."""
-        table = self._log_gamma
-        log: Floats = table[total + 1] - table[part + 1] - table[total - part + 1]
+        table = self._log_factorial
+        log: Floats = table[total] - table[part] - table[total - part]
         return log
 
 
@@ -130,7 +163,7 @@ def overtaking(max_samples: int) -> Overtaking:
     return Overtaking(max_samples)
 
 
-def _mean(ahead: Floats, drawn: Floats) -> Floats:
-    """[n, A] from [A, n, m] each: the probability of being ahead, over the number of draws."""
-    odds: Floats = (ahead * drawn).sum(axis=-1).T
-    return odds
+def _log_gamma(values: Floats | Counts, at_zero: float) -> Floats:
+    """log Gamma of ``values``, and ``at_zero`` of 0."""
+    log: Floats = np.where(values == 0, at_zero, gammaln(np.where(values == 0, 1, values)))
+    return log

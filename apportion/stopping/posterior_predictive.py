@@ -1,12 +1,12 @@
 """The posterior-predictive rule: stop once the full vote would hardly say anything else.
 
 Stops when the probability that the majority of ``max_samples`` samples differs from the present leader is at most eps.
-The answers are believed to come from a Chinese restaurant process (the predictive form of a Dirichlet process) whose
-concentration is unknown, spread over a logarithmic grid and learnt from the number of distinct answers. The probability
-is a union bound over the rivals, each overtaking by exact Beta-binomial odds, and over answers not seen yet; a tie
-counts as a difference (``overtaking.py``). So eps bounds the expected disagreement with the full vote, question by
-question, as far as the prior is right; the benchmark says how it holds on recorded answers, and where it does not: on
-two answers of nearly equal probability. A sample without an answer counts as one more answer, which never wins.
+What the answers look like is not known: they may be open, from one to hundreds, or a few of nearly equal probability.
+``overtaking.py`` weighs these hypotheses by the votes. Under each, a rival overtakes with exact Beta-binomial odds; the
+probability is their sum, over rivals seen and not seen yet (a union bound), and a tie counts as a difference. So eps
+bounds the expected disagreement with the full vote, question by question, as far as the prior is right; the benchmark
+says how it holds on recorded answers, and where it does not: on two answers of nearly equal probability, question after
+question. A sample without an answer counts as one more answer, which never wins.
 
 Compared with adaptive consistency, which asks whether the leader is the likeliest answer, this asks whether it wins the
 vote that would have been paid for: close races are left alone when few samples remain, for ties and noise end them.
@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.stopping.base import CountRule, leader
-from apportion.stopping.overtaking import overtaking
+from apportion.stopping.overtaking import ANSWERS, overtaking
 from apportion.types import Counts, Floats, Mask
 
 
@@ -59,44 +59,30 @@ class PosteriorPredictive(CountRule):
 def _risk(votes: Counts, samples: Counts, max_samples: int, limit: float) -> Floats:
     """The risk [...] where it is at most ``limit``; more than that anywhere else."""
     cells, taken = votes.reshape(-1, votes.shape[-1]), np.broadcast_to(samples, votes.shape[:-1]).reshape(-1)
-    distinct = (cells > 0).sum(axis=1) + (cells.sum(axis=1) < taken)
-    place = leader(cells)
-    first = cells[np.arange(len(cells)), place]
     risk = np.ones(len(cells))
-    rivals = np.where(np.arange(cells.shape[1]) == place[:, None], 0, cells)
-    odds = _Mixed(max_samples, taken, distinct, first)
-    some, second = np.flatnonzero(first > 0), rivals.max(axis=1)
-    risk[some] = odds(some, second[some])
-    going = some[(risk[some] <= limit) & (second[some] > 0)]
-    if going.size:
-        risk[going] = _union(odds, going, rivals[going])
+    some = np.flatnonzero(cells.any(axis=1))
+    if some.size:
+        risk[some] = _union(cells[some], taken[some], max_samples, limit)
     return risk.reshape(votes.shape[:-1])
 
 
-class _Mixed:
-    """Overtaking probabilities of cells, their concentrations averaged out; each distinct case is computed once."""
-
-    def __init__(self, max_samples: int, samples: Counts, distinct: Counts, first: Counts) -> None:
-        self.max_samples, self.samples, self.distinct, self.first = max_samples, samples, distinct, first
-
-    def __call__(self, cells: Counts, rival: Counts) -> Floats:
-        """[n] for the rivals with ``rival`` [n] votes of ``cells`` [n], which may repeat."""
-        size = self.max_samples + 2
-        key = (self.samples[cells] * size + self.distinct[cells]) * size + self.first[cells]
-        _, one, places = np.unique(key * size + rival, return_index=True, return_inverse=True)
-        probabilities, case = overtaking(self.max_samples), cells[one]
-        weights = probabilities.concentrations(self.samples[case], self.distinct[case])
-        odds = probabilities.odds(self.samples[case], self.first[case], rival[one])
-        mixed: Floats = (weights * odds).sum(axis=1)[places]
-        return mixed
-
-
-def _union(odds: _Mixed, cells: Counts, rivals: Counts) -> Floats:
-    """The summed odds [n] of every rival of ``cells`` [n], seen (``rivals`` [n, K], 0 for the leader) and not seen."""
-    width = int(rivals.max()) + 1
-    row, column = np.nonzero(rivals)
-    many = np.bincount(row * width + rivals[row, column], minlength=len(cells) * width)
+def _union(votes: Counts, samples: Counts, max_samples: int, limit: float) -> Floats:
+    """The summed odds [N] of all rivals after ``votes`` [N, K], some; of the largest alone where above ``limit``."""
+    table, first, place = overtaking(max_samples), votes.max(axis=1), leader(votes)
+    rivals = np.where(np.arange(votes.shape[1]) == place[:, None], 0, votes)
+    silent = samples - votes.sum(axis=1)
+    weights = table.weights(np.column_stack([votes, silent]), samples)
+    second = rivals.max(axis=1)
+    risk: Floats = (weights * table.odds(samples, first, second)).sum(axis=1) * (second > 0)
+    going = np.flatnonzero(risk <= limit)
+    width = int(second.max()) + 1
+    row, column = np.nonzero(rivals[going])
+    many = np.bincount(row * width + rivals[going[row], column], minlength=len(going) * width)
     kinds = np.flatnonzero(many)
-    row, votes = np.divmod(kinds, width)
-    seen = np.bincount(row, odds(cells[row], votes) * many[kinds], minlength=len(cells))
-    return seen + odds(cells, np.zeros(len(cells), np.int64))
+    row, rival = going[kinds // width], kinds % width
+    seen = many[kinds] * (weights[row] * table.odds(samples[row], first[row], rival)).sum(axis=1)
+    distinct = (votes[going] > 0).sum(axis=1) + (silent[going] > 0)
+    hidden = np.where(ANSWERS == 0, 1, np.maximum(ANSWERS - distinct[:, None], 0))
+    unseen = weights[going] * hidden * table.odds(samples[going], first[going], np.zeros_like(going))
+    risk[going] = np.bincount(row, seen, minlength=len(risk))[going] + unseen.sum(axis=1)
+    return risk

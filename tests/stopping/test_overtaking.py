@@ -1,66 +1,111 @@
 """Overtaking probabilities against exact rational sums over everything that can happen."""
 
 from fractions import Fraction
+from functools import cache
 from math import comb, prod
 
 import numpy as np
 import pytest
 
 from apportion.stopping import overtaking as module
-from apportion.stopping.overtaking import CONCENTRATIONS, Overtaking, overtaking
+from apportion.stopping.overtaking import ANSWERS, EXTRA, FEW, HYPOTHESES, OPEN, TOTAL, Overtaking, overtaking
 
-M = 11
-EXACT = [Fraction(float(a)) for a in CONCENTRATIONS]
+M = 10
+EXACT_TOTAL = [Fraction(float(total)) for total in TOTAL]
+CASES = [(t, v, j) for t in range(1, M + 1) for v in range(1, t + 1) for j in range(min(v, t - v) + 1)]
 
 
 def rising(start, steps):
     return prod((start + i for i in range(steps)), start=Fraction(1))
 
 
-def summed(t, leader, rival, concentration):
+def summed(t, leader, rival, extra, total):
     """P(rival + X_rival >= leader + X_leader) over all (X_leader, X_rival) of a Dirichlet-multinomial draw."""
-    left, weight = M - t, Fraction(rival) if rival else concentration
-    rest = t + concentration - leader - weight
-    total = Fraction(0)
+    left, mine, theirs = M - t, Fraction(leader + extra), Fraction(rival + extra)
+    rest = t + total - mine - theirs
+    chance = Fraction(0)
     for x in range(left + 1):
         for y in range(max(0, leader + x - rival), left - x + 1):
             ways = comb(left, x) * comb(left - x, y)
-            total += ways * rising(Fraction(leader), x) * rising(weight, y) * rising(rest, left - x - y)
-    return total / rising(t + concentration, left)
+            chance += ways * rising(mine, x) * rising(theirs, y) * rising(rest, left - x - y)
+    return chance / rising(t + total, left)
 
 
-CASES = [(t, v, j) for t in range(1, M + 1) for v in range(1, t + 1) for j in range(min(v, t - v) + 1)]
+@cache
+def expected_new(left, leader, others, new, concentration):
+    """How many new answers reach the leader, over all sequences of ``left`` samples of a Chinese restaurant process."""
+    if not left:
+        return Fraction(len([votes for votes in new if votes >= leader]))
+    total = leader + others + sum(new) + concentration
+    mean = Fraction(leader) / total * expected_new(left - 1, leader + 1, others, new, concentration)
+    mean += Fraction(others) / total * expected_new(left - 1, leader, others + 1, new, concentration)
+    for place, votes in enumerate(new):
+        longer = tuple(sorted((*new[:place], votes + 1, *new[place + 1 :])))
+        mean += Fraction(votes) / total * expected_new(left - 1, leader, others, longer, concentration)
+    first = tuple(sorted((*new, 1)))
+    return mean + concentration / total * expected_new(left - 1, leader, others, first, concentration)
 
 
-def test_every_probability_up_to_eleven_samples_is_the_exact_sum():
-    t, leader, rival = (np.array(column) for column in zip(*CASES, strict=True))
-    odds = overtaking(M).odds(t, leader, rival)
-    for place in (0, 4, 8, 12):
-        exact = [float(summed(*case, EXACT[place])) for case in CASES]
-        assert odds[:, place] == pytest.approx(exact, abs=1e-12)
+@pytest.mark.parametrize("place", [0, 2, 4, 6, *range(len(OPEN), HYPOTHESES)])
+def test_every_probability_of_a_rival_is_the_exact_sum(place):
+    cases = [case for case in CASES if case[2] or ANSWERS[place]]
+    t, leader, rival = (np.array(column) for column in zip(*cases, strict=True))
+    exact = [float(summed(*case, int(EXTRA[place]), EXACT_TOTAL[place])) for case in cases]
+    assert overtaking(M).odds(t, leader, rival)[:, place] == pytest.approx(exact, abs=1e-12)
 
 
-def test_concentrations_are_weighed_by_the_probability_of_the_stream():
-    """Of a stream whose j-th sample is new or not, the process itself gives the likelihood, step by step."""
-    new = [True, False, True, False, False, True, False]
-    likelihoods = []
-    for a in EXACT:
-        steps = [(a if fresh else seen) / (seen + a) for seen, fresh in enumerate(new)]
-        likelihoods.append(float(prod(steps)))
-    weights = overtaking(M).concentrations(np.array([7]), np.array([3]))[0]
-    assert weights == pytest.approx(np.array(likelihoods) / sum(likelihoods))
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_open_answers_not_seen_yet_count_by_how_many_are_expected_to_overtake(place):
+    cases = [(t, v) for t, v, j in CASES if not j]
+    t, leader = (np.array(column) for column in zip(*cases, strict=True))
+    exact = [float(expected_new(M - t, v, t - v, (), EXACT_TOTAL[place])) for t, v in cases]
+    assert overtaking(M).odds(t, leader, np.zeros_like(t))[:, place] == pytest.approx(exact, abs=1e-12)
 
 
-def test_what_is_kept_changes_nothing(monkeypatch):
-    monkeypatch.setattr(module, "KEPT", 0)
-    forgetful, t = Overtaking(M), np.array([5, 3, 5, 9, 5])
+def likelihood(place, partition):
+    """Of one stream with these votes, label by label as it comes: the process itself, step by step."""
+    seen, chance, extra, answers = [], Fraction(1), int(EXTRA[place]), int(ANSWERS[place])
+    for label, votes in enumerate(partition):
+        for _ in range(votes):
+            if label == len(seen):
+                seen.append(0)
+                weight = (answers - label) * extra if answers else EXACT_TOTAL[place]
+            else:
+                weight = seen[label] + extra
+            chance *= max(Fraction(weight), 0) / (sum(seen) + EXACT_TOTAL[place])
+            seen[label] += 1
+    return chance
+
+
+@pytest.mark.parametrize("votes", [(7,), (3, 2), (4, 1, 1), (1, 1, 1, 1), (2, 1, 1, 1, 1), (1,) * 9])
+def test_hypotheses_are_weighed_by_the_probability_of_the_stream(votes):
+    prior = [Fraction(1, 2 * len(OPEN))] * len(OPEN) + [Fraction(1, 2 * len(FEW))] * len(FEW)
+    joint = [share * likelihood(place, votes) for place, share in enumerate(prior)]
+    weights = overtaking(M).weights(np.array([[*votes, 0]]), np.array([sum(votes)]))[0]
+    assert weights == pytest.approx([float(each / sum(joint)) for each in joint], abs=1e-13)
+
+
+def test_votes_of_many_streams_are_weighed_each_alone():
+    votes = np.array([[3, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [2, 2, 0, 0, 0, 0]])
+    together = overtaking(M).weights(votes, votes.sum(axis=1))
+    for row, alone in zip(votes, together, strict=True):
+        assert overtaking(M).weights(row[None], row.sum(keepdims=True))[0].tolist() == alone.tolist()
+
+
+@pytest.mark.parametrize("row", [0, 128])
+@pytest.mark.parametrize("kept", [0, 200_000])
+def test_what_is_kept_and_computed_in_advance_changes_nothing(monkeypatch, kept, row):
+    monkeypatch.setattr(module, "KEPT", kept)
+    monkeypatch.setattr(module, "ROW", row)
+    t = np.array([5, 3, 5, 9, 5])
     leader, rival = np.array([3, 2, 4, 5, 3]), np.array([1, 0, 0, 4, 1])
-    for _ in range(2):
-        once = forgetful.odds(t, leader, rival)
-        assert once.tolist() == overtaking(M).odds(t, leader, rival).tolist()
-        assert once[1:2].tolist() == forgetful.odds(t[1:2], leader[1:2], rival[1:2]).tolist()
+    other = Overtaking(M)
+    for some in ([0], [1, 2], [0, 1, 2, 3, 4], [3]):
+        got = other.odds(t[some], leader[some], rival[some])
+        assert got.tolist() == overtaking(M).odds(t, leader, rival)[some].tolist()
 
 
 def test_nothing_overtakes_when_no_sample_is_left_but_a_tie_stands():
     odds = overtaking(4).odds(np.array([4, 4, 4]), np.array([3, 2, 4]), np.array([1, 2, 0]))
     assert odds[:, 0].tolist() == [0.0, 1.0, 0.0]
+    assert odds[:, -1].tolist() == [0.0, 1.0, 0.0]

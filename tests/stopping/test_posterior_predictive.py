@@ -8,17 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.stopping import PosteriorPredictive, decide, leader
-from apportion.stopping.overtaking import CONCENTRATIONS, overtaking
+from apportion.stopping.overtaking import ANSWERS, EXTRA, HYPOTHESES, LOG_PRIOR, TOTAL, overtaking
 
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any)
 
 
-def restaurant(rng, length, concentration=None, votes=()):
-    """A stream of the Chinese restaurant process, after ``votes``; its concentration drawn where none is given."""
-    concentration = rng.choice(CONCENTRATIONS) if concentration is None else concentration
+def sampled(rng, hypothesis, length, votes=()):
+    """A stream of so many samples under ``hypothesis``, after ``votes``; and the votes after it."""
     votes, stream = list(votes), []
     for _ in range(length):
-        place = int(rng.choice(len(votes) + 1, p=np.array([*votes, concentration]) / (sum(votes) + concentration)))
+        hidden = ANSWERS[hypothesis] - len(votes)
+        unseen = hidden * EXTRA[hypothesis] if ANSWERS[hypothesis] else TOTAL[hypothesis]
+        weights = np.array([*(v + EXTRA[hypothesis] for v in votes), unseen], float)
+        place = int(rng.choice(len(weights), p=weights / weights.sum()))
         votes[place : place + 1] = [votes[place] + 1 if place < len(votes) else 1]
         stream.append(str(place))
     return stream, votes
@@ -29,33 +31,42 @@ def risk(votes, max_samples, samples=None):
     return float(PosteriorPredictive().risk(votes, np.array(sum(votes) if samples is None else samples), max_samples))
 
 
-@pytest.mark.parametrize("votes", [(4,), (4, 1), (5, 2, 1), (6, 1, 1, 1, 1), (3, 3), (7, 4)])
-def test_the_risk_bounds_what_the_process_does_and_is_close_where_rivals_are_seen(votes):
-    """The concentration is drawn from its posterior, the samples that are left from the process."""
-    rng, total, draws = np.random.default_rng(0), 20, 4000
-    taken, first = np.array([sum(votes)]), np.array([votes[0]])
-    weights = overtaking(total).concentrations(taken, np.array([len(votes)]))[0]
-    unseen = weights @ overtaking(total).odds(taken, first, np.array([0]))[0]
+@pytest.mark.parametrize("votes", [(4,), (6,), (4, 1), (5, 2, 1), (6, 1, 1, 1, 1), (3, 3), (7, 4)])
+def test_the_risk_bounds_what_happens_under_the_prior_and_is_close_to_it(votes):
+    """The hypothesis is drawn from its posterior, the samples that are left from the hypothesis."""
+    rng, total, draws = np.random.default_rng(0), 20, 3000
+    weights = overtaking(total).weights(np.array([[*votes, 0]]), np.array([sum(votes)]))[0]
     lost = 0
-    for concentration in rng.choice(CONCENTRATIONS, size=draws, p=weights):
-        final = restaurant(rng, total - sum(votes), concentration, votes)[1]
+    for hypothesis in rng.choice(HYPOTHESES, size=draws, p=weights):
+        final = sampled(rng, hypothesis, total - sum(votes), votes)[1]
         lost += max(final[1:], default=0) >= final[0]
     share, bound = lost / draws, risk(votes, total)
     noise = 4 * np.sqrt(share * (1 - share) / draws) + 1e-3
     assert share <= bound + noise
-    assert bound - unseen <= 1.1 * share + noise
+    assert bound <= 1.1 * share + noise
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("eps", [0.003, 0.01, 0.03, 0.1])
 def test_eps_bounds_the_disagreement_where_the_prior_is_right(eps):
     rng = np.random.default_rng(1)
-    streams = [restaurant(rng, 40)[0] for _ in range(3000)]
+    drawn = rng.choice(HYPOTHESES, size=3000, p=np.exp(LOG_PRIOR))
+    streams = [sampled(rng, hypothesis, 40)[0] for hypothesis in drawn]
     decided = decide(streams, "posterior_predictive", max_samples=40, eps=eps)
     full = decide(streams, "fixed", max_samples=40)
     wrong = np.mean([mine != all_ for mine, all_ in zip(decided.answer, full.answer, strict=True)])
     assert wrong <= eps + 2 * np.sqrt(eps / len(streams))
-    assert decided.samples.mean() < 32
+    assert decided.samples.mean() < 34
+
+
+@pytest.mark.parametrize("shares", [(0.55, 0.45), (0.7, 0.3), (0.4, 0.3, 0.2, 0.1), (0.25,) * 4])
+def test_a_data_set_of_nothing_but_close_races_disagrees_little_more_than_eps(shares):
+    """No prior can promise the bound here, for no question tells of the others; 1.5 eps is what this one does."""
+    rng = np.random.default_rng(2)
+    streams = [[str(a) for a in rng.choice(len(shares), size=64, p=shares)] for _ in range(1500)]
+    decided, full = decide(streams, "posterior_predictive", eps=0.01), decide(streams, "fixed")
+    wrong = np.mean([mine != all_ for mine, all_ in zip(decided.answer, full.answer, strict=True)])
+    assert wrong <= 0.015 + 2 * np.sqrt(0.015 / len(streams))
 
 
 def test_the_order_of_the_answers_does_not_matter():
@@ -91,9 +102,8 @@ def test_unanimity_stops_early_a_tie_never_and_no_answer_never():
     assert decide([None] * 8, "posterior_predictive") == decide([None] * 8, "fixed")
 
 
-def test_a_sample_without_an_answer_counts_as_one_more_answer():
-    assert risk([5], 32, samples=6) == pytest.approx(risk([5, 1], 32), rel=0.5)
-    assert risk([5], 32, samples=6) > risk([6], 32)
+def test_a_sample_without_an_answer_counts_as_one_more_answer_that_never_wins():
+    assert risk([6], 32) < risk([5], 32, samples=6) < risk([5, 1], 32)
 
 
 def test_there_is_no_risk_to_speak_of_before_the_first_vote():

@@ -1,0 +1,10 @@
+"""Majority voting against any OpenAI-compatible server, stopped early: ``vote``, and the command ``apportion vote``."""
+
+from __future__ import annotations
+
+from apportion.vote.ballot import Ballot
+from apportion.vote.questions import Question, read_questions
+from apportion.vote.run import Report, vote, vote_async
+from apportion.vote.summary import Summary
+
+__all__ = ["Ballot", "Question", "Report", "Summary", "read_questions", "vote", "vote_async"]

@@ -1,0 +1,67 @@
+"""What came of one question: the answer, its votes, and what they cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self
+
+Stopped = Literal["rule", "max_samples", "failures"]
+"""Why sampling ended; after failures the question is left to another run."""
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """One question, voted on.
+
+    ``question_hash`` is the content hash of its text. ``votes`` are those for each answer that means something else,
+    in the order of first appearance and in the words in which it first appeared. Of the ``samples`` counted, ``failed``
+    never arrived and ``unparsed`` held no answer; ``cancelled`` were asked for on top and left when the rule stopped.
+    ``waves`` counts round trips. ``correct`` is None without a gold answer, token counts where the server gave none.
+    ``disagreement`` is the probability, at most, that the full vote would choose another answer. ``errors`` are
+    the different errors of samples that failed. ``completions`` are the samples in order, where they are kept.
+    """
+
+    id: str
+    question_hash: str
+    answer: str | None
+    gold: str | None
+    correct: bool | None
+    votes: Mapping[str, int]
+    samples: int
+    failed: int
+    unparsed: int
+    cancelled: int
+    waves: int
+    stopped: Stopped
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    seconds: float
+    disagreement: float
+    errors: tuple[str, ...] = ()
+    completions: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the rule, or the maximum, ended it."""
+        return self.stopped != "failures"
+
+    @property
+    def share(self) -> float | None:
+        """The share of the votes that the answer has; None without votes."""
+        return None if self.answer is None else self.votes[self.answer] / sum(self.votes.values())
+
+    def to_json(self) -> str:
+        """One line of JSON; without the completions where none are kept."""
+        record = {key: value for key, value in asdict(self).items() if key != "completions" or value}
+        return json.dumps(record, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> Self:
+        """What ``to_json`` wrote, but for the completions, which nothing later reads; ValueError for anything else."""
+        record = json.loads(line)
+        known = {field.name for field in fields(cls)}
+        if not isinstance(record, dict) or not known - {"errors", "completions"} <= record.keys() <= known:
+            raise ValueError("not a finished question")
+        return cls(**record | {"errors": tuple(record.get("errors", ())), "completions": ()})

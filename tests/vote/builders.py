@@ -1,0 +1,69 @@
+"""Ballots, and a server whose answers are a function of the question and the seed, so that any run can be replayed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from apportion.samplers import seed_of
+from apportion.vote import Ballot, Question
+from tests.samplers.fault_server import Behaviour, Request, ok
+
+BALLOT = Ballot(
+    id="a",
+    question_hash="0",
+    answer="7",
+    gold="7",
+    correct=True,
+    votes={"7": 3, "8": 1},
+    samples=5,
+    failed=0,
+    unparsed=1,
+    cancelled=0,
+    waves=2,
+    stopped="rule",
+    prompt_tokens=50,
+    completion_tokens=500,
+    seconds=1.5,
+    disagreement=0.01,
+)
+
+
+def make_ballot(id: str = "a", **changes: Any) -> Ballot:
+    return replace(BALLOT, id=id, **changes)
+
+
+def make_questions(count: int) -> list[Question]:
+    """Question q is about as hard as q of ``count``: its right answer is q."""
+    return [Question(f"q{q}", f"Question {q} of {count}?", str(q)) for q in range(count)]
+
+
+def answer_of(prompt: str, seed: int) -> str | None:
+    """What the server says for this seed: the right answer, one of four others, or none."""
+    if not prompt.startswith("Question"):
+        return "2"  # what is asked to find out whether a server is alive
+    words = prompt.split()
+    q, count = int(words[1]), int(words[3].strip("?"))
+    draw = random.Random(f"{prompt} {seed}")
+    if draw.random() < 0.05:
+        return None
+    return str(q) if draw.random() > 0.7 * q / count else str(count + draw.randrange(4))
+
+
+def answering(delay: float = 0.0) -> Behaviour:
+    """One choice a request, ``\\boxed`` where it has an answer, after up to ``delay`` seconds."""
+
+    def text(request: Request, place: int) -> str:
+        answer = answer_of(request.prompt.splitlines()[0], request.seed or 0)
+        return "I do not know." if answer is None else f"So it is \\boxed{{{answer}}}."
+
+    async def reply(request: Request, send: Any) -> None:
+        await ok(text, most=1, delay=delay * random.Random(request.seed).random())(request, send)
+
+    return reply
+
+
+def stream_of(question: Question, samples: int = 64, seed: int = 0) -> list[str | None]:
+    """The answers to ``question`` in the order of their sample numbers."""
+    return [answer_of(question.prompt, seed_of(seed, question.id, number)) for number in range(samples)]

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from apportion.stopping import decide
+from apportion.vote import Question
+from apportion.vote.estimate import Estimate, estimate, estimate_json, estimate_text
+from apportion.vote.setup import Setup, make_setup
+from apportion.vote.summary import Prices
+
+QUESTIONS = [Question("a", "x" * 40), Question("b", "x" * 81), Question("c", "x" * 400)]
+
+
+def make(**settings: Any) -> Setup:
+    return make_setup("http://localhost:1/v1", "tiny", template="{question}", **settings)
+
+
+def test_every_number_is_what_a_hand_counts() -> None:
+    """Question c is finished; a and b have 10 and 21 prompt tokens; OptPO takes 20 samples at the least."""
+    setup = make(rule="optpo", curtail=False, max_tokens=100)
+    assert estimate(QUESTIONS, setup, finished=["c", "other"], prices=Prices(2.0, 10.0)) == Estimate(
+        questions=3,
+        finished=1,
+        least_samples=2 * 20,
+        most_samples=2 * 64,
+        least_prompt_tokens=31 * 20,
+        most_prompt_tokens=31 * 64,
+        most_completion_tokens=2 * 64 * 100,
+        most_cost=pytest.approx((31 * 64 * 2 + 2 * 64 * 100 * 10) / 1e6),
+    )
+
+
+@pytest.mark.parametrize("rule", ["posterior_predictive", "adaptive_consistency_beta", "esc", "curtailment", "fixed"])
+@pytest.mark.parametrize("wave", ["free", 16])
+def test_the_least_is_what_a_unanimous_question_takes(rule: str, wave: Any) -> None:
+    unanimous = decide(["0"] * 64, rule, 64, curtail=True).samples
+    assert estimate(QUESTIONS, make(rule=rule, wave=wave)).least_samples == 3 * unanimous
+
+
+def test_without_a_limit_on_completions_their_tokens_are_unknown() -> None:
+    result = estimate(QUESTIONS, make(max_tokens=None), prices=Prices(1.0, 1.0))
+    assert result.most_completion_tokens is None and result.most_cost is None
+    assert "completion tokens" not in estimate_text(result, terminal=False)
+
+
+def test_text_and_json() -> None:
+    result = estimate(QUESTIONS, make(rule="optpo", curtail=False, max_tokens=100), ["c"], Prices(2.0, 10.0))
+    assert estimate_text(result, terminal=False).splitlines() == [
+        "questions          3, 1 of them finished",
+        "samples            40 to 128",
+        "prompt tokens      620 to 1,984, at 4 characters each",
+        "completion tokens  at most 12,800, were every completion as long as it may be",
+        "cost               at most 0.13",
+    ]
+    assert json.loads(estimate_json(result))["most_samples"] == 128
+
+
+def test_everything_finished_takes_nothing() -> None:
+    result = estimate(QUESTIONS, make(), finished=["a", "b", "c"])
+    assert (result.finished, result.least_samples, result.most_samples, result.most_completion_tokens) == (3, 0, 0, 0)

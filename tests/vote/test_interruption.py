@@ -1,0 +1,108 @@
+"""The command in a process of its own: killed, interrupted, and run again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+
+from apportion.stopping import decide
+from tests.samplers.fault_server import FaultServer
+from tests.vote.builders import answering, make_questions, stream_of
+
+ROOT = Path(__file__).parents[2]
+QUESTIONS = make_questions(24)
+
+pytestmark = pytest.mark.slow
+
+
+async def start(server: FaultServer, folder: Path) -> Process:
+    """``apportion vote`` on ``QUESTIONS``, four requests at a time."""
+    rows = [{"id": question.id, "prompt": question.prompt, "answer": question.gold} for question in QUESTIONS]
+    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = f"vote --base-url {server.url} --model tiny --questions questions.jsonl --out answers.jsonl --json"
+    more = "--max-samples 16 --concurrency 4 --equivalence exact"
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "apportion", *command.split(), *more.split()),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+
+
+async def until_finished(folder: Path, count: int, process: Process) -> None:
+    while len(finished(folder)) < count:
+        assert process.returncode is None, await process.communicate()
+        await asyncio.sleep(0.005)
+
+
+def finished(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of the answers."""
+    path = folder / "answers.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def asked(server: FaultServer) -> Counter[str]:
+    """How many requests there were for each question."""
+    return Counter(f"q{request.prompt.split()[1]}" for request in server.requests)
+
+
+def expect_the_answers_of_one_run(lines: list[dict[str, Any]]) -> None:
+    assert sorted(line["id"] for line in lines) == sorted(question.id for question in QUESTIONS)
+    by_id = {line["id"]: line for line in lines}
+    replayed = decide([stream_of(question) for question in QUESTIONS], "posterior_predictive", 16, curtail=True)
+    for question, decision in zip(QUESTIONS, replayed, strict=True):
+        line = by_id[question.id]
+        assert (line["samples"], line["answer"]) == (decision.samples, decision.answer)
+        assert line["votes"] == Counter(a for a in stream_of(question)[: line["samples"]] if a is not None)
+
+
+def run_twice(folder: Path, end: signal.Signals) -> tuple[Process, str, Counter[str], list[dict[str, Any]], str]:
+    """One run ended by a signal after five questions and one to its end; what was on disk in between."""
+
+    async def inner() -> tuple[Process, str, Counter[str], list[dict[str, Any]], str]:
+        async with FaultServer(lambda request: answering(delay=0.05)) as server, asyncio.timeout(120):
+            first = await start(server, folder)
+            await until_finished(folder, 5, first)
+            first.send_signal(end)
+            said = (await first.communicate())[1].decode()
+            between = finished(folder)
+            server.requests.clear()
+            second = await start(server, folder)
+            summary, errors = await second.communicate()
+            assert second.returncode == 0, errors.decode()
+            return first, said, asked(server), between, summary.decode()
+
+    return asyncio.run(inner())
+
+
+def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
+    first, _, requests, between, summary = run_twice(tmp_path, signal.SIGKILL)
+    assert first.returncode == -signal.SIGKILL and 5 <= len(between) < len(QUESTIONS)
+    lines = finished(tmp_path)
+    assert lines[: len(between)] == between and not {line["id"] for line in between} & requests.keys()
+    expect_the_answers_of_one_run(lines)
+    totals = json.loads(summary)
+    assert totals["finished"] == totals["questions"] == len(QUESTIONS)
+    assert totals["samples"] == sum(line["samples"] for line in lines)
+    assert totals["accuracy"]["mean"] == sum(line["correct"] for line in lines) / len(QUESTIONS)
+
+
+def test_an_interrupted_run_says_how_far_it_came_and_is_gone_on_with(tmp_path: Path) -> None:
+    first, said, requests, between, _ = run_twice(tmp_path, signal.SIGINT)
+    assert first.returncode == 130
+    assert said == f"{len(between)} of {len(QUESTIONS)} finished; run the same command again to go on\n"
+    assert not {line["id"] for line in between} & requests.keys()
+    expect_the_answers_of_one_run(finished(tmp_path))

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.vote import Ballot
+from apportion.vote.journal import Journal, JournalError, finished, settings_path
+from tests.vote.builders import make_ballot
+
+ROOT = Path(__file__).parents[2]
+SETTINGS: dict[str, Any] = {"model": "m", "rule": "optpo", "rule.alpha": 0.05, "extra_body": {"top_k": 20}}
+
+
+def write(path: Path, *ids: str) -> None:
+    with Journal(path, SETTINGS) as journal:
+        for id in ids:
+            journal.append(make_ballot(id))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "answers.jsonl"
+
+
+def test_what_is_written_comes_back(out: Path) -> None:
+    ballots = [make_ballot("a", errors=("500",)), make_ballot("b", answer=None, votes={}, gold=None, correct=None)]
+    with Journal(out, SETTINGS) as journal:
+        for ballot in ballots:
+            journal.append(ballot)
+            assert finished(out, SETTINGS)[ballot.id] == ballot  # on disk already
+    with Journal(out, SETTINGS) as journal:
+        assert list(journal.ballots.values()) == ballots
+    assert json.loads(settings_path(out).read_text()) == SETTINGS
+
+
+@given(text=st.text(), answer=st.text())
+def test_any_text_is_one_line(text: str, answer: str) -> None:
+    ballot = make_ballot(text, answer=answer, votes={answer: 3}, completions=({"text": text},))
+    line = ballot.to_json()
+    assert "\n" not in line and json.loads(line)["completions"] == [{"text": text}]
+    assert Ballot.from_json(line) == make_ballot(text, answer=answer, votes={answer: 3})
+
+
+@pytest.mark.parametrize("kept", [1, 40, -1])
+def test_a_torn_last_line_is_cut(out: Path, kept: int) -> None:
+    write(out, "a", "b")
+    whole = out.read_bytes()
+    first = whole.index(b"\n") + 1
+    out.write_bytes(whole[: first + kept] if kept > 0 else whole[:-2])
+    assert list(finished(out, SETTINGS)) == ["a"]
+    write(out, "c")
+    assert out.read_bytes().startswith(whole[:first]) and list(finished(out, SETTINGS)) == ["a", "c"]
+
+
+def test_a_last_line_that_lost_its_break_only_is_kept(out: Path) -> None:
+    write(out, "a", "b")
+    out.write_bytes(out.read_bytes()[:-1])
+    write(out, "c")
+    assert list(finished(out, SETTINGS)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("line", ["{}", "[1]", "null", '{"id": "a"}', "text", make_ballot("a").to_json()])
+def test_another_line_is_refused(out: Path, line: str) -> None:
+    write(out, "a", "b")
+    with out.open("a") as file:
+        file.write(f"{line}\n")
+    before = out.read_bytes()
+    with pytest.raises(JournalError, match="line 3"):
+        Journal(out, SETTINGS)
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"rule.alpha": 0.01}, "begun with rule.alpha 0.05, got 0.01"),
+        ({"model": "n", "rule": "esc"}, "begun with model 'm', got 'n'"),
+        ({"new": 1}, "begun with new 'nothing', got 1"),
+        ({"extra_body": {}}, "begun with extra_body {'top_k': 20}, got {}"),
+    ],
+)
+def test_other_settings_are_refused_by_name(out: Path, changes: dict[str, Any], problem: str) -> None:
+    write(out, "a")
+    with pytest.raises(JournalError, match=problem):
+        Journal(out, SETTINGS | changes)
+    write(out, "b")
+    assert list(finished(out, SETTINGS)) == ["a", "b"]
+
+
+def test_settings_may_change_while_nothing_is_finished(out: Path) -> None:
+    write(out)
+    with Journal(out, {"model": "n"}) as journal:
+        journal.append(make_ballot())
+    assert list(finished(out, {"model": "n"})) == ["a"]
+
+
+def test_answers_without_their_settings_are_refused(out: Path) -> None:
+    write(out, "a")
+    settings_path(out).unlink()
+    with pytest.raises(JournalError, match=r"answers\.run\.json must say"):
+        Journal(out, SETTINGS)
+
+
+def test_overwriting_begins_afresh(out: Path) -> None:
+    write(out, "a")
+    with Journal(out, {"model": "n"}, overwrite=True) as journal:
+        assert not journal.ballots
+        journal.append(make_ballot("b"))
+    assert list(finished(out, {"model": "n"})) == ["b"]
+
+
+def test_two_runs_on_one_file_are_refused(out: Path) -> None:
+    with Journal(out, SETTINGS) as journal:
+        journal.append(make_ballot("a"))
+        with pytest.raises(JournalError, match="one run writes to a file at a time"):
+            Journal(out, SETTINGS, overwrite=True)
+    write(out, "b")
+    assert list(finished(out, SETTINGS)) == ["a", "b"]
+
+
+def test_a_question_is_written_once(out: Path) -> None:
+    with Journal(out, SETTINGS) as journal:
+        journal.append(make_ballot("a"))
+        with pytest.raises(JournalError, match="written once"):
+            journal.append(make_ballot("a"))
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from apportion.vote.journal import Journal, JournalError
+from tests.vote.builders import make_ballot
+from tests.vote.test_journal import SETTINGS
+out, room = Path(sys.argv[1]), int(sys.argv[2])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+with Journal(out, SETTINGS) as journal:
+    try:
+        journal.append(make_ballot("b"))
+    except JournalError as error:
+        sys.exit(str(error))
+"""
+
+
+def test_a_full_disk_is_said_in_one_line_and_the_torn_line_is_cut(out: Path) -> None:
+    write(out, "a")
+    room = out.stat().st_size + 30
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(out), str(room)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and done.stderr.startswith("an answer cannot be written to"), done.stderr
+    assert out.stat().st_size == room
+    write(out, "c")
+    assert list(finished(out, SETTINGS)) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("answers.csv", "written as .jsonl"), ("missing/answers.jsonl", "a folder that is there")],
+)
+def test_a_path_that_cannot_be_used_is_refused(tmp_path: Path, name: str, problem: str) -> None:
+    with pytest.raises(JournalError, match=problem):
+        finished(tmp_path / name, SETTINGS)
+    with pytest.raises(JournalError, match=problem):
+        Journal(tmp_path / name, SETTINGS)
+
+
+def test_reading_changes_nothing(tmp_path: Path) -> None:
+    assert finished(tmp_path / "answers.jsonl", SETTINGS) == {} and not list(tmp_path.iterdir())

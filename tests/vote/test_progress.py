@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+
+import pytest
+from rich.console import Console
+
+from apportion.samplers import Completion
+from apportion.vote import progress
+from apportion.vote.progress import Tally, shown
+from tests.vote.builders import make_ballot
+
+
+def test_a_tally_counts_this_run_and_saves_over_all_finished_questions() -> None:
+    tally = Tally(questions=3, max_samples=16)
+    assert tally.line() == "0 of 3 questions, 0 samples, 0 tokens"
+    tally.finish(make_ballot(samples=4))  # of an earlier run
+    tally.sample(Completion("7", 1000, 10, "stop"))
+    tally.sample(Completion.failed("500"))
+    assert tally.line() == "1 of 3 questions, 2 samples, 1,000 tokens, 75% of the samples saved"
+
+
+def test_without_a_terminal_a_line_is_logged_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.01)
+
+    async def inner() -> None:
+        async with shown(Tally(questions=3, max_samples=16)):
+            await asyncio.sleep(0.1)
+
+    with caplog.at_level(logging.INFO, logger="apportion.vote"):
+        asyncio.run(inner())
+    assert len(caplog.messages) >= 2 and set(caplog.messages) == {"0 of 3 questions, 0 samples, 0 tokens"}
+
+
+def test_a_terminal_gets_bars_that_end_where_the_run_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr(progress, "Console", lambda **_: terminal)
+    tally = Tally(questions=3, max_samples=16)
+
+    async def inner() -> None:
+        async with shown(tally):
+            await asyncio.sleep(0.05)
+            tally.finish(make_ballot(samples=4))
+
+    asyncio.run(inner())
+    assert "0/3" in screen.getvalue() and "1/3" in screen.getvalue() and "75% of the samples saved" in screen.getvalue()

@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.samplers import EndpointError, seed_of
+from apportion.stopping import decide
+from apportion.vote import Question, Report, vote_async
+from apportion.vote.journal import JournalError
+from tests.samplers.fault_server import (
+    Behaviour,
+    FaultServer,
+    Request,
+    Script,
+    broken,
+    cut_before,
+    cut_inside,
+    malformed,
+    n_short,
+    no_choices,
+    null_content,
+    ok,
+    rate_limited,
+    refused,
+    silent,
+)
+from tests.vote.builders import answering, make_questions, stream_of
+
+Poll = Callable[..., Awaitable[Report]]
+
+
+def serve(script: Script, out: Path, body: Callable[[Poll, FaultServer], Awaitable[Any]]) -> Any:
+    """What ``body`` returns, given a vote against a server with this ``script``, and the server."""
+
+    async def inner() -> Any:
+        async with FaultServer(script) as server:
+
+            async def poll(questions: Sequence[Question], **settings: Any) -> Report:
+                given = {"base_url": server.url, "model": "tiny", "out": out, "equivalence": "exact"} | settings
+                return await vote_async(questions, **given)
+
+            async with asyncio.timeout(60):
+                return await body(poll, server)
+
+    return asyncio.run(inner())
+
+
+def report_of(script: Script, out: Path, questions: Sequence[Question], **settings: Any) -> Report:
+    return serve(script, out, lambda poll, server: poll(questions, **settings))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "answers.jsonl"
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def key_of(request: Request) -> str:
+    """The id of the question that a request is about."""
+    return f"q{request.prompt.split()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings", "wave"),
+    [
+        ("posterior_predictive", {}, "free"),
+        ("posterior_predictive", {"eps": 0.05}, 8),
+        ("optpo", {"min_samples": 8}, "free"),
+        ("esc", {"window": 4}, 3),
+        ("adaptive_consistency_beta", {}, 64),
+        ("fixed", {"samples": 12}, "free"),
+    ],
+)
+def test_a_vote_decides_as_a_replay_of_its_answers(out: Path, rule: str, settings: dict[str, Any], wave: Any) -> None:
+    questions = make_questions(6)
+    report = report_of(
+        lambda request: answering(delay=0.005), out, questions, rule=rule, rule_settings=settings, wave=wave
+    )
+    streams = [stream_of(question) for question in questions]
+    replayed = decide(streams, rule, 64, curtail=True, **settings)
+    assert report.complete and [ballot.id for ballot in report.ballots] == [question.id for question in questions]
+    for ballot, decision, stream, question in zip(report.ballots, replayed, streams, questions, strict=True):
+        assert (ballot.samples, ballot.answer) == (decision.samples, decision.answer)
+        assert ballot.votes == Counter(answer for answer in stream[: ballot.samples] if answer is not None)
+        assert ballot.unparsed == stream[: ballot.samples].count(None) and ballot.failed == 0
+        assert ballot.correct == (decision.answer == question.gold)
+        assert ballot.stopped == ("rule" if ballot.samples < 64 else "max_samples")
+        assert ballot.completion_tokens == 5 * ballot.samples
+
+
+def test_free_waves_cancel_nothing_and_take_the_round_trips_of_the_replay(out: Path) -> None:
+    questions = make_questions(5)
+    report, requests = serve(
+        lambda request: answering(),
+        out,
+        lambda poll, server: _with_requests(poll(questions, wave="free"), server),
+    )
+    replayed = decide([stream_of(q) for q in questions], "posterior_predictive", 64, wave="free", curtail=True)
+    assert [ballot.waves for ballot in report.ballots] == replayed.waves.tolist()
+    assert sum(ballot.cancelled for ballot in report.ballots) == 0
+    assert len(requests) == sum(ballot.samples for ballot in report.ballots)
+
+
+async def _with_requests(report: Awaitable[Report], server: FaultServer) -> tuple[Report, list[Request]]:
+    return await report, server.requests
+
+
+def test_what_is_no_longer_needed_is_cancelled(out: Path) -> None:
+    """The first samples agree, and the rest of the wave of 32 is still in flight."""
+    enough = decide(["0"] * 64, "posterior_predictive").samples
+
+    def script(request: Request) -> Behaviour:
+        slow = request.seed not in {seed_of(0, "q0", number) for number in range(enough)}
+        return ok(r"\boxed{0}", most=1, delay=30.0 if slow and request.n == 1 else 0.0)
+
+    report, requests = serve(script, out, lambda poll, server: _with_requests(poll(make_questions(1), wave=32), server))
+    (ballot,) = report.ballots
+    assert (ballot.samples, ballot.cancelled, ballot.waves, ballot.answer) == (enough, 32 - enough, 1, "0")
+    assert report.seconds < 15 and sum(request.left for request in requests) == 32 - enough
+
+
+def faulty(request: Request) -> Behaviour:
+    """Two of five requests fail in one of the ways there are; those after them that ask for the same may not."""
+    faults = [
+        rate_limited(ms=1),
+        broken(ms=1),
+        broken(503, ms=1),
+        cut_before(),
+        cut_inside(),
+        malformed(),
+        no_choices(),
+    ]
+    draw = random.Random(request.number)
+    return draw.choice(faults[:3] if draw.random() < 0.8 else faults) if draw.random() < 0.4 else answering()
+
+
+@pytest.mark.slow
+def test_a_mix_of_faults_changes_no_vote(out: Path) -> None:
+    questions = make_questions(6)
+    report = report_of(faulty, out, questions, max_samples=16, max_retries=12, concurrency=16)
+    assert report.complete and not report.unfinished
+    assert len(lines(out)) == len({line["id"] for line in lines(out)}) == 6
+    replayed = decide([stream_of(q) for q in questions], "posterior_predictive", 16, curtail=True)
+    for ballot, decision, question in zip(report.ballots, replayed, questions, strict=True):
+        assert (ballot.samples, ballot.answer) == (decision.samples, decision.answer)
+        assert ballot.votes == Counter(a for a in stream_of(question)[: ballot.samples] if a is not None)
+
+
+def test_a_server_that_honours_n_is_counted_choice_by_choice(out: Path) -> None:
+    given: list[str] = []
+
+    def text(request: Request, place: int) -> str:
+        given.append(random.Random(f"{request.seed} {place}").choice("AAB"))
+        return rf"\boxed{{{given[-1]}}}"
+
+    report = report_of(lambda request: ok(text), out, make_questions(1), rule="fixed", max_samples=20, curtail=False)
+    (ballot,) = report.ballots
+    assert ballot.votes == Counter(given) and ballot.samples == 20
+    assert ballot.prompt_tokens is not None and ballot.completion_tokens == 100
+
+
+def test_completions_that_came_and_were_not_needed_are_told(out: Path) -> None:
+    """A server that honours n has generated the whole wave by the time the rule stops within it."""
+    report = report_of(lambda request: ok(r"\boxed{0}"), out, make_questions(2), wave=32, concurrency=1)
+    taken = sum(ballot.samples for ballot in report.ballots)
+    assert report.usage.requests == 2 and report.usage.completion_tokens == 2 * 32 * 5
+    assert report.wasted_tokens == report.summary.wasted_completion_tokens == (2 * 32 - taken) * 5 > 0
+    assert [ballot.cancelled for ballot in report.ballots] == [32 - ballot.samples for ballot in report.ballots]
+
+
+def test_a_choice_list_shorter_than_n_loses_nothing(out: Path) -> None:
+    report = report_of([n_short(3)] * 99, out, make_questions(1), rule="fixed", max_samples=20, curtail=False)
+    assert report.ballots[0].samples == 20 and report.ballots[0].failed == 0
+
+
+def test_failed_samples_are_charged_and_have_no_vote(out: Path) -> None:
+    def script(request: Request) -> Behaviour:
+        lost = {seed_of(0, "q0", number) for number in (1, 3)}
+        return broken() if request.seed in lost and request.n == 1 else ok(r"\boxed{0}", most=1)
+
+    report = report_of(
+        script, out, make_questions(1), rule="fixed", max_samples=6, curtail=False, wave=2, max_retries=0
+    )
+    (ballot,) = report.ballots
+    assert (ballot.samples, ballot.failed, dict(ballot.votes)) == (6, 2, {"0": 4})
+    assert ballot.errors == ("the server answered 500: the engine has crashed",)
+    assert ballot.completion_tokens == 20
+
+
+def test_empty_texts_hold_no_answer_and_end_the_question(out: Path) -> None:
+    report = report_of(lambda request: null_content(), out, make_questions(1), max_samples=8)
+    (ballot,) = report.ballots
+    assert (ballot.answer, ballot.correct, ballot.unparsed, ballot.stopped) == (None, False, 8, "max_samples")
+    assert report.complete and len(lines(out)) == 1
+
+
+def test_a_question_that_failures_ended_is_reported_and_asked_again(out: Path) -> None:
+    """Question 1 is refused, as one that is too long is; the others are answered all the same."""
+    refusing = True
+
+    def script(request: Request) -> Behaviour:
+        return refused(400, "too long") if refusing and "Question 1" in request.prompt else answering()
+
+    async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report, list[Request]]:
+        nonlocal refusing
+        first = await poll(make_questions(3), max_samples=16)
+        refusing, asked = False, len(server.requests)
+        return first, await poll(make_questions(3), max_samples=16), server.requests[asked:]
+
+    first, second, requests = serve(script, out, body)
+    assert not first.complete and [ballot.id for ballot in first.ballots] == ["q0", "q2"]
+    assert [ballot.id for ballot in first.unfinished] == ["q1"] and "too long" in first.unfinished[0].errors[0]
+    assert second.complete and {key_of(request) for request in requests} == {"q1"}
+    assert [line["id"] for line in lines(out)][-1] == "q1"
+
+
+def test_votes_before_the_server_went_away_are_no_answer(out: Path) -> None:
+    """Three votes and then nothing but errors: another run must not take that for a finished question."""
+
+    def script(request: Request) -> Behaviour:
+        first = {seed_of(0, "q0", number) for number in range(3)}
+        return ok(r"\boxed{0}", most=1) if request.seed in first else broken(ms=1)
+
+    with pytest.raises(EndpointError, match="nothing but failures for 'q0' and for a plain prompt"):
+        report_of(script, out, make_questions(1), wave=1, max_retries=1)
+    assert lines(out) == []
+
+
+def test_the_deadline_ends_a_run_that_another_goes_on_with(out: Path) -> None:
+    stuck = True
+
+    def script(request: Request) -> Behaviour:
+        return silent() if stuck and "Question 2" in request.prompt else answering()
+
+    async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report]:
+        nonlocal stuck
+        first = await poll(make_questions(3), deadline_seconds=2.0)
+        stuck = False
+        return first, await poll(make_questions(3), deadline_seconds=60.0)
+
+    first, second = serve(script, out, body)
+    assert not first.complete and [b.id for b in first.ballots] == ["q0", "q1"] and first.seconds < 5
+    assert second.complete and second.ballots[:2] == first.ballots
+    assert second.summary.finished == 3 and second.summary.samples == sum(b.samples for b in second.ballots)
+
+
+def test_a_finished_file_is_not_asked_about_again(out: Path) -> None:
+    async def body(poll: Poll, server: FaultServer) -> tuple[Report, int, Report, int]:
+        first = await poll(make_questions(4), max_samples=8)
+        asked = len(server.requests)
+        return first, asked, await poll(make_questions(4), max_samples=8), len(server.requests)
+
+    first, before, second, after = serve(lambda request: answering(), out, body)
+    assert before == after and first.ballots == second.ballots and second.complete
+
+
+def test_more_questions_go_on_where_fewer_ended(out: Path) -> None:
+    async def body(poll: Poll, server: FaultServer) -> tuple[Report, list[Request]]:
+        await poll(make_questions(4)[:2], max_samples=8)
+        asked = len(server.requests)
+        return await poll(make_questions(4), max_samples=8), server.requests[asked:]
+
+    report, requests = serve(lambda request: answering(), out, body)
+    assert report.complete and {key_of(request) for request in requests} == {"q2", "q3"}
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [(Question("q0", "Another?", "0"), "another text for 'q0'"), (Question("q0", "Question 0 of 1?"), "gold answer")],
+)
+def test_another_question_under_the_same_id_is_refused(out: Path, other: Question, problem: str) -> None:
+    async def body(poll: Poll, server: FaultServer) -> Report:
+        await poll(make_questions(1), max_samples=8)
+        return await poll([other], max_samples=8)
+
+    with pytest.raises(JournalError, match=problem):
+        serve(lambda request: answering(), out, body)
+
+
+def test_an_endpoint_error_ends_the_run_and_keeps_what_is_finished(out: Path) -> None:
+    def script(request: Request) -> Behaviour:
+        return refused(401, "no such key") if "Question 1" in request.prompt else answering()
+
+    with pytest.raises(EndpointError, match="no such key"):
+        report_of(script, out, make_questions(2), concurrency=1)
+    assert [line["id"] for line in lines(out)] == ["q0"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"template": "no place"}, r"template must contain \{question\}, got 'no place'"),
+        ({"extract": "regex"}, "extract must be one of auto, "),
+        ({"equivalence": "fuzzy"}, "equivalence must be one of exact, math, got 'fuzzy'"),
+        ({"rule": "opt"}, "rule must be known, got 'opt'; did you mean 'optpo'"),
+        ({"rule_settings": {"epsilon": 0.1}}, "has no key 'epsilon'; did you mean 'eps'"),
+        ({"rule": "optpo", "rule_settings": {"min_samples": 2.5}}, "min_samples must be an integer, got 2.5"),
+        ({"wave": 0}, "wave must be an integer of at least 1"),
+        ({"max_samples": 0}, "max_samples must be at least 1"),
+        ({"temperature": -1.0}, "temperature must be at least 0"),
+        ({"deadline_seconds": 0}, "deadline must be above 0 seconds, got 0"),
+        ({"base_url": "http://me:secret@localhost/v1"}, "base_url must not hold a name or password"),
+    ],
+)
+def test_settings_are_refused_before_anything_is_asked(out: Path, settings: dict[str, Any], problem: str) -> None:
+    async def body(poll: Poll, server: FaultServer) -> int:
+        with pytest.raises(ValueError, match=problem):
+            await poll(make_questions(1), **settings)
+        return len(server.requests)
+
+    assert serve([], out, body) == 0 and not out.exists()
+
+
+def test_texts_are_kept_in_order_where_they_are_wanted(out: Path) -> None:
+    report_of(lambda request: answering(0.005), out, make_questions(1), max_samples=8, wave=4, save_completions=True)
+    (line,) = lines(out)
+    assert [sample["answer"] for sample in line["completions"]] == stream_of(make_questions(1)[0])[: line["samples"]]
+    assert line["completions"][0]["text"] == "So it is \\boxed{0}."
+
+
+@pytest.mark.slow
+def test_answers_that_mean_the_same_are_one_vote(out: Path) -> None:
+    """In the words that came first, and against gold as well."""
+    words = [r"\frac{1}{2}", "0.5", "2", "1/2", "2.0", "0.50"]
+    by_seed = {seed_of(0, "half", number): word for number, word in enumerate(words)}
+
+    def script(request: Request) -> Behaviour:
+        return ok(rf"\boxed{{{by_seed[request.seed or 0]}}}", most=1)
+
+    half = Question("half", "What is a half?", "50/100")
+    report = report_of(
+        script, out, [half], equivalence="math", rule="fixed", max_samples=len(words), curtail=False, wave=1
+    )
+    (ballot,) = report.ballots
+    assert (ballot.votes, ballot.answer, ballot.correct) == ({r"\frac{1}{2}": 4, "2": 2}, r"\frac{1}{2}", True)
+
+
+def test_the_template_is_what_is_sent(out: Path) -> None:
+    report, requests = serve(
+        lambda request: answering(),
+        out,
+        lambda poll, server: _with_requests(poll(make_questions(1), template="{question}\n{}", max_samples=8), server),
+    )
+    assert report.complete and {request.prompt for request in requests} == {"Question 0 of 1?\n{}"}
+
+
+def test_the_key_is_nowhere_on_disk(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-secret-of-ours")
+
+    def script(request: Request) -> Behaviour:
+        said = refused(500, f"bad key {request.headers['authorization']}", ["Retry-After-Ms: 1"])
+        return said if request.seed == seed_of(0, "q0", 1) else ok(r"\boxed{0}", most=1)
+
+    report = report_of(
+        script, out, make_questions(1), rule="fixed", max_samples=4, curtail=False, max_retries=0, save_completions=True
+    )
+    assert report.ballots[0].failed >= 1 and "[key]" in report.ballots[0].errors[0]
+    for path in out.parent.iterdir():
+        assert "sk-a-secret-of-ours" not in path.read_text()
+
+
+def test_questions_keep_all_requests_busy_without_a_barrier(out: Path) -> None:
+    """One slow question does not hold up the others."""
+
+    def script(request: Request) -> Behaviour:
+        return ok(r"\boxed{0}", most=1, delay=0.2 if "Question 0" in request.prompt else 0.0)
+
+    serve(script, out, lambda poll, server: poll(make_questions(12), concurrency=4, wave=1))
+    assert lines(out)[-1]["id"] == "q0"

@@ -1,0 +1,226 @@
+"""The voting client against a real server: what it finds out, and one run of the command, from questions to answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import Qwen2ForCausalLM
+
+from apportion.lab.policy import exact_success
+from apportion.lab.sampler import sample as draw
+from apportion.lab.task import Problem, decode, encode
+from apportion.samplers.endpoint import Client, Completion, Endpoint, EndpointError
+from apportion.stopping import decide
+from apportion.vote import Question, vote
+from tests.vote.served_model import ServedModel, problems, serving, train_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served_model")]  # one worker process, so that one server runs
+
+
+@pytest.fixture(scope="session")
+def served_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
+    folder = tmp_path_factory.mktemp("served") / "model"
+    train_model(folder)
+    with serving(folder) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def policy(served_model: ServedModel) -> Qwen2ForCausalLM:
+    return Qwen2ForCausalLM.from_pretrained(served_model.folder, local_files_only=True).eval()
+
+
+@pytest.fixture(scope="session")
+def torn(policy: Qwen2ForCausalLM) -> str:
+    """The problem that the policy gets right most nearly half of the time."""
+    asked = problems(20)
+    return asked[int(np.abs(exact_success(policy, asked) - 0.5).argmin())].text
+
+
+def endpoint(served: ServedModel, **settings: Any) -> Endpoint:
+    """Samples from the policy's own distribution, at most 16 tokens each."""
+    return Endpoint(served.base_url, served.model, **{"temperature": 1.0, "top_p": 1.0, "max_tokens": 16} | settings)
+
+
+async def sample(client: Client, text: str, count: int, key: str = "q") -> list[Completion]:
+    async with aclosing(client.sample(text, count, start=0, key=key)) as completions:
+        return [completion async for completion in completions]
+
+
+def samples(settings: Endpoint, texts: Sequence[str], count: int) -> list[list[Completion]]:
+    """``count`` completions of each text, all texts at once."""
+
+    async def run() -> list[list[Completion]]:
+        async with settings.connect() as client:
+            return await asyncio.gather(*(sample(client, text, count, key=text) for text in texts))
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_completions_come_with_text_tokens_and_reason(
+    served_model: ServedModel, policy: Qwen2ForCausalLM, torn: str, api: str
+) -> None:
+    [[likeliest]] = draw(policy, [encode(torn)], [1], temperature=0.0)
+    text = " ".join(decode(likeliest.tokens))
+    [whole] = samples(endpoint(served_model, api=api, temperature=0.0), [torn], 3)
+    assert whole == [Completion(text, 3, 4, "stop")] * 3  # of the three tokens, one is the end
+    [cut] = samples(endpoint(served_model, api=api, temperature=0.0, max_tokens=1), [torn], 1)
+    assert cut == [Completion("a", 1, 4, "length")]
+
+
+def test_n_is_found_not_to_be_honoured_and_each_sample_takes_a_request(served_model: ServedModel, torn: str) -> None:
+    async def run() -> None:
+        async with endpoint(served_model).connect() as client:
+            assert client.honours_n is None
+            found = await sample(client, torn, 8)
+            assert client.honours_n is False
+            assert len(found) == client.usage.requests == 8
+            assert client.usage.completion_tokens == sum(completion.tokens or 0 for completion in found)
+            assert client.usage.prompt_tokens == 8 * 4
+
+    asyncio.run(run())
+
+
+def test_seeds_repeat_samples_where_requests_come_one_at_a_time(served_model: ServedModel, torn: str) -> None:
+    alone = {"concurrency": 1, "api": "completions"}
+    [first], [again], [other] = (samples(endpoint(served_model, seed=seed, **alone), [torn], 16) for seed in (1, 1, 2))
+    assert first == again != other
+    assert len({completion.text for completion in first}) > 1
+
+
+def test_samples_at_once_follow_the_distribution_of_the_model(
+    served_model: ServedModel, policy: Qwen2ForCausalLM
+) -> None:
+    """Of 60 completions of each of three problems, as many are right as the policy's exact probability says."""
+    asked, count = problems(3), 60
+    success = exact_success(policy, asked)
+    found = samples(endpoint(served_model, concurrency=8), [problem.text for problem in asked], count)
+    texts = [" ".join(problem.completion) for problem in asked]
+    right = np.array([sum(sampled.text == text for sampled in of) for text, of in zip(texts, found, strict=True)])
+    squares = (right - count * success) ** 2 / (count * success * (1 - success))
+    assert squares.sum() < 25  # 3 are expected, 25 once in 60,000 runs
+
+
+def test_another_model_ends_the_run(served_model: ServedModel, torn: str) -> None:
+    with pytest.raises(EndpointError, match="pinned"):
+        samples(Endpoint(served_model.base_url, "another"), [torn], 1)
+
+
+def test_a_prompt_that_the_server_cannot_read_is_a_failed_sample(served_model: ServedModel, torn: str) -> None:
+    [failed], [answered] = samples(endpoint(served_model, max_retries=1), ["What is 7 + 3?", torn], 1)
+    assert failed.text is None and failed.error and "500" in failed.error
+    assert answered.text and answered.error is None
+
+
+def test_the_server_answers_on_after_a_wave_is_left(served_model: ServedModel, torn: str) -> None:
+    """At this temperature completions are long, so that some of sixteen are under way when the first has come."""
+    slow = endpoint(served_model, temperature=5.0, max_tokens=100, concurrency=16)
+
+    async def run() -> None:
+        async with slow.connect() as client:
+            await sample(client, torn, 2)
+            async with aclosing(client.sample(torn, 16, start=2, key="q")) as completions:
+                await anext(completions)
+            assert client.usage.cancelled > 0
+            found = await sample(client, torn, 4)
+            assert [completion.error for completion in found] == [None] * 4
+
+    asyncio.run(run())
+
+
+def test_a_vote_from_the_command_line(served_model: ServedModel, tmp_path: Path) -> None:
+    """Begun with four questions, gone on with eight: each sample is asked for once, and counts as in a replay."""
+    asked, out, most = problems(8), tmp_path / "answers.jsonl", 32
+    write_questions(tmp_path / "questions.jsonl", asked)
+    before = served_model.answered
+    run_vote(served_model, tmp_path, "--max-samples", str(most), "--limit", "4")
+    begun = out.read_bytes()
+    summary = run_vote(served_model, tmp_path, "--max-samples", str(most))
+    ended = out.read_bytes()
+    assert begun.count(b"\n") == 4 and ended.count(b"\n") == 8 and ended.startswith(begun)
+
+    ballots = [json.loads(line) for line in ended.splitlines()]
+    streams = [saved_answers(line) for line in ended.splitlines()]
+    paid = [len(stream) for stream in streams]
+    assert [ballot["samples"] for ballot in ballots] == paid
+    assert summary["samples"] == sum(paid) == served_model.answered - before < summary["full_samples"] == 8 * most
+    assert summary["failed"] == summary["cancelled"] == 0
+
+    # What no rule may look at stands in for samples that were never taken.
+    whole = [stream + [None] * (most - len(stream)) for stream in streams]
+    replayed = decide(whole, "posterior_predictive", most, curtail=True)
+    assert replayed.samples.tolist() == paid
+    assert list(replayed.answer) == [ballot["answer"] for ballot in ballots]
+
+    gold = {problem.text: problem.answer[-1] for problem in asked}
+    right = [ballot["answer"] == gold[ballot["id"]] for ballot in ballots]
+    assert [ballot["correct"] for ballot in ballots] == right
+    assert summary["accuracy"]["questions"] == 8 and summary["accuracy"]["mean"] == sum(right) / 8 > 0.5
+
+    answered = served_model.answered
+    again = run_vote(served_model, tmp_path, "--max-samples", str(most))
+    assert served_model.answered == answered and out.read_bytes() == ended
+    assert {**again, "seconds": 0} == {**summary, "seconds": 0}
+
+
+def test_stopping_early_agrees_with_the_full_vote_on_the_same_samples(
+    served_model: ServedModel, tmp_path: Path
+) -> None:
+    """One request at a time and none cancelled, so seeds repeat: what is asked for early is what the full vote sees."""
+    asked = [Question(problem.text, problem.text, problem.answer) for problem in problems(6)]
+    settings = {"template": "{question}", "extract": "last_number", "max_tokens": 16, "concurrency": 1}
+    streams, answers = {}, {}
+    for rule in ("posterior_predictive", "fixed"):
+        report = vote(
+            asked,
+            base_url=served_model.base_url,
+            model=served_model.model,
+            out=tmp_path / f"{rule}.jsonl",
+            rule=rule,
+            max_samples=16,
+            curtail=False,
+            save_completions=True,
+            **settings,
+        )
+        lines = (tmp_path / f"{rule}.jsonl").read_text().splitlines()
+        streams[rule] = [saved_answers(line) for line in sorted(lines, key=lambda line: json.loads(line)["id"])]
+        answers[rule] = [ballot.answer for ballot in report.ballots]
+    for early, full in zip(streams["posterior_predictive"], streams["fixed"], strict=True):
+        assert len(full) == 16 and full[: len(early)] == early
+    assert sum(map(len, streams["posterior_predictive"])) < 6 * 16
+    differing = sum(one != other for one, other in zip(*answers.values(), strict=True))
+    assert differing <= 1  # each with a probability of 0.01 at most
+
+
+def saved_answers(line: str | bytes) -> list[str | None]:
+    """The answers of one question's completions, in the order of the samples."""
+    return [completion["answer"] for completion in json.loads(line)["completions"]]
+
+
+def write_questions(path: Path, asked: Sequence[Problem]) -> None:
+    """Gold is the last running digit, which is the last number of a completion."""
+    rows = [{"id": problem.text, "prompt": problem.text, "answer": problem.answer[-1]} for problem in asked]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def run_vote(served: ServedModel, folder: Path, *options: str) -> dict[str, Any]:
+    """The summary of `apportion vote`, which answers ``questions.jsonl`` in ``folder`` into ``answers.jsonl``."""
+    command = [sys.executable, "-m", "apportion", "vote", "--base-url", served.base_url, "--model", served.model]
+    command += ["--questions", str(folder / "questions.jsonl"), "--out", str(folder / "answers.jsonl")]
+    command += ["--template", "{question}", "--extract", "last_number", "--max-tokens", "16"]
+    ended = subprocess.run(
+        [*command, "--save-completions", "--json", *options], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    summary: dict[str, Any] = json.loads(ended.stdout)
+    return summary

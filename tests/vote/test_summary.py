@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from apportion.vote.ballot import Ballot
+from apportion.vote.summary import Prices, make_prices, summarise, summary_json, summary_text
+from tests.vote.builders import make_ballot
+
+
+def three() -> list[Ballot]:
+    """One stopped early, one at the maximum with failed samples, one without gold."""
+    return [
+        make_ballot(
+            "a", samples=4, votes={"7": 4}, waves=1, prompt_tokens=40, completion_tokens=400, disagreement=0.02
+        ),
+        make_ballot(
+            "b",
+            answer="1",
+            gold="2",
+            correct=False,
+            samples=16,
+            failed=6,
+            unparsed=2,
+            cancelled=3,
+            votes={"1": 6, "2": 2},
+            waves=5,
+            prompt_tokens=100,
+            completion_tokens=3000,
+            disagreement=0.0,
+        ),
+        make_ballot(
+            "c",
+            answer=None,
+            gold=None,
+            correct=None,
+            samples=10,
+            unparsed=10,
+            votes={},
+            waves=3,
+            prompt_tokens=100,
+            completion_tokens=500,
+            disagreement=0.01,
+        ),
+    ]
+
+
+def test_every_total_is_what_a_hand_counts() -> None:
+    summary = summarise(three(), questions=5, max_samples=16, seconds=2.5)
+    assert (summary.questions, summary.finished, summary.samples, summary.full_samples) == (5, 3, 30, 48)
+    assert summary.samples_saved == pytest.approx(1 - 30 / 48)
+    # By question: 400 / 4, 3000 / 10 and 500 / 10 tokens a sample that arrived, 16 times each.
+    assert (summary.completion_tokens, summary.full_completion_tokens) == (3900, 16 * (100 + 300 + 50))
+    assert summary.completion_tokens_saved == pytest.approx(1 - 3900 / 7200)
+    assert (summary.prompt_tokens, summary.full_prompt_tokens) == (240, 16 * 30)
+    assert summary.waves == 3.0
+    assert summary.share == pytest.approx((1 + 6 / 8) / 2)
+    assert summary.disagreement == pytest.approx(0.01) and summary.worst_disagreement == 0.02
+    assert summary.accuracy is not None
+    assert (summary.accuracy.questions, summary.accuracy.mean) == (2, 0.5)
+    assert (summary.accuracy.low, summary.accuracy.high) == (0.0, 1.0)
+    assert (summary.failed, summary.unparsed, summary.cancelled, summary.seconds) == (6, 13, 3, 2.5)
+
+
+def test_json_is_the_summary_and_costs_where_prices_are_known() -> None:
+    summary = summarise(three(), 5, 16, 2.5)
+    plain = json.loads(summary_json(summary))
+    assert plain["accuracy"] == {"questions": 2, "mean": 0.5, "low": 0.0, "high": 1.0} and "cost" not in plain
+    priced = json.loads(summary_json(summary, Prices(1.0, 10.0)))
+    assert priced["cost"] == pytest.approx((240 + 39000) / 1e6)
+    assert priced["full_cost"] == pytest.approx((480 + 72000) / 1e6)
+
+
+def test_text_for_people() -> None:
+    summary = summarise(three(), 5, 16, 2.5, wasted_tokens=1200)
+    assert summary_text(summary, terminal=False).splitlines() == [
+        "questions                 3 of 5; 2 not finished",
+        "samples                   30 of 48 for the full vote: 37.5% saved",
+        "prompt tokens             240 of about 480 for the full vote: 50.0% saved",
+        "completion tokens         3,900 of about 7,200 for the full vote: 45.8% saved",
+        "waves a question          3.00",
+        "votes for the winner      87.5%",
+        "other than the full vote  expected in at most 1.00% of the questions; 2.00% at worst",
+        "accuracy                  50.0% of 2 with a gold answer (95% interval 0.0% to 100.0%)",
+        "samples lost              6 failed, 13 without an answer, 3 cancelled",
+        "tokens wasted             1,200 of completions that were not counted",
+        "seconds                   2.5",
+    ]
+    assert "cost                      0.04 of about 0.07" in summary_text(summary, False, Prices(1.0, 10.0))
+    assert "│ samples" in summary_text(summary, terminal=True)
+
+
+def test_tokens_that_a_server_does_not_count_are_not_guessed() -> None:
+    summary = summarise([*three(), make_ballot("d", prompt_tokens=None, completion_tokens=None)], 5, 16, 1.0)
+    assert summary.completion_tokens is summary.full_completion_tokens is summary.completion_tokens_saved is None
+    assert "tokens" not in summary_text(summary, terminal=False)
+    assert json.loads(summary_json(summary, Prices(1.0, 1.0)))["cost"] is None
+
+
+def test_nothing_finished_is_nothing_known() -> None:
+    summary = summarise([], 5, 16, 1.0)
+    assert (summary.finished, summary.samples, summary.samples_saved, summary.accuracy) == (0, 0, None, None)
+    assert summary_text(summary, terminal=False).splitlines() == [
+        "questions  0 of 5; 5 not finished",
+        "seconds    1.0",
+    ]
+    assert json.loads(summary_json(summary))["disagreement"] is None
+
+
+def test_prices_come_in_pairs() -> None:
+    assert make_prices(None, None) is None and make_prices(0.0, 2.0) == Prices(0.0, 2.0)
+    with pytest.raises(ValueError, match=r"for prompts and for completions, got 1\.0 and None"):
+        make_prices(1.0, None)
+    with pytest.raises(ValueError, match=r"at least 0, got -1\.0"):
+        make_prices(-1.0, 1.0)
