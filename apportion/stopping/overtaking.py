@@ -43,8 +43,8 @@ LOG_PRIOR = np.log([0.5 / len(OPEN)] * len(OPEN) + [0.5 / len(FEW)] * len(FEW))
 KEPT = 200_000
 """Probabilities kept for the next question, of one maximum."""
 
-ROW = 128
-"""Up to this maximum, the probabilities of all rivals of a leader are computed when the first one is asked for."""
+WHOLE = 64
+"""Up to this maximum, all probabilities after t samples are computed when the first of them is asked for."""
 
 INFINITE = 700.0
 """As the logarithm of Gamma(0): whatever is divided by it is nothing."""
@@ -107,11 +107,11 @@ class Overtaking:
         size = self.max_samples + 1
         if len(self._keys) > KEPT:
             self._keys, self._odds, missing = self._keys[-1:], self._odds[-1:], wanted
-        if self.max_samples <= ROW:
-            missing = np.setdiff1d(np.unique(missing // size)[:, None] * size + np.arange(size), self._keys)
+        if self.max_samples <= WHOLE:
+            missing = np.setdiff1d(np.unique(missing // size**2)[:, None] * size**2 + np.arange(size**2), self._keys)
         rest, rival = np.divmod(missing, size)
         samples, leader = np.divmod(rest, size)
-        possible = (rival <= leader) & (leader + rival <= samples)
+        possible = (leader > 0) & (rival <= leader) & (leader + rival <= samples)
         missing, samples, leader, rival = (each[possible] for each in (missing, samples, leader, rival))
         odds = np.zeros((len(missing), HYPOTHESES))
         for t in np.unique(samples):

@@ -92,11 +92,11 @@ def test_votes_of_many_streams_are_weighed_each_alone():
         assert overtaking(M).weights(row[None], row.sum(keepdims=True))[0].tolist() == alone.tolist()
 
 
-@pytest.mark.parametrize("row", [0, 128])
+@pytest.mark.parametrize("whole", [0, 64])
 @pytest.mark.parametrize("kept", [0, 200_000])
-def test_what_is_kept_and_computed_in_advance_changes_nothing(monkeypatch, kept, row):
+def test_what_is_kept_and_computed_in_advance_changes_nothing(monkeypatch, kept, whole):
     monkeypatch.setattr(module, "KEPT", kept)
-    monkeypatch.setattr(module, "ROW", row)
+    monkeypatch.setattr(module, "WHOLE", whole)
     t = np.array([5, 3, 5, 9, 5])
     leader, rival = np.array([3, 2, 4, 5, 3]), np.array([1, 0, 0, 4, 1])
     other = Overtaking(M)

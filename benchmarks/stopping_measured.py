@@ -1,0 +1,161 @@
+"""The machinery of the stopping benchmark: every rule on the same streams, and means with intervals over questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from apportion.stopping import RULES, Decisions, Rule, Wave, decide, make_rule
+from apportion.types import Floats, Mask
+from benchmarks.recorded import Streams
+
+SEED = 0
+RESAMPLES = 2000
+WAVES: tuple[Wave, ...] = (1, 4, 8, "free")
+
+GRID: dict[str, dict[str, dict[str, Any]]] = {
+    "fixed": {"all": {}} | {f"n = {n}": {"samples": n} for n in (5, 10, 20, 40)},
+    "optpo": {
+        f"N = {least}{how}": {"min_samples": least, **more}
+        for how, more in (
+            ("", {}),
+            (", m = 4", {"choices": 4}),
+            (", literal", {"low_accuracy": "literal"}),
+            (", m = 4, literal", {"choices": 4, "low_accuracy": "literal"}),
+        )
+        for least in (8, 16, 32)
+    },
+    "adaptive_consistency_beta": {f"confidence = {c}": {"confidence": c} for c in (0.9, 0.95, 0.99)},
+    "adaptive_consistency_dirichlet": {f"confidence = {c}": {"confidence": c} for c in (0.9, 0.95, 0.99)},
+    "esc": {f"window = {window}": {"window": window} for window in (4, 5, 8, 10)},
+    "p_value": {f"p = {p}": {"threshold": p} for p in (0.05, 0.01, 0.001)},
+    "posterior_predictive": {f"eps = {eps}": {"eps": eps} for eps in (0.003, 0.01, 0.03, 0.1)},
+}
+"""Settings of the rules that have a main one; a rule that is not here runs at its defaults."""
+
+
+def settings() -> dict[str, Rule]:
+    """Every rule that is registered, with each of its settings, by a name to show."""
+    return {
+        f"{name}, {text}" if text else name: make_rule(name, **chosen)
+        for name in RULES
+        for text, chosen in GRID.get(name, {"": {}}).items()
+    }
+
+
+def is_default(rule: Rule) -> bool:
+    """Whether ``rule`` has the settings that it has when none are given."""
+    return rule == make_rule(rule.name)
+
+
+@dataclass(frozen=True)
+class Key:
+    """What was measured: a setting by its name, at most ``max_samples``, after each ``wave``, curtailed or not."""
+
+    setting: str
+    max_samples: int
+    wave: Wave = 1
+    curtail: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One rule on one data set: means over the orders of each question, [Q] each; ``tokens`` where they are known."""
+
+    samples: Floats
+    waves: Floats
+    agreement: Floats
+    accuracy: Floats
+    tokens: Floats | None
+
+
+Cells = dict[Key, dict[str, Measured]]
+"""What was measured, by data set."""
+
+
+class CurtailmentCosts(AssertionError):
+    """Curtailment took a sample more, or agreed less, on some stream: it is meant to be lossless."""
+
+
+def measure(
+    data: Mapping[str, Streams], rules: Mapping[str, Rule], maxima: Iterable[int], waves: Iterable[Wave]
+) -> Cells:
+    """Each of ``rules`` on the same streams at each maximum and in each kind of waves, without and with curtailment."""
+    cells: Cells = {}
+    for max_samples, wave in product(maxima, waves):
+        full = {name: decide(streams.answers, "fixed", max_samples).answer for name, streams in data.items()}
+        for (label, rule), name in product(rules.items(), data):
+            pair = replay(data[name], rule, max_samples, wave, full[name])
+            for curtail, measured in zip((False, True), pair, strict=True):
+                cells.setdefault(Key(label, max_samples, wave, curtail), {})[name] = measured
+    return cells
+
+
+def replay(
+    streams: Streams, rule: Rule, max_samples: int, wave: Wave, full: Sequence[str | None]
+) -> tuple[Measured, Measured]:
+    """``rule`` without and with curtailment, which is checked, stream by stream, to cost nothing.
+
+    ``full`` [S] is what the full vote chooses.
+    """
+    plain, curtailed = (
+        decide(streams.answers, rule, max_samples, wave=wave, curtail=curtail) for curtail in (False, True)
+    )
+    agreed, agreed_curtailed = (
+        np.array([a == b for a, b in zip(found.answer, full, strict=True)]) for found in (plain, curtailed)
+    )
+    if (curtailed.samples > plain.samples).any() or (agreed_curtailed < agreed).any():
+        raise CurtailmentCosts(f"{rule} with at most {max_samples} samples in waves of {wave}")
+    return _measured(streams, plain, agreed), _measured(streams, curtailed, agreed_curtailed)
+
+
+def _measured(streams: Streams, found: Decisions, agreed: Mask) -> Measured:
+    of = streams.by_question
+    last = (np.arange(len(agreed)), found.samples - 1)
+    tokens = None if streams.tokens is None else of(streams.tokens[last])
+    return Measured(of(found.samples), of(found.waves), of(agreed), of(streams.right(found.answer)), tokens)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95% bootstrap interval over questions."""
+
+    value: float
+    low: float
+    high: float
+
+    def show(self, form: str = ".1f", scale: float = 1.0) -> str:
+        """The number and its interval as text, each times ``scale``."""
+        value, low, high = (format(scale * number, form) for number in (self.value, self.low, self.high))
+        return f"{value} ({low} to {high})"
+
+
+def estimate(*groups: Floats) -> Estimate:
+    """The mean of the means of ``groups``, each [Q], a value a question; each group's questions are resampled."""
+    return ratio(*[(group, np.ones_like(group)) for group in groups])
+
+
+def ratio(*groups: tuple[Floats, Floats]) -> Estimate:
+    """The mean over groups of the first's mean, over that of the second's; [Q] each, questions resampled in pairs."""
+    over, under = (sum(_resampled(pair[side]) for pair in groups) for side in (0, 1))
+    found = over / under
+    low, high = np.quantile(found[1:], [0.025, 0.975])
+    return Estimate(float(found[0]), float(low), float(high))
+
+
+def _resampled(values: Floats) -> Floats:
+    """The mean of ``values`` [Q], then its means over each resample of the questions, [1 + RESAMPLES]."""
+    return np.append(values.mean(), _resamples(len(values)) @ values)
+
+
+@lru_cache
+def _resamples(questions: int) -> Floats:
+    """The share of each question in each resample, [RESAMPLES, Q]; the same for the same number of questions."""
+    rng = np.random.default_rng([SEED, questions])
+    shares: Floats = rng.multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES) / questions
+    return shares

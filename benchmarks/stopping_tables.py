@@ -1,0 +1,217 @@
+"""The tables of the stopping benchmark, from what ``stopping_measured`` and ``stopping_cost`` found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from apportion.stopping import Rule
+from apportion.types import Floats
+from benchmarks.common import table
+from benchmarks.stopping_cost import Beside, Cost
+from benchmarks.stopping_measured import GRID, WAVES, Cells, Estimate, Key, Measured, estimate, is_default
+from benchmarks.stopping_picture import Curve
+
+BASE, OURS = "optpo, N = 16", "posterior_predictive"
+SUMMARY = (
+    "rule, samples, agreement %, worst agreement %, accuracy %, tokens %, curtailed: samples, curtailed: agreement %"
+)
+
+
+def groups(cells: Cells, key: Key, field: str) -> list[Floats]:
+    """One measured quantity, [Q] for each data set."""
+    return [getattr(mine, field) for mine in cells[key].values()]
+
+
+def mean(cells: Cells, key: Key, field: str) -> float:
+    """The mean over the data sets of their means."""
+    return float(np.mean([values.mean() for values in groups(cells, key, field)]))
+
+
+def percent(found: Estimate, form: str = ".2f") -> str:
+    """As a percentage, without its sign."""
+    return found.show(form, 100)
+
+
+def summary(cells: Cells, rules: Iterable[str], max_samples: int) -> list[list[str]]:
+    """A row of ``SUMMARY`` for every setting: means over the data sets, the worst one, and with curtailment."""
+    rows = []
+    for label in rules:
+        plain, curtailed = Key(label, max_samples), Key(label, max_samples, curtail=True)
+        agreement = groups(cells, plain, "agreement")
+        rows.append(
+            [
+                label,
+                estimate(*groups(cells, plain, "samples")).show(),
+                percent(estimate(*agreement)),
+                f"{100 * min(values.mean() for values in agreement):.2f}",
+                f"{100 * mean(cells, plain, 'accuracy'):.1f}",
+                _token_share(cells, plain),
+                f"{mean(cells, curtailed, 'samples'):.1f}",
+                f"{100 * mean(cells, curtailed, 'agreement'):.2f}",
+            ]
+        )
+    return rows
+
+
+def _token_share(cells: Cells, key: Key) -> str:
+    full = cells[Key("fixed, all", key.max_samples)]
+    pairs = [(mine.tokens, full[name].tokens) for name, mine in cells[key].items()]
+    shares = [mine.mean() / whole.mean() for mine, whole in pairs if mine is not None and whole is not None]
+    return f"{100 * np.mean(shares):.0f}" if shares else "-"
+
+
+def by_dataset(cells: Cells, rules: Iterable[str], max_samples: int) -> str:
+    """Samples and agreement of every setting on each data set."""
+    found = {label: cells[Key(label, max_samples)] for label in rules}
+    columns = [f"{name} {what}" for name in next(iter(found.values())) for what in ("samples", "agreement %")]
+    rows = [
+        [
+            label,
+            *(shown for m in mine.values() for shown in (estimate(m.samples).show(), percent(estimate(m.agreement)))),
+        ]
+        for label, mine in found.items()
+    ]
+    return table(["rule", *columns], rows)
+
+
+def differences(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> str:
+    """Samples and agreement less those of ``BASE``, on the same streams: rules at their defaults, and all of ours."""
+    base, rows = cells[Key(BASE, max_samples)], []
+    for label in shown(rules):
+        row = [label]
+        for name, mine in cells[Key(label, max_samples)].items():
+            row.append(estimate(mine.samples - base[name].samples).show("+.1f"))
+            row.append(percent(estimate(mine.agreement - base[name].agreement), "+.2f"))
+        rows.append(row)
+    return table(["rule", *(f"{name} {what}" for name in base for what in ("samples", "agreement"))], rows)
+
+
+def shown(rules: Mapping[str, Rule]) -> list[str]:
+    """What is compared with ``BASE``: the other rules at their defaults, and all settings of ours."""
+    return [label for label, rule in rules.items() if label != BASE and (is_default(rule) or rule.name == OURS)]
+
+
+def waves(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> str:
+    """Samples, waves and agreement of every rule at its defaults, with curtailment, by the size of a wave."""
+    rows = []
+    for label in (label for label, rule in rules.items() if is_default(rule)):
+        row = [label]
+        for wave in WAVES:
+            key = Key(label, max_samples, wave, True)
+            samples, trips, agreement = (mean(cells, key, field) for field in ("samples", "waves", "agreement"))
+            row.append(f"{samples:.1f} in {trips:.1f}, {100 * agreement:.2f}")
+        rows.append(row)
+    return table(["rule", *(wave if wave == "free" else f"waves of {wave}" for wave in WAVES)], rows)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A rival with curtailment on one data set, and by how much more often it disagrees than ours at its samples."""
+
+    dataset: str
+    label: str
+    samples: float
+    disagreement: float
+    more: Estimate
+
+    def row(self) -> list[str]:
+        """As a row of the table of rivals."""
+        ours = self.disagreement - self.more.value
+        return [
+            self.dataset,
+            self.label,
+            f"{self.samples:.1f}",
+            f"{100 * self.disagreement:.2f}",
+            f"{100 * ours:.2f}",
+            percent(self.more, "+.2f"),
+        ]
+
+
+def rivals(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> list[Rival]:
+    """Every rival that takes as many samples as one of ours or as a mixture of two of ours, on each data set."""
+    found = []
+    for name in cells[Key(BASE, max_samples)]:
+        ours = [cells[Key(label, max_samples)][name] for label, rule in rules.items() if rule.name == OURS]
+        ours = sorted([*ours, cells[Key("curtailment", max_samples)][name]], key=lambda mine: mine.samples.mean())
+        for label in (label for label, rule in rules.items() if rule.name not in (OURS, "curtailment")):
+            rival = cells[Key(label, max_samples, curtail=True)][name]
+            ends = [(a, b) for a, b in pairwise(ours) if a.samples.mean() <= rival.samples.mean() < b.samples.mean()]
+            found += [_rival(name, label, rival, a, b) for a, b in ends]
+    return found
+
+
+def _rival(dataset: str, label: str, rival: Measured, left: Measured, right: Measured) -> Rival:
+    samples = rival.samples.mean()
+    share = (samples - left.samples.mean()) / (right.samples.mean() - left.samples.mean())
+    ours = (1 - share) * left.agreement + share * right.agreement
+    return Rival(dataset, label, float(samples), float(1 - rival.agreement.mean()), estimate(ours - rival.agreement))
+
+
+def rivals_table(found: Sequence[Rival]) -> list[str]:
+    """How many rivals are ahead of ours, and a table of those."""
+    ahead = [rival for rival in found if rival.more.value < 0]
+    behind = [rival for rival in found if rival.more.value > 0]
+    columns = ["data set", "rule", "samples", "disagreement %", "ours %", "rival less ours"]
+    return [
+        f"Of {len(found)} rival settings and data sets within our range of samples, {len(behind)} disagree more often "
+        f"than ours ({sum(rival.more.low > 0 for rival in behind)} with an interval above 0) and {len(ahead)} less "
+        f"often ({sum(rival.more.high < 0 for rival in ahead)} with an interval below 0). The latter:",
+        table(columns, [rival.row() for rival in ahead]),
+    ]
+
+
+def bounds(cells: Cells, maxima: Iterable[int]) -> tuple[bool, str]:
+    """Whether ours disagrees at most eps often on every data set, and a table of how often."""
+    rows, kept = [], True
+    for max_samples in maxima:
+        for text, chosen in GRID[OURS].items():
+            row = [f"M = {max_samples}, {text}"]
+            for values in groups(cells, Key(f"{OURS}, {text}", max_samples), "agreement"):
+                found = estimate(1 - values)
+                holds = found.value <= chosen["eps"]
+                row.append(percent(found) + ("" if holds else " *"))
+                kept = kept and holds
+            rows.append(row)
+    return kept, table(["disagreement % (*: more than eps)", *next(iter(cells.values()))], rows)
+
+
+def cost_table(costs: Mapping[str, Cost]) -> str:
+    """Seconds and microseconds of each rule."""
+    columns = "rule; replayed, s; a decision, µs; alone: stop, µs; alone: how many more, µs"
+    rows = [
+        [label, f"{found.replay:.2f}", *(f"{1e6 * seconds:.{digits}f}" for seconds, digits in times)]
+        for label, found in costs.items()
+        for times in [((found.replay / found.decisions, 1), (found.stops_now, 0), (found.earliest, 0))]
+    ]
+    return table(columns.split("; "), rows)
+
+
+def beside_table(found: Mapping[str, Beside]) -> str:
+    """The package's rules and ours, a row each."""
+    columns = "its rule, prefixes, failed, decisions, differ, largest gap, theirs µs, ours µs"
+    rows = [
+        [
+            name,
+            *(f"{number:,}" for number in (mine.prefixes, mine.failed, mine.decisions, mine.differ)),
+            "-" if mine.gap is None else f"{mine.gap:.1e}",
+            *(f"{1e6 * seconds:,.0f}" for seconds in (mine.theirs_seconds, mine.ours_seconds)),
+        ]
+        for name, mine in found.items()
+    ]
+    return table(columns.split(", "), rows)
+
+
+def curves(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> dict[str, dict[str, Curve]]:
+    """Samples and disagreement of each rule's settings, by data set; of OptPO's, those that the paper varies."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for label, rule in rules.items():
+        if "literal" in label or "m = 4" in label or label == "fixed, all":
+            continue
+        for name, mine in cells[Key(label, max_samples)].items():
+            point = (float(mine.samples.mean()), float(1 - mine.agreement.mean()))
+            found.setdefault(name, {}).setdefault(rule.name, []).append(point)
+    return found
