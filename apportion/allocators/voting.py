@@ -56,7 +56,14 @@ class Voting(Allocator):
 
     def plan(self, batch: Batch) -> Plan:
         """The next wave of each prompt that the rule has not stopped."""
-        return Plan(np.array([self._more(self.votes(batch, q)[1]) for q in range(len(batch.prompts))], np.int64))
+        return Plan(np.array([self._more(batch, q) for q in range(len(batch.prompts))], np.int64))
+
+    def finished(self, batch: Batch, q: int) -> bool:
+        """Whether prompt ``q`` needs no more samples after those so far."""
+        votes = self.votes(batch, q)[1]
+        return len(votes) >= self.max_samples or (
+            len(votes) > 0 and bool(self.stopping.stops_now(votes, self.max_samples))
+        )
 
     def winner(self, batch: Batch, q: int) -> str | None:
         """The answer that the rule chooses for prompt ``q`` after the samples so far; None where none was given."""
@@ -66,15 +73,17 @@ class Voting(Allocator):
         return answers[int(self.stopping.winner(votes, self.max_samples)[-1])]
 
     def votes(self, batch: Batch, q: int) -> tuple[list[str], Counts]:
-        """The answers to prompt ``q`` in order of appearance, and their votes [T, K] after each sample asked for."""
+        """The answers to prompt ``q`` in order of appearance, and their votes [T, K] after each sample asked for.
+
+        Samples that failed come last: which one it was that failed, a batch does not know.
+        """
         received = [rollout.answer for rollout in batch.rollouts[q]]
         answers, codes = coded([*received, *[None] * (int(batch.asked[q]) - len(received))])
         return answers, counted(codes, len(answers))
 
-    def _more(self, votes: Counts) -> int:
-        taken = len(votes)
-        if taken >= self.max_samples or (taken and self.stopping.stops_now(votes, self.max_samples)):
+    def _more(self, batch: Batch, q: int) -> int:
+        if self.finished(batch, q):
             return 0
         if self.wave == "free":
-            return int(self.stopping.earliest(votes, self.max_samples))
-        return min(self.wave, self.max_samples - taken)
+            return int(self.stopping.earliest(self.votes(batch, q)[1], self.max_samples))
+        return min(self.wave, self.max_samples - int(batch.asked[q]))

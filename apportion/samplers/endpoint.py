@@ -58,7 +58,7 @@ class Endpoint:
         if not self.model:
             raise ValueError("model must be named, got none; give the name under which the server offers it")
         if self.api not in ("chat", "completions"):
-            raise ValueError(f'api must be "chat" or "completions", got {self.api!r}')
+            raise ValueError(f'api must be "chat" or "completions", got {self.api!r}; "chat" is usual')
         if self.temperature is not None and not 0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature must be at least 0, got {self.temperature}; 0.6 is usual")
         if self.top_p is not None and not 0 < self.top_p <= 1:

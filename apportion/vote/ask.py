@@ -54,10 +54,10 @@ async def ask(
                 rollouts += await samples.take(completion)
                 seen(completion)
                 batch = before.add(Plan(np.array([len(samples.completions) - first])), [rollouts])
-                plan = voting.plan(batch)
-                if not plan or samples.away:
+                if samples.away or voting.finished(batch, 0):
                     break
         cancelled += wave - (len(samples.completions) - first)
+        plan = voting.plan(batch)
     answer = voting.winner(batch, 0)
     return Ballot(
         id=question.id,
@@ -71,6 +71,7 @@ async def ask(
         unparsed=samples.answers.count(None) - len(samples.errors),
         cancelled=cancelled,
         waves=batch.round,
+        texts=len({completion.text for completion in samples.arrived}),
         stopped=_stopped(samples, answer, batch, voting),
         prompt_tokens=_total([c.prompt_tokens for c in samples.arrived]),
         completion_tokens=_total([c.tokens for c in samples.arrived]),

@@ -18,9 +18,10 @@ class Ballot:
     ``question_hash`` is the content hash of its text. ``votes`` are those for each answer that means something else,
     in the order of first appearance and in the words in which it first appeared. Of the ``samples`` counted, ``failed``
     never arrived and ``unparsed`` held no answer; ``cancelled`` were asked for on top and left when the rule stopped.
-    ``waves`` counts round trips. ``correct`` is None without a gold answer, token counts where the server gave none.
-    ``disagreement`` is the probability, at most, that the full vote would choose another answer. ``errors`` are
-    the different errors of samples that failed. ``completions`` are the samples in order, where they are kept.
+    ``waves`` counts round trips, ``texts`` different completions. ``correct`` is None without a gold answer, token
+    counts where the server gave none. ``disagreement`` is the probability, at most, that the full vote would choose
+    another answer. ``errors`` are the different errors of samples that failed. ``completions`` are the samples in
+    order, where they are kept.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Ballot:
     unparsed: int
     cancelled: int
     waves: int
+    texts: int
     stopped: Stopped
     prompt_tokens: int | None
     completion_tokens: int | None
@@ -51,6 +53,12 @@ class Ballot:
     def share(self) -> float | None:
         """The share of the votes that the answer has; None without votes."""
         return None if self.answer is None else self.votes[self.answer] / sum(self.votes.values())
+
+    @property
+    def repeats(self) -> bool | None:
+        """Whether all samples were the same text; None where fewer than three arrived, which says little."""
+        arrived = self.samples - self.failed
+        return None if arrived < 3 else self.texts == 1
 
     def to_json(self) -> str:
         """One line of JSON; without the completions where none are kept."""

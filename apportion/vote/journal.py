@@ -19,6 +19,8 @@ from typing import Any, Self
 from apportion.vote.ballot import Ballot
 
 ABSENT = "nothing"
+ONLY_RECORDED = ("apportion", "base_url")
+"""Settings that another run may change: a newer version, or the same model served at another address."""
 
 
 class JournalError(ValueError):
@@ -158,7 +160,7 @@ def _compare(path: Path, settings: Mapping[str, Any]) -> None:
         ) from error
     given = _plain(settings)
     for name in dict.fromkeys([*given, *begun]):
-        if given.get(name, ABSENT) != begun.get(name, ABSENT):
+        if name not in ONLY_RECORDED and given.get(name, ABSENT) != begun.get(name, ABSENT):
             raise JournalError(
                 f"{path} was begun with {name} {begun.get(name, ABSENT)!r}, got {given.get(name, ABSENT)!r}; "
                 "use the same settings, choose another file, or overwrite"

@@ -15,6 +15,7 @@ from apportion.evaluation import bootstrap_interval
 from apportion.vote.ballot import Ballot
 
 WIDTH = 100
+REPEATS = "every sample of a question was the same text: does the server sample, or ignore the temperature?"
 
 
 class Accuracy(NamedTuple):
@@ -66,7 +67,8 @@ class Summary:
     ``share`` (of the votes, that the winner has) and ``disagreement`` (the probability, at most, that the full vote
     would choose another answer) are means over questions. None is what is not known: tokens where the server does not
     count them, means over nothing. Of the last run alone are ``seconds`` and ``wasted_completion_tokens``, those of
-    completions that are in no ballot.
+    completions that are in no ballot. ``repeats`` says whether every question with three samples or more got the same
+    text each time, as from a server that decodes greedily; None without such questions.
     """
 
     questions: int
@@ -88,6 +90,7 @@ class Summary:
     failed: int
     unparsed: int
     cancelled: int
+    repeats: bool | None
     wasted_completion_tokens: int
     seconds: float
 
@@ -123,6 +126,7 @@ def summarise(
         failed=sum(ballot.failed for ballot in ballots),
         unparsed=sum(ballot.unparsed for ballot in ballots),
         cancelled=sum(ballot.cancelled for ballot in ballots),
+        repeats=all(told) if (told := [ballot.repeats for ballot in ballots if ballot.repeats is not None]) else None,
         wasted_completion_tokens=wasted_tokens,
         seconds=seconds,
     )
@@ -175,6 +179,7 @@ def _rows(summary: Summary, prices: Prices | None) -> Iterable[tuple[str, str]]:
     yield "accuracy", _right(summary.accuracy)
     lost = {"failed": summary.failed, "without an answer": summary.unparsed, "cancelled": summary.cancelled}
     yield "samples lost", ", ".join(f"{count} {name}" for name, count in lost.items() if count)
+    yield "warning", REPEATS if summary.repeats else ""
     wasted = summary.wasted_completion_tokens
     yield "tokens wasted", f"{wasted:,} of completions that were not counted" if wasted else ""
     yield "seconds", f"{summary.seconds:.1f}"

@@ -22,6 +22,7 @@ BALLOT = Ballot(
     unparsed=1,
     cancelled=0,
     waves=2,
+    texts=4,
     stopped="rule",
     prompt_tokens=50,
     completion_tokens=500,

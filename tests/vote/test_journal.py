@@ -94,6 +94,15 @@ def test_other_settings_are_refused_by_name(out: Path, changes: dict[str, Any], 
     assert list(finished(out, SETTINGS)) == ["a", "b"]
 
 
+@pytest.mark.parametrize("changes", [{"base_url": "http://localhost:8001/v1"}, {"apportion": "99.0"}])
+def test_the_address_and_the_version_may_change(out: Path, changes: dict[str, Any]) -> None:
+    settings = SETTINGS | {"base_url": "http://localhost:8000/v1", "apportion": "0.1.0"}
+    with Journal(out, settings) as journal:
+        journal.append(make_ballot("a"))
+    with Journal(out, settings | changes) as journal:
+        assert list(journal.ballots) == ["a"]
+
+
 def test_settings_may_change_while_nothing_is_finished(out: Path) -> None:
     write(out)
     with Journal(out, {"model": "n"}) as journal:

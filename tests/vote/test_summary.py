@@ -98,6 +98,16 @@ def test_tokens_that_a_server_does_not_count_are_not_guessed() -> None:
     assert json.loads(summary_json(summary, Prices(1.0, 1.0)))["cost"] is None
 
 
+def test_a_server_that_does_not_sample_is_warned_about() -> None:
+    """Three samples of one text, question after question, is no vote; fewer samples tell nothing."""
+    greedy, few = make_ballot("a", texts=1), make_ballot("b", samples=2, texts=1)
+    assert summarise([greedy, few], 5, 16, 1.0).repeats is True
+    assert "does the server sample" in summary_text(summarise([greedy, few], 5, 16, 1.0), terminal=False)
+    assert summarise([greedy, make_ballot("c")], 5, 16, 1.0).repeats is False
+    assert "does the server sample" not in summary_text(summarise([greedy, make_ballot("c")], 5, 16, 1.0), False)
+    assert summarise([few], 5, 16, 1.0).repeats is None
+
+
 def test_nothing_finished_is_nothing_known() -> None:
     summary = summarise([], 5, 16, 1.0)
     assert (summary.finished, summary.samples, summary.samples_saved, summary.accuracy) == (0, 0, None, None)
