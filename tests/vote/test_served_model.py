@@ -21,7 +21,7 @@ from apportion.lab.task import Problem, decode, encode
 from apportion.samplers.endpoint import Client, Completion, Endpoint, EndpointError
 from apportion.stopping import decide
 from apportion.vote import Question, vote
-from tests.vote.served_model import ServedModel, problems, serving, train_model
+from benchmarks.served_model import ServedModel, problems, serving, train_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served_model")]  # one worker process, so that one server runs
 
@@ -29,7 +29,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served_model")]  # one 
 @pytest.fixture(scope="session")
 def served_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
     folder = tmp_path_factory.mktemp("served") / "model"
-    train_model(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
+        train_model(folder)
     with serving(folder) as served:
         yield served
 

@@ -1,10 +1,10 @@
-"""A real server for the tests: `transformers serve` on loopback, offline, with a tiny policy that works ledger chains.
+"""A real server for tests and benchmarks: `transformers serve` on loopback, offline, with a tiny policy.
 
-The policy is one of the lab's, of 200,640 parameters, trained for seconds on chains of one operation: sure of some and
-torn on others, so that votes mean something. A chat message is its prompt as it stands, and ``7 a+3 =`` is answered
-with ``a 0``: with a space between tokens, so that the digit is the last number of the text.
+The policy is one of the lab's, of 200,640 parameters, trained for seconds on ledger chains of one operation: sure of
+some and torn on others, so that votes mean something. A chat message is its prompt as it stands, and ``7 a+3 =`` is
+answered with ``a 0``: with a space between tokens, so that the digit is the last number of the text.
 
-What of the server (transformers 5.10) the tests rely on: it takes the model's path, and nothing else, for its name; it
+What of the server (transformers 5.10) is relied on: it takes the model's path, and nothing else, for its name; it
 samples only where the folder's generation config says so, whatever temperature is asked for; it has one seed for all
 requests, so that seeds repeat samples only where requests come one at a time; it ignores ``n``; it generates for one
 request after another, and to the end also where the client has left, unless the answer is streamed.
@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from tokenizers import decoders
 from transformers import GenerationConfig
 
@@ -47,11 +46,12 @@ SECONDS_TO_END = 10.0
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A running server: the address to give a client, the folder with the model, and the log of the server."""
+    """A running server: the address to give a client, the folder with the model, its log, its process id."""
 
     base_url: str
     folder: Path
     log: Path
+    process: int
 
     @property
     def model(self) -> str:
@@ -63,6 +63,13 @@ class ServedModel:
         """How many requests for completions it has answered."""
         return len(re.findall(r'"POST /v1/(chat/)?completions HTTP/1.1" 200', self.log.read_text(errors="replace")))
 
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time that the server has spent so far, in all its threads. Only Linux tells, in steps of 0.01 s."""
+        fields = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
+        user, system = fields[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
 
 def problems(count: int) -> list[Problem]:
     """Distinct chains of one operation."""
@@ -70,10 +77,8 @@ def problems(count: int) -> list[Problem]:
 
 
 def train_model(folder: Path) -> None:
-    """Trains the policy and writes all that a server needs into ``folder``."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
-        policy = trained_policy(RECIPE)
+    """Trains the policy, unless the lab's cache has it, and writes all that a server needs into ``folder``."""
+    policy = trained_policy(RECIPE)
     policy.generation_config = GenerationConfig(do_sample=True, eos_token_id=EOS, pad_token_id=PAD)
     policy.save_pretrained(folder)
     tokenizer = ledger_tokenizer()
@@ -94,7 +99,7 @@ def serving(folder: Path) -> Iterator[ServedModel]:
             command, stdin=subprocess.DEVNULL, stdout=written, stderr=subprocess.STDOUT, env=environment
         )
     try:
-        yield ServedModel(f"{_address(server, log)}/v1", folder, log)
+        yield ServedModel(f"{_address(server, log)}/v1", folder, log, server.pid)
     finally:
         server.terminate()
         try:

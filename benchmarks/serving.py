@@ -1,0 +1,238 @@
+"""What voting early costs and saves against a real server: samples, tokens, requests, seconds, and what is left behind.
+
+``transformers serve`` runs on loopback with the tiny policy of ``benchmarks.served_model``. It computes one request
+after another, so that processor seconds of the server are the price of a vote. Each rule votes on the same questions;
+runs of all rules alternate, and none begins before the server is idle.
+
+    python -m benchmarks.serving
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apportion.stopping import Wave, decide
+from apportion.vote import Question, vote
+from benchmarks.common import RESULTS, table, write
+from benchmarks.served_model import ServedModel, problems, serving, train_model
+from benchmarks.serving_left import (
+    Finding,
+    Left,
+    finding_notes,
+    finding_out,
+    left_behind,
+    left_notes,
+    settled,
+    spread,
+)
+
+CONCURRENCY = 8
+FULL = "fixed"
+CHOSEN = "rule, wave, samples/question, completion tokens, agreement, agreement on its samples, accuracy"
+SPENT = (
+    "rule, wave, requests, left in flight, round trips/question, server CPU s, of the full vote's, client CPU s, wall s"
+)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A rule and its wave. The fixed budget is the full vote; the others stop with curtailment."""
+
+    rule: str
+    wave: Wave
+
+    @property
+    def cells(self) -> list[str]:
+        """The first two cells of its row."""
+        return [f"`{self.rule}`", "all" if self.rule == FULL else str(self.wave)]
+
+
+ARMS = (
+    Arm(FULL, "free"),
+    *(Arm(rule, wave) for rule in ("optpo", "posterior_predictive") for wave in (1, 8, "free")),
+)
+
+
+@dataclass(frozen=True)
+class Vote:
+    """One vote on all questions: the answers [Q], what it cost, and, of the full vote, the answers in each sample."""
+
+    answers: tuple[str | None, ...]
+    streams: tuple[tuple[str | None, ...], ...]
+    accuracy: float
+    samples: int
+    tokens: int
+    requests: int
+    left: int
+    round_trips: float
+    server_seconds: float
+    client_seconds: float
+    seconds: float
+
+
+def measure(served: ServedModel, questions: Sequence[Question], arm: Arm, seed: int, max_samples: int) -> Vote:
+    """One vote by ``arm``; the server's seconds include those for requests that the client has left."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "answers.jsonl"
+        server, client = settled(served), time.process_time()
+        report = vote(
+            questions,
+            base_url=served.base_url,
+            model=served.model,
+            out=out,
+            rule=arm.rule,
+            max_samples=max_samples,
+            wave=arm.wave,
+            curtail=arm.rule != FULL,
+            template="{question}",
+            extract="last_number",
+            equivalence="exact",
+            temperature=1.0,
+            top_p=1.0,
+            max_tokens=16,
+            seed=seed,
+            concurrency=CONCURRENCY,
+            save_completions=True,
+        )
+        client_seconds = time.process_time() - client
+        kept = {line["id"]: line["completions"] for line in map(json.loads, out.read_text().splitlines())}
+    if not report.complete:
+        raise RuntimeError(f"every question must be finished, got {len(report.ballots)} of {len(questions)}")
+    return Vote(
+        answers=tuple(ballot.answer for ballot in report.ballots),
+        streams=tuple(tuple(completion["answer"] for completion in kept[question.id]) for question in questions),
+        accuracy=float(np.mean([bool(ballot.correct) for ballot in report.ballots])),
+        samples=sum(ballot.samples for ballot in report.ballots),
+        tokens=report.usage.completion_tokens,
+        requests=report.usage.requests,
+        left=report.usage.cancelled,
+        round_trips=float(np.mean([ballot.waves for ballot in report.ballots])),
+        server_seconds=settled(served) - server,
+        client_seconds=client_seconds,
+        seconds=report.seconds,
+    )
+
+
+def agreement(one: Sequence[str | None], other: Sequence[str | None]) -> float:
+    """The share of the questions with the same answer in both."""
+    return float(np.mean([a == b for a, b in zip(one, other, strict=True)]))
+
+
+def replayed(full: Vote, arm: Arm, max_samples: int) -> float:
+    """The agreement with the full vote where the rule sees the samples of that very vote."""
+    found = decide(full.streams, arm.rule, max_samples, wave=arm.wave, curtail=arm.rule != FULL)
+    return agreement(found.answer, full.answers)
+
+
+def chosen_rows(votes: Mapping[Arm, Sequence[Vote]], max_samples: int) -> list[list[str]]:
+    """One row an arm. The full vote is compared with that of the next seed: what drawing anew costs alone."""
+    full = votes[ARMS[0]]
+    rows = []
+    for arm, found in votes.items():
+        others = [*full[1:], full[0]] if arm.rule == FULL else full
+        agreed = [agreement(one.answers, other.answers) for one, other in zip(found, others, strict=True)]
+        rows.append(
+            [
+                *arm.cells,
+                spread([one.samples / len(one.answers) for one in found], ".1f"),
+                spread([one.tokens for one in found], ",.0f"),
+                "-" if arm.rule == FULL and len(full) == 1 else spread(agreed, ".1%"),
+                spread([replayed(one, arm, max_samples) for one in full], ".1%"),
+                spread([one.accuracy for one in found], ".1%"),
+            ]
+        )
+    return rows
+
+
+def spent_rows(votes: Mapping[Arm, Sequence[Vote]]) -> list[list[str]]:
+    """One row an arm; the share of the full vote's processor time is paired by seed."""
+    full = votes[ARMS[0]]
+    return [
+        [
+            *arm.cells,
+            spread([one.requests for one in found], ",.0f"),
+            spread([one.left for one in found], ".0f"),
+            spread([one.round_trips for one in found], ".1f"),
+            spread([one.server_seconds for one in found], ".2f"),
+            spread([a.server_seconds / b.server_seconds for a, b in zip(found, full, strict=True)], ".2f"),
+            spread([one.client_seconds for one in found], ".2f"),
+            spread([one.seconds for one in found], ".2f"),
+        ]
+        for arm, found in votes.items()
+    ]
+
+
+def main(
+    results: Path = RESULTS,
+    questions: int = 24,
+    max_samples: int = 64,
+    seeds: Sequence[int] = (0, 1, 2),
+    tokens: int = 400,
+) -> None:
+    """Trains, serves, measures, and writes ``serving.md`` and ``serving.json`` into ``results``."""
+    load, asked = os.getloadavg()[0], [Question(one.text, one.text, one.answer) for one in problems(questions)]
+    votes: dict[Arm, list[Vote]] = {arm: [] for arm in ARMS}
+    left: list[dict[str, Left]] = []
+    found: list[dict[str, Finding]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        train_model(Path(folder) / "model")
+        with serving(Path(folder) / "model") as served:
+            measure(served, asked[:2], ARMS[-1], seed=0, max_samples=8)  # the first requests are slow
+            for seed in seeds:
+                for arm in ARMS:
+                    votes[arm].append(measure(served, asked, arm, seed, max_samples))
+                left.append(left_behind(served, asked[0], seed, tokens))
+                found.append(finding_out(served, asked[0], seed))
+    write(
+        "serving",
+        "Votes stopped early on a served model",
+        CHOSEN.split(", "),
+        chosen_rows(votes, max_samples),
+        [
+            f"`transformers serve` on the CPU, one thread, with a policy of 200,640 parameters: {questions} ledger "
+            f"problems of one operation, of which it is sure of some and torn on others; at most M = {max_samples} "
+            f"samples a question, temperature 1, {CONCURRENCY} requests in flight; every rule but `fixed` with "
+            "curtailment. Mean and 95% interval (Student's t) over seeds. The server has one seed for all requests, so "
+            "that votes at the same time draw anew and repeat nothing. Tokens are those that arrived.",
+            "`agreement`: questions with the answer of the full vote, which drew samples of its own; for `fixed`, that "
+            "of the next seed, so that two full votes are compared. `agreement on its samples`: the rule replayed on "
+            "the very samples of the full vote, which is what the eps of `posterior_predictive` bounds.",
+            "## What it costs",
+            "Each server request is one sample. `server CPU s` is until the server is idle, with what it computes "
+            "after its client has left; `left in flight` are such requests. `wall s` is until the last answer is on "
+            "disk. The server computes one request after another: a longer wave shortens nothing here. 1-minute load "
+            f"of the machine when it began: {load:.1f}.",
+            table(SPENT.split(", "), spent_rows(votes)),
+            "## Leaving requests in flight",
+            *left_notes(left, tokens),
+            "## Finding out about n",
+            *finding_notes(found),
+        ],
+        seeds=seeds,
+        extra={
+            "votes": [_record(arm, seed, one) for arm in ARMS for seed, one in zip(seeds, votes[arm], strict=True)],
+            "left": [{name: vars(one) for name, one in each.items()} for each in left],
+            "finding_out": [{name: vars(one) for name, one in each.items()} for each in found],
+        },
+        results=results,
+    )
+
+
+def _record(arm: Arm, seed: int, one: Vote) -> dict[str, Any]:
+    return vars(arm) | {"seed": seed} | {name: value for name, value in vars(one).items() if name != "streams"}
+
+
+if __name__ == "__main__":
+    main()

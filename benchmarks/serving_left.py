@@ -1,0 +1,239 @@
+"""What a server goes on computing when a client leaves requests in flight, and what it costs to find out about n.
+
+The wave is eight completions of equal length, of at most eight, and all the same text: the rule needs the fewest votes
+that it ever needs, stops within the wave, and leaves the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from apportion.lab.results import Interval
+from apportion.lab.task import EOS, PAD
+from apportion.samplers import Client, Endpoint
+from apportion.stopping import Wave
+from apportion.vote import Question, vote
+from benchmarks.common import table
+from benchmarks.served_model import ServedModel
+
+WAVE = 8
+OURS, FREE, STREAMED = f"`vote`, wave {WAVE}", "`vote`, wave free", f"streamed, {WAVE} at once"
+UNKNOWN, KNOWN = "does not know", "knows"
+IDLE_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Left:
+    """A wave that was left: completions needed, requests still in flight, and processor seconds of the server.
+
+    ``until_seconds`` is what it computed until the client left, ``after_seconds`` what after that; the next request,
+    sent at once and for a single token, was answered after ``next_seconds``.
+    """
+
+    needed: int
+    in_flight: int
+    until_seconds: float
+    after_seconds: float
+    next_seconds: float
+
+    @property
+    def each_seconds(self) -> float:
+        """Processor seconds that a completion takes."""
+        return self.until_seconds / self.needed
+
+    @property
+    def computed(self) -> float:
+        """The share of what was left that the server computed all the same; 0 where nothing was left."""
+        return self.after_seconds / (self.in_flight * self.each_seconds) if self.in_flight else 0.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What some samples of one question took: requests, and seconds until the last was there."""
+
+    samples: int
+    requests: int
+    seconds: float
+
+
+def settled(served: ServedModel) -> float:
+    """Processor seconds of the server so far, once it computes nothing any more."""
+    before = served.cpu_seconds
+    while True:
+        time.sleep(IDLE_SECONDS)
+        now = served.cpu_seconds
+        if now - before <= 0.1 * IDLE_SECONDS:
+            return now
+        before = now
+
+
+def left_behind(served: ServedModel, question: Question, seed: int, tokens: int) -> dict[str, Left]:
+    """Waves of ``tokens`` tokens a completion: as the client sends them, free ones, and streamed by hand."""
+    ours = _by_vote(served, question, seed, tokens, WAVE)
+    return {
+        OURS: ours,
+        FREE: _by_vote(served, question, seed, tokens, "free"),
+        STREAMED: _streamed(served, question, tokens, ours.needed),
+    }
+
+
+def finding_out(served: ServedModel, question: Question, seed: int) -> dict[str, Finding]:
+    """A wave from a client that does not know yet whether the server honours n, and another when it does."""
+
+    async def run() -> dict[str, Finding]:
+        async with Endpoint(
+            served.base_url, served.model, max_tokens=16, seed=seed, concurrency=WAVE
+        ).connect() as client:
+            await _timed(client, question, 0, 1)  # connects; a single sample tells nothing of n
+            first = await _timed(client, question, 1, WAVE)
+            if client.honours_n is not False:
+                raise RuntimeError(f"the server must ignore n, got honours_n = {client.honours_n}; describe it anew")
+            return {UNKNOWN: first, KNOWN: await _timed(client, question, 1 + WAVE, WAVE)}
+
+    settled(served)
+    return asyncio.run(run())
+
+
+def left_notes(found: Sequence[Mapping[str, Left]], tokens: int) -> list[str]:
+    """What was measured, in words and as a table; one item a seed."""
+    columns = "asked, needed, left in flight, server CPU s until the answer, after, next request waits s"
+    rows = [
+        [
+            name,
+            spread([one[name].needed for one in found], ".0f"),
+            spread([one[name].in_flight for one in found], ".0f"),
+            spread([one[name].until_seconds for one in found], ".2f"),
+            spread([one[name].after_seconds for one in found], ".2f"),
+            spread([one[name].next_seconds for one in found], ".2f"),
+        ]
+        for name in found[0]
+    ]
+    computed = {name: spread([one[name].computed for one in found], ".0%") for name in (OURS, STREAMED)}
+    dearer = spread([one[STREAMED].each_seconds / one[OURS].each_seconds for one in found], ".2f")
+    return [
+        f"One question, {WAVE} completions of {tokens} tokens, all the same text, and the default rule at M = {WAVE}, "
+        "which leaves when it has the votes that it needs. Of what was left in flight, the server computed "
+        f"{computed[OURS]} all the same, asked as `apportion vote` asks; that is the share of it that cancelling does "
+        f"not save, and what others wait for. Streamed by the `openai` client, {computed[STREAMED]}; but a streamed "
+        f"completion costs {dearer} times the processor time. Free waves leave nothing in flight.",
+        table(columns.split(", "), rows),
+    ]
+
+
+def finding_notes(found: Sequence[Mapping[str, Finding]]) -> list[str]:
+    """What was measured, in words and as a table; one item a seed."""
+    rows = [
+        [
+            name,
+            found[0][name].samples,
+            spread([one[name].requests for one in found], ".0f"),
+            spread([one[name].seconds for one in found], ".3f"),
+        ]
+        for name in found[0]
+    ]
+    more = spread([one[UNKNOWN].requests - one[KNOWN].requests for one in found], ".0f")
+    return [
+        f"A wave of {WAVE} on a connected client. The first asks for all in one request; this server ignores n and "
+        f"gives one sample, which counts, and the others are asked for one by one. Requests more than when it is "
+        f"known: {more}; what it costs is one round trip before the others set out.",
+        table(["client", "samples", "requests", "seconds"], rows),
+    ]
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """The mean of ``values`` and the half width of its 95% interval."""
+    found = Interval.of(values)
+    return format(found.mean, form) + ("" if found.half_width is None else f" ± {format(found.half_width, form)}")
+
+
+async def _timed(client: Client, question: Question, start: int, count: int) -> Finding:
+    before, started = client.usage.requests, time.monotonic()
+    async with aclosing(client.sample(question.prompt, count, start, key=question.id)) as completions:
+        found = [completion async for completion in completions]
+    return Finding(len(found), client.usage.requests - before, time.monotonic() - started)
+
+
+def _by_vote(served: ServedModel, question: Question, seed: int, tokens: int, wave: Wave) -> Left:
+    before = settled(served)
+    with tempfile.TemporaryDirectory() as folder:
+        report = vote(
+            [question],
+            base_url=served.base_url,
+            model=served.model,
+            out=Path(folder) / "answers.jsonl",
+            max_samples=WAVE,
+            wave=wave,
+            template="{question}",
+            extract="last_number",
+            equivalence="exact",
+            temperature=0.0,
+            max_tokens=tokens,
+            extra_body=_never_ending(tokens),
+            seed=seed,
+            concurrency=WAVE,
+        )
+    return _aftermath(served, before, report.ballots[0].samples, report.usage.cancelled)
+
+
+def _streamed(served: ServedModel, question: Question, tokens: int, needed: int) -> Left:
+    before = settled(served)
+    asyncio.run(_leave(served, question, tokens, needed))
+    return _aftermath(served, before, needed, WAVE - needed)
+
+
+async def _leave(served: ServedModel, question: Question, tokens: int, needed: int) -> None:
+    """Streams a wave, and leaves when ``needed`` of it are complete."""
+    async with openai.AsyncOpenAI(base_url=served.base_url, api_key="none", max_retries=0) as client:
+
+        async def whole() -> None:
+            stream = await client.chat.completions.create(
+                model=served.model,
+                messages=[{"role": "user", "content": question.prompt}],
+                temperature=0.0,
+                max_tokens=tokens,
+                stream=True,
+                extra_body=_never_ending(tokens),
+            )
+            async with stream:
+                async for _ in stream:
+                    pass
+
+        tasks = [asyncio.create_task(whole()) for _ in range(WAVE)]
+        for finished in islice(asyncio.as_completed(tasks), needed):
+            await finished
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _aftermath(served: ServedModel, before: float, needed: int, in_flight: int) -> Left:
+    """To be called the moment the client has left."""
+    left = served.cpu_seconds
+    seconds = asyncio.run(_next_request(served))
+    return Left(needed, in_flight, left - before, settled(served) - left, seconds)
+
+
+async def _next_request(served: ServedModel) -> float:
+    """Seconds until one sample of a single token is there."""
+    started = time.monotonic()
+    async with Endpoint(served.base_url, served.model, max_tokens=1).connect() as client:
+        async for _ in client.sample("7 a+3 =", 1):
+            pass
+    return time.monotonic() - started
+
+
+def _never_ending(tokens: int) -> dict[str, Any]:
+    """Makes each completion exactly so long: this server takes a generation config with a request."""
+    config = {"min_new_tokens": tokens, "eos_token_id": EOS, "pad_token_id": PAD}
+    return {"generation_config": json.dumps(config)}
