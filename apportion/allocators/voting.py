@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.allocators.base import Allocator
-from apportion.stopping import Curtailed, PosteriorPredictive, Rule, Wave, check_wave, coded, counted
+from apportion.stopping import Curtailed, PosteriorPredictive, Rule, Wave, check_max_samples, check_wave, coded, counted
 from apportion.types import Batch, Counts, Plan
 
 
@@ -44,8 +44,7 @@ class Voting(Allocator):
     separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.max_samples < 1:
-            raise ValueError(f"max_samples must be at least 1, got {self.max_samples}; 64 is usual")
+        check_max_samples(self.max_samples)
         check_wave(self.wave)
         self.rule.check(self.max_samples)
 
@@ -75,10 +74,11 @@ class Voting(Allocator):
     def votes(self, batch: Batch, q: int) -> tuple[list[str], Counts]:
         """The answers to prompt ``q`` in order of appearance, and their votes [T, K] after each sample asked for.
 
-        Samples that failed come last: which one it was that failed, a batch does not know.
+        Samples that failed come first, for which one it was a batch does not know: last, they would be in every newest
+        window of a rule that looks at windows.
         """
         received = [rollout.answer for rollout in batch.rollouts[q]]
-        answers, codes = coded([*received, *[None] * (int(batch.asked[q]) - len(received))])
+        answers, codes = coded([*[None] * (int(batch.asked[q]) - len(received)), *received])
         return answers, counted(codes, len(answers))
 
     def _more(self, batch: Batch, q: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def vote(
     model: Annotated[str, typer.Option(help="The name under which the server offers the model.")],
     questions: Annotated[Path, typer.Option(help=".jsonl, .csv or .parquet: prompt, and if known answer and id.")],
     out: Annotated[Path, typer.Option(help="The .jsonl of the answers; one that is there is gone on with.")],
-    rule: Annotated[str, typer.Option(help=f"When to stop, one of {RULES}.")] = ("posterior_predictive"),
+    rule: Annotated[str, typer.Option(help=f"When to stop, one of {RULES}.")] = "posterior_predictive",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="The rule's own.")] = None,
     max_samples: Annotated[int, typer.Option(help="Samples of a question at the most.")] = 64,
     wave: Annotated[str, typer.Option(help="Samples asked for at a time; free: those surely needed.")] = "free",
@@ -43,6 +44,9 @@ def vote(
     max_tokens: Annotated[int, typer.Option(help="Tokens of a completion at the most.")] = 2048,
     seed: Annotated[int, typer.Option(help="Each request's own seed is derived from it.")] = 0,
     api: Annotated[str, typer.Option(help="chat or completions.")] = "chat",
+    extra_body: Annotated[
+        str | None, typer.Option(metavar="JSON", help='More fields of each request, such as {"top_k": 20}.')
+    ] = None,
     template: Annotated[
         str | None, typer.Option(help="Prompt with {question}; by default one for mathematics.")
     ] = None,
@@ -92,6 +96,7 @@ def vote(
             timeout_seconds=request_timeout,
             max_retries=max_retries,
             api_key_env=api_key_env,
+            extra_body=_fields(extra_body),
         )
         asked = read_questions(questions, limit)
         check_run(asked, deadline)
@@ -154,6 +159,17 @@ def _so_far(finished: int, questions: int) -> str:
 def _wave(text: str) -> Wave:
     """The wave that ``text`` says; what is no number is left to be refused by its name."""
     return cast("Wave", int(text) if text.isdecimal() else text)
+
+
+def _fields(text: str | None) -> dict[str, Any]:
+    """The fields that ``text`` says as a JSON object; ValueError where it is none."""
+    try:
+        fields = json.loads(text or "{}")
+    except json.JSONDecodeError as error:
+        raise ValueError(f"extra_body must be JSON, got {text!r} ({error.msg}); quote it for the shell") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"extra_body must be a JSON object, got {text!r}; write '{{\"name\": value}}'")
+    return fields
 
 
 @contextmanager

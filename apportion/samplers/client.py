@@ -29,6 +29,7 @@ Ask = Callable[[str, int, int | None], Awaitable[list[Completion]]]
 """One request for a prompt, n and a seed: at least one completion, or else Failure, Refusal or EndpointError."""
 
 PLAIN_PROMPT = "1 + 1 ="
+"""What is asked to tell a server that is away, or a setting that it refuses, from one prompt that it refuses."""
 
 
 def seed_of(seed: int, key: str, number: int) -> int:

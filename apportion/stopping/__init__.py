@@ -8,7 +8,7 @@ from __future__ import annotations
 from apportion.stopping.adaptive_consistency import AdaptiveConsistencyBeta, AdaptiveConsistencyDirichlet
 from apportion.stopping.base import CountRule, Rule, leader, top_two
 from apportion.stopping.curtailment import Curtailed, Curtailment
-from apportion.stopping.decide import Decision, Decisions, Wave, check_wave, decide
+from apportion.stopping.decide import Decision, Decisions, Wave, check_max_samples, check_wave, decide
 from apportion.stopping.esc import ESC
 from apportion.stopping.fixed import Fixed
 from apportion.stopping.optpo import OptPO
@@ -37,6 +37,7 @@ __all__ = [
     "Rule",
     "Stream",
     "Wave",
+    "check_max_samples",
     "check_wave",
     "coded",
     "counted",

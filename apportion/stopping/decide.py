@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, cast, overload
 
 import numpy as np
@@ -91,10 +92,10 @@ def decide(
 ) -> Decision | Decisions:
     """Replays ``rule`` on one stream of answers, or on each of a list of streams.
 
-    An answer is a string; None is a sample without one: it is paid for and does not vote. A
-    stream shorter than ``max_samples`` is its own maximum, and what lies beyond the maximum is never looked at. With
-    ``wave`` the rule is asked after so many samples at a time. ``curtail`` adds lossless curtailment. ``settings`` are
-    the rule's own, by name: ``decide(answers, "posterior_predictive", eps=0.05)``.
+    An answer is a string; None is a sample without one: it is paid for and does not vote. A stream shorter than
+    ``max_samples`` is its own maximum, and what lies beyond the maximum is never looked at. With ``wave`` the rule is
+    asked after so many samples at a time. ``curtail`` adds lossless curtailment. ``settings`` are the rule's own, by
+    name: ``decide(answers, "posterior_predictive", eps=0.05)``.
 
     Raises ValueError for an unknown rule or setting, for answers that are neither strings nor None, and for a stream
     without samples.
@@ -107,10 +108,11 @@ def decide(
     made = make_rule(rule, **settings)
     if curtail:
         made = Curtailed(made)
-    if max_samples < 1:
-        raise ValueError(f"max_samples must be at least 1, got {max_samples}; 64 is usual")
+    check_max_samples(max_samples)
     check_wave(wave)
     made.check(max_samples)
+    if isinstance(answers, (str, bytes, Set, Mapping)) or not isinstance(answers, Sized):
+        raise ValueError(f"answers must be a list of strings, or of such lists, got {answers!r:.80}; list them")
     if not len(answers):
         raise ValueError("answers must hold at least one sample, got none; give a list of answers, or of such lists")
     if _many(answers):
@@ -118,17 +120,24 @@ def decide(
     return _replay([cast(Stream, answers)], made, max_samples, wave)[0]
 
 
+def check_max_samples(max_samples: int) -> None:
+    """Raises ValueError unless ``max_samples`` is a number of samples."""
+    if not _positive(max_samples):
+        raise ValueError(f"max_samples must be an integer of at least 1, got {max_samples!r}; 64 is usual")
+
+
 def check_wave(wave: Wave) -> None:
     """Raises ValueError unless ``wave`` is a number of samples, or "free"."""
-    whole = isinstance(wave, (int, np.integer)) and not isinstance(wave, bool)
-    if wave != "free" and not (whole and wave >= 1):
+    if not (_positive(wave) or (isinstance(wave, str) and wave == "free")):
         raise ValueError(f'wave must be an integer of at least 1, or "free", got {wave!r}; 1 asks after every sample')
+
+
+def _positive(number: Any) -> bool:
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool) and bool(number >= 1)
 
 
 def _many(answers: Stream | Sequence[Stream]) -> bool:
     """Whether these are streams; refused where some are and some are not."""
-    if isinstance(answers, str):
-        raise ValueError(f"answers must be a list of strings, got the string {answers!r}; give one string a sample")
     kinds = {isinstance(entry, (list, tuple, np.ndarray)) for entry in answers}
     if len(kinds) > 1:
         raise ValueError("answers must be strings, or lists of strings, got both; give one list a question")
@@ -155,7 +164,7 @@ def _taken(stream: Stream, q: int, max_samples: int) -> Stream:
     """The first ``max_samples`` of question ``q``, as Python's own strings; refused where they are no answers."""
     if not len(stream):
         raise ValueError(f"a stream must have at least one sample, got none for question {q}; leave it out")
-    taken: Stream = stream[:max_samples].tolist() if isinstance(stream, np.ndarray) else stream[:max_samples]
+    taken: Stream = stream[:max_samples].tolist() if isinstance(stream, np.ndarray) else [*islice(stream, max_samples)]
     strange = [answer for answer in taken if not (answer is None or isinstance(answer, str))]
     if strange:
         raise ValueError(

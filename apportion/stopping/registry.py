@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from apportion.stopping.adaptive_consistency import AdaptiveConsistencyBeta, AdaptiveConsistencyDirichlet
 from apportion.stopping.base import Rule
@@ -54,4 +56,16 @@ def make_rule(rule: str | Rule, **settings: Any) -> Rule:
     unknown = [key for key in settings if key not in known]
     if unknown:
         raise ValueError(f"{rule} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+    hints = get_type_hints(RULES[rule])
+    for key, value in settings.items():
+        _check_number(key, value, {hints[key], *get_args(hints[key])})
     return RULES[rule](**settings)
+
+
+def _check_number(name: str, value: Any, kinds: set[Any]) -> None:
+    """Raises ValueError where a number is wanted, whole or any, and ``value`` is none."""
+    if (value is None and NoneType in kinds) or not kinds & {int, float}:
+        return
+    wanted, noun = (Real, "a number") if float in kinds else (Integral, "an integer")
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        raise ValueError(f"{name} must be {noun}, got {value!r}; correct it")

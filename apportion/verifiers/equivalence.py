@@ -48,10 +48,10 @@ class ExactMatch(Equivalence):
 class MathVerify(Equivalence):
     r"""Answers are the same where math-verify says so, in either direction; ``async with`` or ``with`` closes it.
 
-    Text alone decides where it can: the same normal form is the same answer; different integers are not, nor different
-    words. Everything else is compared in one process, a pair at a time. A pair that takes ``timeout_seconds`` counts as
-    different and the process is killed and started anew; an answer that takes as long against "0" too is compared as
-    text from then on.
+    Text alone decides where it can: the same normal form is the same answer; different integers, words and decimals of
+    up to six places are not; fractions of integers are the same where their values are. Everything else is compared in
+    one process, a pair at a time. A pair that takes ``timeout_seconds`` counts as different and the process is killed
+    and started anew; an answer that takes as long against "0" too is compared as text from then on.
 
     As math-verify has it, units do not count (5 cm is 5 m), decimals are equal where six places are, 50% is both 1/2
     and 50, the pair (1,2) is the open interval, and 1,2 is that and the set. (8-2)*4 is 24: where formulas are the

@@ -7,6 +7,7 @@ word for a product of letters, so that "listen" would be "silent".
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from functools import lru_cache
 
 LONGEST = 1000
@@ -26,7 +27,8 @@ WORDS = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_]+(?:[ '’.,;:!?-]+[^\W\d_]+)*[.!?
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?:,(?:\\!)?|\{,\}|\\,| )\d{3})+(?:\.\d+)?")
 MIXED_NUMBER = re.compile(r"(?P<whole>-?\d+) (?P<over>\d+)/(?P<under>\d+)")
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
-INTEGER = re.compile(r"-?\d+")
+DECIMAL = re.compile(r"-?\d+(?:\.\d{1,6})?")  # math-verify looks at six places
+FRACTION = re.compile(r"(-?)(?:(\d+)/(\d+)|\\frac\{(\d+)\}\{(\d+)\}|(\d+))")
 
 
 @lru_cache(REMEMBERED)
@@ -58,18 +60,33 @@ def normal_form(answer: str) -> str:
 def settled(first: str, second: str) -> bool | None:
     """Whether two normal forms mean the same, where text alone can tell; None where it takes mathematics.
 
-    >>> settled("18", "18"), settled("18", "19"), settled("listen", "silent"), settled("1/2", "0.5")
-    (True, False, False, None)
+    >>> settled("18", "18"), settled("18", "19"), settled("listen", "silent"), settled("1/2", "2/4")
+    (True, False, False, True)
+    >>> settled("1/2", "0.5") is None
+    True
     """
     if first == second:
         return bool(first)
-    integers = INTEGER.fullmatch(first) and INTEGER.fullmatch(second)
-    return False if integers or is_text(first) or is_text(second) else None
+    if is_text(first) or is_text(second) or (DECIMAL.fullmatch(first) and DECIMAL.fullmatch(second)):
+        return False
+    fractions = _fraction(first), _fraction(second)
+    return None if None in fractions else fractions[0] == fractions[1]
 
 
 def is_text(form: str) -> bool:
     """Whether nothing but equal text is equal: words, what is too long or empty, and signs beyond ASCII."""
     return not form or len(form) > LONGEST or not form.isascii() or WORDS.fullmatch(form) is not None
+
+
+@lru_cache(REMEMBERED)
+def _fraction(form: str) -> Fraction | None:
+    """The value of an integer, or of a fraction of integers."""
+    found = FRACTION.fullmatch(form)
+    if found is None:
+        return None
+    sign, *digits = (group for group in found.groups() if group is not None)
+    over, under = int(digits[0]), int(digits[1]) if len(digits) == 2 else 1
+    return Fraction(-over if sign else over, under) if under else None
 
 
 def _plain(number: str) -> str:

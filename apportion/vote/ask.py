@@ -51,7 +51,7 @@ async def ask(
         before, rollouts = batch, []
         async with aclosing(client.sample(text, wave, start=first, key=question.id)) as completions:
             async for completion in completions:
-                rollouts += await samples.take(completion)
+                rollouts.append(await samples.take(completion))
                 seen(completion)
                 batch = before.add(Plan(np.array([len(samples.completions) - first])), [rollouts])
                 if samples.away or voting.finished(batch, 0):
@@ -73,6 +73,7 @@ async def ask(
         waves=batch.round,
         texts=len({completion.text for completion in samples.arrived}),
         stopped=_stopped(samples, answer, batch, voting),
+        prompt_length=max((c.prompt_tokens for c in samples.arrived if c.prompt_tokens is not None), default=None),
         prompt_tokens=_total([c.prompt_tokens for c in samples.arrived]),
         completion_tokens=_total([c.tokens for c in samples.arrived]),
         seconds=time.monotonic() - started,
@@ -92,21 +93,21 @@ class _Samples:
     answers: list[str | None] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
 
-    async def take(self, completion: Completion) -> list[Rollout]:
-        """One sample more: its rollout, none where it failed. Its answer is put in the words first used for it."""
+    async def take(self, completion: Completion) -> Rollout:
+        """One sample more: its rollout, whose answer is in the words first used for it.
+
+        One that failed is a rollout without an answer: left out, it would move the later ones in a rule's windows.
+        """
         self.completions.append(completion)
-        if completion.text is None:
-            self.answers.append(None)
-            return []
-        answer = extract(completion.text, self.extraction)
+        answer = None if completion.text is None else extract(completion.text, self.extraction)
         self.answers.append(answer)
         if answer is None:
-            return [Rollout(tokens=completion.tokens)]
+            return Rollout(tokens=completion.tokens)
         place = await self.equivalence.place(answer, self.known)
         if place is None:
             self.known.append(answer)
             place = -1
-        return [Rollout(answer=self.known[place], tokens=completion.tokens)]
+        return Rollout(answer=self.known[place], tokens=completion.tokens)
 
     @property
     def arrived(self) -> list[Completion]:

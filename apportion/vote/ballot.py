@@ -18,10 +18,11 @@ class Ballot:
     ``question_hash`` is the content hash of its text. ``votes`` are those for each answer that means something else,
     in the order of first appearance and in the words in which it first appeared. Of the ``samples`` counted, ``failed``
     never arrived and ``unparsed`` held no answer; ``cancelled`` were asked for on top and left when the rule stopped.
-    ``waves`` counts round trips, ``texts`` different completions. ``correct`` is None without a gold answer, token
-    counts where the server gave none. ``disagreement`` is the probability, at most, that the full vote would choose
-    another answer. ``errors`` are the different errors of samples that failed. ``completions`` are the samples in
-    order, where they are kept.
+    ``waves`` counts round trips, ``texts`` different completions. ``prompt_length`` is the tokens of one prompt,
+    ``prompt_tokens`` those that were paid for: once a request. ``correct`` is None without a gold answer, token counts
+    where the server gave none. ``disagreement`` is the probability, at most, that the full vote would choose another
+    answer. ``errors`` are the different errors of samples that failed. ``completions`` are the samples in order, where
+    they are kept.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Ballot:
     waves: int
     texts: int
     stopped: Stopped
+    prompt_length: int | None
     prompt_tokens: int | None
     completion_tokens: int | None
     seconds: float
@@ -53,6 +55,13 @@ class Ballot:
     def share(self) -> float | None:
         """The share of the votes that the answer has; None without votes."""
         return None if self.answer is None else self.votes[self.answer] / sum(self.votes.values())
+
+    @property
+    def shares_prompts(self) -> bool | None:
+        """Whether samples came several a request, which pay for one prompt together; None where tokens are unknown."""
+        if self.prompt_tokens is None or self.prompt_length is None:
+            return None
+        return self.prompt_tokens < self.prompt_length * (self.samples - self.failed)
 
     @property
     def repeats(self) -> bool | None:

@@ -30,8 +30,8 @@ class JournalError(ValueError):
 class Journal:
     """The answers at ``path``, to be continued under ``settings``, or begun afresh with ``overwrite``.
 
-    ``ballots`` are those finished so far, by id. Raises JournalError where another run has the file open, or where it
-    was begun under other settings; nothing is changed then.
+    ``ballots`` are those finished so far, by id. Raises JournalError where another run has the file open, where it was
+    begun under other settings, and where what would be overwritten is no answers; nothing is changed then.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
@@ -41,6 +41,7 @@ class Journal:
         self._file = self._locked()
         try:
             if overwrite:
+                _check_answers(path)
                 self._cut(0)
             self.ballots, whole = _read(path, settings)
             if not self.ballots:
@@ -147,6 +148,20 @@ def _read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Ballot], i
     if ballots:
         _compare(path, settings)
     return ballots, whole
+
+
+def _check_answers(path: Path) -> None:
+    """Raises JournalError where the first line at ``path`` is whole and no answer: it may be the questions."""
+    with path.open("rb") as file:
+        line = file.readline()
+    try:
+        if line.endswith(b"\n"):
+            Ballot.from_json(line)
+    except ValueError as error:
+        raise JournalError(
+            f"{path} must hold answers of apportion vote to be overwritten, got another thing in line 1; "
+            "choose another file, or remove it"
+        ) from error
 
 
 def _compare(path: Path, settings: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from apportion.samplers import Client, EndpointError, Usage
+from apportion.samplers import PLAIN_PROMPT, Client, EndpointError, Usage
 from apportion.types import prompt_id
 from apportion.verifiers.equivalence import EQUIVALENCES, Equivalence
 from apportion.vote.ask import GIVE_UP, ask
@@ -20,9 +20,6 @@ from apportion.vote.progress import Tally, shown
 from apportion.vote.questions import Question, read_questions, refuse_twins
 from apportion.vote.setup import Setup, make_setup
 from apportion.vote.summary import Summary, summarise
-
-PLAIN_PROMPT = "1 + 1 ="
-"""What is asked to find out whether the server is away, or only refuses one question."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,15 @@ class Report:
 
 
 def vote(questions: Sequence[Question] | str | Path, **settings: Any) -> Report:
-    """``vote_async`` where no event loop is running."""
-    return asyncio.run(vote_async(questions, **settings))
+    """``vote_async``, with its arguments, for callers without an event loop.
+
+    Raises RuntimeError where one is running, as in a notebook.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(vote_async(questions, **settings))
+    raise RuntimeError("vote must be called without a running event loop, got one; await vote_async(...) instead")
 
 
 async def vote_async(
@@ -133,6 +137,9 @@ def check_run(questions: Sequence[Question], deadline_seconds: float | None) -> 
     """Raises ValueError without questions, for an id that is there twice, and for a deadline that is over already."""
     if not questions:
         raise ValueError("questions must be at least one, got none; give a file or a list")
+    for question in questions:
+        if not isinstance(question, Question):
+            raise ValueError(f'questions must each be a Question, got {question!r}; write Question("", prompt)')
     refuse_twins(questions)
     if deadline_seconds is not None and not deadline_seconds > 0:
         raise ValueError(f"deadline must be above 0 seconds, got {deadline_seconds}; leave it out for none")

@@ -62,13 +62,15 @@ def make_prices(prompt: float | None, completion: float | None) -> Prices | None
 class Summary:
     """Totals over ``finished`` of ``questions``.
 
-    ``full_`` is the fixed budget of ``max_samples`` samples a question: exact for samples, and for tokens an estimate,
-    each question's mean per sample that arrived, times ``max_samples``. ``*_saved`` are shares of it. ``waves``,
-    ``share`` (of the votes, that the winner has) and ``disagreement`` (the probability, at most, that the full vote
-    would choose another answer) are means over questions. None is what is not known: tokens where the server does not
-    count them, means over nothing. Of the last run alone are ``seconds`` and ``wasted_completion_tokens``, those of
-    completions that are in no ballot. ``repeats`` says whether every question with three samples or more got the same
-    text each time, as from a server that decodes greedily; None without such questions.
+    ``full_`` is the fixed budget of ``max_samples`` samples a question, exact for samples. Its completion tokens are an
+    estimate, each question's mean per sample that arrived, times ``max_samples``; its prompt tokens count the prompt
+    once a sample, or once in all where samples came several a request: stopping early in waves may then send *more*
+    prompts than the full vote. ``*_saved`` are shares of it. ``waves``, ``share`` (of the votes, that the winner has)
+    and ``disagreement`` (the probability, at most, that the full vote would choose another answer) are means over
+    questions. None is what is not known: tokens where the server does not count them, means over nothing. Of the last
+    run alone are ``seconds`` and ``wasted_completion_tokens``, those of completions that are in no ballot. ``repeats``
+    says whether every question with three samples or more got the same text each time, as from a server that decodes
+    greedily; None without such questions.
     """
 
     questions: int
@@ -103,8 +105,7 @@ def summarise(
     The last run took ``seconds``, and ``wasted_tokens`` for completions that are in no ballot.
     """
     samples, full = sum(ballot.samples for ballot in ballots), max_samples * len(ballots)
-    prompt, full_prompt = _tokens(ballots, [ballot.prompt_tokens for ballot in ballots], max_samples)
-    completion, full_completion = _tokens(ballots, [ballot.completion_tokens for ballot in ballots], max_samples)
+    completion, full_completion = _sum(b.completion_tokens for b in ballots), _full_completions(ballots, max_samples)
     risks = [ballot.disagreement for ballot in ballots]
     return Summary(
         questions=questions,
@@ -113,8 +114,8 @@ def summarise(
         samples=samples,
         full_samples=full,
         samples_saved=_saved(samples, full),
-        prompt_tokens=prompt,
-        full_prompt_tokens=full_prompt,
+        prompt_tokens=_sum(ballot.prompt_tokens for ballot in ballots),
+        full_prompt_tokens=_full_prompts(ballots, max_samples),
         completion_tokens=completion,
         full_completion_tokens=full_completion,
         completion_tokens_saved=_saved(completion, full_completion),
@@ -196,7 +197,8 @@ def _costs(summary: Summary, prices: Prices) -> tuple[float, float] | tuple[None
 def _beside(used: int | None, full: int | None, saved: float | None, about: str) -> str:
     if used is None or full is None or saved is None:
         return ""
-    return f"{used:,} of {about}{full:,} for the full vote: {saved:.1%} saved"
+    share = f"{saved:.1%} saved" if saved >= 0 else f"{-saved:.1%} more"
+    return f"{used:,} of {about}{full:,} for the full vote: {share}"
 
 
 def _risk(summary: Summary) -> str:
@@ -216,14 +218,26 @@ def _number(value: float | None, how: str) -> str:
     return "" if value is None else format(value, how)
 
 
-def _tokens(ballots: Sequence[Ballot], tokens: Sequence[int | None], max_samples: int) -> tuple[int | None, int | None]:
-    """Those used, and those of the full vote; None for both where a question does not know its own."""
-    known = [count for count in tokens if count is not None]
-    if len(known) < len(ballots) or not ballots:
-        return None, None
-    arrived = [ballot.samples - ballot.failed for ballot in ballots]
-    full = sum(max_samples * count / n for count, n in zip(known, arrived, strict=True) if n)
-    return sum(known), round(full)
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """The sum; None where one is unknown, and of nothing."""
+    counts = list(counts)
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _full_prompts(ballots: Sequence[Ballot], max_samples: int) -> int | None:
+    """Prompt tokens of the full vote, asked for as these samples were."""
+    prompts = _sum(ballot.prompt_length for ballot in ballots)
+    if prompts is None or any(ballot.shares_prompts for ballot in ballots):
+        return prompts
+    return max_samples * prompts
+
+
+def _full_completions(ballots: Sequence[Ballot], max_samples: int) -> int | None:
+    """Completion tokens of the full vote, were its completions as long as those that arrived."""
+    tokens = [(ballot.completion_tokens, max(ballot.samples - ballot.failed, 1)) for ballot in ballots]
+    means = [count / arrived for count, arrived in tokens if count is not None]
+    return round(max_samples * sum(means)) if means and len(means) == len(ballots) else None
 
 
 def _saved(used: int | None, full: int | None) -> float | None:

@@ -40,10 +40,17 @@ def test_it_stops_where_the_rule_does_on_the_same_stream(rule, wave, curtail):
 def test_a_sample_that_failed_is_paid_for_and_does_not_vote():
     voting = Voting(Fixed(), max_samples=4, wave=2, curtail=False)
     batch = voting.start(make_prompts(1)).add(Plan(np.array([2])), [[Rollout(answer="7")]])
-    assert voting.votes(batch, 0)[1].tolist() == [[1], [1]]
+    assert voting.votes(batch, 0)[1].tolist() == [[0], [1]]
     assert voting.plan(batch).counts.tolist() == [2]
     batch = batch.add(Plan(np.array([2])), [[]])
     assert not voting.plan(batch) and voting.winner(batch, 0) == "7"
+
+
+def test_a_sample_that_failed_spoils_one_window_and_not_every_later_one():
+    voting = Voting(ESC(window=5), max_samples=40, wave=5, curtail=False)
+    batch = voting.start(make_prompts(1)).add(Plan(np.array([5])), [[Rollout(answer="7")] * 4])
+    assert voting.plan(batch).counts.tolist() == [5]
+    assert not voting.plan(batch.add(Plan(np.array([5])), [[Rollout(answer="7")] * 5]))
 
 
 def test_it_needs_no_labels_and_no_barrier():
@@ -51,7 +58,7 @@ def test_it_needs_no_labels_and_no_barrier():
 
 
 def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="max_samples must be at least 1"):
+    with pytest.raises(ValueError, match="max_samples must be an integer of at least 1"):
         Voting(max_samples=0)
     with pytest.raises(ValueError, match="wave must be"):
         Voting(wave=0)

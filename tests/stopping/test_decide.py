@@ -3,7 +3,7 @@
 import importlib
 import time
 import tracemalloc
-from collections import Counter
+from collections import Counter, deque
 
 import numpy as np
 import pytest
@@ -126,7 +126,7 @@ def test_lists_tuples_and_arrays_are_streams_alike():
     expected = list(decide(streams, "curtailment", 4))
     for same in (tuple(map(tuple, streams)), np.array(streams), np.array(streams, object), [*map(np.array, streams)]):
         assert list(decide(same, "curtailment", 4)) == expected
-    for one in (tuple(streams[0]), np.array(streams[0])):
+    for one in (tuple(streams[0]), deque(streams[0]), np.array(streams[0])):
         decision = decide(one, "curtailment", 4)
         assert decision == expected[0] and type(decision.answer) is str
 
@@ -161,7 +161,8 @@ def test_a_rule_may_be_given_in_place_of_its_name():
         (["a"], {"rule": "majority"}, "rule must be one of fixed, .*, got 'majority'"),
         (["a"], {"eps": 0.1}, "optpo has no setting 'eps'; it has min_samples, alpha"),
         (["a"], {"rule": OptPO(), "alpha": 0.1}, "settings belong to a rule given by name, got alpha"),
-        (["a"], {"max_samples": 0}, "max_samples must be at least 1, got 0"),
+        (["a"], {"max_samples": 0}, "max_samples must be an integer of at least 1, got 0"),
+        (["a"], {"max_samples": 64.0}, "max_samples must be an integer of at least 1, got 64.0"),
         (["a"], {"wave": 0}, 'wave must be an integer of at least 1, or "free", got 0'),
         (["a"], {"wave": True}, 'wave must be an integer of at least 1, or "free", got True'),
         (["a"], {"wave": 2.5}, 'wave must be an integer of at least 1, or "free", got 2.5'),
@@ -171,7 +172,11 @@ def test_a_rule_may_be_given_in_place_of_its_name():
         ([["a"], []], {}, "a stream must have at least one sample, got none for question 1; leave it out"),
         (["a", ["a"]], {}, "answers must be strings, or lists of strings, got both; give one list a question"),
         ([["a"], None], {}, "answers must be strings, or lists of strings, got both; give one list a question"),
-        ("42", {}, "answers must be a list of strings, got the string '42'; give one string a sample"),
+        ("42", {}, "answers must be a list of strings, or of such lists, got '42'; list them"),
+        (b"42", {}, "answers must be a list of strings, or of such lists, got b'42'"),
+        (None, {}, "answers must be a list of strings, or of such lists, got None"),
+        ({"a": 3}, {}, r"answers must be a list of strings, or of such lists, got \{'a': 3\}"),
+        (iter(["a"]), {}, "answers must be a list of strings, or of such lists, got <list_iterator"),
         ([["a"], ["b", 42]], {}, "an answer must be a string, .*, got 42 for question 1; write numbers as strings"),
         (
             ["a", float("nan")],

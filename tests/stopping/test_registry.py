@@ -2,6 +2,7 @@
 
 from dataclasses import FrozenInstanceError, fields
 
+import numpy as np
 import pytest
 
 from apportion.stopping import RULES, Curtailed, OptPO, make_rule
@@ -63,3 +64,25 @@ def test_an_unknown_setting_is_answered_with_the_known_ones():
 def test_settings_beside_a_finished_rule_are_refused():
     with pytest.raises(ValueError, match="settings belong to a rule given by name, got alpha, beta; set them on the"):
         make_rule(OptPO(), alpha=0.1, beta=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings", "problem"),
+    [
+        ("optpo", {"min_samples": 16.5}, "min_samples must be an integer, got 16.5"),
+        ("optpo", {"min_samples": "16"}, "min_samples must be an integer, got '16'"),
+        ("optpo", {"alpha": "0.05"}, "alpha must be a number, got '0.05'"),
+        ("optpo", {"exceedances": True}, "exceedances must be an integer, got True"),
+        ("esc", {"window": 2.5}, "window must be an integer, got 2.5"),
+        ("fixed", {"samples": 2.5}, "samples must be an integer, got 2.5"),
+        ("posterior_predictive", {"eps": None}, "eps must be a number, got None"),
+    ],
+)
+def test_a_setting_that_is_not_the_number_it_should_be_is_refused(rule, settings, problem):
+    with pytest.raises(ValueError, match=problem):
+        make_rule(rule, **settings)
+
+
+def test_whole_numbers_of_numpy_and_none_where_it_means_something_are_taken():
+    assert make_rule("optpo", min_samples=np.int64(8), choices=None, alpha=np.float64(0.1)).min_samples == 8
+    assert make_rule("posterior_predictive", eps=np.float32(0.5)).eps == 0.5

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from decimal import Decimal
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -160,6 +162,38 @@ def test_two_numbers_have_one_normal_form_exactly_where_they_are_equal(a, b, sty
     assert (normal_form(written) == normal_form(str(b))) == (a == b)
 
 
+small = st.integers(0, 60)
+written = st.builds(
+    "{}{}".format,
+    st.sampled_from(["", "-"]),
+    st.builds("{}/{}".format, small, st.integers(1, 60))
+    | st.builds(r"\frac{{{}}}{{{}}}".format, small, st.integers(1, 60)),
+)
+
+
+@given(written, written)
+def test_two_fractions_are_settled_by_their_value(a, b):
+    value = [Fraction(text.replace(r"\frac{", "").replace("}{", "/").rstrip("}")) for text in (a, b)]
+    assert settled(normal_form(a), normal_form(b)) == (value[0] == value[1])
+
+
+def test_math_verify_and_the_values_of_numbers_agree(math):
+    """What text settles about fractions and decimals is what the process would say."""
+    rng = Random(0)
+    fractions = [f"{rng.randint(-9, 40)}/{rng.randint(1, 9)}" for _ in range(30)] + [
+        r"\frac{6}{4}",
+        r"-\frac{6}{4}",
+        "3",
+    ]
+    numbers = [normal_form(f"{rng.choice([0.5, 7, 1e4]) + rng.randint(0, 3) / 10**6:.6f}") for _ in range(30)]
+    for pair in [*pairwise(fractions), *zip(fractions, sorted(fractions), strict=True), *pairwise(numbers)]:
+        assert settled(*pair) == math._process.same(*pair)
+
+
+def test_a_fraction_over_zero_is_left_to_mathematics():
+    assert settled("1/0", "2/0") is None
+
+
 @given(st.text(), st.text())
 def test_text_settles_nothing_against_itself_and_no_order_matters(a, b):
     a, b = normal_form(a), normal_form(b)
@@ -177,11 +211,11 @@ def test_a_megabyte_is_compared_as_text_at_once(math):
 
 def test_verdicts_are_remembered_and_their_number_is_bounded(math, monkeypatch):
     monkeypatch.setattr(equivalence_file, "REMEMBERED", 3)
-    assert [math.same(f"{n}/7", f"{n}/8") for n in range(1, 6)] == [False] * 5
-    assert list(math._verdicts)[::2] == [(f"{n}/7", f"{n}/8") for n in (3, 4, 5)]
+    assert [math.same(f"{n}/7", f"{n}.5") for n in range(1, 6)] == [False] * 5
+    assert list(math._verdicts)[::2] == [(f"{n}/7", f"{n}.5") for n in (3, 4, 5)]
     os.kill(math._process.pid, signal.SIGSTOP)
     try:
-        assert not math.same("5/7", "5/8") and not math.same("5/8", "5/7")
+        assert not math.same("5/7", "5.5") and not math.same("5.5", "5/7")
     finally:
         os.kill(math._process.pid, signal.SIGCONT)
 
@@ -249,7 +283,7 @@ def test_closing_ends_what_is_under_way_and_leaves_no_process():
         seconds = time.perf_counter() - started
         ended = await asyncio.gather(*hanging, return_exceptions=True)
         with pytest.raises(RuntimeError, match="after the equivalence was closed; make a new one"):
-            await math.place("1/3", ["2/6"])
+            await math.place("1/3", ["0.5"])
         await math.aclose()
         return pid, seconds, ended
 

@@ -24,6 +24,7 @@ BALLOT = Ballot(
     waves=2,
     texts=4,
     stopped="rule",
+    prompt_length=10,
     prompt_tokens=50,
     completion_tokens=500,
     seconds=1.5,

@@ -125,6 +125,21 @@ def test_overwriting_begins_afresh(out: Path) -> None:
     assert list(finished(out, {"model": "n"})) == ["b"]
 
 
+def test_what_is_no_answers_is_not_overwritten(out: Path) -> None:
+    """Such as the questions, given as ``out`` by mistake."""
+    out.write_text('{"prompt": "6 x 7?"}\n')
+    with pytest.raises(JournalError, match="must hold answers of apportion vote to be overwritten"):
+        Journal(out, SETTINGS, overwrite=True)
+    assert out.read_text() == '{"prompt": "6 x 7?"}\n' and not settings_path(out).exists()
+
+
+def test_a_torn_line_alone_is_overwritten(out: Path) -> None:
+    out.write_text('{"id": "a", "ques')
+    with Journal(out, SETTINGS, overwrite=True) as journal:
+        assert not journal.ballots
+    assert out.read_bytes() == b""
+
+
 def test_two_runs_on_one_file_are_refused(out: Path) -> None:
     with Journal(out, SETTINGS) as journal:
         journal.append(make_ballot("a"))

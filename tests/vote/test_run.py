@@ -12,7 +12,7 @@ import pytest
 
 from apportion.samplers import EndpointError, seed_of
 from apportion.stopping import decide
-from apportion.vote import Question, Report, vote_async
+from apportion.vote import Question, Report, vote, vote_async
 from apportion.vote.journal import JournalError
 from tests.samplers.fault_server import (
     Behaviour,
@@ -197,6 +197,24 @@ def test_failed_samples_are_charged_and_have_no_vote(out: Path) -> None:
     assert ballot.completion_tokens == 20
 
 
+def test_a_failed_sample_spoils_its_own_window_and_no_other(out: Path) -> None:
+    def script(request: Request) -> Behaviour:
+        return broken() if request.seed == seed_of(0, "q0", 6) else ok(r"\boxed{0}" if request.n == 1 else "?", most=1)
+
+    settings: dict[str, Any] = {"rule": "esc", "wave": 5, "max_samples": 40, "curtail": False, "max_retries": 0}
+    (ballot,) = report_of(script, out, make_questions(1), **settings).ballots
+    assert (ballot.samples, ballot.failed, ballot.unparsed, dict(ballot.votes)) == (15, 1, 1, {"0": 13})
+
+
+def test_a_full_vote_in_few_requests_pays_for_few_prompts(out: Path) -> None:
+    """The full vote is one request where the server honours n: no prompt is saved by asking three times."""
+    report = report_of(lambda request: ok(r"\boxed{0}"), out, make_questions(2), rule="fixed", wave=8, max_samples=24)
+    (first, second), summary = report.ballots, report.summary
+    assert first.prompt_length and first.prompt_tokens == first.waves * first.prompt_length
+    assert first.shares_prompts and second.prompt_length
+    assert summary.full_prompt_tokens == first.prompt_length + second.prompt_length
+
+
 def test_empty_texts_hold_no_answer_and_end_the_question(out: Path) -> None:
     report = report_of(lambda request: null_content(), out, make_questions(1), max_samples=8)
     (ballot,) = report.ballots
@@ -306,7 +324,7 @@ def test_an_endpoint_error_ends_the_run_and_keeps_what_is_finished(out: Path) ->
         ({"rule_settings": {"epsilon": 0.1}}, "has no key 'epsilon'; did you mean 'eps'"),
         ({"rule": "optpo", "rule_settings": {"min_samples": 2.5}}, "min_samples must be an integer, got 2.5"),
         ({"wave": 0}, "wave must be an integer of at least 1"),
-        ({"max_samples": 0}, "max_samples must be at least 1"),
+        ({"max_samples": 0}, "max_samples must be an integer of at least 1"),
         ({"temperature": -1.0}, "temperature must be at least 0"),
         ({"deadline_seconds": 0}, "deadline must be above 0 seconds, got 0"),
         ({"base_url": "http://me:secret@localhost/v1"}, "base_url must not hold a name or password"),
@@ -377,3 +395,18 @@ def test_questions_keep_all_requests_busy_without_a_barrier(out: Path) -> None:
 
     serve(script, out, lambda poll, server: poll(make_questions(12), concurrency=4, wave=1))
     assert lines(out)[-1]["id"] == "q0"
+
+
+def test_what_is_no_question_is_refused(out: Path) -> None:
+    with pytest.raises(ValueError, match=r"questions must each be a Question, got '6 x 7\?'"):
+        vote(["6 x 7?"], base_url="http://localhost:1/v1", model="tiny", out=out)  # type: ignore[list-item]
+    assert not out.exists()
+
+
+def test_a_vote_within_an_event_loop_names_the_way_to_await_it(out: Path) -> None:
+    async def within() -> None:
+        vote(make_questions(1), base_url="http://localhost:1/v1", model="tiny", out=out)
+
+    with pytest.raises(RuntimeError, match=r"got one; await vote_async\(\.\.\.\) instead"):
+        asyncio.run(within())
+    assert not out.exists()

@@ -91,8 +91,17 @@ def test_text_for_people() -> None:
     assert "│ samples" in summary_text(summary, terminal=True)
 
 
+def test_a_full_vote_whose_samples_share_one_request_pays_for_one_prompt() -> None:
+    """Three waves of several samples each sent the prompt three times; the full vote sends it once."""
+    summary = summarise([make_ballot("a", samples=12, waves=3, prompt_length=10, prompt_tokens=30)], 1, 64, 1.0)
+    assert summary.full_prompt_tokens == 10
+    assert "30 of about 10 for the full vote: 200.0% more" in summary_text(summary, terminal=False)
+
+
 def test_tokens_that_a_server_does_not_count_are_not_guessed() -> None:
-    summary = summarise([*three(), make_ballot("d", prompt_tokens=None, completion_tokens=None)], 5, 16, 1.0)
+    summary = summarise(
+        [*three(), make_ballot("d", prompt_length=None, prompt_tokens=None, completion_tokens=None)], 5, 16, 1.0
+    )
     assert summary.completion_tokens is summary.full_completion_tokens is summary.completion_tokens_saved is None
     assert "tokens" not in summary_text(summary, terminal=False)
     assert json.loads(summary_json(summary, Prices(1.0, 1.0)))["cost"] is None
