@@ -27,7 +27,7 @@ from scipy.special import gammaln
 from apportion.types import Counts, Floats
 
 OPEN = tuple(np.geomspace(0.1, 100.0, 7).tolist())
-"""Concentrations a: 64 samples have 1.4 distinct answers on average at the first, 50 at the last."""
+"""Concentrations a: 64 samples have 1.5 distinct answers on average at the first, 50 at the last."""
 
 FEW = tuple(product((2, 4), (1, 4, 16)))
 """Pairs (m, c): of two answers, or of four, from any shares being equally likely to nearly equal ones."""
@@ -61,7 +61,7 @@ class Overtaking:
         self._log_factorial = gammaln(n + 1.0)
         self._extra, self._extra_of = np.unique(EXTRA, return_inverse=True)
         self._log_gamma_one = _log_gamma(n + self._extra[:, None], at_zero=0.0)
-        self._log_gamma_pair = _log_gamma(n + 2 * EXTRA[:, None], at_zero=0.0)
+        self._log_gamma_pair = _log_gamma(n + 2 * self._extra[:, None], at_zero=0.0)
         self._log_gamma_rest = _log_gamma(n + (TOTAL - 2 * EXTRA)[:, None], at_zero=INFINITE)
         self._log_gamma_total = _log_gamma(n + TOTAL[:, None], at_zero=0.0)
 
@@ -125,8 +125,13 @@ class Overtaking:
         """The odds [n, H] after ``t`` samples: being ahead after m draws of the pair, times the probability of m."""
         left, pair = self.max_samples - t, (leader + rival)[:, None]
         m = np.arange(left + 1)
-        log = self._log_choose(left, m) + self._log_gamma_pair[:, pair + m] - self._log_gamma_pair[:, pair]
-        log = log + self._log_gamma_rest[:, t - pair + left - m] - self._log_gamma_rest[:, t - pair]
+        log = (self._log_gamma_pair[:, pair + m] - self._log_gamma_pair[:, pair])[self._extra_of]
+        log = (
+            log
+            + self._log_choose(left, m)
+            + self._log_gamma_rest[:, t - pair + left - m]
+            - self._log_gamma_rest[:, t - pair]
+        )
         log = log + (self._log_gamma_total[:, t] - self._log_gamma_total[:, t + left])[:, None, None]
         odds = (np.exp(log) * self._ahead(left, leader[:, None], rival[:, None])[self._extra_of]).sum(axis=-1)
         unseen = (rival == 0) & (ANSWERS == 0)[:, None]
@@ -138,8 +143,7 @@ class Overtaking:
 
         For c = 0 and no votes of the rival's: the limit of P(D >= g) / w as its weight w goes to 0.
         """
-        m, c, one = np.arange(left), self._extra[:, None, None], self._log_gamma_one
-        pair = _log_gamma(np.arange(self.max_samples + 1) + 2 * self._extra[:, None], at_zero=0.0)
+        m, c, one, pair = np.arange(left), self._extra[:, None, None], self._log_gamma_one, self._log_gamma_pair
         level = m + leader - rival
         x = np.minimum(level // 2, m)
         log = self._log_choose(m, x) + one[:, rival + x] - one[:, rival] + one[:, leader + m - x] - one[:, leader]
