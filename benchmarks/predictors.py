@@ -12,11 +12,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from collections.abc import Callable
 
 import numpy as np
-from scipy import stats
 
 from apportion import Belief, Plan, Prompt
 from apportion.lab.base import base_policy
 from apportion.lab.policy import exact_success
+from apportion.lab.results import Interval
 from apportion.lab.sampler import LedgerSampler
 from apportion.lab.task import Problem, training_problems
 from apportion.predictors import GaussianProcess, MovingAverage, Predictor, Ridge, SentenceTransformerEmbedder
@@ -82,10 +82,7 @@ def _quality(predicted: np.ndarray, success: np.ndarray) -> tuple[float, float]:
 
 
 def _mean(values: np.ndarray) -> str:
-    if np.isnan(values).any():
-        return "-"
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return f"{values.mean():.3f} ± {half:.3f}"
+    return "-" if np.isnan(values).any() else str(Interval.of(values))
 
 
 if __name__ == "__main__":

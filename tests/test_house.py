@@ -30,7 +30,7 @@ ORDER = (
     {"allocators"},
     {"advantages", "evaluation", "loop", "solve"},
     {""},
-    {"toml", "tables", "allocation_text"},
+    {"toml", "tables", "allocation_text", "files"},
     {"config"},
     {"verifiers"},
     {"samplers"},

@@ -55,14 +55,11 @@ class Voting(Allocator):
 
     def plan(self, batch: Batch) -> Plan:
         """The next wave of each prompt that the rule has not stopped."""
-        return Plan(np.array([self._more(batch, q) for q in range(len(batch.prompts))], np.int64))
+        return Plan(np.array([self._more(self.votes(batch, q)[1]) for q in range(len(batch.prompts))], np.int64))
 
     def finished(self, batch: Batch, q: int) -> bool:
         """Whether prompt ``q`` needs no more samples after those so far."""
-        votes = self.votes(batch, q)[1]
-        return len(votes) >= self.max_samples or (
-            len(votes) > 0 and bool(self.stopping.stops_now(votes, self.max_samples))
-        )
+        return self._enough(self.votes(batch, q)[1])
 
     def winner(self, batch: Batch, q: int) -> str | None:
         """The answer that the rule chooses for prompt ``q`` after the samples so far; None where none was given."""
@@ -81,9 +78,14 @@ class Voting(Allocator):
         answers, codes = coded([*[None] * (int(batch.asked[q]) - len(received)), *received])
         return answers, counted(codes, len(answers))
 
-    def _more(self, batch: Batch, q: int) -> int:
-        if self.finished(batch, q):
+    def _more(self, votes: Counts) -> int:
+        if self._enough(votes):
             return 0
         if self.wave == "free":
-            return int(self.stopping.earliest(self.votes(batch, q)[1], self.max_samples))
-        return min(self.wave, self.max_samples - int(batch.asked[q]))
+            return int(self.stopping.earliest(votes, self.max_samples))
+        return min(self.wave, self.max_samples - len(votes))
+
+    def _enough(self, votes: Counts) -> bool:
+        if not 0 < len(votes) < self.max_samples:
+            return len(votes) > 0
+        return bool(self.stopping.stops_now(votes, self.max_samples))

@@ -15,6 +15,7 @@ from typing import Any
 from apportion import __version__
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.config import ConfigError, build, choices, dump, load, to_toml
+from apportion.files import write_whole
 from apportion.lab.settings import Training
 
 DEFAULT = Path(__file__).with_name("default.toml")
@@ -142,13 +143,6 @@ def claim(study: Study) -> None:
     study.directory.mkdir(parents=True, exist_ok=True)
     write_whole(path, resolved)
     write_whole(study.directory / "environment.json", json.dumps(_environment(), indent=2) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes ``text`` so that a kill or a full disk leaves the old file or the new one, never half of it."""
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(text)
-    os.replace(unfinished, path)
 
 
 def _without_speed(table: dict[str, object]) -> dict[str, object]:

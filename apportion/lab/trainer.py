@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from apportion.allocators import Allocator
+from apportion.files import write_whole
 from apportion.lab.base import base_policy, task_of
 from apportion.lab.learner import Learner
 from apportion.lab.policy import effective_solutions, exact_success, solution_probabilities
@@ -150,10 +151,9 @@ class Trainer:
             "baseline": None if self.baseline is None else self.baseline.state_dict(),
             "counters": (self.steps, self.asked, self.drawn, self.evaluations, metrics_end),
         }
-        whole, unfinished = io.BytesIO(), self.checkpoint.with_suffix(".tmp")
+        whole = io.BytesIO()
         torch.save(state, whole)  # to memory first: on a full disk the file then fails as an OSError
-        unfinished.write_bytes(whole.getbuffer())
-        os.replace(unfinished, self.checkpoint)
+        write_whole(self.checkpoint, whole.getbuffer())
 
     def _restore(self) -> None:
         state = torch.load(self.checkpoint, weights_only=False)

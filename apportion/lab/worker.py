@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from apportion.config import build, load
+from apportion.files import write_whole
 from apportion.lab.base import base_policy, task_of
-from apportion.lab.design import Study, write_whole
+from apportion.lab.design import Study
 from apportion.lab.settings import Training
 from apportion.lab.task import held_out_problems
 from apportion.lab.trainer import Trainer

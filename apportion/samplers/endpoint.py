@@ -11,9 +11,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from apportion.samplers.client import Client
-from apportion.samplers.completion import Completion, EndpointError, Usage
-
-__all__ = ["Client", "Completion", "Endpoint", "EndpointError"]
+from apportion.samplers.completion import EndpointError, Usage
 
 OURS = ("model", "messages", "prompt", "n", "seed", "stream")
 """Fields of a request that ``extra_body`` must leave alone."""

@@ -2,7 +2,7 @@
 
 ``votes`` [..., T, K] are the votes for each of K answers after each of T samples, answers in order of first appearance;
 so row t - 1 is what is known after t samples. A sample without an answer is a sample and no vote. The leader is the
-answer with the most votes; among equals the one that appeared first, which no later rule of majority can dispute.
+answer with the most votes; among equals the one that appeared first.
 
 Rules look back only: entry t of ``stops`` reads rows up to t. So the same function replays recorded streams, all at
 once, and tells a client or an allocator, which has the rows so far, whether to ask for more.
@@ -103,11 +103,17 @@ def top_two(votes: Counts) -> tuple[Counts, Counts]:
     >>> [int(n) for n in top_two(np.array([3, 1, 3]))], [int(n) for n in top_two(np.array([4]))]
     ([3, 3], [4, 0])
     """
-    first = votes.max(axis=-1)
-    if votes.shape[-1] == 1:
-        return first, np.zeros_like(first)
-    others = np.where(np.arange(votes.shape[-1]) == leader(votes)[..., None], -1, votes)
-    return first, others.max(axis=-1)
+    return votes.max(axis=-1), rivals(votes).max(axis=-1)
+
+
+def rivals(votes: Counts) -> Counts:
+    """``votes`` [..., K] with none for the leader.
+
+    >>> rivals(np.array([[3, 1, 3], [0, 2, 1]])).tolist()
+    [[0, 1, 3], [0, 0, 1]]
+    """
+    others: Counts = np.where(np.arange(votes.shape[-1]) == leader(votes)[..., None], 0, votes)
+    return others
 
 
 def for_the_leader(votes: Counts, more: int) -> Counts:

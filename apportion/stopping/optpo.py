@@ -19,6 +19,8 @@ Reference: Wang et al. 2025, "OptPO", arXiv 2512.02882. Notes:
   Lambda falls with the gap, so a *large* lead stops for the *runner-up*, or for the leader where no other answer has a
   vote. Lambda_t <= B decides then, not the floor that the paper has for Delta_B, which is a vote short of it.
 - B is never reached while kappa > 1, for the gap is at least 0 and B < 1. So beta acts through A alone.
+- N is 32 in the paper's main results and 16 in its ablation (Table 3). Here it is 16: a vote retains nothing for an
+  update.
 - "Exceeded 5 times" counts the samples at which a boundary is exceeded, not necessarily in a row, each boundary for
   itself.
 """
@@ -30,7 +32,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from apportion.stopping.base import Rule, leader, top_two
+from apportion.stopping.base import Rule, leader, rivals, top_two
+from apportion.stopping.wald import check_error_budgets, log_boundaries
 from apportion.types import Counts, Floats, Mask
 
 LowAccuracy = Literal["continue", "literal"]
@@ -67,11 +70,7 @@ class OptPO(Rule):
                 f"min_samples and exceedances must be at least 1, got {self.min_samples} and {self.exceedances}; "
                 "the paper has 16 or 32, and 5"
             )
-        if not (self.alpha > 0 and self.beta > 0 and self.alpha + self.beta < 1):
-            raise ValueError(
-                f"alpha and beta must be above 0 and below 1 together, got {self.alpha} and {self.beta}; "
-                "the paper has 0.05 each"
-            )
+        check_error_budgets(self.alpha, self.beta)
         if not 0 < self.p0_factor < 1:
             raise ValueError(f"p0_factor must be above 0 and below 1, got {self.p0_factor}; the paper has 0.6")
         if self.choices is not None and self.choices < 2:
@@ -98,9 +97,8 @@ class OptPO(Rule):
         if self.low_accuracy == "continue":
             return chosen
         for_leader, for_runner_up = self._exceeded(votes)
-        others = np.where(np.arange(votes.shape[-1]) == chosen[..., None], 0, votes)  # an only answer has place 0
         lost = (for_runner_up >= self.exceedances) & (for_leader < self.exceedances)
-        return np.where(lost, leader(others), chosen)
+        return np.where(lost, leader(rivals(votes)), chosen)  # an only answer has place 0, as has the first of none
 
     def earliest(self, votes: Counts, max_samples: int) -> Counts:
         """As many as the boundary must still be exceeded, counted from N on: any answer may raise m, so kappa."""
@@ -128,8 +126,7 @@ class OptPO(Rule):
     def _exceeded(self, votes: Counts) -> tuple[Counts, Counts]:
         """How often the leader's and the runner-up's boundary have been exceeded so far, [..., T] each."""
         log_kappa, log_lambda = self.log_bayes_factor(votes)
-        upper = np.log((1 - self.beta) / self.alpha)
-        lower = np.log(self.beta / (1 - self.alpha))
+        lower, upper = log_boundaries(self.alpha, self.beta)
         for_leader = (log_kappa > 0) & (log_lambda >= upper - ROUNDING)
         for_runner_up = (log_kappa < 0) & (log_lambda <= lower + ROUNDING) & (self.low_accuracy == "literal")
         return for_leader.cumsum(axis=-1), for_runner_up.cumsum(axis=-1)

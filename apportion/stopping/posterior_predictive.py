@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from apportion.stopping.base import CountRule, leader
+from apportion.stopping.base import CountRule, rivals
 from apportion.stopping.overtaking import ANSWERS, overtaking
 from apportion.types import Counts, Floats, Mask
 
@@ -68,16 +68,15 @@ def _risk(votes: Counts, samples: Counts, max_samples: int, limit: float) -> Flo
 
 def _union(votes: Counts, samples: Counts, max_samples: int, limit: float) -> Floats:
     """The summed odds [N] of all rivals after ``votes`` [N, K], some; of the largest alone where above ``limit``."""
-    table, first, place = overtaking(max_samples), votes.max(axis=1), leader(votes)
-    rivals = np.where(np.arange(votes.shape[1]) == place[:, None], 0, votes)
+    table, first, others = overtaking(max_samples), votes.max(axis=1), rivals(votes)
     silent = samples - votes.sum(axis=1)
     weights = table.weights(np.column_stack([votes, silent]), samples)
-    second = rivals.max(axis=1)
+    second = others.max(axis=1)
     risk: Floats = (weights * table.odds(samples, first, second)).sum(axis=1) * (second > 0)
     going = np.flatnonzero(risk <= limit)
     width = int(second.max()) + 1
-    row, column = np.nonzero(rivals[going])
-    many = np.bincount(row * width + rivals[going[row], column], minlength=len(going) * width)
+    row, column = np.nonzero(others[going])
+    many = np.bincount(row * width + others[going[row], column], minlength=len(going) * width)
     kinds = np.flatnonzero(many)
     row, rival = going[kinds // width], kinds % width
     seen = many[kinds] * (weights[row] * table.odds(samples[row], first[row], rival)).sum(axis=1)

@@ -29,6 +29,7 @@ import numpy as np
 from scipy import special
 
 from apportion.stopping.base import CountRule, first_true, top_two
+from apportion.stopping.wald import check_error_budgets, log_boundaries
 from apportion.types import Counts, Floats, Mask
 
 
@@ -57,17 +58,9 @@ class LikelihoodRatioTest(CountRule):
 
     def _decided(self, first: Counts, second: Counts) -> Mask:
         ratio = self.log_likelihood_ratio(first, second)
-        upper = np.log((1 - self.beta) / self.alpha)
-        lower = np.log(self.beta / (1 - self.alpha))
+        lower, upper = log_boundaries(self.alpha, self.beta)
         decided: Mask = (ratio >= upper) | (ratio <= lower)
         return decided
-
-    def _check_errors(self) -> None:
-        if not (self.alpha > 0 and self.beta > 0 and self.alpha + self.beta < 1):
-            raise ValueError(
-                f"alpha and beta must be above 0 and below 1 together, got {self.alpha} and {self.beta}; "
-                "the boundaries would not enclose 1"
-            )
 
 
 @dataclass(frozen=True)
@@ -88,7 +81,7 @@ class SPRT(LikelihoodRatioTest):
     def __post_init__(self) -> None:
         if not 0.5 < self.p1 < 1:
             raise ValueError(f"p1 must be above 0.5 and below 1, got {self.p1}; the leader has the majority under H1")
-        self._check_errors()
+        check_error_budgets(self.alpha, self.beta)
 
     def log_likelihood_ratio(self, first: Counts, second: Counts) -> Floats:
         """v_1 log 2 p1 + v_2 log 2 (1 - p1)."""
@@ -118,7 +111,7 @@ class MSPRT(LikelihoodRatioTest):
                 f"prior_beta must be above 0 and at most prior_alpha, got {self.prior_beta} and {self.prior_alpha}; "
                 "p is above 1/2 under H1"
             )
-        self._check_errors()
+        check_error_budgets(self.alpha, self.beta)
 
     def log_likelihood_ratio(self, first: Counts, second: Counts) -> Floats:
         """Log of the mean of (2 p)^v_1 (2 (1 - p))^v_2 over the truncated prior."""

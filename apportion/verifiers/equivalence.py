@@ -156,6 +156,24 @@ EQUIVALENCES: dict[str, Callable[..., Equivalence]] = {"exact": ExactMatch, "mat
 """Every equivalence by name."""
 
 
+class Classes:
+    """The answers to one question that mean different things, each in the words in which it first appeared."""
+
+    def __init__(self, equivalence: Equivalence) -> None:
+        self._equivalence = equivalence
+        self._known: list[str] = []
+        self._class: dict[str, str] = {}
+
+    async def join(self, answer: str) -> str:
+        """The first answer of the class that ``answer`` joins, or founds."""
+        if answer not in self._class:
+            place = await self._equivalence.place(answer, self._known)
+            if place is None:
+                self._known.append(answer)
+            self._class[answer] = self._known[-1 if place is None else place]
+        return self._class[answer]
+
+
 def classes(answers: Sequence[str | None], equivalence: Equivalence) -> list[str | None]:
     """Each of ``answers`` replaced by the first of its class, as ``decide`` and ``coded`` count them; None stays None.
 
@@ -169,11 +187,5 @@ def classes(answers: Sequence[str | None], equivalence: Equivalence) -> list[str
 
 
 async def _classes(answers: Sequence[str | None], equivalence: Equivalence) -> list[str | None]:
-    known: list[str] = []
-    first: dict[str | None, str | None] = {None: None}
-    for answer in answers:
-        if answer is not None and answer not in first:
-            place = await equivalence.place(answer, known)
-            first[answer] = answer if place is None else known[place]
-            known += [answer] if place is None else []
-    return [first[answer] for answer in answers]
+    found = Classes(equivalence)
+    return [None if answer is None else await found.join(answer) for answer in answers]

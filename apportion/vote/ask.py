@@ -19,9 +19,9 @@ from apportion.allocators.voting import Voting
 from apportion.samplers import Client, Completion
 from apportion.stopping import Curtailment, PosteriorPredictive, leader
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_id
-from apportion.verifiers.equivalence import Equivalence
+from apportion.verifiers.equivalence import Classes, Equivalence
 from apportion.verifiers.extraction import extract
-from apportion.vote.ballot import Ballot, Stopped
+from apportion.vote.ballot import Ballot, Stopped, total
 from apportion.vote.questions import Question, filled
 from apportion.vote.setup import Setup
 
@@ -43,7 +43,7 @@ async def ask(
     """
     started = time.monotonic()
     voting, text = setup.voting, filled(setup.template, question)
-    samples = _Samples(setup.extract, equivalence)
+    samples = _Samples(setup.extract, Classes(equivalence))
     batch = voting.start([Prompt(text, id=question.id)])
     plan, cancelled = voting.plan(batch), 0
     while plan and not samples.away:
@@ -74,8 +74,8 @@ async def ask(
         texts=len({completion.text for completion in samples.arrived}),
         stopped=_stopped(samples, answer, batch, voting),
         prompt_length=max((c.prompt_tokens for c in samples.arrived if c.prompt_tokens is not None), default=None),
-        prompt_tokens=_total([c.prompt_tokens for c in samples.arrived]),
-        completion_tokens=_total([c.tokens for c in samples.arrived]),
+        prompt_tokens=total(c.prompt_tokens for c in samples.arrived),
+        completion_tokens=total(c.tokens for c in samples.arrived),
         seconds=time.monotonic() - started,
         disagreement=_disagreement(voting, batch, answer),
         errors=tuple(dict.fromkeys(samples.errors)),
@@ -85,13 +85,12 @@ async def ask(
 
 @dataclass
 class _Samples:
-    """What came of the samples of one question, in order, and the answers that differ in meaning."""
+    """What came of the samples of one question, in order, and the classes of their answers."""
 
     extraction: str
-    equivalence: Equivalence
+    classes: Classes
     completions: list[Completion] = field(default_factory=list)
     answers: list[str | None] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)
 
     async def take(self, completion: Completion) -> Rollout:
         """One sample more: its rollout, whose answer is in the words first used for it.
@@ -103,11 +102,7 @@ class _Samples:
         self.answers.append(answer)
         if answer is None:
             return Rollout(tokens=completion.tokens)
-        place = await self.equivalence.place(answer, self.known)
-        if place is None:
-            self.known.append(answer)
-            place = -1
-        return Rollout(answer=self.known[place], tokens=completion.tokens)
+        return Rollout(answer=await self.classes.join(answer), tokens=completion.tokens)
 
     @property
     def arrived(self) -> list[Completion]:
@@ -154,9 +149,3 @@ def _disagreement(voting: Voting, batch: Batch, answer: str | None) -> float:
     if Curtailment().stops_now(votes, voting.max_samples):
         return 0.0
     return min(1.0, float(PosteriorPredictive().risk(votes[-1:], batch.asked, voting.max_samples)[0]))
-
-
-def _total(tokens: list[int | None]) -> int | None:
-    """The sum; None where one is unknown."""
-    known = [count for count in tokens if count is not None]
-    return sum(known) if len(known) == len(tokens) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
@@ -82,3 +82,14 @@ class Ballot:
         if not isinstance(record, dict) or not known - {"errors", "completions"} <= record.keys() <= known:
             raise ValueError("not a finished question")
         return cls(**record | {"errors": tuple(record.get("errors", ())), "completions": ()})
+
+
+def total(counts: Iterable[int | None]) -> int | None:
+    """The sum; None where one is unknown.
+
+    >>> total([3, 4]), total([3, None]), total([])
+    (7, None, 0)
+    """
+    counts = list(counts)
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

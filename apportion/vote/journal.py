@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from apportion.files import write_whole
 from apportion.vote.ballot import Ballot
 
 ABSENT = "nothing"
@@ -183,15 +184,10 @@ def _compare(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Replaces the settings in one step, so that no half of them is ever read."""
+    """Replaces the settings."""
     target = settings_path(path)
-    draft = target.with_suffix(".tmp")
     try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(_plain(settings), indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
+        write_whole(target, json.dumps(_plain(settings), indent=1) + "\n")
     except OSError as error:
         raise JournalError(f"settings cannot be written to {target} ({error.strerror or error}); make room") from error
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from apportion.evaluation import bootstrap_interval
-from apportion.vote.ballot import Ballot
+from apportion.vote.ballot import Ballot, total
 
 WIDTH = 100
 REPEATS = "every sample of a question was the same text: does the server sample, or ignore the temperature?"
@@ -105,7 +105,8 @@ def summarise(
     The last run took ``seconds``, and ``wasted_tokens`` for completions that are in no ballot.
     """
     samples, full = sum(ballot.samples for ballot in ballots), max_samples * len(ballots)
-    completion, full_completion = _sum(b.completion_tokens for b in ballots), _full_completions(ballots, max_samples)
+    completion = total(ballot.completion_tokens for ballot in ballots) if ballots else None
+    full_completion = _full_completions(ballots, max_samples)
     risks = [ballot.disagreement for ballot in ballots]
     return Summary(
         questions=questions,
@@ -114,7 +115,7 @@ def summarise(
         samples=samples,
         full_samples=full,
         samples_saved=_saved(samples, full),
-        prompt_tokens=_sum(ballot.prompt_tokens for ballot in ballots),
+        prompt_tokens=total(ballot.prompt_tokens for ballot in ballots) if ballots else None,
         full_prompt_tokens=_full_prompts(ballots, max_samples),
         completion_tokens=completion,
         full_completion_tokens=full_completion,
@@ -218,16 +219,9 @@ def _number(value: float | None, how: str) -> str:
     return "" if value is None else format(value, how)
 
 
-def _sum(counts: Iterable[int | None]) -> int | None:
-    """The sum; None where one is unknown, and of nothing."""
-    counts = list(counts)
-    known = [count for count in counts if count is not None]
-    return sum(known) if known and len(known) == len(counts) else None
-
-
 def _full_prompts(ballots: Sequence[Ballot], max_samples: int) -> int | None:
     """Prompt tokens of the full vote, asked for as these samples were."""
-    prompts = _sum(ballot.prompt_length for ballot in ballots)
+    prompts = total(ballot.prompt_length for ballot in ballots) if ballots else None
     if prompts is None or any(ballot.shares_prompts for ballot in ballots):
         return prompts
     return max_samples * prompts

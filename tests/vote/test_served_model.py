@@ -18,7 +18,7 @@ from transformers import Qwen2ForCausalLM
 from apportion.lab.policy import exact_success
 from apportion.lab.sampler import sample as draw
 from apportion.lab.task import Problem, decode, encode
-from apportion.samplers.endpoint import Client, Completion, Endpoint, EndpointError
+from apportion.samplers import Client, Completion, Endpoint, EndpointError
 from apportion.stopping import decide
 from apportion.vote import Question, vote
 from benchmarks.served_model import ServedModel, problems, serving, train_model
