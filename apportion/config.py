@@ -7,7 +7,7 @@ what was resolved: ``build(type(x), tomllib.loads(to_toml(dump(x)))) == x``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,7 +20,9 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES, Baseline
+from apportion.consensus import LABEL_FREE
 from apportion.predictors import EMBEDDERS, PREDICTORS, Embedder, Predictor, SentenceTransformerEmbedder
+from apportion.stopping import RULES, Rule
 from apportion.toml import ConfigError, load, shown, to_toml
 
 __all__ = ["REGISTRIES", "ConfigError", "build", "choices", "dump", "load", "to_toml"]
@@ -28,10 +30,11 @@ __all__ = ["REGISTRIES", "ConfigError", "build", "choices", "dump", "load", "to_
 T = TypeVar("T")
 
 REGISTRIES: dict[Any, dict[str, Any]] = {
-    Allocator: ALLOCATORS,
+    Allocator: ALLOCATORS | LABEL_FREE,
     Predictor: PREDICTORS,
     Embedder: EMBEDDERS,
     Baseline: BASELINES,
+    Rule: RULES,
 }
 """What a field may be annotated with to be chosen by ``name``, and what there is to choose from."""
 
@@ -48,9 +51,9 @@ STRICT = ConfigDict(strict=True)
 def build(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     """An instance of the dataclass ``cls`` with the settings of ``table``; ``where`` is its dotted path, for errors.
 
-    Nested dataclasses are tables. An ``Allocator``, ``Predictor`` or ``Embedder`` is a table with a ``name``, or just
-    that name; ``cls`` may be one of these itself. Tuples are arrays. A required embedder that is left out is the
-    sentence transformer of arXiv 2602.01601. Integers are taken for floats; nothing else is converted.
+    Nested dataclasses are tables. What is in ``REGISTRIES``, such as an ``Allocator`` or a ``Rule``, is a table with a
+    ``name``, or just that name; ``cls`` may be one of these itself. Tuples are arrays. A required embedder that is left
+    out is the sentence transformer of arXiv 2602.01601. Integers are taken for floats; nothing else is converted.
 
     Raises ConfigError for an unknown or missing key, a wrong type, and a value that the dataclass refuses.
 
@@ -149,10 +152,10 @@ def _chosen(kind: Any, value: Any, where: str) -> Any:
 
 
 def _either(kinds: Sequence[Any], value: Any, where: str) -> Any:
-    """``value`` as the first of ``kinds`` that takes it."""
+    """``value`` as the first of ``kinds`` that takes it. Functions are left to Python."""
     if value is None and NoneType in kinds:
         return None
-    kinds = [kind for kind in kinds if kind is not NoneType]
+    kinds = [kind for kind in kinds if kind is not NoneType and get_origin(kind) is not Callable]
     errors = []
     for kind in kinds:
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,35 @@ def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> Floats:
     failing = np.maximum((n - c)[:, None] - drawn, 0) / (n[:, None] - drawn)
     result: Floats = 1.0 - failing.prod(axis=1)
     return result
+
+
+class AnswerScores(NamedTuple):
+    """Means over prompts: of right answers, of prompts with any right one, of prompts whose majority is right."""
+
+    mean: float
+    pass_any: float
+    majority: float
+
+
+def answer_scores(answers: Sequence[Sequence[str | None]], gold: Sequence[Collection[str]]) -> AnswerScores:
+    """mean@k, pass@k and maj@k of k ``answers`` [P][k] against the right ones of each prompt, ``gold`` [P].
+
+    The majority is over answers, None is none; among equals it is the one that came first. Raises ValueError where a
+    prompt has no answers or no gold, and without any prompt.
+
+    >>> answer_scores([["7", "7", "9"], ["5", None, "4"]], [{"7"}, {"4"}])
+    AnswerScores(mean=0.5, pass_any=1.0, majority=0.5)
+    """
+    if not answers or len(answers) != len(gold) or not all(map(len, answers)):
+        raise ValueError(
+            f"answers must be [{len(gold)}][k], at least one for each prompt of gold, got {[*map(len, answers)]} of "
+            f"{len(answers)} prompts; leave out prompts without them"
+        )
+    right = [[answer in known for answer in own] for own, known in zip(answers, gold, strict=True)]
+    votes = [Counter(answer for answer in own if answer is not None) for own in answers]
+    won = [bool(count) and count.most_common(1)[0][0] in known for count, known in zip(votes, gold, strict=True)]
+    means = (np.mean([np.mean(own) for own in right]), np.mean([any(own) for own in right]), np.mean(won))
+    return AnswerScores(*map(float, means))
 
 
 def bootstrap_interval(

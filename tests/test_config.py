@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apportion import TTRL, OptPO, Voting, stopping
 from apportion.allocators import ALLOCATORS, HORA, VIP, Allocator, Uniform
 from apportion.config import ConfigError, build, dump, to_toml
+from apportion.consensus import LABEL_FREE
 from apportion.predictors import (
     PREDICTORS,
     DiscountedCounts,
@@ -25,6 +27,9 @@ from apportion.predictors import (
     SentenceTransformerEmbedder,
     UniformPrior,
 )
+from apportion.stopping import RULES, PosteriorPredictive, Rule
+
+REGISTERED = ALLOCATORS | LABEL_FREE
 
 
 @dataclass(frozen=True)
@@ -99,9 +104,28 @@ def test_a_predictor_that_needs_an_embedder_gets_the_papers(name: str) -> None:
     assert job(probe=name).probe.embedder == SentenceTransformerEmbedder()
 
 
-@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+@pytest.mark.parametrize("name", sorted(REGISTERED))
 def test_a_bare_name_is_a_table_with_that_name(name: str) -> None:
-    assert build(Allocator, {"name": name}) == job(arms={"main": name}).arms["main"] == ALLOCATORS[name]()
+    assert build(Allocator, {"name": name}) == job(arms={"main": name}).arms["main"] == REGISTERED[name]()
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_a_rule_is_chosen_by_name(name: str) -> None:
+    assert build(Rule, {"name": name}) == RULES[name]()  # type: ignore[type-abstract]
+    assert arm(name="voting", rule=name) == Voting(RULES[name]())
+
+
+def test_an_allocator_without_labels_is_set_in_toml() -> None:
+    table = """
+    model = "tiny"
+    [arms]
+    voting = { name = "voting", rule = { name = "posterior_predictive", eps = 0.02 }, max_samples = 32, wave = 4 }
+    optpo = { name = "optpo", min_samples = 16, wave = "free", reward = "vote_share" }
+    """
+    assert build(Job, tomllib.loads(table)).arms == {
+        "voting": Voting(PosteriorPredictive(eps=0.02), max_samples=32, wave=4),
+        "optpo": OptPO(min_samples=16, reward="vote_share"),
+    }
 
 
 def refused(make: Callable[[], Any], *parts: str) -> str:
@@ -140,8 +164,21 @@ def refused(make: Callable[[], Any], *parts: str) -> str:
         ({"arms": ["vip"]}, ["job.arms must be a table, got ['vip']"]),
         ({"arms": {"a": 3}}, ["job.arms.a must be a table, got 3"]),
         ({"arms": {"a": "vpi"}}, ["job.arms.a (allocator)", "'vpi'", "did you mean 'vip'?", "uniform"]),
-        ({"arms": {"a": {"low": 3}}}, ["job.arms.a (allocator) must have a name, got low", *ALLOCATORS]),
+        ({"arms": {"a": {"low": 3}}}, ["job.arms.a (allocator) must have a name, got low", *REGISTERED]),
         ({"arms": {"a": {"name": 3}}}, ["job.arms.a (allocator)", "got 3"]),
+        (
+            {"arms": {"a": {"name": "voting", "rule": "optop"}}},
+            ["job.arms.a.rule (rule)", "'optop'", "'optpo'?", "esc"],
+        ),
+        (
+            {"arms": {"a": {"name": "voting", "rule": {"name": "esc", "window": 1}}}},
+            ["job.arms.a.rule: window must be"],
+        ),
+        ({"arms": {"a": {"name": "voting", "rule": 3}}}, ["job.arms.a.rule must be a table, got 3"]),
+        ({"arms": {"a": {"name": "optpo", "wave": "fre"}}}, ["a.wave must be an integer or one of 'free', got 'fre'"]),
+        ({"arms": {"a": {"name": "optpo", "reward": 3}}}, ["job.arms.a.reward must be a string, got 3"]),
+        ({"arms": {"a": {"name": "ttrl", "reward": "x"}}}, ["job.arms.a: reward must be one of agreement, vote_share"]),
+        ({"arms": {"a": {"name": "ttrl", "min_samples": 99}}}, ["job.arms.a: min_samples", "got 99 and 64"]),
         ({"probe": "zzz"}, ["job.probe (predictor)", "'zzz'", *PREDICTORS]),
         (
             {"probe": {"name": "gp", "embedder": "sentence_transfomer"}},
@@ -178,6 +215,11 @@ def test_what_toml_cannot_hold_is_refused_by_dump() -> None:
     refused(lambda: dump(Ridge(lambda prompts: np.ones((len(prompts), 1)))), "embedder must be")
 
 
+def test_a_reward_that_is_a_function_is_refused_by_dump() -> None:
+    told = refused(lambda: dump(Voting(reward=lambda rollouts, label: [0.0] * len(rollouts))), "; leave it to Python")
+    assert told.startswith("reward must be something that TOML can hold, got <function")
+
+
 def test_none_is_refused_by_dump_where_leaving_it_out_would_mean_another_default() -> None:
     refused(lambda: dump(Job("tiny", {}, steps=None)), "steps must be something that TOML can hold, got None")  # type: ignore[arg-type]
 
@@ -210,7 +252,30 @@ predictors = st.one_of(
     st.builds(Ridge, embedder=embedders, penalty=positive),
     st.builds(GaussianProcess, embedder=embedders, bandwidth=st.none() | positive, clip=st.floats(0.01, 0.49)),
 )
+rules = st.one_of(
+    st.builds(PosteriorPredictive, eps=st.floats(0.001, 0.5)),
+    st.builds(stopping.OptPO, min_samples=st.integers(1, 4), choices=st.none() | st.integers(2, 9)),
+    st.builds(stopping.Fixed, samples=st.none() | st.integers(1, 4)),
+)
+waves = st.integers(1, 99) | st.just("free")
+retained = st.sampled_from(["first", "all"])
+rewards = st.sampled_from(["agreement", "vote_share"])
+label_free = st.one_of(
+    st.builds(Voting, rules, st.integers(4, 99), st.integers(1, 4), waves, st.booleans(), retained, rewards),
+    st.builds(
+        OptPO,
+        min_samples=st.integers(1, 8),
+        max_samples=st.integers(8, 99),
+        choices=st.none() | st.integers(2, 9),
+        low_accuracy=st.sampled_from(["continue", "literal"]),
+        wave=waves,
+        retain=retained,
+        reward=rewards,
+    ),
+    st.builds(TTRL, st.integers(8, 99), st.integers(1, 8), retain=retained, reward=rewards),
+)
 allocators = st.one_of(
+    label_free,
     st.builds(Uniform, rollouts_per_prompt=st.integers(1, 99)),
     st.builds(
         VIP,
@@ -247,6 +312,11 @@ jobs = st.builds(
 def test_settings_survive_the_way_through_toml(job: Job) -> None:
     assert build(Job, tomllib.loads(to_toml(dump(job)))) == job
     assert build(Job, dump(job)) == job
+
+
+@given(rules)
+def test_a_rule_alone_survives_too(rule: Rule) -> None:
+    assert build(Rule, tomllib.loads(to_toml(dump(rule)))) == rule  # type: ignore[type-abstract]
 
 
 @given(allocators | predictors)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.evaluation import bootstrap_interval, pass_at_k
+from apportion.evaluation import answer_scores, bootstrap_interval, pass_at_k
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -48,6 +48,61 @@ def test_pass_at_k_of_ragged_prompts_and_of_none():
 def test_pass_at_k_refuses_what_it_cannot_estimate(successes, trials, k, message):
     with pytest.raises(ValueError, match=message):
         pass_at_k(successes, trials, k)
+
+
+ANSWERS = st.lists(st.lists(st.sampled_from(["1", "2", "3", None]), min_size=1, max_size=9), min_size=1, max_size=6)
+GOLD = st.sets(st.sampled_from(["1", "2", "3", "4"]))
+
+
+@given(ANSWERS.flatmap(lambda answers: st.tuples(st.just(answers), st.lists(GOLD, min_size=6, max_size=6))))
+def test_answer_scores_by_brute_force(case):
+    """The majority by looking at every answer: more votes than those before it, and no fewer than those after."""
+    answers, gold = case[0], case[1][: len(case[0])]
+    mean = passed = majority = 0.0
+    for own, known in zip(answers, gold, strict=True):
+        mean += sum(answer in known for answer in own) / len(own) / len(answers)
+        passed += (len(set(own) & known) > 0) / len(answers)
+        leader, most = None, 0
+        for answer in own:
+            if answer is not None and own.count(answer) > most:
+                leader, most = answer, own.count(answer)
+        majority += (leader in known) / len(answers)
+    assert answer_scores(answers, gold) == pytest.approx((mean, passed, majority))
+
+
+@given(ANSWERS, GOLD)
+def test_scores_are_between_0_and_pass_any_which_is_pass_at_k(answers, known):
+    scores = answer_scores(answers, [known] * len(answers))
+    assert 0 <= scores.mean <= scores.pass_any <= 1 and 0 <= scores.majority <= scores.pass_any
+    k = min(map(len, answers))
+    first = [own[:k] for own in answers]
+    right = [sum(answer in known for answer in own) for own in first]
+    found = answer_scores(first, [known] * len(first))
+    assert found.pass_any == pytest.approx(pass_at_k(right, [k] * len(first), k).mean())
+    assert found.mean == pytest.approx(pass_at_k(right, [k] * len(first), 1).mean())
+
+
+def test_equal_votes_go_to_the_answer_that_came_first():
+    answers = [["2", "1", "1", "2"], ["1", "2", "2", "1"], [None, None, None, "1"]]
+    assert [answer_scores([own], [{"1"}]).majority for own in answers] == [0, 1, 1]
+
+
+def test_no_answer_is_never_right_and_one_answer_is_mean_and_majority():
+    assert answer_scores([[None] * 3, [None]], [{"1"}, set()]) == (0, 0, 0)
+    assert answer_scores([["1"], ["2"], [None]], [{"1"}] * 3) == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("answers", "gold", "got"),
+    [
+        ([["1"]], [{"1"}, {"2"}], r"\[2\]\[k\].*, got \[1\] of 1 prompts; leave out"),
+        ([["1"], []], [{"1"}, {"2"}], r"\[2\]\[k\].*, got \[1, 0\] of 2 prompts; leave out"),
+        ([], [], r"\[0\]\[k\].*, got \[\] of 0 prompts; leave out"),
+    ],
+)
+def test_answer_scores_want_answers_and_gold_of_every_prompt(answers, gold, got):
+    with pytest.raises(ValueError, match=f"answers must be {got}"):
+        answer_scores(answers, gold)
 
 
 def test_the_interval_is_that_of_the_normal_approximation_on_many_prompts():

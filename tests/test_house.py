@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import apportion
 from apportion.config import load
 
 ROOT = Path(__file__).parents[1]
@@ -29,10 +31,12 @@ ORDER = (
     {"baselines"},
     {"allocators"},
     {"advantages", "evaluation", "loop", "solve"},
+    {"consensus"},
     {""},
     {"toml", "tables", "allocation_text", "files"},
     {"config"},
     {"verifiers"},
+    {"questions"},
     {"samplers"},
     {"vote"},
     {"lab"},
@@ -105,11 +109,12 @@ def test_what_is_optional_is_imported_only_where_it_may_be(module: str) -> None:
 
 
 def test_importing_the_package_is_light_and_quick() -> None:
-    """Beyond numpy, which every user has imported, it takes no heavy package and little time."""
+    """Beyond numpy, which every user has imported, it takes no heavy package, scipy among them, and little time."""
+    heavy = {*ALLOWED, "scipy"}
     code = (
         "import sys, time, numpy; started = time.process_time(); import apportion\n"
         "seconds = time.process_time() - started\n"
-        f"print(seconds, *({set(ALLOWED)!r} & sys.modules.keys()))"
+        f"print(seconds, *({heavy!r} & sys.modules.keys()))"
     )
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     runs = [
@@ -124,6 +129,14 @@ def test_importing_the_package_is_light_and_quick() -> None:
     ]
     assert all(len(run) == 1 for run in runs), f"import apportion imports {runs[0][1:]}"
     assert min(float(run[0]) for run in runs) <= 0.3  # half of it compiles the source where no bytecode may be kept
+
+
+def test_what_takes_scipy_is_found_when_it_is_asked_for() -> None:
+    assert apportion.stopping is import_module("apportion.stopping")
+    for name in ("OptPO", "TTRL", "Voting"):
+        assert getattr(apportion, name) is getattr(apportion.consensus, name) and name in apportion.__all__
+    with pytest.raises(AttributeError, match="has no attribute 'Optpo'"):
+        apportion.__getattr__("Optpo")
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from apportion.questions import Question, read_questions
 from apportion.vote.ballot import Ballot
-from apportion.vote.questions import Question, read_questions
 from apportion.vote.run import Report, vote, vote_async
 from apportion.vote.summary import Summary
 

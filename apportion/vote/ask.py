@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from apportion.allocators.voting import Voting
+from apportion.consensus import Voting
+from apportion.questions import Question, filled
 from apportion.samplers import Client, Completion
 from apportion.stopping import Curtailment, PosteriorPredictive, leader
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_id
 from apportion.verifiers.equivalence import Classes, Equivalence
 from apportion.verifiers.extraction import extract
 from apportion.vote.ballot import Ballot, Stopped, total
-from apportion.vote.questions import Question, filled
 from apportion.vote.setup import Setup
 
 GIVE_UP = 8

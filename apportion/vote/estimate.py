@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from apportion.questions import Question, filled
 from apportion.types import Prompt
-from apportion.vote.questions import Question, filled
 from apportion.vote.setup import Setup
 from apportion.vote.summary import Prices, table_text
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from apportion.questions import Question, read_questions, refuse_twins
 from apportion.samplers import PLAIN_PROMPT, Client, EndpointError, Usage
 from apportion.types import prompt_id
 from apportion.verifiers.equivalence import EQUIVALENCES, Equivalence
@@ -17,7 +18,6 @@ from apportion.vote.ask import GIVE_UP, ask
 from apportion.vote.ballot import Ballot
 from apportion.vote.journal import Journal, JournalError
 from apportion.vote.progress import Tally, shown
-from apportion.vote.questions import Question, read_questions, refuse_twins
 from apportion.vote.setup import Setup, make_setup
 from apportion.vote.summary import Summary, summarise
 

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from apportion import __version__
-from apportion.allocators.voting import Voting
 from apportion.config import build, choices
+from apportion.consensus import Voting
+from apportion.questions import TEMPLATE
 from apportion.samplers import Endpoint
 from apportion.stopping import RULES, Rule, Wave, make_rule
 from apportion.verifiers.equivalence import EQUIVALENCES
 from apportion.verifiers.extraction import EXTRACTORS
-from apportion.vote.questions import TEMPLATE
 
 ENDPOINT_SETTINGS = ("base_url", "model", "api", "temperature", "top_p", "max_tokens", "seed", "extra_body")
 """Those of the endpoint that decide answers: the others decide how soon they come, and the key is a secret."""
@@ -80,7 +80,7 @@ def make_setup(
     """
     return Setup(
         Endpoint(base_url, model, **endpoint),
-        Voting(_rule(rule, rule_settings or {}), max_samples, wave, curtail),
+        Voting(_rule(rule, rule_settings or {}), max_samples, wave=wave, curtail=curtail),
         template,
         extract,
         equivalence,

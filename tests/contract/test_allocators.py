@@ -1,4 +1,4 @@
-"""Every allocator of the registry, and voting, on every driver."""
+"""Every allocator of the registries, with labels and without, on every driver."""
 
 import asyncio
 import copy
@@ -12,20 +12,23 @@ from apportion import (
     AR3PO,
     DAPO,
     HORA,
+    TTRL,
     VIP,
     Even,
     InverseAccuracy,
     InverseVariance,
     Neyman,
+    OptPO,
     ReinforceAda,
     Select,
     Uniform,
+    Voting,
     collect,
     collect_async,
 )
 from apportion.allocators import ALLOCATORS
 from apportion.allocators.budget import BudgetedAllocator
-from apportion.allocators.voting import Voting
+from apportion.consensus import LABEL_FREE, SharedVotes
 from apportion.predictors import DiscountedCounts, MeanLengths
 from tests.builders import bernoulli_sampler, make_prompts
 
@@ -45,6 +48,9 @@ MAKE = {
         allocator=VIP(rollouts_per_prompt=7, high=16, predictor=DiscountedCounts()), prompts=6, exploration=0.3
     ),
     "voting": lambda: Voting(max_samples=12, wave=4),
+    "ttrl": lambda: TTRL(max_samples=6, min_samples=4),
+    "optpo": lambda: OptPO(min_samples=4, max_samples=16, exceedances=2, wave=6),
+    "shared_votes": lambda: SharedVotes(samples_per_prompt=6, min_samples=4, max_samples=16, rounds=2),
 }
 POPULATION = SUCCESS * 3
 """Success rates of the batch's prompts, then of the fresh ones that some rules draw: the same again."""
@@ -62,7 +68,7 @@ def in_tokens(allocator):
     return replace(allocator, rollouts_per_prompt=None, budget=None, tokens_per_prompt=360, lengths=lengths)
 
 
-@pytest.fixture(params=[*sorted(ALLOCATORS), "voting", *(f"{name} in tokens" for name in IN_TOKENS)])
+@pytest.fixture(params=[*sorted(ALLOCATORS | LABEL_FREE), *(f"{name} in tokens" for name in IN_TOKENS)])
 def make(request):
     """Makes one of the allocators, as new at each call."""
     name, tokens = request.param.removesuffix(" in tokens"), request.param.endswith(" in tokens")
@@ -83,6 +89,27 @@ def source():
 
 def finished(allocator, sample):
     return collect(allocator, make_prompts(len(SUCCESS)), sample, source=source())
+
+
+def as_sampled(rollouts):
+    """Rollouts without what is said of them."""
+    return [replace(rollout, correct=None, reward=None) for rollout in rollouts]
+
+
+def has_one_leader(votes):
+    (_, first), (_, second) = [*votes.most_common(2), (None, 0), (None, 0)][:2]
+    return first > second
+
+
+def with_verdicts(verdict, sample):
+    """``sample`` with every verdict left out, turned round, or replaced by a random reward."""
+    rng = np.random.default_rng(0)
+    changed = {
+        None: lambda rollout: replace(rollout, correct=None, reward=None),
+        "wrong": lambda rollout: replace(rollout, correct=not rollout.correct, reward=1 - rollout.reward),
+        "random": lambda rollout: replace(rollout, correct=None, reward=rng.normal()),
+    }[verdict]
+    return lambda prompts, counts: [[changed(rollout) for rollout in own] for own in sample(prompts, counts)]
 
 
 def learnt(allocator, batches=3, failing=0.0):
@@ -169,10 +196,33 @@ def test_groups_hold_every_rollout_of_their_prompts_once(allocator):
     groups = allocator.groups(batch)
     places = [batch.prompts.index(group.prompt) for group in groups]
     assert places == sorted(set(places))
-    assert [group.rollouts for group in groups] == [batch.rollouts[q] for q in places]
+    votes = allocator.name in LABEL_FREE
+    if not votes:
+        assert [group.rollouts for group in groups] == [batch.rollouts[q] for q in places]
+    else:
+        assert [as_sampled(group.rollouts) for group in groups] == [as_sampled(batch.rollouts[q]) for q in places]
+        assert all(rollout.correct is None for group in groups for rollout in group.rollouts)
     if allocator.name not in DROPS_GROUPS:
-        assert sum(len(group.rollouts) for group in groups) == batch.trials.sum()
+        labelled = [q for q in range(len(batch.prompts)) if not votes or has_one_leader(batch.votes[q])]
+        assert sum(len(group.rollouts) for group in groups) == batch.trials[labelled].sum()
     assert all(group.rollouts and group.keep.shape == (len(group.rollouts),) for group in groups)
+
+
+@pytest.mark.parametrize("name", sorted(LABEL_FREE))
+@pytest.mark.parametrize("verdict", [None, "wrong", "random"])
+def test_a_label_free_allocator_never_reads_a_verdict(name, verdict):
+    """Whatever rollouts say of their correctness: the same plans, groups and metrics, now and after learning."""
+    told, untold = MAKE[name](), MAKE[name]()
+    for seed in range(3):
+        sample = bernoulli_sampler(POPULATION, seed=seed, failing=0.1)
+        batch = finished(told, sample)
+        other = finished(untold, with_verdicts(verdict, bernoulli_sampler(POPULATION, seed=seed, failing=0.1)))
+        assert other.asked.tolist() == batch.asked.tolist()
+        assert other.rollouts != batch.rollouts
+        assert untold.groups(other) == told.groups(batch)
+        assert untold.metrics(other) == told.metrics(batch)
+        told.observe(batch), untold.observe(other)
+        np.testing.assert_equal(untold.state_dict(), told.state_dict())
 
 
 def test_a_restored_allocator_plans_as_the_saved_one(make, allocator):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from apportion import Prompt, Rollout, Uniform, collect, collect_async
-from apportion.allocators.voting import Voting
+from apportion.consensus import Voting
 from apportion.samplers.recorded import Recorded
 from apportion.stopping import RULES, decide, make_rule
 from apportion.types import Batch

@@ -3,26 +3,13 @@
 import numpy as np
 import pytest
 
-from apportion import Plan, Rollout, collect
-from apportion.allocators.voting import Voting
+from apportion import Plan, Rollout
+from apportion.consensus import Voting
 from apportion.stopping import ESC, Fixed, OptPO, PosteriorPredictive, decide
 from tests.builders import make_prompts
+from tests.consensus.builders import replayed
 
 STREAMS = [["a"] * 24, ["a", "b"] * 12, ["a", None, "b", "a"] * 6, [None] * 24, list("abcdefghijklmnopqrstuvwx")]
-
-
-def replayed(voting, streams=STREAMS):
-    """The finished batch when prompt q's answers are those of stream q, in order."""
-    used = [0] * len(streams)
-
-    def sample(prompts, counts):
-        rounds = []
-        for q, count in enumerate(counts):
-            rounds.append([Rollout(answer=answer) for answer in streams[q][used[q] : used[q] + int(count)]])
-            used[q] += int(count)
-        return rounds
-
-    return collect(voting, make_prompts(len(streams)), sample)
 
 
 @pytest.mark.parametrize("curtail", [False, True])
@@ -30,7 +17,7 @@ def replayed(voting, streams=STREAMS):
 @pytest.mark.parametrize("rule", [PosteriorPredictive(), OptPO(min_samples=6), ESC(window=4), Fixed(10)])
 def test_it_stops_where_the_rule_does_on_the_same_stream(rule, wave, curtail):
     voting = Voting(rule, max_samples=24, wave=wave, curtail=curtail)
-    batch = replayed(voting)
+    batch = replayed(voting, STREAMS)
     decided = decide(STREAMS, rule, max_samples=24, wave=wave, curtail=curtail)
     assert batch.asked.tolist() == decided.samples.tolist()
     assert [voting.winner(batch, q) for q in range(len(STREAMS))] == list(decided.answer)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from apportion.questions import TEMPLATE, filled
 from apportion.tables import TableError
 from apportion.types import prompt_id
 from apportion.vote import Question, read_questions
-from apportion.vote.questions import TEMPLATE, filled
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -1,0 +1,49 @@
+"""Votes of which each goes at its own pace: waves of samples until a prompt's own stopping rule is content."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import numpy as np
+
+from apportion.consensus.base import ConsensusAllocator
+from apportion.stopping import Curtailed, Rule, Wave
+from apportion.types import Batch, Counts, Plan
+
+
+class SeparateVotes(ConsensusAllocator):
+    """Samples each prompt until its rule is content; prompts do not depend on each other."""
+
+    separable: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def wave(self) -> Wave:
+        """How many samples are asked for at a time; "free": as many as the rule takes at the least."""
+
+    def plan(self, batch: Batch) -> Plan:
+        """The next wave of each prompt that the rule has not stopped."""
+        return Plan(np.array([self._more(self.votes(batch, q)[1]) for q in range(len(batch.prompts))], np.int64))
+
+    def finished(self, batch: Batch, q: int) -> bool:
+        """Whether prompt ``q`` needs no more samples after those so far."""
+        return self._enough(self.votes(batch, q)[1])
+
+    def _more(self, votes: Counts) -> int:
+        if self._enough(votes):
+            return 0
+        taken = len(votes)
+        if self.wave == "free":
+            return max(int(self.stopping.earliest(votes, self.max_samples)), self.min_samples - taken)
+        return min(self.wave, self.max_samples - taken)
+
+    def _enough(self, votes: Counts) -> bool:
+        if not self.min_samples <= len(votes) < self.max_samples:
+            return len(votes) >= self.max_samples
+        return bool(self.stopping.stops_now(votes, self.max_samples))
+
+
+def with_curtailment(rule: Rule, curtail: bool) -> Rule:
+    """``rule``, which also stops where the leader can no longer be overtaken if ``curtail``."""
+    return Curtailed(rule) if curtail else rule
