@@ -309,6 +309,56 @@ def test_a_wrong_study_is_refused_before_anything_runs(tmp_path: Path) -> None:
     assert "'sedes'" in refused("train", "--set", "sedes=3", "--dry-run")
 
 
+LEDGER = ["7 a+3 b*7 =", "2 a*3 =", "5 a-4 b+2 =", "9 a+1 ="]
+
+
+def voted(folder: Path, prompts: str) -> list[str]:
+    """``apportion train --labels none`` on a file of ``prompts``, four a step, on the easy base; a dry run."""
+    path = folder / "prompts.jsonl"
+    path.write_text(prompts)
+    settings = ["training.base=easy", "training.prompts_per_step=4"]
+    return ["train", "--labels", "none", "--prompts", str(path), *(f"--set={each}" for each in settings), "--dry-run"]
+
+
+@pytest.mark.slow
+def test_a_dry_run_without_labels_counts_prompts_gold_steps_and_rollouts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    rows = [{"prompt": text} for text in LEDGER]
+    rows[0]["answer"] = "00"
+    result = invoke(*voted(tmp_path, "".join(json.dumps(row) + "\n" for row in rows)))
+    assert result.exit_code == 0, result.stderr
+    assert "4 for training from " in result.stdout
+    assert " held out; no labels; gold of 1 is for the report alone" in result.stdout
+    assert "steps       60 a run" in result.stdout
+    assert "rollouts    at least 3,840 and at most 15,360 a run; 69,120 to 138,240 in all" in result.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prompts", "more", "problem"),
+    [
+        ([], [], "must have at least one row"),
+        (["What is 6 x 7?"], [], "a problem reads like '7 a+3 b*7 =', got 'What is 6 x 7?'"),
+        ([*LEDGER, LEDGER[1]], [], "must be there once"),
+        (LEDGER[:3], [], "must hold at least the 4 prompts of a step, got 3"),
+        (LEDGER, ["--labels", "gold"], "prompts and reset_every are for learning without labels"),
+        (LEDGER, ["--labels", "some"], "training.labels must be one of 'gold', 'none', got 'some'"),
+        (LEDGER, ["--allocator", "vip"], "labels must be 'gold' for vip, got 'none'"),
+        (LEDGER, ["--allocator", "optop"], "did you mean 'optpo'?"),
+        (LEDGER, ["--prompts", "missing.csv"], "must be readable, got missing.csv"),
+        (LEDGER, ["--resume"], "--resume goes on with a started study, got also --prompts"),
+    ],
+)
+def test_prompts_that_cannot_be_learnt_on_are_refused(
+    tmp_path: Path, prompts: list[str], more: list[str], problem: str
+) -> None:
+    pytest.importorskip("torch")
+    written = "".join(json.dumps({"prompt": text}) + "\n" for text in prompts)
+    assert problem in refused(*voted(tmp_path, written), *more)
+    assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
+
+
 def test_version_and_help() -> None:
     assert invoke("--version").stdout == f"apportion {__version__}\n"
     assert "allocate" in invoke().stdout and invoke().exit_code == 0

@@ -68,8 +68,8 @@ def vote(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Votes on each question until a stopping rule is content, and writes each answer at once; a rerun goes on."""
+    from apportion.questions import TEMPLATE, read_questions  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
-    from apportion.vote.questions import TEMPLATE, read_questions  # noqa: PLC0415
     from apportion.vote.run import check_run  # noqa: PLC0415
     from apportion.vote.setup import make_setup  # noqa: PLC0415
     from apportion.vote.summary import make_prices  # noqa: PLC0415

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -13,15 +14,29 @@ from pathlib import Path
 from typing import Any
 
 from apportion import __version__
-from apportion.allocators import ALLOCATORS, Allocator
-from apportion.config import ConfigError, build, choices, dump, load, to_toml
+from apportion.allocators import Allocator
+from apportion.config import REGISTRIES, ConfigError, build, choices, dump, load, to_toml
 from apportion.files import write_whole
 from apportion.lab.settings import Training
 
 DEFAULT = Path(__file__).with_name("default.toml")
+LABEL_FREE_DEFAULT = Path(__file__).with_name("label_free.toml")
 RUNS = Path("runs")
-SHARED = ("base", "reward", "problems", "held_out", "rollouts", "tokens", "evaluate_every")
+SHARED = (
+    "base",
+    "labels",
+    "reward",
+    "problems",
+    "prompts",
+    "held_out",
+    "rollouts",
+    "tokens",
+    "steps",
+    "evaluate_every",
+)
 """Settings of the training that all arms of a study must have in common, or their curves could not be compared."""
+VARIANCE_DRAWS = 60
+FINGERPRINT = "prompts.sha256"
 
 
 @dataclass(frozen=True)
@@ -29,7 +44,8 @@ class Study:
     """Which allocators to train with, on what, how often.
 
     ``baseline`` names the allocator that the others are compared with, pairwise by seed; ``processes`` (0: one a core)
-    run side by side; ``variance_draws`` gradients measure the variance under each allocation (0: leave that out).
+    run side by side; ``variance_draws`` gradients measure the variance under each allocation (0: leave that out; by
+    default 60, and 0 without labels, which that measurement needs).
     ``trainings`` holds the whole training of those allocators that do not train by ``training``; in a config file, a
     table under ``trainings`` gives only what differs.
     """
@@ -41,7 +57,7 @@ class Study:
     trainings: dict[str, Training] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
     processes: int = 0
-    variance_draws: int = 60
+    variance_draws: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name or Path(self.name).name != self.name:
@@ -53,6 +69,13 @@ class Study:
             raise ValueError(f"seeds must be distinct integers from 0 up, got {list(self.seeds)}; list each once")
         if self.processes < 0:
             raise ValueError(f"processes must be at least 0, got {self.processes}; 0 takes every core")
+        label_free = self.training.labels == "none"
+        if self.variance_draws is None:
+            object.__setattr__(self, "variance_draws", 0 if label_free else VARIANCE_DRAWS)
+        if self.variance_draws and label_free:
+            raise ValueError(
+                f"variance_draws must be 0 without labels, which it needs, got {self.variance_draws}; leave it out"
+            )
         if self.variance_draws and self.variance_draws < 3:
             raise ValueError(f"variance_draws must be 0 or at least 3, got {self.variance_draws}; 0 leaves that out")
         for arm, training in self.trainings.items():
@@ -89,21 +112,37 @@ class Study:
 
 
 def read_study(
-    config: Path | None, overrides: Sequence[str], name: str | None, resume: bool, allocators: Sequence[str] = ()
+    config: Path | None,
+    overrides: Sequence[str],
+    name: str | None,
+    resume: bool,
+    allocators: Sequence[str] = (),
+    labels: str | None = None,
+    prompts: Path | None = None,
 ) -> Study:
-    """The study that the command line means, checked.
+    """The study that the command line means, checked; what is in its file of prompts is not looked at.
 
     ``allocators`` narrows it to these and its baseline: arms of the study by their names, others of the registry with
-    their defaults.
+    their defaults. ``labels`` and ``prompts`` set ``training.labels`` and ``training.prompts``; without ``config``,
+    ``labels`` "none" means the default study without labels.
     """
+    default = LABEL_FREE_DEFAULT if labels == "none" else DEFAULT
     if resume:
-        if config is not None or allocators:
-            given = config or f"--allocator {allocators[0]}"
-            raise ConfigError(f"--resume goes on with a started study, got also {given}; give --name, or no --resume")
-        config = RUNS / (name or load(DEFAULT)["name"]) / "config.toml"
+        options = [f"--allocator {allocator}" for allocator in allocators] + (
+            [f"--prompts {prompts}"] if prompts else []
+        )
+        if config is not None or options:
+            raise ConfigError(
+                f"--resume goes on with a started study, got also {config or options[0]}; give --name, or no --resume"
+            )
+        config = RUNS / (name or load(default)["name"]) / "config.toml"
         if not config.exists():
             raise ConfigError(f"there is nothing to resume: {config} does not exist; start it without --resume")
-    table = load(config or DEFAULT, overrides)
+    given = {"labels": labels, "prompts": None if prompts is None else str(prompts)}
+    options = [f"training.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    table = load(config or default, [*overrides, *options])
+    if prompts is not None:
+        table |= {"name": f"{table.get('name', 'study')}-{prompts.stem}"}
     if allocators:
         table = _narrowed(table, allocators)
     trainings = {
@@ -115,12 +154,12 @@ def read_study(
 
 def _narrowed(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     """The study's table with the ``wanted`` allocators and the baseline alone, under a name that says so."""
-    there = table.get("allocators", {})
-    unknown = [arm for arm in wanted if arm not in there and arm not in ALLOCATORS]
+    there, registered = table.get("allocators", {}), REGISTRIES[Allocator]
+    unknown = [arm for arm in wanted if arm not in there and arm not in registered]
     if unknown:
         raise ConfigError(
             f"--allocator must be an arm of the study or a registered allocator, got {unknown[0]!r}; "
-            f"{choices(unknown[0], {**there, **ALLOCATORS})}"
+            f"{choices(unknown[0], {**there, **registered})}"
         )
     kept = dict.fromkeys([table.get("baseline", ""), *wanted])
     arms = {arm: there.get(arm, {"name": arm}) for arm in kept if arm}
@@ -130,7 +169,10 @@ def _narrowed(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
 
 
 def claim(study: Study) -> None:
-    """Makes the study's folder, or makes sure that it holds this very study: runs of two configs are never mixed."""
+    """Makes the study's folder, or makes sure that it holds this very study: runs of two configs are never mixed.
+
+    The same goes for the file of prompts, of which the folder keeps a hash. Raises ConfigError.
+    """
     resolved, path = to_toml(dump(study)), study.directory / "config.toml"
     if path.exists():
         started, mine = (_without_speed(tomllib.loads(text)) for text in (path.read_text(), resolved))
@@ -140,9 +182,31 @@ def claim(study: Study) -> None:
                 f"{study.directory} holds another study, which differs in {changed}; "
                 "choose another --name, or delete the folder"
             )
+    fingerprint = study.directory / FINGERPRINT
+    if fingerprint.exists():
+        check_prompts(study.directory, study.training)
     study.directory.mkdir(parents=True, exist_ok=True)
+    if study.training.prompts is not None:
+        write_whole(fingerprint, _fingerprint(study.training.prompts))
     write_whole(path, resolved)
     write_whole(study.directory / "environment.json", json.dumps(_environment(), indent=2) + "\n")
+
+
+def check_prompts(directory: Path, training: Training) -> None:
+    """Raises ConfigError where the file of prompts is not as it was when the study in ``directory`` was started."""
+    if training.prompts is None:
+        return
+    started, now = (directory / FINGERPRINT).read_text(), _fingerprint(training.prompts)
+    if started != now:
+        raise ConfigError(
+            f"{training.prompts} must be as it was when {directory} was started, got SHA-256 {now[:12]} and not "
+            f"{started[:12]}; restore it, or choose another --name"
+        )
+
+
+def _fingerprint(prompts: Path) -> str:
+    """As ``sha256sum`` writes it, so that ``sha256sum --check`` reads it."""
+    return f"{hashlib.sha256(prompts.read_bytes()).hexdigest()}  {prompts}\n"
 
 
 def _without_speed(table: dict[str, object]) -> dict[str, object]:

@@ -15,10 +15,13 @@ PLAIN_LINE_EVERY_SECONDS = 15.0
 
 
 class Display:
-    """Writes to ``console``, by default the terminal or whatever stdout is; every run spends ``rollouts``."""
+    """Writes to ``console``, by default the terminal or whatever stdout is; every run takes ``length`` of its ``unit``.
 
-    def __init__(self, rollouts: int, console: Console | None = None) -> None:
-        self.rollouts = rollouts
+    ``unit`` is a key of the records, as in ``Training.unit``.
+    """
+
+    def __init__(self, length: int, unit: str = "rollouts", console: Console | None = None) -> None:
+        self.length, self.unit = length, unit
         self.console = console or Console(highlight=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
@@ -75,10 +78,11 @@ class _Live:
 
     def __init__(self, display: Display, bars: Progress, runs: Sequence[str]) -> None:
         self.display, self.bars = display, bars
+        self.units = "steps" if display.unit == "step" else display.unit
         self.spent = dict.fromkeys(runs, 0)
         self.latest: dict[str, dict[str, Any]] = {run: {} for run in runs}
-        self.budget = display.rollouts * len(runs)
-        self.total = bars.add_task("all runs", total=self.budget, note="rollouts")
+        self.budget = display.length * len(runs)
+        self.total = bars.add_task("all runs", total=self.budget, note=self.units)
         self.tasks: dict[str, TaskID] = {}
         self.started = self.spoken = time.monotonic()
         self.resumed = 0
@@ -87,13 +91,13 @@ class _Live:
         while (message := told.get()) is not None:
             run, record = message
             if not self.latest[run]:
-                self.resumed += record["rollouts"]
-            self.spent[run] = record["rollouts"]
+                self.resumed += record[self.display.unit]
+            self.spent[run] = record[self.display.unit]
             self.latest[run] |= record
             self._show(run)
 
     def _show(self, run: str) -> None:
-        per_run = self.display.rollouts
+        per_run = self.display.length
         note = self._note(run)
         if run not in self.tasks:
             self.tasks[run] = self.bars.add_task(run, total=per_run, note=note)
@@ -108,13 +112,13 @@ class _Live:
             self.spoken = time.monotonic()
             spent = sum(self.spent.values())
             self.display.say(
-                f"{spent:,} of {self.budget:,} rollouts, {self._minutes_left(spent)}; "
+                f"{spent:,} of {self.budget:,} {self.units}, {self._minutes_left(spent)}; "
                 f"{run}: {'finished, ' if finished else ''}{note}"
             )
 
     def _note(self, run: str) -> str:
         record = self.latest[run]
-        parts = [f"{key} {record[key]:.3f}" for key in ("success", "informative") if key in record]
+        parts = [f"{key} {record[key]:.3f}" for key in ("mean_16", "success", "informative") if key in record]
         if "counts" in record:
             parts.append(f"{min(record['counts'])} to {max(record['counts'])} rollouts a prompt")
         return ", ".join(parts)

@@ -27,9 +27,7 @@ class Learner:
 
     def __init__(self, policy: Qwen2ForCausalLM, training: Training, reference: Qwen2ForCausalLM | None) -> None:
         self.policy, self.training, self.reference = policy, training, reference
-        self.optimizer = _adam(policy, training.learning_rate)
-        self.critic = Critic(policy) if training.estimator == "gae" else None
-        self.critic_optimizer = _adam(self.critic, training.critic_learning_rate) if self.critic else None
+        self._begin()
 
     def update(self, groups: Sequence[Group], baseline: Baseline | None) -> dict[str, float]:
         """``updates_per_step`` optimiser steps on ``groups`` (none where nothing has a gradient); what it was like."""
@@ -59,6 +57,11 @@ class Learner:
             measured["grad_norm"] = self._step(self.optimizer, self.policy)
         return measured
 
+    def reset(self, start: Qwen2ForCausalLM) -> None:
+        """The weights of ``start``, and a learner's state as if nothing had been learnt."""
+        self.policy.load_state_dict(start.state_dict())
+        self._begin()
+
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimiser states."""
         state = {"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -73,6 +76,13 @@ class Learner:
         if self.critic is not None and self.critic_optimizer is not None:
             self.critic.load_state_dict(state["critic"])
             self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+
+    def _begin(self) -> None:
+        """New optimisers, and for PPO a critic that knows nothing yet."""
+        settings = self.training
+        self.optimizer = _adam(self.policy, settings.learning_rate)
+        self.critic = Critic(self.policy) if settings.estimator == "gae" else None
+        self.critic_optimizer = _adam(self.critic, settings.critic_learning_rate) if self.critic else None
 
     def _actor_critic_rows(self, groups: Sequence[Group]) -> list[Row]:
         """Rows with an advantage for every token, after the critic has learnt from the returns of these rollouts."""

@@ -77,6 +77,18 @@ def completion_logprobs(
     return torch.cat(logprobs), torch.cat(masks)
 
 
+def completion_distributions(
+    policy: Qwen2ForCausalLM, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities [N, T, V] of every token where each completion token stands, and the mask [N, T].
+
+    At temperature 1, in one forward pass.
+    """
+    tokens, places, mask = packed(prompts, completions)
+    logits = policy(input_ids=tokens[:, :-1], use_cache=False).logits
+    return logits.gather(1, (places - 1)[:, :, None].expand(-1, -1, logits.shape[-1])).log_softmax(-1), mask
+
+
 def _block_logprobs(
     policy: Qwen2ForCausalLM,
     prompts: Sequence[Sequence[int]],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,23 @@ def write_report(directory: Path, arms: Sequence[str], seeds: Sequence[int], bas
     summary = summarise(runs, baseline)
     measured_file = directory / "variance.json"
     measured = json.loads(measured_file.read_text()) if measured_file.exists() else []
-    text = "\n".join(
-        [f"# {directory.name}\n", *table(summary), "", *findings(summary, baseline, len(seeds), measured), ""]
-    )
+    lines = [*table(summary), "", *findings(summary, baseline, len(seeds), measured)]
+    publish(directory, lines, summary, partial(draw, runs, summary, measured, verdict(summary, baseline)), display)
+
+
+def publish(
+    directory: Path,
+    lines: Sequence[str],
+    summary: Sequence[Any],
+    drawn: Callable[[Sequence[Path]], None],
+    display: Display,
+) -> None:
+    """Writes the ``lines`` of a report, its ``summary`` of dataclasses and what ``drawn`` draws; shows the lines."""
+    text = "\n".join([f"# {directory.name}\n", *lines, ""])
     (directory / "report.md").write_text(text)
     (directory / "summary.json").write_text(json.dumps([asdict(arm) for arm in summary], indent=2) + "\n")
     pictures = [directory / "curves.png", directory / "curves.svg"]
-    draw(runs, summary, measured, verdict(summary, baseline), pictures)
+    drawn(pictures)
     display.say("")
     for line in text.splitlines()[2:]:
         display.say(line)
@@ -54,6 +65,11 @@ def table(summary: Sequence[Arm]) -> list[str]:
         ]
         for arm in summary
     ]
+    return aligned(heads, rows)
+
+
+def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table whose columns stand under each other as text, too."""
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +42,23 @@ class Interval:
         """As text, for a difference: +0.070 ± 0.012."""
         return self._text(f"{self.mean:+.3f}")
 
+    @property
+    def percent(self) -> str:
+        """As text, for a share: 35.2% ± 1.4%."""
+        return f"{self.mean:.1%}" + ("" if self.half_width is None else f" ± {self.half_width:.1%}")
+
     def _text(self, mean: str) -> str:
         return mean if self.half_width is None else f"{mean} ± {self.half_width:.3f}"
+
+
+Record = dict[str, Any]
+"""One line of a run's metrics."""
+
+
+def read_metrics(directory: Path) -> tuple[list[Record], list[Record]]:
+    """The records of the run in ``directory`` that hold an evaluation, the start among them, and those of its steps."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if "success" in record], [record for record in records if "counts" in record]
 
 
 @dataclass(frozen=True)
@@ -88,9 +104,7 @@ class Run:
 
     @classmethod
     def read(cls, directory: Path) -> Run:
-        records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-        evaluated = [record for record in records if "success" in record]
-        steps = [record for record in records if "counts" in record]
+        evaluated, steps = read_metrics(directory)
         p, counts = (np.concatenate([record[key] for record in steps]) for key in ("p", "counts"))
         band = np.clip(np.searchsorted(BANDS, p, side="right") - 1, 0, len(BANDS) - 2)
         return cls(

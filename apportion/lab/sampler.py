@@ -153,7 +153,7 @@ class LedgerSampler:
     """Samples and verifies ledger prompts: ``sampler(prompts, counts)`` gives ``counts[q]`` rollouts of ``prompts[q]``.
 
     ``reward`` "exact" is 1 for a right completion and 0 for any other; "share" is graded, the share of leading running
-    digits that are right, and comes without a verdict.
+    digits that are right, and comes without a verdict. With None nothing is verified: rollouts carry their answers.
 
     It remembers its random generator and how much it has sampled (``rollouts``, and ``tokens`` with the end tokens);
     ``state_dict`` holds both. The policy is read at each call, so it may be trained in between. A prompt whose ``data``
@@ -174,9 +174,9 @@ class LedgerSampler:
         max_new_tokens: int = MAX_NEW_TOKENS,
         max_rows: int = MAX_ROWS,
         tokenizer: PreTrainedTokenizerFast | None = None,
-        reward: Reward = "exact",
+        reward: Reward | None = "exact",
     ) -> None:
-        if reward not in get_args(Reward):
+        if reward is not None and reward not in get_args(Reward):
             raise ValueError(
                 f"reward must be one of {', '.join(get_args(Reward))}, got {reward!r}; share is the graded one"
             )
@@ -224,7 +224,7 @@ def leading_share(problem: Problem, answer: str | None) -> float:
     return max(sum(takewhile(bool, map(eq, answer, digits))) / max(len(answer), len(digits)) for digits in wanted)
 
 
-def _rewarded(problem: Problem, completions: list[Completion], reward: Reward) -> list[Rollout]:
+def _rewarded(problem: Problem, completions: list[Completion], reward: Reward | None) -> list[Rollout]:
     """Rollouts of one problem; what was written several times is verified once."""
     verdicts = {tokens: _verdict(problem, tokens, reward) for tokens in {written.tokens for written in completions}}
     rollouts = []
@@ -235,7 +235,11 @@ def _rewarded(problem: Problem, completions: list[Completion], reward: Reward) -
     return rollouts
 
 
-def _verdict(problem: Problem, tokens: tuple[int, ...], reward: Reward) -> tuple[bool | None, str | None, float]:
-    """Whether it is right (None where rewards are graded), the answer, and the reward."""
+def _verdict(
+    problem: Problem, tokens: tuple[int, ...], reward: Reward | None
+) -> tuple[bool | None, str | None, float | None]:
+    """Whether it is right (None where rewards are graded), the answer, and the reward; of both None if unverified."""
     answer, correct = verify(problem, tokens)
+    if reward is None:
+        return None, answer, None
     return (None, answer, leading_share(problem, answer)) if reward == "share" else (correct, answer, float(correct))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from pathlib import Path
+from typing import Literal, get_args
 
 from apportion.advantages import ESTIMATORS, Weighting, needs
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
+from apportion.consensus import ConsensusAllocator
 from apportion.lab.base import check_base
 from apportion.lab.sampler import Reward
+
+Labels = Literal["gold", "none"]
 
 
 @dataclass(frozen=True)
@@ -18,8 +22,13 @@ class Training:
 
     ``base`` is easy, medium, hard or forks, or a folder with a saved policy.
     ``rollouts`` is the budget of the whole run; the step that reaches it is the last. With ``tokens`` the run ends when
-    it has sampled so many, whatever the rollouts. A ``weighting`` of "prompt" gives every prompt of a step the same
-    share of the loss. ``checkpoint_every`` counts steps.
+    it has sampled so many, whatever the rollouts; with ``steps`` after so many updates. A ``weighting`` of "prompt"
+    gives every prompt of a step the same share of the loss. ``checkpoint_every`` counts steps, and so does
+    ``evaluate_every`` in a run by steps, else rollouts.
+
+    With ``labels`` "none" it learns at test time: nothing is verified, and the allocator makes pseudo-labels of votes.
+    Right answers, where there are any, are for the report. ``prompts`` is a file of prompts to learn on, in place of
+    ``problems`` drawn ones. After every ``reset_every`` steps the next one starts from the base again.
 
     A ``reward`` of "share" is graded: the share of leading digits that are right. For allocators and predictors that
     take such rewards.
@@ -30,11 +39,14 @@ class Training:
     """
 
     base: str = "medium"
+    labels: Labels = "gold"
     reward: Reward = "exact"
     problems: int = 512
+    prompts: Path | None = None
     prompts_per_step: int = 32
     rollouts: int = 30_720
     tokens: int | None = None
+    steps: int | None = None
     estimator: str = "rloo"
     baseline: Baseline | None = None
     weighting: Weighting = "prompt"
@@ -46,6 +58,7 @@ class Training:
     critic_updates: int = 4
     discount: float = 1.0
     trace: float = 1.0
+    reset_every: int | None = None
     max_grad_norm: float = 1.0
     temperature: float = 1.0
     held_out: int = 1000
@@ -80,16 +93,25 @@ class Training:
                 'set both (baseline = "optimal", say), or neither'
             )
         if self.reward not in get_args(Reward):
-            raise ValueError(f"reward must be one of {', '.join(get_args(Reward))}, got {self.reward!r}")
-        if self.tokens is not None and self.tokens < 1:
-            raise ValueError(f"tokens must be at least 1, got {self.tokens}; leave it out to count rollouts")
+            raise ValueError(
+                f"reward must be one of {', '.join(get_args(Reward))}, got {self.reward!r}; share is the graded one"
+            )
+        for key in ("tokens", "steps", "reset_every"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ValueError(f"{key} must be at least 1, got {value}; leave it out to do without")
+        if self.tokens is not None and self.steps is not None:
+            raise ValueError(
+                f"a run ends by tokens or by steps, got {self.tokens} tokens and {self.steps} steps; leave one out"
+            )
+        self._check_labels()
         if not 0 <= self.discount <= 1 or not 0 <= self.trace <= 1:
             raise ValueError(
                 f"discount and trace must be between 0 and 1, got {self.discount} and {self.trace}; 1 is usual here"
             )
         if self.kl < 0:
             raise ValueError(f"kl must be at least 0, got {self.kl}; 0 leaves the reference out")
-        if self.prompts_per_step > self.problems:
+        if self.prompts is None and self.prompts_per_step > self.problems:
             raise ValueError(
                 f"prompts_per_step must be at most problems, got {self.prompts_per_step} of {self.problems}; "
                 "a step draws distinct prompts"
@@ -97,12 +119,47 @@ class Training:
         if not 1 <= self.held_out <= 1000:
             raise ValueError(f"held_out must be between 1 and 1000, got {self.held_out}; the pool has 1000 problems")
 
+    @property
+    def unit(self) -> Literal["rollouts", "tokens", "step"]:
+        """What the length of a run is counted in: a key of every record."""
+        if self.steps is not None:
+            return "step"
+        return "rollouts" if self.tokens is None else "tokens"
+
+    @property
+    def length(self) -> int:
+        """How many of its ``unit`` a run takes."""
+        return self.steps or self.tokens or self.rollouts
+
     def check(self, allocator: Allocator) -> None:
         """Raises ValueError where ``allocator`` cannot plan such a step, or cannot take such rewards."""
         allocator.check(self.prompts_per_step)
+        votes = isinstance(allocator, ConsensusAllocator)
+        if votes != (self.labels == "none"):
+            raise ValueError(
+                f"labels must be {'none' if votes else 'gold'!r} for {allocator.name}, got {self.labels!r}; change it, "
+                f"or take an allocator that {'reads rewards' if votes else 'votes'}"
+            )
         if self.reward == "share" and (allocator.needs_binary or (self.baseline and self.baseline.needs_binary)):
             who = allocator.name if allocator.needs_binary else f"the baseline {self.baseline.name}"
             raise ValueError(
                 f"reward must be 'exact' for {who}, which needs binary rewards, got 'share'; "
                 "change it, or take a predictor or baseline for graded rewards"
+            )
+
+    def _check_labels(self) -> None:
+        """Raises ValueError where a setting asks for labels that there are not, or does nothing where there are."""
+        if self.labels not in get_args(Labels):
+            raise ValueError(
+                f"labels must be one of {', '.join(get_args(Labels))}, got {self.labels!r}; check the spelling"
+            )
+        if self.labels == "none" and (self.reward != "exact" or self.baseline is not None):
+            raise ValueError(
+                f"without labels rewards come from the votes, got reward {self.reward!r} and baseline {self.baseline}; "
+                "leave both out, and set the allocator's reward"
+            )
+        if self.labels == "gold" and (self.prompts is not None or self.reset_every is not None):
+            raise ValueError(
+                f"prompts and reset_every are for learning without labels, got {self.prompts} and {self.reset_every}; "
+                'set labels = "none", or leave them out'
             )

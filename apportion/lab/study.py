@@ -7,21 +7,24 @@ checkpoint, and the report. Running it again goes on where it stopped; finished 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
+import shlex
+import signal
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 
+from apportion.config import ConfigError
 from apportion.lab import worker
-from apportion.lab.base import base_policy, is_trained, task_of
+from apportion.lab.base import base_policy, is_trained
 from apportion.lab.design import Study, claim, read_study
 from apportion.lab.display import Display
+from apportion.lab.label_free_report import write_label_free_report
+from apportion.lab.plan import plan_lines
+from apportion.lab.pool import Pool, pool_of
 from apportion.lab.report import write_report
-from apportion.lab.task import training_problems
 
-CPU_SECONDS_PER_ROLLOUT = {"ledger": 1.0e-3, "forks": 2.5e-3}  # with 4 rollouts a prompt; the display soon knows better
-CPU_SECONDS_PER_BASE = 150.0
-SECONDS_TO_START = 40.0  # embeddings, processes, the measured variance
 FAILED, INTERRUPTED = 1, 130
 
 
@@ -33,15 +36,18 @@ def run(
     resume: bool,
     dry_run: bool,
     allocators: Sequence[str] = (),
+    labels: str | None = None,
+    prompts: Path | None = None,
 ) -> int:
     """Plans, trains, reports; the exit code. Raises ConfigError before anything has been spent.
 
     Without ``config`` it is the default study; with ``resume``, the one that was started under ``runs/NAME``;
-    ``allocators`` narrows it to these and its baseline.
+    ``allocators`` narrows it to these and its baseline; ``labels`` and ``prompts`` override the training's.
     """
-    study = read_study(config, overrides, name, resume, allocators)
-    display = Display(study.training.rollouts)
-    display.plan(_plan_lines(study))
+    study = read_study(config, overrides, name, resume, allocators, labels, prompts)
+    pool = _checked_pool(study)
+    display = Display(study.training.length, study.training.unit)
+    display.plan(plan_lines(study, pool))
     if dry_run:
         return 0
     claim(study)
@@ -59,8 +65,21 @@ def run(
             f"A file could not be written or read: {error}. Checkpoints are kept whole. {_how_to_resume(study)}"
         )
         return FAILED
-    write_report(study.directory, list(study.allocators), list(study.seeds), study.baseline, display)
+    if study.training.labels == "none":
+        write_label_free_report(study, pool, display)
+    else:
+        write_report(study.directory, list(study.allocators), list(study.seeds), study.baseline, display)
     return 0
+
+
+def _checked_pool(study: Study) -> Pool:
+    """What the first seed trains on. Raises ConfigError where the file of prompts does not do for every arm."""
+    try:
+        for training in study.trainings.values():
+            pool_of(training, study.seeds[0])
+        return pool_of(study.training, study.seeds[0])
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _prepare(study: Study, display: Display) -> None:
@@ -69,8 +88,7 @@ def _prepare(study: Study, display: Display) -> None:
         with display.base_training() as progress:
             base_policy(study.training.base, progress)
     for seed in {seed for _, seed in _unfinished(study)}:
-        problems = training_problems(study.training.problems, seed, task_of(study.training.base))
-        prompts = [problem.prompt() for problem in problems]
+        prompts = pool_of(study.training, seed).prompts
         baselines = [study.training_of(arm).baseline for arm in study.allocators]
         for each in (*study.allocators.values(), *filter(None, baselines)):
             each.prepare(prompts)
@@ -86,9 +104,10 @@ def _train(study: Study, display: Display) -> None:
         display.training(told, [f"{arm}, seed {seed}" for arm, seed in runs]),
     ):
         jobs: list[Future[bool]] = []
-        if study.variance_draws and not (study.directory / "variance.json").exists():
-            jobs.append(pool.submit(worker.measure, study.directory))
-        jobs += [pool.submit(worker.train, study.directory, arm, seed) for arm, seed in runs]
+        with _interrupts_ignored():  # which new processes inherit: Ctrl-C must not strike one that still imports
+            if study.variance_draws and not (study.directory / "variance.json").exists():
+                jobs.append(pool.submit(worker.measure, study.directory))
+            jobs += [pool.submit(worker.train, study.directory, arm, seed) for arm, seed in runs]
         try:
             for job in as_completed(jobs):
                 job.result()
@@ -100,27 +119,18 @@ def _train(study: Study, display: Display) -> None:
             raise
 
 
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _unfinished(study: Study) -> list[tuple[str, int]]:
     return [run for run in study.runs if not worker.is_finished(study.directory, *run, study.training_of(run[0]))]
 
 
-def _plan_lines(study: Study) -> list[str]:
-    rollouts = study.training.rollouts * len(study.runs)
-    base = 0.0 if is_trained(study.training.base) else CPU_SECONDS_PER_BASE
-    each = CPU_SECONDS_PER_ROLLOUT[task_of(study.training.base)]
-    minutes = (SECONDS_TO_START + base + rollouts * each / study.parallel) / 60
-    return [
-        f"study       {study.name}, under {study.directory}",
-        f"allocators  {', '.join(study.allocators)} (compared with {study.baseline}, pairwise by seed)",
-        f"runs        {len(study.runs)}: {len(study.allocators)} allocators x {len(study.seeds)} seeds, "
-        f"{study.parallel} at a time",
-        f"prompts     {study.training.problems} for training, {study.training.prompts_per_step} a step; "
-        f"{study.training.held_out} held out",
-        f"rollouts    {study.training.rollouts:,} a run, {rollouts:,} in all",
-        f"base        {study.training.base}, {'trained first, then cached' if base else 'cached'}",
-        f"expected    about {minutes:.0f} min on an idle machine",
-    ]
-
-
 def _how_to_resume(study: Study) -> str:
-    return f"To go on: apportion train --name {study.name} --resume"
+    return f"To go on: apportion train --name {shlex.quote(study.name)} --resume"

@@ -14,7 +14,7 @@ import torch
 from apportion.config import build, load
 from apportion.files import write_whole
 from apportion.lab.base import base_policy, task_of
-from apportion.lab.design import Study
+from apportion.lab.design import Study, check_prompts
 from apportion.lab.settings import Training
 from apportion.lab.task import held_out_problems
 from apportion.lab.trainer import Trainer
@@ -22,6 +22,8 @@ from apportion.lab.variance import compare
 
 _channel: dict[str, Any] = {}
 
+TOLD = ("step", "rollouts", "tokens", "mean_16", "success", "informative", "counts")
+"""What of a step's record the display is told."""
 MEASURED_PROMPTS = 64
 MEASURED = {"rollouts_per_prompt": 8, "low": 3, "high": 24, "estimator": "rloo", "seed": 0}
 
@@ -34,17 +36,21 @@ def begin(told: Any, stop: Any) -> None:
 
 
 def train(directory: Path, arm: str, seed: int) -> bool:
-    """Trains one run of the study in ``directory``, from its checkpoint if there is one; False where it was stopped."""
+    """Trains one run of the study in ``directory``, from its checkpoint if there is one; False where it was stopped.
+
+    Raises ConfigError where the file of prompts has changed since the study was started.
+    """
     study = _study(directory)
+    check_prompts(directory, study.training)
     run = run_directory(directory, arm, seed)
     trainer = Trainer(study.training_of(arm), study.allocators[arm], seed, run)
 
     def told(record: dict[str, Any]) -> bool:
-        kept = {key: record[key] for key in ("rollouts", "success", "informative", "counts") if key in record}
+        kept = {key: record[key] for key in TOLD if key in record}
         _channel["told"].put((f"{arm}, seed {seed}", kept))
         return not _should_stop()
 
-    told({"rollouts": trainer.asked})
+    told({"step": trainer.steps, "rollouts": trainer.asked, "tokens": trainer.sampler.tokens})
     return trainer.run(told)
 
 
@@ -62,13 +68,12 @@ def measure(directory: Path) -> bool:
 
 
 def is_finished(directory: Path, arm: str, seed: int, training: Training) -> bool:
-    """Whether the metrics of a run reach the budget of its ``training``: nothing is left to do."""
+    """Whether the metrics of a run reach the length of its ``training``: nothing is left to do."""
     metrics = run_directory(directory, arm, seed) / "metrics.jsonl"
     lines = metrics.read_text().splitlines() if metrics.exists() else []
     if not lines or not lines[-1].endswith("}"):
         return False
-    spent = json.loads(lines[-1])
-    return bool(spent["tokens"] >= training.tokens if training.tokens else spent["rollouts"] >= training.rollouts)
+    return bool(json.loads(lines[-1])[training.unit] >= training.length)
 
 
 def run_directory(directory: Path, arm: str, seed: int) -> Path:

@@ -16,12 +16,12 @@ RECORDS = [
 ]
 
 
-def shown(terminal):
+def shown(terminal, records=RECORDS, unit="rollouts"):
     written = io.StringIO()
     console = Console(file=written, force_terminal=terminal, width=160, highlight=False, soft_wrap=not terminal)
     told = queue.Queue()
-    with Display(rollouts=100, console=console).training(told, RUNS):
-        for record in RECORDS:
+    with Display(100, unit, console).training(told, RUNS):
+        for record in records:
             told.put(record)
         while not told.empty():
             time.sleep(0.01)
@@ -37,6 +37,19 @@ def test_without_a_terminal_each_finished_run_is_one_plain_line():
     assert not any("\x1b" in line for line in lines)
 
 
+def test_progress_is_counted_in_the_unit_that_ends_a_run():
+    """The other run, which took fewer rollouts, is as far as this one."""
+    records = [
+        ("uniform, seed 0", {"step": 60, "rollouts": 900}),
+        ("uniform, seed 0", {"step": 100, "rollouts": 1500, "mean_16": 0.5}),
+        ("vip, seed 0", {"step": 100, "rollouts": 700}),
+    ]
+    lines = shown(False, records, "step").splitlines()
+    assert lines[0].startswith("100 of 200 steps, about ")
+    assert lines[0].endswith("uniform, seed 0: finished, mean_16 0.500")
+    assert lines[1].startswith("200 of 200 steps, starting") or lines[1].startswith("200 of 200 steps, about 0.0")
+
+
 def test_without_a_terminal_a_long_run_is_heard_of_now_and_then(monkeypatch):
     monkeypatch.setattr(display_module, "PLAIN_LINE_EVERY_SECONDS", 0.0)
     assert len(shown(terminal=False).splitlines()) == len(RECORDS)
@@ -49,5 +62,5 @@ def test_on_a_terminal_there_are_bars():
 
 def test_markup_in_what_is_said_is_text():
     written = io.StringIO()
-    Display(1, Console(file=written, soft_wrap=True)).say("[bold]plain[/bold] [/x]")
+    Display(1, console=Console(file=written, soft_wrap=True)).say("[bold]plain[/bold] [/x]")
     assert written.getvalue() == "[bold]plain[/bold] [/x]\n"

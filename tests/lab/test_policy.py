@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from apportion.lab.policy import (
+    completion_distributions,
     completion_logprobs,
     effective_solutions,
     exact_success,
@@ -46,6 +48,23 @@ def test_ragged_rows_equal_one_pass_a_token(small_base, temperature, max_rows):
     for row, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
         expected = one_at_a_time(small_base, prompt, completion, temperature)
         torch.testing.assert_close(logprobs[row, : len(completion)], expected, atol=1e-5, rtol=0)
+
+
+def test_distributions_of_ragged_rows_hold_the_logprobs_of_what_was_written(small_base):
+    distributions, mask = completion_distributions(small_base, PROMPTS, COMPLETIONS)
+    logprobs, written = completion_logprobs(small_base, PROMPTS, COMPLETIONS)
+    assert distributions.shape == (3, 7, 47) and torch.equal(mask, written)
+    torch.testing.assert_close(distributions.exp().sum(-1), torch.ones(3, 7))
+    tokens = pad_sequence([torch.tensor(completion) for completion in COMPLETIONS], batch_first=True)
+    torch.testing.assert_close(distributions.gather(-1, tokens[..., None])[..., 0][mask], logprobs[mask])
+
+
+def test_each_distribution_is_that_of_one_pass_over_its_prefix(small_base):
+    distributions, _ = completion_distributions(small_base, PROMPTS, COMPLETIONS)
+    for row, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
+        for step in range(len(completion)):
+            logits = small_base(torch.tensor([[*prompt, *completion[:step]]])).logits[0, -1]
+            torch.testing.assert_close(distributions[row, step], logits.log_softmax(-1), atol=1e-4, rtol=1e-4)
 
 
 def test_the_gradient_is_that_of_one_pass_a_token(small_base):

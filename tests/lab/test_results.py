@@ -43,6 +43,7 @@ def test_interval_is_students():
     interval = Interval.of(values)
     assert (interval.mean - interval.half_width, interval.mean + interval.half_width) == pytest.approx((low, high))
     assert Interval.of([0.3]).half_width is None
+    assert Interval(0.352, 0.0142).percent == "35.2% ± 1.4%" and Interval(0.352, None).percent == "35.2%"
 
 
 def test_a_run_reads_its_curve_and_where_its_rollouts_went(tmp_path):

@@ -1,5 +1,5 @@
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -167,6 +167,18 @@ def test_the_ledger_sampler_verifies_and_counts(small_base):
     assert any(rollout.correct for group in groups for rollout in group)
     assert sampler.rollouts == 160
     assert sampler.tokens == sum(len(rollout.completion.tokens) for group in groups for rollout in group)
+
+
+def test_without_a_reward_nothing_is_verified_and_all_else_is_the_same(small_base):
+    prompts = [problem.prompt() for problem in PROBLEMS]
+    verified, unverified = (LedgerSampler(small_base, seed=1, reward=reward) for reward in ("exact", None))
+    judged = False
+    for one, other in zip(verified(prompts, [4] * 40), unverified(prompts, [4] * 40), strict=True):
+        for right, plain in zip(one, other, strict=True):
+            judged |= right.correct
+            assert plain == replace(right, correct=None, reward=None) and plain.reward is None
+            assert plain.completion.tokens == right.completion.tokens
+    assert judged and unverified.tokens == verified.tokens and unverified.rollouts == 160
 
 
 def test_a_prompt_without_a_problem_is_parsed(small_base):

@@ -141,6 +141,26 @@ def test_a_run_may_be_as_long_as_its_tokens(tmp_path, small_base_folder):
     assert before["tokens"] < 900 <= last["tokens"]
 
 
+def test_a_run_may_be_as_long_as_its_steps(tmp_path, small_base_folder):
+    """Whatever that takes: as many updates for each allocator, and not as many rollouts; evaluated by steps, too."""
+    for name in ("uniform", "reinforce_ada"):
+        training = settings(small_base_folder, steps=3, rollouts=1, evaluate_every=2)
+        assert (training.unit, training.length) == ("step", 3)
+        assert Trainer(training, ALLOCATORS[name](), 0, tmp_path / name).run()
+        assert [record["step"] for record in curve(tmp_path / name)] == [0, 1, 2, 3]
+        assert [record["step"] for record in curve(tmp_path / name) if "success" in record] == [0, 2, 3]
+    assert curve(tmp_path / "uniform")[-1]["rollouts"] == 96 != curve(tmp_path / "reinforce_ada")[-1]["rollouts"]
+
+
+def test_the_unit_of_a_length_is_a_key_of_every_record(tmp_path, small_base_folder):
+    lengths = {"rollouts": {"rollouts": 40}, "tokens": {"tokens": 200}, "step": {"steps": 2}}
+    for unit, changes in lengths.items():
+        training = settings(small_base_folder, **changes)
+        Trainer(training, ALLOCATORS["uniform"](), 0, tmp_path / unit).run()
+        *_, before, last = (record[unit] for record in curve(tmp_path / unit))
+        assert training.unit == unit and before < training.length <= last
+
+
 def test_the_baseline_of_the_settings_stays_as_it_was(tmp_path, small_base_folder):
     """Two runs of one Training object must not learn from each other."""
     training = settings(small_base_folder, estimator="reinforce", baseline=Optimal())

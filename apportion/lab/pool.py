@@ -1,0 +1,80 @@
+"""The problems that a run trains on: a seeded pool, or a file of prompts; and their right answers, where known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from apportion.lab.base import task_of
+from apportion.lab.settings import Training
+from apportion.lab.task import TASKS, Problem, held_out_problems, training_problems
+from apportion.questions import read_questions
+from apportion.types import Prompt
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Problems to learn on, others that are never touched, and ``gold``: right answers by ``Prompt.id``, where known.
+
+    Only the report reads gold.
+    """
+
+    problems: tuple[Problem, ...]
+    held_out: tuple[Problem, ...]
+    gold: Mapping[str, frozenset[str]]
+
+    @cached_property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """The problems as the core sees them."""
+        return tuple(problem.prompt() for problem in self.problems)
+
+
+def pool_of(training: Training, seed: int) -> Pool:
+    """What a run with ``seed`` trains on. A file of prompts is the same for every seed, and none of it is held out.
+
+    Raises ValueError for a file that cannot be read, a prompt that is no problem of the lab, one that the base has no
+    room to answer, one that is there twice, fewer prompts than a step draws, and a file of all that could be held out.
+    """
+    task = task_of(training.base)
+    if training.prompts is None:
+        drawn = training_problems(training.problems, seed, task)
+        right = {problem: frozenset(solution[1::2] for solution in problem.solutions) for problem in drawn}
+    else:
+        right = _read(training.prompts, training)
+    held_out = tuple(problem for problem in held_out_problems(task=task) if problem not in right)
+    if not held_out:
+        raise ValueError(
+            f"{training.prompts} must leave out one of the 1000 held-out problems, got them all; remove some, so that "
+            "there is something to measure on"
+        )
+    gold = {problem.prompt().id: answers for problem, answers in right.items() if answers}
+    return Pool(tuple(right), held_out[: training.held_out], gold)
+
+
+def _read(path: Path, training: Training) -> dict[Problem, frozenset[str]]:
+    """The problems of the file in its order, each with the right answers that the file gives: one or none."""
+    right: dict[Problem, frozenset[str]] = {}
+    longest = (TASKS[task_of(training.base)].max_new_tokens - 1) // 2
+    for number, question in enumerate(read_questions(path), start=1):
+        try:
+            problem = Problem.parse(question.prompt)
+        except ValueError as error:
+            raise ValueError(f"{path}, prompt {number}: {error}") from error
+        if len(problem.operations) > longest:
+            raise ValueError(
+                f"{path}, prompt {number}: a problem must have at most {longest} operations for the base "
+                f"{training.base}, got {len(problem.operations)}; remove it"
+            )
+        if problem in right:
+            raise ValueError(
+                f"{path}, prompt {number}: a prompt must be there once, got {question.prompt!r} again; remove it"
+            )
+        right[problem] = frozenset() if question.gold is None else frozenset([question.gold])
+    if len(right) < training.prompts_per_step:
+        raise ValueError(
+            f"{path} must hold at least the {training.prompts_per_step} prompts of a step, got {len(right)}; "
+            "lower prompts_per_step"
+        )
+    return right

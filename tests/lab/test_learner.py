@@ -1,0 +1,123 @@
+"""Groups of which only some rollouts enter the loss, as votes make them."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from apportion.advantages import whiten
+from apportion.lab.learner import Learner
+from apportion.lab.loss import training_rows
+from apportion.lab.sampler import LedgerSampler
+from apportion.lab.settings import Training
+from apportion.lab.task import problem_pool
+from apportion.types import Group
+
+UPDATES = ("grpo", "gae", "reinforce_plus_plus", "sft")
+PROMPTS = [problem.prompt() for problem in problem_pool(5, seed=8)]
+KEPT = 3
+
+
+def voted(policy, seed=1, keep=KEPT):
+    """Ragged groups with rewards of 0 and 1, the first ``keep`` rollouts of each retained."""
+    drawn = LedgerSampler(policy, seed, reward=None)(PROMPTS, [4, 8, 5, 8, 6])
+    rng = np.random.default_rng(0)
+    return [
+        Group(
+            prompt,
+            tuple(replace(rollout, reward=float(rng.random() < 0.5)) for rollout in rollouts),
+            keep=np.arange(len(rollouts)) < keep,
+        )
+        for prompt, rollouts in zip(PROMPTS, drawn, strict=True)
+    ]
+
+
+def learner(policy, base, estimator, **changes):
+    return Learner(copy.deepcopy(policy), Training(base=base, estimator=estimator, **changes), None)
+
+
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def flat(groups, mask="keep"):
+    return np.concatenate([getattr(group, mask) for group in groups])
+
+
+def test_the_critic_learns_from_every_rollout_and_the_policy_from_those_kept(small_base, small_base_folder):
+    """The value of what was voted with is as good as any; its advantages are whitened over all tokens."""
+    some, every = (learner(small_base, small_base_folder, "gae", critic_updates=3) for _ in range(2))
+    kept, whole = voted(small_base), voted(small_base, keep=99)
+    rows, all_rows = some._actor_critic_rows(kept), every._actor_critic_rows(whole)
+    assert torch.equal(weights(some.critic), weights(every.critic))
+    assert weights(some.critic)[-1] != 0
+    expected = [row for row, keep in zip(all_rows, flat(kept), strict=True) if keep]
+    assert len(rows) == len(expected) == KEPT * 5 < len(all_rows)
+    for row, same in zip(rows, expected, strict=True):
+        assert row.completion is not same.completion and row.completion.tokens == same.completion.tokens
+        assert np.array_equal(row.advantage, same.advantage)
+        assert row.weight == pytest.approx(1 / len(rows))
+    tokens = np.concatenate([row.advantage for row in all_rows])
+    assert [tokens.mean(), tokens.std(ddof=1)] == pytest.approx([0, 1], abs=1e-6)
+    assert abs(np.concatenate([row.advantage for row in rows]).mean()) > 1e-3
+
+
+def test_a_critic_of_the_kept_alone_would_be_another(small_base, small_base_folder):
+    all_of_them, kept_alone = (learner(small_base, small_base_folder, "gae") for _ in range(2))
+    groups = voted(small_base)
+    all_of_them.update(groups, None)
+    kept_alone.update([Group(group.prompt, group.rollouts[:KEPT]) for group in groups], None)
+    assert not torch.equal(weights(all_of_them.critic), weights(kept_alone.critic))
+    assert not torch.equal(weights(all_of_them.policy), weights(kept_alone.policy))
+
+
+def test_reinforce_plus_plus_whitens_over_every_rollout(small_base):
+    groups = voted(small_base)
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    lengths = [rollout.tokens for rollout in rollouts]
+    tokens = np.repeat([rollout.reward for rollout in rollouts], lengths)
+    scores = (tokens - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8)
+    expected = scores[np.cumsum(lengths) - 1][flat(groups)]
+    rows = training_rows(groups, "reinforce_plus_plus")
+    assert [row.advantage for row in rows] == pytest.approx(expected.tolist())
+    alone = whiten(np.array([r.reward for r in rollouts])[flat(groups)], np.array(lengths)[flat(groups)])
+    assert [row.advantage for row in rows] != pytest.approx(alone.tolist())
+
+
+def test_advantages_of_the_kept_are_those_of_their_whole_group(small_base):
+    for group in voted(small_base):
+        mean, spread = group.rewards.mean(), group.rewards.std(ddof=1)
+        rows = training_rows([group], "grpo", "rollout")
+        expected = (group.rewards - mean) / (spread + 1e-4)
+        assert [row.advantage for row in rows] == pytest.approx(expected[:KEPT].tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize("estimator", UPDATES)
+def test_what_was_voted_with_and_not_kept_counts_by_its_reward_alone(small_base, small_base_folder, estimator):
+    """Other words of the same length and reward in its place give the policy the same update, but for the critic's."""
+    groups = voted(small_base)
+    others = [
+        replace(group, rollouts=(*group.rollouts[:KEPT], *map(reworded, group.rollouts[KEPT:]))) for group in groups
+    ]
+    one, other = (learner(small_base, small_base_folder, estimator, critic_updates=1) for _ in range(2))
+    one.update(groups, None)
+    other.update(others, None)
+    assert not torch.equal(weights(one.policy), weights(small_base))
+    assert torch.equal(weights(one.policy), weights(other.policy))
+    if estimator == "gae":
+        assert not torch.equal(weights(one.critic), weights(other.critic))
+
+
+def reworded(rollout):
+    """The same rollout with the first token of another label, as if it had been sampled."""
+    first, *rest = rollout.completion.tokens
+    return replace(rollout, completion=replace(rollout.completion, tokens=((first + 1) % 47, *rest)))
+
+
+@pytest.mark.parametrize("estimator", UPDATES)
+def test_no_consensus_anywhere_is_no_update(small_base, small_base_folder, estimator):
+    idle = learner(small_base, small_base_folder, estimator)
+    assert idle.update([], None) == {"rows": 0.0, "grad_norm": 0.0}
+    assert torch.equal(weights(idle.policy), weights(small_base))
