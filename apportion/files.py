@@ -1,8 +1,11 @@
-"""Files that are whole: a reader finds the old content or the new, whatever happens to the writer."""
+"""Files that are whole, whatever happens to their writer, and that one process has to itself."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -14,3 +17,14 @@ def write_whole(path: Path, content: str | bytes | memoryview) -> None:
         file.flush()
         os.fsync(file.fileno())  # the new name must not reach the disk before what it names
     os.replace(unfinished, path)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keeps other processes out of a block by the file at ``path``; one that dies is out of it at once.
+
+    Raises BlockingIOError where another process is in it.
+    """
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield

@@ -1,10 +1,12 @@
 """Files are written whole, or the old one stays."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
-from apportion.files import write_whole
+from apportion.files import alone, write_whole
 
 
 @pytest.mark.parametrize("content", ["ü\n", "ü\n".encode(), memoryview("ü\n".encode())])
@@ -26,3 +28,12 @@ def test_a_disk_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_whole(path, "new")
     assert path.read_text() == "old"
+
+
+def test_one_process_at_a_time_is_let_in(tmp_path):
+    lock = str(tmp_path / "lock")
+    code = f"from pathlib import Path\nfrom apportion.files import alone\nwith alone(Path({lock!r})): pass"
+    with alone(tmp_path / "lock"):
+        refused = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "BlockingIOError" in refused.stderr
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,10 +12,11 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from apportion.config import ConfigError
+from apportion.files import alone
 from apportion.lab import worker
 from apportion.lab.base import base_policy, is_trained
 from apportion.lab.design import Study, claim, read_study
@@ -51,6 +52,19 @@ def run(
     if dry_run:
         return 0
     claim(study)
+    with ExitStack() as held:
+        try:
+            held.enter_context(alone(study.directory / "lock"))
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"one process trains a study at a time, got {study.directory}, which another trains; wait for it, or "
+                "choose another --name"
+            ) from error
+        return _carry_out(study, pool, display)
+
+
+def _carry_out(study: Study, pool: Pool, display: Display) -> int:
+    """Trains and reports; the exit code."""
     try:
         _prepare(study, display)
         _train(study, display)

@@ -12,6 +12,7 @@ import pytest
 
 from apportion.allocators import ALLOCATORS
 from apportion.config import ConfigError
+from apportion.files import alone
 from apportion.lab.design import DEFAULT, claim, read_study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +115,14 @@ def test_a_stopped_study_says_how_to_resume_and_resumes_with_the_same_curves(tmp
     resumed = run(tmp_path, "--resume", "--name", "quick")
     assert resumed.returncode == 0, resumed.stderr
     assert curves(tmp_path / "runs" / "quick") == curves(whole[0] / "runs" / "quick")
+
+
+@pytest.mark.slow
+def test_a_study_that_another_process_trains_is_left_alone(whole):
+    working_directory, _ = whole
+    with alone(working_directory / "runs" / "quick" / "lock"):
+        refused = run(working_directory, "quick.toml")
+    assert refused.returncode == 2 and "one process trains a study at a time" in refused.stderr
 
 
 @pytest.mark.slow

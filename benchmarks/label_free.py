@@ -1,0 +1,302 @@
+"""Learning at test time, without labels: what votes that stop early save, and what that costs in accuracy.
+
+Studies on the medium base, each arm its own training; they lie under ``runs/``, resume, and are collected here.
+
+- main: four updates (GRPO, PPO, REINFORCE++, SFT) under TTRL, OptPO and the better stopping rules.
+- votes: TTRL with fewer votes, which is what an early stop must beat; how many votes are trained on; other rewards.
+- confirm: what `votes` suggests, with fresh seeds.
+- settings: OptPO's p_0 factor, (alpha, beta) and N.
+- drift: one update an instance, hundreds of them, with and without going back to the base.
+
+    python -m benchmarks.label_free                  # all of them
+    python -m benchmarks.label_free drift settings   # some
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from apportion.lab.label_free_results import LabelFreeArm, LabelFreeRun, summarise_label_free
+from apportion.lab.results import Interval
+from benchmarks.common import write
+from benchmarks.label_free_runs import SEEDS, TRAINING, Arm, Runs, Table, trained
+
+TTRL: Table = {"name": "ttrl", "max_samples": 64, "min_samples": 16}
+OPTPO: Table = {"name": "optpo", "max_samples": 64, "min_samples": 16}
+
+
+def voting(rule: Table | str, **settings: Any) -> Table:
+    """The allocator of a stopping rule, N and M as the others have them."""
+    own = {"name": "voting", "rule": rule, "wave": 4, "retain": "first"}
+    return own | {"max_samples": 64, "min_samples": 16} | settings
+
+
+UPDATES: dict[str, Table] = {
+    "grpo": {"estimator": "grpo"},
+    "ppo": {"estimator": "gae"},
+    "reinforce++": {"estimator": "reinforce_plus_plus"},
+    "sft": {"estimator": "sft", "kl": 0.0},
+}
+RULES: dict[str, Table] = {
+    "ttrl": TTRL,
+    "optpo": OPTPO,
+    "predictive": voting("posterior_predictive"),
+    "predictive_all": voting("posterior_predictive", retain="all"),
+}
+SWEEP_SEEDS = (100,)
+RATES = (2e-4, 3.5e-4, 6e-4)
+COLUMNS = (
+    "mean@16, - {baseline}, pass@16, pass@1, maj@16, exact, untouched, labels right, false consensus, no label, drift, "
+    "rollouts a prompt, rollouts saved, tokens saved, CPU s"
+)
+"""Of every table but the last; the arm stands before."""
+TERMS = (
+    f"Medium base, {TRAINING['problems']} prompts without answers, {TRAINING['prompts_per_step']} a step, "
+    f"{TRAINING['steps']} steps; M = 64 votes a prompt at the most, N = 16 at the least, unless it says otherwise. "
+    "Intervals are 95%, Student's t over seeds; differences and savings are paired by seed. mean@16, pass@16 and "
+    "maj@16 are of 16 sampled answers to the prompts themselves, pass@1 of the greedy one; `exact` is the exact "
+    "success probability on them, `untouched` that on held-out prompts. `labels right` and `false consensus` (a wrong "
+    "label that more than half of the samples agree on) are shares of the labels over the whole run, `no label` of the "
+    "prompts: tied, or no answer at all. `drift` is KL to the base in nats a completion, on held-out prompts."
+)
+
+
+def main_study() -> None:
+    """Four updates under four rules."""
+    rates = _best_rates()
+    arms = {
+        f"{update}-{rule}": Arm(allocator, settings | {"learning_rate": rates[update]})
+        for update, settings in UPDATES.items()
+        for rule, allocator in RULES.items()
+    }
+    runs = trained("label_free", arms)
+    rows = []
+    for update in UPDATES:
+        mine = {rule: runs[f"{update}-{rule}"] for rule in RULES}
+        rows += [[update, *row] for row in _rows(mine)]
+    start = Interval.of([run.evaluations["mean_16"][0] for run in runs["grpo-ttrl"]])
+    edge = [update for update, rate in rates.items() if rate in (RATES[0], RATES[-1])]
+    write(
+        "label_free",
+        "Learning at test time without labels: what is saved, and what it costs",
+        ["update", "rule", *COLUMNS.format(baseline="TTRL").split(", ")],
+        rows,
+        [
+            f"{TERMS} Before learning, mean@16 is {start}. Differences and savings are to TTRL with the same update.",
+            "`ttrl`: 64 votes, the first 16 trained on. `predictive`: the posterior-predictive rule with eps .01, "
+            "asked after every 4 samples, which takes up to 3 more and fewer round trips; `_all`: every vote is "
+            "trained on.",
+            _pooled(runs),
+            f"Learning rates, chosen for TTRL from {', '.join(f'{rate:g}' for rate in RATES)} by the exact success "
+            f"with seed {SWEEP_SEEDS[0]}, which is not reported, and used for all rules: "
+            f"{', '.join(f'{update} {rate:g}' for update, rate in rates.items())}. At the edge of that range: "
+            f"{', '.join(edge) or 'none'}.",
+        ],
+        seeds=SEEDS,
+    )
+
+
+def _best_rates() -> dict[str, float]:
+    """The rate of each update at which TTRL ends highest."""
+    arms = {
+        f"{update}-{rate:g}": Arm(TTRL, settings | {"learning_rate": rate})
+        for update, settings in UPDATES.items()
+        for rate in RATES
+    }
+    runs = trained("label_free_rates", arms, SWEEP_SEEDS)
+    success = {arm: np.mean([run.final("prompts_success") for run in mine]) for arm, mine in runs.items()}
+    return {update: max(RATES, key=lambda rate: success[f"{update}-{rate:g}"]) for update in UPDATES}
+
+
+def _pooled(runs: Runs) -> str:
+    """Each rule's difference to TTRL over all updates: a mean over updates for each seed, then over seeds."""
+    said = []
+    for rule in list(RULES)[1:]:
+        differences = [
+            [mine.final("mean_16") - other.final("mean_16") for mine, other in zip(*pair, strict=True)]
+            for pair in ((runs[f"{update}-{rule}"], runs[f"{update}-ttrl"]) for update in UPDATES)
+        ]
+        said.append(f"{rule} {Interval.of(list(np.mean(differences, axis=0))).signed}")
+    return f"mean@16 less TTRL's, mean over the four updates: {', '.join(said)}."
+
+
+VOTES: dict[str, Table] = {
+    "ttrl": TTRL,
+    "ttrl_32": TTRL | {"max_samples": 32},
+    "ttrl_24": TTRL | {"max_samples": 24},
+    "ttrl_16": TTRL | {"max_samples": 16},
+    "ttrl_all": TTRL | {"retain": "all"},
+    "ttrl_keeps_8": TTRL | {"min_samples": 8},
+    "optpo": OPTPO,
+    "optpo_all": OPTPO | {"retain": "all"},
+    "optpo_keeps_8": OPTPO | {"min_samples": 8},
+    "predictive": voting("posterior_predictive"),
+    "predictive_all": voting("posterior_predictive", retain="all"),
+    "predictive_.1_all": voting({"name": "posterior_predictive", "eps": 0.1}, retain="all"),
+    "shared_24_all": {"name": "shared_votes", "samples_per_prompt": 24, "min_samples": 16, "retain": "all"},
+    "ttrl_vote_share": TTRL | {"reward": "vote_share"},
+}
+GRPO: Table = {"estimator": "grpo", "learning_rate": 4e-4}
+VOTES_NOTE = (
+    "GRPO at a learning rate of 4e-4. `ttrl`: 64 votes, the first 16 trained on; `_32`, `_24`, `_16`: so many votes; "
+    "`_keeps_8`: N = 8; `_all`: every vote is trained on; `_.1`: eps .1, not .01. `shared_24`: a fixed budget of 24 a "
+    "prompt, split by what more votes are worth. `vote_share`: an answer's reward is its share of the votes."
+)
+
+
+def votes_study() -> None:
+    """How many votes, how many of them trained on, and which reward."""
+    runs = trained("label_free_votes", {name: Arm(allocator, {}) for name, allocator in VOTES.items()}, **GRPO)
+    _write("label_free_votes", "Votes, retained rollouts and rewards: what closes the gap", runs, [VOTES_NOTE], SEEDS)
+
+
+CONFIRMED: dict[str, Table] = {
+    "ttrl": TTRL,
+    "ttrl_16": TTRL | {"max_samples": 16},
+    "ttrl_keeps_8": TTRL | {"min_samples": 8},
+    "optpo": OPTPO,
+    "optpo_keeps_8": OPTPO | {"min_samples": 8},
+    "ttrl_vote_share": TTRL | {"reward": "vote_share"},
+    "optpo_vote_share": OPTPO | {"reward": "vote_share"},
+    "predictive_vote_share": voting("posterior_predictive", reward="vote_share"),
+}
+FRESH_SEEDS = tuple(range(10, 18))
+
+
+def confirm_study() -> None:
+    """What the study of votes suggests, with seeds that it has not seen."""
+    runs = trained(
+        "label_free_confirm", {name: Arm(given, {}) for name, given in CONFIRMED.items()}, FRESH_SEEDS, **GRPO
+    )
+    title = "What closes the gap, with fresh seeds"
+    _write("label_free_confirm", title, runs, [f"{VOTES_NOTE} Chosen by label_free_votes.md."], FRESH_SEEDS)
+
+
+def settings_study() -> None:
+    """OptPO's p_0 factor, (alpha, beta) and N, one at a time."""
+    grid = {"paper": OPTPO}
+    grid |= {f"factor_{factor:g}": OPTPO | {"p0_factor": factor} for factor in (0.4, 0.5, 0.7, 0.8)}
+    grid |= {f"alpha_beta_{error:g}": OPTPO | {"alpha": error, "beta": error} for error in (0.01, 0.1)}
+    grid |= {f"N_{least}": OPTPO | {"min_samples": least} for least in (8, 32, 48)}
+    runs = trained("label_free_settings", {name: Arm(given, {}) for name, given in grid.items()}, **GRPO)
+    note = (
+        "GRPO at a learning rate of 4e-4. `paper`: p_0 factor .6, alpha = beta = .05, N = 16. With another N as many "
+        "rollouts are trained on, so that this is not the stopping alone."
+    )
+    _write("label_free_settings", "OptPO's settings, one at a time", runs, [note], SEEDS)
+
+
+def _write(name: str, title: str, runs: Runs, notes: list[str], seeds: tuple[int, ...]) -> None:
+    baseline = next(iter(runs))
+    columns = ["arm", *COLUMNS.format(baseline=baseline).split(", ")]
+    write(name, title, columns, _rows(runs), [TERMS, *notes], seeds=seeds)
+
+
+def _rows(runs: Runs) -> list[list[str]]:
+    """One row an arm; the first arm is what the others are compared with."""
+    baseline = next(iter(runs))
+    return [_row(arm, arm.name == baseline) for arm in summarise_label_free(runs, baseline)]
+
+
+def _row(arm: LabelFreeArm, is_baseline: bool) -> list[str]:
+    prompts = TRAINING["steps"] * TRAINING["prompts_per_step"]
+    none = Interval(float("nan"), None)
+    return [
+        arm.name,
+        str(arm.scores["mean_16"]),
+        "" if is_baseline else (arm.mean_16_difference or none).signed,
+        *(f"{arm.scores[key].mean:.3f}" for key in ("pass_16", "pass_1", "maj_16")),
+        str(arm.scores["prompts_success"]),
+        f"{arm.held_out.mean:.3f}",
+        f"{(arm.label_accuracy or none).mean:.3f}",
+        f"{(arm.false_consensus or none).mean:.3f}",
+        f"{arm.unlabelled.mean:.3f}",
+        f"{arm.drift.mean:.2f}",
+        f"{arm.rollouts / prompts:.1f}",
+        *("" if is_baseline else saved.percent for saved in (arm.rollouts_saved, arm.tokens_saved)),
+        f"{arm.cpu_seconds:.0f}",
+    ]
+
+
+INSTANCES = 300
+QUARTER = INSTANCES // 4
+DRIFT_RATE = 1.5e-4
+DRIFT_RULES = {"ttrl": TTRL, "optpo": OPTPO, "predictive_all": voting("posterior_predictive", retain="all")}
+RESETS: dict[str, Table] = {"never": {}, "every_25": {"reset_every": 25}}
+DRIFT_COLUMNS = (
+    "rule and reset",
+    *(f"{what}, {i}/4" for what in ("false consensus", "drift", "untouched") for i in range(1, 5)),
+    "labels right",
+    "rollouts an instance",
+)
+
+
+def drift_study() -> None:
+    """One update an instance, each instance once: what becomes of the policy, and of its consensus."""
+    arms = {
+        f"{rule}-{reset}": Arm(allocator, training)
+        for rule, allocator in DRIFT_RULES.items()
+        for reset, training in RESETS.items()
+    }
+    stream = {"problems": INSTANCES, "prompts_per_step": 1, "steps": INSTANCES, "evaluate_every": QUARTER}
+    runs = trained("label_free_drift", arms, estimator="grpo", learning_rate=DRIFT_RATE, **stream)
+    start = Interval.of([run.evaluations["success"][0] for run in runs["ttrl-never"]])
+    write(
+        "label_free_drift",
+        f"{INSTANCES} instances one after the other: false consensus and drift, with and without resets",
+        DRIFT_COLUMNS,
+        [_drift_row(arm, mine) for arm, mine in runs.items()],
+        [
+            f"Medium base, GRPO at {DRIFT_RATE:g}, one step for each instance, every instance once. By quarters of the "
+            "stream: `false consensus`, labels that are wrong though more than half of the samples agree, as a share "
+            "of the labels; `drift`, KL to the base in nats a completion, and `untouched`, exact success, both on "
+            f"held-out prompts at the quarter's end, before a reset there. Before learning `untouched` is {start}. "
+            "`every_25`: back to the base after every 25 instances. Means over seeds with 95% intervals.",
+        ],
+        seeds=SEEDS,
+    )
+
+
+def _drift_row(arm: str, runs: list[LabelFreeRun]) -> list[str]:
+    def over(value: Callable[[LabelFreeRun], float]) -> str:
+        return str(Interval.of([value(run) for run in runs]))
+
+    def falsely(run: LabelFreeRun, quarter: int) -> float:
+        steps = slice(quarter * QUARTER, (quarter + 1) * QUARTER)
+        return float(run.steps["false_consensus"][steps].sum() / run.steps["labels"][steps].sum())
+
+    return [
+        arm,
+        *(over(lambda run, quarter=quarter: falsely(run, quarter)) for quarter in range(4)),
+        *(over(lambda run, end=end: float(run.evaluations["drift"][end])) for end in range(1, 5)),
+        *(over(lambda run, end=end: float(run.evaluations["success"][end])) for end in range(1, 5)),
+        over(lambda run: run.per_label("labels_right")),
+        f"{np.mean([run.final('rollouts') for run in runs]) / INSTANCES:.1f}",
+    ]
+
+
+STUDIES: Mapping[str, Callable[[], None]] = {
+    "main": main_study,
+    "votes": votes_study,
+    "confirm": confirm_study,
+    "settings": settings_study,
+    "drift": drift_study,
+}
+
+
+def main(*which: str) -> None:
+    """The studies named, or all."""
+    for name in which or STUDIES:
+        STUDIES[name]()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

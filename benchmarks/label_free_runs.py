@@ -1,0 +1,60 @@
+"""The runs of the label-free benchmark: a study from arms, trained where it is not yet, and read by arm and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from apportion.config import to_toml
+from apportion.files import write_whole
+from apportion.lab.design import RUNS, read_study
+from apportion.lab.label_free_results import LabelFreeRun
+from apportion.lab.study import run
+from apportion.lab.worker import run_directory
+
+Table = dict[str, Any]
+Runs = Mapping[str, Sequence[LabelFreeRun]]
+"""The runs of every arm, seeds in order."""
+
+SEEDS = (0, 1, 2, 3, 4)
+TRAINING: Table = {
+    "base": "medium",
+    "labels": "none",
+    "problems": 256,
+    "prompts_per_step": 16,
+    "steps": 48,
+    "kl": 0.001,
+    "held_out": 400,
+    "evaluate_every": 12,
+    "checkpoint_every": 20,
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One allocator with one training, as tables of a config; the training says what differs from ``TRAINING``."""
+
+    allocator: Table
+    training: Table
+
+
+def trained(name: str, arms: Mapping[str, Arm], seeds: Sequence[int] = SEEDS, **training: Any) -> Runs:
+    """Every run of the study, which lies under ``runs/NAME``; None takes a setting of ``TRAINING`` away."""
+    content: Table = {
+        "name": name,
+        "baseline": next(iter(arms)),
+        "seeds": list(seeds),
+        "variance_draws": 0,
+        "training": {key: value for key, value in (TRAINING | training).items() if value is not None},
+        "allocators": {arm: given.allocator for arm, given in arms.items()},
+        "trainings": {arm: given.training for arm, given in arms.items() if given.training},
+    }
+    config = RUNS / f"{name}.toml"
+    config.parent.mkdir(exist_ok=True)
+    write_whole(config, to_toml(content))
+    code = run(config, [], name=None, resume=False, dry_run=False)
+    if code:
+        raise SystemExit(code)
+    folder = read_study(config, [], None, resume=False).directory
+    return {arm: [LabelFreeRun.read(run_directory(folder, arm, seed)) for seed in seeds] for arm in arms}

@@ -1,0 +1,238 @@
+"""Votes under one budget for a batch, on recorded answers: against as many samples each, and against stopping rules.
+
+Each question's recorded answers are replayed in random orders, the same ones for everyone. The full vote is the
+majority of the first M samples of an order; a rule agrees where it chooses the same answer.
+
+    python -m benchmarks.shared_votes [--votes PATH] [--quick]
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from apportion import Batch, Plan, Prompt, Rollout, collect
+from apportion.consensus import SharedVotes
+from apportion.stopping import AdaptiveConsistencyBeta, Fixed, OptPO, PosteriorPredictive, Rule, decide
+from apportion.types import Counts, Floats, Mask
+from benchmarks.common import RESULTS, table, write
+from benchmarks.recorded import VOTES, Question, Streams, read_datasets
+from benchmarks.stopping_measured import RESAMPLES, SEED, Estimate, estimate
+
+M = 61
+"""As many answers as the shortest record has."""
+BATCH, FIRST = 64, 4
+BUDGETS = (8, 12, 16, 24, 32)
+ROUNDS = (8, 32)
+RULES: dict[str, Rule] = {
+    "optpo, N = 16": OptPO(),
+    "posterior_predictive, eps = 0.01": PosteriorPredictive(0.01),
+    "posterior_predictive, eps = 0.05": PosteriorPredictive(0.05),
+    "adaptive_consistency_beta, confidence = 0.95": AdaptiveConsistencyBeta(0.95),
+}
+ORDERS = {"gsm8k": 1}
+"""Random orders of each question; ``OTHER_ORDERS`` of the others."""
+OTHER_ORDERS = 20
+MIXTURE, MIXED = "all, mixed", 600
+"""The mixture of the data sets, and the streams that each of them has in it."""
+TIMED, TIMED_M = 512, 256
+"""Prompts and most samples of the batch whose planning is timed."""
+QUICK = Path("runs") / "shared-votes-quick"
+EVEN = "answers, samples, agreement %: each alike, shared, gain, accuracy %: each alike, shared, gain"
+STOPPED = "answers, rule, samples, agreement %: rule, " + ", ".join(f"gain in {n} rounds" for n in ROUNDS)
+
+Outcome = Literal["agreed", "right"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a rule did on each stream of a pool: its samples, whether it agreed and whether it was right, [S] each."""
+
+    samples: Counts
+    agreed: Mask
+    right: Mask
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Streams that batches are drawn from, of one data set, or of several with equal weights."""
+
+    parts: tuple[Streams, ...]
+
+    @property
+    def answers(self) -> list[tuple[str, ...]]:
+        """Every stream, part by part."""
+        return [answers for part in self.parts for answers in part.answers]
+
+    def found(self, samples: Counts, chosen: Sequence[str | None]) -> Found:
+        """The outcomes of ``chosen`` [S] answers."""
+        full = decide(self.answers, "fixed", M).answer
+        agreed = np.array([one == other for one, other in zip(chosen, full, strict=True)])
+        answers = np.array(chosen, object)
+        right = [part.right(mine) for part, mine in zip(self.parts, self._split(answers), strict=True)]
+        return Found(samples, agreed, np.concatenate(right))
+
+    def mean(self, values: np.ndarray) -> Estimate:
+        """The mean of ``values`` [S], with its interval over questions."""
+        pieces = zip(self.parts, self._split(values), strict=True)
+        return estimate(*(part.by_question(mine) for part, mine in pieces))
+
+    def _split(self, values: np.ndarray) -> list[np.ndarray]:
+        return np.split(values, np.cumsum([len(part.answers) for part in self.parts])[:-1])
+
+
+def main(votes: Path = VOTES, quick: bool = False) -> None:
+    """Measures and writes ``results/shared_votes.md`` and ``.json``; under ``runs/`` where ``quick``."""
+    start = time.process_time()
+    data = read_datasets(votes)
+    pools = pools_of(data, quick)
+    even, stopped, gains = [], [], []
+    for name, pool in pools.items():
+        for budget in BUDGETS:
+            alike, shared = alone(pool, Fixed(budget)), together(pool, budget, ROUNDS[0])
+            gains.append(difference(pool, shared, alike, "agreed"))
+            even.append([name, budget, *beside(pool, alike, shared, "agreed"), *beside(pool, alike, shared, "right")])
+    against: list[list[Estimate]] = [[] for _ in ROUNDS]
+    for name, pool in pools.items():
+        for label, rule in RULES.items():
+            found = alone(pool, rule)
+            mean = pool.mean(found.samples).value
+            ours = [difference(pool, together(pool, mean, rounds), found, "agreed") for rounds in ROUNDS]
+            stopped.append([name, label, f"{mean:.1f}", percent(pool, found, "agreed"), *map(points, ours)])
+            for kept, gain in zip(against, ours, strict=True):
+                kept.append(gain)
+    counted = [f"in {rounds} rounds {verdict(mine)}" for rounds, mine in zip(ROUNDS, against, strict=True)]
+    notes = [
+        how(data, pools, votes),
+        f"Agreement with the full vote against as many samples each: {verdict(gains)}.",
+        "## Against stopping rules, each at the samples that it takes",
+        "A rule is asked after every sample, and is held to no budget: what it takes, over all questions, is the "
+        "budget here, which every batch must keep by itself, in rounds that all its prompts wait for. Points of "
+        f"agreement, less the rule's: {'; '.join(counted)}.",
+        table(STOPPED.split(", "), stopped),
+        f"Planning a round for {TIMED} prompts, at most {TIMED_M} samples each, takes {1e3 * seconds_a_round():.0f} ms "
+        f"of CPU time. The run took {(time.process_time() - start) / 60:.1f} minutes of it.",
+    ]
+    write(
+        "shared_votes",
+        "Votes under one budget for the batch, on recorded answers",
+        EVEN.split(", "),
+        even,
+        notes,
+        seeds=[SEED],
+        results=QUICK if quick else RESULTS,
+    )
+
+
+def pools_of(data: Mapping[str, list[Question]], quick: bool = False) -> dict[str, Pool]:
+    """Each data set by itself, and all of them mixed, as many streams of each."""
+    orders = {name: 1 if quick else ORDERS.get(name, OTHER_ORDERS) for name in data}
+    pools = {name: Pool((Streams.draw(data[name], orders[name], SEED),)) for name in data}
+    rng, parts = np.random.default_rng(SEED), []
+    for questions in data.values():
+        streams = MIXED // OTHER_ORDERS if quick else MIXED
+        some = rng.permutation(len(questions))[:streams]
+        parts.append(Streams.draw([questions[place] for place in some], max(1, streams // len(some)), SEED))
+    return pools | {MIXTURE: Pool(tuple(parts))}
+
+
+def alone(pool: Pool, rule: Rule) -> Found:
+    """Each stream by itself, until ``rule`` stops."""
+    decided = decide(pool.answers, rule, M)
+    return pool.found(decided.samples, decided.answer)
+
+
+def together(pool: Pool, budget: float, rounds: int) -> Found:
+    """Streams in random batches of about ``BATCH``, each with ``budget`` samples a stream on average."""
+    answers = pool.answers
+    allocator = SharedVotes(budget, min_samples=FIRST, max_samples=M, rounds=rounds)
+    samples, chosen = np.zeros(len(answers), np.int64), np.full(len(answers), None, object)
+    order = np.random.default_rng(SEED).permutation(len(answers))
+    for places in np.array_split(order, max(1, round(len(order) / BATCH))):
+        batch = replay(allocator, [answers[place] for place in places])
+        samples[places] = batch.asked
+        chosen[places] = [allocator.winner(batch, q) for q in range(len(places))]
+    return pool.found(samples, list(chosen))
+
+
+def replay(allocator: SharedVotes, streams: Sequence[Sequence[str]]) -> Batch:
+    """The finished batch whose prompts are answered by ``streams``, in order."""
+    waiting = {str(q): (Rollout(answer=answer) for answer in stream) for q, stream in enumerate(streams)}
+
+    def sample(prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
+        return [[next(waiting[prompt.text]) for _ in range(n)] for prompt, n in zip(prompts, counts, strict=True)]
+
+    return collect(allocator, [Prompt(text) for text in waiting], sample)
+
+
+def seconds_a_round() -> float:
+    """CPU time of the slowest plan of a batch of ``TIMED`` prompts, whose answers are drawn at random."""
+    rng, allocator = np.random.default_rng(SEED), SharedVotes(max_samples=TIMED_M)
+    shares: Floats = rng.dirichlet(np.full(8, 0.3), TIMED)
+    batch, slowest = allocator.start([Prompt(str(q)) for q in range(TIMED)]), 0.0
+    while True:
+        start = time.process_time()
+        plan: Plan = allocator.plan(batch)
+        slowest = max(slowest, time.process_time() - start)
+        if not plan:
+            return slowest
+        drawn = [rng.choice(8, size=n, p=share).astype(str) for n, share in zip(plan.counts, shares, strict=True)]
+        batch = batch.add(plan, [[Rollout(answer=answer) for answer in answers.tolist()] for answers in drawn])
+
+
+def beside(pool: Pool, alike: Found, shared: Found, what: Outcome) -> list[str]:
+    """Three cells: one, the other, and what the other gains."""
+    gain = points(difference(pool, shared, alike, what))
+    return [percent(pool, alike, what), percent(pool, shared, what), gain]
+
+
+def difference(pool: Pool, found: Found, base: Found, what: Outcome) -> Estimate:
+    """How much more often ``found`` has the outcome than ``base``, on the same streams."""
+    return pool.mean(getattr(found, what).astype(float) - getattr(base, what))
+
+
+def percent(pool: Pool, found: Found, what: Outcome) -> str:
+    """How often ``found`` has the outcome."""
+    return f"{100 * pool.mean(getattr(found, what)).value:.1f}"
+
+
+def points(gain: Estimate) -> str:
+    """A difference in percentage points, with its interval."""
+    return gain.show("+.1f", 100)
+
+
+def verdict(gains: Sequence[Estimate]) -> str:
+    """How many of the differences are surely above 0, and how many surely below."""
+    more, less = sum(gain.low > 0 for gain in gains), sum(gain.high < 0 for gain in gains)
+    return f"more in {more} of {len(gains)} cells, less in {less}, and no sure difference in {len(gains) - more - less}"
+
+
+def how(data: Mapping[str, list[Question]], pools: Mapping[str, Pool], votes: Path) -> str:
+    """What was measured, on what."""
+    sizes = ", ".join(f"{name} ({len(data[name]):,} questions, {pools[name].parts[0].orders} orders)" for name in data)
+    missing = sorted({"gsm8k", "aime24"} - data.keys())
+    return (
+        f"`shared_votes` with N = {FIRST}, at most {M} samples a prompt and {ROUNDS[0]} rounds, in random batches of "
+        f"about {BATCH}, against the first so many samples of every prompt, as TTRL takes them. Agreement is with the "
+        f"majority of all {M}; accuracy is by the recorded verdicts. Gains in points, with 95% bootstrap intervals "
+        f"over questions ({RESAMPLES:,} resamples). Data: {sizes}; `{MIXTURE}`: {MIXED} streams of each, with equal "
+        "weights." + (f" Skipped: {', '.join(missing)}, for there is no {votes.name} with them." if missing else "")
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Votes under one budget for a batch, on recorded answers.")
+    parser.add_argument("--votes", type=Path, default=VOTES, help="the recorded votes, with gsm8k and aime24")
+    parser.add_argument("--quick", action="store_true", help=f"one order a question, written to {QUICK}")
+    arguments = parser.parse_args()
+    main(arguments.votes, arguments.quick)
