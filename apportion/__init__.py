@@ -65,6 +65,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "consensus", "stopping"})
+
+
 def __getattr__(name: str) -> object:
     """What takes scipy, where the rest takes only numpy: loaded when it is first asked for."""
     if name in ("consensus", "stopping"):

@@ -4,7 +4,6 @@ Studies on the medium base, each arm its own training; they lie under ``runs/``,
 
 - main: four updates (GRPO, PPO, REINFORCE++, SFT) under TTRL, OptPO and the better stopping rules.
 - votes: TTRL with fewer votes, which is what an early stop must beat; how many votes are trained on; other rewards.
-- confirm: what `votes` suggests, with fresh seeds.
 - settings: OptPO's p_0 factor, (alpha, beta) and N.
 - drift: one update an instance, hundreds of them, with and without going back to the base.
 
@@ -49,7 +48,7 @@ RULES: dict[str, Table] = {
     "ttrl": TTRL,
     "optpo": OPTPO,
     "predictive": voting("posterior_predictive"),
-    "predictive_all": voting("posterior_predictive", retain="all"),
+    "adaptive": voting("adaptive_consistency_beta"),
 }
 SWEEP_SEEDS = (100,)
 RATES = (2e-4, 3.5e-4, 6e-4)
@@ -91,9 +90,9 @@ def main_study() -> None:
         rows,
         [
             f"{TERMS} Before learning, mean@16 is {start}. Differences and savings are to TTRL with the same update.",
-            "`ttrl`: 64 votes, the first 16 trained on. `predictive`: the posterior-predictive rule with eps .01, "
-            "asked after every 4 samples, which takes up to 3 more and fewer round trips; `_all`: every vote is "
-            "trained on.",
+            "Every rule trains on the first 16 votes. `ttrl`: 64 votes. `predictive`: the posterior-predictive rule "
+            "with eps .01; `adaptive`: Adaptive-Consistency Beta .95; both asked after every 4 samples, which takes up "
+            "to 3 more and fewer round trips.",
             _pooled(runs),
             f"Learning rates, chosen for TTRL from {', '.join(f'{rate:g}' for rate in RATES)} by the exact success "
             f"with seed {SWEEP_SEEDS[0]}, which is not reported, and used for all rules: "
@@ -131,53 +130,29 @@ def _pooled(runs: Runs) -> str:
 VOTES: dict[str, Table] = {
     "ttrl": TTRL,
     "ttrl_32": TTRL | {"max_samples": 32},
-    "ttrl_24": TTRL | {"max_samples": 24},
     "ttrl_16": TTRL | {"max_samples": 16},
-    "ttrl_all": TTRL | {"retain": "all"},
     "ttrl_keeps_8": TTRL | {"min_samples": 8},
     "optpo": OPTPO,
-    "optpo_all": OPTPO | {"retain": "all"},
     "optpo_keeps_8": OPTPO | {"min_samples": 8},
-    "predictive": voting("posterior_predictive"),
+    "optpo_all": OPTPO | {"retain": "all"},
     "predictive_all": voting("posterior_predictive", retain="all"),
-    "predictive_.1_all": voting({"name": "posterior_predictive", "eps": 0.1}, retain="all"),
-    "shared_24_all": {"name": "shared_votes", "samples_per_prompt": 24, "min_samples": 16, "retain": "all"},
+    "shared_24": {"name": "shared_votes", "samples_per_prompt": 24, "min_samples": 16},
     "ttrl_vote_share": TTRL | {"reward": "vote_share"},
+    "optpo_vote_share": OPTPO | {"reward": "vote_share"},
 }
+VOTE_SEEDS = tuple(range(10, 16))
 GRPO: Table = {"estimator": "grpo", "learning_rate": 4e-4}
-VOTES_NOTE = (
-    "GRPO at a learning rate of 4e-4. `ttrl`: 64 votes, the first 16 trained on; `_32`, `_24`, `_16`: so many votes; "
-    "`_keeps_8`: N = 8; `_all`: every vote is trained on; `_.1`: eps .1, not .01. `shared_24`: a fixed budget of 24 a "
-    "prompt, split by what more votes are worth. `vote_share`: an answer's reward is its share of the votes."
-)
 
 
 def votes_study() -> None:
     """How many votes, how many of them trained on, and which reward."""
-    runs = trained("label_free_votes", {name: Arm(allocator, {}) for name, allocator in VOTES.items()}, **GRPO)
-    _write("label_free_votes", "Votes, retained rollouts and rewards: what closes the gap", runs, [VOTES_NOTE], SEEDS)
-
-
-CONFIRMED: dict[str, Table] = {
-    "ttrl": TTRL,
-    "ttrl_16": TTRL | {"max_samples": 16},
-    "ttrl_keeps_8": TTRL | {"min_samples": 8},
-    "optpo": OPTPO,
-    "optpo_keeps_8": OPTPO | {"min_samples": 8},
-    "ttrl_vote_share": TTRL | {"reward": "vote_share"},
-    "optpo_vote_share": OPTPO | {"reward": "vote_share"},
-    "predictive_vote_share": voting("posterior_predictive", reward="vote_share"),
-}
-FRESH_SEEDS = tuple(range(10, 18))
-
-
-def confirm_study() -> None:
-    """What the study of votes suggests, with seeds that it has not seen."""
-    runs = trained(
-        "label_free_confirm", {name: Arm(given, {}) for name, given in CONFIRMED.items()}, FRESH_SEEDS, **GRPO
+    runs = trained("label_free_votes", {name: Arm(given, {}) for name, given in VOTES.items()}, VOTE_SEEDS, **GRPO)
+    note = (
+        "GRPO at a learning rate of 4e-4. `ttrl`: 64 votes, the first 16 trained on; `_32`, `_16`: so many votes; "
+        "`_keeps_8`: N = 8; `_all`: every vote is trained on. `shared_24`: a fixed budget of 24 a prompt, split by "
+        "what more votes are worth. `_vote_share`: an answer's reward is its share of the votes."
     )
-    title = "What closes the gap, with fresh seeds"
-    _write("label_free_confirm", title, runs, [f"{VOTES_NOTE} Chosen by label_free_votes.md."], FRESH_SEEDS)
+    _write("label_free_votes", "Votes, retained rollouts and rewards: what closes the gap", runs, note, VOTE_SEEDS)
 
 
 def settings_study() -> None:
@@ -191,13 +166,13 @@ def settings_study() -> None:
         "GRPO at a learning rate of 4e-4. `paper`: p_0 factor .6, alpha = beta = .05, N = 16. With another N as many "
         "rollouts are trained on, so that this is not the stopping alone."
     )
-    _write("label_free_settings", "OptPO's settings, one at a time", runs, [note], SEEDS)
+    _write("label_free_settings", "OptPO's settings, one at a time", runs, note, SEEDS)
 
 
-def _write(name: str, title: str, runs: Runs, notes: list[str], seeds: tuple[int, ...]) -> None:
+def _write(name: str, title: str, runs: Runs, note: str, seeds: tuple[int, ...]) -> None:
     baseline = next(iter(runs))
     columns = ["arm", *COLUMNS.format(baseline=baseline).split(", ")]
-    write(name, title, columns, _rows(runs), [TERMS, *notes], seeds=seeds)
+    write(name, title, columns, _rows(runs), [TERMS, note], seeds=seeds)
 
 
 def _rows(runs: Runs) -> list[list[str]]:
@@ -229,7 +204,7 @@ def _row(arm: LabelFreeArm, is_baseline: bool) -> list[str]:
 INSTANCES = 300
 QUARTER = INSTANCES // 4
 DRIFT_RATE = 1.5e-4
-DRIFT_RULES = {"ttrl": TTRL, "optpo": OPTPO, "predictive_all": voting("posterior_predictive", retain="all")}
+DRIFT_RULES = {"ttrl": TTRL, "optpo": OPTPO, "predictive": voting("posterior_predictive")}
 RESETS: dict[str, Table] = {"never": {}, "every_25": {"reset_every": 25}}
 DRIFT_COLUMNS = (
     "rule and reset",
@@ -286,7 +261,6 @@ def _drift_row(arm: str, runs: list[LabelFreeRun]) -> list[str]:
 STUDIES: Mapping[str, Callable[[], None]] = {
     "main": main_study,
     "votes": votes_study,
-    "confirm": confirm_study,
     "settings": settings_study,
     "drift": drift_study,
 }

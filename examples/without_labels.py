@@ -28,6 +28,5 @@ for name, allocator in rules.items():
     batch = collect(allocator, PROMPTS, sample)
     groups = allocator.groups(batch)  # prompts without a pseudo-label are left out
     advantages = advantages_of(groups, "grpo")  # or reinforce_plus_plus, sft, rloo, ...
-    kept = sum(int(group.keep.sum()) for group in groups)
     labels = [f"{label.answer} ({label.status}, {label.share:.0%})" for label in allocator.labels(batch)]
-    print(f"{name:26} {batch.asked.tolist()} samples, {kept} of {len(advantages)} in the loss: {', '.join(labels)}")
+    print(f"{name:26} {batch.asked.tolist()} samples, {len(advantages)} in the loss: {', '.join(labels)}")

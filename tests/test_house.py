@@ -133,7 +133,7 @@ def test_importing_the_package_is_light_and_quick() -> None:
 
 def test_what_takes_scipy_is_found_when_it_is_asked_for() -> None:
     assert apportion.stopping is import_module("apportion.stopping")
-    for name in ("OptPO", "TTRL", "Voting"):
+    for name in ("OptPO", "SharedVotes", "TTRL", "Voting"):
         assert getattr(apportion, name) is getattr(apportion.consensus, name) and name in apportion.__all__
     with pytest.raises(AttributeError, match="has no attribute 'Optpo'"):
         apportion.__getattr__("Optpo")

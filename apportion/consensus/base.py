@@ -2,8 +2,9 @@
 
 A sample without an answer, and one that failed to arrive, is paid for and does not vote. A prompt whose vote ends in a
 tie, or without any answer, has no pseudo-label: it is reported and not trained on. What a rollout says of itself
-(``correct``, ``reward``) is never read: the groups hold rewards of their own. Curtailment gives ties to the answer that
-came first: a vote that it stops has a label, also where all M samples might have ended in a tie.
+(``correct``, ``reward``) is never read, and shown to no reward function: the groups hold rewards of their own.
+Curtailment gives ties to the answer that came first: a vote that it stops has a label, also where all M samples might
+have ended in a tie.
 
 Reference: Zuo et al. 2025, "TTRL: Test-Time Reinforcement Learning", arXiv 2504.16084, and Wang et al. 2025, "OptPO",
 arXiv 2512.02882, Section 3.3.
@@ -17,18 +18,20 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import ClassVar, Literal, get_args
 
-import numpy as np
-
 from apportion.allocators import Allocator
 from apportion.consensus.rewards import PseudoReward, pseudo_rewards
 from apportion.stopping import Rule, coded, counted, top_two
 from apportion.types import Batch, Counts, Group, Prompt, Rollout
 
 Retain = Literal["first", "all"]
-"""Which rollouts enter the loss: the first N, where N is the least number that is drawn, or all that arrived."""
+"""Which rollouts are retained for the update: the first N, the least number that is drawn, or all that arrived.
+
+The first N know nothing of when the vote stopped. All do: a vote stops while its leader is ahead, so that the mean of
+the group is above what its rollouts get on average."""
 
 Status = Literal["decided", "exhausted", "tied", "unanswered"]
-"""How a vote ended: its rule was content before M samples, it took all M, answers tie, or no sample holds an answer.
+"""How a vote ended: its rule was content before M samples, it took all M or its budget ended, answers tie, or no
+sample holds an answer.
 
 What a rule says at M is not asked: several are content with whatever they find there."""
 
@@ -109,7 +112,7 @@ class ConsensusAllocator(Allocator):
         return answers, counted(codes, len(answers))
 
     def groups(self, batch: Batch) -> list[Group]:
-        """The labelled prompts as groups: all rollouts rewarded by the pseudo-label, those retained enter the loss."""
+        """The labelled prompts as groups of the rollouts retained, each rewarded by what all that arrived voted."""
         return [
             self._group(prompt, rollouts, label.answer)
             for prompt, rollouts, label in zip(batch.prompts, batch.rollouts, self.labels(batch), strict=True)
@@ -124,13 +127,12 @@ class ConsensusAllocator(Allocator):
         return ended | {"leader_share": sum(label.share for label in labels) / size}
 
     def _group(self, prompt: Prompt, rollouts: Sequence[Rollout], label: str) -> Group:
-        rewards = pseudo_rewards(self.reward, rollouts, label)
+        unverified = [replace(rollout, correct=None, reward=None) for rollout in rollouts]
+        rewards = pseudo_rewards(self.reward, unverified, label)
         judged = tuple(
-            replace(rollout, correct=None, reward=float(reward))
-            for rollout, reward in zip(rollouts, rewards, strict=True)
+            replace(rollout, reward=float(reward)) for rollout, reward in zip(unverified, rewards, strict=True)
         )
-        retained = len(rollouts) if self.retain == "all" else self.min_samples
-        return Group(prompt, judged, keep=np.arange(len(rollouts)) < retained)
+        return Group(prompt, judged if self.retain == "all" else judged[: self.min_samples])
 
 
 def check_retained(min_samples: int, max_samples: int, retain: Retain) -> None:

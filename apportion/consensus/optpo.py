@@ -9,7 +9,8 @@ M = 64, alpha = beta = .05, and a boundary exceeded 5 times are the paper's (Sec
 Reference: Wang et al. 2025, "OptPO: Optimal Rollout Allocation for Test-time Policy Optimization", arXiv 2512.02882.
 
 Note: the paper does not say which N rollouts are retained; here the first N, whose number depends on no outcome.
-Note: its objective leaves the baseline b_i open. Here every vote is in the baseline, those that are not retained too.
+Note: its objective leaves the baseline b_i open. Here it is over those N too: the mean of all votes, which stop while
+the leader is ahead, would be some .02 above what the first N get on average.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class OptPO(SeparateVotes):
     >>> from apportion import Prompt, Rollout, collect
     >>> optpo = OptPO(min_samples=4, max_samples=16)
     >>> batch = collect(optpo, [Prompt("6 x 7?")], lambda prompts, counts: [[Rollout(answer="42")] * int(counts[0])])
-    >>> int(batch.asked[0]), optpo.labels(batch)[0].answer, int(optpo.groups(batch)[0].keep.sum())
+    >>> int(batch.asked[0]), optpo.labels(batch)[0].answer, len(optpo.groups(batch)[0].rollouts)
     (12, '42', 4)
     """
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from apportion.types import Floats, Rollout
 
 PseudoReward = Callable[[Sequence[Rollout], str], ArrayLike]
-"""(rollouts of one prompt [G], its pseudo-label) -> rewards [G] in [0, 1]."""
+"""(rollouts of one prompt [G], its pseudo-label) -> rewards [G] in [0, 1]. The rollouts come without verdicts."""
 
 
 def agreement(rollouts: Sequence[Rollout], label: str) -> Floats:
@@ -50,7 +50,11 @@ def pseudo_rewards(reward: str | PseudoReward, rollouts: Sequence[Rollout], labe
     ValueError: rewards must be between 0 and 1, got 2.0 for rollout 1; scale what digits returns
     """
     function = REWARDS[reward] if isinstance(reward, str) else reward
-    values, name = np.asarray(function(rollouts, label), np.float64), getattr(function, "__name__", repr(function))
+    given, name = function(rollouts, label), getattr(function, "__name__", repr(function))
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"rewards must be numbers, got {given!r}; change what {name} returns") from error
     if values.shape != (len(rollouts),):
         raise ValueError(
             f"rewards must be [{len(rollouts)}], one a rollout, got {values.shape}; change what {name} returns"

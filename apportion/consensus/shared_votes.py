@@ -32,6 +32,7 @@ Notes:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import ClassVar
 
 import numpy as np
@@ -89,7 +90,7 @@ class SharedVotes(ConsensusAllocator):
                 f"samples_per_prompt must be between {self.min_samples} and {self.max_samples}, the fewest and the "
                 f"most of a prompt, got {self.samples_per_prompt}; change it or the bounds"
             )
-        if not isinstance(self.rounds, int) or self.rounds < 1:
+        if not isinstance(self.rounds, Integral) or isinstance(self.rounds, bool) or self.rounds < 1:
             raise ValueError(f"rounds must be an integer of at least 1, got {self.rounds!r}; 8 waste little")
 
     @property

@@ -47,6 +47,8 @@ class Voting(SeparateVotes):
         check_wave(self.wave)
         check_retained(self.min_samples, self.max_samples, self.retain)
         check_reward(self.reward)
+        if not isinstance(self.rule, Rule):
+            raise ValueError(f"rule must be a stopping rule, got {self.rule!r}; apportion.stopping.make_rule makes one")
         self.rule.check(self.max_samples)
 
     @property

@@ -17,7 +17,7 @@ from apportion import __version__
 from apportion.allocators import Allocator
 from apportion.config import REGISTRIES, ConfigError, build, choices, dump, load, to_toml
 from apportion.files import write_whole
-from apportion.lab.settings import Training
+from apportion.lab.settings import LENGTHS, Training
 
 DEFAULT = Path(__file__).with_name("default.toml")
 LABEL_FREE_DEFAULT = Path(__file__).with_name("label_free.toml")
@@ -140,7 +140,7 @@ def read_study(
             raise ConfigError(f"there is nothing to resume: {config} does not exist; start it without --resume")
     given = {"labels": labels, "prompts": None if prompts is None else str(prompts)}
     options = [f"training.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-    table = load(config or default, [*overrides, *options])
+    table = _with_one_length(load(config or default, [*overrides, *options]), overrides)
     if prompts is not None:
         table |= {"name": f"{table.get('name', 'study')}-{prompts.stem}"}
     if allocators:
@@ -150,6 +150,15 @@ def read_study(
         for arm, given in table.get("trainings", {}).items()
     }
     return build(Study, table | ({"trainings": trainings} if trainings else {}) | ({"name": name} if name else {}))
+
+
+def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The study's table, in which a run's length that is overridden takes the place of the file's, in whatever unit."""
+    said = {override.partition("=")[0].strip().removeprefix("training.") for override in overrides} & set(LENGTHS)
+    if not said or not isinstance(table.get("training"), dict):
+        return table
+    kept = {key: value for key, value in table["training"].items() if key not in LENGTHS or key in said}
+    return table | {"training": kept}
 
 
 def _narrowed(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:

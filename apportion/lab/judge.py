@@ -38,8 +38,7 @@ class Judge:
     def labels(self, prompts: Sequence[Prompt], labels: Sequence[PseudoLabel]) -> dict[str, float]:
         """Of one step's pseudo-labels that gold is known for: how many, how many right, and how many falsely confident.
 
-        A false consensus is a wrong label that more than half of the samples agree on; ``decided_wrong`` are those
-        that the rule was content with.
+        A false consensus is a wrong label that more than half of the samples agree on.
         """
         pairs = [
             (label, label.answer in self.pool.gold[prompt.id])
@@ -50,8 +49,6 @@ class Judge:
             "labels": float(len(pairs)),
             "labels_right": float(sum(right for _, right in pairs)),
             "false_consensus": float(sum(not right and label.share > CONFIDENT for label, right in pairs)),
-            "decided": float(sum(label.status == "decided" for label, _ in pairs)),
-            "decided_wrong": float(sum(not right and label.status == "decided" for label, right in pairs)),
         }
 
     def scores(self, policy: Qwen2ForCausalLM, step: int) -> dict[str, float]:

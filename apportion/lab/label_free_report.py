@@ -55,7 +55,7 @@ def accuracy_table(summary: Sequence[LabelFreeArm], baseline: str) -> list[str]:
 
 def vote_table(summary: Sequence[LabelFreeArm]) -> list[str]:
     """How right the labels were where gold is known, how the votes ended, and what they took."""
-    known = summary[0].label_accuracy is not None
+    known = bool(summary[0].scores)
     heads = [
         "allocator",
         *(["labels right", "false consensus"] if known else []),
@@ -67,7 +67,7 @@ def vote_table(summary: Sequence[LabelFreeArm]) -> list[str]:
     rows = [
         [
             arm.name,
-            *([str(arm.label_accuracy), str(arm.false_consensus)] if known else []),
+            *([_or_dash(arm.label_accuracy), _or_dash(arm.false_consensus)] if known else []),
             str(arm.unlabelled),
             str(arm.leader_share),
             str(arm.drift),
@@ -139,6 +139,10 @@ def _fewer(saved: Interval) -> str:
 
 def _at(arm: LabelFreeArm) -> str:
     return "" if arm.mean_16_difference is None else f" at mean@16 {arm.mean_16_difference.signed}"
+
+
+def _or_dash(interval: Interval | None) -> str:
+    return "-" if interval is None else str(interval)
 
 
 def _signed(interval: Interval | None) -> str:

@@ -76,8 +76,9 @@ class LabelFreeRun:
 class LabelFreeArm:
     """What one allocator did over all seeds; differences are to the baseline, paired by seed.
 
-    ``scores`` are ``SCORES`` at the end and ``start`` at the start, ``mean_16_gain`` is the one less the other, and
-    ``mean_16_difference`` and the shares of labels are None: all of these need gold.
+    ``scores`` are ``SCORES`` at the end and ``start`` at the start, ``mean_16_gain`` is the one less the other. Without
+    gold these are empty, and ``mean_16_difference`` and the shares of labels None. The shares are over the seeds with
+    any label that gold is known for; None where there is none.
     """
 
     name: str
@@ -117,6 +118,10 @@ def _arm(name: str, runs: Sequence[LabelFreeRun], baseline: Sequence[LabelFreeRu
     def paired(value: Callable[[LabelFreeRun, LabelFreeRun], float]) -> Interval:
         return Interval.of([value(mine, other) for mine, other in zip(runs, baseline, strict=True)])
 
+    def of_labels(key: str) -> Interval | None:
+        shares = [run.per_label(key) for run in runs if run.has_gold and run.steps["labels"].any()]
+        return Interval.of(shares) if shares else None
+
     known = runs[0].has_gold
     return LabelFreeArm(
         name=name,
@@ -129,8 +134,8 @@ def _arm(name: str, runs: Sequence[LabelFreeRun], baseline: Sequence[LabelFreeRu
         held_out_start=over(lambda run: run.evaluations["success"][0]),
         held_out=over(lambda run: run.final("success")),
         drift=over(lambda run: run.final("drift")),
-        label_accuracy=over(lambda run: run.per_label("labels_right")) if known else None,
-        false_consensus=over(lambda run: run.per_label("false_consensus")) if known else None,
+        label_accuracy=of_labels("labels_right"),
+        false_consensus=of_labels("false_consensus"),
         unlabelled=over(lambda run: run.steps["unlabelled"].mean()),
         leader_share=over(lambda run: run.steps["leader_share"].mean()),
         rollouts=over(lambda run: run.final("rollouts")).mean,

@@ -85,11 +85,14 @@ class Learner:
         self.critic_optimizer = _adam(self.critic, settings.critic_learning_rate) if self.critic else None
 
     def _actor_critic_rows(self, groups: Sequence[Group]) -> list[Row]:
-        """Rows with an advantage for every token, after the critic has learnt from the returns of these rollouts."""
+        """Rows with an advantage for every token, after the critic has learnt from the returns of these rollouts.
+
+        Only of those that enter the loss: a value needs no group to compare with, and what is not kept may be stale.
+        """
+        groups, settings = [_kept(group) for group in groups if group.keep.any()], self.training
         if not groups:
             return []
-        settings = self.training
-        every = rows_with([Group(group.prompt, group.rollouts) for group in groups], [0.0] * _size(groups))
+        every = rows_with(groups, [0.0] * _size(groups))
         prompts, completions = [row.prompt for row in every], [row.completion.tokens for row in every]
         with torch.no_grad():
             old, mask = self.critic(prompts, completions)
@@ -126,3 +129,9 @@ def _adam(model: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer
 
 def _size(groups: Sequence[Group]) -> int:
     return sum(len(group.rollouts) for group in groups)
+
+
+def _kept(group: Group) -> Group:
+    """The group of those rollouts alone that enter the loss."""
+    rollouts = tuple(rollout for rollout, keep in zip(group.rollouts, group.keep, strict=True) if keep)
+    return Group(group.prompt, rollouts, recompute=group.recompute[group.keep])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +36,8 @@ def pool_of(training: Training, seed: int) -> Pool:
     """What a run with ``seed`` trains on. A file of prompts is the same for every seed, and none of it is held out.
 
     Raises ValueError for a file that cannot be read, a prompt that is no problem of the lab, one that the base has no
-    room to answer, one that is there twice, fewer prompts than a step draws, and a file of all that could be held out.
+    room to answer, one that is there twice, gold that no answer could be, fewer prompts than a step draws, and a file
+    of all that could be held out.
     """
     task = task_of(training.base)
     if training.prompts is None:
@@ -56,7 +58,8 @@ def pool_of(training: Training, seed: int) -> Pool:
 def _read(path: Path, training: Training) -> dict[Problem, frozenset[str]]:
     """The problems of the file in its order, each with the right answers that the file gives: one or none."""
     right: dict[Problem, frozenset[str]] = {}
-    longest = (TASKS[task_of(training.base)].max_new_tokens - 1) // 2
+    task = TASKS[task_of(training.base)]
+    longest = (task.max_new_tokens - 1) // 2
     for number, question in enumerate(read_questions(path), start=1):
         try:
             problem = Problem.parse(question.prompt)
@@ -67,9 +70,19 @@ def _read(path: Path, training: Training) -> dict[Problem, frozenset[str]]:
                 f"{path}, prompt {number}: a problem must have at most {longest} operations for the base "
                 f"{training.base}, got {len(problem.operations)}; remove it"
             )
+        if any(problem.alternatives) and not any(task.forks):
+            raise ValueError(
+                f"{path}, prompt {number}: a problem must have no forks for the base {training.base}, which has learnt "
+                f"none, got {question.prompt!r}; remove it"
+            )
         if problem in right:
             raise ValueError(
                 f"{path}, prompt {number}: a prompt must be there once, got {question.prompt!r} again; remove it"
+            )
+        if question.gold is not None and not re.fullmatch(rf"[0-9]{{{len(problem.operations)}}}", question.gold):
+            raise ValueError(
+                f"{path}, prompt {number}: gold must be {len(problem.operations)} digits, the running digit after each "
+                f"operation, got {question.gold!r}; write it as text, a number loses its zeros, or leave it out"
             )
         right[problem] = frozenset() if question.gold is None else frozenset([question.gold])
     if len(right) < training.prompts_per_step:

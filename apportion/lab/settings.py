@@ -14,6 +14,10 @@ from apportion.lab.base import check_base
 from apportion.lab.sampler import Reward
 
 Labels = Literal["gold", "none"]
+LENGTHS = ("rollouts", "tokens", "steps")
+"""What a run may end by."""
+ROLLOUTS = 30_720
+"""What it ends by if nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,8 @@ class Training:
     """Settings of a run in the lab. Lengths are in rollouts, so that every allocator pays the same.
 
     ``base`` is easy, medium, hard or forks, or a folder with a saved policy.
-    ``rollouts`` is the budget of the whole run; the step that reaches it is the last. With ``tokens`` the run ends when
-    it has sampled so many, whatever the rollouts; with ``steps`` after so many updates. A ``weighting`` of "prompt"
+    ``rollouts`` is the budget of the whole run, 30,720 if nothing is said; the step that reaches it is the last. Or
+    ``tokens`` is, or ``steps``: one of the three. A ``weighting`` of "prompt"
     gives every prompt of a step the same share of the loss. ``checkpoint_every`` counts steps, and so does
     ``evaluate_every`` in a run by steps, else rollouts.
 
@@ -44,7 +48,7 @@ class Training:
     problems: int = 512
     prompts: Path | None = None
     prompts_per_step: int = 32
-    rollouts: int = 30_720
+    rollouts: int | None = None
     tokens: int | None = None
     steps: int | None = None
     estimator: str = "rloo"
@@ -70,7 +74,6 @@ class Training:
         for key in (
             "problems",
             "prompts_per_step",
-            "rollouts",
             "updates_per_step",
             "critic_updates",
             "evaluate_every",
@@ -96,14 +99,13 @@ class Training:
             raise ValueError(
                 f"reward must be one of {', '.join(get_args(Reward))}, got {self.reward!r}; share is the graded one"
             )
-        for key in ("tokens", "steps", "reset_every"):
+        for key in ("rollouts", "tokens", "steps", "reset_every"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ValueError(f"{key} must be at least 1, got {value}; leave it out to do without")
-        if self.tokens is not None and self.steps is not None:
-            raise ValueError(
-                f"a run ends by tokens or by steps, got {self.tokens} tokens and {self.steps} steps; leave one out"
-            )
+        lengths = [f"{getattr(self, key)} {key}" for key in LENGTHS if getattr(self, key) is not None]
+        if len(lengths) > 1:
+            raise ValueError(f"a run ends by one of {', '.join(LENGTHS)}, got {' and '.join(lengths)}; leave one out")
         self._check_labels()
         if not 0 <= self.discount <= 1 or not 0 <= self.trace <= 1:
             raise ValueError(
@@ -129,7 +131,7 @@ class Training:
     @property
     def length(self) -> int:
         """How many of its ``unit`` a run takes."""
-        return self.steps or self.tokens or self.rollouts
+        return self.steps or self.tokens or self.rollouts or ROLLOUTS
 
     def check(self, allocator: Allocator) -> None:
         """Raises ValueError where ``allocator`` cannot plan such a step, or cannot take such rewards."""

@@ -161,24 +161,25 @@ def test_where_the_fewest_samples_are_the_most_every_vote_takes_them(rule, wave)
     assert batch.asked.tolist() == [M, M]
 
 
-@pytest.mark.parametrize(("retain", "kept"), [("first", [1, 1, 1, 0, 0, 0]), ("all", [1] * 6)])
-def test_groups_hold_all_rollouts_and_keep_those_retained(retain, kept):
+@pytest.mark.parametrize(("retain", "kept"), [("first", 3), ("all", 6)])
+def test_groups_hold_the_rollouts_retained_rewarded_by_all_votes(retain, kept):
     ttrl = TTRL(max_samples=6, min_samples=3, retain=retain)
     batch = replayed(ttrl, [["b", None, "a", "a", "c", "a"], list("ababab"), [None] * 6, list("bbbbbb")])
     first, second = ttrl.groups(batch)
     assert [first.prompt, second.prompt] == [batch.prompts[0], batch.prompts[3]]
-    assert first.rewards.tolist() == [0, 0, 1, 1, 0, 1]
-    assert first.keep.tolist() == kept
+    assert first.rewards.tolist() == [0, 0, 1, 1, 0, 1][:kept] and first.keep.all()
     assert [(r.correct, r.answer, r.completion, r.tokens, r.round) for r in first.rollouts] == [
-        (None, r.answer, r.completion, r.tokens, r.round) for r in batch.rollouts[0]
+        (None, r.answer, r.completion, r.tokens, r.round) for r in batch.rollouts[0][:kept]
     ]
+    shares = TTRL(max_samples=6, min_samples=3, retain=retain, reward="vote_share").groups(batch)[0].rewards
+    assert shares.tolist() == [0.2, 0.0, 0.6, 0.6, 0.2, 0.6][:kept]
 
 
 def test_where_samples_failed_the_first_that_arrived_are_retained():
     ttrl = TTRL(max_samples=4, min_samples=2)
     batch = ttrl.start(make_prompts(2)).add(Plan([4, 4]), [[Rollout(answer=a) for a in "aba"], [Rollout(answer="a")]])
     assert not ttrl.plan(batch)
-    assert [group.keep.tolist() for group in ttrl.groups(batch)] == [[True, True, False], [True]]
+    assert [[r.answer for r in group.rollouts] for group in ttrl.groups(batch)] == [["a", "b"], ["a"]]
     assert [label.share for label in ttrl.labels(batch)] == [0.5, 0.25]
 
 

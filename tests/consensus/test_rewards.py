@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion import Rollout
+from apportion import Plan, Rollout
 from apportion.consensus import REWARDS, TTRL, OptPO, agreement, vote_share
 from apportion.consensus.rewards import pseudo_rewards
+from tests.builders import make_prompts
 from tests.consensus.builders import replayed
 
 answers = st.lists(st.sampled_from(["a", "b", "c", "", None]), min_size=1, max_size=12)
@@ -34,7 +35,7 @@ def test_agreement_is_one_where_the_answer_is_the_label(answers, label):
 
 
 def test_shares_of_votes_reward_the_runner_up_too():
-    ttrl = TTRL(max_samples=5, min_samples=2, reward="vote_share")
+    ttrl = TTRL(max_samples=5, min_samples=2, retain="all", reward="vote_share")
     (group,) = ttrl.groups(replayed(ttrl, [["a", "b", "a", None, "a"]]))
     assert group.rewards.tolist() == [0.75, 0.25, 0.75, 0, 0.75]
 
@@ -46,9 +47,21 @@ def closeness(rollouts, label):
 
 @pytest.mark.parametrize("kind", [TTRL, OptPO])
 def test_a_users_function_comes_through_the_same_door(kind):
-    allocator = kind(max_samples=6, min_samples=2, reward=closeness)
+    allocator = kind(max_samples=6, min_samples=2, retain="all", reward=closeness)
     (group,) = allocator.groups(replayed(allocator, [["7", "8", None, "7", "4", "7"]]))
     assert group.rewards.tolist() == [1, 0.5, 0, 1, 0.25, 1][: len(group.rollouts)]
+
+
+def test_a_users_function_is_shown_no_verdict():
+    """A sampler that verifies all the same leaks nothing, also where the function asks for it."""
+
+    def nosy(rollouts, label):
+        return [float(rollout.correct or 0) + (rollout.reward or 0) / 2 for rollout in rollouts]
+
+    ttrl = TTRL(max_samples=3, min_samples=2, reward=nosy)
+    drawn = [Rollout(True, "a"), Rollout(answer="a", reward=0.5), Rollout(False, "b")]
+    (group,) = ttrl.groups(ttrl.start(make_prompts(1)).add(Plan([3]), [drawn]))
+    assert group.rewards.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +74,9 @@ def test_a_users_function_comes_through_the_same_door(kind):
         ([0, 1], "rewards must be [3], one a rollout, got (2,); change what function returns"),
         ([[0], [1], [0]], "rewards must be [3], one a rollout, got (3, 1); change what function returns"),
         (None, "rewards must be [3], one a rollout, got (); change what function returns"),
+        (["a", "b", "c"], "rewards must be numbers, got ['a', 'b', 'c']; change what function returns"),
+        ([[0], [0, 1], 0], "rewards must be numbers, got [[0], [0, 1], 0]; change what function returns"),
+        ({0: 1}, "rewards must be numbers, got {0: 1}; change what function returns"),
     ],
 )
 def test_what_is_no_reward_is_refused(returned, text):

@@ -280,6 +280,7 @@ def test_prompts_share_what_they_cost():
         ({"samples_per_prompt": float("nan")}, "samples_per_prompt must be between 4 and 64, .*, got nan; .*"),
         ({"rounds": 0}, "rounds must be an integer of at least 1, got 0; .*"),
         ({"rounds": 1.5}, "rounds must be an integer of at least 1, got 1.5; .*"),
+        ({"rounds": True}, "rounds must be an integer of at least 1, got True; .*"),
         ({"confidence": 0.5}, "confidence must be .*, got 0.5; .*"),
         ({"min_samples": 65}, "min_samples must be .*, got 65 and 64; .*"),
     ],

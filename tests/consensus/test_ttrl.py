@@ -12,10 +12,10 @@ def test_it_takes_64_votes_in_one_wave_and_keeps_the_first_32():
     batch = replayed(ttrl, streams)
     assert batch.asked.tolist() == [64] * 3 and batch.round == 1
     groups = ttrl.groups(batch)
-    assert [group.keep.tolist() for group in groups] == [[True] * 32 + [False] * 32] * 3
+    assert [len(group.rollouts) for group in groups] == [32] * 3
     assert [label.answer for label in ttrl.labels(batch)] == ["a", "b", "a"]
     assert [label.status for label in ttrl.labels(batch)] == ["exhausted"] * 3
-    assert groups[1].rewards.tolist() == [0.0] * 31 + [1.0] * 33
+    assert groups[1].rewards.tolist() == [0.0] * 31 + [1.0]
 
 
 def test_its_total_is_fixed():

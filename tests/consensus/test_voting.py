@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apportion import Plan, Rollout
+from apportion import Plan, Rollout, stopping
 from apportion.consensus import Voting
 from apportion.stopping import ESC, Fixed, OptPO, PosteriorPredictive, decide
 from tests.builders import make_prompts
@@ -51,3 +51,9 @@ def test_settings_that_make_no_sense_are_refused():
         Voting(wave=0)
     with pytest.raises(ValueError, match="min_samples must be at most max_samples"):
         Voting(OptPO(min_samples=16), max_samples=8)
+
+
+@pytest.mark.parametrize("rule", ["optpo", stopping.OptPO, None])
+def test_what_is_no_rule_is_refused(rule):
+    with pytest.raises(ValueError, match=r"rule must be a stopping rule, got .*; apportion\.stopping\.make_rule makes"):
+        Voting(rule=rule)

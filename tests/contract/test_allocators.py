@@ -200,11 +200,15 @@ def test_groups_hold_every_rollout_of_their_prompts_once(allocator):
     if not votes:
         assert [group.rollouts for group in groups] == [batch.rollouts[q] for q in places]
     else:
-        assert [as_sampled(group.rollouts) for group in groups] == [as_sampled(batch.rollouts[q]) for q in places]
+        retained = [len(group.rollouts) for group in groups]
+        first = [batch.rollouts[q][:size] for q, size in zip(places, retained, strict=True)]
+        assert [as_sampled(group.rollouts) for group in groups] == [as_sampled(rollouts) for rollouts in first]
+        most = [len(batch.rollouts[q]) if allocator.retain == "all" else allocator.min_samples for q in places]
+        assert retained == [min(size, len(batch.rollouts[q])) for size, q in zip(most, places, strict=True)]
         assert all(rollout.correct is None for group in groups for rollout in group.rollouts)
     if allocator.name not in DROPS_GROUPS:
         labelled = [q for q in range(len(batch.prompts)) if not votes or has_one_leader(batch.votes[q])]
-        assert sum(len(group.rollouts) for group in groups) == batch.trials[labelled].sum()
+        assert places == [q for q in labelled if batch.rollouts[q]]
     assert all(group.rollouts and group.keep.shape == (len(group.rollouts),) for group in groups)
 
 

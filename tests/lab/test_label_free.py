@@ -23,7 +23,7 @@ ALLOCATORS = {
     "voting": lambda: Voting(max_samples=8, min_samples=2, reward="vote_share"),
 }
 UPDATES = ("grpo", "gae", "reinforce_plus_plus", "sft")
-JUDGED = ("labels", "labels_right", "false_consensus", "decided", "decided_wrong")
+JUDGED = ("labels", "labels_right", "false_consensus")
 SCORED = ("mean_16", "pass_16", "maj_16", "pass_1")
 PROBLEMS = tuple(problem for problem in problem_pool(60, seed=5) if len(problem.operations) <= 2)[:12]
 """Short ones: votes of the small base on longer ones end in ties."""

@@ -22,6 +22,12 @@ def test_the_tables_hold_the_start_every_arm_and_what_was_saved(tmp_path):
     assert optpo["rollouts"] == "19" and optpo["CPU s"] == "4"
 
 
+def test_an_arm_that_made_no_label_has_no_shares_of_labels(tmp_path):
+    votes = vote_table(summarise_label_free(study_of(tmp_path, labels=[(0, 0, 0)] * 3), "ttrl"))
+    optpo = dict(zip(cells(votes[0]), cells(votes[3]), strict=True))
+    assert optpo["labels right"] == optpo["false consensus"] == "-"
+
+
 def test_a_saving_beyond_noise_is_told_with_its_accuracy_and_what_is_not_ruled_out(tmp_path):
     summary = summarise_label_free(study_of(tmp_path), "ttrl")
     saved, difference = summary[1].rollouts_saved, summary[1].mean_16_difference

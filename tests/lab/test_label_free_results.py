@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -87,3 +88,14 @@ def test_without_gold_there_are_votes_drift_and_costs_alone(tmp_path):
         assert arm.unlabelled.mean == pytest.approx(1 / 3) and arm.leader_share.mean == 0.5
         assert arm.drift.mean == 0.5
     assert arms[1].rollouts_saved.mean > 0.3
+
+
+def test_a_seed_without_any_label_is_left_out_of_the_shares_of_labels(tmp_path):
+    """Else one nan would take the place of all seeds, and make a ``summary.json`` that is no JSON."""
+    mute = [(0, 0, 0)] * 3
+    runs = {arm: [write_run(tmp_path / arm / str(seed), labels=mute) for seed in range(2)] for arm in ("ttrl", "optpo")}
+    runs["ttrl"][0] = write_run(tmp_path / "voted")
+    ttrl, optpo = summarise_label_free(runs, "ttrl")
+    assert (ttrl.label_accuracy.mean, ttrl.label_accuracy.half_width) == (pytest.approx(0.6), None)
+    assert optpo.label_accuracy is optpo.false_consensus is None
+    json.dumps([asdict(arm) for arm in (ttrl, optpo)], allow_nan=False)

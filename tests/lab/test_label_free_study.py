@@ -40,8 +40,6 @@ JUDGED = {
     "labels",
     "labels_right",
     "false_consensus",
-    "decided",
-    "decided_wrong",
     "mean_16",
     "pass_16",
     "pass_1",

@@ -55,12 +55,13 @@ def test_a_seed_draws_problems_and_a_file_is_the_same_for_all(tmp_path):
 
 def test_a_file_gives_its_prompts_in_order_and_the_gold_that_it_has(tmp_path):
     """Whatever gold it gives: that is for the report, and nobody corrects it."""
-    gold = [PROBLEMS[0].answer, "nonsense", None, ""] + [None] * 8
+    wrong = "".join(str((digit + 1) % 10) for digit in PROBLEMS[1].digits)
+    gold = [PROBLEMS[0].answer, wrong, None, ""] + [None] * 8
     pool = pool_of(of_file(write(tmp_path / "prompts.jsonl", PROBLEMS, gold)), seed=0)
     assert pool.problems == PROBLEMS
     assert [prompt.text for prompt in pool.prompts] == [problem.text for problem in PROBLEMS]
     first, second, *others = (prompt.id for prompt in pool.prompts)
-    assert pool.gold == {first: {PROBLEMS[0].answer}, second: {"nonsense"}}
+    assert pool.gold == {first: {PROBLEMS[0].answer}, second: {wrong}}
     assert len(others) == 10
     assert pool_of(of_file(write(tmp_path / "bare.jsonl", PROBLEMS)), seed=0).gold == {}
 
@@ -71,6 +72,14 @@ def test_leading_zeros_of_an_answer_survive_a_csv(tmp_path):
     path.write_text(f"question,gold\n{problem.text},006\n{PROBLEMS[0].text},\n")
     pool = pool_of(of_file(path, prompts_per_step=2), seed=0)
     assert pool.gold == {problem.prompt().id: {"006"}} == {problem.prompt().id: {problem.answer}}
+
+
+@pytest.mark.parametrize("gold", [6, 6.0, "6", "0060", "a0b0c6", "٠٠٦"])
+def test_gold_that_no_answer_could_be_is_refused(tmp_path, gold):
+    """A number has lost the zeros in front: every answer would be called wrong, and nobody would know why."""
+    path = write(tmp_path / "prompts.jsonl", [PROBLEMS[0], Problem(7, ("+3", "*7", "-4"))], [None, gold])
+    with pytest.raises(ValueError, match=r"prompt 2: gold must be 3 digits, .*, got '.*'; write it as text"):
+        pool_of(of_file(path, prompts_per_step=2), seed=0)
 
 
 def test_problems_of_the_file_are_not_held_out(tmp_path):
@@ -101,6 +110,7 @@ def test_more_prompts_than_drawn_ones_may_be_in_a_step(tmp_path):
             ["7 a+3 =", "1 a+3 b+3 c+3 d+3 e+3 f+3 g+3 ="],
             "prompt 2: a problem must have at most 6 operations for the base easy, got 7; remove it",
         ),
+        (["7 a+3 =", "7 a+3 b*7 b-2 ="], "prompt 2: a problem must have no forks for the base easy"),
     ],
 )
 def test_a_file_that_cannot_be_learnt_on_is_refused(tmp_path, texts, message):

@@ -186,6 +186,15 @@ def test_a_wrong_config_is_refused_before_anything_is_paid_for(tmp_path, config,
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(("unit", "length"), [("rollouts", 64), ("tokens", 900), ("steps", 3)])
+def test_a_length_that_is_overridden_takes_the_place_of_the_files(tmp_path, config, monkeypatch, unit, length):
+    monkeypatch.chdir(tmp_path)
+    training = read_study(config, [f"training.{unit}={length}"], None, resume=False).training
+    assert training.length == length and training.unit == unit.removesuffix("s" if unit == "steps" else "")
+    with pytest.raises(ConfigError, match="a run ends by one of rollouts, tokens, steps, got 2 tokens and 3 steps"):
+        read_study(config, ["training.tokens=2", "training.steps=3"], None, resume=False)
+
+
 def test_an_allocator_may_train_by_settings_of_its_own(tmp_path, config, monkeypatch):
     monkeypatch.chdir(tmp_path)
     overrides = ["trainings.hora.estimator=reinforce", "trainings.hora.baseline=optimal", "training.kl=0.1"]
