@@ -147,9 +147,9 @@ def votes_study() -> None:
     runs = trained("label_free_votes", {name: Arm(given, {}) for name, given in VOTES.items()}, VOTE_SEEDS, **GRPO)
     note = (
         "GRPO at a learning rate of 4e-4. `ttrl`: 64 votes, the first 16 trained on; `_32`, `_16`: so many votes; "
-        "`_keeps_8`: N = 8; `adaptive`: Adaptive-Consistency Beta .95; `_all`: every vote is trained on. `shared_24`: a "
-        "fixed budget of 24 a prompt, split by what more votes are worth. `_vote_share`: an answer's reward is its share "
-        "of the votes."
+        "`_keeps_8`: N = 8; `adaptive`: Adaptive-Consistency Beta .95; `_all`: every vote is trained on. `shared_24`: "
+        "a fixed budget of 24 a prompt, split by what more votes are worth. `_vote_share`: an answer's reward is its "
+        "share of the votes."
     )
     _write("label_free_votes", "Votes, retained rollouts and rewards: what closes the gap", runs, note, VOTE_SEEDS)
 
