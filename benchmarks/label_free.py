@@ -19,14 +19,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from apportion.lab.label_free_picture import draw_label_free
+from apportion.lab.label_free_report import verdict
 from apportion.lab.label_free_results import LabelFreeArm, LabelFreeRun, summarise_label_free
 from apportion.lab.results import Interval
 from benchmarks.common import write
-from benchmarks.label_free_runs import SEEDS, TRAINING, Arm, Runs, Table, trained
+from benchmarks.label_free_runs import SEEDS, TRAINING, Arm, Runs, Table, plain_arms, trained
 
 TTRL: Table = {"name": "ttrl", "max_samples": 64, "min_samples": 16}
 OPTPO: Table = {"name": "optpo", "max_samples": 64, "min_samples": 16}
@@ -49,6 +52,7 @@ RULES: dict[str, Table] = {
     "optpo": OPTPO,
     "predictive": voting("posterior_predictive"),
 }
+PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "label_free.png"
 SWEEP_SEEDS = (100,)
 RATES = (2e-4, 3.5e-4, 6e-4)
 COLUMNS = (
@@ -70,17 +74,14 @@ TERMS = (
 def main_study() -> None:
     """Four updates under three rules."""
     rates = _best_rates()
-    arms = {
-        f"{update}-{rule}": Arm(allocator, settings | {"learning_rate": rates[update]})
-        for update, settings in UPDATES.items()
-        for rule, allocator in RULES.items()
-    }
-    runs = trained("label_free", arms)
+    runs = trained("label_free", main_arms(rates))
     rows = []
     for update in UPDATES:
         mine = {rule: runs[f"{update}-{rule}"] for rule in RULES}
         rows += [[update, *row] for row in _rows(mine)]
-    start = Interval.of([run.evaluations["mean_16"][0] for run in runs["grpo-ttrl"]])
+    grpo = {rule: runs[f"grpo-{rule}"] for rule in RULES}
+    draw_label_free(grpo, verdict(summarise_label_free(grpo, "ttrl"), "ttrl"), [PICTURE])
+    start = Interval.of([run.evaluations["mean_16"][0] for run in grpo["ttrl"]])
     edge = [update for update, rate in rates.items() if rate in (RATES[0], RATES[-1])]
     write(
         "label_free",
@@ -101,14 +102,27 @@ def main_study() -> None:
     )
 
 
-def _best_rates() -> dict[str, float]:
-    """The rate of each update at which TTRL ends highest."""
-    arms = {
+def main_arms(rates: Mapping[str, float]) -> dict[str, Arm]:
+    """Every update under every rule, at the update's rate."""
+    return {
+        f"{update}-{rule}": Arm(allocator, settings | {"learning_rate": rates[update]})
+        for update, settings in UPDATES.items()
+        for rule, allocator in RULES.items()
+    }
+
+
+def rate_arms() -> dict[str, Arm]:
+    """TTRL with every update at every rate."""
+    return {
         f"{update}-{rate:g}": Arm(TTRL, settings | {"learning_rate": rate})
         for update, settings in UPDATES.items()
         for rate in RATES
     }
-    runs = trained("label_free_rates", arms, SWEEP_SEEDS)
+
+
+def _best_rates() -> dict[str, float]:
+    """The rate of each update at which TTRL ends highest."""
+    runs = trained("label_free_rates", rate_arms(), SWEEP_SEEDS)
     success = {arm: np.mean([run.final("prompts_success") for run in mine]) for arm, mine in runs.items()}
     return {update: max(RATES, key=lambda rate: success[f"{update}-{rate:g}"]) for update in UPDATES}
 
@@ -144,7 +158,7 @@ GRPO: Table = {"estimator": "grpo", "learning_rate": 4e-4}
 
 def votes_study() -> None:
     """How many votes, how many of them trained on, and which reward."""
-    runs = trained("label_free_votes", {name: Arm(given, {}) for name, given in VOTES.items()}, VOTE_SEEDS, **GRPO)
+    runs = trained("label_free_votes", plain_arms(VOTES), VOTE_SEEDS, **GRPO)
     note = (
         "GRPO at a learning rate of 4e-4. `ttrl`: 64 votes, the first 16 trained on; `_32`, `_16`: so many votes; "
         "`_keeps_8`: N = 8; `adaptive`: Adaptive-Consistency Beta .95; `_all`: every vote is trained on. `shared_24`: "
@@ -154,13 +168,17 @@ def votes_study() -> None:
     _write("label_free_votes", "Votes, retained rollouts and rewards: what closes the gap", runs, note, VOTE_SEEDS)
 
 
+SETTINGS: dict[str, Table] = {
+    "paper": OPTPO,
+    **{f"factor_{factor:g}": OPTPO | {"p0_factor": factor} for factor in (0.4, 0.5, 0.7, 0.8)},
+    **{f"alpha_beta_{error:g}": OPTPO | {"alpha": error, "beta": error} for error in (0.01, 0.1)},
+    **{f"N_{least}": OPTPO | {"min_samples": least} for least in (8, 32, 48)},
+}
+
+
 def settings_study() -> None:
     """OptPO's p_0 factor, (alpha, beta) and N, one at a time."""
-    grid = {"paper": OPTPO}
-    grid |= {f"factor_{factor:g}": OPTPO | {"p0_factor": factor} for factor in (0.4, 0.5, 0.7, 0.8)}
-    grid |= {f"alpha_beta_{error:g}": OPTPO | {"alpha": error, "beta": error} for error in (0.01, 0.1)}
-    grid |= {f"N_{least}": OPTPO | {"min_samples": least} for least in (8, 32, 48)}
-    runs = trained("label_free_settings", {name: Arm(given, {}) for name, given in grid.items()}, **GRPO)
+    runs = trained("label_free_settings", plain_arms(SETTINGS), **GRPO)
     note = (
         "GRPO at a learning rate of 4e-4. `paper`: p_0 factor .6, alpha = beta = .05, N = 16. With another N as many "
         "rollouts are trained on, so that this is not the stopping alone."
@@ -213,15 +231,28 @@ DRIFT_COLUMNS = (
 )
 
 
-def drift_study() -> None:
-    """One update an instance, each instance once: what becomes of the policy, and of its consensus."""
-    arms = {
+STREAM: Table = {
+    "problems": INSTANCES,
+    "prompts_per_step": 1,
+    "steps": INSTANCES,
+    "evaluate_every": QUARTER,
+    "estimator": "grpo",
+    "learning_rate": DRIFT_RATE,
+}
+
+
+def drift_arms() -> dict[str, Arm]:
+    """Every rule with and without resets."""
+    return {
         f"{rule}-{reset}": Arm(allocator, training)
         for rule, allocator in DRIFT_RULES.items()
         for reset, training in RESETS.items()
     }
-    stream = {"problems": INSTANCES, "prompts_per_step": 1, "steps": INSTANCES, "evaluate_every": QUARTER}
-    runs = trained("label_free_drift", arms, estimator="grpo", learning_rate=DRIFT_RATE, **stream)
+
+
+def drift_study() -> None:
+    """One update an instance, each instance once: what becomes of the policy, and of its consensus."""
+    runs = trained("label_free_drift", drift_arms(), **STREAM)
     start = Interval.of([run.evaluations["success"][0] for run in runs["ttrl-never"]])
     write(
         "label_free_drift",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from apportion.config import to_toml
@@ -39,22 +40,33 @@ class Arm:
     training: Table
 
 
+def plain_arms(allocators: Mapping[str, Table]) -> dict[str, Arm]:
+    """Arms that differ in their allocator alone."""
+    return {name: Arm(allocator, {}) for name, allocator in allocators.items()}
+
+
 def trained(name: str, arms: Mapping[str, Arm], seeds: Sequence[int] = SEEDS, **training: Any) -> Runs:
-    """Every run of the study, which lies under ``runs/NAME``; None takes a setting of ``TRAINING`` away."""
+    """Every run of the study, which lies under ``runs/NAME``; ``training`` says what differs for all arms."""
+    config = configured(name, arms, seeds, **training)
+    code = run(config, [], name=None, resume=False, dry_run=False)
+    if code:
+        raise SystemExit(code)
+    folder = read_study(config, [], None, resume=False).directory
+    return {arm: [LabelFreeRun.read(run_directory(folder, arm, seed)) for seed in seeds] for arm in arms}
+
+
+def configured(name: str, arms: Mapping[str, Arm], seeds: Sequence[int] = SEEDS, **training: Any) -> Path:
+    """Writes the config of such a study; where it is."""
     content: Table = {
         "name": name,
         "baseline": next(iter(arms)),
         "seeds": list(seeds),
         "variance_draws": 0,
-        "training": {key: value for key, value in (TRAINING | training).items() if value is not None},
+        "training": TRAINING | training,
         "allocators": {arm: given.allocator for arm, given in arms.items()},
         "trainings": {arm: given.training for arm, given in arms.items() if given.training},
     }
     config = RUNS / f"{name}.toml"
     config.parent.mkdir(exist_ok=True)
     write_whole(config, to_toml(content))
-    code = run(config, [], name=None, resume=False, dry_run=False)
-    if code:
-        raise SystemExit(code)
-    folder = read_study(config, [], None, resume=False).directory
-    return {arm: [LabelFreeRun.read(run_directory(folder, arm, seed)) for seed in seeds] for arm in arms}
+    return config
