@@ -215,7 +215,7 @@ def test_a_step_says_what_the_votes_gave(tmp_path, small_base_folder):
         ended = record["allocator"]
         assert ended["decided"] + ended["exhausted"] + ended["tied"] + ended["unanswered"] == pytest.approx(1)
         assert record["labels"] == 4 * (1 - ended["tied"] - ended["unanswered"])
-        assert 0 < record["train_reward"] < 1 and record["without_correct"] == 0
+        assert 0 < record["train_reward"] < 1 and 0 <= record["without_correct"] < 1
         assert 0 <= record["labels_right"] + record["false_consensus"] <= record["labels"]
     assert trainer.asked == 4 * 4 * 8
 
@@ -293,7 +293,10 @@ def test_the_policy_learns_from_votes(tmp_path, small_base_folder, estimator):
         ({"labels": "gold", "reset_every": 4}, "prompts and reset_every are for learning .*, got None and 4; set"),
         ({"reset_every": 0}, "reset_every must be at least 1, got 0; leave it out"),
         ({"steps": 0}, "steps must be at least 1, got 0; leave it out"),
-        ({"steps": 5, "tokens": 900}, "a run ends by tokens or by steps, got 900 tokens and 5 steps; leave one out"),
+        (
+            {"steps": 5, "tokens": 900},
+            "a run ends by one of rollouts, tokens, steps, got 900 tokens and 5 steps; leave one out",
+        ),
         ({"reward": "fair"}, "reward must be one of exact, share, got 'fair'; share is the graded one"),
     ],
 )

@@ -135,7 +135,7 @@ def test_graded_rewards_train(tmp_path, small_base_folder):
 
 
 def test_a_run_may_be_as_long_as_its_tokens(tmp_path, small_base_folder):
-    trainer = Trainer(settings(small_base_folder, tokens=900), ALLOCATORS["uniform"](), 0, tmp_path)
+    trainer = Trainer(settings(small_base_folder, tokens=900, rollouts=None), ALLOCATORS["uniform"](), 0, tmp_path)
     assert trainer.run()
     *_, before, last = curve(tmp_path)
     assert before["tokens"] < 900 <= last["tokens"]
@@ -144,7 +144,7 @@ def test_a_run_may_be_as_long_as_its_tokens(tmp_path, small_base_folder):
 def test_a_run_may_be_as_long_as_its_steps(tmp_path, small_base_folder):
     """Whatever that takes: as many updates for each allocator, and not as many rollouts; evaluated by steps, too."""
     for name in ("uniform", "reinforce_ada"):
-        training = settings(small_base_folder, steps=3, rollouts=1, evaluate_every=2)
+        training = settings(small_base_folder, steps=3, rollouts=None, evaluate_every=2)
         assert (training.unit, training.length) == ("step", 3)
         assert Trainer(training, ALLOCATORS[name](), 0, tmp_path / name).run()
         assert [record["step"] for record in curve(tmp_path / name)] == [0, 1, 2, 3]
@@ -153,7 +153,11 @@ def test_a_run_may_be_as_long_as_its_steps(tmp_path, small_base_folder):
 
 
 def test_the_unit_of_a_length_is_a_key_of_every_record(tmp_path, small_base_folder):
-    lengths = {"rollouts": {"rollouts": 40}, "tokens": {"tokens": 200}, "step": {"steps": 2}}
+    lengths = {
+        "rollouts": {"rollouts": 40},
+        "tokens": {"tokens": 200, "rollouts": None},
+        "step": {"steps": 2, "rollouts": None},
+    }
     for unit, changes in lengths.items():
         training = settings(small_base_folder, **changes)
         Trainer(training, ALLOCATORS["uniform"](), 0, tmp_path / unit).run()
