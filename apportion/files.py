@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
 def write_whole(path: Path, content: str | bytes | memoryview) -> None:
@@ -26,5 +27,10 @@ def alone(path: Path) -> Iterator[None]:
     Raises BlockingIOError where another process is in it.
     """
     with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file)
         yield
+
+
+def lock(file: IO[bytes]) -> None:
+    """Holds an open file until it is closed, or its process dies. Raises BlockingIOError where another holds it."""
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

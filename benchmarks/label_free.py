@@ -18,15 +18,15 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from apportion.lab.label_free_picture import draw_label_free
+from apportion.lab.label_free_picture import draw_label_free, windowed
 from apportion.lab.label_free_report import verdict
-from apportion.lab.label_free_results import LabelFreeArm, LabelFreeRun, summarise_label_free
+from apportion.lab.label_free_results import JUDGED, LabelFreeArm, LabelFreeRun, summarise_label_free
 from apportion.lab.results import Interval
 from benchmarks.common import write
 from benchmarks.label_free_runs import SEEDS, TRAINING, Arm, Runs, Table, plain_arms, trained
@@ -93,6 +93,7 @@ def main_study() -> None:
             "Every rule trains on the first 16 votes. `ttrl`: 64 votes. `predictive`: the posterior-predictive rule "
             "with eps .01, asked after every 4 samples, which takes up to 3 more and fewer round trips.",
             _pooled(runs),
+            _trend(runs["grpo-ttrl"]),
             f"Learning rates, chosen for TTRL from {', '.join(f'{rate:g}' for rate in RATES)} by the exact success "
             f"with seed {SWEEP_SEEDS[0]}, which is not reported, and used for all rules: "
             f"{', '.join(f'{update} {rate:g}' for update, rate in rates.items())}. At the edge of that range: "
@@ -137,6 +138,16 @@ def _pooled(runs: Runs) -> str:
         ]
         said.append(f"{rule} {Interval.of(list(np.mean(differences, axis=0))).signed}")
     return f"mean@16 less TTRL's, mean over the four updates: {', '.join(said)}."
+
+
+def _trend(runs: Sequence[LabelFreeRun]) -> str:
+    """How right the labels of one arm are along its run, all seeds together."""
+    labels, *others = (np.sum([run.steps[key] for run in runs], axis=0) for key in JUDGED)
+    right, falsely = (windowed(amount, labels, TRAINING["steps"] // 6) for amount in others)
+    return (
+        f"TTRL with GRPO by sixths of its run: labels right {' '.join(f'{share:.2f}' for share in right)}, false "
+        f"consensus {' '.join(f'{share:.2f}' for share in falsely)}."
+    )
 
 
 VOTES: dict[str, Table] = {

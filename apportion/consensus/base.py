@@ -19,8 +19,8 @@ from numbers import Integral
 from typing import ClassVar, Literal, get_args
 
 from apportion.allocators import Allocator
-from apportion.consensus.rewards import PseudoReward, pseudo_rewards
-from apportion.stopping import Rule, coded, counted, top_two
+from apportion.consensus.rewards import PseudoReward, check_reward, pseudo_rewards
+from apportion.stopping import Rule, check_max_samples, coded, counted, top_two
 from apportion.types import Batch, Counts, Group, Prompt, Rollout
 
 Retain = Literal["first", "all"]
@@ -52,6 +52,21 @@ class ConsensusAllocator(Allocator):
     """Votes on each prompt with at least N = ``min_samples`` and at most M = ``max_samples`` samples."""
 
     needs_labels: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Checks what all votes have in common; dataclasses call it, and those that have more to check."""
+        check_max_samples(self.max_samples)
+        whole = isinstance(self.min_samples, Integral) and not isinstance(self.min_samples, bool)
+        if not (whole and 1 <= self.min_samples <= self.max_samples):
+            raise ValueError(
+                f"min_samples must be an integer from 1 to max_samples, got {self.min_samples!r} and "
+                f"{self.max_samples}; it is N, what is drawn at the least"
+            )
+        if self.retain not in get_args(Retain):
+            raise ValueError(
+                f"retain must be one of {', '.join(get_args(Retain))}, got {self.retain!r}; check the spelling"
+            )
+        check_reward(self.reward)
 
     @property
     @abstractmethod
@@ -133,15 +148,3 @@ class ConsensusAllocator(Allocator):
             replace(rollout, reward=float(reward)) for rollout, reward in zip(unverified, rewards, strict=True)
         )
         return Group(prompt, judged if self.retain == "all" else judged[: self.min_samples])
-
-
-def check_retained(min_samples: int, max_samples: int, retain: Retain) -> None:
-    """Raises ValueError unless at least 1 and at most ``max_samples`` samples are wanted at the least."""
-    whole = isinstance(min_samples, Integral) and not isinstance(min_samples, bool)
-    if not (whole and 1 <= min_samples <= max_samples):
-        raise ValueError(
-            f"min_samples must be an integer from 1 to max_samples, got {min_samples!r} and {max_samples}; "
-            "it is N, what is drawn at the least"
-        )
-    if retain not in get_args(Retain):
-        raise ValueError(f"retain must be one of {', '.join(get_args(Retain))}, got {retain!r}; check the spelling")

@@ -11,6 +11,9 @@ Reference: Wang et al. 2025, "OptPO: Optimal Rollout Allocation for Test-time Po
 Note: the paper does not say which N rollouts are retained; here the first N, whose number depends on no outcome.
 Note: its objective leaves the baseline b_i open. Here it is over those N too: the mean of all votes, which stop while
 the leader is ahead, would be some .02 above what the first N get on average.
+Note: its SFT takes log pi(G_i | x_i) of one pseudo-label. An answer alone is no completion: the estimator "sft" takes
+the mean over the retained rollouts that give it, which is the expectation over one drawn among them.
+Note: one step for each instance there; how many prompts share a step is the trainer's affair.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from apportion import stopping
-from apportion.consensus.base import Retain, check_retained
-from apportion.consensus.rewards import PseudoReward, check_reward
+from apportion.consensus.base import Retain
+from apportion.consensus.rewards import PseudoReward
 from apportion.consensus.separate_votes import SeparateVotes, with_curtailment
-from apportion.stopping import Rule, Wave, check_max_samples, check_wave
+from apportion.stopping import Rule, Wave
 from apportion.stopping.optpo import LowAccuracy
 
 
@@ -67,10 +70,7 @@ class OptPO(SeparateVotes):
     _test: Rule = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_max_samples(self.max_samples)
-        check_wave(self.wave)
-        check_retained(self.min_samples, self.max_samples, self.retain)
-        check_reward(self.reward)
+        super().__post_init__()
         test = stopping.OptPO(
             self.min_samples,
             self.alpha,

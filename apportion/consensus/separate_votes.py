@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.consensus.base import ConsensusAllocator
-from apportion.stopping import Curtailed, Rule, Wave
+from apportion.stopping import Curtailed, Rule, Wave, check_wave
 from apportion.types import Batch, Counts, Plan
 
 
@@ -16,6 +16,10 @@ class SeparateVotes(ConsensusAllocator):
     """Samples each prompt until its rule is content; prompts do not depend on each other."""
 
     separable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_wave(self.wave)
 
     @property
     @abstractmethod

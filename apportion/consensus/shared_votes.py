@@ -37,9 +37,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from apportion.consensus.base import ConsensusAllocator, Retain, check_retained
-from apportion.consensus.rewards import PseudoReward, check_reward
-from apportion.stopping import AdaptiveConsistencyBeta, Rule, check_max_samples
+from apportion.consensus.base import ConsensusAllocator, Retain
+from apportion.consensus.rewards import PseudoReward
+from apportion.stopping import AdaptiveConsistencyBeta, Rule
 from apportion.types import Batch, Counts, Floats, Plan
 
 
@@ -81,9 +81,7 @@ class SharedVotes(ConsensusAllocator):
     name: ClassVar[str] = "shared_votes"
 
     def __post_init__(self) -> None:
-        check_max_samples(self.max_samples)
-        check_retained(self.min_samples, self.max_samples, self.retain)
-        check_reward(self.reward)
+        super().__post_init__()
         self.stopping  # noqa: B018 - checks the confidence
         if not self.min_samples <= self.samples_per_prompt <= self.max_samples:
             raise ValueError(

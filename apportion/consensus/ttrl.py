@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from apportion.consensus.base import Retain, check_retained
-from apportion.consensus.rewards import PseudoReward, check_reward
+from apportion.consensus.base import Retain
+from apportion.consensus.rewards import PseudoReward
 from apportion.consensus.separate_votes import SeparateVotes
-from apportion.stopping import Fixed, Rule, Wave, check_max_samples
+from apportion.stopping import Fixed, Rule, Wave
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,6 @@ class TTRL(SeparateVotes):
     reward: str | PseudoReward = "agreement"
 
     name: ClassVar[str] = "ttrl"
-
-    def __post_init__(self) -> None:
-        check_max_samples(self.max_samples)
-        check_retained(self.min_samples, self.max_samples, self.retain)
-        check_reward(self.reward)
 
     @property
     def fixed_total(self) -> bool:

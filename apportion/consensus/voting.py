@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from apportion.consensus.base import Retain, check_retained
-from apportion.consensus.rewards import PseudoReward, check_reward
+from apportion.consensus.base import Retain
+from apportion.consensus.rewards import PseudoReward
 from apportion.consensus.separate_votes import SeparateVotes, with_curtailment
-from apportion.stopping import PosteriorPredictive, Rule, Wave, check_max_samples, check_wave
+from apportion.stopping import PosteriorPredictive, Rule, Wave
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,7 @@ class Voting(SeparateVotes):
     name: ClassVar[str] = "voting"
 
     def __post_init__(self) -> None:
-        check_max_samples(self.max_samples)
-        check_wave(self.wave)
-        check_retained(self.min_samples, self.max_samples, self.retain)
-        check_reward(self.reward)
+        super().__post_init__()
         if not isinstance(self.rule, Rule):
             raise ValueError(f"rule must be a stopping rule, got {self.rule!r}; apportion.stopping.make_rule makes one")
         self.rule.check(self.max_samples)

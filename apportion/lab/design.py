@@ -154,7 +154,8 @@ def read_study(
 
 def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The study's table, in which a run's length that is overridden takes the place of the file's, in whatever unit."""
-    said = {override.partition("=")[0].strip().removeprefix("training.") for override in overrides} & set(LENGTHS)
+    paths = {override.partition("=")[0].strip() for override in overrides}
+    said = {key for key in LENGTHS if f"training.{key}" in paths}
     if not said or not isinstance(table.get("training"), dict):
         return table
     kept = {key: value for key, value in table["training"].items() if key not in LENGTHS or key in said}

@@ -85,8 +85,7 @@ def completion_distributions(
     At temperature 1, in one forward pass.
     """
     tokens, places, mask = packed(prompts, completions)
-    logits = policy(input_ids=tokens[:, :-1], use_cache=False).logits
-    return logits.gather(1, (places - 1)[:, :, None].expand(-1, -1, logits.shape[-1])).log_softmax(-1), mask
+    return _distributions(policy, tokens, places), mask
 
 
 def _block_logprobs(
@@ -98,10 +97,18 @@ def _block_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One forward pass; see ``completion_logprobs``."""
     tokens, places, mask = packed(prompts, completions, width)
-    logits = policy(input_ids=tokens[:, :-1], use_cache=False).logits
-    chosen = logits.gather(1, (places - 1)[:, :, None].expand(-1, -1, logits.shape[-1])) / temperature
-    logprobs = chosen.log_softmax(-1).gather(-1, tokens.gather(1, places)[:, :, None])[:, :, 0]
+    distributions = _distributions(policy, tokens, places, temperature)
+    logprobs = distributions.gather(-1, tokens.gather(1, places)[:, :, None])[:, :, 0]
     return logprobs.masked_fill(~mask, 0.0), mask
+
+
+def _distributions(
+    policy: Qwen2ForCausalLM, tokens: torch.Tensor, places: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    """Log-probabilities [N, T, V] of what stands at ``places`` [N, T] of the rows ``tokens`` [N, L]."""
+    logits = policy(input_ids=tokens[:, :-1], use_cache=False).logits
+    chosen = logits.gather(1, (places - 1)[:, :, None].expand(-1, -1, logits.shape[-1]))
+    return (chosen / temperature).log_softmax(-1)
 
 
 def packed(

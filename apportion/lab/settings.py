@@ -22,13 +22,12 @@ ROLLOUTS = 30_720
 
 @dataclass(frozen=True)
 class Training:
-    """Settings of a run in the lab. Lengths are in rollouts, so that every allocator pays the same.
+    """Settings of a run in the lab.
 
     ``base`` is easy, medium, hard or forks, or a folder with a saved policy.
-    ``rollouts`` is the budget of the whole run, 30,720 if nothing is said; the step that reaches it is the last. Or
-    ``tokens`` is, or ``steps``: one of the three. A ``weighting`` of "prompt"
-    gives every prompt of a step the same share of the loss. ``checkpoint_every`` counts steps, and so does
-    ``evaluate_every`` in a run by steps, else rollouts.
+    A run ends by one of ``rollouts`` (30,720 if nothing is said), ``tokens`` and ``steps``; the step that reaches it is
+    the last. A ``weighting`` of "prompt" gives every prompt of a step the same share of the loss. ``checkpoint_every``
+    counts steps, and so does ``evaluate_every`` in a run by steps; else it counts rollouts.
 
     With ``labels`` "none" it learns at test time: nothing is verified, and the allocator makes pseudo-labels of votes.
     Right answers, where there are any, are for the report. ``prompts`` is a file of prompts to learn on, in place of

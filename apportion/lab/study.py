@@ -87,11 +87,13 @@ def _carry_out(study: Study, pool: Pool, display: Display) -> int:
 
 
 def _checked_pool(study: Study) -> Pool:
-    """What the first seed trains on. Raises ConfigError where the file of prompts does not do for every arm."""
+    """What the first seed trains on. Raises ConfigError where the file of prompts does not do for every arm.
+
+    Arms differ in how many prompts a step draws, and in nothing else that a pool depends on.
+    """
+    trainings = (study.training, *study.trainings.values())
     try:
-        for training in study.trainings.values():
-            pool_of(training, study.seeds[0])
-        return pool_of(study.training, study.seeds[0])
+        return pool_of(max(trainings, key=lambda training: training.prompts_per_step), study.seeds[0])
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

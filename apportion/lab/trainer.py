@@ -78,6 +78,7 @@ class Trainer:
                 self._write(lines, record)
                 go_on = told(record)
                 if self.finished or not go_on or self.steps % self.training.checkpoint_every == 0:
+                    os.fsync(lines.fileno())  # a checkpoint must not reach the disk before the lines that it counts
                     self._save(lines.tell())
                 if not go_on:
                     return self.finished

@@ -6,7 +6,6 @@ one cuts a torn last line and goes on. One run at a time: the file is locked whi
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from apportion.files import write_whole
+from apportion.files import lock, write_whole
 from apportion.vote.ballot import Ballot
 
 ABSENT = "nothing"
@@ -80,7 +79,7 @@ class Journal:
                 f"answers cannot be written to {self.path} ({error.strerror or error}); change the path"
             ) from error
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BlockingIOError as error:
             file.close()
             raise JournalError(
