@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import reduce
 
 from apportion.allocators import Allocator
 from apportion.types import Batch, Counts, Plan, Prompt, Rollout
@@ -52,7 +51,7 @@ async def collect_async(
     if allocator.separable:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(_collect_one(allocator, prompt, sample)) for prompt in prompts]
-        return reduce(Batch.join, (task.result() for task in running), allocator.start([]))
+        return Batch.concatenate([task.result() for task in running])
     batch = allocator.start(prompts)
     while plan := allocator.plan(batch):
         if plan.fresh:

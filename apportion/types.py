@@ -257,20 +257,21 @@ class Batch(_ByValue):
 
     def join(self, other: Batch) -> Batch:
         """Both batches as one, this one's prompts first: they are the ones that it started with."""
-        mine, others = self.belief, other.belief
-        belief = Belief(
-            np.append(mine.alpha, others.alpha),
-            np.append(mine.beta, others.beta),
-            np.append(mine.variance, others.variance),
-        )
+        return replace(Batch.concatenate([self, other]), started=self.started)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Batch]) -> Batch:
+        """All ``parts`` as one batch, which started with the prompts that any of them did; an empty one of none."""
+        beliefs = [part.belief for part in parts] or [Belief.uniform(0)]
+        belief = Belief(*(np.concatenate([getattr(b, each.name) for b in beliefs]) for each in fields(Belief)))
         return Batch(
-            (*self.prompts, *other.prompts),
+            tuple(prompt for part in parts for prompt in part.prompts),
             belief,
-            (*self.rollouts, *other.rollouts),
-            np.append(self.asked, other.asked),
-            np.append(self.costs, other.costs),
-            self.started,
-            max(self.round, other.round),
+            tuple(rollouts for part in parts for rollouts in part.rollouts),
+            np.concatenate([np.zeros(0, np.int64), *(part.asked for part in parts)]),
+            np.concatenate([np.zeros(0), *(part.costs for part in parts)]),
+            started=sum(part.started for part in parts),
+            round=max((part.round for part in parts), default=0),
         )
 
     def _stamped(self, rollout: Rollout) -> Rollout:

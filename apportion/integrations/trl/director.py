@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from apportion.advantages import advantages_of, rollout_weights
+from apportion.integrations.fresh import FreshRows, Row, distinct
+from apportion.integrations.prompts import last_text, prompt_of
 from apportion.integrations.trl.division import Entry, divided, rows_each
-from apportion.integrations.trl.fresh import FreshRows, Row, distinct
 from apportion.integrations.trl.generation import Ids, Reused, Round, Sampled, Update
 from apportion.integrations.trl.metrics import reward_metrics
-from apportion.integrations.trl.prompts import last_text, prompt_of
 from apportion.integrations.trl.ragged import Grouped, weighted
 from apportion.integrations.trl.rows import Table
 from apportion.integrations.trl.settings import LOSSES, Allocation

@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from apportion.integrations.fresh import FreshRows
 from apportion.integrations.trl import state
-from apportion.integrations.trl.fresh import FreshRows
 from apportion.integrations.trl.ranks import Ranks
 from apportion.integrations.trl.settings import Allocation
 from apportion.records import truncate

@@ -28,17 +28,19 @@ from trl import GRPOTrainer, RLOOTrainer
 from apportion.advantages import Weighting
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
+from apportion.integrations.answers import Answers
+from apportion.integrations.fresh import FreshRows
+from apportion.integrations.prompts import prompt_of, text_of
+from apportion.integrations.spending import PREFIX, allocation_metrics
 from apportion.integrations.trl.director import Director, Loss, Trained
-from apportion.integrations.trl.fresh import FreshRows
 from apportion.integrations.trl.generation import SHARES, Generation, Round, Sampled, Update
-from apportion.integrations.trl.metrics import PREFIX, allocation_metrics, close_table, open_table
-from apportion.integrations.trl.prompts import prompt_of, text_of
+from apportion.integrations.trl.metrics import close_table, open_table
 from apportion.integrations.trl.ragged import Grouped, grpo, rloo, zero_deviation
 from apportion.integrations.trl.ranks import Stopped
 from apportion.integrations.trl.resumed import Resumed
 from apportion.integrations.trl.rows import dealt
 from apportion.integrations.trl.settings import Allocation
-from apportion.integrations.trl.voting import Answers, Votes
+from apportion.integrations.trl.voting import Votes
 from apportion.records import prepare, write_step
 from apportion.types import Prompt
 from apportion.verifiers import Equivalence

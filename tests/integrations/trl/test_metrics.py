@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from apportion import AR3PO, DAPO, HORA, ReinforceAda, Voting
+from apportion.integrations.spending import DIFFICULTIES
 from apportion.integrations.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from apportion.integrations.trl.metrics import DIFFICULTIES, Metrics
+from apportion.integrations.trl.metrics import Metrics
 from tests.integrations.trl.tiny import (
     EOS,
     PAD,

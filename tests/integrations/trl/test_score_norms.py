@@ -9,8 +9,8 @@ import torch
 
 from apportion import Neyman, Uniform
 from apportion.baselines import Optimal
+from apportion.integrations.prompts import prompt_of
 from apportion.integrations.trl import AllocatedGRPOTrainer
-from apportion.integrations.trl.prompts import prompt_of
 from apportion.integrations.trl.score_norms import score_norms
 
 

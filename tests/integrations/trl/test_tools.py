@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, 
 from trl.chat_template_utils import qwen3_chat_template
 
 from apportion import AR3PO, HORA
+from apportion.integrations.prompts import prompt_of
 from apportion.integrations.trl import AllocatedGRPOTrainer
-from apportion.integrations.trl.prompts import prompt_of
 from apportion.predictors import MeanLengths
 from apportion.records import read_log
 from tests.integrations.trl.tiny import Judge, Row, Watch, assert_rows, configured, group_advantages, make_questions

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from apportion.integrations.trl.voting import Answers, Votes
+from apportion.integrations.answers import Answers
+from apportion.integrations.trl.voting import Votes
 from apportion.verifiers.equivalence import Equivalence, ExactMatch
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from apportion.data import Verifier
+from apportion.integrations.prompts import last_text
 from apportion.integrations.trl.jobs.folder import MODEL, begin_again, claim, newest_checkpoint
 from apportion.integrations.trl.jobs.job import Job, read_job
 from apportion.integrations.trl.jobs.plan import plan_lines
 from apportion.integrations.trl.jobs.prepared import Prepared, prepare
-from apportion.integrations.trl.prompts import last_text
 from apportion.integrations.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.lab.base import is_trained
 from apportion.lab.design import keep_others_out

@@ -11,8 +11,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from apportion import AR3PO, DAPO, HORA, VIP, OptPO, ReinforceAda, Select
 from apportion.baselines import Predicted
+from apportion.integrations.prompts import prompt_of
 from apportion.integrations.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from apportion.integrations.trl.prompts import prompt_of
 from apportion.predictors import DiscountedCounts, GaussianProcess, PrecomputedEmbeddings
 from tests.integrations.trl import tiny
 from tests.integrations.trl.scripts.policy import digest, history, make_trainer

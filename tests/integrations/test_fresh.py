@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 from datasets import Dataset
 
-from apportion.integrations.trl.fresh import FreshRows, distinct
+from apportion.integrations.fresh import FreshRows, distinct
 
 SIZE = 10
 ROWS = Dataset.from_list([{"prompt": f"question {i}"} for i in range(SIZE)])

@@ -3,7 +3,7 @@
 from datasets import Dataset
 
 from apportion import Prompt
-from apportion.integrations.trl.prompts import last_text, prompt_of, text_of
+from apportion.integrations.prompts import last_text, prompt_of, text_of
 
 
 def test_the_id_is_that_of_the_text_and_of_nothing_else():
