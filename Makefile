@@ -35,7 +35,7 @@ benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its 
 	touch $@
 
 .venv/dev: .venv/lab
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,trl,vote,serving,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,trl,verl,vote,serving,dev]'
 	touch $@
 
 $(OLDEST_TRL): | .venv/lab

@@ -1,0 +1,1 @@
+"""Hydra's configurations of ``python -m apportion.verl``: verl's own, with an allocator."""

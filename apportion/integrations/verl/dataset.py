@@ -1,0 +1,94 @@
+"""The training data as prompts: what the trainer dispatches, and what an allocator draws beyond it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+from verl.trainer.ppo.utils import create_rl_dataset
+from verl.utils.config import omega_conf_to_dataclass
+
+from apportion.integrations.fresh import FreshRows, distinct
+from apportion.integrations.prompts import text_of
+from apportion.types import Prompt, prompt_id
+
+
+def prompt_of(row: Mapping[str, Any], id_key: str | None = None, data: Any = None) -> Prompt:
+    """The prompt of a row of verl's data set: its text, and an id that is the same in every epoch and run.
+
+    The id is that of ``extra_info[id_key]``, or a hash of the text and the data source, which does not tell prompts
+    apart that differ in their images alone; verl's own ``index`` will not do, which is 0 where a data set has none.
+    Raises ValueError where ``extra_info`` lacks ``id_key``.
+
+    >>> row = {"raw_prompt": [{"role": "user", "content": "6 x 7?"}], "extra_info": {"number": 3}}
+    >>> prompt_of(row).text, prompt_of(row, "number").id
+    ('6 x 7?', '3')
+    """
+    text = text_of(row["raw_prompt"]) or json.dumps(row.get("extra_info"), sort_keys=True, default=str)
+    if id_key is None:
+        return Prompt(text, id=prompt_id(text, str(row.get("data_source", ""))), data=data)
+    extra = row.get("extra_info") or {}
+    if id_key not in extra:
+        raise ValueError(
+            f"id_key must be a key of extra_info, which has {', '.join(extra) or 'none'}, got {id_key!r}; "
+            "leave it out for hashes"
+        )
+    return Prompt(text, id=str(extra[id_key]), data=data)
+
+
+class TrainingRows:
+    """The training data set, made as verl makes it when it is first needed: prompts beyond those that are dispatched.
+
+    The trainer goes through the data in its own order, and knows nothing of these: a prompt may come from both in one
+    epoch, never twice in one round. ``drawn`` counts rows since the first.
+    """
+
+    def __init__(self, config: DictConfig, id_key: str | None) -> None:
+        self._config, self._id_key = config, id_key
+        self._fresh: FreshRows | None = None
+        self._drawn = 0
+
+    @property
+    def drawn(self) -> int:
+        return self._drawn if self._fresh is None else self._fresh.drawn
+
+    @drawn.setter
+    def drawn(self, rows: int) -> None:
+        self._drawn = rows
+        if self._fresh is not None:
+            self._fresh.restore(rows)
+
+    def prompts(self) -> list[Prompt]:
+        """All of them, each once."""
+        rows = self._rows().dataset
+        found = (prompt_of(rows[i], self._id_key) for i in range(len(rows)))
+        return list({prompt.id: prompt for prompt in found}.values())
+
+    def draw(self, count: int, held: set[str]) -> list[Prompt]:
+        """The next ``count`` prompts whose ids are not in ``held``; their ``data`` is the row as a worker takes it."""
+        rows = distinct(self._rows(), count, held, lambda row: prompt_of(row, self._id_key).id)
+        return [prompt_of(row, self._id_key, data=_as_dispatched(row)) for row in rows]
+
+    def _rows(self) -> FreshRows:
+        if self._fresh is None:
+            data = self._config.data
+            model = omega_conf_to_dataclass(self._config.actor_rollout_ref.model)
+            most = data.get("train_max_samples", -1)
+            if most > 0 and data.get("shuffle") and data.get("seed") is None:
+                raise ValueError(
+                    "data.seed must be a number where data.train_max_samples takes a part of the data at random, got "
+                    "None: the trainer would take another part; set it, or data.shuffle=False"
+                )
+            dataset = create_rl_dataset(
+                data.train_files, data, model.tokenizer, model.processor, is_train=True, max_samples=most
+            )
+            self._fresh = FreshRows(dataset, int(data.get("seed") or 0))
+            self._fresh.restore(self._drawn)
+        return self._fresh
+
+
+def _as_dispatched(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row is to an agent loop, without the columns in whose place the trainer puts its own."""
+    return {key: value for key, value in row.items() if key not in ("uid", "global_steps")}

@@ -1,0 +1,53 @@
+"""verl's single-turn agent loop with faults on demand: a test puts their names in the folder ``faults`` of its records.
+
+A file ``{fault}_{index}`` is for every rollout of the question with that index, ``{fault}_{index}@{step}`` for those of
+one step, and ``{fault}_{index}.{number}`` for one rollout only, which takes it away. Faults are methods of ``Faults``.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+
+import ray
+from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+
+
+class Faults:
+    """What may happen to a rollout before it is sampled."""
+
+    async def fails(self):
+        raise RuntimeError("this rollout fails")
+
+    async def hangs(self):
+        await asyncio.sleep(10_000)
+
+    async def kills_worker(self):
+        os._exit(1)
+
+    async def kills_coordinator(self):
+        (name,) = [name for name in ray.util.list_named_actors() if name.startswith("apportion_")]
+        ray.kill(ray.get_actor(name), no_restart=False)
+
+
+class FaultyAgentLoop(SingleTurnAgentLoop):
+    """Suffers the faults asked for, then does as verl's."""
+
+    async def run(self, sampling_params, **kwargs):
+        for fault in vars(Faults):
+            if not fault.startswith("_") and _asked(fault, int(kwargs["index"]), int(kwargs["global_steps"])):
+                await getattr(Faults(), fault)()
+        return await super().run(sampling_params, **kwargs)
+
+
+def _asked(fault, index, step):
+    """Whether the folder asks for ``fault``; of those for one rollout one is taken away."""
+    folder = Path(os.environ["VERL_TEST_RECORDS"], "faults")
+    if (folder / f"{fault}_{index}").exists() or (folder / f"{fault}_{index}@{step}").exists():
+        return True
+    for path in sorted(folder.glob(f"{fault}_{index}.*")):
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            continue
+        return True
+    return False

@@ -1,0 +1,75 @@
+"""What fails is tried again or dropped, reported, and holds no round up: rollouts, workers, the coordinator."""
+
+import pytest
+
+from tests.integrations.verl.runs import FAULTY, allocated, groups_of
+
+HORA = "{name: hora, rollouts_per_prompt: 4, pre_rollouts: 2}"
+
+
+def suffering(train, folder, faults, *more, allocator=HORA, **settings):
+    (folder / "records" / "faults").mkdir(parents=True)
+    for fault in faults:
+        (folder / "records" / "faults" / fault).touch()
+    done = train(allocated(allocator, *FAULTY, *more, **settings), folder=folder)
+    assert done.status == 0, done.output[-5000:]
+    return done
+
+
+def test_a_rollout_that_raises_is_tried_again(train, tmp_path):
+    done = suffering(train, tmp_path, ["fails_1.0", "fails_2.0"])
+    first = done.metrics[0]
+    assert first["allocation/errors"] == 2 and first["allocation/retried"] == 2
+    assert first["allocation/failed"] == 0 and first["allocation/rows"] == 16
+
+
+@pytest.mark.parametrize("allocator", [HORA, "{name: ar3po, stages: 2, rollouts_per_stage: 2}"])
+def test_a_prompt_that_always_fails_is_dropped_and_the_others_are_trained_on(train, tmp_path, allocator):
+    done = suffering(train, tmp_path, ["fails_3"], allocator=allocator)
+    assert {own[0]["index"] for own in groups_of(done.rows(1)).values()} == {0, 1, 2}
+    assert {own[0]["index"] for own in groups_of(done.rows(2)).values()} == {4, 5, 6, 7}
+    assert done.metrics[0]["allocation/failed"] >= 2 and done.metrics[1]["allocation/failed"] == 0
+    assert "this rollout fails" in done.output
+
+
+def test_stragglers_are_given_up_at_the_deadline(train, tmp_path):
+    done = suffering(train, tmp_path, ["hangs_0.0", "hangs_5.0"], deadline_seconds=4)
+    for metrics in done.metrics:
+        assert metrics["allocation/expired"] == 1 and metrics["allocation/failed"] == 1
+        assert metrics["allocation/rows"] == 15 and metrics["allocation/padding"] == 1
+
+
+def test_another_worker_takes_the_rows_of_one_that_dies(train, tmp_path):
+    workers = "actor_rollout_ref.rollout.agent.num_workers=2"
+    done = suffering(train, tmp_path, ["kills_worker_2.0", "kills_worker_5.0"], workers)
+    assert [metrics["allocation/rollouts"] for metrics in done.metrics] == [16, 16]
+    assert [metrics["allocation/failed"] for metrics in done.metrics] == [0, 0]
+    assert done.metrics[0]["allocation/moved"] == 2
+
+
+def test_the_only_worker_is_waited_for_when_it_dies(train, tmp_path):
+    done = suffering(train, tmp_path, ["kills_worker_1.0"])
+    assert [metrics["allocation/failed"] for metrics in done.metrics] == [0, 0]
+    assert done.metrics[0]["allocation/moved"] == 4
+
+
+@pytest.mark.parametrize("allocator", [HORA, "{name: ar3po, stages: 2, rollouts_per_stage: 2}"])
+def test_the_coordinator_goes_on_after_it_was_killed(train, tmp_path, allocator):
+    done = suffering(train, tmp_path, ["kills_coordinator_2.0", "kills_coordinator_6.0"], allocator=allocator)
+    whole = train(allocated(allocator, *FAULTY[:0]))
+    assert done.output.count("The coordinator was restarted") == 2
+    for step, mine, other in zip((1, 2), done.metrics, whole.metrics, strict=True):
+        assert mine["allocation/rollouts"] == other["allocation/rollouts"] and mine["allocation/failed"] == 0
+        # no rollout was sampled twice: what is trained on is what an undisturbed run trains on
+        seen = [
+            sorted((row["index"], row["responses"], row["advantages"]) for row in run.rows(step))
+            for run in (done, whole)
+        ]
+        assert seen[0] == seen[1]
+
+
+def test_an_allocators_error_ends_the_run_with_its_message(train, tmp_path):
+    reward = "reward.custom_reward_function.name=compute_graded"
+    done = train(allocated(HORA, reward), folder=tmp_path)
+    assert done.status != 0
+    assert "rewards must be 0 or 1 for hora" in done.output
