@@ -125,6 +125,10 @@ class CoordinatorActor:
             self._began = asyncio.create_task(self._begin())
         await self._began
 
+    async def lasts(self) -> None:
+        """Never returns: a call under way shows that the coordinator lives, or will again."""
+        await asyncio.Event().wait()
+
     async def open(self, dispatch: Dispatch, chunks: list[Any]) -> None:
         """Begins a round; ``chunks`` are references to its rows, for a worker that takes over another's."""
         await self.ready()
@@ -165,7 +169,8 @@ class CoordinatorActor:
             try:
                 await handle.attend.remote(own)
             except RayActorError as error:
-                logger.error("Worker %s died; others take over", name, exc_info=error)
+                if self._coordinator.busy:
+                    logger.error("Worker %s died; others take over", name, exc_info=error)
                 self._crew.leave(name)
                 if self._crew.living:
                     self._coordinator.lost(name, self._crew.living)

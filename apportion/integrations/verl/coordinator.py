@@ -75,6 +75,11 @@ class Coordinator:
     def __post_init__(self) -> None:
         self._planner = Planner(self.allocation, self.guests, self._ask)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a round is under way."""
+        return bool(self._rounds)
+
     def open(self, dispatch: Dispatch) -> None:
         """Begins a round, once: Ray calls again where the coordinator died before it could say so.
 

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 RESTARTS = 3
 """How often Ray starts the coordinator, or a worker, again."""
 
+CALLS = 100_000
+"""The most calls of the coordinator at a time: every worker has one under way, and reports beside it."""
+
 
 class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
     """Hands the trainer's rows to the workers, and their prompts to the coordinator, which orders the rollouts.
@@ -55,7 +58,8 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         journal = Path(self.config.trainer.default_local_dir).absolute() / "coordinator.journal"
         journal.unlink(missing_ok=True)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        made = ray.remote(num_cpus=0, max_restarts=RESTARTS, max_task_retries=-1)(CoordinatorActor)
+        options = {"max_restarts": RESTARTS, "max_task_retries": -1, "max_concurrency": CALLS}
+        made = ray.remote(num_cpus=0, **options)(CoordinatorActor)
         self.coordinator = made.options(name=f"apportion_{uuid4().hex[:8]}", scheduling_strategy=here).remote(
             self.config, self.names, journal, resumed_file(self.config)
         )

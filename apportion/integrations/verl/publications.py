@@ -25,14 +25,14 @@ def publications(
     written = _written_keys(batch, hosts, sessions)
     places = [place_of(prompt).host for prompt in batch.prompts]
     asked = {host for host, count in zip(places, batch.asked, strict=True) if count}
-    arrived = {host for host, rollouts in zip(places, batch.rollouts, strict=True) if rollouts}
+    failed = asked - {host for host, rollouts in zip(places, batch.rollouts, strict=True) if rollouts}
     return [
         Publication(
             f"{host}:published",
             host,
             tuple(own[host]),
             tuple(sorted(written[host] - _kept_keys(own[host]))),
-            "failure" if host in asked - arrived else "finished",
+            "failure" if host in failed else "finished",
         )
         for host in hosts
     ]

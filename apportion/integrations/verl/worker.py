@@ -71,7 +71,9 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         """Reports to ``coordinator``. Returns when another takes its place: until then it shows that it lives."""
         self._relieved.set()
         self._coordinator, self._relieved = coordinator, asyncio.Event()
+        watch = asyncio.create_task(self._watched(coordinator))
         await self._relieved.wait()
+        watch.cancel()
 
     async def carry_out(self, tasks: Sequence[Task]) -> None:
         """Begins ``tasks``; reports follow. One that was carried out before is reported again."""
@@ -233,6 +235,13 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         outputs = [AgentLoopOutput(**output) for output in written.outputs]
         await super()._agent_loop_postprocess(outputs, False, **{**seat.data, "session_id": session})
 
+    async def _watched(self, coordinator: Any) -> None:
+        """Gives up what is under way where ``coordinator`` dies for good, also when there is nothing to report."""
+        try:
+            await coordinator.lasts.remote()
+        except RayError as error:
+            self._abandoned([], error)
+
     async def _send(self, reports: list[Report]) -> None:
         await self._coordinator.report.remote(reports)
 
@@ -240,8 +249,9 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         """The coordinator is gone for good: the trainer must not wait for rows that nobody will order."""
         if not isinstance(error, RayError):
             raise error
-        logger.error("The coordinator is gone; all prompts under way are given up", exc_info=error)
-        self._giving_up = asyncio.create_task(self._give_up())
+        if self._seats:
+            logger.error("The coordinator is gone; all prompts under way are given up", exc_info=error)
+            self._giving_up = asyncio.create_task(self._give_up())
 
     async def _give_up(self) -> None:
         for host in list(self._seats):

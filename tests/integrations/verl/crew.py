@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion import Batch, Prompt, Rollout
+from apportion import AR3PO, Batch, Prompt, Rollout
 from apportion.allocators import Allocator
 from apportion.consensus import ConsensusAllocator
 from apportion.integrations.verl.coordinator import Coordinator
@@ -29,6 +29,14 @@ from apportion.integrations.verl.messages import (
     place_of,
     row_keys,
 )
+from tests.contract.test_allocators import IN_TOKENS, MAKE, in_tokens
+
+ALLOCATORS: dict[str, Callable[[], Allocator]] = {
+    **MAKE,
+    **{f"{name} in tokens": lambda name=name: in_tokens(MAKE[name]()) for name in IN_TOKENS},  # type: ignore[misc]
+    "ar3po reusing": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="recompute"),
+}
+"""Makers of the allocators of both registries, under all budgets, and of one that trains on earlier rollouts."""
 
 
 @dataclass(frozen=True)
@@ -249,3 +257,17 @@ def batch_of(watched: Watched, dispatch: Dispatch) -> Batch:
     first = place_of(dispatch.prompts[0]).name
     (found,) = [batch for batch in watched.learnt if place_of(batch.prompts[0]).name == first]
     return found
+
+
+def hosts_of(*dispatches: Dispatch) -> list[str]:
+    return [place_of(prompt).host for dispatch in dispatches for prompt in dispatch.prompts]
+
+
+def check_rows(crew: Crew, publications: Sequence[Publication], *dispatches: Dispatch) -> None:
+    """Each host is published once; its rows are those that are trained on, written once, and no others."""
+    assert sorted(publication.host for publication in publications) == sorted(hosts_of(*dispatches))
+    keys = trained_on(publications)
+    assert len(keys) == len(set(keys))
+    assert set(keys) == {key for host in hosts_of(*dispatches) for key in crew.rows[host]}
+    assert set(crew.written.values()) <= {1}
+    assert all(key.startswith(f"{host}_") for host in crew.rows for key in crew.rows[host])

@@ -73,3 +73,11 @@ def test_an_allocators_error_ends_the_run_with_its_message(train, tmp_path):
     done = train(allocated(HORA, reward), folder=tmp_path)
     assert done.status != 0
     assert "rewards must be 0 or 1 for hora" in done.output
+
+
+def test_a_run_whose_coordinator_is_gone_for_good_ends(train, tmp_path):
+    (tmp_path / "records" / "faults").mkdir(parents=True)
+    (tmp_path / "records" / "faults" / "ends_coordinator_2.0").touch()
+    done = train(allocated(HORA, *FAULTY), folder=tmp_path, seconds=120)
+    assert done.status not in (0, -9)
+    assert "The coordinator is gone" in done.output

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion import AR3PO, Uniform
+from apportion import Uniform
 from apportion.integrations.verl import journal as journal_module
 from apportion.integrations.verl.journal import Journal
 from apportion.integrations.verl.messages import Dispatch, Logged, Moved, Order, place_of
-from tests.contract.test_allocators import MAKE
 from tests.integrations.verl.crew import (
+    ALLOCATORS,
     Crew,
     Settings,
     Table,
@@ -27,7 +27,6 @@ from tests.integrations.verl.crew import (
 )
 
 TORN = st.sampled_from([0.0, 0.01, 0.5, 0.99])
-KINDS = MAKE | {"reusing": lambda: AR3PO(stages=2, rollouts_per_stage=2, reuse="recompute")}
 
 
 @pytest.fixture
@@ -45,24 +44,26 @@ def ran(coordinator, step, numbers=(0, 1, 2, 3, 4, 5, 6), seed=0):
     return sorted(crew.published, key=lambda publication: publication.host)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(ALLOCATORS))
 def test_a_run_that_is_resumed_between_rounds_goes_on_as_the_one_that_was_not(made, kind):
-    whole = made(Settings(KINDS[kind](), retries=1), Crew(), name="whole")
+    whole = made(Settings(ALLOCATORS[kind](), retries=1), Crew(), name="whole")
     for step in (1, 2):
         ran(whole, step)
     state = pickle.loads(pickle.dumps(whole.state()))
-    resumed = made(Settings(KINDS[kind](), retries=1), Crew(), name="resumed")
+    resumed = made(Settings(ALLOCATORS[kind](), retries=1), Crew(), name="resumed")
     resumed.load(state)
     for step in (3, 4):
         assert ran(resumed, step, seed=1) == ran(whole, step)
     np.testing.assert_equal(resumed.state(), whole.state())
 
 
-@pytest.mark.parametrize("kind", sorted(name for name, make in KINDS.items() if make().separable))
+@pytest.mark.parametrize("kind", sorted(name for name, make in ALLOCATORS.items() if make().separable))
 def test_a_run_that_is_resumed_within_a_round_has_learnt_what_was_published(made, kind):
     """The trainer dispatches the rest of it again."""
     table = Table(success=(0.5,))
-    whole, resumed = (made(Settings(Watched(KINDS[kind]())), Crew(table), name=name) for name in ("whole", "resumed"))
+    whole, resumed = (
+        made(Settings(Watched(ALLOCATORS[kind]())), Crew(table), name=name) for name in ("whole", "resumed")
+    )
     dispatch = dispatch_of(texts(0, 1, 2, 3, 4, 5))
     opened(whole, dispatch)
     work(whole, only=lambda task: task.host in ("h1-0", "h1-3"))
@@ -88,7 +89,7 @@ def test_a_run_that_is_resumed_within_a_round_has_learnt_what_was_published(made
 
 
 def test_the_state_of_another_allocator_is_refused(made):
-    state = made(Settings(MAKE["vip"]()), Crew()).state()
+    state = made(Settings(ALLOCATORS["vip"]()), Crew()).state()
     with pytest.raises(ValueError, match="same allocator, uniform, got that of vip; resume"):
         made(Settings(Uniform()), Crew(), name="other").load(state)
 
@@ -204,12 +205,12 @@ def again(coordinator, record, death):
 
 
 @settings(max_examples=150)
-@given(kind=st.sampled_from(sorted(KINDS)), seed=st.integers(0, 10**6), retries=st.integers(0, 2), data=st.data())
+@given(kind=st.sampled_from(sorted(ALLOCATORS)), seed=st.integers(0, 10**6), retries=st.integers(0, 2), data=st.data())
 def test_a_coordinator_that_is_restarted_is_where_the_last_one_was(tmp_path_factory, kind, seed, retries, data):
     """Whatever the last record was, half a record after it or none: the same tasks, groups, metrics, and learning."""
     folder, rng, deaths = tmp_path_factory.mktemp("journals"), np.random.default_rng(seed), {}
     with coordinators(folder) as made:
-        allocator = Watched(KINDS[kind]())
+        allocator = Watched(ALLOCATORS[kind]())
         whole = made(Settings(allocator, retries=retries), Noted(Table(failing=0.2, seed=seed)), "whole", Kept)
         whole.crew.records = whole.journal.records
         waiting = dispatches(rng, 4)
@@ -218,7 +219,7 @@ def test_a_coordinator_that_is_restarted_is_where_the_last_one_was(tmp_path_fact
             acted(whole, rng, waiting, deaths)
         last, records = whole.metrics(), whole.journal.records
         cut = data.draw(st.integers(1, len(records)), label="records before the restart")
-        resumed = made(Settings(Watched(KINDS[kind]()), retries=retries), Crew(texts=hosts), name="resumed")
+        resumed = made(Settings(Watched(ALLOCATORS[kind]()), retries=retries), Crew(texts=hosts), name="resumed")
         restarted(resumed, whole.journal.files[cut - 1], data.draw(TORN))
         assert resumed.crew.sent == outstanding(whole.crew.log, records[:cut])
         ended = None
@@ -239,20 +240,20 @@ def test_a_coordinator_that_is_restarted_is_where_the_last_one_was(tmp_path_fact
 
 
 @settings(max_examples=60)
-@given(kind=st.sampled_from(sorted(KINDS)), seed=st.integers(0, 10**6), data=st.data())
+@given(kind=st.sampled_from(sorted(ALLOCATORS)), seed=st.integers(0, 10**6), data=st.data())
 def test_workers_that_go_on_in_another_order_after_a_restart_change_nothing(tmp_path_factory, kind, seed, data):
     """One round after the other, as a synchronous trainer dispatches them."""
     rng, waiting = np.random.default_rng(seed), dispatches(np.random.default_rng(seed), 3)
     hosts = {place_of(prompt).host: prompt.text for dispatch in waiting for prompt in dispatch.prompts}
     with coordinators(tmp_path_factory.mktemp("journals")) as made:
         crews = [Crew(Table(failing=0.2, seed=seed), texts=dict(hosts)) for _ in range(2)]
-        whole = made(Settings(KINDS[kind](), retries=1), crews[0], "whole", Kept)
+        whole = made(Settings(ALLOCATORS[kind](), retries=1), crews[0], "whole", Kept)
         for dispatch in waiting:
             opened(whole, dispatch)
             work(whole, rng)
         records = whole.journal.records
         cut = data.draw(st.integers(1, len(records)), label="records before the restart")
-        resumed = made(Settings(KINDS[kind](), retries=1), crews[1], "resumed")
+        resumed = made(Settings(ALLOCATORS[kind](), retries=1), crews[1], "resumed")
         restarted(resumed, whole.journal.files[cut - 1], data.draw(TORN))
         work(resumed, rng)
         for dispatch in [dispatch for dispatch in waiting if dispatch in records[cut:]]:
@@ -267,7 +268,7 @@ def test_workers_that_go_on_in_another_order_after_a_restart_change_nothing(tmp_
 
 def test_a_long_journal_begins_anew_and_nothing_is_lost(made, monkeypatch):
     monkeypatch.setattr(journal_module, "LARGE_BYTES", 20_000)
-    whole, plain = (made(Settings(MAKE["vip"]()), Crew(), name=name) for name in ("whole", "plain"))
+    whole, plain = (made(Settings(ALLOCATORS["vip"]()), Crew(), name=name) for name in ("whole", "plain"))
     longest = 0
     for step in range(1, 30):
         for coordinator in (whole, plain):
@@ -277,7 +278,7 @@ def test_a_long_journal_begins_anew_and_nothing_is_lost(made, monkeypatch):
         longest = max(longest, whole.journal.path.stat().st_size)
         if step % 10 == 0:
             whole.journal.close()
-            after = made(Settings(MAKE["vip"]()), whole.crew, name="whole")
+            after = made(Settings(ALLOCATORS["vip"]()), whole.crew, name="whole")
             after.replay()
             whole = after
     assert longest < 60_000 < sum(len(pickle.dumps(p)) for p in plain.crew.published) * 3

@@ -25,8 +25,10 @@ class Faults:
         os._exit(1)
 
     async def kills_coordinator(self):
-        (name,) = [name for name in ray.util.list_named_actors() if name.startswith("apportion_")]
-        ray.kill(ray.get_actor(name), no_restart=False)
+        ray.kill(_coordinator(), no_restart=False)
+
+    async def ends_coordinator(self):
+        ray.kill(_coordinator(), no_restart=True)
 
 
 class FaultyAgentLoop(SingleTurnAgentLoop):
@@ -37,6 +39,11 @@ class FaultyAgentLoop(SingleTurnAgentLoop):
             if not fault.startswith("_") and _asked(fault, int(kwargs["index"]), int(kwargs["global_steps"])):
                 await getattr(Faults(), fault)()
         return await super().run(sampling_params, **kwargs)
+
+
+def _coordinator():
+    (name,) = [name for name in ray.util.list_named_actors() if name.startswith("apportion_")]
+    return ray.get_actor(name)
 
 
 def _asked(fault, index, step):

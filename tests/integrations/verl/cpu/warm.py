@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy
 
 os.environ |= {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": str(os.getpid())}
-# Ray reads these where it is imported, and cannot know then of which job and raylet a worker will be: here every run has
-# a Ray of its own, with one job, and a worker waits for the end of this process in place of its raylet's.
+# Ray reads these where it is imported, and cannot know then of which job and raylet a worker will be: here every run
+# has a Ray of its own, with one job, and a worker waits for the end of this process in place of its raylet's.
 import ray
 import ray.actor
 
