@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class RayCrew:
         async def send(tasks: list[Task]) -> None:
             await handle.carry_out.remote(tasks)
 
-        self._outboxes[name] = Outbox(send, self._undelivered)
+        self._outboxes[name] = Outbox(send, partial(self._undelivered, name))
 
     def leave(self, name: str) -> None:
         """A worker less."""
@@ -93,10 +94,17 @@ class RayCrew:
         self._handles[worker].take_over.remote(chunks, list(hosts))
         return True
 
-    def _undelivered(self, tasks: list[Task], error: Exception) -> None:
-        """What a dead worker did not take is sent again when it is lost."""
-        if not isinstance(error, RayActorError):
-            raise error
+    def _undelivered(self, worker: str, tasks: list[Task], error: Exception) -> None:
+        """Sends again what did not arrive, unless ``worker`` is lost by then; what cannot be sent is a defect."""
+        if isinstance(error, RayActorError):
+            asyncio.get_running_loop().call_later(REST_SECONDS, self._again, worker, tasks)
+        else:
+            logger.error("Tasks cannot be sent to %s", worker, exc_info=error)
+            self.report([Report(task.id, error=repr(error)) for task in tasks])
+
+    def _again(self, worker: str, tasks: list[Task]) -> None:
+        for task in tasks if worker in self._outboxes else []:
+            self._outboxes[worker].put(task)
 
 
 class CoordinatorActor:
@@ -134,6 +142,10 @@ class CoordinatorActor:
         await self.ready()
         self._crew.keep(dispatch, chunks)
         self._coordinator.open(dispatch)
+        living = self._crew.living
+        for worker in set(dispatch.workers) - set(living):  # it died with the rows that it had just taken
+            if living or all(watch.done() for watch in self._watches):
+                self._coordinator.lost(worker, living)
 
     async def report(self, reports: Sequence[Report]) -> None:
         """Takes reports of workers."""

@@ -47,7 +47,7 @@ def resumed_file(config: DictConfig) -> Path | None:
     path = Path(folder).absolute() / FILE
     if not path.exists():
         raise ValueError(
-            f"a checkpoint must hold what the allocator learnt, got {folder} without {FILE}; resume one of a run with "
-            "an allocator, or start a new run from its weights"
+            f"a checkpoint must hold what the allocator learnt, got {folder} without {FILE}; resume one that has it by "
+            "trainer.resume_mode=resume_path, or start a new run from its weights"
         )
     return path

@@ -23,7 +23,7 @@ from apportion.integrations.spending import allocation_metrics
 from apportion.integrations.verl.journal import Journal, Record
 from apportion.integrations.verl.messages import Dispatch, Logged, Moved, Order, Publication, Report, Task
 from apportion.integrations.verl.planner import Guests, Planner
-from apportion.integrations.verl.publications import failure, without_reused
+from apportion.integrations.verl.publications import failure, without_reused, written_keys
 from apportion.integrations.verl.rounds import Asked, Round
 from apportion.types import Batch
 
@@ -264,8 +264,11 @@ class Coordinator:
                 self._untime(asked.task.id)
                 del self._asked[asked.task.id]
         told = {asked.task.host for asked in self._asked.values() if asked.round is round}
+        written: dict[str, set[str]] = {}
+        for part in round.parts:
+            written |= written_keys(part.batch, part.hosts, round.sessions)
         for host in [host for host in round.worker if host not in told]:
-            self._ask(Asked(round, failure(host)))
+            self._ask(Asked(round, failure(host, sorted(written.get(host, ())))))
 
     def _learnt(self) -> dict[str, Any]:
         allocator, drawn = self.allocation.allocator, 0 if self.guests is None else self.guests.drawn

@@ -22,7 +22,7 @@ def publications(
     for group in groups:
         place = place_of(group.prompt)
         own[place.host].append(_trained(group, place.offset + sessions[place.name], rewarded))
-    written = _written_keys(batch, hosts, sessions)
+    written = written_keys(batch, hosts, sessions)
     places = [place_of(prompt).host for prompt in batch.prompts]
     asked = {host for host, count in zip(places, batch.asked, strict=True) if count}
     failed = asked - {host for host, rollouts in zip(places, batch.rollouts, strict=True) if rollouts}
@@ -38,9 +38,9 @@ def publications(
     ]
 
 
-def failure(host: str) -> Publication:
-    """Ends the wait of the trainer for a host of which there will be nothing."""
-    return Publication(f"{host}:failed", host, (), (), "failure")
+def failure(host: str, cleared: Sequence[str] = ()) -> Publication:
+    """Ends the wait of the trainer for a host of which there will be nothing; ``cleared`` was written for it."""
+    return Publication(f"{host}:failed", host, (), tuple(sorted(cleared)), "failure")
 
 
 def without_reused(publication: Publication) -> Publication:
@@ -77,7 +77,8 @@ def _trained(group: Group, session: int, rewarded: bool) -> TrainedGroup:
     )
 
 
-def _written_keys(batch: Batch, hosts: Sequence[str], sessions: Mapping[str, int]) -> dict[str, set[str]]:
+def written_keys(batch: Batch, hosts: Sequence[str], sessions: Mapping[str, int]) -> dict[str, set[str]]:
+    """Keys of all rows that were written, or may have been, for each of ``hosts``."""
     keys: dict[str, set[str]] = {host: set() for host in hosts}
     for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
         place = place_of(prompt)

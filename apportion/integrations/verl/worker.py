@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from apportion.integrations.answers import Answers
-from apportion.integrations.verl.messages import Order, Publication, Report, Task, Written
+from apportion.integrations.verl.messages import Order, Publication, Report, Task, Written, row_keys
 from apportion.integrations.verl.outbox import Outbox
 from apportion.integrations.verl.rows import PARTITION, publish
 from apportion.integrations.verl.settings import SCORE, allocation_of, by_row
@@ -30,6 +30,12 @@ logger = logging.getLogger(__name__)
 SEAT_SECONDS = 300.0
 """How long a task waits for the row that it is about."""
 
+WRITING_SECONDS = 0.05
+"""Between two looks at whether rows that are on their way have arrived."""
+
+COUNTS = ("__rollout_n__", "__do_sample__")
+"""Columns by which a data set tells verl how to sample a row; verl takes them out before a row is written."""
+
 REMEMBERED_HOSTS = 100_000
 """Hosts whose tasks are not carried out again when a coordinator that was restarted asks: more than are under way."""
 
@@ -38,7 +44,9 @@ REMEMBERED_HOSTS = 100_000
 class Seat:
     """A row that the trainer dispatched: its ``data``, and how verl runs an agent loop on it.
 
-    ``writing`` are sessions whose rows are on their way to the TransferQueue, which no deadline interrupts.
+    ``writing`` are sessions whose rows are on their way to the TransferQueue, which no deadline interrupts; ``written``
+    are the keys of all rows that are there, also of sessions that nobody waits for any more. Once it is ``closed``, and
+    published, none begins to write.
     """
 
     data: dict[str, Any]
@@ -47,6 +55,8 @@ class Seat:
     trace: bool
     classes: dict[str, Classes] = field(default_factory=dict)
     writing: set[int] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    closed: bool = False
 
 
 class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc]
@@ -100,11 +110,13 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         if trajectory["validate"]:
             await super()._run_prompt(prompt, sampling_params, trajectory, trace)
             return
-        host, seat = prompt["uid"], Seat(dict(prompt), dict(sampling_params), trajectory, trace)
+        data = {key: value for key, value in prompt.items() if key not in COUNTS}
+        host, seat = prompt["uid"], Seat(data, dict(sampling_params), trajectory, trace)
+        # before it is seated, so that no publication, which waits for that, comes before it
+        await tq.async_kv_put(key=host, partition_id=PARTITION, tag={"status": "running"})
         if host in self._seats and self._seats[host].done():
             del self._seats[host]
         self._seat(host).set_result(seat)
-        await tq.async_kv_put(key=host, partition_id=PARTITION, tag={"status": "running"})
 
     def _seat(self, host: str) -> asyncio.Future[Seat]:
         if host not in self._seats:
@@ -174,14 +186,18 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         if self.allocation.label_free and outputs:  # the votes say what it is worth, and no reward function is asked
             outputs[-1].reward_score = 0.0
             outputs[-1].extra_fields.setdefault("reward_extra_info", {})
-        seat = self._seats[kwargs["uid"]].result()
         if outputs:
             await self._compute_score(outputs, kwargs=kwargs)
-        seat.writing.add(kwargs["session_id"])
+        host, session = kwargs["uid"], kwargs["session_id"]
+        seat = self._seats[host].result() if host in self._seats else None
+        if seat is None or seat.closed:  # a row that is written now would be one of no group
+            raise RuntimeError(f"session {session} of {host} ended after that was published; its rollout is left out")
+        seat.writing.add(session)
+        seat.written.update(row_keys(host, session, len(outputs)))
         try:
             await super()._agent_loop_postprocess(outputs, validate, **kwargs)
         finally:
-            seat.writing.discard(kwargs["session_id"])
+            seat.writing.discard(session)
         return outputs
 
     async def _rollout(self, seat: Seat, order: Order, session: int, outputs: list[AgentLoopOutput]) -> Rollout:
@@ -222,10 +238,21 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         return None if answer is None else await seat.classes[order.place.name].join(answer)
 
     async def _published(self, publication: Publication) -> Report:
-        for group in publication.groups:
-            for row in group.rows:
-                if row.session is not None:
-                    await self._rewritten(await self._taken(publication.host), row.written, row.session)
+        rows = [row for group in publication.groups for row in group.rows]
+        reused = [(row.written, row.session) for row in rows if row.session is not None]
+        try:
+            seat = await self._taken(publication.host)
+        except TimeoutError:  # as for an order; what is written elsewhere is published all the same
+            if reused:
+                raise
+        else:
+            seat.closed = True
+            while seat.writing:
+                await asyncio.sleep(WRITING_SECONDS)
+            for written, session in reused:
+                await self._rewritten(seat, written, session)
+            kept = {key for row in rows if row.session is None for key in row.written.keys}
+            publication = replace(publication, cleared=tuple({*publication.cleared, *(seat.written - kept)}))
         await publish(publication, by_row=self._by_row)
         self._seats.pop(publication.host, None)
         return Report(publication.id)
@@ -233,7 +260,8 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
     async def _rewritten(self, seat: Seat, written: Written, session: int) -> None:
         """Writes the rows of a rollout of an earlier step, as they were sampled and scored then."""
         outputs = [AgentLoopOutput(**output) for output in written.outputs]
-        await super()._agent_loop_postprocess(outputs, False, **{**seat.data, "session_id": session})
+        data = {key: value for key, value in seat.data.items() if key != "agent_name"}  # as verl's own rows
+        await super()._agent_loop_postprocess(outputs, False, **data, session_id=session)
 
     async def _watched(self, coordinator: Any) -> None:
         """Gives up what is under way where ``coordinator`` dies for good, also when there is nothing to report."""
@@ -247,8 +275,14 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 
     def _abandoned(self, reports: list[Report], error: Exception) -> None:
         """The coordinator is gone for good: the trainer must not wait for rows that nobody will order."""
-        if not isinstance(error, RayError):
-            raise error
+        if not isinstance(error, RayError):  # nor is it: what cannot be sent is said in its place
+            told = [report for report in reports if report.error is None]
+            if len(told) < len(reports):
+                raise error
+            logger.error("Reports cannot be sent", exc_info=error)
+            for report in told:
+                self._outbox.put(Report(report.id, error=repr(error)))
+            return
         if self._seats:
             logger.error("The coordinator is gone; all prompts under way are given up", exc_info=error)
             self._giving_up = asyncio.create_task(self._give_up())
