@@ -22,10 +22,7 @@ from apportion.integrations.verl.coordinator import Coordinator
 from apportion.integrations.verl.journal import Journal, Record
 from apportion.integrations.verl.messages import Dispatch, Task
 from apportion.integrations.verl.settings import Allocation
-from benchmarks.verl_load_answers import ALLOCATORS, Answers
-
-SLICE_SECONDS = 0.1
-"""How often the ticking task looks whether all is over."""
+from benchmarks.verl_load_answers import Answers
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,9 @@ class Load:
     """What a dispatch cost: processor seconds, but for ``pause_seconds``, the longest time that nothing else could run.
 
     ``open_seconds`` is the call that begins it, which orders the first rollouts; ``report_seconds`` all calls with
-    reports, unpickled there, and ``slow_seconds`` that of one in a hundred; ``metrics_seconds`` what is logged of it.
-    ``journal_seconds`` is part of these, ``begun_anew`` how often the journal was. ``peak_bytes`` is what the process
-    grew by.
+    reports, which are unpickled there, ``slow_seconds`` what one in a hundred exceeds, ``longest_seconds`` the longest;
+    ``metrics_seconds`` the call for what is logged. ``journal_seconds`` is part of these, and ``anew_seconds`` of that:
+    what it took to begin the journal anew, ``anew`` times. ``peak_bytes`` is what the process grew by.
     """
 
     reports: int
@@ -47,13 +44,19 @@ class Load:
     pause_seconds: float
     journal_seconds: float
     journal_bytes: int
-    begun_anew: int
+    anew: int
+    anew_seconds: float
     peak_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """From the call that opens the dispatch to the last report."""
+        return self.open_seconds + self.report_seconds
 
     @property
     def each_seconds(self) -> float:
         """Of a report, the call that opens the dispatch shared among all."""
-        return (self.open_seconds + self.report_seconds) / self.reports
+        return self.seconds / self.reports
 
 
 @dataclass
@@ -73,84 +76,24 @@ class Crew:
 
 
 class TimedJournal(Journal):
-    """A journal that knows what it cost so far: ``seconds``, and ``written`` bytes."""
+    """A journal that knows what it cost since it was made: ``anew_seconds`` of the ``seconds`` to begin anew."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.seconds, self.written, self.begun = 0.0, 0, 0
+        self.restart(None)
+        self.anew, self.written, self.seconds, self.anew_seconds = 0, 0, 0.0, 0.0
 
     def write(self, record: Record) -> None:
-        started = time.process_time()
-        before = self._file.tell()  # type: ignore[union-attr]
-        super().write(record)
-        self.written += self._file.tell() - before  # type: ignore[union-attr]
-        self.seconds += time.process_time() - started
+        assert self._file is not None
+        before = self._file.tell()
+        self.seconds += seconds_of(lambda: super(TimedJournal, self).write(record))
+        self.written += self._file.tell() - before
 
     def restart(self, state: Mapping[str, Any] | None) -> None:
-        started = time.process_time()
-        super().restart(state)
-        self.seconds += time.process_time() - started
-        self.written += self.path.stat().st_size
-        self.begun += 1
-
-
-def loads(name: str, prompts: int, workers: int, seed: int, together: int = 1) -> Load:
-    """The load of one dispatch, in a process of its own: what earlier ones left in memory costs time."""
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        return pool.apply(load, (name, prompts, workers, seed, together))
-
-
-def load(name: str, prompts: int, workers: int, seed: int, together: int) -> Load:
-    """That of one dispatch under the allocator ``name``, with ``together`` reports a call."""
-    answers, allocator = Answers(prompts, workers, seed), ALLOCATORS[name]()
-    answers.learnt(allocator)
-    dispatch = answers.dispatch()
-    gc.collect()
-    before = _peak_bytes()
-    with tempfile.TemporaryDirectory() as folder:
-        journal = TimedJournal(Path(folder) / "journal")
-        journal.restart(None)
-        coordinator = Coordinator(Allocation(allocator=allocator), Crew(), journal)
-        found = asyncio.run(_carried_out(coordinator, journal, answers, dispatch, together))
-        journal.close()
-    return Load(**found, peak_bytes=_peak_bytes() - before)
-
-
-async def _carried_out(
-    coordinator: Coordinator, journal: TimedJournal, answers: Answers, dispatch: Dispatch, together: int
-) -> dict[str, Any]:
-    """``Load`` but for the memory. Between any two calls the loop goes round, as it does in an actor."""
-    crew: Crew = coordinator.crew  # type: ignore[assignment]
-    pauses = Pauses()
-    open_seconds = _seconds(lambda: coordinator.open(dispatch))
-    ticking = asyncio.create_task(pauses.tick())
-    reports, calls = 0, []
-    while crew.sent:
-        await asyncio.sleep(0)
-        gc.disable()
-        tasks = [crew.sent.popleft() for _ in range(min(together, len(crew.sent)))]
-        sent = pickle.dumps([answers.report(task) for task in tasks], pickle.HIGHEST_PROTOCOL)
-        gc.enable()
-        await asyncio.sleep(0)
-        calls.append(_seconds(lambda sent=sent: coordinator.report(pickle.loads(sent))))
-        reports += len(tasks)
-    ticking.cancel()
-    journal_seconds, journal_bytes = journal.seconds, journal.written
-    metrics_seconds = _seconds(coordinator.metrics)
-    if coordinator.error is not None:
-        raise RuntimeError(coordinator.error)
-    return {
-        "reports": reports,
-        "open_seconds": open_seconds,
-        "report_seconds": sum(calls),
-        "slow_seconds": float(np.quantile(calls, 0.99)),
-        "longest_seconds": max(calls),
-        "metrics_seconds": metrics_seconds,
-        "pause_seconds": pauses.longest,
-        "journal_seconds": journal_seconds,
-        "journal_bytes": journal_bytes,
-        "begun_anew": journal.begun - 1,
-    }
+        took = seconds_of(lambda: super(TimedJournal, self).restart(state))
+        if state is not None:
+            self.anew, self.written = self.anew + 1, self.written + self.path.stat().st_size
+            self.seconds, self.anew_seconds = self.seconds + took, self.anew_seconds + took
 
 
 @dataclass
@@ -167,7 +110,62 @@ class Pauses:
             self.longest, last = max(self.longest, now - last), now
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def load_apart(name: str, prompts: int, workers: int, seed: int) -> Load:
+    """``load`` in a process of its own: what earlier ones left in memory costs time."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(load, (name, prompts, workers, seed))
+
+
+def load(name: str, prompts: int, workers: int, seed: int) -> Load:
+    """That of one dispatch under the allocator ``name``, one report a call."""
+    answers = Answers(prompts, workers, seed)
+    allocator, dispatch = answers.learnt(name), answers.dispatch()
+    gc.collect()
+    before = _peak_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        journal = TimedJournal(Path(folder) / "journal")
+        coordinator = Coordinator(Allocation(allocator=allocator), Crew(), journal)
+        found = asyncio.run(_carried_out(coordinator, journal, answers, dispatch))
+        journal.close()
+    return Load(**found, peak_bytes=_peak_bytes() - before)
+
+
+async def _carried_out(
+    coordinator: Coordinator, journal: TimedJournal, answers: Answers, dispatch: Dispatch
+) -> dict[str, Any]:
+    """``Load`` but for the memory. Between two calls the loop goes round, as it does in an actor.
+
+    The crew's garbage is no reason to collect, and there is none to speak of: its work is not counted.
+    """
+    crew: Crew = coordinator.crew  # type: ignore[assignment]
+    pauses, calls = Pauses(), []
+    open_seconds = seconds_of(lambda: coordinator.open(dispatch))
+    ticking = asyncio.create_task(pauses.tick())
+    while crew.sent:
+        gc.disable()
+        sent = pickle.dumps((answers.report(crew.sent.popleft()),), pickle.HIGHEST_PROTOCOL)
+        gc.enable()
+        await asyncio.sleep(0)
+        calls.append(seconds_of(lambda sent=sent: coordinator.report(pickle.loads(sent))))
+        await asyncio.sleep(0)
+    ticking.cancel()
+    found = {
+        "reports": len(calls),
+        "open_seconds": open_seconds,
+        "report_seconds": sum(calls),
+        "slow_seconds": float(np.quantile(calls, 0.99)),
+        "longest_seconds": max(calls),
+        "pause_seconds": pauses.longest,
+        "journal_seconds": journal.seconds,
+        "journal_bytes": journal.written,
+        "anew": journal.anew,
+        "anew_seconds": journal.anew_seconds,
+    }
+    return found | {"metrics_seconds": seconds_of(coordinator.metrics)}  # raises where the dispatch ended in an error
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Processor time of ``call``."""
     started = time.process_time()
     call()
     return time.process_time() - started

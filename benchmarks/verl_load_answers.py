@@ -57,21 +57,30 @@ class Answers:
         q = place_of_host(task.host)
         return Report(task.id, tuple(self._rollout(q, task.host, session) for session in task.sessions))
 
-    def learnt(self, allocator: Allocator) -> None:
-        """Has ``allocator`` observe four rollouts of every prompt, as after an earlier step."""
-        batch = allocator.start(self.dispatch(0).prompts)
-        found = [[Rollout(bool(right)) for right in row] for row in self._drawn[:, -4:] < self._success[:, None]]
-        allocator.observe(batch.add(Plan(np.full(self.prompts, 4)), found))
+    def learnt(self, name: str) -> Allocator:
+        """The allocator ``name`` after a step in which it saw four rollouts of every prompt."""
+        allocator, sessions = ALLOCATORS[name](), range(SESSIONS - 4, SESSIONS)
+        prompts = self.dispatch(0).prompts
+        found = [
+            [self._rollout(q, prompt.data.host, session) for session in sessions] for q, prompt in enumerate(prompts)
+        ]
+        allocator.observe(allocator.start(prompts).add(Plan(np.full(self.prompts, len(sessions))), found))
+        return allocator
 
     def worker_of(self, host: str) -> str:
         """Who holds the rows of ``host``."""
-        return f"agent_loop_worker_{place_of_host(host) * self.workers // self.prompts:08}"
+        return worker_name(place_of_host(host) * self.workers // self.prompts)
 
     def _rollout(self, q: int, host: str, session: int) -> Rollout:
         drawn = float(self._drawn[q, session])
         right, tokens = bool(drawn < self._success[q]), 100 + int(1000 * drawn)
         written = Written(hash((q, session)).to_bytes(16, "big", signed=True), host, session, (tokens,))
         return Rollout(right, "42" if right else str(tokens % 3), float(right), written, tokens)
+
+
+def worker_name(worker: int) -> str:
+    """As long as verl's."""
+    return f"agent_loop_worker_{worker}_{worker:08x}"
 
 
 def place_of_host(host: str) -> int:
