@@ -27,8 +27,8 @@ from benchmarks.verl_load_ray import NOTHING, Served, running
 
 SIZES, WORKERS, CLIENTS = (10_000, 100_000), 1000, 8
 FAST, FAST_PROMPTS = (NOTHING, "uniform", "voting", "hora"), 20_000
-PACED, RATES, PACED_SECONDS = {NOTHING: 2, "voting": 4}, (250, 500, 1000), 8
-"""Reports of a prompt, about, and reports a second: prompts are dispatched for so many seconds."""
+PACED, RATES, PACED_SECONDS = {NOTHING: 2, "ar3po": 2}, (250, 500, 1000), 8
+"""Reports of a prompt, at the least, and reports a second: prompts are dispatched for so many seconds."""
 
 EACH_SECONDS, REPORTS_A_SECOND = 1e-3, 5000
 """What is wanted: at most so long a report, and more than so many on one core."""
@@ -54,12 +54,13 @@ def main(
     clients: int = CLIENTS,
     fast: int = FAST_PROMPTS,
     rates: Sequence[int] = RATES,
+    paced_seconds: int = PACED_SECONDS,
     seeds: Sequence[int] = (0, 1, 2),
 ) -> None:
     """Measures, and writes ``verl_load.md`` and ``verl_load.json`` into ``results``."""
     busy, started = os.getloadavg()[0], time.perf_counter()
     alone = measured_alone(sizes, workers, seeds)
-    served = measured_served(workers, clients, fast, rates, seeds)
+    served = measured_served(workers, clients, fast, {rate: rate * paced_seconds for rate in rates}, seeds)
     minutes = (time.perf_counter() - started) / 60
     write(
         "verl_load",
@@ -118,9 +119,9 @@ def measured_alone(sizes: Sequence[int], workers: int, seeds: Sequence[int]) -> 
     return alone
 
 
-def measured_served(workers: int, clients: int, fast: int, rates: Sequence[int], seeds: Sequence[int]) -> Rated:
-    """``FAST`` as fast as it goes, and ``PACED`` at ``rates``."""
-    paced = [(name, rate * PACED_SECONDS // each, rate) for rate in rates for name, each in PACED.items()]
+def measured_served(workers: int, clients: int, fast: int, rates: Mapping[int, int], seeds: Sequence[int]) -> Rated:
+    """``FAST`` as fast as it goes, and ``PACED`` at ``rates``, for so many reports."""
+    paced = [(name, reports // each, rate) for rate, reports in rates.items() for name, each in PACED.items()]
     served: dict[tuple[str, int, int | None], list[Served]] = {
         key: [] for key in [*((name, fast, None) for name in FAST), *paced]
     }

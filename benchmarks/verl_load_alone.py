@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.integrations.verl.coordinator import Coordinator
+from apportion.integrations.verl.coordinator import Coordinator, collect_rarely
 from apportion.integrations.verl.journal import Journal, Record
 from apportion.integrations.verl.messages import Dispatch, Task
 from apportion.integrations.verl.settings import Allocation
@@ -112,7 +112,7 @@ class Pauses:
 
 def load_apart(name: str, prompts: int, workers: int, seed: int) -> Load:
     """``load`` in a process of its own: what earlier ones left in memory costs time."""
-    with multiprocessing.get_context("fork").Pool(1) as pool:
+    with multiprocessing.get_context("fork").Pool(1, initializer=collect_rarely) as pool:
         return pool.apply(load, (name, prompts, workers, seed))
 
 
@@ -135,16 +135,18 @@ async def _carried_out(
 ) -> dict[str, Any]:
     """``Load`` but for the memory. Between two calls the loop goes round, as it does in an actor.
 
-    The crew's garbage is no reason to collect, and there is none to speak of: its work is not counted.
+    Nothing is collected while the crew works, which keeps nothing: what is collected is the coordinator's.
     """
     crew: Crew = coordinator.crew  # type: ignore[assignment]
     pauses, calls = Pauses(), []
     open_seconds = seconds_of(lambda: coordinator.open(dispatch))
     ticking = asyncio.create_task(pauses.tick())
     while crew.sent:
+        collects = gc.isenabled()
         gc.disable()
         sent = pickle.dumps((answers.report(crew.sent.popleft()),), pickle.HIGHEST_PROTOCOL)
-        gc.enable()
+        if collects:
+            gc.enable()
         await asyncio.sleep(0)
         calls.append(seconds_of(lambda sent=sent: coordinator.report(pickle.loads(sent))))
         await asyncio.sleep(0)

@@ -18,7 +18,7 @@ ROLLOUTS, SESSIONS = 8, 32
 ALLOCATORS: dict[str, Callable[[], Allocator]] = {
     "uniform": lambda: Uniform(ROLLOUTS),
     "ar3po": lambda: AR3PO(stages=2, rollouts_per_stage=ROLLOUTS // 2),
-    "voting": lambda: Voting(max_samples=ROLLOUTS, wave=2),
+    "voting": lambda: Voting(max_samples=ROLLOUTS, wave=ROLLOUTS // 2),
     "vip, counts": lambda: VIP(rollouts_per_prompt=ROLLOUTS, high=2 * ROLLOUTS, predictor=DiscountedCounts()),
     "hora": lambda: HORA(pre_rollouts=ROLLOUTS // 2, rollouts_per_prompt=ROLLOUTS, high=2 * ROLLOUTS),
 }

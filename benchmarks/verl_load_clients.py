@@ -1,4 +1,7 @@
-"""Processes that stand for many workers each: they take orders of a coordinator, and report without sampling."""
+"""Processes that stand for many workers each: they take orders of a coordinator, and report without sampling.
+
+Whoever holds an actor's handle imports its class: verl takes seconds to import, which the clients are spared.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,38 @@ from typing import Any
 
 import numpy as np
 
-from apportion.integrations.verl.messages import Report, Task
+from apportion.integrations.verl.messages import Dispatch, Report, Task
 from apportion.integrations.verl.outbox import Outbox
 from benchmarks.verl_load_answers import Answers
+
+
+class Server:
+    """``LoadedActor``, which is imported in its own process alone."""
+
+    def __init__(self, *arguments: Any) -> None:
+        from benchmarks.verl_load_ray import LoadedActor  # noqa: PLC0415 - takes verl
+
+        self._actor = LoadedActor(*arguments)
+
+    async def begin(self, allocation: Any) -> None:
+        """As the actor's, like the others."""
+        await self._actor.begin(allocation)
+
+    async def open(self, dispatch: Dispatch, chunks: list[Any]) -> None:
+        """Begins a round."""
+        await self._actor.open(dispatch, chunks)
+
+    async def report(self, reports: Sequence[Report]) -> None:
+        """Takes reports of workers."""
+        await self._actor.report(reports)
+
+    async def over(self) -> None:
+        """Returns when the dispatch is over."""
+        await self._actor.over()
+
+    async def spent(self) -> tuple[int, int, float]:
+        """Reports, calls, processor seconds."""
+        return self._actor.reports, self._actor.calls, time.process_time()
 
 
 class Client:

@@ -20,12 +20,12 @@ import numpy as np
 import ray
 
 from apportion.integrations.verl.actor import CoordinatorActor, RayCrew
-from apportion.integrations.verl.coordinator import Coordinator
+from apportion.integrations.verl.coordinator import Coordinator, collect_rarely
 from apportion.integrations.verl.journal import Journal
 from apportion.integrations.verl.messages import Dispatch, Order, Publication, Report, place_of
 from apportion.integrations.verl.settings import Allocation
 from benchmarks.verl_load_answers import ROLLOUTS, Answers, worker_name
-from benchmarks.verl_load_clients import Client, stay
+from benchmarks.verl_load_clients import Client, Server, stay
 
 NOTHING = "no coordinator"
 """An actor that decides nothing, for what Ray takes by itself."""
@@ -112,6 +112,7 @@ class LoadedActor(CoordinatorActor):
 
     def __init__(self, workers: Sequence[str], clients: Sequence[Any], core: int) -> None:
         stay([core])
+        collect_rarely()
         self._folder = tempfile.TemporaryDirectory()
         self._names, self._clients = list(workers), list(clients)
         self.reports = self.calls = 0
@@ -138,10 +139,6 @@ class LoadedActor(CoordinatorActor):
         if self._coordinator.error is not None:
             raise RuntimeError(self._coordinator.error)
 
-    async def spent(self) -> tuple[int, int, float]:
-        """Reports and calls so far, and the processor time of all threads of this process."""
-        return self.reports, self.calls, time.process_time()
-
     async def _begin(self) -> None:
         for i, name in enumerate(self._names):
             self._crew.join(name, self._clients[i % len(self._clients)])
@@ -156,7 +153,7 @@ class Workplace:
 
     def __post_init__(self) -> None:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
-        client, actor = ray.remote(num_cpus=0)(Client), ray.remote(num_cpus=0)(LoadedActor)
+        client, actor = ray.remote(num_cpus=0)(Client), ray.remote(num_cpus=0)(Server)
         names = [worker_name(i) for i in range(self.workers)]
         self.clients = [client.remote(cores[1:] or cores) for _ in range(self.count)]
         self.actor = actor.remote(names, self.clients, cores[0])

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from ray.exceptions import ActorDiedError, RayActorError
 
 from apportion.allocators import Allocator
-from apportion.integrations.verl.coordinator import Coordinator
+from apportion.integrations.verl.coordinator import Coordinator, collect_rarely
 from apportion.integrations.verl.dataset import TrainingRows
 from apportion.integrations.verl.journal import Journal
 from apportion.integrations.verl.messages import Dispatch, Publication, Report, Task
@@ -115,6 +115,7 @@ class CoordinatorActor:
 
     def __init__(self, config: DictConfig, workers: Sequence[str], journal: Path, checkpoint: Path | None) -> None:
         allocation = allocation_of(config)
+        collect_rarely()
         tq.init()
         rows = TrainingRows(config, allocation.id_key)
         self._names = list(workers)

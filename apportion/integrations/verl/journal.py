@@ -13,7 +13,7 @@ from apportion.integrations.verl.messages import Dispatch, Logged, Moved, Report
 
 Record = Dispatch | Moved | Logged | tuple[Report, ...]
 
-LARGE_BYTES = 64 * 2**20
+LARGE_BYTES = 2**30
 """Records that are worth a new beginning."""
 
 
