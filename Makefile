@@ -11,13 +11,14 @@ OLDEST_TRL := .venv/trl-1.0
 .PHONY: quickstart test fast check benchmarks clean
 
 quickstart: .venv/lab  ## create .venv, install, train a policy under VIP and its controls on the CPU
-	$(BIN)/apportion train
+	$(BIN)/apportion lab
 
 test: .venv/dev $(OLDEST_TRL)  ## the whole test suite, slow tests included
 	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-fast: .venv/dev  ## the tests that take seconds
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
+fast: .venv/dev  ## what needs no training framework and no training run: about a minute
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" \
+		$(foreach room,lab trl verl,--ignore=apportion/$(room) --ignore=tests/$(room)) --ignore=tests/test_docs.py
 
 check: .venv/dev  ## what every commit passes: format, lint, types, tests, doctests
 	$(BIN)/ruff format --check .

@@ -1,12 +1,10 @@
 """``python -m apportion``, and the command ``apportion``."""
 
-from __future__ import annotations
-
 import sys
 
 
 def main() -> None:
-    """Runs the command line; exit code 2 and one line where typer, an extra, is missing."""
+    """Run the command line. Exit with code 2 and one line if typer, an extra, is missing."""
     try:
         from apportion.cli import app  # noqa: PLC0415 - typer is an optional extra
     except ModuleNotFoundError as error:

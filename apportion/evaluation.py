@@ -1,18 +1,17 @@
-"""Evaluation: pass@k without bias, and intervals over prompts."""
-
-from __future__ import annotations
+"""Evaluation: unbiased pass@k, scores of answers, and confidence intervals over prompts."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from apportion.types import Floats
 
 BLOCK = 2**20
-"""Resampled values held at once."""
+"""Number of resampled values held in memory at once."""
 
 
 class Interval(NamedTuple):
@@ -23,10 +22,11 @@ class Interval(NamedTuple):
 
 
 def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> Floats:
-    """Probability [P] that at least one of ``k`` rollouts drawn from the ``trials`` [P] without replacement is correct.
+    """Return the probability [P] that at least one of ``k`` of the ``trials`` [P] rollouts of a prompt is correct.
 
-    1 - C(n - c, k) / C(n, k) for c ``successes`` [P] among n trials, which is unbiased for 1 - (1 - p)^k; as a product
-    of k factors, so that nothing overflows. Raises ValueError unless 1 <= k <= n and 0 <= c <= n for every prompt.
+    The k are drawn without replacement: 1 - C(n - c, k) / C(n, k) for c ``successes`` [P] among n trials, which is
+    unbiased for 1 - (1 - p)^k. It is computed as a product of k factors, so that nothing overflows. Raises ValueError
+    unless 1 <= k <= n and 0 <= c <= n for every prompt.
 
     Reference: Chen et al. 2021, arXiv 2107.03374, equation 1.
 
@@ -46,12 +46,11 @@ def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> Floats:
         )
     drawn = np.arange(k)
     failing = np.maximum((n - c)[:, None] - drawn, 0) / (n[:, None] - drawn)
-    result: Floats = 1.0 - failing.prod(axis=1)
-    return result
+    return 1.0 - failing.prod(axis=1)
 
 
 class AnswerScores(NamedTuple):
-    """Means over prompts: of right answers, of prompts with any right one, of prompts whose majority is right."""
+    """Shares of right answers, of prompts with any right answer, and of prompts whose majority is right."""
 
     mean: float
     pass_any: float
@@ -59,10 +58,10 @@ class AnswerScores(NamedTuple):
 
 
 def answer_scores(answers: Sequence[Sequence[str | None]], gold: Sequence[Collection[str]]) -> AnswerScores:
-    """mean@k, pass@k and maj@k of k ``answers`` [P][k] against the right ones of each prompt, ``gold`` [P].
+    """Return mean@k, pass@k and maj@k of k ``answers`` [P][k], given the right ones of each prompt, ``gold`` [P].
 
-    The majority is over answers, None is none; among equals it is the one that came first. Raises ValueError where a
-    prompt has no answers or no gold, and without any prompt.
+    None is no answer and does not vote. Of several answers with the most votes the majority is the one that came first.
+    Raises ValueError if there is no prompt, or a prompt without answers or gold.
 
     >>> answer_scores([["7", "7", "9"], ["5", None, "4"]], [{"7"}, {"4"}])
     AnswerScores(mean=0.5, pass_any=1.0, majority=0.5)
@@ -86,9 +85,9 @@ def bootstrap_interval(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Interval:
-    """Percentile bootstrap interval of ``statistic`` over prompts, from ``values`` [P], one a prompt.
+    """Return the percentile bootstrap interval of ``statistic`` over prompts, from ``values`` [P], one a prompt.
 
-    Prompts are what is resampled: the rollouts of one prompt are not independent evidence about a benchmark.
+    Prompts are resampled, because the rollouts of one prompt are not independent evidence about a benchmark.
     ``statistic`` takes an array and ``axis``, as ``np.mean`` and ``np.median`` do. The same seed gives the same
     interval. Reference: Efron 1979, Annals of Statistics 7.
 
@@ -103,10 +102,17 @@ def bootstrap_interval(
             f"level must be above 0 and below 1, and resamples at least 1, got {level} and {resamples}; "
             "0.95 and 10000 are usual"
         )
-    rng, rows = np.random.default_rng(seed), max(1, BLOCK // values.size)
-    blocks = [
-        statistic(values[rng.integers(values.size, size=(min(rows, resamples - done), values.size))], axis=-1)
-        for done in range(0, resamples, rows)
-    ]
-    low, high = np.quantile(np.concatenate(blocks), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high))
+    if values.size == 1:  # scipy needs two
+        only = float(statistic(values, axis=-1))
+        return Interval(only, only)
+    found = scipy.stats.bootstrap(
+        [values],
+        statistic,
+        n_resamples=resamples,
+        batch=max(1, BLOCK // values.size),
+        vectorized=True,
+        confidence_level=level,
+        method="percentile",
+        random_state=np.random.default_rng(seed),
+    ).confidence_interval
+    return Interval(float(found.low), float(found.high))

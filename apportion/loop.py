@@ -1,29 +1,27 @@
-"""The loop: ask the allocator, sample, tell it, until nothing more is asked for. Three drivers, one result.
+"""The loop: plan, sample and add the rollouts until the plan is empty. All drivers give the same batch.
 
-A sampler draws *and verifies*. It may return fewer rollouts than were asked for (a failed rollout is data, and stays
-charged); an exception from it is a defect of the set-up and ends the batch.
+A sampler draws *and verifies*. It may return fewer rollouts than were asked for: failed rollouts are paid for. An
+exception from it ends the batch.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from apportion.allocators import Allocator
+from apportion.allocators import Allocator, check_rewards
 from apportion.types import Batch, Counts, Plan, Prompt, Rollout
 
 Sampler = Callable[[Sequence[Prompt], Counts], Sequence[Sequence[Rollout]]]
-"""Prompts and how many rollouts of each [P] -> one list of rollouts a prompt."""
+"""(prompts, number of rollouts of each [P]) -> one list of rollouts per prompt."""
 
 AsyncSampler = Callable[[Prompt, int], Awaitable[Sequence[Rollout]]]
-"""One prompt and how many rollouts of it -> its rollouts, when they are there."""
+"""(prompt, number of rollouts) -> its rollouts, awaited."""
 
 Source = Callable[[int], Sequence[Prompt]]
-"""How many fresh prompts -> that many prompts that the batch does not hold."""
+"""Number of fresh prompts -> as many prompts that the batch does not hold."""
 
 
 def collect(allocator: Allocator, prompts: Sequence[Prompt], sample: Sampler, *, source: Source | None = None) -> Batch:
-    """The finished batch, one call of ``sample`` a round: for engines that generate a batch at a time.
+    """Return the finished batch, with one call of ``sample`` per round, for engines that generate a batch at a time.
 
     >>> from apportion import HORA
     >>> always_right = lambda prompts, counts: [[Rollout(True)] * int(n) for n in counts]
@@ -36,17 +34,17 @@ def collect(allocator: Allocator, prompts: Sequence[Prompt], sample: Sampler, *,
             batch = batch.join(allocator.start(_draw(source, plan.fresh)))
         else:
             batch = batch.add(plan, sample(batch.prompts, plan.counts))
-            allocator.check_rewards(batch)
+            check_rewards(allocator, batch)
     return batch
 
 
 async def collect_async(
     allocator: Allocator, prompts: Sequence[Prompt], sample: AsyncSampler, *, source: Source | None = None
 ) -> Batch:
-    """The finished batch from an asynchronous sampler: one task a prompt, a barrier only where the allocator needs one.
+    """Return the finished batch from an asynchronous sampler, with one task per prompt.
 
-    Prompts of a separable allocator run independently, each through its own rounds. If a task raises, the others are
-    cancelled and the exception group is raised.
+    With a separable allocator each prompt goes through its own rounds, without a barrier. If a task raises, the others
+    are cancelled and the exception group is raised.
     """
     if allocator.separable:
         async with asyncio.TaskGroup() as tasks:
@@ -58,7 +56,7 @@ async def collect_async(
             batch = batch.join(allocator.start(_draw(source, plan.fresh)))
         else:
             batch = batch.add(plan, await _round(batch, plan, sample))
-            allocator.check_rewards(batch)
+            check_rewards(allocator, batch)
     return batch
 
 
@@ -66,7 +64,7 @@ async def _collect_one(allocator: Allocator, prompt: Prompt, sample: AsyncSample
     batch = allocator.start([prompt])
     while plan := allocator.plan(batch):
         batch = batch.add(plan, [await sample(prompt, int(plan.counts[0]))])
-        allocator.check_rewards(batch)
+        check_rewards(allocator, batch)
     return batch
 
 
@@ -87,7 +85,7 @@ async def _rollouts(sample: AsyncSampler, prompt: Prompt, count: int) -> Sequenc
 def _draw(source: Source | None, fresh: int) -> Sequence[Prompt]:
     if source is None:
         raise ValueError(
-            f"the allocator asks for {fresh} fresh prompts and there is no source; pass source=, which draws them"
+            f"the allocator asks for {fresh} fresh prompts, but there is no source; pass source=, which draws them"
         )
     prompts = source(fresh)
     if len(prompts) != fresh:

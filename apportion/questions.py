@@ -1,6 +1,4 @@
-"""Questions from a file: what is asked, under which id, and the answer that would be right where it is known."""
-
-from __future__ import annotations
+"""Questions from a file: a prompt, its id, and the gold answer if it is known."""
 
 import re
 from collections.abc import Sequence
@@ -8,20 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apportion.tables import Table, TableError, read_columns
+from apportion.answers.extraction import extract
+from apportion.tables import Table, TableError, read_columns, row_location
 from apportion.types import prompt_id
-from apportion.verifiers.extraction import boxed
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")
 GOLD_COLUMNS = ("answer", "gold", "solution")
 
 TEMPLATE = "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-"""What is sent: the question in its place, everything else as it stands."""
+"""The default prompt template. ``{question}`` is replaced; all other text is sent as it is."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question. ``id`` is a content hash of the prompt where it is empty; ``gold`` is None where unknown.
+    """One question. An empty ``id`` becomes a content hash of the prompt; ``gold`` is None if unknown.
 
     >>> Question("sum", "What is 2 + 2?", "4").gold
     '4'
@@ -43,23 +41,23 @@ class Question:
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
-    """The questions in the .csv, .jsonl or .parquet file at ``path``, in its order; the first ``limit`` of them.
+    """Return the first ``limit`` questions in the .csv, .jsonl or .parquet file at ``path``; all of them by default.
 
-    The prompt is in the first column found of prompt, question, problem; gold, where there is any, in the first of
-    answer, gold, solution, of which only the last ``\\boxed{...}``, or what follows ``####``, counts where it has one;
-    the id, where there is one, in id.
+    The prompt is read from the first column found of prompt, question, problem. Gold is read from the first found of
+    answer, gold, solution; if it holds ``\\boxed{...}`` or ``####``, only the last box, else the text after the last
+    ``####``, counts. The id is read from id. Gold and id are optional.
 
-    Raises TableError for a file that cannot be read, a prompt that is no text, and an id that is there twice.
+    Raises TableError for an unreadable file, a prompt that is not a text, and a repeated id.
     """
     if limit is not None and limit < 1:
         raise TableError(f"limit must be at least 1, got {limit}; leave it out for all questions")
-    return questions_in(read_columns(path, [], [*PROMPT_COLUMNS, *GOLD_COLUMNS, "id"]))[:limit]
+    return make_questions(read_columns(path, [], [*PROMPT_COLUMNS, *GOLD_COLUMNS, "id"]))[:limit]
 
 
-def questions_in(table: Table, prompt_column: str | None = None, gold_column: str | None = None) -> list[Question]:
-    """The questions in the rows of ``table``, in its order; columns that are not named are those of ``read_questions``.
+def make_questions(table: Table, prompt_column: str | None = None, gold_column: str | None = None) -> list[Question]:
+    """Return the questions in the rows of ``table``. Columns that are not named are found as in ``read_questions``.
 
-    Raises TableError as ``read_questions`` does, and where a named column is missing.
+    Raises TableError as ``read_questions`` does, and if a named column is missing.
     """
     for column in (prompt_column, gold_column):
         if column is not None and column not in table.cells:
@@ -71,21 +69,16 @@ def questions_in(table: Table, prompt_column: str | None = None, gold_column: st
         )
     golds, ids = _first(table, GOLD_COLUMNS if gold_column is None else (gold_column,)), table.cells.get("id")
     none = (None,) * len(table)
-    places = [place(table.path, line) for line in table.lines]
+    places = [row_location(table.path, line) for line in table.lines]
     questions = [make_question(*row) for row in zip(places, ids or none, prompts, golds or none, strict=True)]
-    refuse_twins(questions, places)
+    refuse_duplicate_ids(questions, places)
     return questions
 
 
-def place(source: Path, line: int) -> str:
-    """Where a row is, for errors: a text file has lines, everything else has rows."""
-    return f"{source} {'line' if source.suffix.lower() in ('.csv', '.jsonl') else 'row'} {line}"
+def refuse_duplicate_ids(questions: Sequence[Question], places: Sequence[str] | None = None) -> None:
+    """Raise TableError if two ``questions`` have the same id. ``places`` are their locations, by default numbers.
 
-
-def refuse_twins(questions: Sequence[Question], places: Sequence[str] | None = None) -> None:
-    """Raises TableError where two ``questions`` have one id; ``places`` says where each is, by default its number.
-
-    >>> refuse_twins([Question("a", "1 + 1?"), Question("a", "2 + 2?")])
+    >>> refuse_duplicate_ids([Question("a", "1 + 1?"), Question("a", "2 + 2?")])
     Traceback (most recent call last):
     apportion.tables.TableError: an id must be there once, got 'a' in question 1 and question 2; rename or remove one
     """
@@ -99,33 +92,30 @@ def refuse_twins(questions: Sequence[Question], places: Sequence[str] | None = N
             )
 
 
-def filled(template: str, question: Question) -> str:
-    """The text to send. Braces in the template and in the question mean themselves, but for ``{question}``.
+def fill_template(template: str, question: Question) -> str:
+    """Return ``template`` with the prompt in place of ``{question}``. All other braces are kept as they are.
 
-    >>> filled("Q: {question} {}", Question("", "What is {1, 2}?"))
+    >>> fill_template("Q: {question} {}", Question("", "What is {1, 2}?"))
     'Q: What is {1, 2}? {}'
     """
     return template.replace("{question}", question.prompt)
 
 
 def _first(table: Table, columns: Sequence[str]) -> tuple[Any, ...] | None:
+    """Return the cells of the first of ``columns`` that the table has; None if it has none."""
     return next((table.cells[column] for column in columns if column in table.cells), None)
 
 
 def make_question(place: str, id: Any, prompt: Any, gold: Any) -> Question:
-    """The question of one row, from its cells; a TableError says what is wrong at ``place``."""
+    """Return the question in the cells of one row. Raise TableError, which names ``place``, if they hold none."""
     if gold is not None and (isinstance(gold, bool) or not isinstance(gold, (str, int, float))):
         raise TableError(f"a gold answer must be a text or a number, got {gold!r} in {place}; correct it")
     if id is not None and (isinstance(id, bool) or not isinstance(id, (str, int))):
         raise TableError(f"an id must be a text or an integer, got {id!r} in {place}; correct it")
-    missing = gold in (None, "") or gold != gold  # NaN is how data frames write an empty cell
+    missing = gold in (None, "") or gold != gold  # data frames write an empty cell as NaN
     try:
-        return Question("" if id is None else str(id), prompt, None if missing else _final(str(gold)))
+        after = re.findall(r"^####\s*(.+?)\s*$", str(gold), re.MULTILINE)  # the answer after a worked solution
+        final = None if missing else extract(str(gold), "boxed") or (after[-1] if after else str(gold).strip())
+        return Question("" if id is None else str(id), prompt, final)
     except ValueError as error:
         raise TableError(f"{place}: {error}") from error
-
-
-def _final(gold: str) -> str:
-    """The answer at the end of a worked solution; any other text as it is."""
-    after = re.findall(r"^####\s*(.+?)\s*$", gold, re.MULTILINE)
-    return boxed(gold) or (after[-1] if after else gold.strip())

@@ -1,8 +1,5 @@
-"""From probabilities, or pre-rollout counts, straight to an allocation: one call, no batch, no predictor."""
+"""Allocation in one call, from probabilities or pre-rollout counts, without a batch or a predictor."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from apportion.allocators.hora import hit_utility, maximise_hits
-from apportion.allocators.solver import even_split
+from apportion.allocators.spending.solver import even_split
 from apportion.allocators.vip import GroupEstimator, check_estimator, check_low, gradient_variance, minimise_variance
 from apportion.types import Belief, Counts, Floats
 
@@ -20,8 +17,8 @@ METHODS: tuple[Method, ...] = ("uniform", "vip", "hora")
 
 
 @dataclass(frozen=True)
-class Allocation:
-    """Counts [P], what they achieve by the method's own measure, and what an even split of the same budget achieves."""
+class Solution:
+    """Counts [P], their objective by the method's own ``measure``, and the same for an even split of the budget."""
 
     counts: Counts
     measure: Measure
@@ -41,7 +38,7 @@ def allocate(
     successes: ArrayLike | None = None,
     trials: ArrayLike | None = None,
 ) -> Counts:
-    """Rollouts per prompt, integers [P] that sum to ``budget``, each between ``low`` and ``high``; exactly optimal.
+    """Return optimal rollouts per prompt: integers [P] that sum to ``budget``, each between ``low`` and ``high``.
 
     Args:
         success: success probabilities [P]; None for "hora".
@@ -49,17 +46,19 @@ def allocate(
         method: "vip" minimises the summed gradient variance of ``estimator`` (arXiv 2602.01601); "hora" maximises the
             expected number of prompts that get a correct answer after their pre-rollouts, under Beta(1, 1) (arXiv
             2605.07114); "uniform" splits evenly.
-        successes, trials: correct and all pre-rollouts [P], integers, for "hora" only. A prompt keeps what it has had,
-            also where that is more than ``low``.
+        successes, trials: correct and all pre-rollouts [P], integers, for "hora" only. A prompt keeps all that it had,
+            even if they are more than ``low``.
 
-    Raises ValueError, with the problem, the value and the remedy.
+    Raises ValueError for arguments that do not fit together.
 
     >>> allocate([0.1, 0.5, 0.9], 24, low=3, high=12).tolist()
     [7, 10, 7]
     >>> allocate(None, 24, method="hora", successes=[0, 2, 4], trials=[4, 4, 4], high=12).tolist()
     [10, 8, 6]
     """
-    return _pose(success, budget, method, estimator, low, high, successes, trials).best()
+    return solve(
+        success, budget, method=method, estimator=estimator, low=low, high=high, successes=successes, trials=trials
+    ).counts
 
 
 def solve(
@@ -72,33 +71,11 @@ def solve(
     high: int = 64,
     successes: ArrayLike | None = None,
     trials: ArrayLike | None = None,
-) -> Allocation:
-    """``allocate`` with its objective, and that of an even split under the same bounds; same arguments, same errors."""
-    problem = _pose(success, budget, method, estimator, low, high, successes, trials)
-    counts, uniform = problem.best(), even_split(budget, problem.bounds, high)
-    return Allocation(counts, problem.measure, problem.objective(counts), uniform, problem.objective(uniform))
+) -> Solution:
+    """Return ``allocate``'s counts with their objective and that of an even split under the same bounds.
 
-
-@dataclass(frozen=True)
-class _Problem:
-    """A checked question: the least for each prompt [P], what finds the best counts, and what they are judged by."""
-
-    bounds: Counts
-    best: Callable[[], Counts]
-    measure: Measure
-    objective: Callable[[Counts], float]
-
-
-def _pose(
-    success: ArrayLike | None,
-    budget: int,
-    method: Method,
-    estimator: GroupEstimator,
-    low: int,
-    high: int,
-    successes: ArrayLike | None,
-    trials: ArrayLike | None,
-) -> _Problem:
+    It has the same arguments and raises the same errors.
+    """
     if method not in METHODS:
         raise ValueError(
             f"method must be one of {', '.join(METHODS)}, got {method!r}; other rules need rollouts to decide"
@@ -112,41 +89,46 @@ def _pose(
             raise ValueError(
                 "hora takes no success probabilities, got some; give successes= and trials= of the pre-rollouts"
             )
-        return _hits(*_pre_rollouts(successes, trials), budget, low, high)
+        return _most_hits(*_pre_rollouts(successes, trials), budget, low, high)
     if successes is not None or trials is not None:
         raise ValueError(f"{method} takes no successes and trials, got some; give success=, or use method='hora'")
     if method == "vip":
         check_low(low)
-    return _variance(_probabilities(success, method), budget, method, estimator, low, high)
+    return _least_variance(_probabilities(success, method), budget, method, estimator, low, high)
 
 
-def _variance(success: Floats, budget: int, method: Method, estimator: GroupEstimator, low: int, high: int) -> _Problem:
-    bounds = np.full(len(success), low, np.int64)
-    _check_budget(budget, bounds, high)
-
-    def best() -> Counts:
-        if method == "uniform":
-            return even_split(budget, bounds, high)
-        return minimise_variance(success, budget, estimator, low, high)
-
-    return _Problem(bounds, best, "gradient_variance", lambda n: float(gradient_variance(success, n, estimator).sum()))
+def _least_variance(
+    success: Floats, budget: int, method: Method, estimator: GroupEstimator, low: int, high: int
+) -> Solution:
+    uniform = _even_counts(budget, np.full(len(success), low, np.int64), high)
+    counts = uniform if method == "uniform" else minimise_variance(success, budget, estimator, low, high)
+    before, after = (float(gradient_variance(success, n, estimator).sum()) for n in (uniform, counts))
+    return Solution(counts, "gradient_variance", after, uniform, before)
 
 
-def _hits(successes: Counts, trials: Counts, budget: int, low: int, high: int) -> _Problem:
+def _most_hits(successes: Counts, trials: Counts, budget: int, low: int, high: int) -> Solution:
     over = np.flatnonzero(trials > high)
     if over.size:
         raise ValueError(
             f"trials must be at most high, got {trials[over[0]]} for prompt {over[0]} and high {high}; raise high"
         )
     bounds = np.maximum(trials, low)
-    _check_budget(budget, bounds, high)
+    uniform = _even_counts(budget, bounds, high)
     posterior, pending = Belief.uniform(len(trials)).condition(successes, trials), bounds - trials
-    return _Problem(
-        bounds,
-        lambda: maximise_hits(posterior, budget, bounds, high, pending if pending.any() else None),
-        "expected_hits",
-        lambda n: float(hit_utility(posterior, n - trials).sum()),
-    )
+    counts = maximise_hits(posterior, budget, bounds, high, pending if pending.any() else None)
+    before, after = (float(hit_utility(posterior, n - trials).sum()) for n in (uniform, counts))
+    return Solution(counts, "expected_hits", after, uniform, before)
+
+
+def _even_counts(budget: int, bounds: Counts, high: int) -> Counts:
+    """Return an even split of ``budget``. Raise ValueError if it does not lie within the bounds."""
+    least, most = int(bounds.sum()), high * len(bounds)
+    if not least <= budget <= most:
+        raise ValueError(
+            f"budget must be between {least} and {most} for {len(bounds)} prompts, got {budget}; "
+            "change the budget, low or high"
+        )
+    return even_split(budget, bounds, high)
 
 
 def _probabilities(success: ArrayLike | None, method: Method) -> Floats:
@@ -185,7 +167,7 @@ def _pre_rollouts(successes: ArrayLike | None, trials: ArrayLike | None) -> tupl
 
 def _vector(name: str, values: ArrayLike) -> Floats:
     try:
-        array: Floats = np.asarray(values, np.float64)
+        array = np.asarray(values, np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be numbers, got {values!r}; give one number a prompt") from None
     if array.ndim != 1 or not array.size:
@@ -200,12 +182,3 @@ def _integer(name: str, value: int, least: int = 0) -> int:
     if not whole or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}; rollouts are whole")
     return int(value)
-
-
-def _check_budget(budget: int, bounds: Counts, high: int) -> None:
-    least, most = int(bounds.sum()), high * len(bounds)
-    if not least <= budget <= most:
-        raise ValueError(
-            f"budget must be between {least} and {most} for {len(bounds)} prompts, got {budget}; "
-            "change the budget, low or high"
-        )

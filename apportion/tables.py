@@ -1,10 +1,9 @@
-"""Columns of a file of prompts, one row a prompt: CSV with a header, JSON lines, Parquet; and counts back to CSV."""
-
-from __future__ import annotations
+"""Read columns of a file of prompts (CSV with a header, JSON lines or Parquet), and write counts as CSV."""
 
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
@@ -16,16 +15,16 @@ import numpy as np
 from apportion.types import Counts, Floats
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
-"""Rows, each with its line in the file, from 1; in Parquet, which has no lines, the number of the row."""
+"""Rows, each with its line in the file, from 1. Parquet has no lines, so there it is the number of the row."""
 
 
 class TableError(ValueError):
-    """A file that does not hold the wanted columns: what, where in it, and what to do, in one line."""
+    """The error for a file that cannot be used: problem, location and remedy in one line."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of one file: ``cells`` by column name [P], and the line of each row [P]."""
+    """Columns of one file: the ``cells`` [P] of each column by its name, and the line of each row [P]."""
 
     path: Path
     lines: tuple[int, ...]
@@ -35,37 +34,37 @@ class Table:
         return len(self.lines)
 
     def numbers(self, column: str) -> Floats:
-        """The column as finite floats [P]; a TableError names the first line that holds anything else."""
-        cells = zip(self.lines, self.cells[column], strict=True)
-        return np.array([self._number(column, line, cell) for line, cell in cells])
-
-    def _number(self, column: str, line: int, cell: Any) -> float:
-        if isinstance(cell, (str, int, float, Decimal)) and not isinstance(cell, bool):
-            try:
-                number = float(cell)
-            except (ValueError, OverflowError):
-                number = np.nan
-            if np.isfinite(number):
-                return number
-        shown = "nothing" if cell in (None, "") else repr(cell)
-        where = f"{self.path} {'row' if self.path.suffix.lower() == '.parquet' else 'line'} {line}"
-        raise TableError(f"{column} must be a finite number, got {shown} in {where}; correct or remove that row")
+        """Return the column as finite floats [P]. Raise TableError, which names the line, for any other cell."""
+        numbers = np.full(len(self), np.nan)
+        for row, (line, cell) in enumerate(zip(self.lines, self.cells[column], strict=True)):
+            if isinstance(cell, (str, int, float, Decimal)) and not isinstance(cell, bool):
+                with suppress(ValueError, OverflowError):
+                    numbers[row] = float(cell)
+            if not np.isfinite(numbers[row]):
+                shown, place = "nothing" if cell in (None, "") else repr(cell), row_location(self.path, line)
+                raise TableError(f"{column} must be a finite number, got {shown} in {place}; correct or remove it")
+        return numbers
 
 
 def read_columns(path: Path, wanted: Sequence[str], optional: Sequence[str] = ()) -> Table:
-    """The ``wanted`` columns of the file at ``path``, and those of ``optional`` that it has; P at least 1.
+    """Return the ``wanted`` columns of the file at ``path``, and those of ``optional`` that it has; P is at least 1.
 
-    The suffix says how to read it: .csv, .jsonl or .parquet (which needs pyarrow). Blank lines are passed over.
+    The suffix gives the format: .csv, .jsonl or .parquet (which needs pyarrow). Blank lines are skipped.
 
-    Raises TableError for a file that is missing, empty, not what its suffix says, or without a wanted column.
+    Raises TableError for a file that is missing, empty, not in the format of its suffix, or without a wanted column.
     """
-    return table_of(path, list(read_rows(path, [*wanted, *optional])), wanted, optional)
+    return make_table(path, list(read_rows(path, [*wanted, *optional])), wanted, optional)
+
+
+def row_location(source: Path, line: int) -> str:
+    """Return the location of a row, for errors: a line of a text file, a row of any other source."""
+    return f"{source} {'line' if source.suffix.lower() in ('.csv', '.jsonl') else 'row'} {line}"
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Rows:
-    """The rows of the file at ``path``, read as they are asked for; of Parquet, only the ``columns`` that it has.
+    """Yield the rows of the file at ``path``. From Parquet only those of ``columns`` that it has are read.
 
-    Raises TableError, with the first row asked for, as ``read_columns`` does.
+    Raises TableError as ``read_columns`` does, when the first row is taken.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -78,10 +77,10 @@ def read_rows(path: Path, columns: Sequence[str]) -> Rows:
         raise TableError(f"a table must be UTF-8, got {path} ({error.reason}); save it as UTF-8") from error
 
 
-def table_of(
+def make_table(
     path: Path, rows: Sequence[tuple[int, dict[str, Any]]], wanted: Sequence[str], optional: Sequence[str] = ()
 ) -> Table:
-    """The ``wanted`` columns of ``rows`` [P], and those of ``optional`` that they have; ``path`` is for errors."""
+    """Return the ``wanted`` columns of ``rows`` [P], and those of ``optional`` that they have; errors name ``path``."""
     if not rows:
         raise TableError(f"a table must have at least one row, got none in {path}; give one row a prompt")
     found = list(dict.fromkeys(column for _, row in rows for column in row))
@@ -95,7 +94,7 @@ def table_of(
 
 
 def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -> None:
-    """Writes ``counts`` [P] as CSV, with ``ids`` [P], or with the prompt's place from 0; TableError where it cannot."""
+    """Write ``counts`` [P] as CSV, with ``ids`` [P] or prompt numbers from 0. Raise TableError if that fails."""
     if path.suffix.lower() != ".csv":
         raise TableError(f"counts are written as .csv, got {str(path)!r}; rename it")
     keys = range(len(counts)) if ids is None else ids
@@ -159,8 +158,8 @@ def _parquet(path: Path, columns: Sequence[str]) -> Rows:
             yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
     except ArrowInvalid as error:
         reason = str(error).splitlines()[0]
-        raise TableError(f"{path} must be Parquet, got what is not ({reason}); check the file") from error
+        raise TableError(f"{path} must be Parquet, got another format ({reason}); check the file") from error
 
 
 READERS: dict[str, Callable[[Path, Sequence[str]], Rows]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
-"""How a file is read, by its suffix."""
+"""The reader of each format, by suffix."""

@@ -1,25 +1,23 @@
-"""Configuration files as plain tables: read with overrides, and written back."""
+"""Configuration files as plain tables, read with overrides and written back."""
 
-from __future__ import annotations
-
-import json
-import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used: where, what was found, and what to write instead, in one line."""
+    """An unusable configuration. The message says where, what was found and what to write instead, in one line."""
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The TOML file at ``path`` (nothing for None) with each ``a.b.c=value`` of ``overrides`` applied, in order.
+    """Read the TOML file at ``path`` and apply each ``a.b.c=value`` of ``overrides`` in order. No path: an empty table.
 
-    Values are TOML, and a word that is not is a string. Tables on the way are made; only a table replaces a table.
+    A value is TOML; a word that is not valid TOML is a string. Missing tables are created. Only a table may replace a
+    table.
 
-    Raises ConfigError where the file cannot be read or parsed, or an override is no such pair.
+    Raises ConfigError if the file cannot be read or parsed, or if an override is invalid.
 
     >>> load(None, ["steps=3", "arms.main.name=vip", "arms.main.low=4"])
     {'steps': 3, 'arms': {'main': {'name': 'vip', 'low': 4}}}
@@ -31,19 +29,23 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
-    """``table`` as TOML: strings, numbers, booleans, lists and tables; None is left out.
+    """Write ``table`` as TOML. It may hold strings, numbers, booleans, lists and tables. Keys with None are left out.
+
+    Raises ConfigError for any other value, and for None in a list.
 
     >>> print(to_toml({"arms": {"main": {"name": "vip", "budget": None}}, "steps": 3}), end="")
     steps = 3
-    [arms]
+    <BLANKLINE>
     [arms.main]
     name = "vip"
     """
-    return "".join(f"{line}\n" for line in _lines(table, ()))
+    import tomli_w  # noqa: PLC0415 - comes with the extra "cli"
+
+    return tomli_w.dumps(_without_none(table))
 
 
 def shown(value: Any) -> str:
-    """``value`` as an error quotes it: on one line, and not a long one."""
+    """Return ``value`` as errors quote it, in one line of at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -61,12 +63,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _override(table: dict[str, Any], override: str) -> None:
-    """Sets one ``a.b.c=value`` in ``table``."""
+    """Set one ``a.b.c=value`` in ``table``."""
     dotted, equals, text = (part.strip() for part in override.partition("="))
-    keys = _keys(dotted)
+    keys = _split_key(dotted)
     if not equals or not text or not keys:
         raise ConfigError(f"an override must be key=value, got {override!r}; write for example arms.main.low=4")
-    value = _parse(text, override)
+    value = _parse_value(text, override)
     for depth, key in enumerate(keys[:-1], start=1):
         inner = table.setdefault(key, {})
         if not isinstance(inner, dict):
@@ -82,8 +84,8 @@ def _override(table: dict[str, Any], override: str) -> None:
     table[keys[-1]] = value
 
 
-def _keys(dotted: str) -> list[str]:
-    """The parts of a dotted key, quoted ones included; empty where it is none."""
+def _split_key(dotted: str) -> list[str]:
+    """Return the parts of a dotted key, which may be quoted; an empty list for an invalid key."""
     try:
         node: Any = tomllib.loads(f"{dotted} = 0")
     except tomllib.TOMLDecodeError:
@@ -95,7 +97,7 @@ def _keys(dotted: str) -> list[str]:
     return keys if node == 0 and "\n" not in dotted else []
 
 
-def _parse(text: str, override: str) -> Any:
+def _parse_value(text: str, override: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError as error:
@@ -105,30 +107,23 @@ def _parse(text: str, override: str) -> Any:
     return parsed["value"] if len(parsed) == 1 else text
 
 
-def _lines(table: Mapping[str, Any], prefix: tuple[str, ...]) -> list[str]:
-    """Plain settings first, for those after a header would belong to it; then the tables."""
-    present = {key: value for key, value in table.items() if value is not None}
-    lines = [f"[{'.'.join(map(_toml_key, prefix))}]"] if prefix else []
-    lines += [f"{_toml_key(k)} = {_toml(v)}" for k, v in present.items() if not isinstance(v, Mapping)]
-    for key, value in present.items():
-        if isinstance(value, Mapping):
-            lines += _lines(value, (*prefix, key))
-    return lines
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return (int if isinstance(value, int) else float).__repr__(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
+def _without_none(value: Any) -> Any:
+    """Return ``value`` without keys whose value is None. Raise ConfigError for a value that TOML cannot hold."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_toml_key(k)} = {_toml(v)}' for k, v in value.items() if v is not None)}}}"
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_without_none(item) for item in value]
+    if isinstance(value, (str, int, float)):
+        return value
     raise ConfigError(f"TOML holds strings, numbers, booleans, lists and tables, got {shown(value)}; convert it")
+
+
+def choices(word: str, words: Iterable[str]) -> str:
+    """Return the remedy for an unknown ``word``: the most similar of ``words``, if any is similar, and all of them.
+
+    >>> choices("vpi", ["uniform", "vip"]), choices("x", ["uniform", "vip"])
+    ("did you mean 'vip'? There are uniform, vip", 'use one of uniform, vip')
+    """
+    words = list(words)
+    close = get_close_matches(word, words, n=1)
+    return f"did you mean {close[0]!r}? There are {', '.join(words)}" if close else f"use one of {', '.join(words)}"

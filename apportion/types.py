@@ -1,7 +1,7 @@
-"""The values that flow: prompts, rollouts, beliefs, plans, batches, groups. All frozen, all plain data.
+"""The values that all parts exchange: prompts, rollouts, beliefs, plans, batches and groups. All are frozen.
 
-One letter, one meaning, here and everywhere: ``P`` prompts in a batch, ``N`` rollouts in a batch, ``G`` rollouts of one
-prompt, ``T`` tokens, ``Q`` prompts in a data set. Arrays inside these values are copied on the way in and read-only.
+Letters mean the same in the whole package: ``P`` prompts in a batch, ``N`` rollouts in a batch, ``G`` rollouts of one
+prompt, ``T`` tokens, ``Q`` prompts in a data set. Arrays inside these values are read-only copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Mask = NDArray[np.bool_]
 
 
 def prompt_id(text: str, dataset: str = "") -> str:
-    """Content hash of a prompt: the same text in the same data set is the same prompt, in any order and any run.
+    """Return a hash of the text and the data set, so that a prompt has the same id in any order and any run.
 
     >>> prompt_id("1 + 1 =") == prompt_id("1 + 1 ="), prompt_id("1 + 1 =") == prompt_id("1 + 1 =", dataset="sums")
     (True, False)
@@ -30,7 +30,7 @@ def prompt_id(text: str, dataset: str = "") -> str:
 
 
 class _ByValue:
-    """Equality of dataclasses that hold arrays: same type, equal fields."""
+    """Equality of dataclasses that hold arrays: of the same type, with equal fields."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class _ByValue:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question for the policy. ``id`` is a content hash unless the user names one; ``data`` is opaque to the core.
+    """One question for the policy. ``id`` is a content hash by default; the core never reads ``data``.
 
     >>> Prompt("What is 2 + 2?").id == Prompt("What is 2 + 2?", data={"row": 7}).id
     True
@@ -62,15 +62,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One sampled and verified response. ``completion`` (tokens, log-probabilities, ...) is opaque to the core.
+    """One sampled and verified response. The core never reads ``completion`` (tokens, log-probabilities, ...).
 
-    ``correct`` is None where nothing was verified (test-time RL, graded rewards); ``reward`` defaults to 1.0 or 0.0 by
-    ``correct``. A rollout that failed to arrive is not a Rollout: it stays charged in ``Batch.asked`` and is missing
-    here. What only some methods read is optional:
+    ``correct`` is None if nothing was verified (test-time RL, graded rewards); ``reward`` defaults to 1.0 or 0.0 by
+    ``correct``. A rollout that failed has no Rollout, but it counts in ``Batch.asked``. Only some methods read these:
 
-    ``tokens``: length of the completion, end token included. ``score_norm``: squared norm of the gradient of its
+    ``tokens``: length of the completion, including the end token. ``score_norm``: squared norm of the gradient of its
     log-probability, or a quantity proportional to it. ``round``: the round of its batch, from 0; ``Batch.add`` sets it.
-    ``step``: where it is reused from an earlier step, the number of that step; None for a fresh one.
+    ``step``: the earlier step that the rollout is reused from; None for a fresh one.
     """
 
     correct: bool | None = None
@@ -89,13 +88,40 @@ class Rollout:
             raise ValueError(f"a reward must be finite, got {self.reward}; drop the rollout or give it a score")
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What an allocator, predictor or baseline needs to know of each rollout. ``a | b`` is what both of them need.
+
+    Args:
+        labels: rewards come from a verifier or a reward function; if False, from pseudo-labels by votes on the answers.
+        binary: ``Rollout.correct`` is set, because correct rollouts are counted; graded rewards are refused.
+        score_norms: ``Rollout.score_norm`` is set on every rollout with a reward.
+        tokens: ``Rollout.tokens`` is set on every fresh rollout.
+        reused_rollouts: rollouts of earlier steps (those with a ``step``) may enter the loss, so they must be kept.
+        behaviour_logprobs: reused rollouts enter the loss with the log-probabilities they were sampled with; if False,
+            all of them are in ``Group.recompute``. Only with ``reused_rollouts``.
+
+    >>> (Needs(binary=True) | Needs(score_norms=True)) == Needs(binary=True, score_norms=True)
+    True
+    """
+
+    labels: bool = True
+    binary: bool = False
+    score_norms: bool = False
+    tokens: bool = False
+    reused_rollouts: bool = False
+    behaviour_logprobs: bool = False
+
+    def __or__(self, other: Needs) -> Needs:
+        return Needs(**{each.name: getattr(self, each.name) or getattr(other, each.name) for each in fields(Needs)})
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief(_ByValue):
-    """Beta(alpha[P], beta[P]): what is believed of each prompt's success probability.
+    """Beta(alpha[P], beta[P]): the belief about each prompt's success probability.
 
-    Either parameter may be 0 (then the mean is exactly 0 or 1), not both. ``variance`` [P] is that of one rollout's
-    reward, at least 0: given where rewards are graded or where it was measured, else ``mean (1 - mean)``, as for
-    rewards of 0 and 1.
+    One parameter may be 0 (then the mean is exactly 0 or 1), but not both. ``variance`` [P] is the variance of one
+    rollout's reward, at least 0. The default, ``mean (1 - mean)``, is right for rewards of 0 and 1.
 
     >>> Belief.uniform(2).condition(successes=[0, 3], trials=[4, 4]).mean.round(3).tolist()
     [0.167, 0.667]
@@ -116,7 +142,7 @@ class Belief(_ByValue):
             q = bad[0]
             raise ValueError(
                 f"alpha and beta must be finite, at least 0 and not both 0, got ({alpha[q]}, {beta[q]}) for prompt "
-                f"{q}; use Belief.uniform where nothing is known"
+                f"{q}; use Belief.uniform if nothing is known"
             )
         variance = _frozen(self.variance, np.float64)
         if not variance.size:
@@ -131,12 +157,12 @@ class Belief(_ByValue):
 
     @classmethod
     def uniform(cls, prompts: int) -> Self:
-        """Beta(1, 1) for each of ``prompts`` prompts."""
+        """Return Beta(1, 1) for each of ``prompts`` prompts."""
         return cls(np.ones(prompts), np.ones(prompts))
 
     @classmethod
     def from_mean(cls, mean: ArrayLike, strength: float = 2.0) -> Self:
-        """Beta with the given means [P], worth ``strength`` rollouts of evidence."""
+        """Return the Beta with the given means [P] that weighs as much as ``strength`` rollouts."""
         mean = np.asarray(mean, np.float64)
         bad = np.flatnonzero(~((mean >= 0) & (mean <= 1)))
         if bad.size:
@@ -149,7 +175,7 @@ class Belief(_ByValue):
         return self.alpha / (self.alpha + self.beta)
 
     def condition(self, successes: ArrayLike, trials: ArrayLike) -> Belief:
-        """The posterior after ``successes`` [P] among ``trials`` [P]."""
+        """Return the posterior after ``successes`` [P] among ``trials`` [P]."""
         successes, trials = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
         return Belief(self.alpha + successes, self.beta + trials - successes)
 
@@ -159,7 +185,7 @@ class Belief(_ByValue):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan(_ByValue):
-    """What to sample next: ``counts`` [P] more rollouts, after ``fresh`` new prompts have joined. Falsy when finished.
+    """The next request: ``fresh`` new prompts for the batch, or else ``counts`` [P] more rollouts. Falsy if finished.
 
     >>> bool(Plan([0, 0])), bool(Plan([0, 2])), bool(Plan([0], fresh=3))
     (False, True, True)
@@ -179,12 +205,12 @@ class Plan(_ByValue):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch(_ByValue):
-    """Everything known about one step: the state that a plan is a pure function of.
+    """Everything known about one step. Plans are pure functions of it.
 
-    ``belief`` is what was believed before the first rollout. ``asked`` [P] counts rollouts requested, ``trials`` [P]
-    those that came back verified: budgets are charged to the first, statistics computed on the second, because samples
-    fail. ``costs`` [P] is what one rollout of a prompt is expected to take from the budget: 1 where it counts rollouts,
-    the predicted number of tokens where it counts tokens. ``started`` is the number of prompts before any fresh ones.
+    ``belief`` is the belief before the first rollout. ``asked`` [P] counts the rollouts requested, for which the budget
+    pays; ``trials`` [P] counts the verified ones, for statistics. They differ because samples fail. ``costs`` [P] is
+    the expected cost of one rollout: 1 if the budget counts rollouts, the predicted length if it counts tokens.
+    ``started`` is the number of prompts before any fresh ones.
 
     >>> batch = Batch.start([Prompt("a"), Prompt("b")], Belief.uniform(2))
     >>> batch = batch.add(Plan([2, 1]), [[Rollout(True), Rollout(False)], []])
@@ -206,12 +232,12 @@ class Batch(_ByValue):
         sizes = {len(self.prompts), len(self.belief), len(self.rollouts), len(self.asked), len(self.costs)}
         if len(sizes) != 1:
             raise ValueError(
-                f"prompts, belief, rollouts, asked and costs must have one entry a prompt, got sizes {sorted(sizes)}"
+                f"prompts, belief, rollouts, asked and costs must have one entry per prompt, got sizes {sorted(sizes)}"
             )
 
     @classmethod
     def start(cls, prompts: Sequence[Prompt], belief: Belief, costs: ArrayLike | None = None) -> Self:
-        """A batch without rollouts; without ``costs`` [P] every rollout costs 1."""
+        """Return a batch without rollouts. By default every rollout costs 1."""
         size = len(prompts)
         costs = np.ones(size) if costs is None else np.asarray(costs, np.float64)
         return cls(tuple(prompts), belief, ((),) * size, np.zeros(size, np.int64), costs, started=size)
@@ -228,7 +254,7 @@ class Batch(_ByValue):
 
     @property
     def votes(self) -> tuple[Counter[str], ...]:
-        """How often each parsed answer was given, one Counter a prompt."""
+        """How often each parsed answer was given: one Counter per prompt."""
         return tuple(Counter(r.answer for r in group if r.answer is not None) for group in self.rollouts)
 
     @property
@@ -237,31 +263,31 @@ class Batch(_ByValue):
         return self.belief.condition(self.successes, self.trials)
 
     def add(self, plan: Plan, rollouts: Sequence[Sequence[Rollout]]) -> Batch:
-        """The batch after ``plan`` was carried out: fewer rollouts than asked for means that some failed."""
+        """Return the batch with ``rollouts`` of ``plan``, one list per prompt. If one is short, the others failed."""
         received = np.array([len(new) for new in rollouts], np.int64)
         if received.shape != plan.counts.shape or plan.counts.shape != self.asked.shape:
             raise ValueError(
-                f"a round needs one list of rollouts a prompt, got {len(received)} lists for a plan of "
+                f"a round needs one list of rollouts per prompt, got {len(received)} lists for a plan of "
                 f"{len(plan.counts)} and a batch of {len(self.prompts)} prompts; "
-                "give an empty list where nothing was asked"
+                "give an empty list if nothing was asked"
             )
         over = np.flatnonzero(received > plan.counts)
         if over.size:
             q = over[0]
             raise ValueError(
-                f"prompt {q} got {received[q]} rollouts where {plan.counts[q]} were asked for; "
-                "return at most the planned number, or the budget is not kept"
+                f"prompt {q} got {received[q]} rollouts, but {plan.counts[q]} were asked for; "
+                "return at most the planned number to keep the budget"
             )
-        merged = tuple((*old, *map(self._stamped, new)) for old, new in zip(self.rollouts, rollouts, strict=True))
+        merged = tuple((*old, *map(self._with_round, new)) for old, new in zip(self.rollouts, rollouts, strict=True))
         return replace(self, rollouts=merged, asked=self.asked + plan.counts, round=self.round + 1)
 
     def join(self, other: Batch) -> Batch:
-        """Both batches as one, this one's prompts first: they are the ones that it started with."""
+        """Return both batches as one, this one's prompts first. ``started`` stays that of this batch."""
         return replace(Batch.concatenate([self, other]), started=self.started)
 
     @staticmethod
     def concatenate(parts: Sequence[Batch]) -> Batch:
-        """All ``parts`` as one batch, which started with the prompts that any of them did; an empty one of none."""
+        """Return all ``parts`` as one batch, an empty one if there are none. ``started`` is the sum of theirs."""
         beliefs = [part.belief for part in parts] or [Belief.uniform(0)]
         belief = Belief(*(np.concatenate([getattr(b, each.name) for b in beliefs]) for each in fields(Belief)))
         return Batch(
@@ -274,7 +300,7 @@ class Batch(_ByValue):
             round=max((part.round for part in parts), default=0),
         )
 
-    def _stamped(self, rollout: Rollout) -> Rollout:
+    def _with_round(self, rollout: Rollout) -> Rollout:
         return rollout if rollout.round == self.round else replace(rollout, round=self.round)
 
 
@@ -282,8 +308,8 @@ class Batch(_ByValue):
 class Group(_ByValue):
     """The rollouts of one prompt that share a baseline; only those in ``keep`` [G] enter the loss.
 
-    For those in ``recompute`` [G], reused from an earlier step, the loss takes the current policy's own probabilities
-    in place of the behaviour's, so that the importance ratio starts at 1. ``keep`` defaults to all, ``recompute`` to
+    ``recompute`` [G] marks rollouts reused from an earlier step whose behaviour log-probabilities the loss replaces by
+    those of the current policy, so that the importance ratio starts at 1. ``keep`` defaults to all, ``recompute`` to
     none.
     """
 
@@ -299,12 +325,12 @@ class Group(_ByValue):
             if not mask.size:
                 mask = _frozen(np.full(size, default), np.bool_)
             if mask.shape != (size,):
-                raise ValueError(f"{name} must be [{size}], one entry a rollout, got {mask.shape}; or leave it out")
+                raise ValueError(f"{name} must be [{size}], one entry per rollout, got {mask.shape}; or leave it out")
             object.__setattr__(self, name, mask)
 
     @property
     def rewards(self) -> Floats:
-        """Rewards [G]; an error where a rollout has none."""
+        """Rewards [G]. Raises ValueError if a rollout has none."""
         missing = [i for i, r in enumerate(self.rollouts) if r.reward is None]
         if missing:
             raise ValueError(
@@ -314,7 +340,7 @@ class Group(_ByValue):
 
     @property
     def informative(self) -> bool:
-        """Whether the rewards differ: a group of equal rewards has no group-relative advantage."""
+        """Whether the rewards differ. A group of equal rewards has no group-relative advantage."""
         return len(set(self.rewards.tolist())) > 1
 
 

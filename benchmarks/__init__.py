@@ -1,1 +1,1 @@
-"""Benchmarks: each module measures one thing and writes its table, with the machine and the date, under results/."""
+"""Benchmarks. Each module measures one thing and writes its tables under results/."""

@@ -1,4 +1,7 @@
-"""AR3PO's claims, one by one: rollouts a prompt, groups without a correct response, the options of reuse, the store."""
+"""Measure AR3PO's claims: rollouts a prompt, groups without a correct response, the options of reuse, and the store.
+
+python -m benchmarks.ar3po
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from apportion.lab.design import read_study
-from apportion.lab.results import Arm, Interval, Run, summarise
-from apportion.lab.study import run
-from apportion.lab.worker import run_directory
+from apportion.lab.command import run
+from apportion.lab.report.measures import Arm, summarise
+from apportion.lab.report.results import Run, SeedInterval
+from apportion.lab.report.with_labels import MEASURES
+from apportion.lab.study.design import read_study
+from apportion.lab.study.worker import run_directory
 from benchmarks.common import write
 
 COLUMNS = (
@@ -31,7 +36,9 @@ def main() -> None:
         raise SystemExit(code)
     study = read_study(CONFIG, [], "ar3po", resume=False)
     folders = {arm: [run_directory(study.directory, arm, seed) for seed in study.seeds] for arm in study.allocators}
-    summary = summarise({arm: [Run.read(folder) for folder in mine] for arm, mine in folders.items()}, study.baseline)
+    summary = summarise(
+        MEASURES, {arm: [Run.read(folder) for folder in mine] for arm, mine in folders.items()}, study.baseline
+    )
     write(
         "ar3po",
         "AR3PO's claims, one by one",
@@ -40,16 +47,16 @@ def main() -> None:
         [
             f"Medium base, {study.training.problems} problems, {study.training.prompts_per_step} a step, "
             f"{study.training.rollouts:,} rollouts a run, GRPO, learning rate {study.training.learning_rate:g}; mean "
-            "and 95% interval (Student's t) over seeds, differences paired by seed. `per trained group` is what a "
-            "group in the loss with differing rewards cost. `no correct` is the share of prompts without a correct "
-            "rollout, `after reuse` that of groups. `ratio variance` is that of the importance ratios of reused tokens "
-            "when they enter the loss: Option I starts them at 1, Option II leaves them out. grpo_5 is the control "
-            "with as many rollouts a prompt as the stages take.",
+            "and 95% interval (Student's t) over seeds, differences paired by seed. `per trained group` is the "
+            "number of rollouts for each group in the loss with differing rewards. `no correct` is the share of "
+            "prompts without a correct rollout, and `after reuse` the share of groups without one. `ratio variance` is "
+            "the variance of the importance ratios of reused tokens in the loss: Option I starts them at 1, and Option "
+            "II leaves them out. grpo_5 is the control with as many rollouts a prompt as the stages take.",
             "The paper has 5.7 responses a prompt where GRPO has 8, 4.2 times fewer than DAPO, and the share of groups "
             "without a correct response down from about .30 to below .20 (arXiv 2509.25808).",
         ],
         seeds=list(study.seeds),
-        extra={"rollouts_by_band": {arm.name: arm.rollouts_by_band for arm in summary}},
+        cells={"rollouts_by_band": {arm.name: arm.rollouts_by_band for arm in summary}},
     )
 
 
@@ -69,7 +76,7 @@ def _row(arm: Arm, runs: list[list[dict[str, Any]]]) -> list[str]:
         arm.area_difference.signed,
         str(arm.success),
         f"{arm.rollouts_per_prompt:.2f}",
-        str(Interval.of([_per_trained_group(steps) for steps in runs])),
+        str(SeedInterval.of([_per_trained_group(steps) for steps in runs])),
         f"{arm.without_correct:.3f}",
         _or_dash([np.mean(own) if own else np.nan for own in reuse], ".3f"),
         f"{arm.informative.mean:.3f}",
@@ -79,7 +86,7 @@ def _row(arm: Arm, runs: list[list[dict[str, Any]]]) -> list[str]:
 
 
 def _per_trained_group(steps: list[dict[str, Any]]) -> float:
-    """Rollouts paid for each group that taught something."""
+    """Return the number of rollouts for each group with differing rewards."""
     trained = sum(record["informative"] * np.count_nonzero(record["counts"]) for record in steps)
     return sum(sum(record["counts"]) for record in steps) / trained
 

@@ -1,6 +1,7 @@
-"""What counts that depend on outcomes do to the gradient, rule by rule: expected estimate over truth, and its remedies.
+"""Measure the bias of the gradient when counts depend on outcomes, rule by rule, and what corrects it.
 
-Exact where a rule treats prompts one by one (``bias_exact``), measured for every rule (``bias_measured``).
+The ratio of expected estimate to truth is exact for rules that treat prompts one by one (``bias_exact``). It is also
+measured for every rule (``bias_measured``).
 
     python -m benchmarks.bias
 """
@@ -73,15 +74,15 @@ from benchmarks.common import table, write
 
 SMALL_TARGET, SMALL_BATCHES = 8, 15_000
 BATCH_WIDE = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
-"""Estimators with one scale for the batch: no exact expectation for one prompt."""
+"""Estimators with one scale for the batch. They have no exact expectation for one prompt."""
 AT = int(np.flatnonzero(SUCCESS == 0.1)[0])
-"""Where noise is compared: p = .1."""
+"""The index of p = .1, at which noise is compared."""
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "bias.png"
 
 
 @dataclass
 class Known(Predictor):
-    """Knows every prompt's success probability: what a rule does when its predictor is right."""
+    """Knows every prompt's success probability, to show a rule with a perfect predictor."""
 
     name: ClassVar[str] = "known"
 
@@ -94,7 +95,7 @@ class Known(Predictor):
 
 @dataclass(frozen=True, kw_only=True)
 class HORAWithMore(HORA):
-    """HORA, but every prompt gets at least one rollout beyond its pre-rollouts."""
+    """HORA with at least one rollout for every prompt beyond its pre-rollouts."""
 
     def plan(self, batch: Batch) -> Plan:
         if not batch.round:
@@ -128,13 +129,13 @@ SEPARABLE = {
     "reinforce_ada, balanced",
     "reinforce_ada, all in the loss",
 }
-"""Rules with prompts independent of each other and of earlier batches."""
+"""Rules that treat each prompt independently of other prompts and of earlier batches."""
 
 
 def exact_ratios(rule: str, name: str, weights: str) -> Floats | None:
-    """The expectation [P] in closed form where the rule treats prompts one by one, else None.
+    """Return the expected ratios [P] in closed form, or None unless the rule treats prompts one by one.
 
-    DAPO's kept groups are independent draws from the mixed ones, so a prompt that is kept counts 1 / P(mixed).
+    DAPO's kept groups are independent draws from the mixed groups, so a kept prompt counts 1 / P(mixed).
     """
     if name in BATCH_WIDE or weights == "rollout" or (rule == "dapo" and weights == "sum"):
         return None
@@ -148,25 +149,25 @@ def exact_ratios(rule: str, name: str, weights: str) -> Floats | None:
 
 
 def mixed_share(found: Sequence[Leaf]) -> float:
-    """Probability that a prompt's group is mixed, over all of ``SUCCESS``."""
+    """Return the probability that a prompt's group is mixed, averaged over ``SUCCESS``."""
     return float(np.mean([sum(x.probability(p) for x in found if x.group.informative) for p in SUCCESS]))
 
 
 def stopping_bias(target: int, share: float) -> float:
-    """E[B / D] over ``share``: what is left when B kept groups are divided by the D prompts drawn to find them."""
+    """Return E[B / D] / ``share``: the bias that is left after dividing B kept groups by the D prompts drawn."""
     unmixed = np.arange(5000)
     return float(stats.nbinom.pmf(unmixed, target, share) @ (target / (target + unmixed)) / share)
 
 
 def batch_cosine(ratio: Floats) -> float:
-    """Cosine of the expected batch gradient and the truth: tabular policies, every p with parameters of its own."""
+    """Return the cosine of expected batch gradient and truth, for tabular policies with own parameters by p."""
     lengths = (TRUTH**2).sum(1)
     return float(ratio @ lengths / np.sqrt((ratio**2 @ lengths) * lengths.sum()))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One rule, estimator and weights: ratio [P], half its 95% interval [P], and what else was found."""
+    """The results of one rule, estimator and weights: ratio, half its 95% interval, projection and cosine, all [P]."""
 
     ratio: Floats
     half: Floats
@@ -179,7 +180,7 @@ class Cell:
         return self.ratio if self.exact is None else self.exact
 
     def row(self) -> list[str]:
-        """The exact values, or the measured ones with their intervals."""
+        """Return the exact values, or the measured ones with their intervals."""
         if self.exact is not None:
             return [f"{value:.2f}" for value in self.exact]
         return _with_intervals(self.ratio, self.half)
@@ -199,11 +200,11 @@ def cells_of(rule: str, measured: Measured) -> dict[tuple[str, str], Cell]:
 
 
 Correction = tuple[str, str, str, Floats, Floats | None, float | None]
-"""Rule, what is done, what it estimates, ratio [P], half its interval unless exact, and rollouts for error 1."""
+"""Rule, correction, what it estimates, ratio [P], half its interval [P] unless exact, and rollouts for error 1."""
 
 
 def corrections() -> list[Correction]:
-    """Every correction, and beside it the same rule without."""
+    """Return every correction, and each rule without a correction."""
     found: list[Correction] = []
     for rule in ("uniform", "ar3po", "reinforce_ada, all in the loss"):
         ends = leaves(RULES[rule]())
@@ -258,7 +259,7 @@ def _correction_row(correction: Correction) -> list[str]:
 
 
 def main() -> None:
-    """Measures and writes ``results/bias.md``, ``.json`` and the picture."""
+    """Measure every rule, and write the table ``bias`` and its picture."""
     names = {name: estimator(name) for name in ESTIMATORS}
     measured = {rule: measure(make(), names) for rule, make in RULES.items()}
     cells = {rule: cells_of(rule, found) for rule, found in measured.items()}
@@ -299,20 +300,20 @@ def main() -> None:
             f"rollouts to {PROMPTS // 2} of the {PROMPTS}. `ar3po` reuses nothing; `reuse` is the paper's way, outside "
             "the loss, its store full.",
             "The cosine is that of the expected batch gradient and the truth, for tabular policies of which every p "
-            "has its own. A prompt's own gradient is never turned: right and wrong rollouts have opposite mean scores, "
-            f"and counts see only right and wrong. Measured with {ANSWERS} answers, the cosine of one p is at least "
-            f"{cosines.min():.4f}, and the projection on the truth differs from the measured ratio of the one "
-            f"parameter by at most {np.abs(gaps).max():.3f}; both are noise.",
+            "has its own. The direction of a prompt's own gradient never changes: right and wrong rollouts have "
+            f"opposite mean scores, and counts depend only on right and wrong. Measured with {ANSWERS} answers, the "
+            f"cosine of one p is at least {cosines.min():.4f}, and the projection on the truth differs from the "
+            f"measured ratio of the one parameter by at most {np.abs(gaps).max():.3f}; both are noise.",
             f"Measured against exact, all estimators and both weights: {len(scores):,} values, "
             f"{np.mean(np.abs(scores) > 1.96):.1%} outside their 95% interval, the farthest at "
             f"{np.abs(scores).max():.1f} standard errors.",
             "## RLOO, every rollout with the same weight",
             "Over the equal-weight truth: mean over the batch's rollouts in the loss, over the mean gradient of the "
-            "prompts. Mostly this is the rule's wish: a prompt with more rollouts counts for more. `token` weights are "
-            "the same numbers where token terms are summed.",
+            "prompts. Mostly the rule intends this: a prompt with more rollouts counts for more. `token` weights give "
+            "the same numbers if token terms are summed.",
             by_rule("rloo", "rollout"),
-            "Over the count-weighted truth, E[n] times the gradient: sum over rollouts. What differs from 1 here is "
-            "bias, not weight; but dapo, seen from a prompt that is kept, shows 1 / P(mixed).",
+            "Over the count-weighted truth, E[n] times the gradient: sum over rollouts. A difference from 1 "
+            "here is bias, not weight. dapo shows 1 / P(mixed), because only kept prompts count.",
             by_rule("rloo", "sum"),
             "## GRPO",
             "Its division by the deviation makes hard and easy prompts weigh more under any rule: compare with uniform "
@@ -322,15 +323,16 @@ def main() -> None:
             by_rule("grpo", "prompt"),
             "Every rollout with the same weight, over the equal-weight truth:",
             by_rule("grpo", "rollout"),
-            "## What mends it",
-            "`weight`: what each prompt's gradient is multiplied with in what is estimated. The last column is the "
-            "variance over the squared mean, times the rollouts drawn: how many rollouts a relative standard error of "
-            f"1 takes at p = {SUCCESS[AT]:g}.",
+            "## What corrects it",
+            "`weight` is the factor of each prompt's gradient in the estimated quantity. The last column is the "
+            "variance over the squared mean, times the rollouts drawn: the number of rollouts for a relative standard "
+            f"error of 1 at p = {SUCCESS[AT]:g}.",
             table(["rule", "done", "weight", *at_p, "rollouts for error 1"], [_correction_row(c) for c in mended]),
             f"DAPO keeps a prompt with probability P(mixed), {share:.3f} on average here, so that the mean over the "
             f"kept groups is 1 / {share:.3f} = {1 / share:.3f} times the gradient. Dividing by the prompts drawn "
             f"leaves a factor of {stopping_bias(SMALL_TARGET, share):.4f} at B = {SMALL_TARGET} and of "
-            f"{stopping_bias(PROMPTS, share):.4f} at B = {PROMPTS}, exactly, for the last one drawn is always kept.",
+            f"{stopping_bias(PROMPTS, share):.4f} at B = {PROMPTS}, exactly, because the last one drawn is always "
+            "kept.",
             "AR3PO: the only function of (right, rollouts) with expectation p (1 - p) at every p, solved from its "
             "linear system of full rank: "
             + ", ".join(f"({s}, {n}): {abs(value):.4f}" for (s, n), value in ends.items())
@@ -341,8 +343,8 @@ def main() -> None:
                 [[rule, *[f"{n:.1f}" for n in found.rollouts]] for rule, found in measured.items()],
             ),
             "## Every estimator, every prompt with weight 1",
-            "Without intervals; they are in bias.json, with the other weights. `reinforce` has b = p; "
-            "`reinforce_plus_plus` scales by the batch, so that its level means nothing.",
+            "Without intervals. The raw cells of a run have them, with the other weights. `reinforce` has b = p. "
+            "`reinforce_plus_plus` scales by the batch, so its level means nothing.",
             table(
                 ["rule", "estimator", *at_p],
                 [
@@ -351,10 +353,10 @@ def main() -> None:
                     for name in names
                 ],
             ),
-            "![Bias by p, and what mends it](../../docs/pictures/bias.png)",
+            "![Bias by p, and what corrects it](../../docs/pictures/bias.png)",
         ],
         seeds=[SEED],
-        extra={
+        cells={
             "success": SUCCESS.tolist(),
             "cells": [
                 {
@@ -394,7 +396,7 @@ SHOWN = {
 
 
 def draw(cells: Mapping[str, Mapping[tuple[str, str], Cell]], mended: Sequence[Correction]) -> None:
-    """Left: RLOO. Middle: GRPO over uniform's. Right: the corrections of weight 1 and, faint, what they correct."""
+    """Draw RLOO on the left, GRPO over uniform's in the middle, and corrections of weight 1 on the right."""
     figure = Figure(figsize=(15, 4.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     sixteen = exact(leaves(Uniform(16)), "grpo").ratio

@@ -1,8 +1,8 @@
-"""Exact expectations of one prompt's gradient estimate, over every way its rollouts can come out, by the code itself.
+"""Exact expectations of one prompt's gradient estimate, over every outcome of its rollouts, by running the rule's code.
 
 One prompt, one parameter: the policy is right with probability p, a rollout's score is h = r - p, and the truth is
-dp / dtheta = p (1 - p). A separable rule's batch of one is followed through every number of right rollouts in every
-round; each way to end has probability paths x p^s (1 - p)^(n - s), for s right ones among n.
+dp / dtheta = p (1 - p). A rule that treats prompts one by one runs with one prompt, for every number of right rollouts
+in every round. An end with s right rollouts among n has probability paths x p^s (1 - p)^(n - s).
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from apportion.types import Counts, Floats, Mask
 SUCCESS = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98])
 ANSWERS = 4
 ROLLOUTS = tuple(Rollout(k == 0, answer=str(k), completion=k, tokens=1, score_norm=1.0) for k in range(ANSWERS))
-"""One rollout for each answer; answer 0 is right. ``Prompt.data`` is a prompt's place in ``SUCCESS``."""
+"""One rollout for each answer. Answer 0 is right. ``Prompt.data`` is a prompt's index in ``SUCCESS``."""
 
 Advantages = Callable[[Sequence[Group]], Floats]
 
 
 def estimator(name: str) -> Advantages:
-    """The advantages of that name; where they take a baseline it is the true p, fixed before the rollouts."""
+    """Return the advantage estimator ``name``. If it takes a baseline, that is the true p."""
     if "baseline" in needs(name):
         return lambda groups: advantages_of(groups, name, baseline=[SUCCESS[group.prompt.data] for group in groups])
     return partial(advantages_of, estimator=name)
 
 
 def kept(groups: Sequence[Group]) -> tuple[Counts, Mask]:
-    """Group number [N] of every rollout, and whether it enters the loss [N]."""
+    """Return the group number [N] of every rollout, and whether it enters the loss [N]."""
     ids = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])
     return ids, np.concatenate([group.keep for group in groups])
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A way for one prompt to end: ``paths`` sequences of outcomes have these numbers of right ones in each round."""
+    """An end of one prompt. ``paths`` sequences of outcomes have these numbers of right rollouts in each round."""
 
     group: Group
     paths: int
     right: int
     trials: int
     first: float
-    """RLOO's estimate from the first round alone: right x wrong / (k (k - 1)) of its k rollouts."""
+    """RLOO's estimate from the k rollouts of the first round alone: right x wrong / (k (k - 1))."""
 
     def probability(self, p: float) -> float:
         return self.paths * p**self.right * (1 - p) ** (self.trials - self.right)
 
 
 def leaves(allocator: Allocator) -> list[Leaf]:
-    """Every way for one prompt to end under a separable rule that has learnt nothing."""
+    """Return every end of one prompt under ``allocator``, which treats prompts one by one and has learnt nothing."""
     return list(_descend(allocator, allocator.start([Prompt("p", data=0)]), 1, 0.0))
 
 
@@ -75,16 +75,16 @@ def _descend(allocator: Allocator, batch: Batch, paths: int, first: float) -> It
 
 @dataclass(frozen=True)
 class Exact:
-    """Over ``leaves``: ``ratio`` [P] of expected estimate to truth, and ``noise``, the deviation [P] over the truth."""
+    """The ``ratio`` [P] of expected estimate to truth, and ``noise``, the standard deviation [P] over the truth."""
 
     ratio: Floats
     noise: Floats
 
 
 def exact(found: Sequence[Leaf], name: str, weights: str = "prompt", scale: Floats | None = None) -> Exact:
-    """Estimate over truth for one prompt: its mean over the loss over p (1 - p), or its sum over E[n] p (1 - p).
+    """Return estimate over truth for one prompt: its mean over p (1 - p), or its sum over E[n] p (1 - p).
 
-    ``scale`` [leaves] multiplies the estimate of each way to end.
+    Mean and sum are over the rollouts in the loss. ``scale`` [leaves] multiplies the estimate of each end.
     """
     ratios, noises = [], []
     for place, p in enumerate(SUCCESS):
@@ -104,15 +104,15 @@ def exact(found: Sequence[Leaf], name: str, weights: str = "prompt", scale: Floa
 
 
 def expected_rollouts(found: Sequence[Leaf]) -> Floats:
-    """Expected rollouts [P] of one prompt."""
+    """Return the expected number of rollouts [P] of one prompt."""
     return np.array([sum(leaf.probability(p) * leaf.trials for leaf in found) for p in SUCCESS])
 
 
 def first_round_factors(found: Sequence[Leaf]) -> Floats:
-    """Factors [leaves] that make RLOO's mean unbiased: E[first round's estimate | right, trials] over RLOO's own.
+    """Return factors [leaves] that make RLOO's mean unbiased: E[first round's estimate | right, trials] over RLOO's.
 
-    The first round's estimate is unbiased, and averaging it over the paths to the same end keeps it so and makes it
-    less noisy. 0 where no path to that end has both outcomes in its first round.
+    The first round's estimate is unbiased. Its average over the paths to the same end is unbiased too, and less noisy.
+    A factor is 0 if no path to that end has both outcomes in its first round.
     """
     paths: Counter[tuple[int, int]] = Counter()
     sums: Counter[tuple[int, int]] = Counter()
@@ -128,9 +128,9 @@ def first_round_factors(found: Sequence[Leaf]) -> Floats:
 
 
 def boundary(found: Sequence[Leaf]) -> tuple[list[tuple[int, int]], Floats]:
-    """Ends (right, trials), and their probabilities as polynomials [ends, degree + 1] in the Bernstein basis.
+    """Return the ends (right, trials), and their probabilities as Bernstein polynomials [ends, degree + 1].
 
-    Row (s, n) holds the coefficients on p^j (1 - p)^(N - j), j = 0 .. N, N the most trials.
+    Row (s, n) holds the coefficients of p^j (1 - p)^(N - j) for j = 0 .. N, with N the most trials.
     """
     paths: Counter[tuple[int, int]] = Counter()
     for leaf in found:
@@ -141,7 +141,7 @@ def boundary(found: Sequence[Leaf]) -> tuple[list[tuple[int, int]], Floats]:
 
 
 def unique_weights(found: Sequence[Leaf]) -> dict[tuple[int, int], float]:
-    """The one function of (right, trials) with expectation p (1 - p) for every p; a ValueError if there are several."""
+    """Return the function of (right, trials) with expectation p (1 - p) for every p; a ValueError if not unique."""
     ends, rows = boundary(found)
     if np.linalg.matrix_rank(rows) < len(ends):
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Measured expectations of gradient estimates: any rule, run as it is over many batches of a fixed policy.
+"""Measured expectations of gradient estimates: any rule runs unchanged over many batches of a fixed policy.
 
-The policy of one parameter is as in ``bias_exact``. The same rollouts serve a tabular policy, a softmax over
-``ANSWERS`` answers of which the first is right.
+The policy of one parameter is that of ``bias_exact``. The same rollouts are used for a tabular policy, a softmax over
+``ANSWERS`` answers, of which the first is right.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from benchmarks.bias_exact import ANSWERS, ROLLOUTS, SUCCESS, Advantages, kept
 WRONG = np.array([0.6, 0.3, 0.1])
 """Shares of the three wrong answers of the tabular policy."""
 POLICY = np.column_stack([SUCCESS, (1 - SUCCESS)[:, None] * WRONG])
-"""Probability of every answer [P, K]."""
+"""The probability of every answer [P, K]."""
 TRUTH = SUCCESS[:, None] * (np.eye(ANSWERS)[0] - POLICY)
-"""Gradient [P, K] of the success of the tabular policy."""
+"""The gradient [P, K] of the success of the tabular policy."""
 PROMPTS, BATCHES, WARM_UP, SEED = 88, 3000, 100, 0
 
 Weights = Callable[[Sequence[Group], Batch], Floats]
@@ -31,14 +31,14 @@ Weights = Callable[[Sequence[Group], Batch], Floats]
 
 
 class Population:
-    """Draws prompts, each ``SUCCESS`` with equal chance, and samples them; ``Prompt.data`` is its place there."""
+    """Draws prompts, each ``SUCCESS`` equally likely, and samples them. ``Prompt.data`` is the index in ``SUCCESS``."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
         self.drawn: Counter[int] = Counter()
 
     def start(self, count: int) -> list[Prompt]:
-        """Prompts for a new batch; a number within the batch tells those of one probability apart."""
+        """Return prompts for a new batch. Prompts of one probability are numbered within the batch."""
         self.drawn.clear()
         return self.more(count)
 
@@ -57,7 +57,7 @@ class Population:
 
 
 def by_prompt(groups: Sequence[Group], batch: Batch) -> Floats:
-    """Every group weighs the same: the mean over groups of the mean over the rollouts in the loss."""
+    """Weigh every group equally: the mean over groups of the mean over the rollouts in the loss."""
     ids, keep = kept(groups)
     weights = np.zeros(len(ids))
     weights[keep] = rollout_weights(ids[keep], "prompt") / keep.sum()
@@ -65,18 +65,18 @@ def by_prompt(groups: Sequence[Group], batch: Batch) -> Floats:
 
 
 def by_rollout(groups: Sequence[Group], batch: Batch) -> Floats:
-    """Every rollout weighs the same: the mean over the rollouts in the loss."""
+    """Weigh every rollout equally: the mean over the rollouts in the loss."""
     keep = kept(groups)[1]
     return keep / keep.sum()
 
 
 def summed(groups: Sequence[Group], batch: Batch) -> Floats:
-    """The sum over the rollouts in the loss."""
+    """Weigh every rollout in the loss with 1: their sum."""
     return kept(groups)[1].astype(float)
 
 
 def by_round(groups: Sequence[Group], batch: Batch) -> Floats:
-    """Every group weighs the same, and within it each of its two rounds one half, however many rollouts it has."""
+    """Weigh every group equally, and each of its two rounds by one half, whatever their numbers of rollouts."""
     ids, _ = kept(groups)
     rounds = np.array([rollout.round for group in groups for rollout in group.rollouts])
     sizes = np.bincount(2 * ids + rounds, minlength=2 * len(groups))
@@ -84,12 +84,12 @@ def by_round(groups: Sequence[Group], batch: Batch) -> Floats:
 
 
 def over_drawn(groups: Sequence[Group], batch: Batch) -> Floats:
-    """The sum of the kept groups' means over the prompts drawn up to the last that was kept."""
+    """Divide the sum of the kept groups' means by the number of prompts drawn up to the last kept one."""
     return by_prompt(groups, batch) * len(groups) / _last_kept(groups, batch)
 
 
 def inverse_binomial(groups: Sequence[Group], batch: Batch) -> Floats:
-    """The mean over the B kept groups times (B - 1) / (D - 1), D the prompts drawn up to the last that was kept."""
+    """Multiply the mean over the B kept groups by (B - 1) / (D - 1), with D prompts drawn up to the last kept one."""
     return by_prompt(groups, batch) * (len(groups) - 1) / (_last_kept(groups, batch) - 1)
 
 
@@ -99,16 +99,17 @@ def _last_kept(groups: Sequence[Group], batch: Batch) -> int:
 
 WEIGHTS: dict[str, Weights] = {"prompt": by_prompt, "rollout": by_rollout, "sum": summed}
 COUNTED = ("sum",)
-"""Weights judged by the count-weighted truth E[n_q] grad p_q; the others by the equal-weight truth."""
+"""Weights compared with the count-weighted truth E[n_q] grad p_q. Others are compared with the equal-weight truth."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Sums over each of S batches: coefficients of every answer's score by p, and what there was to estimate.
+    """Sums over each of S batches: the coefficients of every answer's score by p, and the truth to compare them with.
 
-    ``coefficients`` [S, P, K] for every (estimator, weights); ``drawn`` [S, P] is the share of the prompts that have
-    each p, ``asked`` [S, P] their rollouts over all the prompts, both of those that the batch started with; ``counts``
-    [S, P] are the rollouts in the loss.
+    - ``coefficients`` [S, P, K]: for every (estimator, weights).
+    - ``drawn`` [S, P]: the share of prompts with each p, of those that the batch started with.
+    - ``asked`` [S, P]: their rollouts, divided by the number of these prompts.
+    - ``counts`` [S, P]: the rollouts in the loss.
     """
 
     coefficients: Mapping[tuple[str, str], Floats]
@@ -118,21 +119,21 @@ class Measured:
 
     @property
     def rollouts(self) -> Floats:
-        """Rollouts drawn for a prompt [P], on average."""
+        """The mean number of rollouts drawn for a prompt [P]."""
         return self.asked.sum(0) / self.drawn.sum(0)
 
     def truth(self, weights: str) -> Floats:
-        """What the batch has to estimate [S, P], up to the gradient of one prompt."""
+        """Return the quantity to estimate [S, P], without the factor of one prompt's gradient."""
         return self.counts if weights in COUNTED else self.drawn
 
     def ratio(self, name: str, weights: str) -> tuple[Floats, Floats]:
-        """Estimate over truth [P] for the policy of one parameter, and half its 95% interval [P] (delta method)."""
+        """Return estimate over truth [P] for the policy of one parameter, and half its interval [P] (delta method)."""
         found = self.coefficients[name, weights]
         estimate = found[..., 0] * (1 - SUCCESS) - found[..., 1:].sum(-1) * SUCCESS
         return _ratio(estimate, self.truth(weights) * SUCCESS * (1 - SUCCESS))
 
     def tabular(self, name: str, weights: str) -> tuple[Floats, Floats]:
-        """For the tabular policy: projection on the truth [P] over its length, and cosine [P]."""
+        """Return, for the tabular policy, projection on the truth over its length [P] and cosine with it [P]."""
         found = self.coefficients[name, weights].mean(0)
         estimate = found - found.sum(1, keepdims=True) * POLICY
         truth = TRUTH * self.truth(weights).mean(0)[:, None]
@@ -155,7 +156,7 @@ def measure(
     warm_up: int = WARM_UP,
     seed: int = SEED,
 ) -> Measured:
-    """Runs ``allocator`` over batches of a fixed policy; it observes each, and the first ``warm_up`` do not count."""
+    """Run ``allocator`` over batches of a fixed policy. It observes all; the first ``warm_up`` are not measured."""
     population, cells = Population(seed), len(SUCCESS) * ANSWERS
     found: dict[tuple[str, str], list[Floats]] = {(name, weighting): [] for name in estimators for weighting in weights}
     drawn, counts, asked = [], [], []
@@ -174,7 +175,7 @@ def measure(
             for weighting, weight in weighed.items():
                 sums = np.bincount(places * ANSWERS + answers, signal * weight, minlength=cells)
                 found[name, weighting].append(sums.reshape(-1, ANSWERS))
-        # How many fresh prompts are drawn depends on outcomes: only those that it started with are a fair sample.
+        # The number of fresh prompts depends on outcomes, so only the prompts of the start are a fair sample.
         fair = np.array([prompt.data for prompt in batch.prompts[: batch.started]])
         drawn.append(np.bincount(fair, minlength=len(SUCCESS)) / len(fair))
         counts.append(np.bincount(places[keep], minlength=len(SUCCESS)))

@@ -1,8 +1,8 @@
-"""Times one update of the Gaussian process beside the paper's route, which keeps the Q x Q kernel.
+"""Time one update of the Gaussian process, and the paper's route, which keeps the Q x Q kernel.
 
-Both run in one process, on one thread, on the same batches in turn; processor seconds are counted, so that other load
-on the machine does not enter. The paper's route is written to be fast: one BLAS call for all distances, the kernel
-formed in their place, contiguous rows of it for each batch. It runs where the kernel fits in 16 GiB.
+Both run in one process, on one thread, on the same batches in turn. Processor seconds are counted, so that other load
+on the machine does not count. The paper's route is written to be fast: one BLAS call for all distances, the kernel
+in their place, and contiguous rows of it for each batch. It runs if the kernel fits in 16 GiB.
 
     python -m benchmarks.gp
 """
@@ -16,7 +16,6 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 import argparse
 import statistics
 import time
-import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +26,7 @@ import numpy as np
 
 from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
 from apportion.types import Batch, Belief, Floats, Plan, Prompt, Rollout
-from benchmarks.common import RESULTS, write
+from benchmarks.common import RESULTS, peak_mib, write
 
 SIZES = (1_000, 4_000, 17_000, 30_000, 100_000)
 BATCH, DIMENSIONS, ROLLOUTS, SEED = 512, 384, 8, 0
@@ -49,10 +48,10 @@ B = {batch} prompts a batch, d = {dimensions}, float64 arithmetic, one thread; p
 most) of {repeats} updates, in turn with the other route on the same batches. Both kernels are exact, with the same
 jitter.
 
-- The paper's setup, once a run, is all pairwise distances and the kernel in their place; ours is the hashing of the
-  embeddings and the median heuristic. The paper's route runs where its kernel fits in 16 GiB.
-- With its kernel kept, the paper's update is the quicker one: it reads rows that ours computes. Ours saves the setup
-  and the Q x Q memory, and goes on where the kernel no longer fits.
+- The paper's setup, once a run, is all pairwise distances and the kernel in their place. Ours is the hashing of the
+  embeddings and the median heuristic. The paper's route runs if its kernel fits in 16 GiB.
+- With its kernel kept, the paper's update is quicker, because it reads rows that ours computes. Ours saves the setup
+  and the Q x Q memory, and still runs if the kernel does not fit.
 - Memory is what numpy and Python allocate beyond the embeddings.
 - The difference is of the latent means after the last update.
 """.strip()
@@ -60,7 +59,7 @@ jitter.
 
 @dataclass
 class CachedKernel:
-    """Section 5.1 and Algorithm 1 of arXiv 2602.01601 with Sigma [Q, Q] kept, and the same jitter as ours."""
+    """Section 5.1 and Algorithm 1 of arXiv 2602.01601 with a kept Sigma [Q, Q] and the same jitter as ours."""
 
     sigma: Floats
     mean: Floats
@@ -85,14 +84,14 @@ class CachedKernel:
 
 
 def topics(count: int, generator: np.random.Generator) -> np.ndarray:
-    """Unit vectors [count, 384] around 64 directions."""
+    """Return unit vectors [count, 384] around 64 directions."""
     centres = generator.normal(size=(64, DIMENSIONS))
     x = centres[generator.integers(64, size=count)] + 1.5 * generator.normal(size=(count, DIMENSIONS))
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
 
 def outcome(prompts: Sequence[Prompt], generator: np.random.Generator) -> tuple[np.ndarray, Batch]:
-    """Rows of a random batch, and the batch after 8 rollouts of each prompt."""
+    """Return the rows of a random batch, and the batch after 8 rollouts of each prompt."""
     rows = generator.choice(len(prompts), min(BATCH, len(prompts)), replace=False)
     correct = generator.random((len(rows), ROLLOUTS)) < generator.random((len(rows), 1))
     batch = Batch.start([prompts[q] for q in rows], Belief.uniform(len(rows)))
@@ -100,28 +99,20 @@ def outcome(prompts: Sequence[Prompt], generator: np.random.Generator) -> tuple[
 
 
 def learn(paper: CachedKernel, rows: np.ndarray, batch: Batch) -> None:
-    """The paper's update, from the same batch value as ours."""
+    """Run the paper's update on the same batch as ours."""
     rate = np.clip(batch.successes / batch.trials, CLIP, 1 - CLIP)
     paper.update(rows, np.log(rate) - np.log1p(-rate))
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the processor seconds of ``call``, and its result."""
     start = time.process_time()
     result = call()
     return time.process_time() - start, result
 
 
-def peak_mib(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Peak of numpy's and Python's allocations during ``call``, beyond what was there before."""
-    tracemalloc.start()
-    result = call()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak / 2**20, result
-
-
 def compare(size: int, repeats: int) -> dict[str, Any]:
-    """One row of the table: (median, least, most) of processor seconds over ``repeats`` updates."""
+    """Return one row of the table, with (median, least, most) of processor seconds over ``repeats`` updates."""
     generator = np.random.default_rng(SEED)
     x = topics(size, generator)
     prompts = [Prompt(f"prompt {number}") for number in range(size)]
@@ -161,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of prompts Q")
     parser.add_argument("--repeats", type=int, default=15, help="updates timed for each size")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for gp.md and gp.json")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for gp.md")
     arguments = parser.parse_args()
 
     rows = [compare(size, arguments.repeats) for size in arguments.sizes]
@@ -174,7 +165,7 @@ def main() -> None:
         table,
         [notes],
         seeds=[SEED],
-        extra={"measured": rows},
+        cells={"measured": rows},
         results=arguments.results,
     )
 

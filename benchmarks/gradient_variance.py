@@ -1,8 +1,8 @@
-"""Measures what VIP's allocation does to the gradient's variance, why its formula misses, and what HORA hits.
+"""Measure the gradient's variance under VIP, the error of VIP's formula for it, and HORA's hits.
 
-For each base policy and each estimator: total variance of the gradient under VIP with the exact success probabilities,
-and with the same ones shuffled among the prompts, over that of the uniform rule on the same rollouts. Then, prompt by
-prompt, the variance of the projected gradient beside Proposition 4.3 of arXiv 2602.01601. Then expected hits.
+For each base policy and estimator: the total variance of the gradient under VIP with the exact success probabilities,
+and with these shuffled among the prompts, over that of the uniform rule on the same rollouts. Then, for each prompt,
+the variance of the projected gradient over that of Proposition 4.3 of arXiv 2602.01601. Then expected hits.
 
     python -m benchmarks.gradient_variance
 """
@@ -27,14 +27,14 @@ from transformers import Qwen2ForCausalLM
 
 from apportion.allocators import HORA
 from apportion.allocators.vip import gradient_variance, minimise_variance
-from apportion.lab.base import RECIPES, base_policy
-from apportion.lab.gradients import completion_gradients
-from apportion.lab.hits import expected_hits, expected_hits_under
-from apportion.lab.moments import Moments, least_variance, score_moments
-from apportion.lab.policy import exact_success
-from apportion.lab.sampler import LedgerSampler
-from apportion.lab.task import Problem, encode, training_problems
-from apportion.lab.variance import Comparison, compare
+from apportion.lab.measure.gradients import completion_gradients
+from apportion.lab.measure.hits import expected_hits, expected_hits_under
+from apportion.lab.measure.moments import Moments, least_variance, score_moments
+from apportion.lab.measure.variance import Comparison, compare
+from apportion.lab.policy.base import RECIPES, base_policy
+from apportion.lab.policy.exact import exact_success
+from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.world.task import Problem, encode, training_problems
 from apportion.types import Batch, Counts, Floats, Plan
 from benchmarks.common import table, write
 
@@ -50,11 +50,13 @@ COLOURS = {"easy": "#1b7837", "medium": "#2166ac", "hard": "#b2182b"}
 
 @dataclass(frozen=True)
 class PromptCheck:
-    """One prompt: variance over Proposition 4.3's, for groups of ``GROUP`` under RLOO with rewards -1 and 1.
+    """A prompt's variance over Proposition 4.3's, for groups of ``GROUP`` under RLOO with rewards -1 and 1.
 
-    ``sum_ratio`` takes Z as the sum of the entries of a rollout's gradient h (the paper's projection), ``norm_ratio``
-    as |h|, ``vector_ratio`` compares the total variance with 4 E|h|^2 p (1 - p) / (n - 1). ``correlation`` is that of
-    reward and |h|; ``wrong_to_right`` is E|h|^2 of wrong rollouts over |h|^2 of the right one.
+    - ``sum_ratio``: with Z the sum of the entries of a rollout's gradient h (the paper's projection).
+    - ``norm_ratio``: with Z = |h|.
+    - ``vector_ratio``: the total variance over 4 E|h|^2 p (1 - p) / (n - 1).
+    - ``correlation``: of reward and |h|.
+    - ``wrong_to_right``: E|h|^2 of wrong rollouts over |h|^2 of the right one.
     """
 
     base: str
@@ -68,7 +70,7 @@ class PromptCheck:
 
 @dataclass(frozen=True)
 class ShuffledHORA(HORA):
-    """HORA's control: the same extra rollouts, dealt to the prompts at random."""
+    """HORA's control, which deals the same extra rollouts to random prompts."""
 
     def plan(self, batch: Batch) -> Plan:
         plan = super().plan(batch)
@@ -79,7 +81,7 @@ class ShuffledHORA(HORA):
 
 
 def check_prompt(base: str, policy: Qwen2ForCausalLM, problem: Problem, p: float, seed: int) -> PromptCheck:
-    """By ``GROUPS`` groups drawn from the rollouts of one prompt: the right one with p, exactly, a wrong one else."""
+    """Check one prompt with ``GROUPS`` groups of its rollouts, the right one drawn with probability p exactly."""
     wanted = int(min(6000, 1.2 * WRONG_ROLLOUTS / (1 - p) + 5 / p))
     [rollouts] = LedgerSampler(policy, seed)([problem.prompt()], [wanted])
     completions = {rollout.completion.tokens: rollout.completion for rollout in rollouts}
@@ -117,12 +119,12 @@ def check_prompt(base: str, policy: Qwen2ForCausalLM, problem: Problem, p: float
 
 
 def spread(values: Floats, probability: Floats) -> float:
-    """Variance."""
+    """Return the variance of ``values`` under ``probability``."""
     return float(probability @ values**2 - (probability @ values) ** 2)
 
 
 def check_prompts(base: str, policy: Qwen2ForCausalLM, seed: int) -> list[PromptCheck]:
-    """Up to ``PROMPTS_IN_BAND`` prompts of each band of p."""
+    """Check up to ``PROMPTS_IN_BAND`` prompts of each band of p."""
     pool = training_problems(POOL, seed)
     success = exact_success(policy, pool)
     band = np.digitize(success, BANDS)
@@ -131,7 +133,7 @@ def check_prompts(base: str, policy: Qwen2ForCausalLM, seed: int) -> list[Prompt
 
 
 def hits_rows(base: str, success: Floats, compared: list[Comparison], seed: int) -> list[list[str]]:
-    """Expected hits of every rule on one set of prompts, those of VIP for RLOO."""
+    """Return the rows of expected hits of every rule on one set of prompts, with VIP for RLOO."""
     uniform = expected_hits(success, np.full(len(success), PER_PROMPT)).expected
     shuffled = ShuffledHORA(pre_rollouts=PER_PROMPT // 2, rollouts_per_prompt=PER_PROMPT, high=HIGH)
     control = expected_hits_under(success, shuffled, draws=2000, seed=seed)
@@ -145,7 +147,7 @@ def hits_rows(base: str, success: Floats, compared: list[Comparison], seed: int)
 
 
 def moments_ratio(moments: Moments, counts: Counts, estimator: str) -> tuple[float, float]:
-    """Ratio of the variance under ``counts`` [S, P], mean over S, to uniform's, and its standard error."""
+    """Return the mean variance under ``counts`` [S, P] over uniform's, and its standard error."""
     uniform = np.full(counts.shape[1], PER_PROMPT)
     base = moments.variance(uniform, estimator).sum()
     ratio = moments.variance(counts, estimator).sum(1).mean() / base
@@ -154,7 +156,7 @@ def moments_ratio(moments: Moments, counts: Counts, estimator: str) -> tuple[flo
 
 
 def moments_cells(moments: Moments, estimator: str, seed: int) -> dict[str, str]:
-    """Ratio by moments of each rule, and of the allocation that is best by them."""
+    """Return the ratio by moments of each rule and of the best allocation."""
     rng, budget = np.random.default_rng(seed), PER_PROMPT * len(moments.success)
 
     def vip(p: Floats) -> Counts:
@@ -171,7 +173,7 @@ def moments_cells(moments: Moments, estimator: str, seed: int) -> dict[str, str]
 
 
 def bands_table(checks: list[PromptCheck]) -> str:
-    """Medians by band of p, all bases together, with the range of the vector ratio."""
+    """Return a table of medians by band of p over all bases, with the range of the vector ratio."""
     rows = []
     for low, high in pairwise(BANDS):
         part = [check for check in checks if low <= check.success < high]
@@ -206,7 +208,7 @@ def bands_table(checks: list[PromptCheck]) -> str:
 
 
 def picture(compared: dict[tuple[str, str], list[Comparison]], checks: list[PromptCheck]) -> None:
-    """Left: measured ratios with the formula's; right: variance over Proposition 4.3's by p."""
+    """Draw the measured ratios and the formula's on the left, and the variance over Proposition 4.3's on the right."""
     matplotlib.use("Agg")
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
     for place, ((base, _), rows) in enumerate(compared.items()):
@@ -235,7 +237,7 @@ def picture(compared: dict[tuple[str, str], list[Comparison]], checks: list[Prom
 
 
 def main() -> None:
-    """Measures and writes ``results/gradient_variance.md``, ``.json`` and the picture."""
+    """Measure, and write the table ``gradient_variance`` and its picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=240, help="batches drawn for each rule")
     parser.add_argument("--seed", type=int, default=0)
@@ -284,24 +286,24 @@ def main() -> None:
         "over prompts, +- jackknife standard error; ratios to uniform with 95% bootstrap intervals. Shuffled p is "
         "permuted anew in every batch.",
         "By moments: the same ratio in closed form, from each prompt's exact p and the second moments of its gradients "
-        "(+- standard error). Rare failures at p near 1 weigh much and seldom come up in the batches drawn: this is "
-        "the surer column. Its error, too, is understated where a rare completion with a large gradient did not come "
-        f"up. '{BEST}' is the best allocation within the same bounds under RLOO, chosen and judged by the same "
-        "moments, so flattered a little.",
+        "(+- standard error). This is the more reliable column, because rare failures at p near 1 weigh much and are "
+        "seldom drawn. Its error too is understated if a rare completion with a large gradient was not drawn. "
+        f"'{BEST}' is the best allocation within the same bounds under RLOO. It is slightly flattered, because it is "
+        "chosen and judged by the same moments.",
         "## Proposition 4.3, prompt by prompt",
-        "Variance of (1/n) sum of A_j Z_j over 4 sigma_Z^2 p (1 - p) / (n - 1): 1 is what the proposition says. "
+        "Variance of (1/n) sum of A_j Z_j over 4 sigma_Z^2 p (1 - p) / (n - 1). The proposition says 1. "
         f"RLOO, n = {GROUP}, rewards -1 and 1, h the gradient of one rollout, h+ of the right one, h- of a wrong one. "
         f"Medians over prompts of all bases; {GROUPS:,} groups a prompt, drawn from its rollouts with the exact p.",
         bands_table(checks),
         "## Expected hits",
-        f"Expected prompts of {PROMPTS} with a correct rollout, and the gain over uniform in points (95% interval, of "
-        f"no width where exact). HORA draws {PER_PROMPT // 2} pre-rollouts a prompt; its control deals the extra ones "
-        "at random.",
+        f"Expected prompts of {PROMPTS} with a correct rollout, and the gain over uniform in points (95% interval, "
+        f"without width if exact). HORA draws {PER_PROMPT // 2} pre-rollouts a prompt; its control deals the extra "
+        "ones at random.",
         table(["base", "rule", "expected hits", "gain, points"], hits),
         "![Variance ratios, and the formula's error by p](../../docs/pictures/gradient_variance.png)",
     ]
     columns = ["base", "estimator", "rule", "trace variance", "ratio to uniform", "by moments", "formula's ratio"]
-    extra = {
+    cells = {
         "comparisons": [
             {"base": base, "estimator": estimator, **asdict(row)}
             for (base, estimator), found in compared.items()
@@ -316,7 +318,7 @@ def main() -> None:
         rows,
         notes,
         seeds=[arguments.seed],
-        extra=extra,
+        cells=cells,
     )
     picture(compared, checks)
 

@@ -1,10 +1,10 @@
-"""The lab's task learnt in TRL and in the lab, and what allocation costs a step of TRL.
+"""Learn the lab's task in TRL and in the lab, and measure what allocation adds to a step of TRL.
 
     python -m benchmarks.in_trl [--seeds 0 1 2 3] [--steps 100]
 
 Learning: the medium base under the same allocator, estimator, weights, optimiser and number of rollouts, once by the
-lab's reference trainer and once by ``AllocatedGRPOTrainer``; exact success on the held-out problems at the end. Costs:
-``allocation/seconds``, all that happens outside TRL's own method, with completions that cost nothing to generate.
+lab's reference trainer and once by ``AllocatedGRPOTrainer``. The result is the exact success on the held-out problems.
+Costs: ``allocation/seconds``, the time outside TRL's own method, with completions that cost nothing to generate.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from trl import GRPOConfig
 
 from apportion import AR3PO, HORA, VIP, Allocator, Uniform
 from apportion.allocators import ReinforceAda
-from apportion.integrations.trl import AllocatedGRPOTrainer
-from apportion.integrations.trl.metrics import PREFIX
-from apportion.lab.base import base_policy
-from apportion.lab.policy import exact_success
-from apportion.lab.settings import Training
-from apportion.lab.task import TASKS, Problem, held_out_problems, training_problems, verify
-from apportion.lab.tokenizer import ledger_tokenizer
-from apportion.lab.trainer import Trainer
+from apportion.engines.metrics import PREFIX
+from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.exact import exact_success
+from apportion.lab.report.results import SeedInterval
+from apportion.lab.training.settings import Training
+from apportion.lab.training.trainer import Trainer
+from apportion.lab.world.task import TASKS, Problem, held_out_problems, training_problems, verify
+from apportion.lab.world.tokenizer import ledger_tokenizer
 from apportion.predictors import DiscountedCounts
+from apportion.trl import AllocatedGRPOTrainer
 from benchmarks.common import write
 
 BASE, PROMPTS, ROLLOUTS, PROBLEMS, HELD_OUT = "medium", 16, 8, 256, 400
 LEARNING_RATE = 5e-4
-T_975 = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 9: 2.262}
 ARMS: dict[str, Callable[[], Allocator]] = {
     "uniform": lambda: Uniform(ROLLOUTS),
     "hora": lambda: HORA(pre_rollouts=4, rollouts_per_prompt=ROLLOUTS),
@@ -47,7 +47,7 @@ ARMS: dict[str, Callable[[], Allocator]] = {
 
 
 def in_lab(allocator: Allocator, seed: int, steps: int) -> float:
-    """Exact held-out success after ``steps`` of the lab's reference trainer."""
+    """Return the exact held-out success after ``steps`` of the lab's reference trainer."""
     training = Training(
         base=BASE,
         problems=PROBLEMS,
@@ -65,7 +65,7 @@ def in_lab(allocator: Allocator, seed: int, steps: int) -> float:
 
 
 def in_trl(allocator: Allocator, seed: int, steps: int) -> float:
-    """The same by TRL: Dr. GRPO's normalisation, RLOO's advantages, prompts of equal weight."""
+    """Return the same for TRL with Dr. GRPO's normalisation, RLOO's advantages and prompts of equal weight."""
     problems = training_problems(PROBLEMS, seed)
     with tempfile.TemporaryDirectory() as folder:
         trainer = AllocatedGRPOTrainer(
@@ -84,7 +84,7 @@ def in_trl(allocator: Allocator, seed: int, steps: int) -> float:
 
 
 def configuration(folder: str, seed: int, **settings: Any) -> GRPOConfig:
-    """What the lab's trainer does, in TRL's words."""
+    """Return TRL's settings that do what the lab's trainer does."""
     return GRPOConfig(
         **{
             "output_dir": folder,
@@ -110,44 +110,38 @@ def configuration(folder: str, seed: int, **settings: Any) -> GRPOConfig:
 
 
 def right(prompts: Sequence[str], completions: Sequence[str], **columns: Any) -> list[float]:
-    """The lab's verifier as a reward function."""
+    """Return the rewards of the lab's verifier."""
     return [float(verify(Problem.parse(p), c)[1]) for p, c in zip(prompts, completions, strict=True)]
 
 
 def success(policy: Any) -> float:
-    """Mean exact success probability on the held-out problems."""
+    """Return the mean exact success probability on the held-out problems."""
     return float(exact_success(policy, held_out_problems(HELD_OUT)).mean())
 
 
 def quiet(trainer: AllocatedGRPOTrainer) -> None:
-    """No line a step."""
+    """Stop ``trainer`` from printing a line each step."""
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
 
 
 def learning(seeds: Sequence[int], steps: int) -> list[list[object]]:
-    """Success before and after, in the lab and in TRL, and the paired difference with its interval."""
+    """Return the success in the lab and in TRL, and the paired difference, each with its interval."""
     rows: list[list[object]] = []
     for name, make in ARMS.items():
         lab = np.array([in_lab(make(), seed, steps) for seed in seeds])
         trl = np.array([in_trl(make(), seed, steps) for seed in seeds])
-        rows.append([name, interval(lab), interval(trl), interval(trl - lab, signed=True)])
+        rows.append([name, str(SeedInterval.of(lab)), str(SeedInterval.of(trl)), SeedInterval.of(trl - lab).signed])
         print(rows[-1], flush=True)
     return rows
 
 
-def interval(values: np.ndarray, signed: bool = False) -> str:
-    """Mean and half width of the 95% interval over seeds."""
-    half = T_975[len(values) - 1] * values.std(ddof=1) / len(values) ** 0.5
-    return f"{values.mean():{'+' if signed else ''}.3f} ± {half:.3f}"
-
-
 SHAPES = ((64, 8, 512), (64, 16, 1024), (128, 16, 2048))
-"""Prompts, rollouts of each, tokens of each."""
+"""Prompts, rollouts a prompt, tokens a rollout."""
 
 
 def costs(shapes: Sequence[tuple[int, int, int]], repeats: int = 5) -> list[list[object]]:
-    """Median seconds outside TRL's own method, by allocator and by the shape of a batch."""
+    """Return a row for each shape of a batch and allocator, with the median time outside and within TRL's method."""
     rows = []
     for prompts, rollouts, tokens in shapes:
         for name, allocator in (
@@ -164,7 +158,7 @@ def costs(shapes: Sequence[tuple[int, int, int]], repeats: int = 5) -> list[list
 
 
 def cost(allocator: Allocator, prompts: int, rollouts: int, tokens: int, repeats: int) -> tuple[float, float]:
-    """Median seconds of a generation batch outside TRL's method, and within it, where completions are there at once."""
+    """Return the median seconds of a generation batch outside TRL's method and within it, without generating."""
     rng = np.random.default_rng(0)
 
     def completions(asked: list[str], trainer: Any) -> dict[str, Any]:
@@ -223,9 +217,10 @@ def main() -> None:
         costs(SHAPES),
         [
             "Medians of 5 batches. Outside is everything that is not TRL's own method: planning, advantages, weights, "
-            "joining the rows of the rounds, metrics, learning. Within is TRL's method where completions are there at "
-            "once: tokens to tensors, decoding, rewards. Generating, and the update, come on top of both.",
+            "joining the rows of the rounds, metrics, learning. Within is TRL's method without generating: tokens to "
+            "tensors, decoding, rewards. Generating and the update come on top of both.",
         ],
+        seeds=[0],
     )
 
 

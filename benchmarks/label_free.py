@@ -1,11 +1,11 @@
-"""Learning at test time, without labels: what votes that stop early save, and what that costs in accuracy.
+"""Learn at test time without labels, and measure what votes that stop early save and what that costs in accuracy.
 
-Studies on the medium base, each arm its own training; they lie under ``runs/``, resume, and are collected here.
+All studies train on the medium base. They are under ``runs/`` and resume.
 
-- main: four updates (GRPO, PPO, REINFORCE++, SFT) under TTRL, OptPO and the better stopping rules.
-- votes: TTRL with fewer votes, which is what an early stop must beat; how many votes are trained on; other rewards.
+- main: four updates (GRPO, PPO, REINFORCE++, SFT) under TTRL, OptPO and the posterior-predictive rule.
+- votes: TTRL with fewer votes, which an early stop must beat; the number of votes trained on; other rewards.
 - settings: OptPO's p_0 factor, (alpha, beta) and N.
-- drift: one update an instance, hundreds of them, with and without going back to the base.
+- drift: one update for each of hundreds of instances, with and without returning to the base.
 
     python -m benchmarks.label_free                  # all of them
     python -m benchmarks.label_free drift settings   # some
@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from apportion.lab.label_free_picture import draw_label_free, windowed
-from apportion.lab.label_free_report import verdict
-from apportion.lab.label_free_results import JUDGED, LabelFreeArm, LabelFreeRun, summarise_label_free
-from apportion.lab.results import Interval
+from apportion.lab.report.measures import Arm as Summary
+from apportion.lab.report.measures import summarise
+from apportion.lab.report.picture import draw, window_shares
+from apportion.lab.report.results import Run, SeedInterval
+from apportion.lab.report.without_labels import JUDGED, MEASURES, panels, verdict
 from benchmarks.common import write
 from benchmarks.label_free_runs import SEEDS, TRAINING, Arm, Runs, Table, plain_arms, trained
 
@@ -36,7 +37,7 @@ OPTPO: Table = {"name": "optpo", "max_samples": 64, "min_samples": 16}
 
 
 def voting(rule: Table | str, **settings: Any) -> Table:
-    """The allocator of a stopping rule, N and M as the others have them."""
+    """Return the allocator of a stopping rule with the N and M of the others."""
     own = {"name": "voting", "rule": rule, "wave": 4, "retain": "first"}
     return own | {"max_samples": 64, "min_samples": 16} | settings
 
@@ -59,10 +60,10 @@ COLUMNS = (
     "mean@16, - {baseline}, pass@16, pass@1, maj@16, exact, untouched, labels right, false consensus, no label, drift, "
     "rollouts a prompt, rollouts saved, tokens saved, CPU s"
 )
-"""Of every table but the last; the arm stands before."""
+"""Columns of every table but the last, after the arm."""
 TERMS = (
     f"Medium base, {TRAINING['problems']} prompts without answers, {TRAINING['prompts_per_step']} a step, "
-    f"{TRAINING['steps']} steps; M = 64 votes a prompt at the most, N = 16 at the least, unless it says otherwise. "
+    f"{TRAINING['steps']} steps; at most M = 64 and at least N = 16 votes a prompt, unless stated otherwise. "
     "Intervals are 95%, Student's t over seeds; differences and savings are paired by seed. mean@16, pass@16 and "
     "maj@16 are of 16 sampled answers to the prompts themselves, pass@1 of the greedy one; `exact` is the exact "
     "success probability on them, `untouched` that on held-out prompts. `labels right` and `false consensus` (a wrong "
@@ -72,7 +73,7 @@ TERMS = (
 
 
 def main_study() -> None:
-    """Four updates under three rules."""
+    """Run four updates under three rules."""
     rates = _best_rates()
     runs = trained("label_free", main_arms(rates))
     rows = []
@@ -80,8 +81,8 @@ def main_study() -> None:
         mine = {rule: runs[f"{update}-{rule}"] for rule in RULES}
         rows += [[update, *row] for row in _rows(mine)]
     grpo = {rule: runs[f"grpo-{rule}"] for rule in RULES}
-    draw_label_free(grpo, verdict(summarise_label_free(grpo, "ttrl"), "ttrl"), [PICTURE])
-    start = Interval.of([run.evaluations["mean_16"][0] for run in grpo["ttrl"]])
+    draw(panels(grpo), verdict(summarise(MEASURES, grpo, "ttrl"), "ttrl"), [PICTURE])
+    start = SeedInterval.of([run.evaluations["mean_16"][0] for run in grpo["ttrl"]])
     edge = [update for update, rate in rates.items() if rate in (RATES[0], RATES[-1])]
     write(
         "label_free",
@@ -104,7 +105,7 @@ def main_study() -> None:
 
 
 def main_arms(rates: Mapping[str, float]) -> dict[str, Arm]:
-    """Every update under every rule, at the update's rate."""
+    """Return every update under every rule, at the update's rate."""
     return {
         f"{update}-{rule}": Arm(allocator, settings | {"learning_rate": rates[update]})
         for update, settings in UPDATES.items()
@@ -122,28 +123,28 @@ def rate_arms() -> dict[str, Arm]:
 
 
 def _best_rates() -> dict[str, float]:
-    """The rate of each update at which TTRL ends highest."""
+    """Return the rate of each update at which TTRL ends highest."""
     runs = trained("label_free_rates", rate_arms(), SWEEP_SEEDS)
     success = {arm: np.mean([run.final("prompts_success") for run in mine]) for arm, mine in runs.items()}
     return {update: max(RATES, key=lambda rate: success[f"{update}-{rate:g}"]) for update in UPDATES}
 
 
 def _pooled(runs: Runs) -> str:
-    """Each rule's difference to TTRL over all updates: a mean over updates for each seed, then over seeds."""
+    """Return each rule's difference to TTRL: the mean over updates for each seed, then over seeds."""
     said = []
     for rule in list(RULES)[1:]:
         differences = [
             [mine.final("mean_16") - other.final("mean_16") for mine, other in zip(*pair, strict=True)]
             for pair in ((runs[f"{update}-{rule}"], runs[f"{update}-ttrl"]) for update in UPDATES)
         ]
-        said.append(f"{rule} {Interval.of(list(np.mean(differences, axis=0))).signed}")
+        said.append(f"{rule} {SeedInterval.of(list(np.mean(differences, axis=0))).signed}")
     return f"mean@16 less TTRL's, mean over the four updates: {', '.join(said)}."
 
 
-def _trend(runs: Sequence[LabelFreeRun]) -> str:
-    """How right the labels of one arm are along its run, all seeds together."""
+def _trend(runs: Sequence[Run]) -> str:
+    """Return the shares of right labels and false consensus of one arm along its run, with all seeds together."""
     labels, *others = (np.sum([run.steps[key] for run in runs], axis=0) for key in JUDGED)
-    right, falsely = (windowed(amount, labels, TRAINING["steps"] // 6) for amount in others)
+    right, falsely = (window_shares(amount, labels, TRAINING["steps"] // 6) for amount in others)
     return (
         f"TTRL with GRPO by sixths of its run: labels right {' '.join(f'{share:.2f}' for share in right)}, false "
         f"consensus {' '.join(f'{share:.2f}' for share in falsely)}."
@@ -164,11 +165,11 @@ GRPO: Table = {"estimator": "grpo", "learning_rate": 4e-4}
 
 
 def votes_study() -> None:
-    """How many votes, how many of them trained on, and which reward."""
+    """Compare numbers of votes, numbers of rollouts trained on, and rewards."""
     runs = trained("label_free_votes", plain_arms(VOTES), VOTE_SEEDS, **GRPO)
     note = (
-        "GRPO at a learning rate of 4e-4. `ttrl`: 64 votes, the first 16 trained on; `_16`: so many votes; `_keeps_8`: "
-        "N = 8. `shared_24`: a fixed budget of 24 a prompt, split by what more votes are worth. `_vote_share`: an "
+        "GRPO at a learning rate of 4e-4. `ttrl`: 64 votes, the first 16 trained on; `_16`: 16 votes; `_keeps_8`: N = "
+        "8. `shared_24`: a fixed budget of 24 a prompt, shared by the expected gain of more votes. `_vote_share`: an "
         "answer's reward is its share of the votes."
     )
     _write("label_free_votes", "Votes, retained rollouts and rewards: what closes the gap", runs, note, VOTE_SEEDS)
@@ -183,11 +184,11 @@ SETTINGS: dict[str, Table] = {
 
 
 def settings_study() -> None:
-    """OptPO's p_0 factor, (alpha, beta) and N, one at a time."""
+    """Vary OptPO's p_0 factor, (alpha, beta) and N, one at a time."""
     runs = trained("label_free_settings", plain_arms(SETTINGS), **GRPO)
     note = (
-        "GRPO at a learning rate of 4e-4. `paper`: p_0 factor .6, alpha = beta = .05, N = 16. With another N as many "
-        "rollouts are trained on, so that this is not the stopping alone."
+        "GRPO at a learning rate of 4e-4. `paper`: p_0 factor .6, alpha = beta = .05, N = 16. With another N another "
+        "number of rollouts is trained on, so this is not the effect of stopping alone."
     )
     _write("label_free_settings", "OptPO's settings, one at a time", runs, note, SEEDS)
 
@@ -199,14 +200,14 @@ def _write(name: str, title: str, runs: Runs, note: str, seeds: tuple[int, ...])
 
 
 def _rows(runs: Runs) -> list[list[str]]:
-    """One row an arm; the first arm is what the others are compared with."""
+    """Return one row for each arm. The others are compared with the first."""
     baseline = next(iter(runs))
-    return [_row(arm, arm.name == baseline) for arm in summarise_label_free(runs, baseline)]
+    return [_row(arm, arm.name == baseline) for arm in summarise(MEASURES, runs, baseline)]
 
 
-def _row(arm: LabelFreeArm, is_baseline: bool) -> list[str]:
+def _row(arm: Summary, is_baseline: bool) -> list[str]:
     prompts = TRAINING["steps"] * TRAINING["prompts_per_step"]
-    none = Interval(float("nan"), None)
+    none = SeedInterval(float("nan"), None)
     return [
         arm.name,
         str(arm.scores["mean_16"]),
@@ -248,7 +249,7 @@ STREAM: Table = {
 
 
 def drift_arms() -> dict[str, Arm]:
-    """Every rule with and without resets."""
+    """Return every rule with and without resets."""
     return {
         f"{rule}-{reset}": Arm(allocator, training)
         for rule, allocator in DRIFT_RULES.items()
@@ -257,9 +258,9 @@ def drift_arms() -> dict[str, Arm]:
 
 
 def drift_study() -> None:
-    """One update an instance, each instance once: what becomes of the policy, and of its consensus."""
+    """Follow the policy and its consensus along a stream with one update for each instance."""
     runs = trained("label_free_drift", drift_arms(), **STREAM)
-    start = Interval.of([run.evaluations["success"][0] for run in runs["ttrl-never"]])
+    start = SeedInterval.of([run.evaluations["success"][0] for run in runs["ttrl-never"]])
     write(
         "label_free_drift",
         f"{INSTANCES} instances one after the other: false consensus and drift, with and without resets",
@@ -267,7 +268,7 @@ def drift_study() -> None:
         [_drift_row(arm, mine) for arm, mine in runs.items()],
         [
             f"Medium base, GRPO at {DRIFT_RATE:g}, one step for each instance, every instance once. By quarters of the "
-            "stream: `false consensus`, labels that are wrong though more than half of the samples agree, as a share "
+            "stream: `false consensus`, labels that are wrong although more than half of the samples agree, as a share "
             "of the labels; `drift`, KL to the base in nats a completion, and `untouched`, exact success, both on "
             f"held-out prompts at the quarter's end, before a reset there. Before learning `untouched` is {start}. "
             "`every_25`: back to the base after every 25 instances. Means over seeds with 95% intervals.",
@@ -276,11 +277,11 @@ def drift_study() -> None:
     )
 
 
-def _drift_row(arm: str, runs: list[LabelFreeRun]) -> list[str]:
-    def over(value: Callable[[LabelFreeRun], float]) -> str:
-        return str(Interval.of([value(run) for run in runs]))
+def _drift_row(arm: str, runs: list[Run]) -> list[str]:
+    def over(value: Callable[[Run], float]) -> str:
+        return str(SeedInterval.of([value(run) for run in runs]))
 
-    def falsely(run: LabelFreeRun, quarter: int) -> float:
+    def falsely(run: Run, quarter: int) -> float:
         steps = slice(quarter * QUARTER, (quarter + 1) * QUARTER)
         return float(run.steps["false_consensus"][steps].sum() / run.steps["labels"][steps].sum())
 
@@ -303,7 +304,7 @@ STUDIES: Mapping[str, Callable[[], None]] = {
 
 
 def main(*which: str) -> None:
-    """The studies named, or all."""
+    """Run the named studies, or all."""
     for name in which or STUDIES:
         STUDIES[name]()
 

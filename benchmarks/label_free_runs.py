@@ -1,4 +1,4 @@
-"""The runs of the label-free benchmark: a study from arms, trained where it is not yet, and read by arm and seed."""
+"""Run and read the studies of the label-free benchmark."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from apportion.config import to_toml
-from apportion.files import write_whole
-from apportion.lab.design import RUNS, read_study
-from apportion.lab.label_free_results import LabelFreeRun
-from apportion.lab.study import run
-from apportion.lab.worker import run_directory
+from apportion.lab.command import run
+from apportion.lab.report.results import Run
+from apportion.lab.study.design import RUNS, read_study
+from apportion.lab.study.worker import run_directory
+from apportion.runs.whole_files import write_whole
 
 Table = dict[str, Any]
-Runs = Mapping[str, Sequence[LabelFreeRun]]
+Runs = Mapping[str, Sequence[Run]]
 """The runs of every arm, seeds in order."""
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -34,29 +34,29 @@ TRAINING: Table = {
 
 @dataclass(frozen=True)
 class Arm:
-    """One allocator with one training, as tables of a config; the training says what differs from ``TRAINING``."""
+    """One allocator with one training, as tables of a config. The training has the differences from ``TRAINING``."""
 
     allocator: Table
     training: Table
 
 
 def plain_arms(allocators: Mapping[str, Table]) -> dict[str, Arm]:
-    """Arms that differ in their allocator alone."""
+    """Return arms that differ in their allocator only."""
     return {name: Arm(allocator, {}) for name, allocator in allocators.items()}
 
 
 def trained(name: str, arms: Mapping[str, Arm], seeds: Sequence[int] = SEEDS, **training: Any) -> Runs:
-    """Every run of the study, which lies under ``runs/NAME``; ``training`` says what differs for all arms."""
+    """Train and read the study ``runs/NAME``. ``training`` has the differences from ``TRAINING`` for all arms."""
     config = configured(name, arms, seeds, **training)
     code = run(config, [], name=None, resume=False, dry_run=False)
     if code:
         raise SystemExit(code)
     folder = read_study(config, [], None, resume=False).directory
-    return {arm: [LabelFreeRun.read(run_directory(folder, arm, seed)) for seed in seeds] for arm in arms}
+    return {arm: [Run.read(run_directory(folder, arm, seed)) for seed in seeds] for arm in arms}
 
 
 def configured(name: str, arms: Mapping[str, Arm], seeds: Sequence[int] = SEEDS, **training: Any) -> Path:
-    """Writes the config of such a study; where it is."""
+    """Write the config of such a study, and return its path."""
     content: Table = {
         "name": name,
         "baseline": next(iter(arms)),

@@ -1,7 +1,7 @@
-"""Every method in the lab, at equal rollouts and at equal tokens: a sweep of learning rates, then fresh seeds.
+"""Train with every method in the lab at equal rollouts and tokens: a sweep of learning rates, then fresh seeds.
 
-Each method trains at every rate with the sweep's seed; at the rate with its best area it then trains with seeds that
-the sweep has not seen, and only these are reported. Studies lie under ``runs/`` and resume; this collects them.
+Each method trains at every rate with the sweep's seed. At the rate with the best area it then trains with fresh seeds,
+and only these are reported. Studies are under ``runs/`` and resume.
 
     python -m benchmarks.methods            # the ledger task, hard base: benchmarks/methods.toml
     python -m benchmarks.methods forks      # the second task: benchmarks/methods_forks.toml
@@ -25,12 +25,14 @@ from matplotlib.figure import Figure
 
 from apportion.config import load
 from apportion.evaluation import bootstrap_interval
-from apportion.lab.base import task_of
-from apportion.lab.design import Study, read_study
-from apportion.lab.picture import COLOURS
-from apportion.lab.results import BANDS, Arm, Interval, Run, summarise
-from apportion.lab.study import run
-from apportion.lab.worker import run_directory
+from apportion.lab.command import run
+from apportion.lab.policy.base import task_of
+from apportion.lab.report.measures import Arm, summarise
+from apportion.lab.report.picture import COLOURS
+from apportion.lab.report.results import BANDS, Run, SeedInterval
+from apportion.lab.report.with_labels import MEASURES
+from apportion.lab.study.design import Study, read_study
+from apportion.lab.study.worker import run_directory
 from benchmarks.common import table, write
 
 RATES = {"methods": ("5e-4", "1e-3", "2e-3"), "methods_forks": ("3e-4", "6e-4")}
@@ -52,7 +54,7 @@ def main(which: str = "") -> None:
     best = {arm: max(rates, key=lambda rate: areas[rate][arm]) for arm in arms}
     study = _train(config, name, [f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items()])
     runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
-    summary = summarise(runs, study.baseline)
+    summary = summarise(MEASURES, runs, study.baseline)
     forked = task_of(study.training.base) == "forks"
     write(
         name,
@@ -64,18 +66,18 @@ def main(which: str = "") -> None:
         ],
         [
             f"{study.training.rollouts:,} rollouts a run on the {study.training.base} base; success is exact on "
-            f"{study.training.held_out} held-out prompts, and so is pass@32 = mean of 1 - (1 - p)^32, from which the "
-            "unbiased estimator would differ by noise alone; their intervals are 95% bootstrap intervals over prompts "
-            "and seeds. Areas are means with 95% intervals (Student's t) over seeds, differences paired by seed "
-            f"with {study.baseline}, the tuned uniform. `over tokens` is the same difference of the curves over "
-            "tokens, up to the fewest that any method took with that seed. `rollouts to` are geometric means of the "
-            f"ratio to {study.baseline}'s with their 95% intervals; - where a run never got there."
+            f"{study.training.held_out} held-out prompts, and so is pass@32 = mean of 1 - (1 - p)^32. Their intervals "
+            "are 95% bootstrap intervals over prompts and seeds. Areas are means with 95% intervals (Student's t) over "
+            f"seeds, differences paired by seed with {study.baseline}, the tuned uniform. `over tokens` is the same "
+            "difference of the curves over tokens, up to the fewest that any method took with that seed. `rollouts to` "
+            f"are geometric means of the ratio to {study.baseline}'s with their 95% intervals; - if a run never got "
+            "there."
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
             _how_chosen(best, rates),
             "Rollouts a prompt by its exact success probability when it was sampled:\n\n" + _bands(summary),
         ],
         seeds=list(study.seeds),
-        extra={
+        cells={
             "sweep": areas,
             "rates": best,
             "curves": {
@@ -96,7 +98,7 @@ def _how_chosen(best: dict[str, str], rates: Sequence[str]) -> str:
 
 
 def _sweep(config: Path, name: str, rate: str) -> dict[str, float]:
-    """Mean area of every arm at one learning rate."""
+    """Return the mean area of every arm at one learning rate."""
     overrides = [f"training.learning_rate={rate}", f"seeds={list(SWEEP_SEEDS)}"]
     study = _train(config, f"{name}-{rate}", overrides)
     summary = json.loads((study.directory / "summary.json").read_text())
@@ -131,34 +133,34 @@ def _row(arm: Arm, rate: str, runs: dict[str, list[Run]], study: Study) -> list[
 
 
 def _held_out(study: Study, arm: str, seed: int) -> np.ndarray:
-    """Exact success of the trained policy on each held-out prompt."""
+    """Return the exact success of the trained policy on each held-out prompt."""
     return np.array(_last(study, arm, seed)["held_out_p"])
 
 
 def _solutions(study: Study, arm: str) -> str:
-    """How many right completions of a problem the trained policy effectively uses; mean over seeds."""
+    """Return how many right completions of a problem the trained policy effectively uses, as a mean over seeds."""
     return f"{np.mean([_last(study, arm, seed)['solutions'] for seed in study.seeds]):.2f}"
 
 
 def _last(study: Study, arm: str, seed: int) -> dict[str, Any]:
-    """The last record of a run."""
+    """Return the last record of a run."""
     lines = (run_directory(study.directory, arm, seed) / "metrics.jsonl").read_text().splitlines()
     return dict(json.loads(lines[-1]))
 
 
 def _bootstrapped(values: np.ndarray) -> str:
-    """Mean over seeds and prompts of ``values`` [seeds, prompts]; seeds and prompts resampled, each on its own."""
+    """Return the mean of ``values`` [seeds, prompts], with an interval from resampling seeds and prompts separately."""
     low, high = bootstrap_interval(values.mean(axis=0))
     over_seeds = bootstrap_interval(values.mean(axis=1))
     return f"{values.mean():.3f} ({min(low, over_seeds[0]):.3f} to {max(high, over_seeds[1]):.3f})"
 
 
 def _ratio(mine: Sequence[Run], baseline: Sequence[Run], level: float) -> str:
-    """Rollouts to ``level`` against the baseline's, geometric mean and interval over seeds."""
+    """Return the rollouts to ``level`` over the baseline's, as a geometric mean and interval over seeds."""
     logs = [np.log(a.reached(level) / b.reached(level)) for a, b in zip(mine, baseline, strict=True)]
     if not np.isfinite(logs).all():
         return "-"
-    interval = Interval.of(logs)
+    interval = SeedInterval.of(logs)
     half = interval.half_width or 0.0
     low, high = np.exp([interval.mean - half, interval.mean + half])
     return f"{np.exp(interval.mean):.2f} ({low:.2f} to {high:.2f})"
@@ -170,7 +172,7 @@ def _bands(summary: Sequence[Arm]) -> str:
 
 
 def _draw(runs: dict[str, list[Run]], summary: Sequence[Arm], study: Study, path: Path) -> None:
-    """Area differences of all methods, and the curves of the best few over rollouts and over tokens."""
+    """Draw area differences of all methods, and the curves of the best few over rollouts and over tokens."""
     figure = Figure(figsize=(15, 6.5), layout="constrained")
     bars, over_rollouts, over_tokens = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
     ordered = sorted(summary, key=lambda arm: arm.area_difference.mean)

@@ -1,7 +1,7 @@
-"""What second moments and baselines learnt along real training do to the gradient's variance, in closed form.
+"""Measure the gradient's variance with second moments and baselines that are learnt along a training run.
 
-Uniform trains; predictors and baselines learn from the very same batches. At three points of the run the exact p and
-the parameter-gradient moments of some training prompts judge what each would do next: nothing is sampled for that.
+Uniform trains, and predictors and baselines learn from the same batches. At three points of the run the variance under
+each is computed in closed form, from the exact p and the parameter-gradient moments of some training prompts.
 
     python -m benchmarks.moments
 """
@@ -24,12 +24,12 @@ from transformers import Qwen2ForCausalLM
 from apportion import Belief, Prompt
 from apportion.allocators import VIP, Allocator, Neyman, Uniform
 from apportion.baselines import Baseline, Optimal, Predicted
-from apportion.lab.moments import Moments, least_variance, score_moments
-from apportion.lab.results import Interval
-from apportion.lab.sampler import LedgerSampler
-from apportion.lab.settings import Training
-from apportion.lab.task import Problem
-from apportion.lab.trainer import Trainer
+from apportion.lab.measure.moments import Moments, least_variance, score_moments
+from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.report.results import SeedInterval
+from apportion.lab.training.settings import Training
+from apportion.lab.training.trainer import Trainer
+from apportion.lab.world.task import Problem
 from apportion.loop import collect
 from apportion.predictors import (
     DiscountedCounts,
@@ -68,12 +68,12 @@ NEYMAN = {low: Neyman(rollouts_per_prompt=PER_PROMPT, low=low, high=HIGH) for lo
 SINGLES_RULE = Neyman(estimator="reinforce", rollouts_per_prompt=SINGLES, low=1, high=HIGH)
 
 Found = dict[str, dict[str, float]]
-"""By table and row, what one point of one run gave."""
+"""The results of one point of one run, by table and row."""
 
 
 @dataclass(frozen=True)
 class Overheard(Uniform):
-    """Uniform, with learners that listen to its batches."""
+    """Uniform, with learners that observe its batches."""
 
     learners: Learners = field(default_factory=dict)
 
@@ -87,12 +87,12 @@ class Overheard(Uniform):
 
 
 def overheard() -> Overheard:
-    """With learners that have seen nothing."""
+    """Return an ``Overheard`` whose learners have seen nothing."""
     return Overheard(GROUP, {name: make() for name, make in LEARNERS.items()})
 
 
 def follow(base: str, seed: int) -> list[Found]:
-    """One run, judged at each of ``POINTS``."""
+    """Train one run, and judge the learners at each of ``POINTS``."""
     settings = Training(
         base,
         prompts_per_step=PROMPTS_PER_STEP,
@@ -111,7 +111,7 @@ def follow(base: str, seed: int) -> list[Found]:
 
 
 def warm(policy: Qwen2ForCausalLM, prompts: Sequence[Prompt], seed: int) -> Learners:
-    """Learners after one epoch of a policy that does not learn: the history at point 0."""
+    """Return learners after one epoch of the untrained policy, the history for point 0."""
     allocator, sampler = overheard(), LedgerSampler(policy, seed + 2000)
     allocator.prepare(prompts)
     for first in range(0, len(prompts), PROMPTS_PER_STEP):
@@ -120,7 +120,7 @@ def warm(policy: Qwen2ForCausalLM, prompts: Sequence[Prompt], seed: int) -> Lear
 
 
 def judge(policy: Qwen2ForCausalLM, problems: Sequence[Problem], learners: Learners, seed: int) -> Found:
-    """All ratios for the policy as it is now."""
+    """Return all results for the present policy."""
     moments = score_moments(policy, problems, wrong_rollouts=WRONG_ROLLOUTS, seed=seed + 1000)
     prompts = [problem.prompt() for problem in problems]
     rng = np.random.default_rng(seed)
@@ -133,7 +133,7 @@ def judge(policy: Qwen2ForCausalLM, problems: Sequence[Problem], learners: Learn
 
 
 def groups(moments: Moments, prompts: list[Prompt], learners: Learners, rng: np.random.Generator) -> dict[str, float]:
-    """Summed RLOO variance under each allocation, over that of uniform."""
+    """Return the summed RLOO variance under each allocation over that of uniform."""
     uniform = moments.variance(np.full(PROMPTS, PER_PROMPT)).sum()
     beliefs = {name: learners[name].predict(prompts) for name in predictors()}
     measured = beliefs["score moments"]
@@ -157,7 +157,7 @@ def groups(moments: Moments, prompts: list[Prompt], learners: Learners, rng: np.
 
 
 def singles(moments: Moments, prompts: list[Prompt], learners: Learners) -> dict[str, float]:
-    """Summed variance of one rollout with each baseline, over ``GROUP`` times that of RLOO from ``GROUP`` rollouts."""
+    """Return the summed variance of one rollout with each baseline over ``GROUP`` times that of RLOO's groups."""
     rloo = GROUP * moments.variance(np.full(PROMPTS, GROUP)).sum()
     baselines = {
         "b = 0": np.zeros(PROMPTS),
@@ -170,7 +170,7 @@ def singles(moments: Moments, prompts: list[Prompt], learners: Learners) -> dict
 
 
 def spent(moments: Moments, prompts: list[Prompt], learners: Learners, rng: np.random.Generator) -> dict[str, float]:
-    """Summed variance with the baseline of ``Optimal`` under each allocation, over that of uniform."""
+    """Return the summed variance with the baseline of ``Optimal`` under each allocation over that of uniform."""
     variance = single_variance(moments, learners["optimal"].predict(prompts))
     measured = learners["score moments, b*"].predict(prompts)
     counts = planned(SINGLES_RULE, prompts, measured)
@@ -187,7 +187,7 @@ def spent(moments: Moments, prompts: list[Prompt], learners: Learners, rng: np.r
 
 
 def ranks(moments: Moments, prompts: list[Prompt], learners: Learners) -> dict[str, float]:
-    """Rank correlation of each predictor's variance with the true S = E[(r - p)^2 |h|^2] in parameters; and mean p."""
+    """Return the rank correlation of each predictor's variance with the true E[(r - p)^2 |h|^2], and the mean p."""
     p = moments.success
     truth = second_moment(p, p, moments.right, moments.wrong)
     beliefs = {"exact p (1 - p)": p * (1 - p)}
@@ -197,17 +197,17 @@ def ranks(moments: Moments, prompts: list[Prompt], learners: Learners) -> dict[s
 
 
 def predictors() -> list[str]:
-    """Those of ``LEARNERS`` that foresee success for RLOO."""
+    """Return the names of ``LEARNERS`` that predict success for RLOO."""
     return [name for name in LEARNERS if name not in ("score moments, b*", "predicted", "optimal")]
 
 
 def planned(rule: Allocator, prompts: list[Prompt], belief: Belief) -> Counts:
-    """Counts [P] of ``rule`` under ``belief``."""
+    """Return the counts [P] of ``rule`` under ``belief``."""
     return rule.plan(Batch.start(prompts, belief)).counts
 
 
 def single_variance(moments: Moments, baseline: Floats) -> Floats:
-    """Variance [P] of one rollout's gradient (r - b) h: E[(r - b)^2 |h|^2] less |grad p|^2 = p^2 |E[h | right]|^2."""
+    """Return the variance [P] of one rollout's gradient (r - b) h: E[(r - b)^2 |h|^2] - p^2 |E[h | right]|^2."""
     mean = moments.right if moments.right_mean is None else moments.right_mean
     return second_moment(moments.success, baseline, moments.right, moments.wrong) - moments.success**2 * mean
 
@@ -224,25 +224,25 @@ DIFFERENCES = {
 
 
 def table_rows(runs: dict[str, list[list[Found]]], part: str) -> list[list[str]]:
-    """Rows of table ``part``: base, row, and a cell a point, over seeds; paired differences last."""
+    """Return the rows of table ``part``: base, rule, and a cell for each point; paired differences last."""
     rows = []
     for base, found in runs.items():
         for name in found[0][0][part]:
-            cells = [str(Interval.of([run[point][part][name] for run in found])) for point in range(len(POINTS))]
+            cells = [str(SeedInterval.of([run[point][part][name] for run in found])) for point in range(len(POINTS))]
             rows.append([base, name, *cells])
         for name, (one, other) in DIFFERENCES.get(part, {}).items():
             pairs = [[run[point][part][one] - run[point][part][other] for run in found] for point in range(len(POINTS))]
-            rows.append([base, name, *(Interval.of(values).signed for values in pairs)])
+            rows.append([base, name, *(SeedInterval.of(values).signed for values in pairs)])
     return rows
 
 
 def main() -> None:
-    """Trains, judges, and writes ``results/moments.md`` and ``.json``."""
+    """Train, judge, and write the table ``moments``."""
     report({base: [follow(base, seed) for seed in SEEDS] for base in LEARNING_RATES})
 
 
 def report(runs: dict[str, list[list[Found]]]) -> None:
-    """Writes the tables of ``runs``: by base, one a seed, one entry a point."""
+    """Write the tables of ``runs``: for each base a list by seed of lists by point."""
     columns = ["base", "rule", *(f"after {rollouts:,}" for rollouts in POINTS)]
     rates = ", ".join(f"{base} {rate:g}" for base, rate in LEARNING_RATES.items())
     write(
@@ -252,17 +252,18 @@ def report(runs: dict[str, list[list[Found]]]) -> None:
         table_rows(runs, "groups"),
         [
             f"Above: summed RLOO variance of {PROMPTS} training prompts at {PER_PROMPT} rollouts a prompt on average, "
-            f"over that of uniform {PER_PROMPT}; below 1 is better. VIP gives {LOW} to {HIGH}; Neyman and the least "
-            f"possible as said. Shuffled: mean of {PERMUTATIONS} permutations. All numbers are means and 95% intervals "
-            f"(Student's t) over {len(SEEDS)} runs a base; differences are paired by run.",
+            f"over that of uniform {PER_PROMPT}; below 1 is better. VIP gives at least {LOW} and at most {HIGH}; "
+            "Neyman and the least possible as named. Shuffled: mean of "
+            f"{PERMUTATIONS} permutations. All numbers are means and 95% intervals (Student's t) over {len(SEEDS)} "
+            "runs a base; differences are paired by run.",
             f"Uniform with {GROUP} rollouts a prompt trains with RLOO on 512 problems, {PROMPTS_PER_STEP} a step "
             f"(learning rate: {rates}); all learners see the same batches, each prompt about once in 32 steps and "
-            "4.7 times in all. Point 0 has learners of its own, after one epoch of 4 rollouts a prompt from the "
-            "untrained policy, which the later points never see: there nothing drifts.",
+            "4.7 times in all. Point 0 has its own learners, after one epoch of 4 rollouts a prompt from the untrained "
+            "policy, so nothing drifts there. The later points do not see this epoch.",
             "The truth is in closed form: exact p, and squared norms of the gradient in all parameters, those of "
             f"wrong completions averaged over about {WRONG_ROLLOUTS} a prompt. Their tails are heavy: a rare one can "
-            "carry much of a prompt's moment. The learners have the squared norms in the logits, a proxy. 'least' is "
-            "chosen and judged by the same moments, so flattered a little.",
+            "make up much of a prompt's moment. The learners have the squared norms in the logits, a proxy. 'least' is "
+            "slightly flattered, because it is chosen and judged by the same moments.",
             "Defaults: counts, score moments and both baselines discount a prompt's own sums by .9 each time it is "
             "seen, what they pool over prompts by .98 a step; the moving average has a window of 1,024 prompt visits; "
             "the Gaussian process embeds the problem's text with MiniLM and has no discount. 'p of score moments' "
@@ -270,19 +271,19 @@ def report(runs: dict[str, list[list[Found]]]) -> None:
             "## One rollout a prompt, with a baseline from history",
             f"Summed variance of one rollout with advantage r - b, over {GROUP} times the variance of RLOO's mean of "
             f"{GROUP}: both are the variance at equal rollouts, n times that of a mean of n. Exact p is RLOO's limit "
-            "for large groups; a p that lags behind a rising one lies nearer b*. Variance on fixed prompts; that "
-            "single rollouts reach more prompts is not counted.",
+            "for large groups; a p that lags behind a rising one lies nearer b*. The variance is on fixed prompts. "
+            "It does not count that single rollouts reach more prompts.",
             table(columns, table_rows(runs, "singles")),
             f"## Spending {SINGLES} rollouts a prompt on top of the optimal baseline",
             f"Neyman for reinforce, 1 to {HIGH} a prompt, over uniform {SINGLES}, both with the b that Optimal learnt. "
             "Shuffled is its control; 'known' has the true variance.",
             table(columns, table_rows(runs, "spent")),
-            "## What is believed, against the truth",
-            "Spearman correlation over prompts of the believed variance of one rollout with E[(r - p)^2 |h|^2].",
+            "## Predicted against true variance",
+            "Spearman correlation over prompts of the predicted variance of one rollout with E[(r - p)^2 |h|^2].",
             table(columns, table_rows(runs, "ranks")),
         ],
         seeds=SEEDS,
-        extra={"points": list(POINTS), "runs": runs},
+        cells={"points": list(POINTS), "runs": runs},
     )
 
 

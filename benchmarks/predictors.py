@@ -1,6 +1,8 @@
-"""How well each predictor foresees the exact success of prompts it has never seen sampled, under a fixed policy.
+"""Measure how well each predictor foresees the exact success of prompts that were never sampled, under a fixed policy.
 
 Embeddings are of the problem as the policy reads it, or of the same problem in words.
+
+    python -m benchmarks.predictors
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from collections.abc import Callable
 import numpy as np
 
 from apportion import Belief, Plan, Prompt
-from apportion.lab.base import base_policy
-from apportion.lab.policy import exact_success
-from apportion.lab.results import Interval
-from apportion.lab.sampler import LedgerSampler
-from apportion.lab.task import Problem, training_problems
+from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.exact import exact_success
+from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.report.results import SeedInterval
+from apportion.lab.world.task import Problem, training_problems
 from apportion.predictors import GaussianProcess, MovingAverage, Predictor, Ridge, SentenceTransformerEmbedder
 from apportion.types import Batch
 from benchmarks.common import write
@@ -61,8 +63,8 @@ def main() -> None:
         [
             f"{OBSERVED} problems sampled {ROLLOUTS} times each in batches of {BATCH}, the policy fixed; exact success "
             f"of the other {PROBLEMS - OBSERVED} predicted. Mean and 95% interval (Student's t) over seeds. The moving "
-            "average knows nothing of an unseen prompt but the mean of the others, so it has no correlation. MiniLM "
-            "embeddings; every predictor with its default settings, but for the noise, of which the paper has none.",
+            "average predicts the mean of the others for an unseen prompt, so it has no correlation. MiniLM "
+            "embeddings. Every predictor has its default settings, except `noise 1`; the paper has no noise.",
         ],
         seeds=list(SEEDS),
     )
@@ -82,7 +84,7 @@ def _quality(predicted: np.ndarray, success: np.ndarray) -> tuple[float, float]:
 
 
 def _mean(values: np.ndarray) -> str:
-    return "-" if np.isnan(values).any() else str(Interval.of(values))
+    return "-" if np.isnan(values).any() else str(SeedInterval.of(values))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Recorded answers of language models, and random orders of them to replay.
 
-The Game of 24 rows are vendored (``data/README.md`` has their source and licence). Others state no licence: they are
-read from where they lie, and are passed over where they do not.
+The Game of 24 rows are vendored (``data/README.md`` has their source and licence). The other rows state no licence.
+They are read from beside the repository, and left out if they are not there.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from apportion.types import Counts, Mask
 
 VENDORED = Path(__file__).parent / "data" / "game24_votes.jsonl.gz"
 VOTES = Path(__file__).parents[2] / "shared" / "data" / "votes" / "recorded_votes.parquet"
-"""Beside the repository, with the rows that may not be copied into it: gsm8k and aime24."""
+"""The file beside the repository with the rows that may not be copied into it: gsm8k and aime24."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question: its answers in the order of their sampling, which of them are right, and their tokens if known."""
+    """A question with its answers in the order of sampling, which of them are right, and their tokens if known."""
 
     answers: tuple[str, ...]
     right: Mapping[str, bool]
@@ -32,7 +32,7 @@ class Question:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Question:
-        """From a row of a file; equal answers are equally right."""
+        """Return the question of a row of a file. A ``ValueError`` says that equal answers are not equally right."""
         right = dict(zip(row["answers"], row["correct"], strict=True))
         if [right[answer] for answer in row["answers"]] != list(row["correct"]):
             raise ValueError(f"equal answers must be equally right, got others in question {row['question_id']}")
@@ -40,13 +40,13 @@ class Question:
 
 
 def read_vendored(path: Path = VENDORED) -> list[dict[str, Any]]:
-    """The rows of the Game of 24."""
+    """Return the rows of the Game of 24."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
 def read_votes(path: Path) -> list[dict[str, Any]]:
-    """Every row of the file of recorded votes at ``path``; [] where there is none. Needs pyarrow."""
+    """Return every row of the recorded votes at ``path``, or [] if there is no file. Needs pyarrow."""
     if not path.exists():
         return []
     from pyarrow.parquet import read_table  # noqa: PLC0415 - not needed without the file
@@ -55,7 +55,7 @@ def read_votes(path: Path) -> list[dict[str, Any]]:
 
 
 def read_datasets(path: Path = VOTES) -> dict[str, list[Question]]:
-    """The questions of each data set: the vendored ones, and those that are at ``path`` alone."""
+    """Return the questions of each data set: the vendored ones, and the others of ``path``."""
     vendored = read_vendored()
     mine = {row["dataset"] for row in vendored}
     return _grouped([*vendored, *(row for row in read_votes(path) if row["dataset"] not in mine)])
@@ -70,17 +70,17 @@ def _grouped(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Question]]:
 
 @dataclass(frozen=True)
 class Streams:
-    """Each of ``questions`` in ``orders`` random orders: S = questions x orders streams, a question's side by side."""
+    """Each of ``questions`` in ``orders`` random orders: S = questions x orders streams, grouped by question."""
 
     questions: tuple[Question, ...]
     orders: int
     answers: tuple[tuple[str, ...], ...]
     tokens: Counts | None
-    """Tokens [S, T] up to each sample, or None."""
+    """The tokens [S, T] up to each sample, or None."""
 
     @classmethod
     def draw(cls, questions: Iterable[Question], orders: int, seed: int) -> Streams:
-        """Samples are drawn without replacement, all of them. The same seed gives the same orders."""
+        """Draw ``orders`` random orders of all samples of each question. The same seed gives the same orders."""
         rng, questions = np.random.default_rng(seed), tuple(questions)
         places = [[rng.permutation(len(question.answers)) for _ in range(orders)] for question in questions]
         pairs = [(question, order) for question, mine in zip(questions, places, strict=True) for order in mine]
@@ -91,12 +91,11 @@ class Streams:
         return cls(questions, orders, answers, tokens)
 
     def right(self, chosen: Iterable[str | None]) -> Mask:
-        """Whether each of the ``chosen`` [S] answers is right."""
+        """Return whether each of the ``chosen`` [S] answers is right."""
         asked = (question for question in self.questions for _ in range(self.orders))
         pairs = zip(asked, chosen, strict=True)
         return np.array([answer is not None and question.right[answer] for question, answer in pairs])
 
     def by_question(self, values: np.ndarray) -> np.ndarray:
-        """Means [Q] over the orders of each question, of ``values`` [S]."""
-        means: np.ndarray = np.asarray(values, float).reshape(len(self.questions), self.orders).mean(axis=1)
-        return means
+        """Return the means [Q] of ``values`` [S] over the orders of each question."""
+        return np.asarray(values, float).reshape(len(self.questions), self.orders).mean(axis=1)

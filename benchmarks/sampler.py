@@ -1,8 +1,8 @@
-"""Times the lab's sampler beside Hugging Face ``generate``: same policy, prompts and counts, one process, one thread.
+"""Time the lab's sampler and Hugging Face ``generate`` with the same policy, prompts and counts, on one thread.
 
 Useful tokens are those up to and including the end token. Runs alternate between the two, and processor time is
-counted, so that other load on the machine hits both alike. ``generate`` gets its rows sorted by length, in batches of
-its best size of those tried; unlike the sampler it returns no log-probabilities.
+counted, so that other load on the machine affects both equally. ``generate`` gets its rows sorted by length, in batches
+of the best size of those tried. Unlike the sampler it returns no log-probabilities.
 
     python -m benchmarks.sampler
 """
@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from apportion.lab.base import base_policy
-from apportion.lab.sampler import MAX_NEW_TOKENS, sample
-from apportion.lab.task import EOS, Problem, encode, training_problems
-from apportion.lab.tokenizer import ledger_tokenizer
+from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.sampler import MAX_NEW_TOKENS, sample
+from apportion.lab.world.task import EOS, Problem, encode, training_problems
+from apportion.lab.world.tokenizer import ledger_tokenizer
 from benchmarks.common import write
 
 WORKLOADS = ((64, 1), (512, 1), (64, 8), (512, 8), (128, 32))
@@ -32,7 +32,7 @@ GENERATE_BATCHES = (128, 256, 512)
 
 
 def by_sampler(policy: Qwen2ForCausalLM, problems: Sequence[Problem], rollouts: int, generator: torch.Generator) -> int:
-    """Useful tokens of ``rollouts`` completions of each problem, by the lab's sampler."""
+    """Return the useful tokens of ``rollouts`` completions of each problem by the lab's sampler."""
     groups = sample(policy, [encode(problem.text) for problem in problems], [rollouts] * len(problems), generator)
     return sum(len(completion.tokens) for group in groups for completion in group)
 
@@ -45,7 +45,7 @@ def by_generate(
     rollouts: int,
     batch_rows: int,
 ) -> int:
-    """The same by ``generate``, ``batch_rows`` rows a call."""
+    """Return the same for ``generate`` with ``batch_rows`` rows a call."""
     texts = [p.text for p in sorted(problems, key=lambda p: len(p.operations)) for _ in range(rollouts)]
     useful = 0
     for first in range(0, len(texts), batch_rows):
@@ -60,7 +60,7 @@ def by_generate(
 def greedy_differences(
     policy: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, problems: Sequence[Problem]
 ) -> int:
-    """How many greedy completions differ between the two."""
+    """Return the number of greedy completions that differ between the two."""
     batch = tokenizer([problem.text for problem in problems], padding=True, return_tensors="pt")
     written = policy.generate(**batch, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
     rows = written[:, batch["input_ids"].shape[1] :].tolist()
@@ -69,7 +69,7 @@ def greedy_differences(
 
 
 def speed(task: Callable[[], int]) -> float:
-    """Useful tokens per second of processor time."""
+    """Return the useful tokens per second of processor time."""
     start = time.process_time()
     useful = task()
     return useful / (time.process_time() - start)
@@ -80,7 +80,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def measure(repeats: int, seed: int) -> tuple[list[list[object]], list[str]]:
-    """Table rows and notes."""
+    """Return the table's rows and notes."""
     policy, tokenizer = base_policy("medium"), ledger_tokenizer()
     problems, generator = training_problems(512, seed), torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
@@ -108,14 +108,14 @@ def measure(repeats: int, seed: int) -> tuple[list[list[object]], list[str]]:
         f"Medium base, 200,640 parameters, temperature 1, at most {MAX_NEW_TOKENS} new tokens; {repeats} interleaved "
         f"repeats, seed {seed}, one thread. Median (min to max) of useful tokens per second of processor time.",
         f"Greedy completions that differ from generate's: {different} of {len(problems)}.",
-        "The sampler's gain grows with rollouts per prompt because rollouts with one prefix share one row; at one "
-        "rollout a prompt it has little to share.",
+        "The sampler's gain grows with rollouts per prompt because rollouts with one prefix share one row. At one "
+        "rollout a prompt there is little to share.",
     ]
     return rows, notes
 
 
 def main() -> None:
-    """Measures and writes ``results/sampler.md`` and ``.json``."""
+    """Measure and write the table ``sampler``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,13 +1,16 @@
 """A real server for tests and benchmarks: `transformers serve` on loopback, offline, with a tiny policy.
 
-The policy is one of the lab's, of 200,640 parameters, trained for seconds on ledger chains of one operation: sure of
-some and torn on others, so that votes mean something. A chat message is its prompt as it stands, and ``7 a+3 =`` is
-answered with ``a 0``: with a space between tokens, so that the digit is the last number of the text.
+The policy is one of the lab's, with 200,640 parameters, trained for seconds on ledger chains of one operation. It is
+sure of some and unsure of others, so votes differ. A chat message is its prompt unchanged. ``7 a+3 =`` is answered with
+``a 0``, with a space between tokens, so that the digit is the last number of the text.
 
-What of the server (transformers 5.10) is relied on: it takes the model's path, and nothing else, for its name; it
-samples only where the folder's generation config says so, whatever temperature is asked for; it has one seed for all
-requests, so that seeds repeat samples only where requests come one at a time; it ignores ``n``; it generates for one
-request after another, and to the end also where the client has left, unless the answer is streamed.
+Tests and benchmarks rely on these properties of the server (transformers 5.10):
+
+- The model's name is its path.
+- It samples only if the folder's generation config says so, whatever temperature is requested.
+- It has one seed for all requests, so seeds repeat samples only if requests come one at a time.
+- It ignores ``n``.
+- It generates for one request after another, and to the end after a client has left, unless the answer is streamed.
 """
 
 from __future__ import annotations
@@ -25,10 +28,10 @@ from pathlib import Path
 from tokenizers import decoders
 from transformers import GenerationConfig
 
-from apportion.lab.base import Recipe, Stage, trained_policy
-from apportion.lab.demonstrator import MEDIUM
-from apportion.lab.task import EOS, PAD, Problem, problem_pool
-from apportion.lab.tokenizer import ledger_tokenizer
+from apportion.lab.policy.base import Recipe, Stage, trained_policy
+from apportion.lab.world.demonstrator import MEDIUM
+from apportion.lab.world.task import EOS, PAD, Problem, problem_pool
+from apportion.lab.world.tokenizer import ledger_tokenizer
 
 RECIPE = Recipe(
     (Stage(MEDIUM, steps=250, learning_rate=4e-3),), sequences=8_000, operation_weights=(1.0,), batch_size=32
@@ -36,17 +39,17 @@ RECIPE = Recipe(
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
-    "HF_HUB_DISABLE_UPDATE_CHECK": "1",  # or the command asks a package registry for a newer version of itself
+    "HF_HUB_DISABLE_UPDATE_CHECK": "1",  # otherwise the command asks a package registry for a newer version of itself
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
 }
-SECONDS_TO_START = 120.0  # six to eight where nothing else runs
+SECONDS_TO_START = 120.0  # six to eight on an idle machine
 SECONDS_TO_END = 10.0
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A running server: the address to give a client, the folder with the model, its log, its process id."""
+    """A running server: its address for clients, the folder with the model, its log, its process id."""
 
     base_url: str
     folder: Path
@@ -60,24 +63,24 @@ class ServedModel:
 
     @property
     def answered(self) -> int:
-        """How many requests for completions it has answered."""
+        """The number of requests for completions that it has answered."""
         return len(re.findall(r'"POST /v1/(chat/)?completions HTTP/1.1" 200', self.log.read_text(errors="replace")))
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time that the server has spent so far, in all its threads. Only Linux tells, in steps of 0.01 s."""
+        """The processor time of all threads of the server so far, on Linux only, in steps of 0.01 s."""
         fields = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
         user, system = fields[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def problems(count: int) -> list[Problem]:
-    """Distinct chains of one operation."""
+    """Return distinct chains of one operation."""
     return [problem for problem in problem_pool(10 * count, seed=3) if len(problem.operations) == 1][:count]
 
 
 def train_model(folder: Path) -> None:
-    """Trains the policy, unless the lab's cache has it, and writes all that a server needs into ``folder``."""
+    """Train the policy, unless the lab's cache has it, and write all files for a server into ``folder``."""
     policy = trained_policy(RECIPE)
     policy.generation_config = GenerationConfig(do_sample=True, eos_token_id=EOS, pad_token_id=PAD)
     policy.save_pretrained(folder)
@@ -89,7 +92,7 @@ def train_model(folder: Path) -> None:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[ServedModel]:
-    """The model in ``folder`` served while it lasts, on a free port; its log lies beside the folder."""
+    """Serve the model in ``folder`` on a free port. The log is written beside the folder."""
     log = folder.parent / "server.log"
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder)]
     command += ["--device", "cpu", "--host", "127.0.0.1", "--port", "0"]
@@ -104,13 +107,13 @@ def serving(folder: Path) -> Iterator[ServedModel]:
         server.terminate()
         try:
             server.wait(SECONDS_TO_END)
-        except subprocess.TimeoutExpired:  # it still generates what nobody waits for
+        except subprocess.TimeoutExpired:  # it is still generating
             server.kill()
             server.wait()
 
 
 def _address(server: subprocess.Popen[bytes], log: Path) -> str:
-    """Where the server listens. It says so only when the model is loaded and requests are taken."""
+    """Wait until the model is loaded and requests are taken, and return the server's address."""
     latest = time.monotonic() + SECONDS_TO_START
     while time.monotonic() < latest and server.poll() is None:
         found = re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text(errors="replace"))

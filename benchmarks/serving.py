@@ -1,8 +1,8 @@
-"""What voting early costs and saves against a real server: samples, tokens, requests, seconds, and what is left behind.
+"""Measure what stopping a vote early costs and saves on a real server: samples, tokens, requests, seconds, leftovers.
 
 ``transformers serve`` runs on loopback with the tiny policy of ``benchmarks.served_model``. It computes one request
-after another, so that processor seconds of the server are the price of a vote. Each rule votes on the same questions;
-runs of all rules alternate, and none begins before the server is idle.
+after another, so the price of a vote is the server's processor time. All rules vote on the same questions. Their runs
+alternate, and each begins when the server is idle.
 
     python -m benchmarks.serving
 """
@@ -25,7 +25,7 @@ import numpy as np
 
 from apportion.stopping import Wave, decide
 from apportion.vote import Question, vote
-from benchmarks.common import RESULTS, table, write
+from benchmarks.common import RESULTS, spread, table, write
 from benchmarks.served_model import ServedModel, problems, serving, train_model
 from benchmarks.serving_left import (
     Finding,
@@ -35,7 +35,6 @@ from benchmarks.serving_left import (
     left_behind,
     left_notes,
     settled,
-    spread,
 )
 
 CONCURRENCY = 8
@@ -48,14 +47,14 @@ SPENT = (
 
 @dataclass(frozen=True)
 class Arm:
-    """A rule and its wave. The fixed budget is the full vote; the others stop with curtailment."""
+    """A rule and its wave. The fixed budget is the full vote. The others have curtailment."""
 
     rule: str
     wave: Wave
 
     @property
     def cells(self) -> list[str]:
-        """The first two cells of its row."""
+        """The first two cells of the arm's row."""
         return [f"`{self.rule}`", "all" if self.rule == FULL else str(self.wave)]
 
 
@@ -67,7 +66,7 @@ ARMS = (
 
 @dataclass(frozen=True)
 class Vote:
-    """One vote on all questions: the answers [Q], what it cost, and, of the full vote, the answers in each sample."""
+    """One vote on all questions: the answers [Q], the answers of all samples, and what it cost."""
 
     answers: tuple[str | None, ...]
     streams: tuple[tuple[str | None, ...], ...]
@@ -83,7 +82,7 @@ class Vote:
 
 
 def measure(served: ServedModel, questions: Sequence[Question], arm: Arm, seed: int, max_samples: int) -> Vote:
-    """One vote by ``arm``; the server's seconds include those for requests that the client has left."""
+    """Run one vote by ``arm``. The server's seconds include those for requests that the client has left."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "answers.jsonl"
         server, client = settled(served), time.process_time()
@@ -126,18 +125,18 @@ def measure(served: ServedModel, questions: Sequence[Question], arm: Arm, seed: 
 
 
 def agreement(one: Sequence[str | None], other: Sequence[str | None]) -> float:
-    """The share of the questions with the same answer in both."""
+    """Return the share of the questions with the same answer in both."""
     return float(np.mean([a == b for a, b in zip(one, other, strict=True)]))
 
 
 def replayed(full: Vote, arm: Arm, max_samples: int) -> float:
-    """The agreement with the full vote where the rule sees the samples of that very vote."""
+    """Return the agreement with the full vote if the rule sees the samples of that vote."""
     found = decide(full.streams, arm.rule, max_samples, wave=arm.wave, curtail=arm.rule != FULL)
     return agreement(found.answer, full.answers)
 
 
 def chosen_rows(votes: Mapping[Arm, Sequence[Vote]], max_samples: int) -> list[list[str]]:
-    """One row an arm. The full vote is compared with that of the next seed: what drawing anew costs alone."""
+    """Return one row for each arm. The full vote is compared with that of the next seed, which shows the noise."""
     full = votes[ARMS[0]]
     rows = []
     for arm, found in votes.items():
@@ -157,7 +156,7 @@ def chosen_rows(votes: Mapping[Arm, Sequence[Vote]], max_samples: int) -> list[l
 
 
 def spent_rows(votes: Mapping[Arm, Sequence[Vote]]) -> list[list[str]]:
-    """One row an arm; the share of the full vote's processor time is paired by seed."""
+    """Return one row for each arm. The share of the full vote's processor time is paired by seed."""
     full = votes[ARMS[0]]
     return [
         [
@@ -181,7 +180,7 @@ def main(
     seeds: Sequence[int] = (0, 1, 2),
     tokens: int = 400,
 ) -> None:
-    """Trains, serves, measures, and writes ``serving.md`` and ``serving.json`` into ``results``."""
+    """Train and serve the model, measure every arm, and write the table ``serving`` into ``results``."""
     load, asked = os.getloadavg()[0], [Question(one.text, one.text, one.answer) for one in problems(questions)]
     votes: dict[Arm, list[Vote]] = {arm: [] for arm in ARMS}
     left: list[dict[str, Left]] = []
@@ -205,23 +204,23 @@ def main(
             f"problems of one operation, of which it is sure of some and torn on others; at most M = {max_samples} "
             f"samples a question, temperature 1, {CONCURRENCY} requests in flight; every rule but `fixed` with "
             "curtailment. Mean and 95% interval (Student's t) over seeds. The server has one seed for all requests, so "
-            "that votes at the same time draw anew and repeat nothing. Tokens are those that arrived.",
+            "votes at the same time repeat no samples. Tokens are those that arrived.",
             "`agreement`: questions with the answer of the full vote, which drew samples of its own; for `fixed`, that "
             "of the next seed, so that two full votes are compared. `agreement on its samples`: the rule replayed on "
-            "the very samples of the full vote, which is what the eps of `posterior_predictive` bounds.",
+            "the samples of the full vote. The eps of `posterior_predictive` bounds this one.",
             "## What it costs",
-            "Each server request is one sample. `server CPU s` is until the server is idle, with what it computes "
-            "after its client has left; `left in flight` are such requests. `wall s` is until the last answer is on "
-            "disk. The server computes one request after another: a longer wave shortens nothing here. 1-minute load "
+            "Each server request is one sample. `server CPU s` counts until the server is idle, also for requests "
+            "that its client has left, which are `left in flight`. `wall s` is until the last answer is on disk. The "
+            "server computes one request after another, so a longer wave is not faster here. 1-minute load "
             f"of the machine when it began: {load:.1f}.",
             table(SPENT.split(", "), spent_rows(votes)),
             "## Leaving requests in flight",
             *left_notes(left, tokens),
-            "## Finding out about n",
+            "## Finding out whether n is honoured",
             *finding_notes(found),
         ],
         seeds=seeds,
-        extra={
+        cells={
             "votes": [_record(arm, seed, one) for arm in ARMS for seed, one in zip(seeds, votes[arm], strict=True)],
             "left": [{name: vars(one) for name, one in each.items()} for each in left],
             "finding_out": [{name: vars(one) for name, one in each.items()} for each in found],

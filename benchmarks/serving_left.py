@@ -1,7 +1,7 @@
-"""What a server goes on computing when a client leaves requests in flight, and what it costs to find out about n.
+"""Measure what a server computes after a client has left, and what it costs to find out whether it honours n.
 
-The wave is eight completions of equal length, of at most eight, and all the same text: the rule needs the fewest votes
-that it ever needs, stops within the wave, and leaves the rest.
+The wave is eight completions of equal length and the same text, with at most eight samples. So the rule needs as few
+votes as possible, stops within the wave, and leaves the rest.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from typing import Any
 
 import openai
 
-from apportion.lab.results import Interval
-from apportion.lab.task import EOS, PAD
-from apportion.samplers import Client, Endpoint
+from apportion.endpoint import Client, Endpoint
+from apportion.lab.world.task import EOS, PAD
 from apportion.stopping import Wave
 from apportion.vote import Question, vote
-from benchmarks.common import table
+from benchmarks.common import spread, table
 from benchmarks.served_model import ServedModel
 
 WAVE = 8
@@ -35,10 +34,10 @@ IDLE_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Left:
-    """A wave that was left: completions needed, requests still in flight, and processor seconds of the server.
+    """A wave that a client left: the completions it needed, the requests in flight, and the server's processor seconds.
 
-    ``until_seconds`` is what it computed until the client left, ``after_seconds`` what after that; the next request,
-    sent at once and for a single token, was answered after ``next_seconds``.
+    ``until_seconds`` is the server's time until the client left, and ``after_seconds`` its time after that. The next
+    request, sent at once and for a single token, was answered after ``next_seconds``.
     """
 
     needed: int
@@ -49,18 +48,18 @@ class Left:
 
     @property
     def each_seconds(self) -> float:
-        """Processor seconds that a completion takes."""
+        """The processor seconds of one completion."""
         return self.until_seconds / self.needed
 
     @property
     def computed(self) -> float:
-        """The share of what was left that the server computed all the same; 0 where nothing was left."""
+        """The share of the requests in flight that the server computed; 0 if there were none."""
         return self.after_seconds / (self.in_flight * self.each_seconds) if self.in_flight else 0.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What some samples of one question took: requests, and seconds until the last was there."""
+    """The cost of some samples of one question: requests, and seconds until the last arrived."""
 
     samples: int
     requests: int
@@ -68,7 +67,7 @@ class Finding:
 
 
 def settled(served: ServedModel) -> float:
-    """Processor seconds of the server so far, once it computes nothing any more."""
+    """Wait until the server is idle, and return its processor seconds so far."""
     before = served.cpu_seconds
     while True:
         time.sleep(IDLE_SECONDS)
@@ -79,7 +78,7 @@ def settled(served: ServedModel) -> float:
 
 
 def left_behind(served: ServedModel, question: Question, seed: int, tokens: int) -> dict[str, Left]:
-    """Waves of ``tokens`` tokens a completion: as the client sends them, free ones, and streamed by hand."""
+    """Measure waves of ``tokens`` tokens a completion: as ``vote`` sends them, free ones, and streamed by hand."""
     ours = _by_vote(served, question, seed, tokens, WAVE)
     return {
         OURS: ours,
@@ -89,16 +88,18 @@ def left_behind(served: ServedModel, question: Question, seed: int, tokens: int)
 
 
 def finding_out(served: ServedModel, question: Question, seed: int) -> dict[str, Finding]:
-    """A wave from a client that does not know yet whether the server honours n, and another when it does."""
+    """Measure a wave of a client that does not know whether the server honours n, and one of a client that does."""
 
     async def run() -> dict[str, Finding]:
         async with Endpoint(
             served.base_url, served.model, max_tokens=16, seed=seed, concurrency=WAVE
         ).connect() as client:
-            await _timed(client, question, 0, 1)  # connects; a single sample tells nothing of n
+            await _timed(client, question, 0, 1)  # connects; a single sample does not show whether n is honoured
             first = await _timed(client, question, 1, WAVE)
             if client.honours_n is not False:
-                raise RuntimeError(f"the server must ignore n, got honours_n = {client.honours_n}; describe it anew")
+                raise RuntimeError(
+                    f"the server must ignore n, got honours_n = {client.honours_n}; change the notes of this benchmark"
+                )
             return {UNKNOWN: first, KNOWN: await _timed(client, question, 1 + WAVE, WAVE)}
 
     settled(served)
@@ -106,7 +107,7 @@ def finding_out(served: ServedModel, question: Question, seed: int) -> dict[str,
 
 
 def left_notes(found: Sequence[Mapping[str, Left]], tokens: int) -> list[str]:
-    """What was measured, in words and as a table; one item a seed."""
+    """Return a note and a table of the results, one item of ``found`` a seed."""
     columns = "asked, needed, left in flight, server CPU s until the answer, after, next request waits s"
     rows = [
         [
@@ -123,16 +124,16 @@ def left_notes(found: Sequence[Mapping[str, Left]], tokens: int) -> list[str]:
     dearer = spread([one[STREAMED].each_seconds / one[OURS].each_seconds for one in found], ".2f")
     return [
         f"One question, {WAVE} completions of {tokens} tokens, all the same text, and the default rule at M = {WAVE}, "
-        "which leaves when it has the votes that it needs. Of what was left in flight, the server computed "
-        f"{computed[OURS]} all the same, asked as `apportion vote` asks; that is the share of it that cancelling does "
-        f"not save, and what others wait for. Streamed by the `openai` client, {computed[STREAMED]}; but a streamed "
+        f"which leaves when it has the votes that it needs. The server computed {computed[OURS]} of what was left in "
+        "flight, with requests as `apportion vote` sends them. Cancelling does not save this share, and the next "
+        f"request waits for it. Streamed by the `openai` client the share is {computed[STREAMED]}, but a streamed "
         f"completion costs {dearer} times the processor time. Free waves leave nothing in flight.",
         table(columns.split(", "), rows),
     ]
 
 
 def finding_notes(found: Sequence[Mapping[str, Finding]]) -> list[str]:
-    """What was measured, in words and as a table; one item a seed."""
+    """Return a note and a table of the results, one item of ``found`` a seed."""
     rows = [
         [
             name,
@@ -145,16 +146,10 @@ def finding_notes(found: Sequence[Mapping[str, Finding]]) -> list[str]:
     more = spread([one[UNKNOWN].requests - one[KNOWN].requests for one in found], ".0f")
     return [
         f"A wave of {WAVE} on a connected client. The first asks for all in one request; this server ignores n and "
-        f"gives one sample, which counts, and the others are asked for one by one. Requests more than when it is "
-        f"known: {more}; what it costs is one round trip before the others set out.",
+        f"gives one sample, which counts, and the others are asked for one by one. This takes {more} more requests "
+        "than a client that knows, and one round trip before the others are sent.",
         table(["client", "samples", "requests", "seconds"], rows),
     ]
-
-
-def spread(values: Sequence[float], form: str) -> str:
-    """The mean of ``values`` and the half width of its 95% interval."""
-    found = Interval.of(values)
-    return format(found.mean, form) + ("" if found.half_width is None else f" ± {format(found.half_width, form)}")
 
 
 async def _timed(client: Client, question: Question, start: int, count: int) -> Finding:
@@ -193,7 +188,7 @@ def _streamed(served: ServedModel, question: Question, tokens: int, needed: int)
 
 
 async def _leave(served: ServedModel, question: Question, tokens: int, needed: int) -> None:
-    """Streams a wave, and leaves when ``needed`` of it are complete."""
+    """Stream a wave, and leave when ``needed`` completions are complete."""
     async with openai.AsyncOpenAI(base_url=served.base_url, api_key="none", max_retries=0) as client:
 
         async def whole() -> None:
@@ -218,14 +213,14 @@ async def _leave(served: ServedModel, question: Question, tokens: int, needed: i
 
 
 def _aftermath(served: ServedModel, before: float, needed: int, in_flight: int) -> Left:
-    """To be called the moment the client has left."""
+    """Return what the server does after the client has left; to be called at that moment."""
     left = served.cpu_seconds
     seconds = asyncio.run(_next_request(served))
     return Left(needed, in_flight, left - before, settled(served) - left, seconds)
 
 
 async def _next_request(served: ServedModel) -> float:
-    """Seconds until one sample of a single token is there."""
+    """Return the seconds until one sample of a single token arrives."""
     started = time.monotonic()
     async with Endpoint(served.base_url, served.model, max_tokens=1).connect() as client:
         async for _ in client.sample("7 a+3 =", 1):
@@ -234,6 +229,6 @@ async def _next_request(served: ServedModel) -> float:
 
 
 def _never_ending(tokens: int) -> dict[str, Any]:
-    """Makes each completion exactly so long: this server takes a generation config with a request."""
+    """Return a generation config for a request that makes each completion exactly ``tokens`` long."""
     config = {"min_new_tokens": tokens, "eos_token_id": EOS, "pad_token_id": PAD}
     return {"generation_config": json.dumps(config)}

@@ -1,7 +1,7 @@
-"""Votes under one budget for a batch, on recorded answers: against as many samples each, and against stopping rules.
+"""Measure votes under one budget for a batch against as many samples for each prompt, and against stopping rules.
 
-Each question's recorded answers are replayed in random orders, the same ones for everyone. The full vote is the
-majority of the first M samples of an order; a rule agrees where it chooses the same answer.
+Each question's recorded answers are replayed in random orders, which are the same for every rule. The full vote is the
+majority of the first M samples of an order. A rule agrees if it chooses the same answer.
 
     python -m benchmarks.shared_votes [--votes PATH] [--quick]
 """
@@ -22,31 +22,31 @@ from typing import Literal
 import numpy as np
 
 from apportion import Batch, Plan, Prompt, Rollout, collect
-from apportion.consensus import SharedVotes
-from apportion.stopping import AdaptiveConsistencyBeta, Fixed, OptPO, PosteriorPredictive, Rule, decide
+from apportion.allocators import SharedVotes
+from apportion.stopping import AdaptiveConsistencyBeta, BayesianSPRT, Fixed, PosteriorPredictive, Rule, decide
 from apportion.types import Counts, Floats, Mask
 from benchmarks.common import RESULTS, table, write
 from benchmarks.recorded import VOTES, Question, Streams, read_datasets
 from benchmarks.stopping_measured import RESAMPLES, SEED, Estimate, estimate
 
 M = 61
-"""As many answers as the shortest record has."""
+"""The number of answers of the shortest record."""
 BATCH, FIRST = 64, 4
 BUDGETS = (8, 12, 16, 24, 32)
 ROUNDS = (8, 32)
 RULES: dict[str, Rule] = {
-    "optpo, N = 16": OptPO(),
+    "optpo, N = 16": BayesianSPRT(),
     "posterior_predictive, eps = 0.01": PosteriorPredictive(0.01),
     "posterior_predictive, eps = 0.05": PosteriorPredictive(0.05),
     "adaptive_consistency_beta, confidence = 0.95": AdaptiveConsistencyBeta(0.95),
 }
 ORDERS = {"gsm8k": 1}
-"""Random orders of each question; ``OTHER_ORDERS`` of the others."""
+"""The number of random orders of each question; ``OTHER_ORDERS`` for other data sets."""
 OTHER_ORDERS = 20
 MIXTURE, MIXED = "all, mixed", 600
-"""The mixture of the data sets, and the streams that each of them has in it."""
+"""The name of the mixture of the data sets, and the number of streams from each."""
 TIMED, TIMED_M = 512, 256
-"""Prompts and most samples of the batch whose planning is timed."""
+"""The prompts and the most samples of the batch whose planning is timed."""
 QUICK = Path("runs") / "shared-votes-quick"
 EVEN = "answers, samples, agreement %: each alike, shared, gain, accuracy %: each alike, shared, gain"
 STOPPED = "answers, rule, samples, agreement %: rule, " + ", ".join(f"gain in {n} rounds" for n in ROUNDS)
@@ -56,7 +56,7 @@ Outcome = Literal["agreed", "right"]
 
 @dataclass(frozen=True)
 class Found:
-    """What a rule did on each stream of a pool: its samples, whether it agreed and whether it was right, [S] each."""
+    """The results of a rule on each stream [S] of a pool: its samples, whether it agreed, and whether it was right."""
 
     samples: Counts
     agreed: Mask
@@ -65,17 +65,17 @@ class Found:
 
 @dataclass(frozen=True)
 class Pool:
-    """Streams that batches are drawn from, of one data set, or of several with equal weights."""
+    """The streams that batches are drawn from, of one data set or of several with equal weights."""
 
     parts: tuple[Streams, ...]
 
     @property
     def answers(self) -> list[tuple[str, ...]]:
-        """Every stream, part by part."""
+        """All streams, part by part."""
         return [answers for part in self.parts for answers in part.answers]
 
     def found(self, samples: Counts, chosen: Sequence[str | None]) -> Found:
-        """The outcomes of ``chosen`` [S] answers."""
+        """Return the results for ``chosen`` [S] answers."""
         full = decide(self.answers, "fixed", M).answer
         agreed = np.array([one == other for one, other in zip(chosen, full, strict=True)])
         answers = np.array(chosen, object)
@@ -83,7 +83,7 @@ class Pool:
         return Found(samples, agreed, np.concatenate(right))
 
     def mean(self, values: np.ndarray) -> Estimate:
-        """The mean of ``values`` [S], with its interval over questions."""
+        """Return the mean of ``values`` [S] with its interval over questions."""
         pieces = zip(self.parts, self._split(values), strict=True)
         return estimate(*(part.by_question(mine) for part, mine in pieces))
 
@@ -92,7 +92,7 @@ class Pool:
 
 
 def main(votes: Path = VOTES, quick: bool = False) -> None:
-    """Measures and writes ``results/shared_votes.md`` and ``.json``; under ``runs/`` where ``quick``."""
+    """Measure and write the table ``shared_votes``, under ``runs/`` if ``quick``."""
     start = time.process_time()
     data = read_datasets(votes)
     pools = pools_of(data, quick)
@@ -116,7 +116,7 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
         how(data, pools, votes),
         f"Agreement with the full vote against as many samples each: {verdict(gains)}.",
         "## Against stopping rules, each at the samples that it takes",
-        "A rule is asked after every sample, and is held to no budget: what it takes, over all questions, is the "
+        "A rule is asked after every sample and has no budget. The samples that it takes over all questions are the "
         "budget here, which every batch must keep by itself, in rounds that all its prompts wait for. Points of "
         f"agreement, less the rule's: {'; '.join(counted)}.",
         table(STOPPED.split(", "), stopped),
@@ -135,7 +135,7 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
 
 
 def pools_of(data: Mapping[str, list[Question]], quick: bool = False) -> dict[str, Pool]:
-    """Each data set by itself, and all of them mixed, as many streams of each."""
+    """Return a pool for each data set, and one for all of them with equally many streams."""
     orders = {name: 1 if quick else ORDERS.get(name, OTHER_ORDERS) for name in data}
     pools = {name: Pool((Streams.draw(data[name], orders[name], SEED),)) for name in data}
     rng, parts = np.random.default_rng(SEED), []
@@ -147,13 +147,13 @@ def pools_of(data: Mapping[str, list[Question]], quick: bool = False) -> dict[st
 
 
 def alone(pool: Pool, rule: Rule) -> Found:
-    """Each stream by itself, until ``rule`` stops."""
+    """Run ``rule`` on each stream by itself."""
     decided = decide(pool.answers, rule, M)
     return pool.found(decided.samples, decided.answer)
 
 
 def together(pool: Pool, budget: float, rounds: int) -> Found:
-    """Streams in random batches of about ``BATCH``, each with ``budget`` samples a stream on average."""
+    """Run ``SharedVotes`` on random batches of about ``BATCH`` streams, with ``budget`` samples a stream on average."""
     answers = pool.answers
     allocator = SharedVotes(budget, min_samples=FIRST, max_samples=M, rounds=rounds)
     samples, chosen = np.zeros(len(answers), np.int64), np.full(len(answers), None, object)
@@ -166,7 +166,7 @@ def together(pool: Pool, budget: float, rounds: int) -> Found:
 
 
 def replay(allocator: SharedVotes, streams: Sequence[Sequence[str]]) -> Batch:
-    """The finished batch whose prompts are answered by ``streams``, in order."""
+    """Return the finished batch of prompts that ``streams`` answer in order."""
     waiting = {str(q): (Rollout(answer=answer) for answer in stream) for q, stream in enumerate(streams)}
 
     def sample(prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
@@ -176,7 +176,7 @@ def replay(allocator: SharedVotes, streams: Sequence[Sequence[str]]) -> Batch:
 
 
 def seconds_a_round() -> float:
-    """CPU time of the slowest plan of a batch of ``TIMED`` prompts, whose answers are drawn at random."""
+    """Return the CPU time of the slowest plan of a batch of ``TIMED`` prompts with random answers."""
     rng, allocator = np.random.default_rng(SEED), SharedVotes(max_samples=TIMED_M)
     shares: Floats = rng.dirichlet(np.full(8, 0.3), TIMED)
     batch, slowest = allocator.start([Prompt(str(q)) for q in range(TIMED)]), 0.0
@@ -191,34 +191,34 @@ def seconds_a_round() -> float:
 
 
 def beside(pool: Pool, alike: Found, shared: Found, what: Outcome) -> list[str]:
-    """Three cells: one, the other, and what the other gains."""
+    """Return three cells: ``alike``, ``shared``, and the gain of ``shared``."""
     gain = points(difference(pool, shared, alike, what))
     return [percent(pool, alike, what), percent(pool, shared, what), gain]
 
 
 def difference(pool: Pool, found: Found, base: Found, what: Outcome) -> Estimate:
-    """How much more often ``found`` has the outcome than ``base``, on the same streams."""
+    """Return how much more often ``found`` has the outcome than ``base``, on the same streams."""
     return pool.mean(getattr(found, what).astype(float) - getattr(base, what))
 
 
 def percent(pool: Pool, found: Found, what: Outcome) -> str:
-    """How often ``found`` has the outcome."""
+    """Return how often ``found`` has the outcome, in percent."""
     return f"{100 * pool.mean(getattr(found, what)).value:.1f}"
 
 
 def points(gain: Estimate) -> str:
-    """A difference in percentage points, with its interval."""
+    """Return a difference in percentage points, with its interval."""
     return gain.show("+.1f", 100)
 
 
 def verdict(gains: Sequence[Estimate]) -> str:
-    """How many of the differences are surely above 0, and how many surely below."""
+    """Return how many of the intervals are above 0, and how many below."""
     more, less = sum(gain.low > 0 for gain in gains), sum(gain.high < 0 for gain in gains)
     return f"more in {more} of {len(gains)} cells, less in {less}, and no sure difference in {len(gains) - more - less}"
 
 
 def how(data: Mapping[str, list[Question]], pools: Mapping[str, Pool], votes: Path) -> str:
-    """What was measured, on what."""
+    """Return the note that says what was measured."""
     sizes = ", ".join(f"{name} ({len(data[name]):,} questions, {pools[name].parts[0].orders} orders)" for name in data)
     missing = sorted({"gsm8k", "aime24"} - data.keys())
     return (
@@ -226,7 +226,7 @@ def how(data: Mapping[str, list[Question]], pools: Mapping[str, Pool], votes: Pa
         f"about {BATCH}, against the first so many samples of every prompt, as TTRL takes them. Agreement is with the "
         f"majority of all {M}; accuracy is by the recorded verdicts. Gains in points, with 95% bootstrap intervals "
         f"over questions ({RESAMPLES:,} resamples). Data: {sizes}; `{MIXTURE}`: {MIXED} streams of each, with equal "
-        "weights." + (f" Skipped: {', '.join(missing)}, for there is no {votes.name} with them." if missing else "")
+        "weights." + (f" Skipped: {', '.join(missing)}, because {votes.name} is missing." if missing else "")
     )
 
 

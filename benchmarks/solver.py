@@ -1,11 +1,11 @@
-"""Times the exact integer solver beside the paper's route and SLSQP: same probabilities, one process, one thread.
+"""Time the exact integer solver, the paper's route and SLSQP on the same probabilities, in one process on one thread.
 
 The paper's route (arXiv 2602.01601) is the tests' reference: the relaxation by bisection (Theorems 5.1 and 5.2), then
-Algorithm 2, which looks at every prompt for each rollout that it deals. So that nothing is won against a slow loop, the
-same rounding with a heap runs too. SLSQP solves the same relaxation and is rounded by Algorithm 2.
+Algorithm 2, which looks at every prompt for each rollout that it deals. The same rounding with a heap runs too, so that
+the comparison is not with a slow loop alone. SLSQP solves the same relaxation and is rounded by Algorithm 2.
 
-Then the same problem where a rollout of each prompt takes another number of tokens, the budget in tokens: the knapsack
-solver beside its own first step, buying what gains most per token while it fits.
+Budgets in tokens follow, with another rollout length for each prompt: the knapsack solver, and its own first step,
+which buys what gains most per token while it fits.
 
     python -m benchmarks.solver
 """
@@ -20,7 +20,6 @@ import argparse
 import heapq
 import statistics
 import time
-import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -28,10 +27,10 @@ import numpy as np
 from scipy.optimize import minimize
 
 from apportion.allocators.hora import maximise_hits
-from apportion.allocators.knapsack import spend_costs
+from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance, noise_drops
 from apportion.types import Belief, Counts, Floats
-from benchmarks.common import write
+from benchmarks.common import peak_mib, write
 from tests.allocators import reference_vip
 
 SIZES = (64, 512, 4_096, 32_768, 262_144, 1_000_000)
@@ -76,7 +75,7 @@ class Problem:
 
 @dataclass
 class Timed:
-    """A solver, how its time grows with P at the least, and what it has shown so far."""
+    """A solver, the least power of P by which its time grows, its last size and time, and the sizes it skipped."""
 
     solve: Callable[[Problem], Counts]
     estimator: GroupEstimator | None
@@ -85,12 +84,12 @@ class Timed:
     skipped: list[int] = field(default_factory=list)
 
     def too_long(self, prompts: int) -> bool:
-        """Whether a call is predicted to take more than a minute from the last size that ran."""
+        """Return whether a call is predicted to take more than a minute, from the last size that ran."""
         return self.last is not None and self.last[1] * (prompts / self.last[0]) ** self.growth > LONGEST
 
 
 def draw(prompts: int, generator: np.random.Generator) -> Problem:
-    """A U-shaped population, as a data set that a policy half masters gives."""
+    """Draw a U-shaped population, as of a data set that a policy half masters."""
     success = generator.beta(0.7, 0.9, prompts)
     posterior = Belief.uniform(prompts).condition(
         generator.binomial(PRE_ROLLOUTS, success), np.full(prompts, PRE_ROLLOUTS)
@@ -107,7 +106,7 @@ def paper(estimator: GroupEstimator) -> Callable[[Problem], Counts]:
 
 
 def paper_with_heap(estimator: GroupEstimator) -> Callable[[Problem], Counts]:
-    """The same relaxation; Algorithm 2 with its incentives in a heap."""
+    """Return the paper's route with the incentives of Algorithm 2 in a heap."""
 
     def solve(problem: Problem) -> Counts:
         a = 4 * problem.success * (1 - problem.success)
@@ -130,7 +129,7 @@ def paper_with_heap(estimator: GroupEstimator) -> Callable[[Problem], Counts]:
 
 
 def slsqp(estimator: GroupEstimator) -> Callable[[Problem], Counts]:
-    """scipy's SLSQP on the relaxation, with exact derivatives, from the uniform allocation; then Algorithm 2."""
+    """Return scipy's SLSQP on the relaxation, with exact derivatives, from the uniform allocation; then Algorithm 2."""
 
     def solve(problem: Problem) -> Counts:
         a = 4 * problem.success * (1 - problem.success)
@@ -149,12 +148,12 @@ def slsqp(estimator: GroupEstimator) -> Callable[[Problem], Counts]:
 
 
 def shape(n, estimator: GroupEstimator):  # type: ignore[no-untyped-def]
-    """f(n) of the paper, of an array or a number."""
+    """Return f(n) of the paper for an array or a number."""
     return (n - 1) / n**2 if estimator == "dr_grpo" else 1 / (n - 1)
 
 
 def slope(n: Floats, estimator: GroupEstimator) -> Floats:
-    """Its derivative."""
+    """Return the derivative of ``shape``."""
     return (2 - n) / n**3 if estimator == "dr_grpo" else -1 / (n - 1) ** 2
 
 
@@ -164,7 +163,7 @@ def hits(problem: Problem) -> Counts:
 
 
 def solvers() -> dict[str, Timed]:
-    """Ours first, so that it warms up no cache for the others and sets what they are compared with."""
+    """Return all solvers, ours first: it warms up no cache of others, and they are compared with it."""
     found = {}
     for estimator in ESTIMATORS:
         found[f"ours, {estimator}"] = Timed(ours(estimator), estimator)
@@ -174,17 +173,8 @@ def solvers() -> dict[str, Timed]:
     return found | {"ours, hit utility": Timed(hits, None)}
 
 
-def peak_mib(call: Callable[[], object]) -> float:
-    """Peak of numpy's and Python's allocations during ``call``, beyond what was there before."""
-    tracemalloc.start()
-    call()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak / 2**20
-
-
 def measure(prompts: int, repeats: int, timed: dict[str, Timed]) -> tuple[list[list[str]], dict[str, dict[str, float]]]:
-    """Table rows of one size, and the numbers behind them by solver."""
+    """Return the table rows of one size, and their numbers by solver."""
     problem = draw(prompts, np.random.default_rng(SEED))
     running = {name: solver for name, solver in timed.items() if not solver.too_long(prompts)}
     for name in timed.keys() - running.keys():
@@ -202,7 +192,7 @@ def measure(prompts: int, repeats: int, timed: dict[str, Timed]) -> tuple[list[l
     for name, solver in running.items():
         median = statistics.median(seconds[name])
         solver.last = (prompts, median)
-        memory = peak_mib(lambda solve=solver.solve: solve(problem)) if median < 5 else float("nan")
+        memory = peak_mib(lambda solve=solver.solve: solve(problem))[0] if median < 5 else float("nan")
         rival = f"ours, {solver.estimator or 'hit utility'}"
         gap = 0.0
         if solver.estimator is not None:
@@ -227,7 +217,7 @@ def measure(prompts: int, repeats: int, timed: dict[str, Timed]) -> tuple[list[l
 
 
 def token_rows(sizes: Sequence[int], instances: int) -> tuple[list[list[str]], dict[str, dict[str, float]]]:
-    """Table rows of the token budgets, and the numbers behind them by kind of costs and size."""
+    """Return the table rows of budgets in tokens, and their numbers by kind of costs and size."""
     rows, numbers = [], {}
     for kind, draw_costs in COSTS.items():
         for prompts in sizes:
@@ -252,7 +242,7 @@ def token_rows(sizes: Sequence[int], instances: int) -> tuple[list[list[str]], d
 
 
 def token_instance(prompts: int, draw_costs: DrawCosts, seed: int) -> tuple[float, float, float]:
-    """Seconds of one call, and what the answer and the greedy one may miss, or miss, as a share of the total gain."""
+    """Return the seconds of one call, the gap left by its answer, and the greedy loss, as shares of the total gain."""
     generator = np.random.default_rng(seed)
     success, costs = generator.beta(0.7, 0.9, prompts), draw_costs(generator, prompts)
     low = np.full(prompts, LOW)
@@ -267,12 +257,12 @@ def token_instance(prompts: int, draw_costs: DrawCosts, seed: int) -> tuple[floa
 
 
 def bought_gain(gains: Floats, bought: Counts) -> float:
-    """What the first ``bought`` [P] rollouts of each prompt gain together."""
+    """Return the total gain of the first ``bought`` [P] rollouts of each prompt."""
     return float(np.where(np.arange(gains.shape[1]) < bought[:, None], gains, 0.0).sum())
 
 
 def targets(numbers: dict[int, dict[str, dict[str, float]]]) -> list[str]:
-    """Whether what the project promises of its solver holds here, one line a promise."""
+    """Return one line for each target of the solver that says whether it is met."""
     lines = []
     for prompts, seconds, memory in ((512, 0.002, None), (1_000_000, 5.0, 2048.0)):
         for name, found in numbers.get(prompts, {}).items():
@@ -288,10 +278,10 @@ def targets(numbers: dict[int, dict[str, dict[str, float]]]) -> list[str]:
 
 
 def tokens() -> None:
-    """Writes the table of budgets in tokens."""
+    """Measure budgets in tokens and write their table."""
     rows, numbers = token_rows(TOKEN_SIZES, TOKEN_INSTANCES)
-    note = f"Under RLOO, of the mean length times {PER_PROMPT} a prompt; gap and loss as shares of the total gain."
-    write("solver_tokens", "Budgets in tokens", TOKEN_COLUMNS, rows, [note], seeds=[SEED], extra={"measured": numbers})
+    note = f"RLOO, a budget of {PER_PROMPT} times the mean length a prompt; gap and loss are shares of the total gain."
+    write("solver_tokens", "Budgets in tokens", TOKEN_COLUMNS, rows, [note], seeds=[SEED], cells={"measured": numbers})
 
 
 def main() -> None:
@@ -310,12 +300,12 @@ def main() -> None:
     notes = [
         f"Success probabilities from Beta(0.7, 0.9), {PER_PROMPT} rollouts a prompt, between {LOW} and {HIGH}; the hit "
         f"utility after {PRE_ROLLOUTS} pre-rollouts. One thread, processor time, all solvers in turn. "
-        "Ours is exact: a gap above 0 is what a rival's rounding loses.",
+        "Ours is exact. A gap above 0 is the loss of a rival's rounding.",
         f"Not run, because a call would take more than {LONGEST:.0f} s by the time at the size before (assumed to grow "
         "at least linearly; the paper's loop quadratically, SLSQP cubically): " + ("; ".join(skipped) or "none") + ".",
-        "The paper's route is bisected to full precision, 200 halvings, under Dr. GRPO with 80 more inside each; fewer "
-        "would do for its rounding, at the price of another constant to choose.",
-        "Peak memory is what numpy and Python allocate in one call; not measured for calls of more than 5 s.",
+        "The paper's route is bisected to full precision in 200 halvings, under Dr. GRPO with 80 more inside each. "
+        "Fewer would be enough for its rounding, but their number would be another constant to choose.",
+        "Peak memory is what numpy and Python allocate in one call. It is not measured for calls of more than 5 s.",
         "Targets:\n\n" + "\n".join(targets(numbers)),
     ]
     write(
@@ -325,7 +315,7 @@ def main() -> None:
         rows,
         notes,
         seeds=[SEED],
-        extra={"measured": numbers},
+        cells={"measured": numbers},
     )
 
 

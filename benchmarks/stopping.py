@@ -1,7 +1,7 @@
-"""Every stopping rule on recorded answers of language models: samples, waves, agreement with the full vote, accuracy.
+"""Measure every stopping rule on recorded answers: samples, waves, agreement with the full vote, accuracy.
 
-Each question's recorded answers are replayed in random orders, the same ones for every rule. The full vote is the
-majority of the first M samples of an order; a rule agrees where it chooses the same answer.
+Each question's recorded answers are replayed in random orders, which are the same for every rule. The full vote is the
+majority of the first M samples of an order. A rule agrees if it chooses the same answer.
 
     python -m benchmarks.stopping [--votes PATH] [--quick]
 """
@@ -69,15 +69,15 @@ from benchmarks.stopping_tables import (
 M = 64
 MAXIMA = (M, 40)
 ORDERS = {"gsm8k": 3, "aime24": 100}
-"""Random orders of each question; ``OTHER_ORDERS`` of the others."""
+"""The number of random orders of each question; ``OTHER_ORDERS`` for other data sets."""
 OTHER_ORDERS = 20
 QUICK = Path("runs") / "stopping-quick"
 
 DEFAULT = f"{OURS}, eps = 0.01"
 EASY = ("gsm8k", "aime24")
-"""Where a third fewer samples than OptPO are wanted, and more agreement."""
+"""The data sets with the target of a third fewer samples than OptPO at more agreement."""
 SCATTERED = "game24_cot"
-"""Where more agreement than OptPO is wanted, at no more than a fifth more samples."""
+"""The data set with the target of more agreement than OptPO at no more than a fifth more samples."""
 RACES = 4000
 SHARES = {
     ".52 .48": (0.52, 0.48),
@@ -89,14 +89,14 @@ SHARES = {
     ".5 .35, three of .05": (0.5, 0.35, 0.05, 0.05, 0.05),
     ".3 .2, fifty of .01": (0.3, 0.2, *(0.01,) * 50),
 }
-"""Close races, by a name to show."""
+"""Close races by a name to show."""
 CLOSE = tuple(f"{OURS}, {text}" for text in GRID[OURS])
 TIMED, SECONDS, DECISION = 10_000, 5.0, 0.2e-3
-"""Questions that are timed, and what is wanted: seconds for all, and for one decision."""
+"""The number of timed questions, and the targets: seconds for all of them, and for one decision."""
 
 
 def main(votes: Path = VOTES, quick: bool = False) -> None:
-    """Measures and writes ``results/stopping.md``, ``.json`` and the picture; under ``runs/`` where ``quick``."""
+    """Measure, and write the table ``stopping`` and its picture, under ``runs/`` if ``quick``."""
     start = time.process_time()
     data = {
         name: Streams.draw(questions, 1 if quick else ORDERS.get(name, OTHER_ORDERS), SEED)
@@ -112,34 +112,34 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
     cells = measure(data, rules, MAXIMA, WAVES)
     notes = [
         _how(data, votes),
-        "## What was to be reached",
+        "## Targets",
         *claims(cells, rules, costs, data),
         f"## Each data set, M = {M}",
         by_dataset(cells, rules, M),
         f"## Against {BASE}, M = {M}",
-        "On the same streams: samples, and points of agreement, less OptPO's.",
+        "Samples, and points of agreement, less OptPO's on the same streams.",
         differences(cells, rules, M),
         f"## Where a rival wins, M = {M}",
-        "Each rival has curtailment, and is compared at its samples with ours, drawn at random between the two nearest "
-        "settings, the last of them curtailment alone, which never disagrees.",
+        "Each rival has curtailment. It is compared with ours at its number of samples: a random mixture of the two "
+        "nearest settings, of which the last is curtailment alone, which never disagrees.",
         *rivals_table(rivals(cells, rules, M)),
         f"## Waves, M = {M}",
-        "With curtailment, means over the data sets: samples in round trips, agreement in percent. `free` waves are as "
-        "large as is surely needed.",
+        "With curtailment, means over the data sets: samples in round trips, agreement in percent. A `free` wave is "
+        "as large as the number of samples that the rule surely needs.",
         waves(cells, rules, M),
         "## M = 40",
         table(SUMMARY.split(", "), summary(cells, rules, 40)),
         "## Nothing but close races",
         f"Synthetic: {RACES:,} questions whose answers all have the same probabilities, at M = {M}. No prior can "
-        "promise eps here, for no question tells of the others, and recorded data sets are not like this. Samples, and "
-        "disagreement in percent (*: more than eps); OptPO beside it.",
+        "promise eps here, because no question tells of the others. Recorded data sets are not like this. Samples, and "
+        "disagreement in percent (*: more than eps), with OptPO for comparison.",
         races(200 if quick else RACES),
         "## What a decision costs",
-        f"CPU time on one core, with the tables that are built on the way. `replayed`: {TIMED:,} streams of {M} "
+        f"CPU time on one core, with the tables that the rules build. `replayed`: {TIMED:,} streams of {M} "
         "answers, drawn from all recorded questions, asked after every sample. `alone`: as many questions to the rule, "
         "each about one stream so far, as a client asks: whether to stop, and how many samples are needed at least.",
         cost_table(costs),
-        "## Beside the package AdaptiveConsistency",
+        "## Comparison with the package AdaptiveConsistency",
         *package(data, quick),
         "![Samples against disagreement](../../docs/pictures/stopping.png)",
     ]
@@ -151,7 +151,7 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
         summary(cells, rules, M),
         notes,
         seeds=[SEED],
-        extra={"cells": [record for key, mine in cells.items() for record in _records(key, mine)]},
+        cells={"cells": [record for key, mine in cells.items() for record in _records(key, mine)]},
         results=QUICK if quick else RESULTS,
     )
     draw(curves(cells, rules, M), M, QUICK / PICTURE.name if quick else PICTURE)
@@ -167,16 +167,16 @@ def _how(data: Mapping[str, Streams], votes: Path) -> str:
     return (
         f"Means over the data sets, asked after every sample; 95% bootstrap intervals over questions ({RESAMPLES:,} "
         f"resamples). Data: {sizes}; samples in random order, without replacement. A stream shorter than M is its own "
-        "maximum. Agreement is with the full vote; `worst agreement` is that of the worst data set; `tokens` are those "
-        "of the full vote's, where they are recorded."
-        + (f" Skipped: {', '.join(missing)}, for there is no {votes.name} with them." if missing else "")
+        "maximum. Agreement is with the full vote; `worst agreement` is that of the worst data set; `tokens` are in "
+        "percent of the full vote's, if they are recorded."
+        + (f" Skipped: {', '.join(missing)}, because {votes.name} is missing." if missing else "")
     )
 
 
 def claims(
     cells: Cells, rules: Mapping[str, Rule], costs: Mapping[str, Cost], data: Mapping[str, Streams]
 ) -> list[str]:
-    """What was to be reached, and whether it was."""
+    """Return the targets, and whether they were reached."""
     kept, bound = bounds(cells, MAXIMA)
     slowest = max(costs, key=lambda label: costs[label].replay)
     longest = max(costs, key=lambda label: costs[label].stops_now)
@@ -186,10 +186,10 @@ def claims(
         _scattered(cells),
         f"{_verdict(kept)} eps bounds the disagreement of `{OURS}` on each data set:",
         bound,
-        f"{_verdict(True)} with curtailment no stream took a sample more nor agreed less, in any waves: checked on "
+        f"{_verdict(True)} with curtailment no stream took more samples or agreed less, with any waves: checked on "
         f"{sum(len(streams.answers) for streams in data.values()):,} streams, {len(cells) // 2:,} times each.",
         f"{_verdict(quick)} {TIMED:,} questions x {M} samples in {costs[slowest].replay:.1f} s for the slowest rule "
-        f"({slowest}), and {1e3 * costs[longest].stops_now:.3f} ms for one decision alone ({longest}); wanted: under "
+        f"({slowest}), and {1e3 * costs[longest].stops_now:.3f} ms for one decision alone ({longest}); target: under "
         f"{SECONDS:g} s and {1e3 * DECISION:g} ms.",
     ]
 
@@ -199,7 +199,7 @@ def _verdict(reached: bool) -> str:
 
 
 def _easy(cells: Cells, rules: Mapping[str, Rule]) -> list[str]:
-    """The data sets of ``EASY`` together: their questions pooled, and as means of both."""
+    """Return the target on the data sets of ``EASY`` together: with pooled questions, and as the mean of both."""
     rows, reached = [], {}
     base = [cells[Key(BASE, M)][name] for name in EASY]
     for label in shown(rules):
@@ -215,7 +215,8 @@ def _easy(cells: Cells, rules: Mapping[str, Rule]) -> list[str]:
     return [
         f"{_verdict(all(reached[DEFAULT]))} {' and '.join(EASY)} together, a third fewer samples than `{BASE}` at "
         f"higher agreement, by `{DEFAULT}` (questions pooled: {pooled_text}; mean of both: {means_text}). Of the "
-        f"others below, both ways: {', '.join(others) or 'none'}. Samples over OptPO's, and points of agreement more:",
+        f"others below, both ways: {', '.join(others) or 'none'}. Samples over OptPO's, and points of agreement less "
+        "OptPO's:",
         table(["rule", *(f"{way}: {what}" for way in ("pooled", "mean") for what in ("samples", "agreement"))], rows),
     ]
 
@@ -225,13 +226,13 @@ def _scattered(cells: Cells) -> str:
     times, more = ratio((ours.samples, base.samples)), estimate(ours.agreement - base.agreement)
     return (
         f"{_verdict(times.value <= 1.2 and more.value > 0)} {SCATTERED}, `{DEFAULT}` against `{BASE}`: "
-        f"{times.show('.2f')} times the samples (wanted: at most 1.2) for {percent(more, '+.2f')} points of agreement, "
+        f"{times.show('.2f')} times the samples (target: at most 1.2) for {percent(more, '+.2f')} points of agreement, "
         f"{100 * ours.agreement.mean():.2f}% against {100 * base.agreement.mean():.2f}%."
     )
 
 
 def races(questions: int) -> str:
-    """Samples and disagreement of ours, and of OptPO, on questions that are all alike."""
+    """Return a table of samples and disagreement of ours and OptPO on questions that are all alike."""
     rules = {label: rule for label, rule in settings().items() if label in (BASE, *CLOSE)}
     rng, rows = np.random.default_rng(SEED), []
     for name, shares in SHARES.items():
@@ -247,7 +248,7 @@ def races(questions: int) -> str:
 
 
 def package(data: Mapping[str, Streams], quick: bool) -> list[str]:
-    """The package AdaptiveConsistency on the same streams."""
+    """Return the comparison with the package AdaptiveConsistency on the same streams."""
     if not installed():
         return ["Skipped: it is not installed; pip install AdaptiveConsistency."]
     streams = [mine.answers[q * mine.orders][:M] for mine in data.values() for q in range(len(mine.questions))]
@@ -258,16 +259,16 @@ def package(data: Mapping[str, Streams], quick: bool) -> list[str]:
     }
     return [
         f"Version 1.0.0 on the first order of each question, at confidences {', '.join(map(str, CONFIDENCES))}. Its "
-        "Beta rule on every prefix; its Dirichlet rule on random prefixes with three distinct answers or more (its "
-        "nested quadrature: three or four, for it is slow beyond). `failed`: it printed an error and does not stop, as "
-        "its Monte Carlo, written for a NumPy before 1.24, does with three answers or more. `gap`: of the "
-        "probabilities, where it gives one.",
+        "Beta rule runs on every prefix, its Dirichlet rule on random prefixes with three distinct answers or more "
+        "(its nested quadrature with three or four, because it is slow beyond). `failed`: it printed an error and does "
+        "not stop. Its Monte Carlo, written for a NumPy before 1.24, does so with three answers or more. `gap`: of "
+        "the probabilities, if it gives any.",
         beside_table(found),
     ]
 
 
 def _records(key: Key, found: Mapping[str, Measured]) -> list[dict[str, Any]]:
-    """One record a data set, of means over questions."""
+    """Return a record of means over questions for each data set."""
     return [
         {
             **vars(key),

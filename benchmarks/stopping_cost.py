@@ -1,4 +1,4 @@
-"""What a decision costs, and the package AdaptiveConsistency beside our rules on the same answers."""
+"""Measure the time of a decision, and compare the package AdaptiveConsistency with our rules on the same answers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from apportion.stopping import CountRule, Rule, coded, counted, decide, top_two
+from apportion.stopping import CountRule, Rule, count_votes, decide, encode_answers, top_two
 from apportion.stopping.adaptive_consistency import (
     AdaptiveConsistencyBeta,
     AdaptiveConsistencyDirichlet,
-    beats,
-    leads,
+    beta_confidence,
+    dirichlet_confidence,
 )
 from apportion.types import Counts, Floats
 from benchmarks.recorded import Streams
@@ -29,7 +29,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds on one core: of replaying every stream, and of one question to a rule about a stream so far."""
+    """CPU seconds on one core: for replaying every stream, and for one question to a rule about a stream so far."""
 
     replay: float
     decisions: int
@@ -38,7 +38,7 @@ class Cost:
 
 
 def timing_streams(data: Mapping[str, Streams], questions: int, samples: int) -> list[list[str]]:
-    """``questions`` streams of ``samples`` answers each, drawn with replacement from those of recorded questions.
+    """Return ``questions`` streams of ``samples`` answers each, drawn with replacement from recorded questions.
 
     The data sets have equal shares.
     """
@@ -51,9 +51,10 @@ def timing_streams(data: Mapping[str, Streams], questions: int, samples: int) ->
 
 
 def cost(rule: Rule, streams: Sequence[Sequence[str]], asked: int) -> Cost:
-    """Replays ``rule`` on all ``streams`` of equal length, asking after every sample; then asks it ``asked`` times.
+    """Time a replay of ``rule`` on ``streams`` of equal length, and ``asked`` single questions to it.
 
-    Each of these is about a random stream at a random length, all alone, as the client asks.
+    The replay asks after every sample. A single question is about one random stream at a random length, as the client
+    asks.
     """
     samples, rng = len(streams[0]), np.random.default_rng(SEED)
     start = time.process_time()
@@ -61,8 +62,8 @@ def cost(rule: Rule, streams: Sequence[Sequence[str]], asked: int) -> Cost:
     replay = time.process_time() - start
     votes = []
     for place in rng.integers(len(streams), size=asked):
-        answers, codes = coded(streams[place][: rng.integers(1, samples)])
-        votes.append(counted(codes, len(answers)))
+        answers, codes = encode_answers(streams[place][: rng.integers(1, samples)])
+        votes.append(count_votes(codes, len(answers)))
     start = time.process_time()
     for so_far in votes:
         rule.stops_now(so_far, samples)
@@ -74,16 +75,18 @@ def cost(rule: Rule, streams: Sequence[Sequence[str]], asked: int) -> Cost:
 
 
 def installed() -> bool:
-    """Whether the package AdaptiveConsistency is there."""
+    """Return whether the package AdaptiveConsistency is installed."""
     return find_spec("adaptive_consistency") is not None
 
 
 @dataclass(frozen=True)
 class Beside:
-    """The package and our rule on the same prefixes, at each of ``CONFIDENCES``.
+    """The comparison of the package with our rule on the same prefixes, at each of ``CONFIDENCES``.
 
-    ``failed`` integrals the package printed an error for, and then does not stop; ``differ`` of all ``decisions`` are
-    not ours. ``gap`` is the largest difference of the probabilities where it gives one; seconds are a prefix's.
+    - ``failed``: integrals for which the package printed an error. It does not stop after one.
+    - ``differ``: decisions, of all ``decisions``, that are not ours.
+    - ``gap``: the largest difference of the probabilities, if the package gives any.
+    - ``theirs_seconds`` and ``ours_seconds``: for one prefix.
     """
 
     prefixes: int
@@ -96,24 +99,26 @@ class Beside:
 
 
 def beta_beside(streams: Iterable[Sequence[str]]) -> Beside:
-    """The Beta rule on every prefix of ``streams``."""
-    from adaptive_consistency import BetaStoppingCriteria  # noqa: PLC0415 - wanted for this comparison alone
+    """Compare the Beta rule on every prefix of ``streams``."""
+    from adaptive_consistency import BetaStoppingCriteria  # noqa: PLC0415 - needed here only
 
     prefixes = [stream[: t + 1] for stream in streams for t in range(len(stream))]
-    return _beside(BetaStoppingCriteria(), lambda votes: beats(*top_two(votes)), AdaptiveConsistencyBeta, prefixes)
+    return _beside(
+        BetaStoppingCriteria(), lambda votes: beta_confidence(*top_two(votes)), AdaptiveConsistencyBeta, prefixes
+    )
 
 
 def dirichlet_beside(prefixes: Sequence[Sequence[str]], monte_carlo: bool) -> Beside:
-    """The Dirichlet rule, by the package's Monte Carlo or by its nested quadrature."""
-    from adaptive_consistency import DirichletStoppingCriteria  # noqa: PLC0415 - wanted for this comparison alone
+    """Compare the Dirichlet rule with the package's Monte Carlo or its nested quadrature."""
+    from adaptive_consistency import DirichletStoppingCriteria  # noqa: PLC0415 - needed here only
 
-    np.random.seed(SEED)  # what the package draws from
+    np.random.seed(SEED)  # the package draws from this generator
     criterion = DirichletStoppingCriteria(use_markov=monte_carlo)
-    return _beside(criterion, lambda votes: leads(votes, top=5), AdaptiveConsistencyDirichlet, prefixes)
+    return _beside(criterion, lambda votes: dirichlet_confidence(votes, top=5), AdaptiveConsistencyDirichlet, prefixes)
 
 
 def crowded_prefixes(streams: Iterable[Sequence[str]], most: int, count: int) -> list[Sequence[str]]:
-    """``count`` random prefixes with at least 3 and at most ``most`` distinct answers, no two of one stream."""
+    """Return ``count`` random prefixes with 3 to ``most`` distinct answers, no two of one stream."""
     rng, found = np.random.default_rng(SEED), []
     for stream in streams:
         prefix = stream[: rng.integers(3, len(stream) + 1)]
@@ -131,10 +136,10 @@ def _beside(
 ) -> Beside:
     start = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its integrals: what comes of them is compared
+        warnings.simplefilter("ignore")  # of its integrals, whose results are compared
         theirs = np.array([criterion.should_stop(list(prefix))["prob"] for prefix in prefixes])
     middle = time.process_time()
-    votes = [np.bincount(coded(prefix)[1]) for prefix in prefixes]
+    votes = [np.bincount(encode_answers(prefix)[1]) for prefix in prefixes]
     ours = np.array([probability(mine) for mine in votes])
     end = time.process_time()
     differ = 0

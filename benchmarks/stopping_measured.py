@@ -1,4 +1,4 @@
-"""The machinery of the stopping benchmark: every rule on the same streams, and means with intervals over questions."""
+"""Run every stopping rule on the same streams, and compute means with intervals over questions."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
     "p_value": {f"p = {p}": {"threshold": p} for p in (0.05, 0.01, 0.001)},
     "posterior_predictive": {f"eps = {eps}": {"eps": eps} for eps in (0.003, 0.01, 0.03, 0.1)},
 }
-"""Settings of the rules that have a main one; a rule that is not here runs at its defaults."""
+"""Settings by rule. A rule that is not here runs with its defaults."""
 
 
 def settings() -> dict[str, Rule]:
-    """Every rule that is registered, with each of its settings, by a name to show."""
+    """Return every registered rule with each of its settings, by a name to show."""
     return {
         f"{name}, {text}" if text else name: make_rule(name, **chosen)
         for name in RULES
@@ -49,13 +49,13 @@ def settings() -> dict[str, Rule]:
 
 
 def is_default(rule: Rule) -> bool:
-    """Whether ``rule`` has the settings that it has when none are given."""
+    """Return whether ``rule`` has its default settings."""
     return rule == make_rule(rule.name)
 
 
 @dataclass(frozen=True)
 class Key:
-    """What was measured: a setting by its name, at most ``max_samples``, after each ``wave``, curtailed or not."""
+    """One measurement: a setting by its name, with at most ``max_samples``, after each ``wave``, curtailed or not."""
 
     setting: str
     max_samples: int
@@ -65,7 +65,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Measured:
-    """One rule on one data set: means over the orders of each question, [Q] each; ``tokens`` where they are known."""
+    """The results of a rule on a data set: means [Q] over the orders of each question; ``tokens`` if they are known."""
 
     samples: Floats
     waves: Floats
@@ -75,17 +75,17 @@ class Measured:
 
 
 Cells = dict[Key, dict[str, Measured]]
-"""What was measured, by data set."""
+"""The results of each measurement by data set."""
 
 
 class CurtailmentCosts(AssertionError):
-    """Curtailment took a sample more, or agreed less, on some stream: it is meant to be lossless."""
+    """Curtailment took more samples or agreed less on some stream, although it is lossless."""
 
 
 def measure(
     data: Mapping[str, Streams], rules: Mapping[str, Rule], maxima: Iterable[int], waves: Iterable[Wave]
 ) -> Cells:
-    """Each of ``rules`` on the same streams at each maximum and in each kind of waves, without and with curtailment."""
+    """Run ``rules`` on the same streams with each maximum and kind of waves, without and with curtailment."""
     cells: Cells = {}
     for max_samples, wave in product(maxima, waves):
         full = {name: decide(streams.answers, "fixed", max_samples).answer for name, streams in data.items()}
@@ -99,9 +99,10 @@ def measure(
 def replay(
     streams: Streams, rule: Rule, max_samples: int, wave: Wave, full: Sequence[str | None]
 ) -> tuple[Measured, Measured]:
-    """``rule`` without and with curtailment, which is checked, stream by stream, to cost nothing.
+    """Run ``rule`` without and with curtailment.
 
-    ``full`` [S] is what the full vote chooses.
+    ``full`` [S] are the answers of the full vote. ``CurtailmentCosts`` is raised if curtailment costs anything on any
+    stream.
     """
     plain, curtailed = (
         decide(streams.answers, rule, max_samples, wave=wave, curtail=curtail) for curtail in (False, True)
@@ -130,18 +131,18 @@ class Estimate:
     high: float
 
     def show(self, form: str = ".1f", scale: float = 1.0) -> str:
-        """The number and its interval as text, each times ``scale``."""
+        """Return the number and its interval as text, each times ``scale``."""
         value, low, high = (format(scale * number, form) for number in (self.value, self.low, self.high))
         return f"{value} ({low} to {high})"
 
 
 def estimate(*groups: Floats) -> Estimate:
-    """The mean of the means of ``groups``, each [Q], a value a question; each group's questions are resampled."""
+    """Return the mean of the means of ``groups``, each [Q]. Each group's questions are resampled."""
     return ratio(*[(group, np.ones_like(group)) for group in groups])
 
 
 def ratio(*groups: tuple[Floats, Floats]) -> Estimate:
-    """The mean over groups of the first's mean, over that of the second's; [Q] each, questions resampled in pairs."""
+    """Return the mean of the first means over the mean of the second means; [Q] each, questions resampled in pairs."""
     over, under = (sum(_resampled(pair[side]) for pair in groups) for side in (0, 1))
     found = over / under
     low, high = np.quantile(found[1:], [0.025, 0.975])
@@ -149,13 +150,12 @@ def ratio(*groups: tuple[Floats, Floats]) -> Estimate:
 
 
 def _resampled(values: Floats) -> Floats:
-    """The mean of ``values`` [Q], then its means over each resample of the questions, [1 + RESAMPLES]."""
+    """Return the mean of ``values`` [Q], then its mean over each resample of the questions: [1 + RESAMPLES]."""
     return np.append(values.mean(), _resamples(len(values)) @ values)
 
 
 @lru_cache
 def _resamples(questions: int) -> Floats:
-    """The share of each question in each resample, [RESAMPLES, Q]; the same for the same number of questions."""
+    """Return the share of each question in each resample, [RESAMPLES, Q], equal for equal numbers of questions."""
     rng = np.random.default_rng([SEED, questions])
-    shares: Floats = rng.multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES) / questions
-    return shares
+    return rng.multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES) / questions

@@ -1,4 +1,4 @@
-"""The picture of the stopping rules: samples against disagreement with the full vote, a curve a rule, a panel a set."""
+"""Draw samples against disagreement with the full vote: a curve for each stopping rule, a panel for each data set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "stopping.png"
 NOTHING = 1e-4
-"""Where no disagreement at all is drawn."""
+"""The height at which no disagreement is drawn."""
 TICKS = {NOTHING: "0", 1e-3: "0.1%", 1e-2: "1%", 1e-1: "10%"}
 
 STYLES = {
@@ -32,7 +32,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def draw(curves: Mapping[str, Mapping[str, Curve]], max_samples: int, path: Path = PICTURE) -> None:
-    """A panel for each data set of ``curves`` (data set, then rule), saved at ``path``."""
+    """Draw a panel for each data set of ``curves`` (data set, then rule), and save them at ``path``."""
     figure = Figure(figsize=(4.2 * len(curves), 4.9), layout="constrained")
     panels = figure.subplots(1, len(curves), sharey=True, squeeze=False)[0]
     for axes, (dataset, mine) in zip(panels, curves.items(), strict=True):

@@ -1,4 +1,4 @@
-"""The tables of the stopping benchmark, from what ``stopping_measured`` and ``stopping_cost`` found."""
+"""The tables of the stopping benchmark, from the results of ``stopping_measured`` and ``stopping_cost``."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ SUMMARY = (
 
 
 def groups(cells: Cells, key: Key, field: str) -> list[Floats]:
-    """One measured quantity, [Q] for each data set."""
+    """Return one measured quantity, [Q] for each data set."""
     return [getattr(mine, field) for mine in cells[key].values()]
 
 
 def mean(cells: Cells, key: Key, field: str) -> float:
-    """The mean over the data sets of their means."""
+    """Return the mean over the data sets of their means."""
     return float(np.mean([values.mean() for values in groups(cells, key, field)]))
 
 
 def percent(found: Estimate, form: str = ".2f") -> str:
-    """As a percentage, without its sign."""
+    """Return an estimate as a percentage, without the sign %."""
     return found.show(form, 100)
 
 
 def summary(cells: Cells, rules: Iterable[str], max_samples: int) -> list[list[str]]:
-    """A row of ``SUMMARY`` for every setting: means over the data sets, the worst one, and with curtailment."""
+    """Return a row of ``SUMMARY`` for every setting: means over the data sets, the worst, and with curtailment."""
     rows = []
     for label in rules:
         plain, curtailed = Key(label, max_samples), Key(label, max_samples, curtail=True)
@@ -65,7 +65,7 @@ def _token_share(cells: Cells, key: Key) -> str:
 
 
 def by_dataset(cells: Cells, rules: Iterable[str], max_samples: int) -> str:
-    """Samples and agreement of every setting on each data set."""
+    """Return a table of the samples and agreement of every setting on each data set."""
     found = {label: cells[Key(label, max_samples)] for label in rules}
     columns = [f"{name} {what}" for name in next(iter(found.values())) for what in ("samples", "agreement %")]
     rows = [
@@ -79,7 +79,7 @@ def by_dataset(cells: Cells, rules: Iterable[str], max_samples: int) -> str:
 
 
 def differences(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> str:
-    """Samples and agreement less those of ``BASE``, on the same streams: rules at their defaults, and all of ours."""
+    """Return a table of samples and agreement less those of ``BASE`` on the same streams, for the ``shown`` rules."""
     base, rows = cells[Key(BASE, max_samples)], []
     for label in shown(rules):
         row = [label]
@@ -91,12 +91,12 @@ def differences(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> st
 
 
 def shown(rules: Mapping[str, Rule]) -> list[str]:
-    """What is compared with ``BASE``: the other rules at their defaults, and all settings of ours."""
+    """Return the rules to compare with ``BASE``: others with their defaults, and all settings of ours."""
     return [label for label, rule in rules.items() if label != BASE and (is_default(rule) or rule.name == OURS)]
 
 
 def waves(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> str:
-    """Samples, waves and agreement of every rule at its defaults, with curtailment, by the size of a wave."""
+    """Return a table of samples, waves and agreement of every rule with its defaults and curtailment, by wave."""
     rows = []
     for label in (label for label, rule in rules.items() if is_default(rule)):
         row = [label]
@@ -110,7 +110,7 @@ def waves(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> str:
 
 @dataclass(frozen=True)
 class Rival:
-    """A rival with curtailment on one data set, and by how much more often it disagrees than ours at its samples."""
+    """A rival with curtailment on one data set, and how much more often than ours it disagrees at its samples."""
 
     dataset: str
     label: str
@@ -119,7 +119,7 @@ class Rival:
     more: Estimate
 
     def row(self) -> list[str]:
-        """As a row of the table of rivals."""
+        """Return its row of the table of rivals."""
         ours = self.disagreement - self.more.value
         return [
             self.dataset,
@@ -132,7 +132,7 @@ class Rival:
 
 
 def rivals(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> list[Rival]:
-    """Every rival that takes as many samples as one of ours or as a mixture of two of ours, on each data set."""
+    """Return every rival on each data set that takes as many samples as a mixture of two settings of ours."""
     found = []
     for name in cells[Key(BASE, max_samples)]:
         ours = [cells[Key(label, max_samples)][name] for label, rule in rules.items() if rule.name == OURS]
@@ -152,7 +152,7 @@ def _rival(dataset: str, label: str, rival: Measured, left: Measured, right: Mea
 
 
 def rivals_table(found: Sequence[Rival]) -> list[str]:
-    """How many rivals are ahead of ours, and a table of those."""
+    """Return how many rivals are ahead of ours, and a table of these."""
     ahead = [rival for rival in found if rival.more.value < 0]
     behind = [rival for rival in found if rival.more.value > 0]
     columns = ["data set", "rule", "samples", "disagreement %", "ours %", "rival less ours"]
@@ -165,7 +165,7 @@ def rivals_table(found: Sequence[Rival]) -> list[str]:
 
 
 def bounds(cells: Cells, maxima: Iterable[int]) -> tuple[bool, str]:
-    """Whether ours disagrees at most eps often on every data set, and a table of how often."""
+    """Return whether ours disagrees at most eps often on every data set, and a table of how often it does."""
     rows, kept = [], True
     for max_samples in maxima:
         for text, chosen in GRID[OURS].items():
@@ -180,7 +180,7 @@ def bounds(cells: Cells, maxima: Iterable[int]) -> tuple[bool, str]:
 
 
 def cost_table(costs: Mapping[str, Cost]) -> str:
-    """Seconds and microseconds of each rule."""
+    """Return a table of each rule's seconds and microseconds."""
     columns = "rule; replayed, s; a decision, µs; alone: stop, µs; alone: how many more, µs"
     rows = [
         [label, f"{found.replay:.2f}", *(f"{1e6 * seconds:.{digits}f}" for seconds, digits in times)]
@@ -191,7 +191,7 @@ def cost_table(costs: Mapping[str, Cost]) -> str:
 
 
 def beside_table(found: Mapping[str, Beside]) -> str:
-    """The package's rules and ours, a row each."""
+    """Return a table of the comparisons with the package."""
     columns = "its rule, prefixes, failed, decisions, differ, largest gap, theirs µs, ours µs"
     rows = [
         [
@@ -206,7 +206,7 @@ def beside_table(found: Mapping[str, Beside]) -> str:
 
 
 def curves(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> dict[str, dict[str, Curve]]:
-    """Samples and disagreement of each rule's settings, by data set; of OptPO's, those that the paper varies."""
+    """Return samples and disagreement of each rule's settings by data set, for OptPO those that the paper varies."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for label, rule in rules.items():
         if "literal" in label or "m = 4" in label or label == "fixed, all":

@@ -1,4 +1,4 @@
-"""A coordinator alone in a process, with a crew that has every answer at once: what is counted is the coordinator's."""
+"""Measure a coordinator alone in a process. Every task is answered at once, and the answers are not counted."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ from typing import Any
 
 import numpy as np
 
-from apportion.integrations.verl.coordinator import Coordinator, collect_rarely
-from apportion.integrations.verl.journal import Journal, Record
-from apportion.integrations.verl.messages import Dispatch, Task
-from apportion.integrations.verl.settings import Allocation
+from apportion.verl.coordinator.journal import Event, EventJournal
+from apportion.verl.coordinator.messages import TrainerRequest, WorkerTask
+from apportion.verl.coordinator.service import Coordinator, collect_rarely
+from apportion.verl.coordinator.settings import VerlAllocation
 from benchmarks.verl_load_answers import Answers
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a dispatch cost: processor seconds, but for ``pause_seconds``, the longest time that nothing else could run.
+    """The cost of a request in processor seconds; ``pause_seconds`` are on the clock.
 
-    ``open_seconds`` is the call that begins it, which orders the first rollouts; ``report_seconds`` all calls with
-    reports, which are unpickled there, ``slow_seconds`` what one in a hundred exceeds, ``longest_seconds`` the longest;
-    ``metrics_seconds`` the call for what is logged. ``journal_seconds`` is part of these, and ``anew_seconds`` of that:
-    what it took to begin the journal anew, ``anew`` times. ``peak_bytes`` is what the process grew by.
+    - ``open_seconds``: the call that begins the request and orders the first rollouts.
+    - ``report_seconds``: all calls with reports, unpickling included. One call in a hundred takes longer than
+      ``slow_seconds``, and the longest takes ``longest_seconds``.
+    - ``metrics_seconds``: the call that returns the metrics.
+    - ``journal_seconds``: the part of these spent on the journal; ``anew_seconds`` of it to rewrite it ``anew`` times.
+    - ``pause_seconds``: the longest time during which nothing else could run.
+    - ``peak_bytes``: the growth of the process.
     """
 
     reports: int
@@ -50,43 +53,43 @@ class Load:
 
     @property
     def seconds(self) -> float:
-        """From the call that opens the dispatch to the last report."""
+        """The seconds of the call that begins the request and of all reports."""
         return self.open_seconds + self.report_seconds
 
     @property
     def each_seconds(self) -> float:
-        """Of a report, the call that opens the dispatch shared among all."""
+        """The seconds of one report, with its share of the call that begins the request."""
         return self.seconds / self.reports
 
 
 @dataclass
-class Crew:
-    """Keeps what it is sent, oldest first."""
+class LoadPool:
+    """Keeps the tasks that it is sent, oldest first."""
 
-    sent: deque[Task] = field(default_factory=deque)
+    sent: deque[WorkerTask] = field(default_factory=deque)
 
-    def send(self, worker: str, task: Task) -> None:
+    def send(self, worker: str, task: WorkerTask) -> None:
         self.sent.append(task)
 
-    def move(self, worker: str, dispatch: Dispatch, hosts: Sequence[str]) -> bool:
+    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> bool:
         return False
 
-    def forget(self, dispatch: Dispatch) -> None:
+    def forget_rows(self, request: TrainerRequest) -> None:
         pass
 
 
-class TimedJournal(Journal):
-    """A journal that knows what it cost since it was made: ``anew_seconds`` of the ``seconds`` to begin anew."""
+class TimedJournal(EventJournal):
+    """A journal that counts its ``seconds``, and ``anew_seconds`` of them for rewriting itself."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.restart(None)
         self.anew, self.written, self.seconds, self.anew_seconds = 0, 0, 0.0, 0.0
 
-    def write(self, record: Record) -> None:
+    def write(self, event: Event) -> None:
         assert self._file is not None
         before = self._file.tell()
-        self.seconds += seconds_of(lambda: super(TimedJournal, self).write(record))
+        self.seconds += seconds_of(lambda: super(TimedJournal, self).write(event))
         self.written += self._file.tell() - before
 
     def restart(self, state: Mapping[str, Any] | None) -> None:
@@ -98,7 +101,7 @@ class TimedJournal(Journal):
 
 @dataclass
 class Pauses:
-    """The longest time that a task which is always ready had to wait."""
+    """The longest time that an always ready task had to wait."""
 
     longest: float = 0.0
 
@@ -111,44 +114,44 @@ class Pauses:
 
 
 def load_apart(name: str, prompts: int, workers: int, seed: int) -> Load:
-    """``load`` in a process of its own: what earlier ones left in memory costs time."""
+    """Run ``load`` in a process of its own, because memory left by earlier runs costs time."""
     with multiprocessing.get_context("fork").Pool(1, initializer=collect_rarely) as pool:
         return pool.apply(load, (name, prompts, workers, seed))
 
 
 def load(name: str, prompts: int, workers: int, seed: int) -> Load:
-    """That of one dispatch under the allocator ``name``, one report a call."""
+    """Return the cost of one request under the allocator ``name``, with one report a call."""
     answers = Answers(prompts, workers, seed)
-    allocator, dispatch = answers.learnt(name), answers.dispatch()
+    allocator, request = answers.learnt(name), answers.request()
     gc.collect()
     before = _peak_bytes()
     with tempfile.TemporaryDirectory() as folder:
         journal = TimedJournal(Path(folder) / "journal")
-        coordinator = Coordinator(Allocation(allocator=allocator), Crew(), journal)
-        found = asyncio.run(_carried_out(coordinator, journal, answers, dispatch))
+        coordinator = Coordinator(VerlAllocation(allocator=allocator), LoadPool(), journal)
+        found = asyncio.run(_carried_out(coordinator, journal, answers, request))
         journal.close()
     return Load(**found, peak_bytes=_peak_bytes() - before)
 
 
 async def _carried_out(
-    coordinator: Coordinator, journal: TimedJournal, answers: Answers, dispatch: Dispatch
+    coordinator: Coordinator, journal: TimedJournal, answers: Answers, request: TrainerRequest
 ) -> dict[str, Any]:
-    """``Load`` but for the memory. Between two calls the loop goes round, as it does in an actor.
+    """Return the fields of ``Load`` without the memory. The event loop runs between two calls, as in an actor.
 
-    Nothing is collected while the crew works, which keeps nothing: what is collected is the coordinator's.
+    Garbage collection is off while tasks are answered, so that its time counts for the coordinator only.
     """
-    crew: Crew = coordinator.crew  # type: ignore[assignment]
+    pool: LoadPool = coordinator.pool  # type: ignore[assignment]
     pauses, calls = Pauses(), []
-    open_seconds = seconds_of(lambda: coordinator.open(dispatch))
+    open_seconds = seconds_of(lambda: coordinator.open(request))
     ticking = asyncio.create_task(pauses.tick())
-    while crew.sent:
+    while pool.sent:
         collects = gc.isenabled()
         gc.disable()
-        sent = pickle.dumps((answers.report(crew.sent.popleft()),), pickle.HIGHEST_PROTOCOL)
+        sent = pickle.dumps((answers.report(pool.sent.popleft()),), pickle.HIGHEST_PROTOCOL)
         if collects:
             gc.enable()
         await asyncio.sleep(0)
-        calls.append(seconds_of(lambda sent=sent: coordinator.report(pickle.loads(sent))))
+        calls.append(seconds_of(lambda sent=sent: coordinator.receive(pickle.loads(sent))))
         await asyncio.sleep(0)
     ticking.cancel()
     found = {
@@ -163,11 +166,11 @@ async def _carried_out(
         "anew": journal.anew,
         "anew_seconds": journal.anew_seconds,
     }
-    return found | {"metrics_seconds": seconds_of(coordinator.metrics)}  # raises where the dispatch ended in an error
+    return found | {"metrics_seconds": seconds_of(coordinator.metrics)}  # raises if the request ended in an error
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Processor time of ``call``."""
+    """Return the processor time of ``call``."""
     started = time.process_time()
     call()
     return time.process_time() - started

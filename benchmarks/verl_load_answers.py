@@ -1,4 +1,4 @@
-"""What a trainer dispatches and what its workers report, drawn from a seed: no verl, no Ray, and no rollouts."""
+"""Draw from a seed what a trainer requests and what its workers report, without verl, Ray and generation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from uuid import UUID
 import numpy as np
 
 from apportion import AR3PO, HORA, VIP, Allocator, Plan, Prompt, Rollout, Uniform, Voting
-from apportion.integrations.verl.messages import Dispatch, Order, Place, Report, Task, Written
 from apportion.predictors import DiscountedCounts
+from apportion.verl.coordinator.messages import (
+    RolloutTask,
+    RowAddress,
+    TaskResult,
+    TrainerRequest,
+    WorkerTask,
+    WrittenRollout,
+)
 
 ROLLOUTS, SESSIONS = 8, 32
-"""Rollouts of a prompt, on average or at the most, and sessions of one that are drawn."""
+"""Rollouts a prompt, on average or at most, and the number of sessions a prompt that are drawn."""
 
 ALLOCATORS: dict[str, Callable[[], Allocator]] = {
     "uniform": lambda: Uniform(ROLLOUTS),
@@ -22,14 +29,14 @@ ALLOCATORS: dict[str, Callable[[], Allocator]] = {
     "vip, counts": lambda: VIP(rollouts_per_prompt=ROLLOUTS, high=2 * ROLLOUTS, predictor=DiscountedCounts()),
     "hora": lambda: HORA(pre_rollouts=ROLLOUTS // 2, rollouts_per_prompt=ROLLOUTS, high=2 * ROLLOUTS),
 }
-"""The first three are separable, the last two plan all prompts together."""
+"""Under the first three a prompt does not wait for others. The last two plan all prompts together."""
 
 SENTENCE = "A train leaves at {} and travels for {} hours at {} km/h, with a stop of {} minutes; how far does it get? "
 
 
 @dataclass(frozen=True)
 class Answers:
-    """``prompts`` prompts of a data set, and what comes of each rollout of them; success rates are of Beta(.7, .9)."""
+    """The outcome of every rollout of ``prompts`` prompts, whose success rates are drawn from Beta(.7, .9)."""
 
     prompts: int
     workers: int
@@ -40,49 +47,49 @@ class Answers:
         object.__setattr__(self, "_success", rng.beta(0.7, 0.9, self.prompts).astype(np.float32))
         object.__setattr__(self, "_drawn", rng.random((self.prompts, SESSIONS), np.float32))
 
-    def dispatch(self, step: int = 1) -> Dispatch:
-        """All prompts, in texts of 300 letters, dealt out to the workers as verl does; hosts have uids like verl's."""
+    def request(self, step: int = 1) -> TrainerRequest:
+        """Return all prompts, 300 letters each, dealt to the workers as verl does, with uids like verl's."""
         prompts, owners = [], []
         for q in range(self.prompts):
-            host = str(UUID(int=step << 96 | q << 64 | hash((step, q)) % 2**64))
+            uid = str(UUID(int=step << 96 | q << 64 | hash((step, q)) % 2**64))
             text = (SENTENCE.format(q, q % 24, q % 99, q % 60) * 3)[:300]
-            prompts.append(Prompt(text, data=Place(host, host)))
-            owners.append(self.worker_of(host))
-        return Dispatch(step, tuple(prompts), tuple(owners))
+            prompts.append(Prompt(text, data=RowAddress(uid, uid)))
+            owners.append(self.worker_of(uid))
+        return TrainerRequest(step, tuple(prompts), tuple(owners))
 
-    def report(self, task: Task) -> Report:
-        """What a worker answers when it has carried out ``task``."""
-        if not isinstance(task, Order):
-            return Report(task.id)
-        q = place_of_host(task.host)
-        return Report(task.id, tuple(self._rollout(q, task.host, session) for session in task.sessions))
+    def report(self, task: WorkerTask) -> TaskResult:
+        """Return the report of a worker that has carried out ``task``."""
+        if not isinstance(task, RolloutTask):
+            return TaskResult(task.id)
+        q = index_of_uid(task.uid)
+        return TaskResult(task.id, tuple(self._rollout(q, task.uid, session) for session in task.sessions))
 
     def learnt(self, name: str) -> Allocator:
-        """The allocator ``name`` after a step in which it saw four rollouts of every prompt."""
+        """Return the allocator ``name`` after a step in which it saw four rollouts of every prompt."""
         allocator, sessions = ALLOCATORS[name](), range(SESSIONS - 4, SESSIONS)
-        prompts = self.dispatch(0).prompts
+        prompts = self.request(0).prompts
         found = [
-            [self._rollout(q, prompt.data.host, session) for session in sessions] for q, prompt in enumerate(prompts)
+            [self._rollout(q, prompt.data.uid, session) for session in sessions] for q, prompt in enumerate(prompts)
         ]
         allocator.observe(allocator.start(prompts).add(Plan(np.full(self.prompts, len(sessions))), found))
         return allocator
 
-    def worker_of(self, host: str) -> str:
-        """Who holds the rows of ``host``."""
-        return worker_name(place_of_host(host) * self.workers // self.prompts)
+    def worker_of(self, uid: str) -> str:
+        """Return the worker that holds the rows of ``uid``."""
+        return worker_name(index_of_uid(uid) * self.workers // self.prompts)
 
-    def _rollout(self, q: int, host: str, session: int) -> Rollout:
+    def _rollout(self, q: int, uid: str, session: int) -> Rollout:
         drawn = float(self._drawn[q, session])
         right, tokens = bool(drawn < self._success[q]), 100 + int(1000 * drawn)
-        written = Written(hash((q, session)).to_bytes(16, "big", signed=True), host, session, (tokens,))
+        written = WrittenRollout(hash((q, session)).to_bytes(16, "big", signed=True), uid, session, (tokens,))
         return Rollout(right, "42" if right else str(tokens % 3), float(right), written, tokens)
 
 
 def worker_name(worker: int) -> str:
-    """As long as verl's."""
+    """Return a name as long as verl's."""
     return f"agent_loop_worker_{worker}_{worker:08x}"
 
 
-def place_of_host(host: str) -> int:
-    """The place of ``host`` in its dispatch."""
-    return UUID(host).int >> 64 & 2**32 - 1
+def index_of_uid(uid: str) -> int:
+    """Return the index of ``uid`` in its request."""
+    return UUID(uid).int >> 64 & 2**32 - 1

@@ -1,7 +1,4 @@
-"""Processes that stand for many workers each: they take orders of a coordinator, and report without sampling.
-
-Whoever holds an actor's handle imports its class: verl takes seconds to import, which the clients are spared.
-"""
+"""Processes that each stand for many workers: they take the coordinator's orders and report without sampling."""
 
 from __future__ import annotations
 
@@ -14,66 +11,37 @@ from typing import Any
 
 import numpy as np
 
-from apportion.integrations.verl.messages import Dispatch, Report, Task
-from apportion.integrations.verl.outbox import Outbox
+from apportion.verl.coordinator.messages import TaskResult, WorkerTask
+from apportion.verl.coordinator.sender import BatchedSender
 from benchmarks.verl_load_answers import Answers
 
 
-class Server:
-    """``LoadedActor``, which is imported in its own process alone."""
-
-    def __init__(self, *arguments: Any) -> None:
-        from benchmarks.verl_load_ray import LoadedActor  # noqa: PLC0415 - takes verl
-
-        self._actor = LoadedActor(*arguments)
-
-    async def begin(self, allocation: Any) -> None:
-        """As the actor's, like the others."""
-        await self._actor.begin(allocation)
-
-    async def open(self, dispatch: Dispatch, chunks: list[Any]) -> None:
-        """Begins a round."""
-        await self._actor.open(dispatch, chunks)
-
-    async def report(self, reports: Sequence[Report]) -> None:
-        """Takes reports of workers."""
-        await self._actor.report(reports)
-
-    async def over(self) -> None:
-        """Returns when the dispatch is over."""
-        await self._actor.over()
-
-    async def spent(self) -> tuple[int, int, float]:
-        """Reports, calls, processor seconds."""
-        return self._actor.reports, self._actor.calls, time.process_time()
-
-
 class Client:
-    """Carries out what ``workers`` of a coordinator are sent; each has an outbox of its own, as a worker has.
+    """Answers the tasks of many workers, each with its own sender.
 
-    It answers at once, or ``rate`` times a second at random moments, any of what it was sent: a Poisson process for as
-    long as there is anything.
+    It answers each task at once. With a ``rate`` it answers random waiting tasks as a Poisson process of ``rate`` a
+    second instead.
     """
 
     def __init__(self, cores: Sequence[int]) -> None:
         stay(cores)
 
     async def attend(self, coordinator: Any, answers: Answers, rate: float | None) -> None:
-        """Reports to ``coordinator`` from now on."""
+        """Report to ``coordinator`` from now on."""
         self._coordinator, self._answers, self._rate = coordinator, answers, rate
         self._rng = np.random.default_rng([answers.seed, os.getpid()])
-        self._outboxes: dict[str, Outbox[Report]] = {}
-        self._waiting: list[Task] = []
+        self._senders: dict[str, BatchedSender[TaskResult]] = {}
+        self._waiting: list[WorkerTask] = []
         self._working: asyncio.Task[None] | None = None
         self._reported: dict[str, float] = {}
         self._latencies: list[float] = []
 
-    async def carry_out(self, tasks: Sequence[Task]) -> None:
-        """Takes ``tasks``; reports follow."""
+    async def carry_out(self, tasks: Sequence[WorkerTask]) -> None:
+        """Take ``tasks``. Their reports follow later."""
         now = time.perf_counter()
         for task in tasks:
-            if task.host in self._reported:
-                self._latencies.append(now - self._reported.pop(task.host))
+            if task.uid in self._reported:
+                self._latencies.append(now - self._reported.pop(task.uid))
         if self._rate is None:
             for task in tasks:
                 self._report(task)
@@ -83,7 +51,7 @@ class Client:
             self._working = asyncio.create_task(self._work(self._rate))
 
     async def latencies(self) -> list[float]:
-        """Seconds from a report to the next task for its prompt, since ``attend``."""
+        """Return the seconds from each report to the next task of its prompt, since ``attend``."""
         return self._latencies
 
     async def _work(self, rate: float) -> None:
@@ -95,23 +63,23 @@ class Client:
             self._waiting[place], self._waiting[-1] = self._waiting[-1], self._waiting[place]
             self._report(self._waiting.pop())
 
-    def _report(self, task: Task) -> None:
-        worker = self._answers.worker_of(task.host)
-        if worker not in self._outboxes:
-            self._outboxes[worker] = Outbox(self._send, self._failed)
+    def _report(self, task: WorkerTask) -> None:
+        worker = self._answers.worker_of(task.uid)
+        if worker not in self._senders:
+            self._senders[worker] = BatchedSender(self._send, self._failed)
         report = self._answers.report(task)
-        self._reported[task.host] = time.perf_counter()
-        self._outboxes[worker].put(report)
+        self._reported[task.uid] = time.perf_counter()
+        self._senders[worker].put(report)
 
-    async def _send(self, reports: list[Report]) -> None:
-        await self._coordinator.report.remote(reports)
+    async def _send(self, reports: list[TaskResult]) -> None:
+        await self._coordinator.receive.remote(reports)
 
-    def _failed(self, reports: list[Report], error: Exception) -> None:
+    def _failed(self, reports: list[TaskResult], error: Exception) -> None:
         raise error
 
 
 def stay(cores: Sequence[int]) -> None:
-    """Keeps all threads of this process to ``cores``, where the system can."""
+    """Keep all threads of this process on ``cores``, if the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setaffinity(int(thread.name), cores)

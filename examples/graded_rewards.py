@@ -1,7 +1,7 @@
-"""Rewards that are neither right nor wrong: VIP splits the budget by how much each prompt's reward is expected to vary.
+"""Split the budget when rewards are scores: VIP gives more rollouts to prompts whose score is expected to vary more.
 
-A rubric gives each rollout a score in [0, 1]. ``graded_gp`` learns the variance of the score from embeddings, for
-prompts never seen too; ``running_variance`` needs no embeddings, and knows the prompts that come again.
+A rubric gives each rollout a score in [0, 1]. ``graded_gp`` predicts the variance of the score from embeddings, also of
+prompts that were never sampled. ``running_variance`` needs no embeddings, but knows only prompts that were sampled.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ embeddings = np.array([[prompt.data, 0.1 * rng.random()] for prompt in prompts])
 
 
 def scores(prompts, counts):
-    """The more open the question, the more the score depends on luck; nothing says which answer is correct."""
+    """Stands for your engine and your rubric: the more open the question, the more the score varies."""
     drawn = [rng.beta(2, 2, n) * prompt.data + (1 - prompt.data) / 2 for prompt, n in zip(prompts, counts, strict=True)]
     return [[Rollout(reward=float(score)) for score in group] for group in drawn]
 
@@ -32,8 +32,6 @@ for predictor in (GradedGaussianProcess(PrecomputedEmbeddings.from_array(prompts
         rewards = [reward for group in groups for reward in group.rewards]
         loss_weights = rloo(rewards, ids) * prompt_weights(ids)  # of the log-probabilities in your loss
         allocator.observe(batch)
-        variance = np.array(
-            [prompt.data**2 / 20 for prompt in batch.prompts]
-        )  # of the score; nobody told the predictor
+        variance = np.array([prompt.data**2 / 20 for prompt in batch.prompts])  # the true one, unknown to the predictor
         noises.append((variance / (batch.asked - 1)).sum() / (variance / 7).sum())
     print(f"{predictor.name}: gradient variance x{np.mean(noises[10:]):.2f} of that with 8 rollouts a prompt")

@@ -1,4 +1,4 @@
-"""VIP's Gaussian process on your own embeddings: what is learnt from some prompts plans for their neighbours."""
+"""VIP's Gaussian process on your own embeddings: it predicts prompts that were never sampled from similar ones."""
 
 import numpy as np
 

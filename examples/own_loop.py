@@ -1,4 +1,4 @@
-"""Drive an allocator from an asynchronous engine of your own: here, one that answers sums and is often wrong."""
+"""Drive an allocator from your own asynchronous engine. This one answers sums and is often wrong."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ PROMPTS = [Prompt(f"{a} + {b} =", data=(a, b)) for a, b in [(1, 2), (17, 25), (4
 
 
 async def sample(prompt: Prompt, count: int) -> list[Rollout]:
-    """One request for ``count`` answers, verified against the sum. One answer in twenty never arrives."""
+    """Request ``count`` answers and verify them against the sum. One answer in twenty never arrives."""
     await asyncio.sleep(0.001)
     a, b = prompt.data
     slips = [RNG.random() < 0.2 * len(str(a)) for _ in range(count) if RNG.random() > 0.05]

@@ -1,4 +1,4 @@
-"""One rollout a prompt: no group to compare with, so the baseline is what earlier steps say of the prompt."""
+"""Single rollouts: a prompt has no group to compare with, so its baseline is predicted from earlier steps."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ success = [0.1, 0.5, 0.95]
 
 
 def sample(batch_prompts, counts):
-    """Stands for your engine: one parameter a prompt, whose score is r - p; that of a rare outcome is long."""
+    """Stands for your engine: each prompt has one parameter and the score r - p, large for a rare outcome."""
     rollouts = []
     for q, n in enumerate(counts):
         right = rng.random(n) < success[q]

@@ -1,4 +1,4 @@
-"""A budget in tokens: long completions cost more, so the same tokens buy rollouts where they teach most."""
+"""Spend a budget in tokens: long completions cost more, so prompts with short ones get more rollouts."""
 
 import numpy as np
 

@@ -1,7 +1,7 @@
-"""TRL's GRPO trainer with HORA deciding how many rollouts each prompt gets: one import and one argument more.
+"""Train with TRL's GRPO trainer and let HORA decide how many rollouts each prompt gets, with one more argument.
 
-The policy is the lab's, of 200,640 parameters and trained here on a few demonstrations, so that this runs on a CPU in
-seconds. Another model is its name in place of ``folder``, its questions and a reward function for them.
+The policy is the lab's, with 200,640 parameters, trained here on a few demonstrations, so that this runs on a CPU in
+seconds. For another model put its name in place of ``folder``, with your own questions and reward function.
 """
 
 from tempfile import TemporaryDirectory
@@ -11,11 +11,11 @@ from transformers import PrinterCallback
 from trl import GRPOConfig
 
 from apportion import HORA
-from apportion.integrations.trl import AllocatedGRPOTrainer
-from apportion.lab.base import Recipe, Stage, trained_policy
-from apportion.lab.demonstrator import EASY
-from apportion.lab.export import right, row
-from apportion.lab.task import problem_pool
+from apportion.lab.policy.base import Recipe, Stage, trained_policy
+from apportion.lab.policy.export import right, row
+from apportion.lab.world.demonstrator import EASY
+from apportion.lab.world.task import problem_pool
+from apportion.trl import AllocatedGRPOTrainer
 
 recipe = Recipe((Stage(EASY, steps=200, learning_rate=4e-3),), sequences=12_000, operation_weights=(4.0, 2.0, 1.0))
 trained_policy(recipe)  # ten seconds, and none the next time
@@ -24,7 +24,7 @@ questions = [row(problem) for problem in problem_pool(600, seed=1) if len(proble
 
 
 def exact(completions: list[str], answer: list[str], **columns: object) -> list[float]:
-    """1.0 for a right completion."""
+    """Return 1.0 for each correct completion."""
     return [float(right(*pair)) for pair in zip(completions, answer, strict=True)]
 
 

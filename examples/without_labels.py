@@ -1,4 +1,4 @@
-"""Learn at test time, without labels: votes that stop early make the labels, and agreement with them is the reward."""
+"""Learn without labels: the majority of a vote is the label, and agreement with it is the reward."""
 
 import random
 
@@ -10,7 +10,7 @@ PROMPTS = [Prompt(f"{a} x {b}?", data=(a * b, skill)) for a, b, skill in [(6, 7,
 
 
 def sample(prompts, counts):
-    """An engine that is right with the prompt's skill. Nothing is verified: a rollout carries its answer, or None."""
+    """Stands for your engine, which is correct with probability ``skill``. A rollout carries its answer, or None."""
     return [[Rollout(answer=answer(*prompt.data)) for _ in range(n)] for prompt, n in zip(prompts, counts, strict=True)]
 
 

@@ -6,8 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from apportion import Batch, Belief, Plan, Prompt, Rollout
+from apportion import ALLOCATORS, Batch, Belief, Plan, Prompt, Rollout
 from apportion.types import Counts
+
+LABEL_FREE = {name: rule for name, rule in ALLOCATORS.items() if not rule().needs.labels}
+LABELLED = {name: rule for name, rule in ALLOCATORS.items() if name not in LABEL_FREE}
+GROUP_RELATIVE = frozenset({"grpo", "dr_grpo", "rloo", "sequential", "maxrl", "reinforce_plus_plus_baseline"})
+"""Estimators that give exactly 0 to every rollout of a group of one and of a group of equal rewards."""
 
 
 def make_prompts(count: int) -> list[Prompt]:
@@ -15,7 +20,7 @@ def make_prompts(count: int) -> list[Prompt]:
 
 
 def make_batch(outcomes: Sequence[Sequence[int]], belief: Belief | None = None) -> Batch:
-    """A batch of one round with these 0/1 outcomes: ``make_batch([[1, 0], [1]])``."""
+    """Return a batch of one round with these 0/1 outcomes: ``make_batch([[1, 0], [1]])``."""
     batch = Batch.start(make_prompts(len(outcomes)), belief or Belief.uniform(len(outcomes)))
     plan = Plan([len(group) for group in outcomes])
     return batch.add(plan, [[Rollout(bool(outcome)) for outcome in group] for group in outcomes])
@@ -24,9 +29,9 @@ def make_batch(outcomes: Sequence[Sequence[int]], belief: Belief | None = None) 
 def bernoulli_sampler(
     success: Sequence[float], seed: int = 0, failing: float = 0.0
 ) -> Callable[[Sequence[Prompt], Counts], list[list[Rollout]]]:
-    """Rollout number i of ``make_prompts``' prompt q is the same however, and whenever, it is asked for.
+    """Return a sampler whose rollout number i of prompt q of ``make_prompts`` is the same in any order of requests.
 
-    A share ``failing`` of the rollouts never arrives.
+    A share ``failing`` of the rollouts fails.
     """
     drawn = [0] * len(success)
 

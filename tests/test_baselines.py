@@ -160,7 +160,7 @@ def test_predicted_is_the_mean_belief_and_zero_is_zero():
         == [0.6, 1 / 3, 0.5]
     )
     assert zero.predict(make_prompts(3)).tolist() == [0.0] * 3
-    assert predicted.needs_binary and not zero.needs_binary and not Optimal().needs_binary
+    assert predicted.needs.binary and not zero.needs.binary and not Optimal().needs.binary
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))

@@ -94,7 +94,7 @@ def test_ar3po_has_one_unbiased_weight_function_and_it_ignores_the_second_stage(
         assert weight == pytest.approx(right * (4 - right) / 12 if trials == 4 else 0, abs=1e-9)
 
 
-def test_the_mean_score_of_successes_does_not_know_what_stopped_a_group():
+def test_the_mean_score_of_successes_does_not_depend_on_what_stopped_a_group():
     np.testing.assert_allclose(exact(leaves(AR3PO(reuse="none")), "sft").ratio, exact(leaves(Uniform(8)), "sft").ratio)
 
 
@@ -138,7 +138,7 @@ def test_hora_with_more_gives_every_prompt_an_extra_rollout_within_the_budget():
     assert found.asked.sum(1).tolist() == [8.0] * 5
 
 
-def test_dapos_inverse_binomial_factor_mends_the_mean_and_the_stopping():
+def test_dapos_inverse_binomial_factor_removes_the_bias_of_the_mean_and_of_the_stopping():
     drawn, share, target = np.arange(4, 400), 0.6, 4
     chance = [comb(int(d) - 1, target - 1) * share**target * (1 - share) ** (int(d) - target) for d in drawn]
     assert np.dot(chance, (target - 1) / (drawn - 1)) == pytest.approx(share)
@@ -152,7 +152,7 @@ def test_dapos_inverse_binomial_factor_mends_the_mean_and_the_stopping():
     assert 0.7 < mixed_share(leaves(Uniform(16))) < 0.8
 
 
-def test_a_prompts_gradient_is_not_turned_and_a_batchs_is():
+def test_the_direction_of_a_prompts_gradient_is_right_and_that_of_a_batch_is_not():
     allocator = ReinforceAda()
     found = measure(allocator, {"rloo": NAMES["rloo"]}, {"prompt": by_prompt}, batches=60, warm_up=0)
     projection, cosine = found.tabular("rloo", "prompt")

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ pytest.importorskip("typer")
 
 from typer.testing import CliRunner, Result
 
-from apportion.allocation_text import allocation_text
 from apportion.cli import app
-from apportion.cli.vote import RULES as NAMED_RULES
+from apportion.cli.allocation_text import allocation_text
+from apportion.cli.options import described_fields
 from apportion.solve import solve
 from apportion.stopping import RULES
+from apportion.vote.setup import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 VIP = ["--success", "0.1,0.5,0.9", "--budget", "24", "--high", "12"]
@@ -28,7 +30,7 @@ HORA = ["--method", "hora", "--successes", "0,2,4", "--trials", "4,4,4", "--budg
 
 
 def command(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
-    """``python -m apportion`` with ``arguments`` in a process of its own, or ``code`` in its place."""
+    """Run ``python -m apportion`` with ``arguments``, or ``code``, in a process of its own."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     start = ["-m", "apportion"] if code is None else ["-c", code]
     return subprocess.run(
@@ -87,13 +89,14 @@ def test_without_typer_one_line_says_what_to_install() -> None:
     )
 
 
-def test_training_without_torch_says_what_to_install() -> None:
+def test_the_lab_without_torch_says_what_to_install() -> None:
     code = "import sys; sys.modules['torch'] = None; from apportion.__main__ import main; main()"
-    done = command("train", "--dry-run", code=code)
+    done = command("lab", "--dry-run", code=code)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: apportion.lab needs torch and transformers: pip install 'apportion[lab]'\n"
 
 
+@pytest.mark.slow
 def test_allocating_imports_no_torch_and_starts_quickly() -> None:
     code = (
         "import sys; sys.argv[1:] = {!r}\n"
@@ -115,7 +118,7 @@ def cpu_seconds_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def test_people_get_aligned_columns() -> None:
+def test_text_output_has_aligned_columns() -> None:
     result = invoke("allocate", *VIP)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
@@ -155,7 +158,7 @@ def test_hora_from_options_and_from_a_file_agree(tmp_path: Path) -> None:
     assert options["counts"] == [10, 8, 6] and options["measure"] == "expected_hits" and "ids" not in options
 
 
-def test_uniform_is_its_own_yardstick() -> None:
+def test_the_uniform_baseline_of_uniform_is_itself() -> None:
     uniform = answer(*VIP, "--method", "uniform")
     assert uniform["uniform"] == {"counts": uniform["counts"], "objective": uniform["objective"]}
 
@@ -225,15 +228,17 @@ def test_a_wrong_file_is_refused(tmp_path: Path, content: str, problem: str) -> 
         ["alocate"],
         ["--frobnicate"],
         ["allocate", "--budget", "many"],
-        ["train", "--nmae"],
+        ["lab", "--nmae"],
+        ["trl", "--labels", "none"],
+        ["train"],
     ],
 )
-def test_usage_errors_take_one_line_too(arguments: list[str]) -> None:
+def test_usage_errors_take_one_line(arguments: list[str]) -> None:
     assert "--help" in refused(*arguments)
 
 
 def ask(folder: Path, *arguments: str) -> list[str]:
-    """``apportion vote`` on two questions in ``folder``, at an address where nothing listens."""
+    """Return the arguments of ``apportion vote`` for two questions and an address where nothing listens."""
     path = folder / "questions.jsonl"
     path.write_text('{"id": "a", "prompt": "1 + 1?", "answer": 2}\n{"id": "b", "prompt": "2 + 2?"}\n')
     server = ["--base-url", "http://127.0.0.1:9/v1", "--model", "tiny", "--max-samples", "8", "--max-retries", "0"]
@@ -251,7 +256,7 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
 
 
-def test_a_server_that_is_not_there_takes_one_line(tmp_path: Path) -> None:
+def test_an_unreachable_server_takes_one_line(tmp_path: Path) -> None:
     assert "127.0.0.1:9/v1 cannot be reached" in refused(*ask(tmp_path))
 
 
@@ -264,7 +269,7 @@ def test_a_server_that_is_not_there_takes_one_line(tmp_path: Path) -> None:
         (["--set", "eps"], "an override must be key=value, got 'eps'"),
         (["--extra-body", "top_k=20"], "extra_body must be JSON, got 'top_k=20'"),
         (["--extra-body", "[20]"], "extra_body must be a JSON object, got '[20]'"),
-        (["--extra-body", '{"n": 2}'], "extra_body must not hold n, which the sampler sets"),
+        (["--extra-body", '{"n": 2}'], "extra_body must not hold n, which the client sets"),
         (["--wave", "many"], "wave must be an integer of at least 1"),
         (["--wave", "0"], "wave must be an integer of at least 1"),
         (["--max-samples", "0"], "max_samples must be an integer of at least 1"),
@@ -281,7 +286,7 @@ def test_a_server_that_is_not_there_takes_one_line(tmp_path: Path) -> None:
         (["--questions", "missing.jsonl"], "must be readable, got missing.jsonl"),
     ],
 )
-def test_a_vote_that_cannot_be_taken_is_refused_before_it_begins(
+def test_wrong_settings_of_a_vote_are_refused_before_it_starts(
     tmp_path: Path, arguments: list[str], problem: str
 ) -> None:
     for dry_run in ([], ["--dry-run"]):
@@ -289,14 +294,53 @@ def test_a_vote_that_cannot_be_taken_is_refused_before_it_begins(
     assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
 
 
-def test_help_names_every_rule() -> None:
-    assert NAMED_RULES.split(", ") == list(RULES)
+def test_every_setting_of_a_vote_is_an_option_with_the_help_of_its_field() -> None:
+    done = command("vote", "--help")
+    assert done.returncode == 0 and all(name in done.stdout for name in RULES)
+    for cls, names in SETTINGS:
+        described = described_fields(cls)
+        for name in names:
+            flag = "--request-timeout" if name == "timeout_seconds" else f"--{name.replace('_', '-')}"
+            assert flag in done.stdout and described[name].split()[0] in done.stdout
+    assert "[default: posterior_predictive]" in done.stdout and "--no-curtail" in done.stdout
 
 
-def test_voting_is_not_imported_before_it_is_asked_for() -> None:
+@pytest.mark.slow
+def test_no_help_is_cut_off() -> None:
+    for arguments in ([], ["allocate"], ["lab"], ["trl"], ["vote"]):
+        assert "..." not in command(*arguments, "--help").stdout.replace("[ARGS]...", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "completion"),
+    [("apportion v", ["verl", "vote"]), ("apportion vote --ru", ["--rule"]), ("apportion vote --rule opt", ["optpo"])],
+)
+def test_the_shell_completes_commands_options_and_choices(
+    words: str, completion: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("APPORTION_COMPLETE", "complete_bash"), ("TYPER_COMPLETE_ARGS", words)):
+        monkeypatch.setenv(f"_{name}", value)
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert command().stdout.split() == completion
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["allocation=vip", "--cfg", "job", "--", "x y", "a=[1,2]"]])
+def test_arguments_of_verl_are_passed_through_unchanged(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    fake = SimpleNamespace(main=lambda: seen.extend(sys.argv[1:]))
+    monkeypatch.setitem(sys.modules, "apportion.verl.__main__", fake)
+    monkeypatch.setattr(sys, "argv", ["apportion"])
+    assert invoke("verl", *arguments).exit_code == 0
+    assert seen == arguments
+
+
+def test_voting_is_imported_only_by_its_command() -> None:
     code = (
         "import sys, apportion.cli\n"
-        "assert not {'openai', 'math_verify', 'rich', 'pydantic', 'scipy', 'apportion.vote'} & sys.modules.keys()"
+        "heavy = {'openai', 'math_verify', 'rich', 'pydantic', 'scipy.special', 'apportion.vote'}\n"
+        "assert not heavy & sys.modules.keys()"
     )
     done = command(code=code)
     assert done.returncode == 0, done.stderr
@@ -305,19 +349,19 @@ def test_voting_is_not_imported_before_it_is_asked_for() -> None:
 @pytest.mark.slow
 def test_a_wrong_study_is_refused_before_anything_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert "cannot be read" in refused("train", str(tmp_path / "missing.toml"), "--dry-run")
-    assert "'sedes'" in refused("train", "--set", "sedes=3", "--dry-run")
+    assert "cannot be read" in refused("lab", str(tmp_path / "missing.toml"), "--dry-run")
+    assert "'sedes'" in refused("lab", "--set", "sedes=3", "--dry-run")
 
 
 LEDGER = ["7 a+3 b*7 =", "2 a*3 =", "5 a-4 b+2 =", "9 a+1 ="]
 
 
 def voted(folder: Path, prompts: str) -> list[str]:
-    """``apportion train --labels none`` on a file of ``prompts``, four a step, on the easy base; a dry run."""
+    """Return the arguments of a dry run without labels, with 4 ``prompts`` a step, on the easy base."""
     path = folder / "prompts.jsonl"
     path.write_text(prompts)
     settings = ["training.base=easy", "training.prompts_per_step=4"]
-    return ["train", "--labels", "none", "--prompts", str(path), *(f"--set={each}" for each in settings), "--dry-run"]
+    return ["lab", "--labels", "none", "--prompts", str(path), *(f"--set={each}" for each in settings), "--dry-run"]
 
 
 @pytest.mark.slow
@@ -350,9 +394,7 @@ def test_a_dry_run_without_labels_counts_prompts_gold_steps_and_rollouts(tmp_pat
         (LEDGER, ["--resume"], "--resume goes on with a started study, got also --prompts"),
     ],
 )
-def test_prompts_that_cannot_be_learnt_on_are_refused(
-    tmp_path: Path, prompts: list[str], more: list[str], problem: str
-) -> None:
+def test_unusable_prompts_are_refused(tmp_path: Path, prompts: list[str], more: list[str], problem: str) -> None:
     pytest.importorskip("torch")
     written = "".join(json.dumps({"prompt": text}) + "\n" for text in prompts)
     assert problem in refused(*voted(tmp_path, written), *more)

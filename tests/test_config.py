@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from apportion import TTRL, OptPO, Voting, stopping
 from apportion.allocators import ALLOCATORS, HORA, VIP, Allocator, Uniform
 from apportion.config import ConfigError, build, dump, to_toml
-from apportion.consensus import LABEL_FREE
 from apportion.predictors import (
     PREDICTORS,
     DiscountedCounts,
@@ -29,7 +28,7 @@ from apportion.predictors import (
 )
 from apportion.stopping import RULES, PosteriorPredictive, Rule
 
-REGISTERED = ALLOCATORS | LABEL_FREE
+REGISTERED = ALLOCATORS
 
 
 @dataclass(frozen=True)
@@ -95,17 +94,17 @@ def test_nested_tables_become_dataclasses() -> None:
     )
 
 
-def test_an_integer_is_taken_for_a_float_and_becomes_one() -> None:
+def test_an_integer_is_converted_to_a_float() -> None:
     assert type(job(limit=2).limit) is float
 
 
 @pytest.mark.parametrize("name", ["gp", "ridge"])
-def test_a_predictor_that_needs_an_embedder_gets_the_papers(name: str) -> None:
+def test_a_predictor_without_an_embedder_gets_the_papers(name: str) -> None:
     assert job(probe=name).probe.embedder == SentenceTransformerEmbedder()
 
 
 @pytest.mark.parametrize("name", sorted(REGISTERED))
-def test_a_bare_name_is_a_table_with_that_name(name: str) -> None:
+def test_a_name_alone_means_the_default_settings(name: str) -> None:
     assert build(Allocator, {"name": name}) == job(arms={"main": name}).arms["main"] == REGISTERED[name]()
 
 
@@ -192,12 +191,12 @@ def test_a_wrong_setting_is_refused_with_its_path_and_a_remedy(settings: dict[st
     assert "; " in refused(lambda: job(**settings), *parts)
 
 
-def test_a_value_that_an_allocator_refuses_is_told_with_its_path() -> None:
+def test_a_value_that_an_allocator_refuses_is_reported_with_its_path() -> None:
     refused(lambda: arm(name="vip", low=2), "job.arms.main: low must be at least 3", "got 2")
     refused(lambda: arm(name="vip", low=3, high=2), "job.arms.main: high must be at least")
 
 
-def test_missing_keys_are_named_together() -> None:
+def test_all_missing_keys_are_reported_together() -> None:
     refused(lambda: build(Job, {"steps": 3}), "the configuration must have model, arms, got steps")
 
 
@@ -220,11 +219,11 @@ def test_a_reward_that_is_a_function_is_refused_by_dump() -> None:
     assert told.startswith("reward must be something that TOML can hold, got <function")
 
 
-def test_none_is_refused_by_dump_where_leaving_it_out_would_mean_another_default() -> None:
+def test_dump_refuses_none_if_the_default_is_not_none() -> None:
     refused(lambda: dump(Job("tiny", {}, steps=None)), "steps must be something that TOML can hold, got None")  # type: ignore[arg-type]
 
 
-def test_dump_names_what_is_chosen_by_name_and_leaves_out_what_was_learnt() -> None:
+def test_dump_writes_names_and_omits_learned_state() -> None:
     assert dump(HORA()) == {
         "name": "hora",
         "pre_rollouts": 8,
@@ -254,7 +253,7 @@ predictors = st.one_of(
 )
 rules = st.one_of(
     st.builds(PosteriorPredictive, eps=st.floats(0.001, 0.5)),
-    st.builds(stopping.OptPO, min_samples=st.integers(1, 4), choices=st.none() | st.integers(2, 9)),
+    st.builds(stopping.BayesianSPRT, min_samples=st.integers(1, 4), choices=st.none() | st.integers(2, 9)),
     st.builds(stopping.Fixed, samples=st.none() | st.integers(1, 4)),
 )
 waves = st.integers(1, 99) | st.just("free")
@@ -309,18 +308,18 @@ jobs = st.builds(
 
 
 @given(jobs)
-def test_settings_survive_the_way_through_toml(job: Job) -> None:
+def test_settings_survive_a_round_trip_through_toml(job: Job) -> None:
     assert build(Job, tomllib.loads(to_toml(dump(job)))) == job
     assert build(Job, dump(job)) == job
 
 
 @given(rules)
-def test_a_rule_alone_survives_too(rule: Rule) -> None:
+def test_a_rule_alone_survives_a_round_trip(rule: Rule) -> None:
     assert build(Rule, tomllib.loads(to_toml(dump(rule)))) == rule  # type: ignore[type-abstract]
 
 
 @given(allocators | predictors)
-def test_an_allocator_or_predictor_alone_survives_too(chosen: Any) -> None:
+def test_an_allocator_or_predictor_alone_survives_a_round_trip(chosen: Any) -> None:
     table = tomllib.loads(to_toml(dump(chosen)))
     assert build(type(chosen), table) == chosen
     assert build(Allocator if isinstance(chosen, Allocator) else Predictor, table) == chosen  # type: ignore[type-abstract]

@@ -1,4 +1,4 @@
-"""What the documents show runs: every example, and every Python block of the README."""
+"""Tests that the documents' examples run and that their links lead somewhere."""
 
 import os
 import re
@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MARKDOWN = [*PAGES, ROOT / "CONTRIBUTING.md"]
+MARKED = re.compile(r"^<!-- not run: [^\n]+ -->\n+", re.MULTILINE)
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def run(*arguments, **settings):
@@ -20,6 +23,16 @@ def run(*arguments, **settings):
     )
 
 
+def blocks(page):
+    """Return the Python blocks of ``page`` without those that follow a comment ``<!-- not run: reason -->``."""
+    text = page.read_text(encoding="utf-8")
+    marked = {match.end() for match in MARKED.finditer(text)}
+    return [match[1] for match in BLOCK.finditer(text) if match.start() not in marked]
+
+
+BLOCKS = [pytest.param(code, id=f"{page.stem}-{i}") for page in PAGES for i, code in enumerate(blocks(page), 1)]
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 def test_examples_run(example, tmp_path):
     done = run(str(example), cwd=tmp_path)
@@ -27,12 +40,19 @@ def test_examples_run(example, tmp_path):
     assert done.stdout.strip()
 
 
-def test_python_blocks_of_the_readme_run(tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) >= 2
-    for block in blocks:
-        done = run("-c", block, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("code", BLOCKS)
+def test_python_blocks_run(code, tmp_path):
+    done = run("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_block_is_left_out_only_with_a_reason(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\none\n```\n\n<!-- not run: needs a GPU -->\n```python\ntwo\n```\n\n"
+        "<!-- not run: -->\n```python\nthree\n```\n\n<!-- a remark -->\n\n```python\nfour\n```\n"
+    )
+    assert blocks(page) == ["one\n", "three\n", "four\n"]
 
 
 @pytest.mark.parametrize("page", MARKDOWN, ids=[path.name for path in MARKDOWN])

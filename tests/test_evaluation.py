@@ -26,7 +26,7 @@ def test_pass_at_k_is_unbiased(p, k):
     assert chances @ pass_at_k(c, np.full(n + 1, n), k) == pytest.approx(1 - (1 - p) ** k, rel=1e-12)
 
 
-def test_pass_at_k_stands_large_numbers():
+def test_pass_at_k_does_not_overflow():
     exact = 1 - comb(9_997, 5_000) / comb(10_000, 5_000)
     assert pass_at_k([3], [10_000], 5_000)[0] == pytest.approx(exact, rel=1e-10)
 

@@ -11,12 +11,12 @@ import pytest
 
 from apportion import HORA, VIP, Prompt, Rollout, collect
 from apportion.advantages import dr_grpo, rloo
-from apportion.allocators import ALLOCATORS, Allocator
+from apportion.allocators import Allocator
 from apportion.allocators.vip import minimise_noise
 from apportion.config import build, dump, to_toml
-from apportion.lab.policy import new_policy
-from apportion.lab.sampler import LedgerSampler
-from apportion.lab.task import training_problems
+from apportion.lab.policy.network import new_policy
+from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.world.task import training_problems
 from apportion.predictors import (
     DiscountedCounts,
     GaussianProcess,
@@ -27,8 +27,8 @@ from apportion.predictors import (
     SentenceTransformerEmbedder,
     Shuffled,
 )
-from tests.builders import make_prompts
-from tests.contract.test_allocators import MAKE
+from tests.builders import LABELLED, make_prompts
+from tests.rules import MAKE
 
 
 class GradedSampler:
@@ -60,7 +60,7 @@ def for_graded(allocator: Allocator) -> Allocator:
     return replace(allocator, **inner, **({"predictor": RunningVariance()} if "predictor" in settings else {}))
 
 
-@pytest.fixture(params=sorted(ALLOCATORS))
+@pytest.fixture(params=sorted(LABELLED))
 def allocator(request):
     return MAKE[request.param]()
 
@@ -68,14 +68,14 @@ def allocator(request):
 def test_every_allocator_says_which_rewards_it_takes(allocator):
     text = type(allocator).__doc__
     assert "binary" in text or "graded" in text
-    if for_graded(allocator).needs_binary:
+    if for_graded(allocator).needs.binary:
         assert "needs binary rewards" in text
     else:
         assert "graded" in text
 
 
 def test_one_that_needs_binary_rewards_refuses_others_before_a_second_round(allocator):
-    if not allocator.needs_binary:
+    if not allocator.needs.binary:
         pytest.skip(f"{allocator.name} takes graded rewards as it is")
     sample = GradedSampler()
     with pytest.raises(ValueError, match=rf"rewards must be 0 or 1 for {allocator.name}, .* got 0\.\d+ .*; .* graded"):
@@ -85,7 +85,7 @@ def test_one_that_needs_binary_rewards_refuses_others_before_a_second_round(allo
 
 def test_one_that_takes_graded_rewards_trains_on_them(allocator):
     allocator = for_graded(allocator)
-    if allocator.needs_binary:
+    if allocator.needs.binary:
         pytest.skip(f"{allocator.name} needs binary rewards, whatever its predictor")
     sample = GradedSampler()
     for _ in range(3):
@@ -106,14 +106,14 @@ def test_vip_with_a_predictor_of_success_refuses_graded_rewards(predictor):
 
 
 def test_hora_refuses_graded_rewards_whatever_its_predictor():
-    assert HORA(predictor=RunningVariance()).needs_binary
+    assert HORA(predictor=RunningVariance()).needs.binary
 
 
-def test_the_papers_vip_refuses_and_its_appendix_accepts():
+def test_vip_refuses_graded_rewards_with_the_papers_predictor_and_takes_them_with_its_appendixs():
     embedder = PrecomputedEmbeddings.from_array(make_prompts(3), np.eye(3))
-    assert VIP(predictor=GaussianProcess(embedder)).needs_binary
-    assert not VIP(predictor=GradedGaussianProcess(embedder)).needs_binary
-    assert not VIP(predictor=Shuffled(RunningVariance())).needs_binary
+    assert VIP(predictor=GaussianProcess(embedder)).needs.binary
+    assert not VIP(predictor=GradedGaussianProcess(embedder)).needs.binary
+    assert not VIP(predictor=Shuffled(RunningVariance())).needs.binary
 
 
 @pytest.mark.parametrize(("estimator", "factor"), [(rloo, lambda n: 1 / (n - 1)), (dr_grpo, lambda n: (n - 1) / n**2)])

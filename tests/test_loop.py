@@ -10,7 +10,7 @@ from tests.builders import bernoulli_sampler, make_prompts
 
 @dataclass(frozen=True)
 class UntilCorrect(Allocator):
-    """Two at a time until a prompt has a correct response; separable, so each prompt goes its own pace."""
+    """Two rollouts at a time until a prompt has a correct one. Separable."""
 
     name = "until_correct"
     separable = True
@@ -38,7 +38,7 @@ def test_a_source_that_runs_dry_is_an_error_and_not_a_loop(given):
 
 
 def test_separable_prompts_do_not_wait_for_each_other():
-    """The prompt that always fails needs four rounds; the quick one must be through before its second."""
+    """The prompt that always fails needs four rounds; the other must finish before its second."""
     log = []
     slow_may_go_on = asyncio.Event()
 
@@ -82,7 +82,7 @@ def test_fresh_prompts_join_before_anything_is_sampled():
 
 
 def test_fresh_prompts_without_a_source_are_an_error():
-    with pytest.raises(ValueError, match="asks for 2 fresh prompts and there is no source"):
+    with pytest.raises(ValueError, match="asks for 2 fresh prompts, but there is no source"):
         collect(TwoFresh(), make_prompts(2), bernoulli_sampler([1.0] * 4))
 
 

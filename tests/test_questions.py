@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from apportion.questions import TEMPLATE, filled
+from apportion.questions import TEMPLATE, Question, fill_template, read_questions
 from apportion.tables import TableError
 from apportion.types import prompt_id
-from apportion.vote import Question, read_questions
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -25,7 +24,7 @@ def test_the_shape_of_the_recorded_problems(tmp_path: Path) -> None:
     ]
 
 
-def test_columns_by_other_names_and_in_csv(tmp_path: Path) -> None:
+def test_columns_with_other_names_in_csv(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text('problem,solution\n"Which, then?",4\nWhat?,\n')
     assert read_questions(tmp_path / "q.csv") == [Question("", "Which, then?", "4"), Question("", "What?", None)]
 
@@ -38,12 +37,12 @@ def test_columns_in_parquet(tmp_path: Path) -> None:
     assert read_questions(tmp_path / "q.parquet") == [Question("7", "a?", "1"), Question("8", "b?", None)]
 
 
-def test_prompt_wins_over_question_and_answer_over_solution(tmp_path: Path) -> None:
+def test_prompt_precedes_question_and_answer_precedes_solution(tmp_path: Path) -> None:
     rows = [{"question": "no", "prompt": "yes", "solution": "no", "answer": "yes"}]
     assert read_questions(write(tmp_path / "q.jsonl", rows))[0] == Question("", "yes", "yes")
 
 
-def test_without_an_id_the_content_is_the_id() -> None:
+def test_without_an_id_the_id_is_a_hash_of_the_content() -> None:
     assert Question("", "What?").id == prompt_id("What?")
 
 
@@ -66,12 +65,12 @@ def test_gold_is_the_final_answer(tmp_path: Path, gold: Any, answer: str | None)
     assert read_questions(path)[0].gold == answer
 
 
-def test_braces_mean_themselves() -> None:
-    sent = filled(TEMPLATE, Question("", "Let S = {question} and {0}, {}."))
+def test_braces_are_kept_as_they_are() -> None:
+    sent = fill_template(TEMPLATE, Question("", "Let S = {question} and {0}, {}."))
     assert sent.startswith("Let S = {question} and {0}, {}.\n\nPlease reason") and sent.endswith("\\boxed{}.")
 
 
-def test_the_first_so_many(tmp_path: Path) -> None:
+def test_the_limit_takes_the_first_questions(tmp_path: Path) -> None:
     path = write(tmp_path / "q.jsonl", [{"prompt": f"{i}?"} for i in range(5)])
     assert [question.prompt for question in read_questions(path, limit=2)] == ["0?", "1?"]
 
@@ -91,7 +90,7 @@ def test_the_first_so_many(tmp_path: Path) -> None:
         ([{"prompt": "same"}, {"prompt": "same"}], "line 1 and .*line 2"),
     ],
 )
-def test_what_is_no_question_is_refused(tmp_path: Path, rows: list[dict[str, Any]], problem: str) -> None:
+def test_a_row_that_is_not_a_question_is_refused(tmp_path: Path, rows: list[dict[str, Any]], problem: str) -> None:
     with pytest.raises(TableError, match=problem):
         read_questions(write(tmp_path / "q.jsonl", rows))
 

@@ -34,7 +34,7 @@ def test_every_format_gives_the_same_columns(tmp_path: Path, suffix: str) -> Non
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path, suffix: str) -> None:
+def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(TableError, match="must have a column rate, got id") as caught:
         read_columns(write(tmp_path, suffix), ["rate"])
     assert suffix == ".parquet" or "success, trials" in str(caught.value)
@@ -54,13 +54,13 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path, suffix: 
         ("a.jsonl", f'{{"success": 1{"0" * 400}}}\n', "must be a finite number"),
     ],
 )
-def test_a_cell_that_is_no_number_is_told_with_its_line(tmp_path: Path, name: str, content: str, problem: str) -> None:
+def test_a_cell_that_is_no_number_is_named_with_its_line(tmp_path: Path, name: str, content: str, problem: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(TableError, match=problem):
         read_columns(tmp_path / name, ["success"]).numbers("success")
 
 
-def test_a_null_in_parquet_is_told_with_its_row(tmp_path: Path) -> None:
+def test_a_null_in_parquet_is_named_with_its_row(tmp_path: Path) -> None:
     table = read_columns(write(tmp_path, ".parquet", [{"success": 0.5}, {"success": None}]), ["success"])
     with pytest.raises(TableError, match=r"got nothing in .* row 2"):
         table.numbers("success")
@@ -84,7 +84,7 @@ def test_a_null_in_parquet_is_told_with_its_row(tmp_path: Path) -> None:
         ("a.xlsx", b"", "must end in .csv, .jsonl, .parquet, got '.*a.xlsx'"),
     ],
 )
-def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+def test_a_file_that_is_not_a_table_is_refused(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow")
     (tmp_path / name).write_bytes(content)
@@ -93,10 +93,12 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str, content: 
     assert "; " in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    for name in ("a.csv", "a.jsonl", "a.parquet"):
-        with pytest.raises(TableError, match="must be readable"):
-            read_columns(tmp_path / name, ["success"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_missing_file_is_refused(tmp_path: Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    with pytest.raises(TableError, match="must be readable"):
+        read_columns(tmp_path / f"absent{suffix}", ["success"])
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +107,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
         read_columns(tmp_path / "a.parquet", ["success"])
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_column(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfsuccess\r\n0.5\r\n")
     assert read_columns(tmp_path / "a.csv", ["success"]).numbers("success").tolist() == [0.5]
 

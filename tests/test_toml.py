@@ -17,17 +17,17 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), values, max_size=4))
-def test_any_table_survives_the_way_through_toml(table: dict[str, Any]) -> None:
+def test_any_table_survives_a_round_trip_through_toml(table: dict[str, Any]) -> None:
     assert tomllib.loads(to_toml(table)) == table
 
 
-def test_settings_come_before_tables_so_that_they_stay_where_they_belong() -> None:
+def test_settings_after_a_table_stay_at_their_level() -> None:
     table = {"inner": {"a": 1}, "outer": 2}
     assert tomllib.loads(to_toml(table)) == table
 
 
 def test_none_is_left_out_of_tables_and_refused_in_lists() -> None:
-    assert to_toml({"a": None, "b": [{"c": None}]}) == "b = [{}]\n"
+    assert tomllib.loads(to_toml({"a": None, "b": [{"c": None}]})) == {"b": [{}]}
     with pytest.raises(ConfigError, match="got None"):
         to_toml({"a": [None]})
 
@@ -55,7 +55,7 @@ def test_overrides(overrides: list[str], table: dict[str, Any]) -> None:
     assert load(None, overrides) == table
 
 
-def test_overrides_go_on_top_of_the_file(tmp_path: Path) -> None:
+def test_overrides_replace_values_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text('steps = 3\n[arms.main]\nname = "vip"\n')
     assert load(path, ["steps=4", "arms.main.low=5"]) == {"steps": 4, "arms": {"main": {"name": "vip", "low": 5}}}
@@ -77,7 +77,7 @@ def test_overrides_go_on_top_of_the_file(tmp_path: Path) -> None:
         (["a=3", "a.b.c=1"], "a must be a table to set a.b.c, got 3"),
     ],
 )
-def test_an_override_that_cannot_be_meant_is_refused(overrides: list[str], problem: str) -> None:
+def test_an_invalid_override_is_refused(overrides: list[str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         load(None, overrides)
     assert "; " in str(caught.value)

@@ -37,9 +37,9 @@ def test_budgets_are_charged_to_asked_and_statistics_to_trials():
 
 def test_more_rollouts_than_planned_are_refused():
     batch = Batch.start(make_prompts(1), Belief.uniform(1))
-    with pytest.raises(ValueError, match="got 2 rollouts where 1 were asked"):
+    with pytest.raises(ValueError, match="got 2 rollouts, but 1 were asked"):
         batch.add(Plan([1]), [[Rollout(True), Rollout(True)]])
-    with pytest.raises(ValueError, match="one list of rollouts a prompt"):
+    with pytest.raises(ValueError, match="one list of rollouts per prompt"):
         batch.add(Plan([1, 1]), [[], []])
 
 

@@ -1,4 +1,4 @@
-"""Advantages: flat rewards [N] and group ids [N] in, advantages [N] out; groups may be ragged.
+"""Advantages: from flat rewards [N] and group ids [N] to advantages [N]. Groups may be ragged.
 
 ================================ ============================= ======== ==========================================
 estimator                        advantage                     needs    expectation, over n rollouts of a prompt
@@ -14,28 +14,120 @@ estimator                        advantage                     needs    expectat
 ``reinforce_plus_plus_baseline`` (r - mean) / batch deviation  tokens   nearly a multiple of dr_grpo's
 ================================ ============================= ======== ==========================================
 
-Under those in ``GROUP_RELATIVE`` a group of one, and a group of equal rewards, gets exactly 0: it has nothing to
-compare with. ``gae`` is the estimator with a critic, per token and with a signature of its own.
+A group of one and a group of equal rewards get exactly 0 from ``grpo``, ``dr_grpo``, ``rloo``, ``sequential``,
+``maxrl`` and ``reinforce_plus_plus_baseline``, which have nothing to compare them with. ``gae`` needs a critic, works
+per token, and has a signature of its own.
 """
 
-from __future__ import annotations
+import inspect
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from apportion.advantages.gae import gae
 from apportion.advantages.group_relative import dr_grpo, grpo, rloo
+from apportion.advantages.grouping import Reduction, Weighting, prompt_weights, rollout_weights
 from apportion.advantages.maximum_likelihood import maxrl, sft
-from apportion.advantages.registry import ESTIMATORS, GROUP_RELATIVE, Estimator, advantages_of, needs
-from apportion.advantages.reinforce import reinforce
-from apportion.advantages.reinforce_plus_plus import reinforce_plus_plus, reinforce_plus_plus_baseline
+from apportion.advantages.reinforce import reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, whiten
 from apportion.advantages.sequential import sequential
-from apportion.advantages.weights import Weighting, prompt_weights, rollout_weights
-from apportion.advantages.whitening import whiten
+from apportion.types import Floats, Group
+
+Estimator = Callable[..., Floats]
+"""(rewards [N], group_ids [N], *, further columns [N]) -> advantages [N]."""
+
+ESTIMATORS: dict[str, Estimator] = {
+    estimator.__name__: estimator
+    for estimator in (
+        grpo,
+        dr_grpo,
+        rloo,
+        sequential,
+        reinforce,
+        maxrl,
+        sft,
+        reinforce_plus_plus,
+        reinforce_plus_plus_baseline,
+    )
+}
+
+
+def needs(name: str) -> tuple[str, ...]:
+    """Return the columns [N] that an estimator takes besides rewards and group ids: its keyword-only parameters.
+
+    >>> needs("rloo"), needs("reinforce")
+    ((), ('baseline',))
+    """
+    if name not in ESTIMATORS:
+        raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {name!r}; check the spelling")
+    parameters = inspect.signature(ESTIMATORS[name]).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty)
+
+
+def check_baseline(estimator: str | None, baseline: object) -> None:
+    """Raise ValueError unless a ``baseline`` other than None is given exactly if the estimator takes one."""
+    takes = estimator in ESTIMATORS and "baseline" in needs(estimator)
+    if takes != (baseline is not None):
+        raise ValueError(
+            f"a baseline goes with the estimator 'reinforce', got {baseline} with {estimator!r}; set both, or neither"
+        )
+
+
+def advantages_of(groups: Sequence[Group], estimator: str = "rloo", *, baseline: ArrayLike | None = None) -> Floats:
+    """Return the advantages [N] of all rollouts of the groups, in order, including those outside ``keep``.
+
+    ``baseline`` [groups] is one number a group, fixed before the rollouts, for estimators that take one. Lengths come
+    from ``Rollout.tokens`` and rounds from ``Rollout.round``. Raises ValueError for an unknown estimator, for a
+    rollout without a length that is needed, and for a baseline that is missing or would not be read.
+
+    >>> from apportion import Prompt, Rollout
+    >>> group = Group(Prompt("1 + 1 ="), (Rollout(True), Rollout(False), Rollout(False)))
+    >>> advantages_of([group]).tolist(), advantages_of([group], "reinforce", baseline=[0.25]).tolist()
+    ([1.0, -0.5, -0.5], [0.75, -0.25, -0.25])
+    """
+    wanted = needs(estimator)
+    if (baseline is not None) != ("baseline" in wanted):
+        raise ValueError(
+            f"estimator {estimator!r} {'needs a' if baseline is None else 'takes no'} baseline, got {baseline!r}; "
+            f"{'pass one number a group, fixed before its rollouts' if baseline is None else 'leave it out'}"
+        )
+    sizes = [len(group.rollouts) for group in groups]
+    rewards = np.concatenate([np.zeros(0), *(group.rewards for group in groups)])
+    columns: dict[str, ArrayLike] = {}
+    if "baseline" in wanted:
+        values = np.asarray(baseline, np.float64)
+        if values.shape != (len(groups),):
+            raise ValueError(
+                f"baseline must be [{len(groups)}], one number a group, got {values.shape}; it is not one a rollout"
+            )
+        columns["baseline"] = np.repeat(values, sizes)
+    if "tokens" in wanted:
+        columns["tokens"] = _tokens(groups, estimator)
+    if "rounds" in wanted:
+        columns["rounds"] = [rollout.round for group in groups for rollout in group.rollouts]
+    return ESTIMATORS[estimator](rewards, np.repeat(np.arange(len(groups)), sizes), **columns)
+
+
+def _tokens(groups: Sequence[Group], estimator: str) -> list[int]:
+    lengths = []
+    for group in groups:
+        for i, rollout in enumerate(group.rollouts):
+            if rollout.tokens is None:
+                raise ValueError(
+                    f"estimator {estimator!r} needs the length of every completion, got none for rollout {i} of prompt "
+                    f"{group.prompt.text!r}; set Rollout.tokens"
+                )
+            lengths.append(rollout.tokens)
+    return lengths
+
 
 __all__ = [
     "ESTIMATORS",
-    "GROUP_RELATIVE",
     "Estimator",
+    "Reduction",
     "Weighting",
     "advantages_of",
+    "check_baseline",
     "dr_grpo",
     "gae",
     "grpo",

@@ -3,8 +3,6 @@
 Reference: Schulman et al. 2016, arXiv 1506.02438, equation 16. PPO whitens the advantages afterwards, by ``whiten``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -12,12 +10,12 @@ from apportion.types import Floats
 
 
 def gae(rewards: ArrayLike, values: ArrayLike, mask: ArrayLike, gamma: float, lam: float) -> tuple[Floats, Floats]:
-    """Advantages [N, T] and returns [N, T], the critic's targets; both are 0 outside the mask.
+    """Return advantages [N, T] and returns [N, T], the critic's targets; both are 0 outside the mask.
 
     ``rewards`` [N, T] arrive with the token that earned them, ``values`` [N, T] are of the state before each token, and
-    ``mask`` [N, T] marks the policy's own tokens. What lies between those, such as a tool's output, is passed over: the
-    next state is that of the policy's next token, and after the last one the value is 0. A reward outside the mask is
-    not read.
+    ``mask`` [N, T] marks the policy's own tokens. Tokens between those, such as a tool's output, are skipped: the next
+    state is that of the policy's next token, and after the last one the value is 0. Rewards outside the mask are not
+    read.
 
     >>> advantages, returns = gae([[0.0, 1.0, 0.0]], [[0.5, 0.5, 9.0]], [[1, 1, 0]], gamma=1.0, lam=0.5)
     >>> advantages.tolist(), returns.tolist()

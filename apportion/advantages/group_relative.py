@@ -1,6 +1,4 @@
-"""GRPO, Dr. GRPO and RLOO: a rollout against the rest of its group."""
-
-from __future__ import annotations
+"""GRPO, Dr. GRPO and RLOO: each rollout is compared with the rest of its group."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,7 +8,7 @@ from apportion.types import Floats
 
 
 def grpo(rewards: ArrayLike, group_ids: ArrayLike, epsilon: float = 1e-4) -> Floats:
-    """(r - mean) / (standard deviation + epsilon) within each group, [N].
+    """Return (r - mean) / (standard deviation + epsilon) within each group, [N].
 
     The deviation is the sample one (n - 1), as in TRL and verl; epsilon is TRL's, verl has 1e-6. Reference: Shao et al.
     2024, arXiv 2402.03300, section 4.1.2.
@@ -24,7 +22,7 @@ def grpo(rewards: ArrayLike, group_ids: ArrayLike, epsilon: float = 1e-4) -> Flo
 
 
 def dr_grpo(rewards: ArrayLike, group_ids: ArrayLike) -> Floats:
-    """r - mean within each group, [N]: GRPO without the division. Reference: Liu et al. 2025, arXiv 2503.20783.
+    """Return r - mean within each group, [N]: GRPO without the division. Reference: Liu et al. 2025, arXiv 2503.20783.
 
     >>> dr_grpo([1, 0, 0, 0, 1], [0, 0, 0, 0, 1]).tolist()
     [0.75, -0.25, -0.25, -0.25, 0.0]
@@ -33,7 +31,7 @@ def dr_grpo(rewards: ArrayLike, group_ids: ArrayLike) -> Floats:
 
 
 def rloo(rewards: ArrayLike, group_ids: ArrayLike) -> Floats:
-    """r - mean of the *other* rewards of its group, [N]. Reference: Ahmadian et al. 2024, arXiv 2402.14740.
+    """Return r - mean of the *other* rewards of its group, [N]. Reference: Ahmadian et al. 2024, arXiv 2402.14740.
 
     >>> rloo([1, 0, 0, 1], [7, 7, 7, 3]).tolist()
     [1.0, -0.5, -0.5, 0.0]

@@ -1,17 +1,18 @@
-"""What the estimators share: checked columns, and rewards less the mean of their group."""
+"""Grouped rollouts: checked columns, centred rewards, and the weights of rollouts in the loss."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from apportion.types import Counts, Floats
 
+Weighting = Literal["prompt", "rollout", "token"]
+Reduction = Literal["sum", "mean"]
+
 
 def flat(rewards: ArrayLike, group_ids: ArrayLike) -> tuple[Floats, NDArray[Any]]:
-    """Rewards [N] and group ids [N] as arrays; a ValueError unless they are one number and one id a rollout."""
+    """Return rewards [N] and group ids [N] as arrays. Raise ValueError unless they are flat and of one length."""
     values, ids = np.asarray(rewards, np.float64), np.asarray(group_ids)
     if values.ndim != 1 or values.shape != ids.shape:
         raise ValueError(
@@ -21,7 +22,7 @@ def flat(rewards: ArrayLike, group_ids: ArrayLike) -> tuple[Floats, NDArray[Any]
 
 
 def column(name: str, values: ArrayLike, rewards: Floats) -> Floats:
-    """``values`` as an array beside ``rewards`` [N]; a ValueError, with its ``name``, unless it is [N] and finite."""
+    """Return the column ``values`` as an array. Raise ValueError unless it is finite and [N] as ``rewards`` are."""
     array = np.asarray(values, np.float64)
     if array.shape != rewards.shape or not np.isfinite(array).all():
         raise ValueError(
@@ -31,7 +32,7 @@ def column(name: str, values: ArrayLike, rewards: Floats) -> Floats:
 
 
 def centred(rewards: ArrayLike, group_ids: ArrayLike) -> tuple[Counts, Counts, Floats]:
-    """Group index [N], group sizes [groups], and rewards less their group's mean [N]: exactly 0 where all are equal.
+    """Return group indices [N], group sizes [groups], and rewards minus their group's mean [N], exactly 0 if all equal.
 
     >>> centred([3.0, 1.0, 0.1], ["b", "b", "a"])
     (array([1, 1, 0]), array([1, 2]), array([ 1., -1.,  0.]))
@@ -43,3 +44,53 @@ def centred(rewards: ArrayLike, group_ids: ArrayLike) -> tuple[Counts, Counts, F
     shifted = rewards - first[group]
     means = np.bincount(group, shifted, minlength=len(sizes)) / sizes
     return group, sizes, shifted - means[group]
+
+
+def prompt_weights(group_ids: ArrayLike) -> Floats:
+    """Return weights [N] that turn a mean over rollouts into a mean over prompts: N / (P n_q) for rollouts of prompt q.
+
+    A mean over the rollouts of ragged groups gives a prompt weight n_q. The estimators whose variance VIP analyses give
+    every prompt 1 / P (arXiv 2602.01601, equation 4). On equal groups every weight is 1.
+
+    >>> prompt_weights([0, 0, 0, 1]).round(3).tolist()
+    [0.667, 0.667, 0.667, 2.0]
+    """
+    _, group, sizes = np.unique(np.asarray(group_ids), return_inverse=True, return_counts=True)
+    return len(group) / (len(sizes) * sizes[group])
+
+
+def rollout_weights(
+    group_ids: ArrayLike, weighting: Weighting, tokens: ArrayLike | None = None, *, reduction: Reduction = "sum"
+) -> Floats:
+    """Return weights [N], of sum N, to multiply the advantages with before the mean over rollouts.
+
+    "prompt" gives every prompt the same share of the batch's loss, N / (P n_q); "rollout" gives every rollout the same
+    share, 1; "token" every token. The weight of "token" depends on the loss's ``reduction`` over a rollout's tokens.
+    After a "sum", divided by a number that all rollouts share, every token counts the same already: the weight is 1.
+    After a "mean" over the rollout's own tokens it is N T_i / sum T, from ``tokens`` [N].
+
+    "sum" is the lab's loss, TRL's ``loss_type`` "dr_grpo", "dapo" and "bnpo", and verl's ``loss_agg_mode`` "token-mean"
+    and "seq-mean-token-sum(-norm)"; "mean" is TRL's "grpo" and verl's "seq-mean-token-mean".
+
+    >>> rollout_weights([0, 0, 0, 1], "prompt").round(3).tolist()
+    [0.667, 0.667, 0.667, 2.0]
+    >>> rollout_weights([0, 0, 1], "token", [10, 20, 30], reduction="mean").tolist()
+    [0.5, 1.0, 1.5]
+    """
+    if weighting not in get_args(Weighting) or reduction not in get_args(Reduction):
+        raise ValueError(
+            f"weighting must be one of {', '.join(get_args(Weighting))}, and reduction one of "
+            f"{', '.join(get_args(Reduction))}, got {weighting!r} and {reduction!r}; check the spelling"
+        )
+    size = len(np.asarray(group_ids))
+    if weighting == "prompt":
+        return prompt_weights(group_ids)
+    if weighting == "rollout" or reduction == "sum":
+        return np.ones(size)
+    lengths = np.zeros(0) if tokens is None else np.asarray(tokens, np.float64)
+    if lengths.shape != (size,) or not ((lengths >= 0) & np.isfinite(lengths)).all() or (size and not lengths.any()):
+        raise ValueError(
+            f"tokens must be [{size}], at least 0 and not all 0, for 'token' weights of token means, got {tokens!r}; "
+            "give the length of every completion"
+        )
+    return size * lengths / lengths.sum() if size else lengths

@@ -1,4 +1,4 @@
-"""MaxRL and fine-tuning on correct rollouts: towards the likelihood of success, log p, in place of p.
+"""MaxRL and fine-tuning on correct rollouts, which raise the log-likelihood of success, log p, instead of p.
 
 Reference: F. Tajwar, G. Zeng et al., "Maximum Likelihood Reinforcement Learning", arXiv 2602.02710 (2026). log p is a
 sum over k of -(1 - p)^k / k, so that its gradient is the sum of grad pass@k / k; a group of n rollouts gives the terms
@@ -9,8 +9,6 @@ Note: a group without success gets 0 from both, as in the paper. The control var
 nothing succeeded, which costs its term k = n: ``maxrl`` is unbiased for the terms up to n - 1, and ``sft`` up to n.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -19,7 +17,7 @@ from apportion.types import Floats
 
 
 def maxrl(rewards: ArrayLike, group_ids: ArrayLike) -> Floats:
-    """(r - mean) / mean within each group, [N]; 0 for groups without success. Rewards must be at least 0.
+    """Return (r - mean) / mean within each group, [N]; 0 for groups without success. Rewards must be at least 0.
 
     >>> maxrl([1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]).tolist()
     [3.0, -1.0, -1.0, -1.0, 0.0, 0.0]
@@ -28,11 +26,11 @@ def maxrl(rewards: ArrayLike, group_ids: ArrayLike) -> Floats:
 
 
 def sft(rewards: ArrayLike, group_ids: ArrayLike) -> Floats:
-    """r / mean within each group, [N]; 0 for groups without success. Rewards must be at least 0.
+    """Return r / mean within each group, [N]; 0 for groups without success. Rewards must be at least 0.
 
-    Rejection-sampling fine-tuning: only what was rewarded is imitated, and every group with a success has mean 1. So
-    a group of one correct rollout, or of correct ones only, carries a signal by design. Reference: Zelikman et al.
-    2022, arXiv 2203.14465.
+    This is rejection-sampling fine-tuning: only rewarded rollouts are imitated. The mean advantage of every group with
+    a success is 1, so that a group of correct rollouts only, even of one, carries a signal by design. Reference:
+    Zelikman et al. 2022, arXiv 2203.14465.
 
     >>> sft([1, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 2]).tolist()
     [4.0, 0.0, 0.0, 0.0, 1.0, 0.0]
@@ -41,7 +39,7 @@ def sft(rewards: ArrayLike, group_ids: ArrayLike) -> Floats:
 
 
 def _over_mean(values: Floats, rewards: ArrayLike, group_ids: ArrayLike) -> Floats:
-    """``values`` [N] over the mean reward of their group, 0 where that is 0."""
+    """Return ``values`` [N] divided by the mean reward of their group, 0 if that is 0."""
     rewards, ids = flat(rewards, group_ids)
     if (rewards < 0).any():
         raise ValueError(

@@ -12,8 +12,6 @@ The first rollout of a group, where its round draws no other, has no baseline: i
 Dropping groups for their outcomes, such as those without a success, biases the sum whatever the estimator.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -23,7 +21,7 @@ from apportion.types import Floats
 
 
 def sequential(rewards: ArrayLike, group_ids: ArrayLike, *, rounds: ArrayLike) -> Floats:
-    """r - mean of the *other* rewards of its group up to its own round, [N]; ``rounds`` [N] says when it was drawn.
+    """Return r - mean of the *other* rewards of its group up to its own round, [N]. ``rounds`` [N] are from 0.
 
     In one round it is ``rloo``. Later rewards never touch an earlier advantage, which is what keeps it unbiased.
 

@@ -1,19 +1,21 @@
-"""Who gets how many rollouts: one file a rule, one registry line each."""
-
-from __future__ import annotations
+"""Rules that decide how many rollouts each prompt gets: one file and one line of the registry per rule."""
 
 from apportion.allocators.ar3po import AR3PO
-from apportion.allocators.base import Allocator
+from apportion.allocators.base import Allocator, Size, check_rewards
 from apportion.allocators.dapo import DAPO
 from apportion.allocators.hora import HORA
 from apportion.allocators.inverse_accuracy import InverseAccuracy
 from apportion.allocators.inverse_variance import InverseVariance
 from apportion.allocators.neyman import Neyman
+from apportion.allocators.optpo import OptPO
 from apportion.allocators.reinforce_ada import ReinforceAda
 from apportion.allocators.select import Select
-from apportion.allocators.solver import spend
+from apportion.allocators.shared_votes import SharedVotes
+from apportion.allocators.spending.solver import spend
+from apportion.allocators.ttrl import TTRL
 from apportion.allocators.uniform import Even, Uniform
 from apportion.allocators.vip import VIP
+from apportion.allocators.voting import Voting
 
 ALLOCATORS: dict[str, type[Allocator]] = {
     rule.name: rule
@@ -29,22 +31,33 @@ ALLOCATORS: dict[str, type[Allocator]] = {
         InverseVariance,
         Neyman,
         Select,
+        Voting,
+        TTRL,
+        OptPO,
+        SharedVotes,
     )
 }
+"""Every allocator by name, including those that learn without labels."""
 
 __all__ = [
     "ALLOCATORS",
     "AR3PO",
     "DAPO",
     "HORA",
+    "TTRL",
     "VIP",
     "Allocator",
     "Even",
     "InverseAccuracy",
     "InverseVariance",
     "Neyman",
+    "OptPO",
     "ReinforceAda",
     "Select",
+    "SharedVotes",
+    "Size",
     "Uniform",
+    "Voting",
+    "check_rewards",
     "spend",
 ]

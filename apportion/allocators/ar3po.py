@@ -1,4 +1,4 @@
-"""AR3PO: sample in stages until a prompt has a correct response; where it gets none, reuse one from an earlier step.
+"""AR3PO: sample in stages until a prompt has a correct response; if it gets none, reuse one from an earlier step.
 
 Reference: Y. Zhang, W. Yao, C. Yu, Y. Liu, Q. Yin, B. Yin, H. Yun, L. Li, "Improving Sampling Efficiency in RLVR
 through Adaptive Rollout and Response Reuse", arXiv 2509.25808 (2025), section 3. Symbols of the paper used here: S
@@ -6,17 +6,15 @@ stages (``stages``), k rollouts of a prompt in each (``rollouts_per_stage``), B 
 S = 2 and k = 4 are the paper's.
 
 Adaptive rollout: a prompt leaves with its first correct response, so one with success probability p takes k (1 + (1 -
-p)^k + ... + (1 - p)^(k (S - 1))) rollouts on average. Response reuse (section 3.2): where a group has no correct
-response and B has one, that takes the place of one incorrect response, and the advantages are those of the mixed group.
+p)^k + ... + (1 - p)^(k (S - 1))) rollouts on average. Response reuse (section 3.2): if a group has no correct response
+and B has one, it replaces one incorrect response, and the advantages are those of the mixed group.
 
-Note: the paper leaves the size of B open. 4 responses a prompt and 10,000 in all, oldest out first, are our choice.
-Note: rollouts of one prompt are exchangeable, so the incorrect response that makes room is simply the last. A group of
-fewer than two incorrect responses is left alone: none would remain to compare with.
+Note: the paper leaves the size of B open. 4 responses per prompt and 10,000 in all, oldest out first, are our choice.
+Note: rollouts of one prompt are exchangeable, so the last incorrect response is replaced. A group of fewer than two
+incorrect responses is not changed, because no incorrect one would remain.
 Note: the draw from B is seeded from the seed, the step and the prompt, so that every rank reuses the same response.
 Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/bias.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -24,10 +22,10 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from apportion.allocators.base import Allocator
+from apportion.allocators.base import Allocator, Size
 from apportion.allocators.response_store import ResponseStore, response_key
-from apportion.predictors.saved_state import check_settings, check_source
-from apportion.types import Batch, Group, Plan, Prompt, Rollout, prompt_id
+from apportion.predictors.base import check_settings, check_source
+from apportion.types import Batch, Group, Needs, Plan, Prompt, Rollout, prompt_id
 
 Reuse = Literal["stop_gradient", "recompute", "replay", "none"]
 
@@ -37,17 +35,17 @@ class AR3PO(Allocator):
     """Stages of rollouts for prompts without a correct response, then reuse of earlier ones; needs binary rewards.
 
     Args:
-        stages: S, how often a prompt is tried.
+        stages: S, the most stages of a prompt.
         rollouts_per_stage: k, rollouts of a prompt in each stage.
-        reuse: what the loss makes of a reused response. "stop_gradient" is the paper's Option II: it counts in the
-            baseline, and only the rollouts of this step enter the loss. "recompute" is its Option I: it enters with its
-            probabilities under the current policy for the behaviour's. "replay" is what the paper compares with: it
-            enters with the probabilities it was sampled with. "none" is adaptive rollout alone.
+        reuse: how a reused response enters the loss. "stop_gradient", the paper's Option II: not at all; it only
+            changes the baseline. "recompute", its Option I: with its log-probabilities under the current policy as the
+            behaviour's. "replay", which the paper compares with: with the log-probabilities it was sampled with. "none"
+            is adaptive rollout without reuse.
         entries_per_prompt, entries: the most responses kept of one prompt, and in all.
-        seed: of the draw among a prompt's responses.
+        seed: seeds the draw among a prompt's responses.
 
-    A reused rollout has ``Rollout.step`` and is otherwise as it was sampled, behaviour log-probabilities in its
-    completion included. Rollouts without a completion are never reused.
+    A reused rollout has ``Rollout.step`` and is otherwise as it was sampled, including the completion. Rollouts without
+    a completion are never reused.
 
     >>> from apportion import Prompt, Rollout
     >>> allocator = AR3PO(stages=2, rollouts_per_stage=2)
@@ -88,19 +86,13 @@ class AR3PO(Allocator):
         object.__setattr__(self, "_store", ResponseStore(self.entries_per_prompt, self.entries))
 
     @property
-    def needs_binary(self) -> bool:
-        return True
+    def needs(self) -> Needs:
+        reused = self.reuse in ("recompute", "replay")
+        return Needs(binary=True, reused_rollouts=reused, behaviour_logprobs=self.reuse == "replay")
 
-    @property
-    def trains_on_reused(self) -> bool:
-        return self.reuse in ("recompute", "replay")
-
-    @property
-    def needs_behaviour(self) -> bool:
-        return self.reuse == "replay"
-
-    def most_kept(self, prompts: int) -> int:
-        return self.stages * self.rollouts_per_stage * prompts  # a reused rollout takes the place of one of these
+    def size(self, prompts: int) -> Size:
+        most = self.stages * self.rollouts_per_stage * prompts  # a reused rollout takes the place of one of these
+        return Size(asked=most, kept=most)
 
     def plan(self, batch: Batch) -> Plan:
         going = (batch.successes == 0) & (batch.asked < self.stages * self.rollouts_per_stage)
@@ -110,7 +102,7 @@ class AR3PO(Allocator):
         return [self._group(group.prompt, group.rollouts) for group in super().groups(batch)]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
-        """How many groups reuse a response, and what that does to the share of prompts without one; before observe."""
+        """Return the number of groups that reuse a response, and shares of prompts without one. Call before observe."""
         without = int((batch.successes == 0).sum())
         pairs = zip(batch.prompts, batch.rollouts, strict=True)
         reused = sum(self._reused(prompt, rollouts) is not None for prompt, rollouts in pairs)
@@ -155,7 +147,7 @@ class AR3PO(Allocator):
         return Group(prompt, mixed)
 
     def _reused(self, prompt: Prompt, rollouts: tuple[Rollout, ...]) -> Rollout | None:
-        """The response of an earlier step that joins these rollouts of a prompt, if one is wanted and there is one."""
+        """Return the response of an earlier step that joins these rollouts of a prompt, or None."""
         verdicts = [rollout.correct for rollout in rollouts]
         if True in verdicts or verdicts.count(False) < 2:
             return None

@@ -1,155 +1,104 @@
-"""The allocator protocol: plan, then groups, then observe."""
-
-from __future__ import annotations
+"""The allocator protocol: start, plan, groups, observe."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from apportion.predictors import Predictor
-from apportion.types import Batch, Belief, Group, Plan, Prompt
+from apportion.types import Batch, Belief, Group, Needs, Plan, Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many rollouts a batch can have, known before the first one is drawn.
+
+    Args:
+        asked: the most rollouts that can be requested; None if only the data bounds it.
+        kept: the most rollouts that can enter the loss, by ``Group.keep``; None if only the data bounds it.
+        exact: whether exactly ``asked`` rollouts are requested, whatever their outcomes.
+    """
+
+    asked: int | None = None
+    kept: int | None = None
+    exact: bool = False
 
 
 class Allocator(ABC):
-    """Decides how many rollouts each prompt gets. Its settings are its fields; what it learns is in ``observe`` alone.
+    """A rule that decides how many rollouts each prompt gets. Only ``observe`` changes what it has learnt.
 
     ``plan`` and ``groups`` are pure functions of the batch: the same batch gives the same answer on every rank, after a
     restart, and in a replay. A driver calls ``start``, then ``plan`` and ``Batch.add`` until the plan is empty, then
-    ``groups``, and after the update ``observe``.
+    ``groups``, and after the update ``observe``. It calls ``check_rewards`` after every round.
     """
 
     name: ClassVar[str]
-    needs_labels: ClassVar[bool] = True
-    """Whether it needs verified rollouts, or graded ones; else it reads answers alone."""
     separable: ClassVar[bool] = False
     """Whether prompts are independent, so that each may run as a batch of one with no barrier between them."""
 
     @property
-    def needs_binary(self) -> bool:
-        """Whether rewards must be 0 or 1, told by ``Rollout.correct``; others are refused by ``check_rewards``."""
-        return False
+    def needs(self) -> Needs:
+        """What this rule needs to know of each rollout."""
+        return Needs()
 
-    @property
-    def needs_score_norms(self) -> bool:
-        """Whether every rollout with a verdict must have a ``Rollout.score_norm``."""
-        return False
+    def size(self, prompts: int) -> Size:
+        """Return how many rollouts a batch that starts with ``prompts`` prompts can have; unbounded by default.
 
-    @property
-    def fixed_total(self) -> bool:
-        """Whether the number of rollouts of a batch is known before the first is drawn."""
-        return False
-
-    @property
-    def trains_on_reused(self) -> bool:
-        """Whether rollouts of earlier steps may enter the loss: drivers then keep what it needs of each.
-
-        They have a ``Rollout.step`` and are in ``Group.keep``. See ``needs_behaviour`` for their probabilities.
+        Raises ValueError if a batch of so many prompts cannot be planned; ``start`` calls it for that reason.
         """
-        return False
+        return Size()
 
-    @property
-    def needs_behaviour(self) -> bool:
-        """Whether some of these enter with the probabilities they were sampled with, which drivers then must know.
-
-        Only where ``trains_on_reused``; else all of them are in ``Group.recompute``.
-        """
-        return False
-
-    def most_kept(self, prompts: int) -> int | None:
-        """The most rollouts that can enter the loss, by ``Group.keep``, of a batch that starts with ``prompts``.
-
-        None where nothing but the data bounds it. With a fixed total of which all are trained on it is that total,
-        which a batch falls short of where rollouts fail. Raises ValueError where ``check`` does.
-        """
-        return None
-
-    def most_asked(self, prompts: int) -> int | None:
-        """The most rollouts that a batch which starts with ``prompts`` can ask for, kept or not; None where unbounded.
-
-        By default what ``most_kept`` says, for rules that keep all that they ask for.
-        """
-        return self.most_kept(prompts)
-
-    def check(self, prompts: int) -> None:  # noqa: B027 - a hook, empty where every size will do
-        """Raises ValueError where a batch of ``prompts`` prompts cannot be planned; ``start`` calls it too."""
-
-    def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - a hook, empty where nothing is learnt
-        """Makes a data set known before training, so that no step waits for embeddings."""
+    def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - a hook, empty by default
+        """Announce a data set before training, so that no step waits for embeddings."""
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
-        """An empty batch with the belief held before any of its rollouts."""
-        self.check(len(prompts))
+        """Return an empty batch with the belief before any of its rollouts."""
+        self.size(len(prompts))
         return Batch.start(prompts, Belief.uniform(len(prompts)))
 
     @abstractmethod
     def plan(self, batch: Batch) -> Plan:
-        """The next round; falsy when the batch is finished."""
-
-    def check_rewards(self, batch: Batch) -> None:
-        """Raises ValueError where a rollout has a graded reward and the rule needs to know right from wrong.
-
-        Drivers call it after every round, so that nothing more is sampled, and nothing trained on, by mistake.
-        """
-        if not self.needs_binary:
-            return
-        for rollout in (rollout for rollouts in batch.rollouts for rollout in rollouts):
-            if rollout.correct is None and rollout.reward is not None:
-                raise ValueError(
-                    f"rewards must be 0 or 1 for {self.name}, which counts correct rollouts, got {rollout.reward} "
-                    f"without a verdict; set Rollout.correct, or use an allocator or predictor for graded rewards"
-                )
+        """Return the next round. It is falsy if the batch is finished."""
 
     def groups(self, batch: Batch) -> list[Group]:
-        """The finished batch as groups for the estimator, one a prompt, prompts without rollouts left out."""
-        self.check_rewards(batch)
+        """Return the finished batch as groups for the estimator, one per prompt that has rollouts."""
+        check_rewards(self, batch)
         return [
             Group(prompt, rollouts) for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True) if rollouts
         ]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
-        """What a training log should hold of a finished batch beyond its counts, by name; {} by default."""
+        """Return metrics of a finished batch for the training log, by name, beyond its counts; {} by default."""
         return {}
 
-    def observe(self, batch: Batch) -> None:  # noqa: B027 - a hook, empty where nothing is learnt
-        """Learns from a finished batch. Call once a batch, after the update."""
+    def observe(self, batch: Batch) -> None:  # noqa: B027 - a hook, empty by default
+        """Learn from a finished batch. Call it once per batch, after the update."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything learnt so far, to be saved with a checkpoint."""
+        """Return everything learnt so far, to be saved with a checkpoint."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what ``state_dict`` gave."""
+        """Restore what ``state_dict`` returned."""
         if state:
             raise ValueError(
                 f"{type(self).__name__} keeps no state, got {sorted(state)}; is this another allocator's checkpoint?"
             )
 
 
-class PredictiveAllocator(Allocator):
-    """An allocator that plans from what its predictor believes, and learns through it alone."""
+def check_rewards(allocator: Allocator, batch: Batch) -> None:
+    """Raise ValueError if a rollout of ``batch`` lacks a verdict or a length that ``allocator`` needs.
 
-    predictor: Predictor
-
-    @property
-    def needs_binary(self) -> bool:
-        return self.predictor.needs_binary
-
-    @property
-    def needs_score_norms(self) -> bool:
-        return self.predictor.needs_score_norms
-
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
-        self.predictor.prepare(prompts)
-
-    def start(self, prompts: Sequence[Prompt]) -> Batch:
-        self.check(len(prompts))
-        return Batch.start(prompts, self.predictor.predict(prompts))
-
-    def observe(self, batch: Batch) -> None:
-        self.predictor.update(batch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.predictor.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.predictor.load_state_dict(state)
+    Drivers call it after every round, before more is sampled or trained on.
+    """
+    needs = allocator.needs
+    for rollout in (rollout for rollouts in batch.rollouts for rollout in rollouts):
+        if needs.binary and rollout.correct is None and rollout.reward is not None:
+            raise ValueError(
+                f"rewards must be 0 or 1 for {allocator.name}, which counts correct rollouts, got {rollout.reward} "
+                f"without a verdict; set Rollout.correct, or use an allocator or predictor for graded rewards"
+            )
+        if needs.tokens and rollout.tokens is None and rollout.step is None:
+            raise ValueError(
+                f"rollouts must say their tokens under the token budget of {allocator.name}, got one without; "
+                "set Rollout.tokens in the sampler, or give a budget in rollouts"
+            )

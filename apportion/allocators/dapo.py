@@ -6,14 +6,12 @@ section 3.2 and the constraint 0 < correct < G of its objective. Symbols of the 
 have no group-relative advantage and are dropped.
 
 Note: mixed prompts beyond ``target`` are paid for and not trained on, as in verl's recipe.
-Note: the paper draws without end. The cap of 10 draws is that of verl's recipe, which raises an error there; we train
-on what there is and log a warning, for the rollouts are paid for.
-Note: a dropped group has gradient 0, so dropping changes the scale and not the direction: the mean over the kept groups
-is, in expectation, the mean over all that were drawn, divided by the share P(mixed). Seen from one prompt, its gradient
-is 1 / P(mixed) as large when it is kept, and it is kept with probability P(mixed).
+Note: the paper has no limit on draws. The cap of 10 is that of verl's recipe, which then raises an error; we train on
+the mixed groups found and log a warning, because the rollouts are paid for.
+Note: a dropped group has gradient 0, so dropping changes the scale and not the direction. The mean over the kept groups
+is, in expectation, the mean over all drawn groups divided by P(mixed). The gradient of one prompt is 1 / P(mixed) as
+large if it is kept, and it is kept with probability P(mixed).
 """
-
-from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
@@ -21,14 +19,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from apportion.allocators.base import Allocator
-from apportion.types import Batch, Group, Mask, Plan
+from apportion.allocators.base import Allocator, Size, check_rewards
+from apportion.types import Batch, Group, Mask, Needs, Plan
 
 logger = logging.getLogger(__name__)
 
 
 def mixed(batch: Batch) -> Mask:
-    """Which prompts [P] have both a correct and a wrong rollout among those that arrived."""
+    """Return which prompts [P] have both a correct and a wrong rollout."""
     return (batch.successes > 0) & (batch.successes < batch.trials)
 
 
@@ -40,10 +38,10 @@ class DAPO(Allocator):
 
     Args:
         rollouts_per_prompt: G, at least 2.
-        target: mixed groups wanted; as many as the batch started with by default. verl's recipe starts with three
+        target: mixed groups wanted, by default as many as the batch started with. verl's recipe starts with three
             times its target, so that one draw is often enough.
-        draw: fresh prompts in each further draw; as many as the batch started with by default.
-        max_draws: the most draws, the first one included.
+        draw: fresh prompts in each further draw, by default as many as the batch started with.
+        max_draws: the most draws, including the first.
 
     >>> from apportion import Prompt, Rollout
     >>> allocator = DAPO(rollouts_per_prompt=2, target=1, draw=3)
@@ -59,6 +57,7 @@ class DAPO(Allocator):
     max_draws: int = 10
 
     name: ClassVar[str] = "dapo"
+    needs: ClassVar[Needs] = Needs(binary=True)
 
     def __post_init__(self) -> None:
         if self.rollouts_per_prompt < 2:
@@ -70,16 +69,11 @@ class DAPO(Allocator):
             if value is not None and value < 1:
                 raise ValueError(f"{key} must be at least 1 for dapo, got {value}; leave it out for the default")
 
-    @property
-    def needs_binary(self) -> bool:
-        return True
-
-    def most_kept(self, prompts: int) -> int:
-        return self.rollouts_per_prompt * (prompts if self.target is None else self.target)
-
-    def most_asked(self, prompts: int) -> int:
+    def size(self, prompts: int) -> Size:
+        target = prompts if self.target is None else self.target
         further = prompts if self.draw is None else self.draw
-        return self.rollouts_per_prompt * (prompts + (self.max_draws - 1) * further)
+        drawn = prompts + (self.max_draws - 1) * further
+        return Size(asked=self.rollouts_per_prompt * drawn, kept=self.rollouts_per_prompt * target)
 
     def plan(self, batch: Batch) -> Plan:
         counts = np.maximum(self.rollouts_per_prompt - batch.asked, 0)
@@ -88,24 +82,20 @@ class DAPO(Allocator):
         return Plan(counts, fresh=batch.started if self.draw is None else self.draw)
 
     def groups(self, batch: Batch) -> list[Group]:
-        """The first ``target`` mixed groups in prompt order; fewer where the cap was hit."""
-        self.check_rewards(batch)
+        """Return the first ``target`` mixed groups in prompt order, or fewer if the cap was hit."""
+        check_rewards(self, batch)
         kept = np.flatnonzero(mixed(batch))[: self._wanted(batch)]
         return [Group(batch.prompts[q], batch.rollouts[q]) for q in kept]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
-        """``mixed`` prompts, also those beyond the target, ``draws``, and whether they were ``capped``, 0 or 1."""
-        return {
-            "mixed": float(mixed(batch).sum()),
-            "draws": float(batch.round),
-            "capped": float(self._capped(batch)),
-        }
+        """Return the numbers of ``mixed`` prompts and of ``draws``, and ``capped``: 1 if ``max_draws`` ended them."""
+        return {"mixed": float(mixed(batch).sum()), "draws": float(batch.round), "capped": float(self._capped(batch))}
 
     def observe(self, batch: Batch) -> None:
-        """Learns nothing; logs a warning where the batch is smaller than wanted."""
+        """Log a warning if the batch is smaller than wanted; learn nothing."""
         if self._capped(batch):
             logger.warning(
-                "dapo found %d mixed groups where %d were wanted, among %d prompts in %d draws, the most allowed; "
+                "dapo found %d mixed groups of the %d wanted, among %d prompts in %d draws, the most allowed; "
                 "raise max_draws or draw, or train on prompts that are neither solved nor hopeless",
                 mixed(batch).sum(),
                 self._wanted(batch),

@@ -1,48 +1,45 @@
-"""HORA: a few pre-rollouts for every prompt, then the rest of the budget where a first correct answer is likeliest.
+"""HORA: a few pre-rollouts for every prompt, then more for prompts where a first correct answer is likeliest.
 
 Reference: D. Ding, E. Dobriban, S. Li, T. Wang, Y. Sun, "Where to Spend Rollouts: Hit-Utility Optimal Rollout
 Allocation for Group-Based RLVR", arXiv 2605.07114. Symbols of the paper used here: G0 pre-rollouts of a prompt
 (``pre_rollouts``), c_i its correct ones, Beta(1, 1) the prior on its success probability p, hit utility the posterior
 probability that at least one of the extra rollouts is correct.
 
-The group of a prompt is all of its rollouts, and G0 is part of the budget. The hit utility is concave in the number of
+All rollouts of a prompt form its group, and G0 is part of the budget. The hit utility is concave in the number of
 extra rollouts, so ``spend`` maximises its sum exactly.
-Note: G0 = 8 is read off the paper's Figure 3; the text at hand gives neither its total budget nor a cap: 16 a prompt
-and 64 are our choice.
-Note: ties go to the prompt with fewer rollouts, then by prompt order, so that every rank plans the same.
+Note: G0 = 8 is read off the paper's Figure 3. The text gives neither the total budget nor a cap: 16 per prompt and 64
+are our choice.
+Note: ties go to the prompt with fewer rollouts, then by prompt order, so that every rank makes the same plan.
 Note: under a token budget, which is ours, hits are weighed against tokens by ``spend_costs``. The pre-rollouts are
-charged at their predicted lengths too, not at those that came back: lengths go with outcomes, and counts that saw both
+charged at their predicted lengths too, not at the observed ones. Lengths are correlated with outcomes, so that counts
 would depend on outcomes twice. Besides, short pre-rollouts would leave tokens for a third stage, and a fourth.
 Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/bias.md.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from apportion.allocators.budget import BudgetedAllocator
-from apportion.allocators.solver import most_extra, spend
-from apportion.types import Batch, Belief, Counts, Floats, Plan
+from apportion.allocators.spending.budget import BudgetedAllocator
+from apportion.allocators.spending.solver import most_extra, spend
+from apportion.types import Batch, Belief, Counts, Floats, Needs, Plan
 
 
 def hit_utility(posterior: Belief, extra: Counts) -> Floats:
-    """Probability [P] that at least one of ``extra`` [P] more rollouts is correct: 1 - E[(1 - p)^m] under Beta(a, b).
+    """Return the probability [P] of a success in ``extra`` [P] more rollouts: 1 - E[(1 - p)^m] under Beta(a, b).
 
     >>> hit_utility(Belief.uniform(3), np.array([0, 1, 2])).round(4).tolist()
     [0.0, 0.5, 0.6667]
     """
     gains = hit_gains(posterior, int(np.max(extra, initial=0)))
-    hits: Floats = np.where(np.arange(gains.shape[1]) < np.asarray(extra)[:, None], gains, 0.0).sum(axis=1)
-    return hits
+    return np.where(np.arange(gains.shape[1]) < np.asarray(extra)[:, None], gains, 0.0).sum(axis=1)
 
 
 def hit_gains(posterior: Belief, width: int) -> Floats:
-    """What each further rollout adds to the hit utility, [P, width]: E[p (1 - p)^l] under Beta(a, b), l = 0, 1, ...
+    """Return the hit utility of each further rollout, [P, width]: E[p (1 - p)^l] under Beta(a, b), l = 0, 1, ...
 
-    It is a / (a + b) times the running product of (b + j) / (a + b + 1 + j), j < l, and so never increases along l.
+    It is a / (a + b) times the running product of (b + j) / (a + b + 1 + j), j < l, so that it never increases along l.
     """
     a, b, j = posterior.alpha[:, None], posterior.beta[:, None], np.arange(max(width - 1, 0))
     factors = np.concatenate([a / (a + b), (b + j) / (a + b + 1 + j)], axis=1)[:, :width]
@@ -50,9 +47,9 @@ def hit_gains(posterior: Belief, width: int) -> Floats:
 
 
 def maximise_hits(posterior: Belief, budget: int, low: Counts, high: int, pending: Counts | None = None) -> Counts:
-    """Counts [P] in all, of which ``low`` [P] are already granted, that maximise the summed hit utility of the rest.
+    """Return counts [P], at least ``low`` [P], that maximise the summed hit utility of the rollouts beyond ``low``.
 
-    ``pending`` [P] of the granted rollouts are not in the posterior yet (none by default): later ones add less.
+    ``pending`` [P] of those in ``low`` are not in the posterior yet (none by default), so that further ones gain less.
 
     >>> prior = Belief.uniform(3)
     >>> maximise_hits(prior.condition([0, 2, 4], [4, 4, 4]), budget=24, low=np.array([4, 4, 4]), high=12).tolist()
@@ -62,7 +59,7 @@ def maximise_hits(posterior: Belief, budget: int, low: Counts, high: int, pendin
 
 
 def gains_beyond(posterior: Belief, low: Counts, high: int, width: int, pending: Counts | None = None) -> Floats:
-    """``hit_gains`` of ``width`` rollouts beyond ``low`` [P], and beyond the ``pending`` [P]; -inf beyond ``high``."""
+    """Return ``hit_gains`` of ``width`` rollouts beyond ``low`` and ``pending`` [P]; -inf beyond ``high``."""
     if pending is None:
         gains = hit_gains(posterior, width)
     else:
@@ -77,11 +74,11 @@ class HORA(BudgetedAllocator):
     """Pre-rollouts, a Beta posterior, then the rest of the budget by hit utility; needs binary rewards.
 
     Args:
-        pre_rollouts: G0, drawn for every prompt first.
-        rollouts_per_prompt: budget per prompt, on average, pre-rollouts included (16 if neither is given).
+        pre_rollouts: G0, drawn first, for every prompt.
+        rollouts_per_prompt: budget per prompt, on average, including pre-rollouts (16 if no budget is given).
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
-        high: the most that one prompt may get, pre-rollouts included.
+        high: the most rollouts of one prompt, including pre-rollouts.
         predictor: the prior; the paper's Beta(1, 1) by default.
 
     >>> from apportion import Prompt, Rollout
@@ -105,8 +102,8 @@ class HORA(BudgetedAllocator):
         super().__post_init__()
 
     @property
-    def needs_binary(self) -> bool:
-        return True
+    def needs(self) -> Needs:
+        return super().needs | Needs(binary=True)
 
     @property
     def least(self) -> int:
@@ -116,5 +113,5 @@ class HORA(BudgetedAllocator):
         pre = np.maximum(self.pre_rollouts - batch.asked, 0)
         if pre.any():
             return Plan(pre)
-        gains = gains_beyond(batch.posterior, batch.asked, self.high, self._width(batch, batch.asked))
+        gains = gains_beyond(batch.posterior, batch.asked, self.high, self._budget.width(batch, batch.asked))
         return Plan(self._spend(batch, gains, batch.asked) - batch.asked)

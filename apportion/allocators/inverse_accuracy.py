@@ -1,24 +1,22 @@
-"""Inverse accuracy: the more often a prompt is answered wrongly, the more rollouts it gets. A rule to compare with.
+"""Inverse accuracy: more rollouts for prompts that are answered wrongly more often. A rule to compare with.
 
 Reference: the first ablation of H. T. Nguyen et al., arXiv 2602.01601 (2026), Appendix C.1: target weights
 w_i proportional to 1 - acc_i + epsilon, normalised to meet the budget and the bounds, acc_i the running accuracy.
 
-Note: the paper relaxes, solves and rounds, without its objective. Ours is the least squared distance to the shares
-C w_i / sum w, and the integers that minimise it under the budget and the bounds are found exactly.
-Note: the paper prints neither epsilon nor the bounds. 0.05 is ours: a prompt that is always solved has a 21st of the
-share of one that never is. The bounds are VIP's (3 and 64), so that a comparison with it changes one thing.
-Note: "running accuracy" is taken for the paper's own Moving Average predictor: plain success rates with no prior mixed
-in, and a prompt never seen gets the mean of the others, so that it is neither favoured nor starved.
+Note: the paper relaxes, solves and rounds, and does not state the objective. Ours is the squared distance to the shares
+C w_i / sum w, and we find the integers that minimise it under the budget and the bounds exactly.
+Note: the paper prints neither epsilon nor the bounds. 0.05 is ours: a prompt that is always solved gets a 21st of the
+share of one that is never solved. The bounds are VIP's (3 and 64), so that a comparison with it changes one thing.
+Note: "running accuracy" is read as the paper's own Moving Average predictor: plain success rates without a prior. A
+prompt never seen gets the mean of the others.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from apportion.allocators.proportional import ProportionalAllocator
+from apportion.allocators.spending.proportional import ProportionalAllocator
 from apportion.predictors import MovingAverage, Predictor
-from apportion.types import Belief, Floats
+from apportion.types import Belief, Floats, Needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +24,12 @@ class InverseAccuracy(ProportionalAllocator):
     """Splits a fixed budget in proportion to 1 - success probability + epsilon; needs binary rewards.
 
     Args:
-        rollouts_per_prompt: budget per prompt, on average (8 if neither is given).
+        rollouts_per_prompt: budget per prompt, on average (8 if no budget is given).
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens, and what predicts the length of a completion.
         low, high: bounds on every prompt's rollouts, low at least 1.
-        epsilon: what a prompt that is always solved weighs; one that never is weighs 1 more.
-        predictor: where the accuracy comes from; the moving average of its success rates by default.
+        epsilon: the weight of a prompt that is always solved. One that is never solved weighs 1 more.
+        predictor: predicts the accuracy; by default the moving average of success rates.
 
     >>> from apportion import Batch, Belief, Prompt
     >>> allocator = InverseAccuracy(budget=24, low=1)
@@ -45,8 +43,8 @@ class InverseAccuracy(ProportionalAllocator):
     name: ClassVar[str] = "inverse_accuracy"
 
     @property
-    def needs_binary(self) -> bool:
-        return True
+    def needs(self) -> Needs:
+        return super().needs | Needs(binary=True)
 
     def weights(self, belief: Belief) -> Floats:
         return 1 - belief.mean + self.epsilon

@@ -1,22 +1,20 @@
-"""Inverse variance: the surer the outcome of a prompt, the more rollouts it gets. A rule to compare with.
+"""Inverse variance: more rollouts for prompts whose outcome is more certain. A rule to compare with.
 
 Reference: the second ablation of H. T. Nguyen et al., arXiv 2602.01601 (2026), Appendix C.1: target weights
 w_i proportional to 1 / (sigma_i^2 + epsilon), sigma_i^2 the running variance of a prompt's answers, normalised as in
-``inverse_accuracy``. It is the opposite of VIP, which buys most where the variance is largest.
+``inverse_accuracy``. It is the opposite of VIP, which gives most to prompts of large variance.
 
-Note: sigma_i^2 is ``Belief.variance``, the variance of a rollout's reward: p (1 - p) for rewards of 0 and 1, and
-whatever the predictor measured for graded ones.
-Note: the paper does not print epsilon. 0.05 is ours: with rewards of 0 and 1 a certain prompt has 6 times the share of
-an even one. Graded rewards on another scale want another epsilon.
+Note: sigma_i^2 is ``Belief.variance``, the variance of a rollout's reward: p (1 - p) for rewards of 0 and 1, measured
+by the predictor for graded ones.
+Note: the paper does not print epsilon. 0.05 is ours: with rewards of 0 and 1 a prompt of certain outcome gets 6 times
+the share of one with p = 1/2. Graded rewards on another scale need another epsilon.
 Note: integers, bounds and the running estimate are as in ``inverse_accuracy``.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from apportion.allocators.proportional import ProportionalAllocator
+from apportion.allocators.spending.proportional import ProportionalAllocator
 from apportion.predictors import MovingAverage, Predictor
 from apportion.types import Belief, Floats
 
@@ -28,12 +26,12 @@ class InverseVariance(ProportionalAllocator):
     Rewards as its predictor takes them, binary or graded.
 
     Args:
-        rollouts_per_prompt: budget per prompt, on average (8 if neither is given).
+        rollouts_per_prompt: budget per prompt, on average (8 if no budget is given).
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens, and what predicts the length of a completion.
         low, high: bounds on every prompt's rollouts, low at least 1.
-        epsilon: in units of the reward's variance; the smaller, the more goes to prompts of certain outcome.
-        predictor: where the variance comes from; the moving average of its success rates by default.
+        epsilon: in units of the reward's variance. A smaller one gives more to prompts of certain outcome.
+        predictor: predicts the variance; by default from the moving average of success rates.
 
     >>> from apportion import Batch, Belief, Prompt
     >>> allocator = InverseVariance(budget=24, low=1)

@@ -4,33 +4,31 @@ Reference: J. Neyman, "On the Two Different Aspects of the Representative Method
 Society 97 (1934): a stratum gets samples in proportion to its standard deviation. Here the strata are prompts, the
 samples rollouts, counts are integers with bounds, and ``spend`` finds the exact optimum.
 
-VIP (arXiv 2602.01601) is the same problem with p (1 - p) for the variance of one rollout's gradient. This takes
-``Belief.variance``, which ``ScoreMoments`` measures, and adds the estimator that subtracts a baseline fixed beforehand
-(see ``apportion.baselines``), whose variance from n rollouts is S / n and which may go down to groups of one.
+VIP (arXiv 2602.01601) is the same problem with p (1 - p) as the variance of one rollout's gradient. Here it is
+``Belief.variance``, which ``ScoreMoments`` measures. One more estimator is allowed: with a baseline fixed beforehand
+(see ``apportion.baselines``) the variance from n rollouts is S / n, and groups of one are possible.
 
-Note: what is gained is what is known of S. With moments learnt from 4 rollouts a prompt while the policy changes fast,
-benchmarks/moments finds no gain over uniform counts; with the true ones x.55 to x.77 of the variance.
+Note: the gain depends on how well S is known. With moments learnt from 4 rollouts per prompt while the policy changes
+fast, benchmarks/moments finds no gain over uniform counts; with the true moments x.55 to x.77 of the variance.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from apportion.allocators.budget import BudgetedAllocator
+from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.vip import variance_drops
 from apportion.predictors import Predictor, ScoreMoments
 from apportion.types import Batch, Counts, Floats, Plan
 
 NeymanEstimator = Literal["rloo", "dr_grpo", "reinforce"]
 LEAST_LOW: dict[str, int] = {"rloo": 2, "dr_grpo": 3, "reinforce": 1}
-"""From where on the variance is finite and convex in the number of rollouts."""
+"""The number of rollouts from which on the variance is finite and convex."""
 
 
 def drops(estimator: NeymanEstimator, n: Counts) -> Floats:
-    """What rollout number ``n`` takes off the variance of a prompt with S = 1, elementwise; never increasing.
+    """Return by how much rollout number ``n`` lowers the variance if S = 1, elementwise; it never increases with n.
 
     1 / (n - 1) - 1 / n for "reinforce", whose variance is 1 / n; for the others see ``vip.variance_drops``.
 
@@ -50,13 +48,13 @@ class Neyman(BudgetedAllocator):
     Rewards as its predictor takes them, binary or graded; the default one needs binary rewards.
 
     Args:
-        estimator: that of the training run: "rloo", "dr_grpo", or "reinforce" with a baseline fixed beforehand.
-        rollouts_per_prompt: budget per prompt, on average (8 if neither is given).
+        estimator: the run's advantage estimator: "rloo", "dr_grpo", or "reinforce" with a baseline fixed beforehand.
+        rollouts_per_prompt: budget per prompt, on average (8 if no budget is given).
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens, and what predicts the length of a completion.
         low, high: bounds on every prompt's rollouts; low at least 2 for rloo, 3 for dr_grpo, 1 for reinforce.
-        predictor: its ``Belief.variance`` is that of one rollout's gradient, in any unit; measured by default. With the
-            ``Optimal`` baseline give ``ScoreMoments(baseline="optimal")``.
+        predictor: predicts the variance of one rollout's gradient, in any unit; by default from measured moments. With
+            the ``Optimal`` baseline use ``ScoreMoments(baseline="optimal")``.
 
     >>> from apportion import Prompt
     >>> allocator = Neyman(estimator="reinforce", low=1, rollouts_per_prompt=2)
@@ -74,7 +72,7 @@ class Neyman(BudgetedAllocator):
         if self.estimator not in LEAST_LOW:
             raise ValueError(
                 f"estimator must be one of {', '.join(LEAST_LOW)} for neyman, got {self.estimator!r}; "
-                "name the one that trains, for each has its own variance"
+                "name the one that trains, because each has its own variance"
             )
         if self.low < LEAST_LOW[self.estimator]:
             raise ValueError(
@@ -89,6 +87,6 @@ class Neyman(BudgetedAllocator):
 
     def plan(self, batch: Batch) -> Plan:
         bounds = np.full(len(batch.prompts), self.low, np.int64)
-        number = np.arange(self.low + 1, self.low + 1 + self._width(batch, bounds))
+        number = np.arange(self.low + 1, self.low + 1 + self._budget.width(batch, bounds))
         gains = batch.belief.variance[:, None] * drops(self.estimator, number)
         return Plan(np.maximum(self._spend(batch, gains, bounds) - batch.asked, 0))

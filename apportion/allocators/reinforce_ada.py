@@ -1,19 +1,17 @@
-"""Reinforce-Ada: rounds of rollouts for every prompt that has not shown enough signal yet, then a balanced few of them.
+"""Reinforce-Ada: rounds of rollouts for each prompt until it shows enough signal, then a balanced subset of them.
 
 Reference: W. Xiong, C. Ye, B. Liao, H. Dong, X. Xu, C. Monz, J. Bian, N. Jiang, T. Zhang, "Reinforce-Ada: An Adaptive
 Sampling Framework for Reinforce-Style LLM Training", arXiv 2510.04996 (2025), Algorithm 1; since its third version the
 model-free, sequential variant of the paper. Symbols of the paper used here: n rollouts of a prompt that enter the loss
 (``keep``). The defaults are those of its published code: at most 4 rounds of 8, n = 4, the balanced exit.
 
-The baseline, mean and deviation, is over all rollouts of the prompt, the loss over ``keep`` of them: ``Group`` says so.
-Note: which are kept is deterministic, the first of each kind, as in the published code.
-Note: a prompt that never meets the exit keeps n of what it has. All wrong or all right, it has no advantage.
+The baseline, mean and deviation, is over all rollouts of the prompt, the loss over ``keep`` of them (``Group.keep``).
+Note: the first rollouts of each kind are kept, as in the published code.
+Note: a prompt that never meets the exit keeps n of its rollouts. If all are wrong, or all right, it has no advantage.
 Note: the counts and what is kept depend on outcomes of the same batch, which biases the gradient. With these defaults,
 RLOO and the mean over what is kept, a prompt's expected gradient is 4.2 times the true one at p = .1 and .9, 1.5 times
 at .3 and .7, 1.1 times at .5. See docs/bias.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,17 +19,16 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from apportion.allocators.base import Allocator
-from apportion.types import Batch, Group, Mask, Plan, Rollout
+from apportion.allocators.base import Allocator, Size
+from apportion.types import Batch, Group, Mask, Needs, Plan, Rollout
 
 Exit = Literal["positive", "balanced"]
 
 
 def balanced_subset(rollouts: Sequence[Rollout], keep: int) -> Mask:
-    """Which [G] of ``rollouts`` enter the loss: ``keep`` of them, or all that are verified where there are fewer.
+    """Return which [G] of ``rollouts`` enter the loss: ``keep`` of them, or all verified ones if they are fewer.
 
-    The first ``keep // 2`` correct ones and the first wrong ones for the rest; where one kind is short, more of the
-    other.
+    These are the first ``keep // 2`` correct ones and the first wrong ones; if one kind has too few, more of the other.
 
     >>> balanced_subset([Rollout(x) for x in (False, False, False, True, True, True)], keep=4).tolist()
     [True, True, False, True, True, False]
@@ -41,21 +38,20 @@ def balanced_subset(rollouts: Sequence[Rollout], keep: int) -> Mask:
     correct = np.array([rollout.correct is True for rollout in rollouts], bool)
     wrong = np.array([rollout.correct is False for rollout in rollouts], bool)
     right = min(int(correct.sum()), max(keep // 2, keep - int(wrong.sum())))
-    kept: Mask = (correct & (correct.cumsum() <= right)) | (wrong & (wrong.cumsum() <= keep - right))
-    return kept
+    return (correct & (correct.cumsum() <= right)) | (wrong & (wrong.cumsum() <= keep - right))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReinforceAda(Allocator):
-    """Rounds until a prompt meets the exit or the rounds are over; needs binary rewards.
+    """Rounds of rollouts until a prompt meets the exit or the rounds are used up; needs binary rewards.
 
     Args:
         exit: "positive" stops a prompt at its first correct rollout; "balanced" at ``keep // 2`` correct ones and as
             many wrong ones as make up ``keep``.
-        rollouts_per_round: asked for at once, for every prompt that has not stopped.
-        rounds: the most that a prompt takes part in.
-        keep: n, the rollouts of a prompt that enter the loss, at least 2; the baseline is over all of them.
-        down_sample: False lets all of a prompt's rollouts enter the loss, ``keep`` deciding the exit alone. With the
+        rollouts_per_round: requested in a round, for every prompt that has not stopped.
+        rounds: the most rounds of a prompt.
+        keep: n, the rollouts of a prompt that enter the loss, at least 2. The baseline is over all of its rollouts.
+        down_sample: if False, all rollouts of a prompt enter the loss, and ``keep`` only decides the exit. With the
             estimator "sequential" and weights by rollout the gradient is then unbiased; see docs/bias.md.
 
     >>> from apportion import Prompt
@@ -74,6 +70,7 @@ class ReinforceAda(Allocator):
 
     name: ClassVar[str] = "reinforce_ada"
     separable: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs(binary=True)
 
     def __post_init__(self) -> None:
         if self.exit not in get_args(Exit):
@@ -93,18 +90,12 @@ class ReinforceAda(Allocator):
                 f"{self.keep}; change it or the rounds"
             )
 
-    @property
-    def needs_binary(self) -> bool:
-        return True
-
-    def most_kept(self, prompts: int) -> int:
-        return prompts * self.keep if self.down_sample else self.most_asked(prompts)
-
-    def most_asked(self, prompts: int) -> int:
-        return prompts * self.rounds * self.rollouts_per_round
+    def size(self, prompts: int) -> Size:
+        asked = prompts * self.rounds * self.rollouts_per_round
+        return Size(asked=asked, kept=prompts * self.keep if self.down_sample else asked)
 
     def exited(self, batch: Batch) -> Mask:
-        """Which prompts [P] have shown enough signal."""
+        """Return which prompts [P] have shown enough signal."""
         correct, wrong = batch.successes, batch.trials - batch.successes
         if self.exit == "positive":
             return correct >= 1

@@ -1,6 +1,4 @@
-"""Correct responses of earlier steps, kept for reuse: bounded for each prompt and in all, oldest out first."""
-
-from __future__ import annotations
+"""Correct responses of earlier steps, kept for reuse. The number is bounded per prompt and in all, oldest out first."""
 
 import hashlib
 from collections import OrderedDict
@@ -14,11 +12,11 @@ from apportion.types import Rollout
 
 
 def response_key(rollout: Rollout) -> Hashable:
-    """What two rollouts share exactly where their responses are identical; None for a rollout without a completion.
+    """Return a key that two rollouts share if and only if their responses are identical; None without a completion.
 
-    A digest of the token ids where the completion has ``tokens``: long responses are not held twice. Else the
-    completion itself, which must then be hashable and compare by its content, as strings and tuples do. Raises
-    ValueError for one that is not hashable.
+    If the completion has ``tokens`` it is a digest of these ids, so that long responses are not held twice. Else it is
+    the completion itself, which must be hashable and compare by content, as strings and tuples do. Raises ValueError
+    for one that is not hashable.
 
     >>> response_key(Rollout(True, completion="4")) == response_key(Rollout(True, completion="2 + 2 = 4"))
     False
@@ -30,22 +28,22 @@ def response_key(rollout: Rollout) -> Hashable:
         hash(completion)
     except TypeError as error:
         raise ValueError(
-            f"a completion must be hashable or have tokens, for identical responses to be known, got "
+            f"a completion must be hashable or have tokens, so that identical responses are recognised, got "
             f"{type(completion).__name__}; give a string, a tuple of token ids, or an object with tokens"
         ) from error
-    return completion  # type: ignore[no-any-return]
+    return completion
 
 
 @dataclass(eq=False)
 class ResponseStore:
-    """Rollouts by prompt id, each stamped with the step it was sampled in; every operation costs O(1) entries.
+    """Rollouts by prompt id, each with the step it was sampled in. Every operation touches O(1) entries.
 
     Args:
-        entries_per_prompt: the most that one prompt has; its oldest makes room.
-        entries: the most in all; the oldest of any prompt makes room.
+        entries_per_prompt: the most rollouts of one prompt; its oldest is dropped first.
+        entries: the most in all; the oldest of any prompt is dropped first.
 
-    A response that is sampled again replaces its earlier copy and counts as new, for its probabilities are the later
-    ones. A rollout without a completion holds no response, and is not kept.
+    A response that is sampled again replaces its earlier copy and counts as new, because its log-probabilities are new.
+    A rollout without a completion is not kept.
 
     >>> store = ResponseStore(entries_per_prompt=2, entries=100)
     >>> for text in ("4", "four", "4", "2 + 2 = 4"):
@@ -57,7 +55,7 @@ class ResponseStore:
     entries_per_prompt: int
     entries: int
     step: int = field(default=0, init=False)
-    """The step that rollouts are added in, from 0."""
+    """The current step, from 0, which added rollouts get."""
     _by_prompt: dict[str, OrderedDict[Hashable, Rollout]] = field(default_factory=dict, init=False, repr=False)
     _by_age: OrderedDict[tuple[str, Hashable], None] = field(default_factory=OrderedDict, init=False, repr=False)
 
@@ -73,32 +71,30 @@ class ResponseStore:
 
     @property
     def prompts(self) -> int:
-        """How many prompts have a response."""
+        """The number of prompts that have a response."""
         return len(self._by_prompt)
 
     def responses(self, prompt_id: str) -> dict[Hashable, Rollout]:
-        """The rollouts of one prompt by ``response_key``, oldest first; empty where there are none."""
+        """Return the rollouts of one prompt by ``response_key``, oldest first; {} if there are none."""
         return dict(self._by_prompt.get(prompt_id, {}))
 
     def add(self, prompt_id: str, rollout: Rollout) -> None:
-        """Keeps ``rollout``, as sampled in the current step."""
+        """Keep ``rollout``, as sampled in the current step."""
         self._put(prompt_id, replace(rollout, step=self.step))
 
     def advance(self) -> None:
-        """Ends the step."""
+        """End the step."""
         self.step += 1
 
     def state(self) -> dict[str, Any]:
-        """The step and all entries, oldest first, as plain Python values; completions as they are, not copied."""
+        """Return the step and all entries, oldest first, as plain Python values. Completions are not copied."""
+        names = [each.name for each in fields(Rollout)]
         kept = ((prompt_id, self._by_prompt[prompt_id][key]) for prompt_id, key in self._by_age)
-        entries = [
-            (prompt_id, {each.name: getattr(rollout, each.name) for each in fields(rollout)})
-            for prompt_id, rollout in kept
-        ]
+        entries = [(prompt_id, {name: getattr(rollout, name) for name in names}) for prompt_id, rollout in kept]
         return {"step": self.step, "entries": entries}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over what ``state`` gave, in place of all that is here."""
+        """Replace everything by what ``state`` returned."""
         self.step = int(state["step"])
         self._by_prompt.clear()
         self._by_age.clear()

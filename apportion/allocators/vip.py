@@ -10,22 +10,20 @@ f is convex and decreasing from n = 3 on, so ``spend`` finds the integer optimum
 keep the paper's route as a reference.
 Note: under a token budget the constraint of problem (5) is sum c_q n_q <= C, with c_q the predicted length of a
 completion of prompt q: a knapsack, which ``spend_costs`` solves. This is ours; the paper counts rollouts.
-Note: in benchmarks/moments, along real training, the default predictor's p raises the variance above that of uniform
-counts, as p shuffled does; ``DiscountedCounts`` does not, and exact p lowers it.
+Note: in benchmarks/moments, during real training, the p of the default predictor raises the variance above that of
+uniform counts, as shuffled p does; ``DiscountedCounts`` does not, and exact p lowers it.
 Note: its Assumption 4.1(ii), reward uncorrelated with gradient norm, does not hold on every task;
 benchmarks/gradient_variance measures what that costs.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from apportion.allocators.budget import BudgetedAllocator
-from apportion.allocators.solver import most_extra, spend
-from apportion.predictors import GaussianProcess, Predictor, SentenceTransformerEmbedder
+from apportion.allocators.spending.budget import BudgetedAllocator
+from apportion.allocators.spending.solver import most_extra, spend
+from apportion.predictors import GaussianProcess, Predictor
 from apportion.types import Batch, Counts, Floats, Plan
 
 GroupEstimator = Literal["rloo", "dr_grpo"]
@@ -33,7 +31,7 @@ SMALLEST_LOW = 3
 
 
 def gradient_variance(success: Floats, counts: Counts, estimator: GroupEstimator = "rloo") -> Floats:
-    """Variance of each prompt's projected gradient [P], in units of sigma_Z^2, from ``counts`` [P] rollouts.
+    """Return the variance of each prompt's projected gradient [P], in units of sigma_Z^2, from ``counts`` [P] rollouts.
 
     Proposition 4.2 (Dr. GRPO): 4 p (1 - p) (n - 1) / n^2. Proposition 4.3 (RLOO): 4 p (1 - p) / (n - 1), infinite at
     n = 1. A prompt with p = 0 or p = 1 has variance 0.
@@ -50,19 +48,19 @@ def gradient_variance(success: Floats, counts: Counts, estimator: GroupEstimator
 
 
 def variance_drops(estimator: GroupEstimator, n: Counts) -> Floats:
-    """f(n - 1) - f(n), elementwise: what rollout number ``n`` takes off the variance of a prompt with a_q = 1.
+    """Return f(n - 1) - f(n), elementwise: by how much rollout number ``n`` lowers the variance if a_q = 1.
 
-    In closed form, so that no digits cancel. Decreasing for n > 3, hence the bound L >= 3 (section 5.2).
+    It is in closed form, so that no digits cancel. Decreasing for n > 3, hence the bound L >= 3 (section 5.2).
     """
     m = np.asarray(n, np.float64) - 1
     return (m * m - m - 1) / (m * m * (m + 1) ** 2) if estimator == "dr_grpo" else 1 / (m * (m - 1))
 
 
 def minimise_variance(success: Floats, budget: int, estimator: GroupEstimator, low: int, high: int) -> Counts:
-    """Integer counts [P] that minimise the summed gradient variance: problem (5) of the paper, exactly.
+    """Return integer counts [P] that minimise the summed gradient variance: problem (5) of the paper, exactly.
 
-    Costs one partial sort of P (high - low) numbers. Prompts with p = 0 or p = 1 have no variance to reduce: they keep
-    ``low`` unless every other prompt is at ``high``; then the rest is dealt to them evenly.
+    It takes one partial sort of P (high - low) numbers. Prompts with p = 0 or p = 1 have no variance to reduce: they
+    keep ``low`` unless every other prompt is at ``high``; then they share the rest evenly.
 
     >>> minimise_variance(np.array([0.1, 0.5, 0.9]), 24, "rloo", low=3, high=12).tolist()
     [7, 10, 7]
@@ -71,18 +69,18 @@ def minimise_variance(success: Floats, budget: int, estimator: GroupEstimator, l
 
 
 def minimise_noise(variance: Floats, budget: int, estimator: GroupEstimator, low: int, high: int) -> Counts:
-    """``minimise_variance`` from each prompt's reward variance [P], which takes the place of p (1 - p).
+    """Return the counts of ``minimise_variance``, with each prompt's ``variance`` [P] instead of p (1 - p).
 
-    Propositions E.1 and E.2 (graded rewards); and measured second moments of the gradient in place of both.
+    It is the variance of a graded reward (Propositions E.1 and E.2) or a measured second moment of the gradient.
     """
     bounds = np.full(len(variance), low, np.int64)
     return spend(noise_drops(variance, estimator, low, most_extra(bounds, high, budget)), budget, bounds)
 
 
 def noise_drops(variance: Floats, estimator: GroupEstimator, low: int, width: int) -> Floats:
-    """What each of ``width`` rollouts beyond ``low`` takes off the gradient variance, [P, width]: a_q (f(n-1) - f(n)).
+    """Return by how much each of ``width`` rollouts beyond ``low`` lowers the gradient variance: a_q (f(n-1) - f(n)).
 
-    ``variance`` [P] is that of each prompt's reward, in place of p (1 - p) as in ``minimise_noise``.
+    The result is [P, width]. ``variance`` [P] replaces p (1 - p) as in ``minimise_noise``.
     """
     return 4 * variance[:, None] * variance_drops(estimator, np.arange(low + 1, low + 1 + width))
 
@@ -97,7 +95,7 @@ class VIP(BudgetedAllocator):
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
         low, high: bounds on every prompt's rollouts, low at least 3. The paper does not print its U: 64 is our choice.
-        predictor: where p comes from; the paper's Gaussian process on MiniLM embeddings by default, which needs binary
+        predictor: predicts p; by default the paper's Gaussian process on MiniLM embeddings, which needs binary
             rewards. "graded_gp" (the paper's Appendix E) and "running_variance" take graded ones.
 
     >>> from apportion import Prompt
@@ -109,7 +107,7 @@ class VIP(BudgetedAllocator):
 
     estimator: GroupEstimator = "rloo"
     low: int = SMALLEST_LOW
-    predictor: Predictor = field(default_factory=lambda: GaussianProcess(SentenceTransformerEmbedder()))
+    predictor: Predictor = field(default_factory=GaussianProcess)
 
     name: ClassVar[str] = "vip"
 
@@ -124,21 +122,21 @@ class VIP(BudgetedAllocator):
 
     def plan(self, batch: Batch) -> Plan:
         low = np.full(len(batch.prompts), self.low, np.int64)
-        gains = noise_drops(batch.belief.variance, self.estimator, self.low, self._width(batch, low))
+        gains = noise_drops(batch.belief.variance, self.estimator, self.low, self._budget.width(batch, low))
         return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))
 
 
 def check_estimator(estimator: str) -> None:
-    """Raises ValueError unless VIP has a variance formula for ``estimator``."""
+    """Raise ValueError unless VIP has a variance formula for ``estimator``."""
     if estimator not in get_args(GroupEstimator):
         raise ValueError(
             f"estimator must be one of {', '.join(get_args(GroupEstimator))} for vip, got {estimator!r}; "
-            "name the one that trains, for each has its own variance"
+            "name the one that trains, because each has its own variance"
         )
 
 
 def check_low(low: int) -> None:
-    """Raises ValueError where the variance would not be convex in n from ``low`` on."""
+    """Raise ValueError unless the variance is convex in n from ``low`` on."""
     if low < SMALLEST_LOW:
         raise ValueError(
             f"low must be at least {SMALLEST_LOW} for vip (arXiv 2602.01601, section 5.2), got {low}; "

@@ -1,6 +1,4 @@
-"""The command line. A wrong option or input ends it with code 2 and one line on stderr: problem, value, remedy."""
-
-from __future__ import annotations
+"""The command line. Wrong options and input end it with exit code 2 and one line: problem, value, remedy."""
 
 from typing import Annotated
 
@@ -9,17 +7,17 @@ import typer
 from apportion import __version__
 from apportion.cli.allocate import allocate
 from apportion.cli.errors import OneLineErrors
-from apportion.cli.train import train
-from apportion.cli.vote import vote
+from apportion.cli.training import UnreadArguments, lab, trl, verl
+from apportion.cli.vote import VoteCommand, vote
 
-app = typer.Typer(cls=OneLineErrors, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(cls=OneLineErrors, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
 def apportion(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
-    """Decides how many rollouts each prompt gets: while language models learn, and while they vote."""
+    """Decide how many rollouts each prompt gets, in training and in voting."""
     if version:
         typer.echo(f"apportion {__version__}")
         raise typer.Exit
@@ -27,5 +25,12 @@ def apportion(
         typer.echo(context.get_help())
 
 
-for command in (allocate, train, vote):
-    app.command()(command)
+app.command()(allocate)
+app.command()(lab)
+app.command()(trl)
+app.command(cls=UnreadArguments)(verl)
+
+
+@app.command("vote", cls=VoteCommand, help=vote.__doc__)
+def _vote() -> None:
+    """Stand in for ``vote``, whose options ``VoteCommand`` makes when they are needed."""

@@ -1,18 +1,16 @@
 """``apportion allocate``: a budget of rollouts, split over prompts."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import typer
 
-from apportion.allocation_text import allocation_json, allocation_text
 from apportion.allocators.vip import GroupEstimator
+from apportion.cli.allocation_text import allocation_json, allocation_text
 from apportion.cli.errors import usage_errors
 from apportion.solve import METHODS, Method, solve
-from apportion.tables import Table, read_columns, write_counts
+from apportion.tables import read_columns, write_counts
 
 
 def allocate(
@@ -20,24 +18,29 @@ def allocate(
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "vip",
     estimator: Annotated[str, typer.Option(help=f"One of {', '.join(get_args(GroupEstimator))}.")] = "rloo",
     success: Annotated[str | None, typer.Option(help="Success probabilities, separated by commas.")] = None,
-    successes: Annotated[str | None, typer.Option(help="For hora: correct pre-rollouts, by commas.")] = None,
-    trials: Annotated[str | None, typer.Option(help="For hora: all pre-rollouts, by commas.")] = None,
+    successes: Annotated[str | None, typer.Option(help="For hora: correct pre-rollouts, separated by commas.")] = None,
+    trials: Annotated[str | None, typer.Option(help="For hora: all pre-rollouts, separated by commas.")] = None,
     table: Annotated[
         Path | None,
         typer.Option("--input", help=".csv, .jsonl or .parquet with a column success, or successes and trials."),
     ] = None,
-    low: Annotated[int, typer.Option(help="The least that each prompt gets.")] = 3,
-    high: Annotated[int, typer.Option(help="The most that each prompt gets.")] = 64,
+    low: Annotated[int, typer.Option(help="Fewest rollouts of a prompt.")] = 3,
+    high: Annotated[int, typer.Option(help="Most rollouts of a prompt.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write all counts to this .csv.")] = None,
 ) -> None:
-    """Splits a budget of rollouts over prompts, exactly optimally, from success rates or pre-rollouts."""
+    """Split a budget of rollouts over prompts.
+
+    The split is exactly optimal, given success probabilities or pre-rollouts.
+    """
     with usage_errors(ValueError):
         given: dict[str, Any] = {"success": success, "successes": successes, "trials": trials}
         given = {column: _numbers(column, text) for column, text in given.items() if text is not None}
         ids = None
         if table is not None:
-            rows = _rows(table, method, list(given))
+            if given:
+                raise ValueError(f"prompts come from --input or from --{next(iter(given))}, got both; leave one out")
+            rows = read_columns(table, ["successes", "trials"] if method == "hora" else ["success"], ["id"])
             given = {column: rows.numbers(column) for column in rows.cells if column != "id"}
             ids = rows.cells.get("id")
         if not given:
@@ -63,10 +66,3 @@ def _numbers(option: str, text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--{option} must be numbers separated by commas, got {text!r}; give one a prompt") from None
-
-
-def _rows(path: Path, method: str, given: list[str]) -> Table:
-    """The columns that ``method`` reads, and the ids."""
-    if given:
-        raise ValueError(f"prompts come from --input or from --{given[0]}, got both; leave one out")
-    return read_columns(path, ["successes", "trials"] if method == "hora" else ["success"], ["id"])

@@ -1,6 +1,4 @@
-"""How a command ends where it is refused: code 2 and one line on stderr."""
-
-from __future__ import annotations
+"""How a command ends if its input is refused: exit code 2 and one line on stderr."""
 
 import sys
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of
 
 
 class OneLineErrors(TyperGroup):
-    """Commands whose usage errors take one line, as all others do."""
+    """A group of commands whose usage errors take one line, like all other errors."""
 
     def main(self, *args: Any, **settings: Any) -> Any:
         try:
@@ -30,7 +28,7 @@ class OneLineErrors(TyperGroup):
 
 @contextmanager
 def usage_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """Ends the command with code 2 and one line where the user's input is refused."""
+    """End the command with code 2 and one line if one of these errors is raised in the block."""
     try:
         yield
     except kinds as error:
@@ -38,6 +36,6 @@ def usage_errors(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def fail(problem: str) -> int:
-    """Writes the line; the code to end with."""
+    """Write the line to stderr; return the exit code."""
     typer.echo(f"error: {' '.join(problem.split())}", err=True)
     return USAGE

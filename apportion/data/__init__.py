@@ -1,43 +1,34 @@
-"""Prompts and rewards for a training job, whatever trains: data sets, prompt templates and verifiers, by name.
+"""Questions for a training job: data sets and prompt templates, by name.
 
->>> data = Data(name="math500", limit=100, seed=0)  # ``load(data)`` takes it from the hub
+``Data`` says which questions a job takes and how it asks them. ``load`` reads them from a file or the Hugging Face hub,
+takes a question from each row (``layouts``), then merges, shuffles and cuts them. The chosen template turns each
+question into a prompt, and ``make_verifier`` gives the verifier.
+
+>>> from apportion.questions import Question
+>>> data = Data(name="math500", limit=100, seed=0)  # ``load_questions(data)`` reads it from the hub
 >>> question = Question("", "What is 2 + 2?", "4")
->>> data.asked.messages(question)[0]["content"]
+>>> data.chosen_template.messages(question)[0]["content"]
 'What is 2 + 2?\\n\\nPlease reason step by step, and put your final answer within \\\\boxed{}.'
->>> with data.verified_by() as verifier:
+>>> with data.make_verifier() as verifier:
 ...     verifier.check([question])
 ...     verifier.verdict("It is \\\\boxed{4}.", question.gold)
 1.0
 """
 
-from __future__ import annotations
-
-from apportion.data.function import Function
-from apportion.data.loading import Loaded, described, load, read
+from apportion.data.loading import Loaded, describe, load, load_questions
 from apportion.data.named import NAMED, NamedSet
-from apportion.data.registry import VERIFIERS
 from apportion.data.source import Data
-from apportion.data.stated import Choice, Exact, Math
 from apportion.data.templates import TEMPLATES, Template, make_template
-from apportion.data.verifier import Verifier
-from apportion.questions import Question
 
 __all__ = [
     "NAMED",
     "TEMPLATES",
-    "VERIFIERS",
-    "Choice",
     "Data",
-    "Exact",
-    "Function",
     "Loaded",
-    "Math",
     "NamedSet",
-    "Question",
     "Template",
-    "Verifier",
-    "described",
+    "describe",
     "load",
+    "load_questions",
     "make_template",
-    "read",
 ]

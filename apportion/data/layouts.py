@@ -1,9 +1,7 @@
-"""How a row of a published data set holds a question: its prompt and its answer, from the cells of two columns.
+"""Layouts: functions that read the prompt and the gold answer from a row of a published data set.
 
-In a CSV, which has no lists, a cell that should be one is JSON.
+A CSV has no lists, so a cell with a list is JSON there.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
@@ -15,42 +13,43 @@ from apportion.types import prompt_id
 
 Row = Mapping[str, Any]
 Layout = Callable[[Row, str, str], tuple[Any, Any]]
-"""From a row and the names of its two columns to the prompt and the gold answer; ValueError where it holds none."""
+"""A row and the names of its two columns -> the prompt and the gold answer. Raises ValueError if it holds none."""
 
 WRONG_OPTIONS = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 LETTERS = "ABCD"
 
 
 def plain(row: Row, prompt: str, answer: str) -> tuple[Any, Any]:
-    """Both cells as they are, but for whole numbers, which AMC's file has as 142.0."""
+    """Return both cells as they are, but write 142.0 as 142, because AMC's file holds whole numbers as floats."""
     gold = row.get(answer)
     return row.get(prompt), int(gold) if isinstance(gold, float) and gold.is_integer() else gold
 
 
 def conversation(row: Row, prompt: str, answer: str) -> tuple[Any, Any]:
-    """verl's: a prompt of one message, here taken out of DAPO's template, and an answer with ``ground_truth``.
+    """Read verl's layout: a prompt of one message, maybe in DAPO's template, and an object with ``ground_truth``.
 
     >>> wrapped = [{"role": "user", "content": f"{STEPS} 1 + 1? {REMINDER}"}]
     >>> conversation({"prompt": wrapped, "reward_model": {"ground_truth": "2"}}, "prompt", "reward_model")
     ('1 + 1?', '2')
     """
-    messages, graded = _decoded(row.get(prompt)), _decoded(row.get(answer))
+    messages, graded = _decode(row.get(prompt)), _decode(row.get(answer))
     match messages:
         case [{"content": str(content)}]:
             question = content.strip().removeprefix(STEPS).removesuffix(REMINDER).strip()
         case _:
             raise ValueError(f"{prompt} must be a list of one message, got {shown(messages)}; give it its content")
     if REMINDER in question or STEPS in question:
-        raise ValueError(f"{prompt} must be in DAPO's template or in none, got {shown(question)}; take it out of it")
+        raise ValueError(f"{prompt} must be in DAPO's template or in none, got {shown(question)}; remove the template")
     if not isinstance(graded, dict) or "ground_truth" not in graded:
         raise ValueError(f"{answer} must be an object with ground_truth, got {shown(graded)}; put the answer there")
     return question, graded["ground_truth"]
 
 
 def options(row: Row, prompt: str, answer: str) -> tuple[Any, Any]:
-    r"""GPQA's: the question with its options under letters, in an order that its content decides, and the letter.
+    r"""Read GPQA's layout: return the question with lettered options, and the letter of the right one.
 
-    The order is the same in every run and for every order of the rows, and tells nothing about the right letter.
+    Hashes of the content decide the order of the options. So it is the same in every run and for every order of the
+    rows, and does not depend on which option is right.
 
     >>> row = {"Question": "Which?", "Right": "0", **dict(zip(WRONG_OPTIONS, "123", strict=True))}
     >>> options(row, "Question", "Right")
@@ -68,20 +67,20 @@ def options(row: Row, prompt: str, answer: str) -> tuple[Any, Any]:
 
 
 def context(row: Row, prompt: str, answer: str) -> tuple[Any, Any]:
-    r"""OlympiadBench's: the question after its context, where it has one, and a list of answers, all of them wanted.
+    r"""Read OlympiadBench's layout: return the context, if any, with the question, and all answers as a list.
 
     >>> row = {"question": "Find x and y.", "context": "Let $x < y$.", "final_answer": ["$1$", "$2$"]}
     >>> context(row, "question", "final_answer")
     ('Let $x < y$.\n\nFind x and y.', '$1$, $2$')
     """
-    question, before, answers = row.get(prompt), row.get("context"), _decoded(row.get(answer))
+    question, before, answers = row.get(prompt), row.get("context"), _decode(row.get(answer))
     if isinstance(answers, list):
         answers = ", ".join(map(str, answers))
     return f"{before}\n\n{question}" if before and question else question, answers
 
 
-def _decoded(cell: Any) -> Any:
-    """A cell that should be a list of texts or messages, or an object, where it is the JSON of one."""
+def _decode(cell: Any) -> Any:
+    """Parse a cell that is the JSON of a list of texts or messages, or of an object; return others as they are."""
     if not isinstance(cell, str) or cell.lstrip()[:2] not in ('["', "[{", '{"'):
         return cell
     try:

@@ -1,14 +1,11 @@
-"""From ``Data`` to questions: rows of a file or of the hub, merged where they repeat, shuffled, cut."""
+"""Load the questions of ``Data`` from a file or the hub: merge repeated rows, shuffle, cut."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from apportion.data.hub import hub_rows
 from apportion.data.named import NamedSet
 from apportion.data.source import Data
 from apportion.questions import (
@@ -16,20 +13,22 @@ from apportion.questions import (
     PROMPT_COLUMNS,
     Question,
     make_question,
-    place,
-    questions_in,
-    refuse_twins,
+    make_questions,
+    refuse_duplicate_ids,
 )
-from apportion.tables import Rows, TableError, read_rows, table_of
+from apportion.tables import Rows, TableError, make_table, read_rows, row_location
 from apportion.types import prompt_id
+
+ROWS_AT_ONCE = 1000
+"""Rows of the hub that are converted together."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The questions taken, and what became of the other rows of ``source``.
+    """The loaded questions, and counts of the other rows of ``source``.
 
-    ``repeated`` of its ``rows`` have a prompt that came before; ``contradictory`` prompts are left out, whose rows
-    disagree about the answer. The rest was cut to the limit.
+    Of its ``rows``, ``repeated`` have a prompt of an earlier row. ``contradictory`` prompts were dropped, because their
+    rows disagree about the answer. The remaining questions were cut to the limit.
     """
 
     questions: tuple[Question, ...]
@@ -40,18 +39,18 @@ class Loaded:
 
     @property
     def available(self) -> int:
-        """Questions before the cut."""
+        """Number of questions before the cut."""
         return self.rows - self.repeated - self.contradictory
 
 
-def load(data: Data) -> list[Question]:
-    """The questions of ``data``, shuffled and cut as it says. Raises TableError where they cannot be had."""
-    return list(read(data).questions)
+def load_questions(data: Data) -> list[Question]:
+    """Return the questions of ``data``, shuffled and cut. Raise TableError if they cannot be loaded."""
+    return list(load(data).questions)
 
 
-def read(data: Data) -> Loaded:
-    """The same, with what became of the other rows."""
-    loaded = _other(data) if data.named is None else _named(data, data.named)
+def load(data: Data) -> Loaded:
+    """Load the questions of ``data`` with counts of the other rows. Raise TableError if they cannot be loaded."""
+    loaded = _load_other(data) if data.named_set is None else _load_named(data, data.named_set)
     questions = loaded.questions
     if not questions:
         raise TableError(f"{loaded.source} must have questions, got none in {loaded.rows} rows; give it some")
@@ -60,34 +59,38 @@ def read(data: Data) -> Loaded:
     return replace(loaded, questions=questions[: data.limit])
 
 
-def described(data: Data, loaded: Loaded) -> str:
-    """What was loaded, in one paragraph, for the plan that is printed before a job starts."""
-    taken, length = len(loaded.questions), median(len(data.asked.text(question)) for question in loaded.questions)
+def describe(data: Data, loaded: Loaded) -> str:
+    """Describe what was loaded in one paragraph, for the plan that is printed before a job starts."""
+    taken, template = len(loaded.questions), data.chosen_template
+    length = median(len(template.text(question)) for question in loaded.questions)
     sentences = [f"{taken:,} questions from {loaded.source}, {loaded.rows:,} rows"]
     if loaded.repeated:
         sentences.append(f"{loaded.repeated:,} rows repeat a prompt")
     if loaded.contradictory:
-        sentences.append(f"{loaded.contradictory:,} prompts are left out, whose rows disagree about the answer")
+        sentences.append(f"{loaded.contradictory:,} prompts are left out because their rows disagree about the answer")
     if data.seed is not None:
         sentences.append(f"Shuffled with seed {data.seed}")
     if taken < loaded.available:
         sentences.append(f"Cut to {taken:,} of {loaded.available:,}")
-    sentences.append(f"Asked with the template {data.asked.name}, in {length:,.0f} characters in the median")
+    sentences.append(f"The template is {template.name}; the median prompt has {length:,.0f} characters")
     return f"{'. '.join(sentences)}."
 
 
-def _named(data: Data, named: NamedSet) -> Loaded:
-    """Row by row, for the published file of DAPO has a hundred times the rows that are kept."""
-    prompt, answer = data.prompt_column or named.prompt_column, data.answer_column or named.answer_column
+def _load_named(data: Data, named: NamedSet) -> Loaded:
+    """Load row by row, because the published file of DAPO has a hundred times the rows that are kept."""
+    columns = data.prompt_column or named.prompt_column, data.answer_column or named.answer_column
     source, known, rows = _source(data), set[str](), 0
     questions: list[Question] = []
     places: list[str] = []
-    for rows, (line, row) in enumerate(_rows(data, [prompt, answer, *named.others]), start=1):
-        where = place(Path(source), line)
-        if rows == 1:
-            _check_columns(source, row, (prompt, answer))
+    for rows, (line, row) in enumerate(_rows(data, [*columns, *named.others]), start=1):
+        where = row_location(Path(source), line)
+        if rows == 1 and (missing := [column for column in columns if column not in row]):
+            raise TableError(
+                f"{source} must have a column {missing[0]}, got {', '.join(row)}; say which it is with prompt_column "
+                "and answer_column, or give the path without the name"
+            )
         try:
-            asked, gold = named.layout(row, prompt, answer)
+            asked, gold = named.layout(row, *columns)
         except ValueError as error:
             raise TableError(f"{where}: {error}") from error
         content = f"{asked}\0{gold}"
@@ -97,7 +100,7 @@ def _named(data: Data, named: NamedSet) -> Loaded:
         questions.append(make_question(where, None, asked, gold))
         places.append(where)
     if not named.repeats:
-        refuse_twins(questions, places)
+        refuse_duplicate_ids(questions, places)
         return Loaded(tuple(questions), source, rows)
     golds: dict[str, set[str | None]] = {}
     for question in questions:
@@ -106,40 +109,59 @@ def _named(data: Data, named: NamedSet) -> Loaded:
     return Loaded(tuple(agreed.values()), source, rows, rows - len(golds), len(golds) - len(agreed))
 
 
-def _other(data: Data) -> Loaded:
+def _load_other(data: Data) -> Loaded:
+    """Load a file or a data set of the hub that is not a named set."""
     columns = [*PROMPT_COLUMNS, *GOLD_COLUMNS, "id", *filter(None, (data.prompt_column, data.answer_column))]
-    table = table_of(Path(_source(data)), list(_rows(data, columns)), [], columns)
-    return Loaded(tuple(questions_in(table, data.prompt_column, data.answer_column)), _source(data), len(table))
+    table = make_table(Path(_source(data)), list(_rows(data, columns)), [], columns)
+    return Loaded(tuple(make_questions(table, data.prompt_column, data.answer_column)), _source(data), len(table))
 
 
 def _rows(data: Data, columns: Sequence[str]) -> Rows:
+    """Return the rows of a file or of the hub, with those of ``columns`` that it has. Rows of the hub count from 1.
+
+    Raises TableError, for the hub also if ``datasets``, the network, the data set, its split or access is missing.
+    """
     if data.path is not None:
         return read_rows(data.path, columns)
-    hub, subset, split = _place(data)
-    return hub_rows(hub, subset, split, columns)
+    hub, subset, split = _hub_location(data)
+    try:
+        from datasets import Dataset, load_dataset  # noqa: PLC0415 - an optional extra
+        from datasets.exceptions import DatasetsError  # noqa: PLC0415
+    except ImportError as error:
+        raise TableError(
+            f"loading {hub} needs datasets, which cannot be imported; pip install 'apportion[trl]', or give a file "
+            "with the same columns as path"
+        ) from error
+    try:
+        found = load_dataset(hub, subset, split=split)
+    except (OSError, ValueError, DatasetsError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise TableError(
+            f"{hub} must be a data set that can be loaded, got {type(error).__name__}: {reason}; check its name, the "
+            "network and your access, or give a file with the same columns as path"
+        ) from error
+    if not isinstance(found, Dataset) and len(found) == 1:
+        (found,) = found.values()
+    if not isinstance(found, Dataset):
+        raise TableError(f"{hub} must have one split, got {', '.join(map(str, found))}; set split to one of them")
+    names = found.column_names
+    kept = found.select_columns([column for column in columns if column in names] or names[:1])
+    batches = kept.with_format("arrow").iter(batch_size=ROWS_AT_ONCE)
+    return enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
 
 
 def _source(data: Data) -> str:
-    """The file, or the id with the subset and split: as errors and the description name it."""
+    """Return the name of the source, for errors and the description: the file, or the id with subset and split."""
     if data.path is not None:
         return str(data.path)
-    hub, *parts = _place(data)
+    hub, *parts = _hub_location(data)
     named = ", ".join(filter(None, parts))
     return f"{hub} ({named})" if named else hub
 
 
-def _place(data: Data) -> tuple[str, str | None, str | None]:
-    """Where on the hub: id, subset and split, those of the named set where the user names none."""
-    if data.named is not None:
-        return data.named.hub, data.subset or data.named.subset, data.split or data.named.split
+def _hub_location(data: Data) -> tuple[str, str | None, str | None]:
+    """Return id, subset and split on the hub. A named set gives those that the user does not."""
+    if data.named_set is not None:
+        return data.named_set.hub, data.subset or data.named_set.subset, data.split or data.named_set.split
     assert data.hub is not None
     return data.hub, data.subset, data.split
-
-
-def _check_columns(source: str, row: Mapping[str, Any], columns: Sequence[str]) -> None:
-    for column in columns:
-        if column not in row:
-            raise TableError(
-                f"{source} must have a column {column}, got {', '.join(row)}; say which it is with prompt_column and "
-                "answer_column, or give the path without the name"
-            )

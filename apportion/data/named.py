@@ -1,12 +1,10 @@
-"""The data sets of the papers by name: where each is on the Hugging Face hub, and what its columns hold.
+"""The data sets of the papers by name: their place on the Hugging Face hub, and what their columns hold.
 
-A local file with the same columns serves as well. Ids, configurations, splits and columns are those of the data cards
-and of public code that loads them; nothing here checks them against the hub, where they may change.
+A local file with the same columns can be used instead. Ids, configurations, splits and columns are taken from the data
+cards and from public code. Nothing checks them against the hub, where they may change.
 
-AMC is two sets: OptPO (arXiv 2512.02882) takes the 83 problems of "amc", HORA (arXiv 2605.07114) the 40 of "amc23".
+AMC is two sets: OptPO (arXiv 2512.02882) uses the 83 problems of "amc", HORA (arXiv 2605.07114) the 40 of "amc23".
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -15,10 +13,10 @@ from apportion.data.layouts import WRONG_OPTIONS, Layout, context, conversation,
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A published data set: where it is, how its rows hold questions, and how it is usually asked and verified.
+    """A published data set: its place, the layout of its rows, and its usual template and verifier.
 
-    ``others`` are columns that ``layout`` reads beside the two; ``repeats`` says that rows repeat one another, and are
-    merged. ``verifier`` and ``template`` are names. ``licence`` is the card's; None where none is known to be stated.
+    ``others`` are further columns that ``layout`` reads. ``repeats`` says whether rows repeat prompts; repeated rows
+    are merged. ``verifier`` and ``template`` are names.
     """
 
     name: str
@@ -32,25 +30,23 @@ class NamedSet:
     repeats: bool = False
     template: str = "boxed"
     verifier: str = "math"
-    licence: str | None = None
-    note: str = ""
 
 
 NAMED = {
     named.name: named
     for named in (
-        NamedSet("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer", note="500 problems of MATH."),
-        NamedSet("aime24", "HuggingFaceH4/aime_2024", "train", "problem", "answer", note="30 problems."),
-        NamedSet("aime25", "math-ai/aime25", "test", "problem", "answer", licence="apache-2.0", note="30 problems."),
-        NamedSet(
-            "amc",
-            "AI-MO/aimo-validation-amc",
-            "train",
-            "problem",
-            "answer",
-            note="83 problems of AMC 12, 2022 and 2023, some reworded to have a whole number for an answer.",
-        ),
-        NamedSet("amc23", "math-ai/amc23", "test", "question", "answer", note="40 problems of AMC 12, 2023."),
+        # 500 problems of MATH.
+        NamedSet("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer"),
+        # 30 problems.
+        NamedSet("aime24", "HuggingFaceH4/aime_2024", "train", "problem", "answer"),
+        # 30 problems. Licence: apache-2.0.
+        NamedSet("aime25", "math-ai/aime25", "test", "problem", "answer"),
+        # 83 problems of AMC 12, 2022 and 2023, some reworded to have a whole number for an answer.
+        NamedSet("amc", "AI-MO/aimo-validation-amc", "train", "problem", "answer"),
+        # 40 problems of AMC 12, 2023.
+        NamedSet("amc23", "math-ai/amc23", "test", "question", "answer"),
+        # 198 questions. Gated: accept its terms on the hub, and log in; they ask not to show examples online.
+        # Licence: cc-by-4.0.
         NamedSet(
             "gpqa",
             "Idavidrein/gpqa",
@@ -62,9 +58,8 @@ NAMED = {
             others=WRONG_OPTIONS,
             template="choice",
             verifier="choice",
-            licence="cc-by-4.0",
-            note="198 questions. Gated: accept its terms on the hub, and log in; they ask not to show examples online.",
         ),
+        # The published file: 17,000 prompts in DAPO's template, each about a hundred times. Licence: apache-2.0.
         NamedSet(
             "dapo_math_17k",
             "BytedTsinghua-SIA/DAPO-Math-17k",
@@ -74,9 +69,8 @@ NAMED = {
             layout=conversation,
             repeats=True,
             template="answer",
-            licence="apache-2.0",
-            note="The published file: 17,000 prompts in DAPO's template, each about a hundred times.",
         ),
+        # A copy with each prompt once, without the template; subset en has the English ones.
         NamedSet(
             "dapo_math_17k_processed",
             "open-r1/DAPO-Math-17k-Processed",
@@ -86,9 +80,11 @@ NAMED = {
             subset="all",
             repeats=True,
             template="answer",
-            note="A copy with each prompt once, without the template; subset en has the English ones.",
         ),
-        NamedSet("minerva", "math-ai/minervamath", "test", "question", "answer", note="272 problems."),
+        # 272 problems.
+        NamedSet("minerva", "math-ai/minervamath", "test", "question", "answer"),
+        # 674 open-ended problems in English, without pictures. The tolerance in its column error is not used.
+        # Licence: apache-2.0.
         NamedSet(
             "olympiadbench",
             "Hothan/OlympiadBench",
@@ -98,9 +94,7 @@ NAMED = {
             subset="OE_TO_maths_en_COMP",
             layout=context,
             others=("context",),
-            licence="apache-2.0",
-            note="674 open-ended problems in English, without pictures. The tolerance in its column error is not used.",
         ),
     )
 }
-"""Every named set; a new one adds its entry here."""
+"""Every named set, by name. Add new ones here."""

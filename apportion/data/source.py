@@ -1,31 +1,34 @@
-"""Which questions a job takes, and how it asks them: the table ``data`` of its configuration."""
-
-from __future__ import annotations
+"""The table ``data`` of a job's configuration: which questions it takes, and how it asks them."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from apportion.config import choices
 from apportion.data.named import NAMED, NamedSet
-from apportion.data.registry import VERIFIERS
 from apportion.data.templates import TEMPLATES, Template, make_template
-from apportion.data.verifier import Verifier
 from apportion.tables import READERS
+from apportion.toml import choices
+from apportion.verifiers import VERIFIERS
+from apportion.verifiers.base import Verifier
 
 
 @dataclass(frozen=True)
 class Data:
-    """Questions from one of a named set, a file and a data set of the hub; a named set may come with its file.
+    """Questions from a named set, a file, or a data set of the hub. A named set may be read from a file.
 
-    ``name`` is one of ``NAMED``, ``path`` a .csv, .jsonl or .parquet file, ``hub`` an id; ``subset`` and ``split`` are
-    the hub's. ``prompt_column`` and ``answer_column`` say where prompts and gold are, where that is not what the set
-    says, nor, for others, the first of the columns that ``read_questions`` looks for. ``template`` is one of
-    ``TEMPLATES``, or a text with ``{question}``; by default the set's, else "boxed". ``limit`` takes so many questions
-    at most; with ``seed`` they come in an order that is random and yet the same for every order of the rows, and the
-    first of that order are taken.
+    Attributes:
+        name: one of ``NAMED``.
+        path: a .csv, .jsonl or .parquet file.
+        hub: the id of a data set on the hub. ``subset`` and ``split`` are those of the hub.
+        prompt_column: the column of prompts. The default is that of the set, else as in ``read_questions``.
+        answer_column: the column of gold answers, with the same default.
+        template: one of ``TEMPLATES``, or a text with ``{question}``. The default is the set's, else "boxed".
+        limit: maximum number of questions.
+        seed: shuffles the questions before the cut. The order does not depend on the order of the rows.
 
-    >>> Data(name="aime24", limit=10).asked.name, Data(path=Path("sums.jsonl"), template="Q: {question}").asked.user
-    ('boxed', 'Q: {question}')
+    >>> Data(name="aime24", limit=10).chosen_template.name
+    'boxed'
+    >>> Data(path=Path("sums.jsonl"), template="Q: {question}").chosen_template.user
+    'Q: {question}'
     """
 
     name: str | None = None
@@ -47,34 +50,34 @@ class Data:
                 "give one, or the name of a set with the path of its file"
             )
         if self.name is not None and self.name not in NAMED:
-            raise ValueError(f"name must be that of a known set, got {self.name!r}; {choices(self.name, NAMED)}")
+            raise ValueError(f"name must be a known set, got {self.name!r}; {choices(self.name, NAMED)}")
         if self.path is not None and (self.subset is not None or self.split is not None):
-            raise ValueError(f"subset and split are the hub's, got them with the file {self.path}; leave them out")
+            raise ValueError(f"subset and split are for the hub, got them with the file {self.path}; leave them out")
         for key, file in (("path", self.path), ("hub", self.hub)):
             if file is not None and (key == "path") != (Path(file).suffix.lower() in READERS):
-                other, what = ("hub", f"end in {', '.join(READERS)}") if key == "path" else ("path", "be no file")
+                other, what = ("hub", f"end in {', '.join(READERS)}") if key == "path" else ("path", "not be a file")
                 raise ValueError(f"{key} must {what}, got {str(file)!r}; correct it, or give it as {other}")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be at least 1, got {self.limit}; leave it out for all questions")
-        self.asked  # noqa: B018 - an unknown template should be known now
+        self.chosen_template  # noqa: B018 - an unknown template should be known now
 
     @property
-    def named(self) -> NamedSet | None:
-        """The entry of the named set; None for other sources."""
+    def named_set(self) -> NamedSet | None:
+        """The named set; None for other sources."""
         return None if self.name is None else NAMED[self.name]
 
     @property
-    def asked(self) -> Template:
-        """The template."""
+    def chosen_template(self) -> Template:
+        """The template by which questions are asked."""
         if self.template is not None:
             return make_template(self.template)
-        return TEMPLATES[self.named.template if self.named else "boxed"]
+        return TEMPLATES[self.named_set.template if self.named_set else "boxed"]
 
-    def verified_by(self, verifier: Verifier | None = None) -> Verifier:
-        """``verifier``, by default the named set's, else math; it reads answers as the template asks for them.
+    def make_verifier(self, verifier: Verifier | None = None) -> Verifier:
+        """Return ``verifier``, by default that of the named set, else math, with the template's extractor.
 
-        >>> Data(name="gpqa").verified_by(), Data(name="dapo_math_17k").verified_by()
+        >>> Data(name="gpqa").make_verifier(), Data(name="dapo_math_17k").make_verifier()
         (Choice(), Math(extract='answer_line', timeout_seconds=5.0))
         """
-        chosen = VERIFIERS[self.named.verifier if self.named else "math"]() if verifier is None else verifier
-        return chosen.reading(self.asked.extractor)
+        chosen = VERIFIERS[self.named_set.verifier if self.named_set else "math"]() if verifier is None else verifier
+        return chosen.with_extractor(self.chosen_template.extractor)

@@ -1,19 +1,16 @@
-r"""Prompt templates of the papers by name, and templates of the user's own.
+r"""Prompt templates: those of the papers by name, and texts of the user.
 
-A template puts a question into the words that the policy is given, and says which extractor reads the answers to them.
+A template turns a question into the prompt for the policy, and names the extractor that reads the answers.
 
 References: DAPO (Yu et al., 2025, arXiv 2503.14476), the wording of its data set; VIP (Nguyen et al., 2026, arXiv
-2602.01601), figures 4 and 5; the question with choices follows the wording of OpenAI's simple-evals.
+2602.01601), figures 4 and 5; OpenAI's simple-evals, the wording of multiple-choice questions.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
-from apportion.config import choices
-from apportion.questions import TEMPLATE, Question, filled
-from apportion.toml import shown
-from apportion.verifiers.extraction import EXTRACTORS
+from apportion.answers.extraction import EXTRACTORS
+from apportion.questions import TEMPLATE, Question, fill_template
+from apportion.toml import choices, shown
 
 STEPS = (
     "Solve the following math problem step by step. The last line of your response should be of the form "
@@ -24,9 +21,9 @@ REMINDER = 'Remember to put your answer on its own line after "Answer:".'
 
 @dataclass(frozen=True)
 class Template:
-    """What is asked: ``user`` with ``{question}`` in it, after ``system`` where there is one.
+    """A prompt template: the user message, with ``{question}`` in it, and a system message if there is one.
 
-    ``extractor`` is the name in ``verifiers.EXTRACTORS`` of what reads the answers that the template asks for.
+    ``extractor`` names the extractor, of ``apportion.answers.EXTRACTORS``, for the answers that the template asks for.
     """
 
     name: str
@@ -45,16 +42,16 @@ class Template:
             )
 
     def messages(self, question: Question) -> list[dict[str, str]]:
-        """The conversation that asks ``question``, for a model with a chat template.
+        """Return the conversation that asks ``question``, for a model with a chat template.
 
         >>> TEMPLATES["plain"].messages(Question("", "1 + 1?"))
         [{'role': 'user', 'content': '1 + 1?'}]
         """
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*system, {"role": "user", "content": filled(self.user, question)}]
+        return [*system, {"role": "user", "content": fill_template(self.user, question)}]
 
     def text(self, question: Question) -> str:
-        r"""The same as one text, for a base model: the messages with an empty line between them.
+        r"""Return the conversation as one text, for a base model: the messages with an empty line between them.
 
         >>> TEMPLATES["boxed"].text(Question("", "1 + 1?"))
         '1 + 1?\n\nPlease reason step by step, and put your final answer within \\boxed{}.'
@@ -63,7 +60,9 @@ class Template:
 
 
 def make_template(template: str) -> Template:
-    """The template with this name, or the one with this text; answers to a text of one's own are read by "auto".
+    """Return the template with this name, or a template of this text, whose answers are read by "auto".
+
+    Raises ValueError for an unknown name and for a text without ``{question}``.
 
     >>> make_template("plain").user, make_template("Q: {question} A:").extractor
     ('{question}', 'auto')
@@ -80,7 +79,7 @@ def make_template(template: str) -> Template:
 
 
 ANSWER = Template("answer", f"{STEPS}\n\n{{question}}\n\n{REMINDER}", "answer_line")
-"""DAPO's, in which its data set is published."""
+"""DAPO's template. Its data set is published in it."""
 
 ANSWER_EXAMPLE = Template(
     "answer_example",
@@ -92,7 +91,7 @@ ANSWER_EXAMPLE = Template(
     f"Solve the current question. {REMINDER}",
     "answer_line",
 )
-"""VIP's for mathematics: DAPO's with an example. Note: the paper announces two examples and prints this one."""
+"""VIP's template for mathematics: DAPO's with an example. Note: the paper announces two examples and prints one."""
 
 TOOLS = Template(
     "tools",
@@ -108,7 +107,7 @@ TOOLS = Template(
     "For each function call, return a json object with function name and arguments within <tool_call></tool_call> "
     'XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',
 )
-"""VIP's for tools. Note: the paper lists the functions in it; here the model's chat template does, from the tools."""
+"""VIP's template for tools. Note: the paper lists the functions in it; here the model's chat template adds them."""
 
 CHOICE = Template(
     "choice",
@@ -117,7 +116,7 @@ CHOICE = Template(
     "answering.\n\n{question}",
     "choice",
 )
-"""For questions that end with lettered options, such as GPQA's."""
+"""The template for questions that end with lettered options, such as GPQA's."""
 
 TEMPLATES = {
     template.name: template
@@ -130,4 +129,4 @@ TEMPLATES = {
         Template("plain", "{question}"),
     )
 }
-"""Every template by name; a new one adds its line here."""
+"""Every template by name. Add new ones here."""

@@ -1,17 +1,14 @@
-"""The lab: an RLVR problem small enough to study on one core, real enough to learn, exact in what it measures.
+"""The lab: an RLVR problem that trains on one core, with exact measurements.
 
-The data's way through it, each step one file:
+Data goes through its rooms in this order, and each room imports only earlier ones:
 
-1. ``task``: a ledger-chain ``Problem``, with forks or without, and its verifier; seeded pools; the noisy
-   ``demonstrator`` that the base copies.
-2. ``tokenizer``: the 47-token vocabulary as a Hugging Face tokenizer.
-3. ``policy``: a 200,640-parameter Qwen2; log-probabilities of completions; the exact success probability of a problem.
-4. ``base``: the easy, medium, hard and forks base policies, trained once from scratch and cached.
-5. ``sampler``, on ``decoder``: rollouts with their behaviour log-probabilities, verified; no prefix is computed twice.
-6. ``loss``: groups to advantages to the clipped surrogate; ``critic``: PPO's; ``learner``: one update by ``settings``;
-   ``trainer``: the loop around it, on one screen.
-7. ``design``, ``worker``, ``display``, ``study``: allocators against each other, in parallel, resumable.
-8. ``results``, ``variance``, ``report``, ``picture``: what came out, with intervals.
+1. ``world``: ledger-chain problems, their verifier and tokenizer, and the noisy demonstrator that base policies copy.
+2. ``policy``: a 200,640-parameter Qwen2, its cached base weights, rollouts, and exact success probabilities.
+3. ``training``: one run by its settings: groups to advantages to an update, and the loop around it.
+4. ``measure``: gradient variance, expected hits and gradient moments of an allocation.
+5. ``study``: allocators against each other: settings, plan, and worker processes.
+6. ``report``: results with intervals over seeds, as tables, sentences and a picture.
+7. ``command``: carries out a study.
 """
 
 from importlib.util import find_spec

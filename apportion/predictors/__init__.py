@@ -1,10 +1,8 @@
-"""From prompts to a belief about their success: one file a predictor, one registry line each."""
-
-from __future__ import annotations
+"""Predictors, from prompts to beliefs about their success. Each has one file here and one line in ``PREDICTORS``."""
 
 from apportion.predictors.base import Predictor
 from apportion.predictors.counts import DiscountedCounts
-from apportion.predictors.embeddings import Embedder, PrecomputedEmbeddings, SentenceTransformerEmbedder
+from apportion.predictors.embeddings import EMBEDDERS, Embedder, PrecomputedEmbeddings, SentenceTransformerEmbedder
 from apportion.predictors.gp import GaussianProcess
 from apportion.predictors.graded_gp import GradedGaussianProcess
 from apportion.predictors.lengths import MeanLengths
@@ -29,9 +27,7 @@ PREDICTORS: dict[str, type[Predictor]] = {
         Shuffled,
     )
 }
-EMBEDDERS: dict[str, type[Embedder]] = {
-    embedder.name: embedder for embedder in (SentenceTransformerEmbedder, PrecomputedEmbeddings)
-}
+"""Every predictor by name."""
 
 __all__ = [
     "EMBEDDERS",

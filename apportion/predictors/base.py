@@ -1,98 +1,94 @@
-"""The predictor protocol: from prompts to a belief about their success, learning from finished batches."""
-
-from __future__ import annotations
+"""The predictor protocol: beliefs about prompts, learned from finished batches; and checks of settings and states."""
 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from apportion.predictors.saved_state import check_settings, check_source
-from apportion.types import Batch, Belief, Prompt
+from apportion.types import Batch, Belief, Needs, Prompt
 
 
 class Predictor(ABC):
-    """Says how likely the policy is to answer each prompt, from what it saw in earlier batches.
+    """Predicts how likely the policy is to answer each prompt correctly, from earlier batches.
 
-    Subclasses are dataclasses: settings are init fields, what was learnt is neither that nor compared. They implement
-    ``predict`` and ``update``, and, where they learn, ``_memory`` and ``_remember``.
+    A subclass is a dataclass. Its settings are init fields; what it has learned is in fields that are neither init nor
+    compared. It implements ``predict`` and ``update``. If it learns, it also implements ``_memory`` and ``_restore``.
     """
 
     name: ClassVar[str]
 
     @property
-    def needs_binary(self) -> bool:
-        """Whether it learns from ``Rollout.correct``; else from rewards of any size, or not at all."""
-        return True
+    def needs(self) -> Needs:
+        """What this predictor needs to know of each rollout: by default whether it is correct."""
+        return Needs(binary=True)
 
-    @property
-    def needs_score_norms(self) -> bool:
-        """Whether it learns from ``Rollout.score_norm``, which every rollout with a verdict must then have."""
-        return False
-
-    def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - a hook, empty where nothing is computed
-        """Makes prompts known before training, for example embeds them once. Never needed, often faster."""
+    def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - most predictors have nothing to compute
+        """Announce ``prompts`` before training, for example to embed them all at once. Optional, and often faster."""
 
     @abstractmethod
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        """The belief [P] about ``prompts``, known or not, P = 0 allowed. Asking never changes a later answer."""
+        """Return the belief [P] about ``prompts``, seen before or not; P may be 0. Later predictions do not change."""
 
     @abstractmethod
     def update(self, batch: Batch) -> None:
-        """Learns from a finished batch. A prompt without a verified rollout teaches nothing."""
+        """Learn from a finished batch. A prompt without a verified rollout is ignored."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was learnt, as plain Python and numpy values; a copy."""
+        """Return a copy of the settings and of all that was learned, as plain Python and numpy values."""
         return {"predictor": self.name, "settings": self._settings(), **copy.deepcopy(self._memory())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what ``state_dict`` gave; copies. Raises ValueError for another predictor's, or other settings."""
+        """Restore a copy of what ``state_dict`` returned. Raise ValueError for another predictor or other settings."""
         check_source(state, "predictor", self.name)
         check_settings(state["settings"], self._settings(), self.name)
         memory = {key: value for key, value in state.items() if key not in ("predictor", "settings")}
-        self._remember(copy.deepcopy(memory))
+        self._restore(copy.deepcopy(memory))
 
     def _settings(self) -> dict[str, Any]:
-        """Settings that a saved state must share, by name."""
+        """Return the settings by name that a saved state must share."""
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.init}  # type: ignore[arg-type]
         if "embedder" in settings:
-            settings["embedder"] = _embedder_name(settings["embedder"])
+            embedder = settings["embedder"]  # by its model without the folder, or else by its function or class
+            model = getattr(embedder, "model", None)
+            name = getattr(embedder, "__qualname__", type(embedder).__qualname__)
+            settings["embedder"] = model.rstrip("/").rsplit("/", 1)[-1] if isinstance(model, str) else str(name)
         return settings
 
     def _memory(self) -> dict[str, Any]:
-        """What was learnt, by name."""
+        """Return what was learned, by name."""
         return {}
 
-    def _remember(self, memory: dict[str, Any]) -> None:  # noqa: B027 - a hook, empty where nothing is learnt
-        """Takes over what ``_memory`` gave."""
+    def _restore(self, memory: dict[str, Any]) -> None:  # noqa: B027 - a predictor that does not learn restores nothing
+        """Replace what was learned by what ``_memory`` returned."""
 
 
-class Observation(NamedTuple):
-    """What a batch tells about one prompt: ``successes`` among ``trials`` verified rollouts, at least one."""
-
-    prompt: Prompt
-    successes: int
-    trials: int
-
-    @property
-    def rate(self) -> float:
-        """Share of correct rollouts."""
-        return self.successes / self.trials
+def check_source(state: Mapping[str, Any], kind: str, name: str) -> None:
+    """Raise ValueError unless ``state[kind]`` is ``name``; ``kind`` is for example "predictor"."""
+    if state.get(kind) != name:
+        raise ValueError(
+            f"the state must come from the {kind} {name!r}, got {state.get(kind)!r}; "
+            f"configure the {kind} of the checkpoint, or start from an empty state"
+        )
 
 
-def observations(batch: Batch) -> list[Observation]:
-    """One observation a prompt id, by first appearance; a repeated id is pooled, one without trials left out."""
-    pooled: dict[str, Observation] = {}
-    for prompt, successes, trials in zip(batch.prompts, batch.successes.tolist(), batch.trials.tolist(), strict=True):
-        if trials:
-            seen = pooled.get(prompt.id, Observation(prompt, 0, 0))
-            pooled[prompt.id] = Observation(seen.prompt, seen.successes + successes, seen.trials + trials)
-    return list(pooled.values())
+def check_settings(saved: Mapping[str, Any], settings: Mapping[str, Any], name: str) -> None:
+    """Raise ValueError unless ``name`` was saved under its present ``settings``; the error names the first difference.
+
+    >>> check_settings({"window": 8}, {"window": 1024}, name="moving_average")
+    Traceback (most recent call last):
+    ValueError: window must be 8 to load this state of 'moving_average', got 1024; use the saved window, or ...
+    """
+    for key in sorted({*saved, *settings}):
+        if saved.get(key) != settings.get(key):
+            raise ValueError(
+                f"{key} must be {saved.get(key)!r} to load this state of {name!r}, got {settings.get(key)!r}; "
+                f"use the saved {key}, or start from an empty state"
+            )
 
 
 def check_positive(predictor: Predictor, **settings: float) -> None:
-    """Raises ValueError for a setting of ``predictor`` that is not a finite number above 0."""
+    """Raise ValueError for a setting of ``predictor`` that is not a finite number above 0."""
     for key, value in settings.items():
         if not 0 < value < float("inf"):
             raise ValueError(
@@ -101,7 +97,7 @@ def check_positive(predictor: Predictor, **settings: float) -> None:
 
 
 def check_clip(predictor: Predictor, clip: float) -> None:
-    """Raises ValueError unless ``clip`` keeps probabilities away from 0 and 1."""
+    """Raise ValueError unless ``clip`` is strictly between 0 and 0.5."""
     if not 0 < clip < 0.5:
         raise ValueError(
             f"clip must be above 0 and below 0.5 for {predictor.name!r}, got {clip}; leave it out for the default"
@@ -109,22 +105,14 @@ def check_clip(predictor: Predictor, clip: float) -> None:
 
 
 def check_discount(discount: float, called: str = "discount") -> None:
-    """Raises ValueError unless ``discount`` forgets between nothing and everything; ``called`` so in the message."""
+    """Raise ValueError unless ``discount`` is between 0 and 1. The error calls it ``called``."""
     if not 0 <= discount <= 1:
         raise ValueError(f"{called} must be between 0 and 1, got {discount}; 1 forgets nothing")
 
 
 def check_window(predictor: Predictor, window: int) -> None:
-    """Raises ValueError unless ``window`` holds at least one observation."""
+    """Raise ValueError unless ``window`` is at least 1."""
     if window < 1:
         raise ValueError(
             f"window must be at least 1 observation for {predictor.name!r}, got {window}; 1024 is the paper's"
         )
-
-
-def _embedder_name(embedder: Any) -> str:
-    """The model's name without its folder where the embedder has one, else the name of the function or class."""
-    model = getattr(embedder, "model", None)
-    if isinstance(model, str):
-        return model.rstrip("/").rsplit("/", 1)[-1]
-    return str(getattr(embedder, "__qualname__", type(embedder).__qualname__))

@@ -1,6 +1,4 @@
-"""Success and failure counts of each prompt, the older the less."""
-
-from __future__ import annotations
+"""Discounted counts of each prompt's successes and failures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,16 +6,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.predictors.base import Predictor, check_discount, check_positive, observations
+from apportion.predictors.base import Predictor, check_discount, check_positive
+from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Prompt
 
 
 @dataclass
 class DiscountedCounts(Predictor):
-    """Beta(prior_alpha + successes, prior_beta + failures) by prompt id, counts decaying as the policy moves on.
+    """Beta(prior_alpha + successes, prior_beta + failures) by prompt id, with discounted counts.
 
-    Each update of a prompt first multiplies the counts of that prompt by ``discount``: 1 keeps everything, 0 only the
-    last batch. Counts of prompts that are not in the batch stay as they are. A prompt never seen has the prior.
+    Each batch with verified rollouts of a prompt first multiplies that prompt's counts by ``discount``: 1 keeps all
+    batches, 0 only the latest. Counts of other prompts do not change. A prompt never seen has the prior.
 
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = DiscountedCounts(discount=0.5), [Prompt("a"), Prompt("b")]
@@ -50,5 +49,5 @@ class DiscountedCounts(Predictor):
     def _memory(self) -> dict[str, Any]:
         return {"counts": self._counts}
 
-    def _remember(self, memory: dict[str, Any]) -> None:
+    def _restore(self, memory: dict[str, Any]) -> None:
         self._counts = {id: (float(right), float(wrong)) for id, (right, wrong) in memory["counts"].items()}

@@ -1,25 +1,23 @@
-"""A Gaussian process over prompt embeddings for graded rewards: it predicts the variance of a prompt's reward.
+"""A Gaussian process over prompt embeddings that predicts the variance of a prompt's graded rewards.
 
 Reference: H. T. Nguyen, B. Nguyen, W. Ma, Y. Zhao, R. She, V. A. Nguyen, "Adaptive Rollout Allocation for Online
 Reinforcement Learning with Verifiable Rewards", 2026, arXiv 2602.01601, Appendix E.2: Algorithm 1 with another link.
 Symbols of the paper used here: g the latent value, v the variance of a prompt's reward, s^2 its sample variance, m the
-posterior mean of g. The update of m is in ``latent``.
+posterior mean of g. The update of m is in ``kernels/latent.py``.
 
-Note: the paper has v = softplus(g), so that a prompt like none before has v = log 2 whatever the rewards are; where
-they lie in [0, 1], v is at most 1/4. Here v = S softplus(g): S is such that g = 0 means the mean of the sample
-variances seen so far, the older the less. So g says how a prompt compares with the others, one that was not seen lately
-is taken to have moved with them, and rewards in other units give the same g. ``scale = 1`` is the paper's link.
-Note: every prompt counts the same in that mean, however many rollouts it got: those with a large variance get more.
-Note: g is -inf at s^2 = 0, which a few rollouts give by chance. s^2 counts as at least ``floor`` of the variance at g =
-0; the default puts g at -3.3, about where success rates clipped to 0.05 put it.
-Note: log(exp(s^2) - 1) overflows from s^2 = 710 on; the same number is computed without.
-Note: the paper has no noise on the observed g, and the s^2 of a few rewards is noisier than their mean: between close
-prompts an exact interpolation overshoots, which in a few dimensions may cost VIP more than it gains. ``noise`` is that
-noise: 0.1 is our choice, and anything from 0.01 to 1 does about as well.
+Note: the paper has v = softplus(g), so a prompt unlike any other has v = log 2 whatever the rewards are, although v is
+at most 1/4 for rewards in [0, 1]. Here v = S softplus(g), and S makes g = 0 the discounted mean of the sample variances
+seen so far. So g compares a prompt with the others, a prompt not seen lately changes with the others, and the unit of
+the rewards does not change g. ``scale = 1`` is the paper's link.
+Note: every prompt has the same weight in that mean, because prompts with a large variance get more rollouts.
+Note: g is -inf at s^2 = 0, which happens by chance with few rollouts. So s^2 is raised to at least ``floor`` times the
+variance at g = 0. The default gives g = -3.3, similar to a success rate clipped to 0.05.
+Note: log(exp(s^2) - 1) overflows from s^2 = 710 on. An equivalent formula that does not overflow is used.
+Note: the paper has no noise on the observed g, but the s^2 of a few rewards is noisier than their mean. Between close
+prompts an exact interpolation overshoots, which in a few dimensions may cost VIP more than it gains. ``noise`` models
+it. 0.1 is our choice, and values from 0.01 to 1 do about as well.
 Note: one rollout has no sample variance. A prompt with fewer than two rewards is left out of the batch.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -29,46 +27,44 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.predictors.base import check_discount, check_positive
-from apportion.predictors.latent import LatentProcess
-from apportion.predictors.spread import spreads
-from apportion.types import Batch, Belief, Floats, Prompt
+from apportion.predictors.kernels.latent import LatentProcess
+from apportion.predictors.statistics.per_prompt import spreads
+from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
 SOFTPLUS_OF_0 = math.log(2)
 LOWEST_LATENT = -36.0
 
 
 def softplus(g: Floats) -> Floats:
-    """log(1 + exp(g)), elementwise, for any g.
+    """Return log(1 + exp(g)), elementwise, for any g.
 
     >>> softplus(np.array([-1000.0, 0.0, 1000.0])).round(3).tolist()
     [0.0, 0.693, 1000.0]
     """
-    v: Floats = np.logaddexp(0.0, g)
-    return v
+    return np.logaddexp(0.0, g)
 
 
 def inverse_softplus(v: Floats) -> Floats:
-    """log(exp(v) - 1), elementwise, for any v above 0."""
-    g: Floats = v + np.log(-np.expm1(-v))
-    return g
+    """Return log(exp(v) - 1), elementwise, for any v above 0."""
+    return v + np.log(-np.expm1(-v))
 
 
 @dataclass
 class GradedGaussianProcess(LatentProcess):
     """Recursive GP on prompt embeddings for rewards of any size: Appendix E.2 of arXiv 2602.01601.
 
-    A prompt of the latest batch is predicted at the sample variance of its rewards, others by likeness to the observed
-    ones; all alike before the first update. Variances are above 0. It says nothing of success: the mean of its beliefs
-    is 0.5 throughout, so it is for allocators that read the variance alone, such as VIP.
+    A prompt of the latest batch is predicted at the sample variance of its rewards, other prompts by similarity to the
+    observed ones. Before the first update all predictions are equal. Variances are above 0. It does not predict
+    success: the mean of its beliefs is always 0.5. So it suits allocators that read only the variance, such as VIP.
 
     Args:
         embedder: gives x_q; called once for each prompt.
         bandwidth: h of the kernel; by default the median distance between the prompts known at ``prepare``, or at the
-            first update where nothing was prepared, and then kept. 1.0 where all embeddings are equal.
+            first update if nothing was prepared, and constant from then on. It is 1.0 if all embeddings are equal.
         noise: variance of an observed g, in units of its prior variance; at least 1e-10.
-        floor: smallest sample variance that is believed, as a share of what a prompt like none before is given.
+        floor: lower bound of a sample variance, as a share of the variance predicted for a prompt unlike any other.
         scale: S, in units of the reward squared; by default from the observed variances, and 1 before the first.
-        discount: of the variances that S is computed from, at each update: 1 keeps all, 0 only the last batch's.
+        discount: factor at each update on the earlier variances in S; 1 keeps all, 0 only those of the latest batch.
 
     >>> from apportion.predictors import PrecomputedEmbeddings
     >>> from apportion.types import Plan, Rollout
@@ -90,6 +86,7 @@ class GradedGaussianProcess(LatentProcess):
     discount: float = 0.9
 
     name: ClassVar[str] = "graded_gp"
+    needs: ClassVar[Needs] = Needs()
     _variances: float = field(default=0.0, init=False, repr=False, compare=False)
     _observed: float = field(default=0.0, init=False, repr=False, compare=False)
 
@@ -103,20 +100,16 @@ class GradedGaussianProcess(LatentProcess):
         check_discount(self.discount)
         super().__post_init__()
 
-    @property
-    def needs_binary(self) -> bool:
-        return False
-
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         variance = self._scale * softplus(np.maximum(self._latent(prompts), LOWEST_LATENT))
         return Belief(np.ones(len(prompts)), np.ones(len(prompts)), variance)
 
     def update(self, batch: Batch) -> None:
-        """One call of Algorithm 1, after S has been brought up to date."""
+        """Update S, then run Algorithm 1 once."""
         seen = spreads(batch)
         if not seen:
             return
-        rows, which = self._distinct([spread.prompt for spread in seen])
+        rows, which = self._distinct_rows([spread.prompt for spread in seen])
         squares = np.bincount(which, [spread.squares for spread in seen])
         freedom = np.bincount(which, [spread.freedom for spread in seen])
         self._variances = self.discount * self._variances + sum(spread.variance for spread in seen)
@@ -132,6 +125,6 @@ class GradedGaussianProcess(LatentProcess):
     def _memory(self) -> dict[str, Any]:
         return super()._memory() | {"variances": self._variances, "observed": self._observed}
 
-    def _remember(self, memory: dict[str, Any]) -> None:
-        super()._remember(memory)
+    def _restore(self, memory: dict[str, Any]) -> None:
+        super()._restore(memory)
         self._variances, self._observed = memory["variances"], memory["observed"]

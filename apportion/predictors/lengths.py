@@ -1,6 +1,4 @@
-"""How long completions will be: what a rollout of each prompt costs where budgets count tokens."""
-
-from __future__ import annotations
+"""Predicted completion lengths: the cost of a rollout if the budget counts tokens."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,16 +15,16 @@ Sums = tuple[float, float]
 
 @dataclass
 class MeanLengths:
-    """Mean length of a prompt's completions, in tokens, by prompt id; older batches count less.
+    """Discounted mean length of each prompt's completions, in tokens, by prompt id.
 
-    Each update of a prompt first multiplies its sum and its number of completions by ``discount``: 1 keeps everything,
-    0 only the last batch. A prompt never seen gets the mean over all prompts seen, discounted a batch at a time, in
-    which a prompt counts once a batch however many rollouts it had: an allocator's favourites are not what a new prompt
-    is like. Before the first batch everything is ``initial``.
+    Each update of a prompt first multiplies its sum and its number of completions by ``discount``: 1 keeps all batches,
+    0 only the latest. A prompt never seen gets a discounted mean over all prompts seen. In that mean a prompt counts
+    once per batch, because an allocator's choice of prompts would otherwise bias it. Before the first batch every
+    prompt gets ``initial``.
 
     Args:
-        initial: tokens expected of a completion before any was seen; no more than the sampler's limit.
-        discount: what an older batch still counts.
+        initial: expected tokens of a completion before any was seen; at most the sampler's limit.
+        discount: weight of the earlier batches at each update.
 
     >>> from apportion.types import Belief, Plan, Rollout
     >>> lengths, prompts = MeanLengths(initial=500), [Prompt("a"), Prompt("b"), Prompt("new")]
@@ -49,32 +47,31 @@ class MeanLengths:
         check_discount(self.discount)
 
     def predict(self, prompts: Sequence[Prompt]) -> Counts:
-        """Expected tokens of one completion, [P], rounded up and at least 1. Asking never changes a later answer."""
+        """Return the expected tokens of one completion, [P], rounded up and at least 1. The predictor is unchanged."""
         total, number = self._overall
         unseen = (total, number) if number else (self.initial, 1.0)
         sums = np.array([self._seen.get(prompt.id, unseen) for prompt in prompts]).reshape(-1, 2)
-        mean = np.round(sums[:, 0] / sums[:, 1], 6)  # so that rounding errors of the discount add no token
-        tokens: Counts = np.maximum(np.ceil(mean), 1).astype(np.int64)
-        return tokens
+        mean = np.round(sums[:, 0] / sums[:, 1], 6)  # so that floating-point errors add no token
+        return np.maximum(np.ceil(mean), 1).astype(np.int64)
 
     def update(self, batch: Batch) -> None:
-        """Learns from the completions that a batch drew; those reused from an earlier step have been learnt before."""
+        """Learn from the completions sampled in a batch. Those reused from an earlier step are skipped."""
         drawn: dict[str, list[int]] = {}
         for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
             if found := [r.tokens for r in rollouts if r.tokens is not None and r.step is None]:
                 drawn.setdefault(prompt.id, []).extend(found)
         for id, tokens in drawn.items():
-            self._seen[id] = self._later(self._seen.get(id, (0.0, 0.0)), sum(tokens), len(tokens))
+            self._seen[id] = self._discounted_sums(self._seen.get(id, (0.0, 0.0)), sum(tokens), len(tokens))
         if drawn:
             means = [sum(tokens) / len(tokens) for tokens in drawn.values()]
-            self._overall = self._later(self._overall, sum(means), len(means))
+            self._overall = self._discounted_sums(self._overall, sum(means), len(means))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was learnt, as plain Python values; a copy."""
+        """Return a copy of the settings and of all that was learned, as plain Python values."""
         return {"settings": self._settings(), "seen": dict(self._seen), "overall": self._overall}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what ``state_dict`` gave; copies. Raises ValueError for a state under other settings."""
+        """Restore a copy of what ``state_dict`` returned. Raise ValueError for a state under other settings."""
         if state.get("settings") != self._settings():
             raise ValueError(
                 f"the state of the lengths must come from {self._settings()}, got {state.get('settings')}; "
@@ -86,5 +83,5 @@ class MeanLengths:
     def _settings(self) -> dict[str, float]:
         return {"initial": self.initial, "discount": self.discount}
 
-    def _later(self, sums: Sums, total: float, number: int) -> Sums:
+    def _discounted_sums(self, sums: Sums, total: float, number: int) -> Sums:
         return self.discount * sums[0] + total, self.discount * sums[1] + number

@@ -1,6 +1,4 @@
-"""The mean of the recent success rates of each prompt."""
-
-from __future__ import annotations
+"""The mean of each prompt's recent success rates."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.predictors.base import Predictor, check_positive, check_window, observations
+from apportion.predictors.base import Predictor, check_positive, check_window
+from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Prompt
 
 
@@ -17,12 +16,13 @@ from apportion.types import Batch, Belief, Prompt
 class MovingAverage(Predictor):
     """Mean success rate of a prompt among the ``window`` most recent observations of all prompts.
 
-    An observation is the success rate of one prompt in one batch. A prompt without any in the window has the mean of
-    the window; before the first observation everything is 0.5. The belief is worth ``strength`` rollouts of evidence.
+    An observation is the success rate of one prompt in one batch. A prompt without an observation in the window gets
+    the mean over the window. Before the first observation every prompt gets 0.5. Beliefs are worth ``strength``
+    rollouts of evidence.
 
     Reference: the Moving Average baseline of arXiv 2602.01601, "Success probability prediction quality", which uses
     the 1024 most recent samples.
-    Note: the paper does not say what it averages over nor what an unseen prompt gets; both are our choice.
+    Note: the paper does not say what is averaged or what an unseen prompt gets. Both are our choice.
 
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = MovingAverage(), [Prompt("a"), Prompt("b"), Prompt("new")]
@@ -57,5 +57,5 @@ class MovingAverage(Predictor):
     def _memory(self) -> dict[str, Any]:
         return {"recent": list(self._recent)}
 
-    def _remember(self, memory: dict[str, Any]) -> None:
+    def _restore(self, memory: dict[str, Any]) -> None:
         self._recent = deque(((id, float(rate)) for id, rate in memory["recent"]), maxlen=self.window)

@@ -1,23 +1,22 @@
 """Ridge regression of success rates on prompt embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.predictors.base import Predictor, check_clip, check_positive, check_window, observations
-from apportion.predictors.embeddings import Embedder, embed
+from apportion.predictors.base import Predictor, check_clip, check_positive, check_window
+from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
+from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Floats, Prompt
 
 
 def fit_ridge(embeddings: Floats, rates: Floats, penalty: float) -> tuple[Floats, float]:
-    """Coefficients [d] and intercept that minimise ``sum (rates - embeddings @ w - c)^2 + penalty |w|^2``.
+    """Return the w [d] and c that minimise ``sum (rates - embeddings @ w - c)^2 + penalty |w|^2``.
 
-    ``embeddings`` [n, d] and ``rates`` [n], n at least 1; the intercept is not penalised. Solved in the dual: it
-    costs O(n^2 (n + d)) time and O(n (n + d)) memory however wide the embedding is.
+    ``embeddings`` is [n, d] and ``rates`` [n], n at least 1. The intercept c is not penalised. The dual problem is
+    solved, in O(n^2 (n + d)) time and O(n (n + d)) memory.
 
     >>> fit_ridge(np.array([[0.0], [1.0]]), np.array([0.25, 0.75]), penalty=0.5)
     (array([0.25]), 0.375)
@@ -34,12 +33,12 @@ def fit_ridge(embeddings: Floats, rates: Floats, penalty: float) -> tuple[Floats
 class Ridge(Predictor):
     """Linear in the embedding, fitted to the ``window`` most recent observations, clipped to [clip, 1 - clip].
 
-    An observation is the success rate of one prompt in one batch. Before the first everything is 0.5. ``penalty`` is on
-    the squared norm of the coefficients; the belief is worth ``strength`` rollouts of evidence.
+    An observation is the success rate of one prompt in one batch. Before the first observation every prompt gets 0.5.
+    ``penalty`` multiplies the squared norm of the coefficients. Beliefs are worth ``strength`` rollouts of evidence.
 
     Reference: the Ridge Regression baseline of arXiv 2602.01601, "Success probability prediction quality", which uses
     the 1024 most recent samples.
-    Note: the paper gives neither its penalty nor its clipping; both are our choice.
+    Note: the paper gives neither its penalty nor its clipping. Both are our choice.
 
     >>> from apportion.predictors import PrecomputedEmbeddings
     >>> prompts = [Prompt("easy"), Prompt("hard")]
@@ -47,7 +46,7 @@ class Ridge(Predictor):
     [0.5, 0.5]
     """
 
-    embedder: Embedder
+    embedder: Embedder = field(default_factory=SentenceTransformerEmbedder)
     window: int = 1024
     penalty: float = 1.0
     clip: float = 0.01
@@ -64,7 +63,7 @@ class Ridge(Predictor):
         check_clip(self, self.clip)
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
-        """Has the embedder see every prompt once, which fills its cache."""
+        """Embed all ``prompts`` once, to fill the embedder's cache."""
         embed(self.embedder, prompts)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
@@ -87,6 +86,6 @@ class Ridge(Predictor):
     def _memory(self) -> dict[str, Any]:
         return {"embeddings": self._embeddings, "rates": self._rates}
 
-    def _remember(self, memory: dict[str, Any]) -> None:
+    def _restore(self, memory: dict[str, Any]) -> None:
         self._embeddings, self._rates = memory["embeddings"], memory["rates"]
         self._line = None if self._embeddings is None else fit_ridge(self._embeddings, self._rates, self.penalty)

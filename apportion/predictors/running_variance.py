@@ -1,6 +1,4 @@
-"""The variance of each prompt's graded rewards, the older the less, drawn towards that of all prompts."""
-
-from __future__ import annotations
+"""The discounted variance of each prompt's graded rewards, shrunk towards the mean variance of all prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.predictors.base import Predictor, check_discount, check_positive
-from apportion.predictors.spread import spreads
-from apportion.types import Batch, Belief, Prompt
+from apportion.predictors.statistics.per_prompt import spreads
+from apportion.types import Batch, Belief, Needs, Prompt
 
 BEFORE_THE_FIRST = 0.25
 
@@ -19,19 +17,20 @@ BEFORE_THE_FIRST = 0.25
 class RunningVariance(Predictor):
     """(strength V + squares) / (strength + freedom) by prompt id, for rewards of any size; needs no embeddings.
 
-    ``squares`` are the squared deviations of the prompt's rewards from their mean in each batch, ``freedom`` is one
-    less than their number, and V is the mean of squares / freedom over the prompts seen so far, each counting the same.
-    A prompt never seen has V; before the first everything is 1/4, as of a fair coin. Where all rewards seen were equal,
-    everything is 0.
+    ``squares`` sums the squared deviations of the prompt's rewards from their mean in each batch. ``freedom`` sums the
+    number of rewards less one. V is the mean of squares / freedom over the prompts seen so far, with equal weights. A
+    prompt never seen has V. Before the first batch every variance is 1/4, that of a fair coin. If all rewards so far
+    were equal, every variance is 0.
 
-    Each update of a prompt first multiplies its squares and freedom by ``discount``: 1 keeps everything, 0 only the
-    last batch. One rollout has no variance: a prompt with fewer than two rewards teaches nothing. It says nothing of
-    success: the mean of its beliefs is 0.5 throughout.
+    Each update of a prompt first multiplies its squares and freedom by ``discount``: 1 keeps all batches, 0 only the
+    latest. A prompt with fewer than two rewards has no variance and is ignored. It does not predict success: the mean
+    of its beliefs is always 0.5.
 
     Reference: the moderated variance of G. K. Smyth, "Linear models and empirical Bayes methods for assessing
     differential expression in microarray experiments", 2004: the posterior under a scaled inverse chi-squared prior of
     ``strength`` degrees of freedom.
-    Note: he estimates the prior's variance and degrees of freedom together; here the first is V, the second a setting.
+    Note: Smyth estimates the prior's variance and degrees of freedom together. Here the variance is V and the degrees
+    of freedom are ``strength``.
 
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = RunningVariance(strength=2), [Prompt("a"), Prompt("b"), Prompt("new")]
@@ -48,15 +47,12 @@ class RunningVariance(Predictor):
     strength: float = 2.0
 
     name: ClassVar[str] = "running_variance"
+    needs: ClassVar[Needs] = Needs()
     _spreads: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_discount(self.discount)
         check_positive(self, strength=self.strength)
-
-    @property
-    def needs_binary(self) -> bool:
-        return False
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         known = np.array(list(self._spreads.values())).reshape(-1, 2)
@@ -73,5 +69,5 @@ class RunningVariance(Predictor):
     def _memory(self) -> dict[str, Any]:
         return {"spreads": self._spreads}
 
-    def _remember(self, memory: dict[str, Any]) -> None:
+    def _restore(self, memory: dict[str, Any]) -> None:
         self._spreads = {id: (float(squares), float(freedom)) for id, (squares, freedom) in memory["spreads"].items()}

@@ -1,22 +1,19 @@
-"""Measured second moments of the gradient, in place of the p (1 - p) that theory puts there.
+"""Measured second moments of the gradient, in place of the theoretical p (1 - p).
 
-With a baseline b the gradient of one rollout is (r - b) h, h the score: the gradient of its log-probability. Where
-rewards are 0 and 1 its second moment is
+With a baseline b the gradient of one rollout is (r - b) h. The score h is the gradient of its log-probability. For
+rewards of 0 and 1 the second moment of the gradient is
 
     S = E[(r - b)^2 |h|^2] = p (1 - b)^2 m_right + (1 - p) b^2 m_wrong,
 
-m_right and m_wrong the mean |h|^2 of right and of wrong rollouts; at b = p, where RLOO and Dr. GRPO have it, that is p
-(1 - p) ((1 - p) m_right + p m_wrong). VIP (arXiv 2602.01601, Assumption 4.1) takes m_right = m_wrong, the same for all
-prompts, which leaves p (1 - p). But E[h] = 0, so p E[h | right] = -(1 - p) E[h |
-wrong]: above p = 1/2 the mean score of failures is (p / (1 - p)) times as long as that of successes. A rare failure of
-a nearly solved prompt is where the variance is.
+where m_right and m_wrong are the mean |h|^2 of right and of wrong rollouts. RLOO and Dr. GRPO have b = p, which gives
+p (1 - p) ((1 - p) m_right + p m_wrong). VIP (arXiv 2602.01601, Assumption 4.1) assumes m_right = m_wrong, equal for all
+prompts, which leaves p (1 - p). But E[h] = 0, so p E[h | right] = -(1 - p) E[h | wrong]: the mean score of failures is
+p / (1 - p) times as long as that of successes. So rare failures of a nearly solved prompt can dominate the variance.
 
-Note: |h|^2 is ``Rollout.score_norm``, and may be the norm of the score with respect to the logits, which is free when
-sampling. That is a proxy: the allocation needs the norm with respect to the parameters, up to one common factor.
-Note: S leaves out the square of the mean gradient, which one rollout's variance has subtracted.
+Note: |h|^2 is ``Rollout.score_norm``. It may be the norm with respect to the logits, which costs nothing when sampling.
+That is a proxy: the allocation needs the norm with respect to the parameters, up to one common factor.
+Note: S is a second moment, not a variance: the square of the mean gradient is not subtracted.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,35 +22,33 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from apportion.predictors.base import Predictor, check_positive
-from apportion.predictors.pooled_sums import PooledSums
-from apportion.types import Batch, Belief, Floats, Prompt, Rollout
+from apportion.predictors.statistics.pooled import PooledSums
+from apportion.types import Batch, Belief, Floats, Needs, Prompt, Rollout
 
 HistoryBaseline = Literal["success", "optimal"]
 LEAST_SHARE = 1e-6
 
 
 def second_moment(success: Floats, baseline: Floats, right: Floats, wrong: Floats) -> Floats:
-    """E[(r - b)^2 |h|^2], [P]; ``right`` and ``wrong`` [P] are the mean |h|^2 of right and wrong rollouts.
+    """Return E[(r - b)^2 |h|^2], [P]; ``right`` and ``wrong`` [P] are the mean |h|^2 of right and wrong rollouts.
 
     >>> second_moment(np.array([0.5, 0.9]), np.array([0.5, 0.9]), np.array([1.0, 1.0]), np.array([1.0, 9.0])).round(3)
     array([0.25 , 0.738])
     """
-    moment: Floats = success * (1 - baseline) ** 2 * right + (1 - success) * baseline**2 * wrong
-    return moment
+    return success * (1 - baseline) ** 2 * right + (1 - success) * baseline**2 * wrong
 
 
 def optimal_baseline(success: Floats, right: Floats, wrong: Floats) -> Floats:
-    """b* = E[r |h|^2] / E[|h|^2], [P], where that moment is smallest; see ``apportion.baselines``.
+    """Return b* = E[r |h|^2] / E[|h|^2], [P], which minimises the second moment; see ``apportion.baselines``.
 
     >>> optimal_baseline(np.array([0.5, 0.9]), np.array([1.0, 1.0]), np.array([1.0, 9.0])).round(3)
     array([0.5, 0.5])
     """
-    best: Floats = success * right / (success * right + (1 - success) * wrong)
-    return best
+    return success * right / (success * right + (1 - success) * wrong)
 
 
 def score_norm(rollout: Rollout, prompt: Prompt, reader: str) -> float:
-    """The ``score_norm`` of ``rollout``; a ValueError that names ``reader`` where there is none that could be used."""
+    """Return the ``score_norm`` of ``rollout``. Raise ValueError, naming ``reader``, if it is missing or unusable."""
     norm = rollout.score_norm
     if norm is None or not 0 <= norm < float("inf"):
         raise ValueError(
@@ -65,18 +60,18 @@ def score_norm(rollout: Rollout, prompt: Prompt, reader: str) -> float:
 
 @dataclass
 class ScoreMoments(Predictor):
-    """Discounted counts of right and wrong, and of their |h|^2: ``Belief.variance`` is the measured S.
+    """Discounted counts of right and wrong rollouts and their mean |h|^2; ``Belief.variance`` is the measured S.
 
-    Counts are as in ``DiscountedCounts``. The mean |h|^2 of a prompt's right rollouts, and of its wrong ones, is its
-    own discounted average, shrunk towards that of all prompts believed equally likely to succeed, which weighs as much
-    as ``strength`` rollouts. What is pooled is discounted by ``pool_discount`` a batch; prompts count as alike within
-    about ``bandwidth`` in log-odds, by what was believed before each batch. Until anything was seen, every |h|^2 is 1
-    and the variance is p (1 - p): then ``Neyman`` plans as VIP does.
+    Counts are as in ``DiscountedCounts``. A prompt's m_right and m_wrong are its own discounted averages, shrunk
+    towards a pooled average with a weight of ``strength`` rollouts. The pooled average is over prompts whose predicted
+    success before each batch was similar, within about ``bandwidth`` in log-odds, and is discounted by
+    ``pool_discount`` at each batch. Before the first batch every |h|^2 is 1 and the variance is p (1 - p), so
+    ``Neyman`` plans as VIP does.
 
-    ``baseline`` is the b of S: "success" for p, which belongs to RLOO, Dr. GRPO and the ``Predicted`` baseline, or
-    "optimal" for b*, which belongs to the ``Optimal`` one and moves the variance from solved prompts to middling ones.
+    ``baseline`` is the b of S. "success" is p, for RLOO, Dr. GRPO and the ``Predicted`` baseline. "optimal" is b*, for
+    the ``Optimal`` baseline; it moves the variance from nearly solved prompts to those of medium difficulty.
 
-    Every rollout with a verdict needs a ``score_norm``, of any scale; a ValueError otherwise.
+    Every rollout with a verdict needs a ``score_norm``, of any scale. ``update`` raises ValueError otherwise.
 
     >>> from apportion.types import Plan
     >>> predictor, prompts = ScoreMoments(discount=1), [Prompt("a"), Prompt("b")]
@@ -96,6 +91,7 @@ class ScoreMoments(Predictor):
     pool_discount: float = 0.98
 
     name: ClassVar[str] = "score_moments"
+    needs: ClassVar[Needs] = Needs(binary=True, score_norms=True)
     _sums: PooledSums = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -107,40 +103,28 @@ class ScoreMoments(Predictor):
             )
         self._sums = PooledSums(4, self.discount, self.bandwidth, self.pool_discount)
 
-    @property
-    def needs_score_norms(self) -> bool:
-        return True
-
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         own = self._sums.own([prompt.id for prompt in prompts])
         alpha, beta = self._counts(own)
         success = alpha / (alpha + beta)
         pool, everything = self._sums.pool.at(success), self._sums.pool.sums.sum(0)
         usual = float(_ratio(everything[1::2].sum(), everything[::2].sum(), 1.0)) or 1.0
-        moments = (own[:, 1::2] + self.strength * _ratio(pool[:, 1::2], pool[:, ::2], usual)) / (
-            own[:, ::2] + self.strength
-        )
-        moments = np.maximum(moments, LEAST_SHARE * usual)
-        right, wrong = moments.T
+        pooled = self.strength * _ratio(pool[:, 1::2], pool[:, ::2], usual)
+        right, wrong = np.maximum((own[:, 1::2] + pooled) / (own[:, ::2] + self.strength), LEAST_SHARE * usual).T
         baseline = success if self.baseline == "success" else optimal_baseline(success, right, wrong)
         return Belief(alpha, beta, second_moment(success, baseline, right, wrong))
 
     def update(self, batch: Batch) -> None:
-        seen = self._observed(batch)
-        if seen:
-            alpha, beta = self._counts(self._sums.own(list(seen)))
-            self._sums.add(seen, alpha / (alpha + beta))
-
-    def _observed(self, batch: Batch) -> dict[str, Floats]:
-        """By prompt id, what one row of ``_sums`` holds: right rollouts, their |h|^2, wrong ones, theirs."""
-        seen: dict[str, Floats] = {}
+        seen: dict[str, Floats] = {}  # the number of right rollouts, their summed |h|^2, and the same of wrong ones
         for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
             for rollout in rollouts:
                 if rollout.correct is not None:
-                    place = 0 if rollout.correct else 2
+                    column = 0 if rollout.correct else 2
                     norm = score_norm(rollout, prompt, self.name)
-                    seen.setdefault(prompt.id, np.zeros(4))[place : place + 2] += 1.0, norm
-        return seen
+                    seen.setdefault(prompt.id, np.zeros(4))[column : column + 2] += 1.0, norm
+        if seen:
+            alpha, beta = self._counts(self._sums.own(list(seen)))
+            self._sums.add(seen, alpha / (alpha + beta))
 
     def _counts(self, own: Floats) -> tuple[Floats, Floats]:
         return self.prior_alpha + own[:, 0], self.prior_beta + own[:, 2]
@@ -148,11 +132,10 @@ class ScoreMoments(Predictor):
     def _memory(self) -> dict[str, Any]:
         return self._sums.memory()
 
-    def _remember(self, memory: dict[str, Any]) -> None:
-        self._sums.remember(memory)
+    def _restore(self, memory: dict[str, Any]) -> None:
+        self._sums.restore(memory)
 
 
 def _ratio(sums: Floats, counts: Floats, otherwise: float) -> Floats:
-    """``sums / counts``, and ``otherwise`` where nothing was counted."""
-    ratio: Floats = np.divide(sums, counts, out=np.full(np.shape(counts), otherwise), where=np.asarray(counts) > 0)
-    return ratio
+    """Return ``sums / counts``, and ``otherwise`` where the count is 0."""
+    return np.divide(sums, counts, out=np.full(np.shape(counts), otherwise), where=np.asarray(counts) > 0)

@@ -1,10 +1,8 @@
-"""The control: another predictor's beliefs, dealt to the wrong prompts of the batch.
+"""A control for experiments: another predictor's beliefs, assigned to random prompts of the batch.
 
-What a method gains from *how much* its counts vary it keeps under shuffling; what it gains from *knowing which prompt*
-it loses. A gain that survives shuffling is not the predictor's.
+Shuffling keeps the distribution of the beliefs and removes the knowledge of which prompt they belong to. A gain that
+remains under shuffling is not due to the predictor.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,14 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.predictors.base import Predictor
-from apportion.types import Batch, Belief, Prompt
+from apportion.types import Batch, Belief, Needs, Prompt
 
 
 @dataclass
 class Shuffled(Predictor):
-    """Beliefs of ``predictor``, permuted among the prompts that are asked about together.
+    """Beliefs of ``predictor``, permuted among the prompts of one ``predict`` call.
 
-    The permutation depends on ``seed`` and on the number of updates so far, so that a step's plan is repeatable.
+    The permutation depends on ``seed`` and on the number of updates so far, so a step's plan is repeatable.
 
     >>> from apportion.predictors.uniform import UniformPrior
     >>> Shuffled(UniformPrior()).predict([Prompt("a"), Prompt("b")]).mean.tolist()
@@ -34,20 +32,16 @@ class Shuffled(Predictor):
     _updates: int = field(default=0, init=False, repr=False, compare=False)
 
     @property
-    def needs_binary(self) -> bool:
-        return self.predictor.needs_binary
-
-    @property
-    def needs_score_norms(self) -> bool:
-        return self.predictor.needs_score_norms
+    def needs(self) -> Needs:
+        return self.predictor.needs
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.predictor.prepare(prompts)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         belief = self.predictor.predict(prompts)
-        dealt = np.random.default_rng([self.seed, self._updates]).permutation(len(prompts))
-        return Belief(belief.alpha[dealt], belief.beta[dealt], belief.variance[dealt])
+        order = np.random.default_rng([self.seed, self._updates]).permutation(len(prompts))
+        return Belief(belief.alpha[order], belief.beta[order], belief.variance[order])
 
     def update(self, batch: Batch) -> None:
         self.predictor.update(batch)
@@ -59,6 +53,6 @@ class Shuffled(Predictor):
     def _memory(self) -> dict[str, Any]:
         return {"updates": self._updates, "inner": self.predictor.state_dict()}
 
-    def _remember(self, memory: dict[str, Any]) -> None:
+    def _restore(self, memory: dict[str, Any]) -> None:
         self.predictor.load_state_dict(memory["inner"])
         self._updates = memory["updates"]

@@ -1,6 +1,4 @@
-"""The same belief about every prompt, whatever happens."""
-
-from __future__ import annotations
+"""The same fixed belief about every prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.predictors.base import Predictor, check_positive
-from apportion.types import Batch, Belief, Prompt
+from apportion.types import Batch, Belief, Needs, Prompt
 
 
 @dataclass
@@ -24,16 +22,13 @@ class UniformPrior(Predictor):
     beta: float = 1.0
 
     name: ClassVar[str] = "uniform"
+    needs: ClassVar[Needs] = Needs()
 
     def __post_init__(self) -> None:
         check_positive(self, alpha=self.alpha, beta=self.beta)
-
-    @property
-    def needs_binary(self) -> bool:
-        return False
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         return Belief(np.full(len(prompts), self.alpha), np.full(len(prompts), self.beta))
 
     def update(self, batch: Batch) -> None:
-        """Nothing: the belief is fixed."""
+        """Do nothing, because the belief is fixed."""

@@ -1,17 +1,15 @@
-"""Early-stopping self-consistency (ESC): stop after a window of samples that all say the same.
+"""Early-stopping self-consistency (ESC): stop after a window of samples with the same answer.
 
-Samples are taken in windows of ``window``, one after the other, without overlap. The first window whose answers are all
-the same ends it; the answer is the majority of all samples so far.
+Samples are taken in consecutive windows of ``window`` samples that do not overlap. Sampling ends with the first window
+whose answers are all the same. The answer is the majority of all samples so far.
 
 Reference: Li et al. 2024, "Escape Sky-high Cost: Early-stopping Self-Consistency", arXiv 2401.10480. Notes:
 
 - The window is 5 in the paper's Figure 1 and in the authors' scripts, for 40 samples at most and for 64.
-- The authors' scripts answer with the unanimous window's answer. The majority of all samples differs from it only where
+- The authors' scripts return the answer of the unanimous window. The majority of all samples differs from it only if
   earlier windows had outvoted it, and is what the full vote builds on.
-- A window with a sample that holds no answer is not unanimous: the paper does not say.
+- Here a window with a sample without an answer is not unanimous. The paper does not say.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,7 +22,7 @@ from apportion.types import Counts, Mask
 
 @dataclass(frozen=True)
 class ESC(Rule):
-    """Stops at the end of a window of ``window`` samples with one and the same answer.
+    """Stops at the end of a window of ``window`` samples that all have the same answer.
 
     >>> from apportion.stopping import decide
     >>> decide(["7", "7", "9", "7", "7", "7", "7", "7"], rule="esc", max_samples=8, window=4).samples
@@ -40,12 +38,12 @@ class ESC(Rule):
             raise ValueError(f"window must be at least 2, got {self.window}; one sample always agrees with itself")
 
     def check(self, max_samples: int) -> None:
-        """Raises ValueError where not one window fits."""
+        """Raise ValueError if a window is longer than ``max_samples``."""
         if self.window > max_samples:
             raise ValueError(f"window must be at most max_samples, got {self.window} and {max_samples}; lower window")
 
     def stops(self, votes: Counts, max_samples: int) -> Mask:
-        """At the end of each window in which one answer gained a vote with every sample."""
+        """Return True at the end of each window in which one answer gained a vote with every sample, [..., T]."""
         ends = votes[..., self.window - 1 :: self.window, :]
         gained = np.diff(ends, axis=-2, prepend=0)
         stops = np.zeros(votes.shape[:-1], bool)
@@ -53,12 +51,11 @@ class ESC(Rule):
         return stops
 
     def earliest(self, votes: Counts, max_samples: int) -> Counts:
-        """To the end of this window; of the next one where this one is not unanimous any more."""
+        """Return the samples to the end of this window, or of the next one if this one is no longer unanimous."""
         taken = votes.shape[-2]
         inside = taken % self.window
         new = votes[..., -1:, :].sum(axis=-2)
         if taken > inside:
             new = new - votes[..., taken - inside - 1, :]
         lost = (new != inside).all(axis=-1) & (inside > 0)
-        more: Counts = np.minimum(self.window * (1 + lost) - inside, max_samples - taken)
-        return more
+        return np.minimum(self.window * (1 + lost) - inside, max_samples - taken)

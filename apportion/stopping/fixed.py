@@ -1,9 +1,7 @@
-"""A fixed number of samples, whatever they say: self-consistency as it is usually run.
+"""A fixed number of samples, whatever the answers: self-consistency as it is usually run.
 
 Reference: Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning", arXiv 2203.11171.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,13 +23,12 @@ class Fixed(CountRule):
             raise ValueError(f"samples must be at least 1, got {self.samples}; or leave it out for the maximum")
 
     def check(self, max_samples: int) -> None:
-        """Raises ValueError where ``samples`` is more than ``max_samples``."""
+        """Raise ValueError if ``samples`` is more than ``max_samples``."""
         if self.samples is not None and self.samples > max_samples:
             raise ValueError(
                 f"samples must be at most max_samples, got {self.samples} and {max_samples}; raise max_samples"
             )
 
     def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
-        """Whether ``samples`` have been taken."""
-        enough: Mask = samples >= (max_samples if self.samples is None else self.samples)
-        return enough
+        """Return whether ``samples`` have been taken."""
+        return samples >= (max_samples if self.samples is None else self.samples)

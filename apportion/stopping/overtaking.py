@@ -1,64 +1,65 @@
-"""The probability that a rival overtakes the leader in the samples that are left, exactly.
+"""The exact probability that a rival overtakes the leader in the remaining samples, under each of several hypotheses.
 
-What the answers to a question look like is not known, so several hypotheses are kept (``HYPOTHESES``) and weighed by
-the votes seen. Each says how likely the next sample is to be an answer with v votes, after t samples:
+The distribution of a question's answers is unknown, so there are several hypotheses (``HYPOTHESES``), weighed by the
+votes seen. Each gives the probability that, after t samples, the next sample is an answer with v votes:
 
-- open: v / (t + a), and a / (t + a) for an answer not seen yet: a Chinese restaurant process of concentration a;
-- few: (v + c) / (t + m c), for each of m answers, seen or not: a symmetric Dirichlet prior worth c votes an answer.
+- open: v / (t + a), and a / (t + a) for an answer not seen yet. This is a Chinese restaurant process.
+- few: (v + c) / (t + k c) for each of k answers, seen or not. This is a symmetric Dirichlet prior worth c votes an
+  answer.
 
-Both are (v + c) / (t + A), with c = 0 and A = a, or A = m c; so of the R = M - t samples left, the number m that go to
-the leader (v_1) or to rival j is Beta-binomial(R; v_1 + v_j + 2 c, t - v_1 - v_j + A - 2 c), and of these m, X go to
-the rival with X Beta-binomial(m; v_j + c, v_1 + c). The rival overtakes where D = 2 X - m, by which its new votes
-exceed the leader's, reaches the gap g = v_1 - v_j: a tie counts against the leader, for readers break ties in different
-ways.
+Both are (v + c) / (t + A): the first with c = 0 and A = a, the second with A = k c. Of M samples, R = M - t are
+left. The number m of them that go to the leader (v_1 votes) or to rival j (v_j votes) is
+Beta-binomial(R; v_1 + v_j + 2 c, t - v_1 - v_j + A - 2 c). Of these m, X go to the rival, and X is
+Beta-binomial(m; v_j + c, v_1 + c). The rival's new votes exceed the leader's by D = 2 X - m. The rival overtakes if
+D >= g with g = v_1 - v_j. A tie counts as overtaking, because users break ties in different ways.
 
-P(D >= g) after m samples is a running sum over m: it falls by those that stand at D = g and step down, and rises by
-those at g - 1 that step up. That makes one probability cost R terms instead of R^2.
+P(D >= g) is a running sum over m. From m to m + 1 it loses the probability of stepping down from D = g and gains that
+of stepping up from D = g - 1. So one probability takes R terms instead of R^2.
 """
-
-from __future__ import annotations
 
 from functools import lru_cache
 from itertools import product
 
 import numpy as np
-from scipy.special import gammaln
+import scipy
 
 from apportion.types import Counts, Floats
 
 OPEN = tuple(np.geomspace(0.1, 100.0, 7).tolist())
-"""Concentrations a: 64 samples have 1.5 distinct answers on average at the first, 50 at the last."""
+"""Concentrations a of the open hypotheses. The mean number of distinct answers in 64 samples is 1.5 to 50."""
 
 FEW = tuple(product((2, 4), (1, 4, 16)))
-"""Pairs (m, c): of two answers, or of four, from any shares being equally likely to nearly equal ones."""
+"""Pairs (k, c) of the few hypotheses. c = 1 is uniform over all shares, c = 16 prefers nearly equal shares."""
 
 HYPOTHESES = len(OPEN) + len(FEW)
-"""H. Beforehand open and few have probability 1/2 each, spread evenly."""
+"""H, the number of hypotheses. Open and few have prior probability 1/2 each, divided equally."""
 
-ANSWERS = np.array([0] * len(OPEN) + [m for m, _ in FEW])
+ANSWERS = np.array([0] * len(OPEN) + [k for k, _ in FEW])
 EXTRA = np.array([0] * len(OPEN) + [c for _, c in FEW])
-TOTAL = np.array([*OPEN, *(m * c for m, c in FEW)])
+TOTAL = np.array([*OPEN, *(k * c for k, c in FEW)])
+"""k, c and A of each hypothesis; k and c are 0 if it is open."""
+
 LOG_PRIOR = np.log([0.5 / len(OPEN)] * len(OPEN) + [0.5 / len(FEW)] * len(FEW))
 
 KEPT = 200_000
-"""Probabilities kept for the next question, of one maximum."""
+"""Number of cached probabilities, for one ``max_samples``, above which the cache is emptied."""
 
 WHOLE = 64
-"""Up to this maximum, all probabilities after t samples are computed when the first of them is asked for."""
+"""Up to this ``max_samples``, all probabilities after t samples are computed with the first one requested."""
 
 INFINITE = 700.0
-"""As the logarithm of Gamma(0): whatever is divided by it is nothing."""
+"""Stands for log Gamma(0): dividing by Gamma(0) gives 0."""
 
 
 class Overtaking:
-    """Probabilities for one ``max_samples``; those computed once are kept. From ``overtaking``, which shares them."""
+    """A cache of overtaking probabilities for one ``max_samples``. ``overtaking`` returns the shared instance."""
 
     def __init__(self, max_samples: int) -> None:
         self.max_samples = max_samples
-        self._keys = np.full(1, np.iinfo(np.int64).max)  # greater than any case, so that each has a place before it
-        self._odds = np.zeros((1, HYPOTHESES))
+        self._keys = np.full(1, np.iinfo(np.int64).max)  # above every key, so that searchsorted always finds an entry
+        self._probabilities = np.zeros((1, HYPOTHESES))
         n = np.arange(max_samples + 1)
-        self._log_factorial = gammaln(n + 1.0)
+        self._log_factorial = scipy.special.gammaln(n + 1.0)
         self._extra, self._extra_of = np.unique(EXTRA, return_inverse=True)
         self._log_gamma_one = _log_gamma(n + self._extra[:, None], at_zero=0.0)
         self._log_gamma_pair = _log_gamma(n + 2 * self._extra[:, None], at_zero=0.0)
@@ -66,11 +67,12 @@ class Overtaking:
         self._log_gamma_total = _log_gamma(n + TOTAL[:, None], at_zero=0.0)
 
     def weights(self, votes: Counts, samples: Counts) -> Floats:
-        """Posterior weights [N, H] of the hypotheses after ``samples`` [N], split into ``votes`` [N, K].
+        """Return the posterior weights [N, H] of the hypotheses given ``samples`` [N] and their ``votes`` [N, K].
 
-        From the probability of the partition, labels aside: prod_j Gamma(c + v_j) / Gamma(c), times a^k or
-        m! / (m - k)! for k distinct answers, times Gamma(A) / Gamma(A + t). Reference: Pitman 1995, Probability Theory
-        and Related Fields 102, of which Ewens' formula is the case c = 0.
+        The likelihood is the probability of the partition into d distinct unlabelled answers:
+        prod_j Gamma(c + v_j) / Gamma(c), times a^d (open) or k! / (k - d)! (few), times Gamma(A) / Gamma(A + t).
+
+        Reference: Pitman 1995, Probability Theory and Related Fields 102; Ewens' formula is the case c = 0.
         """
         distinct, opened = (votes > 0).sum(axis=1), len(OPEN)
         log = LOG_PRIOR + (self._log_gamma_total[:, :1] - self._log_gamma_total[:, samples]).T
@@ -80,68 +82,65 @@ class Overtaking:
         table = self._log_gamma_one - self._log_gamma_one[:, :1]
         log[few] += table[:, votes[few]].sum(axis=-1).T[:, self._extra_of]
         unseen = ANSWERS[opened:] - distinct[few, None]
-        labels = gammaln(ANSWERS[opened:] + 1) - gammaln(np.maximum(unseen, 0) + 1)
+        labels = scipy.special.gammaln(ANSWERS[opened:] + 1) - scipy.special.gammaln(np.maximum(unseen, 0) + 1)
         log[few, opened:] += np.where(unseen < 0, -np.inf, labels)
         weights = np.exp(log - log.max(axis=1, keepdims=True))
-        normed: Floats = weights / weights.sum(axis=1, keepdims=True)
-        return normed
+        return weights / weights.sum(axis=1, keepdims=True)
 
-    def odds(self, samples: Counts, leader: Counts, rival: Counts) -> Floats:
-        """Probability [N, H] that a rival overtakes the leader or draws level, under each hypothesis.
+    def probabilities(self, samples: Counts, leader: Counts, rival: Counts) -> Floats:
+        """Return the probability [N, H] that a rival overtakes the leader or draws level, under each hypothesis.
 
-        After ``samples`` [N], with ``leader`` [N] and ``rival`` [N] votes. For a rival without votes: that of one among
-        few; and the expected number of such answers, where answers are open.
+        The leader has ``leader`` [N] votes after ``samples`` [N], the rival ``rival`` [N]. If the rival has no votes, a
+        few hypothesis gives the probability of one such answer, an open one the expected number of such answers that
+        overtake.
         """
         size = self.max_samples + 1
         wanted = (samples * size + leader) * size + rival
-        places = np.searchsorted(self._keys, wanted)
-        missing = self._keys[places] != wanted
+        indices = np.searchsorted(self._keys, wanted)
+        missing = self._keys[indices] != wanted
         if missing.any():
-            self._remember(np.unique(wanted[missing]), np.unique(wanted))
-            places = np.searchsorted(self._keys, wanted)
-        found: Floats = self._odds[places]
-        return found
+            self._fill_cache(np.unique(wanted[missing]), np.unique(wanted))
+            indices = np.searchsorted(self._keys, wanted)
+        return self._probabilities[indices]
 
-    def _remember(self, missing: Counts, wanted: Counts) -> None:
-        """Computes what is ``missing`` among the ``wanted`` keys, and with it what will be asked for soon."""
+    def _fill_cache(self, missing: Counts, wanted: Counts) -> None:
+        """Compute the ``missing`` ones of the ``wanted`` keys, and others that are likely to be requested soon.
+
+        A full cache is emptied first; then all ``wanted`` keys are computed.
+        """
         size = self.max_samples + 1
         if len(self._keys) > KEPT:
-            self._keys, self._odds, missing = self._keys[-1:], self._odds[-1:], wanted
+            self._keys, self._probabilities, missing = self._keys[-1:], self._probabilities[-1:], wanted
         if self.max_samples <= WHOLE:
             missing = np.setdiff1d(np.unique(missing // size**2)[:, None] * size**2 + np.arange(size**2), self._keys)
         rest, rival = np.divmod(missing, size)
         samples, leader = np.divmod(rest, size)
         possible = (leader > 0) & (rival <= leader) & (leader + rival <= samples)
         missing, samples, leader, rival = (each[possible] for each in (missing, samples, leader, rival))
-        odds = np.zeros((len(missing), HYPOTHESES))
+        found = np.zeros((len(missing), HYPOTHESES))
         for t in np.unique(samples):
             same = samples == t
-            odds[same] = self._computed(int(t), leader[same], rival[same])
+            found[same] = self._compute(int(t), leader[same], rival[same])
         keys = np.concatenate([self._keys, missing])
         order = np.argsort(keys)
-        self._keys, self._odds = keys[order], np.concatenate([self._odds, odds])[order]
+        self._keys, self._probabilities = keys[order], np.concatenate([self._probabilities, found])[order]
 
-    def _computed(self, t: int, leader: Counts, rival: Counts) -> Floats:
-        """The odds [n, H] after ``t`` samples: being ahead after m draws of the pair, times the probability of m."""
+    def _compute(self, t: int, leader: Counts, rival: Counts) -> Floats:
+        """Return the probabilities [n, H] after ``t`` samples: the sum over m of P(m) P(D >= g after m)."""
         left, pair = self.max_samples - t, (leader + rival)[:, None]
         m = np.arange(left + 1)
         log = (self._log_gamma_pair[:, pair + m] - self._log_gamma_pair[:, pair])[self._extra_of]
-        log = (
-            log
-            + self._log_choose(left, m)
-            + self._log_gamma_rest[:, t - pair + left - m]
-            - self._log_gamma_rest[:, t - pair]
-        )
+        rest = self._log_gamma_rest
+        log = log + self._log_choose(left, m) + rest[:, t - pair + left - m] - rest[:, t - pair]
         log = log + (self._log_gamma_total[:, t] - self._log_gamma_total[:, t + left])[:, None, None]
-        odds = (np.exp(log) * self._ahead(left, leader[:, None], rival[:, None])[self._extra_of]).sum(axis=-1)
+        total = (np.exp(log) * self._overtaken(left, leader[:, None], rival[:, None])[self._extra_of]).sum(axis=-1)
         unseen = (rival == 0) & (ANSWERS == 0)[:, None]
-        result: Floats = np.where(unseen, TOTAL[:, None] * odds, odds).T
-        return result
+        return np.where(unseen, TOTAL[:, None] * total, total).T
 
-    def _ahead(self, left: int, leader: Counts, rival: Counts) -> Floats:
-        """P(D >= g) after m = 0 .. ``left`` draws of the pair, [C, n, m], for each number c of extra votes.
+    def _overtaken(self, left: int, leader: Counts, rival: Counts) -> Floats:
+        """Return P(D >= g) after m = 0 .. ``left`` votes for the pair, [C, n, left + 1], for each distinct c.
 
-        For c = 0 and no votes of the rival's: the limit of P(D >= g) / w as its weight w goes to 0.
+        If c = 0 and the rival has no votes, this is the limit of P(D >= g) / w as its weight w goes to 0.
         """
         m, c, one, pair = np.arange(left), self._extra[:, None, None], self._log_gamma_one, self._log_gamma_pair
         level = m + leader - rival
@@ -155,19 +154,17 @@ class Overtaking:
         return np.concatenate([start, start + steps.cumsum(axis=-1)], axis=-1)
 
     def _log_choose(self, total: Counts | int, part: Counts) -> Floats:
-        """log of the number of ways to choose ``part`` among ``total``."""
+        """Return the log of the number of ways to choose ``part`` of ``total``."""
         table = self._log_factorial
-        log: Floats = table[total] - table[part] - table[total - part]
-        return log
+        return table[total] - table[part] - table[total - part]
 
 
 @lru_cache(maxsize=16)
 def overtaking(max_samples: int) -> Overtaking:
-    """The one ``Overtaking`` for ``max_samples``."""
+    """Return the shared ``Overtaking`` for ``max_samples``."""
     return Overtaking(max_samples)
 
 
 def _log_gamma(values: Floats | Counts, at_zero: float) -> Floats:
-    """log Gamma of ``values``, and ``at_zero`` of 0."""
-    log: Floats = np.where(values == 0, at_zero, gammaln(np.where(values == 0, 1, values)))
-    return log
+    """Return log Gamma of ``values``, with ``at_zero`` for 0."""
+    return np.where(values == 0, at_zero, scipy.special.gammaln(np.where(values == 0, 1, values)))

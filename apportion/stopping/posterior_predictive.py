@@ -1,34 +1,35 @@
-"""The posterior-predictive rule: stop once the full vote would hardly say anything else.
+"""The posterior-predictive rule: stop when the full vote is unlikely to have another winner.
 
-Stops when the probability that the majority of ``max_samples`` samples differs from the present leader is at most eps.
-What the answers look like is not known: they may be open, from one to hundreds, or a few of nearly equal probability.
-``overtaking.py`` weighs these hypotheses by the votes. Under each, a rival overtakes with exact Beta-binomial odds; the
-probability is their sum, over rivals seen and not seen yet (a union bound), and a tie counts as a difference. So eps
-bounds the expected disagreement with the full vote, question by question, as far as the prior is right; the benchmark
-says how it holds on recorded answers, and where it does not: on two answers of nearly equal probability, question after
-question. A sample without an answer counts as one more answer, which never wins.
+Sampling stops when the probability that the majority of ``max_samples`` samples differs from the present leader is at
+most eps. Answers may be open, with one to hundreds of distinct ones, or few and nearly equally probable.
+``overtaking.py`` weighs these hypotheses by the votes. Under each hypothesis the probability that a rival overtakes is
+an exact Beta-binomial probability. The rule sums it over all rivals, seen and unseen (a union bound), and counts a tie
+as a difference. A sample without an answer counts as a vote for one more answer, which never wins.
 
-Compared with adaptive consistency, which asks whether the leader is the likeliest answer, this asks whether it wins the
-vote that would have been paid for: close races are left alone when few samples remain, for ties and noise end them.
+So eps bounds the expected disagreement with the full vote under the prior. In benchmarks/stopping the disagreement is
+at most eps on every recorded data set. It exceeds eps, by up to 1.6 times, on some synthetic data sets whose questions
+all have the same answer probabilities, such as .52 and .48.
 
-Reference: ours; predictive stopping is known from clinical trials (Spiegelhalter et al. 1986, Control. Clin. Trials 7).
+Adaptive consistency asks whether the leader is the most probable answer. This rule asks whether the leader wins the
+vote of ``max_samples`` samples.
+
+Reference: ours. Predictive stopping is known from clinical trials (Spiegelhalter et al. 1986, Control. Clin. Trials 7).
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from apportion.stopping.base import CountRule, rivals
+from apportion.stopping.base import CountRule
 from apportion.stopping.overtaking import ANSWERS, overtaking
+from apportion.stopping.votes import rival_votes
 from apportion.types import Counts, Floats, Mask
 
 
 @dataclass(frozen=True)
 class PosteriorPredictive(CountRule):
-    """Stops when the full vote differs from the leader with probability at most ``eps``.
+    """Stops when the full vote differs from the leader with probability at most ``eps``, under the prior.
 
     >>> from apportion.stopping import decide
     >>> decide(["a"] * 64, "posterior_predictive").samples, decide(["a", "b"] * 32, "posterior_predictive").samples
@@ -44,44 +45,42 @@ class PosteriorPredictive(CountRule):
             raise ValueError(f"eps must be above 0 and below 1, got {self.eps}; 0.01 is one question in a hundred")
 
     def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
-        """Whether the risk is at most eps. The largest rival alone decides most cells."""
-        enough: Mask = _risk(votes, samples, max_samples, self.eps) <= self.eps
-        return enough
+        """Return whether the risk is at most eps, [...]."""
+        return self.risk(votes, samples, max_samples, self.eps) <= self.eps
 
-    def risk(self, votes: Counts, samples: Counts, max_samples: int) -> Floats:
-        """Probability [...], at most, that the full vote differs from the leader of ``votes`` [..., K].
+    def risk(self, votes: Counts, samples: Counts, max_samples: int, limit: float = np.inf) -> Floats:
+        """Return an upper bound [...] of the probability that the full vote does not choose the leader of ``votes``.
 
-        ``samples`` [...] were taken, at least as many as votes. 1 where there is no vote yet.
+        ``votes`` is [..., K]. ``samples`` [...] is the number of samples taken, at least the number of votes. The bound
+        is 1 before the first vote, and may exceed 1 because it is a sum over rivals. Above ``limit`` it is inexact.
         """
-        return _risk(votes, samples, max_samples, limit=np.inf)
+        cells, taken = votes.reshape(-1, votes.shape[-1]), np.broadcast_to(samples, votes.shape[:-1]).reshape(-1)
+        risk = np.ones(len(cells))
+        some = np.flatnonzero(cells.any(axis=1))
+        if some.size:
+            risk[some] = _union_bound(cells[some], taken[some], max_samples, limit)
+        return risk.reshape(votes.shape[:-1])
 
 
-def _risk(votes: Counts, samples: Counts, max_samples: int, limit: float) -> Floats:
-    """The risk [...] where it is at most ``limit``; more than that anywhere else."""
-    cells, taken = votes.reshape(-1, votes.shape[-1]), np.broadcast_to(samples, votes.shape[:-1]).reshape(-1)
-    risk = np.ones(len(cells))
-    some = np.flatnonzero(cells.any(axis=1))
-    if some.size:
-        risk[some] = _union(cells[some], taken[some], max_samples, limit)
-    return risk.reshape(votes.shape[:-1])
+def _union_bound(votes: Counts, samples: Counts, max_samples: int, limit: float) -> Floats:
+    """Return the summed probability [N] that any rival overtakes, after ``votes`` [N, K] with at least one each.
 
-
-def _union(votes: Counts, samples: Counts, max_samples: int, limit: float) -> Floats:
-    """The summed odds [N] of all rivals after ``votes`` [N, K], some; of the largest alone where above ``limit``."""
-    table, first, others = overtaking(max_samples), votes.max(axis=1), rivals(votes)
+    If the largest rival's probability alone is above ``limit``, only that is returned.
+    """
+    table, first, others = overtaking(max_samples), votes.max(axis=1), rival_votes(votes)
     silent = samples - votes.sum(axis=1)
     weights = table.weights(np.column_stack([votes, silent]), samples)
     second = others.max(axis=1)
-    risk: Floats = (weights * table.odds(samples, first, second)).sum(axis=1) * (second > 0)
+    risk = (weights * table.probabilities(samples, first, second)).sum(axis=1) * (second > 0)
     going = np.flatnonzero(risk <= limit)
     width = int(second.max()) + 1
     row, column = np.nonzero(others[going])
     many = np.bincount(row * width + others[going[row], column], minlength=len(going) * width)
     kinds = np.flatnonzero(many)
     row, rival = going[kinds // width], kinds % width
-    seen = many[kinds] * (weights[row] * table.odds(samples[row], first[row], rival)).sum(axis=1)
+    seen = many[kinds] * (weights[row] * table.probabilities(samples[row], first[row], rival)).sum(axis=1)
     distinct = (votes[going] > 0).sum(axis=1) + (silent[going] > 0)
     hidden = np.where(ANSWERS == 0, 1, np.maximum(ANSWERS - distinct[:, None], 0))
-    unseen = weights[going] * hidden * table.odds(samples[going], first[going], np.zeros_like(going))
+    unseen = weights[going] * hidden * table.probabilities(samples[going], first[going], np.zeros_like(going))
     risk[going] = np.bincount(row, seen, minlength=len(risk))[going] + unseen.sum(axis=1)
     return risk

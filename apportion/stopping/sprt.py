@@ -1,54 +1,76 @@
 """Sequential probability ratio tests between the leader and the runner-up, as ConSol runs them.
 
-Of the v_1 + v_2 votes for the two leading answers, each is for the leader with probability p. H0: p = 1/2, the two are
-alike. H1: p = p1 for the SPRT; for the mixture SPRT p comes from a Beta prior truncated to (1/2, 1). Sampling stops
-when the likelihood ratio of H1 to H0 leaves Wald's boundaries (Section 2):
+Each of the v_1 + v_2 votes for the two leading answers is for the leader with probability p. H0 says that p = 1/2. H1
+says that p = p1 (SPRT), or that p has a Beta prior truncated to (1/2, 1) (mixture SPRT). Sampling stops when the
+likelihood ratio Lambda of H1 to H0 reaches one of Wald's boundaries (Section 2):
 
     Lambda >= A = (1 - beta) / alpha   accepts H1,        Lambda <= B = beta / (1 - alpha)   accepts H0.
 
 The answer is the leader either way.
 
-Reference: Lee et al. 2025, "ConSol", arXiv 2503.17587, and the package consol 0.3.0, whose defaults these are. Notes:
+References: Lee et al. 2025, "ConSol", arXiv 2503.17587, and the package consol 0.3.0, whose defaults these are. Wald
+1945, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics 16, for the boundaries. Notes:
 
-- The leader is the leader because it got more votes, so the test looks at p after choosing its side: alpha is not an
-  error rate here, and the authors calibrate beta so that the rule does well.
-- beta just below 1 - alpha puts A just above 1: 1.0005 for the SPRT, 1.0012 for the mSPRT. *Both defaults stop when
-  the leader is three votes ahead*, until the runner-up has about a thousand votes. H0 is accepted at ties, of 632 votes
-  each or more (SPRT) or 127 (mSPRT), so never within 64 samples.
+- The test chooses its side after seeing the votes, because the leader is the answer with more of them. So alpha is not
+  an error rate here. The authors calibrate beta so that the rule does well.
+- The default beta is just below 1 - alpha, so A is just above 1: 1.0005 for the SPRT and 1.0012 for the mSPRT. Both
+  defaults stop when the leader is three votes ahead, as long as the runner-up has at most 985 votes. Both accept H0
+  only at ties of at least 632 votes each (SPRT) or 127 (mSPRT), so never within 64 samples.
 - The package evaluates the mixture with betaln at shapes of a million and log(1 - I). Here the ratio of Beta functions
-  is a product of v_1 + v_2 factors near 1, added up in logarithms, and what is subtracted from 1 is at most 1/2.
+  is a product of v_1 + v_2 factors near 1, summed in logarithms, and what is subtracted from 1 is at most 1/2.
 """
 
-from __future__ import annotations
-
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy import special
+import scipy
 
-from apportion.stopping.base import CountRule, first_true, top_two
-from apportion.stopping.wald import check_error_budgets, log_boundaries
+from apportion.stopping.base import CountRule
+from apportion.stopping.votes import first_true, top_two
 from apportion.types import Counts, Floats, Mask
 
 
+def log_boundaries(alpha: float, beta: float) -> tuple[float, float]:
+    """Return log B and log A, where B = beta / (1 - alpha) < 1 < A = (1 - beta) / alpha, for the two error budgets.
+
+    >>> [round(math.exp(bound), 3) for bound in log_boundaries(0.05, 0.05)]
+    [0.053, 19.0]
+    """
+    return math.log(beta / (1 - alpha)), math.log((1 - beta) / alpha)
+
+
+def check_error_budgets(alpha: float, beta: float) -> None:
+    """Raise ValueError unless B < 1 < A."""
+    if not (alpha > 0 and beta > 0 and alpha + beta < 1):
+        raise ValueError(
+            f"alpha and beta must be above 0 and below 1 together, got {alpha} and {beta}; "
+            "the boundaries would not enclose 1; 0.05 each is usual"
+        )
+
+
 class LikelihoodRatioTest(CountRule):
-    """A test whose likelihood ratio rises with the leader's votes, and falls with the runner-up's and with ties."""
+    """A test whose likelihood ratio rises with the leader's votes, and falls with the runner-up's votes and at ties."""
 
     alpha: float
     beta: float
 
     @abstractmethod
     def log_likelihood_ratio(self, first: Counts, second: Counts) -> Floats:
-        """log Lambda, [...], from the votes of the leader and of the runner-up, [...] each."""
+        """Return log Lambda, [...], from the votes of the leader and of the runner-up, [...] each."""
 
     def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
-        """Whether either hypothesis is accepted."""
+        """Return whether either hypothesis is accepted."""
         return self._decided(*top_two(votes))
 
     def earliest(self, votes: Counts, max_samples: int) -> Counts:
-        """The sooner of all for the leader (H1), and of the runner-up drawing level and both keeping so (H0)."""
+        """Return the smaller number of two cases.
+
+        H1 is accepted soonest if all further samples vote for the leader. H0 is accepted soonest if the runner-up draws
+        level and both stay level.
+        """
         first, second = (v[..., None] for v in top_two(votes[..., -1:, :].sum(axis=-2)))
         more = np.arange(1, max_samples - votes.shape[-2] + 1)
         total = first + second + more
@@ -59,8 +81,7 @@ class LikelihoodRatioTest(CountRule):
     def _decided(self, first: Counts, second: Counts) -> Mask:
         ratio = self.log_likelihood_ratio(first, second)
         lower, upper = log_boundaries(self.alpha, self.beta)
-        decided: Mask = (ratio >= upper) | (ratio <= lower)
-        return decided
+        return (ratio >= upper) | (ratio <= lower)
 
 
 @dataclass(frozen=True)
@@ -84,9 +105,8 @@ class SPRT(LikelihoodRatioTest):
         check_error_budgets(self.alpha, self.beta)
 
     def log_likelihood_ratio(self, first: Counts, second: Counts) -> Floats:
-        """v_1 log 2 p1 + v_2 log 2 (1 - p1)."""
-        ratio: Floats = first * np.log(2 * self.p1) + second * np.log(2 * (1 - self.p1))
-        return ratio
+        """Return v_1 log(2 p1) + v_2 log(2 (1 - p1)), [...]."""
+        return first * np.log(2 * self.p1) + second * np.log(2 * (1 - self.p1))
 
 
 @dataclass(frozen=True)
@@ -114,13 +134,10 @@ class MSPRT(LikelihoodRatioTest):
         check_error_budgets(self.alpha, self.beta)
 
     def log_likelihood_ratio(self, first: Counts, second: Counts) -> Floats:
-        """Log of the mean of (2 p)^v_1 (2 (1 - p))^v_2 over the truncated prior."""
+        """Return the log of the mean of (2 p)^v_1 (2 (1 - p))^v_2 over the truncated prior, [...]."""
         base = np.max(second, initial=0) + 1
-        pairs, place = np.unique(first * base + second, return_inverse=True)  # for the incomplete Beta takes its time
-        ratio: Floats = self._log_mean(*np.divmod(pairs, base))[place]
-        return ratio
-
-    def _log_mean(self, first: Counts, second: Counts) -> Floats:
+        pairs, index = np.unique(first * base + second, return_inverse=True)  # the incomplete Beta function is slow
+        first, second = np.divmod(pairs, base)
         a, b = self.prior_alpha, self.prior_beta
         whole = (
             _log_rising(a, first)
@@ -129,12 +146,11 @@ class MSPRT(LikelihoodRatioTest):
             + first * np.log(2 * a / (a + b))
             + second * np.log(2 * b / (a + b))
         )
-        kept = np.log1p(-special.betainc(a + first, b + second, 0.5)) - np.log1p(-special.betainc(a, b, 0.5))
-        log_mean: Floats = whole + kept
-        return log_mean
+        below, prior_below = (scipy.special.betainc(*shape, 0.5) for shape in ((a + first, b + second), (a, b)))
+        return (whole + (np.log1p(-below) - np.log1p(-prior_below)))[index]
 
 
 def _log_rising(start: float, steps: Counts) -> Floats:
-    """log of start (start + 1) ... (start + steps - 1) / start^steps, [...]."""
-    sums: Floats = np.cumsum(np.log1p(np.arange(np.max(steps, initial=0)) / start))
+    """Return the log of start (start + 1) ... (start + steps - 1) / start^steps, [...]."""
+    sums = np.cumsum(np.log1p(np.arange(np.max(steps, initial=0)) / start))
     return np.append(0.0, sums)[steps]

@@ -1,8 +1,16 @@
-"""From the text of a completion to an answer that can be counted: ``extract`` reads it, an equivalence sorts it."""
+"""Verifiers: completion and gold answer in, verdict out. One file a verifier.
 
-from __future__ import annotations
+``check`` refuses questions that a verifier cannot verify, before anything is paid for. ``verdict`` then takes the text
+of a completion, reads the answer that it states with an extractor of ``apportion.answers``, and compares it with gold.
+"""
 
-from apportion.verifiers.equivalence import EQUIVALENCES, Equivalence, ExactMatch, MathVerify, classes
-from apportion.verifiers.extraction import EXTRACTORS, extract
+from apportion.verifiers.base import Verifier
+from apportion.verifiers.choice import Choice
+from apportion.verifiers.exact import Exact
+from apportion.verifiers.function import Function
+from apportion.verifiers.math import Math
 
-__all__ = ["EQUIVALENCES", "EXTRACTORS", "Equivalence", "ExactMatch", "MathVerify", "classes", "extract"]
+VERIFIERS: dict[str, type[Verifier]] = {verifier.name: verifier for verifier in (Math, Exact, Choice, Function)}
+"""Every verifier by name."""
+
+__all__ = ["VERIFIERS", "Choice", "Exact", "Function", "Math", "Verifier"]

@@ -1,6 +1,4 @@
-"""Majority voting against any OpenAI-compatible server, stopped early: ``vote``, and the command ``apportion vote``."""
-
-from __future__ import annotations
+"""Majority voting on any OpenAI-compatible server that stops early: ``vote``, and the command ``apportion vote``."""
 
 from apportion.questions import Question, read_questions
 from apportion.vote.ballot import Ballot

@@ -1,6 +1,4 @@
-"""What came of one question: the answer, its votes, and what they cost."""
-
-from __future__ import annotations
+"""The result of one question: the answer, its votes, and what they cost."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,21 +6,34 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
 Stopped = Literal["rule", "max_samples", "failures"]
-"""Why sampling ended; after failures the question is left to another run."""
+"""Why sampling ended. After failures the question is left to another run."""
 
 
 @dataclass(frozen=True)
 class Ballot:
     """One question, voted on.
 
-    ``question_hash`` is the content hash of its text. ``votes`` are those for each answer that means something else,
-    in the order of first appearance and in the words in which it first appeared. Of the ``samples`` counted, ``failed``
-    never arrived and ``unparsed`` held no answer; ``cancelled`` were asked for on top and left when the rule stopped.
-    ``waves`` counts round trips, ``texts`` different completions. ``prompt_length`` is the tokens of one prompt,
-    ``prompt_tokens`` those that were paid for: once a request. ``correct`` is None without a gold answer, token counts
-    where the server gave none. ``disagreement`` is the probability, at most, that the full vote would choose another
-    answer. ``errors`` are the different errors of samples that failed. ``completions`` are the samples in order, where
-    they are kept.
+    Args:
+        id: the question's id.
+        question_hash: content hash of the question's text.
+        answer: the winner; None if no sample held an answer.
+        gold: the right answer, if known.
+        correct: whether ``answer`` means the same as ``gold``; None without a gold answer.
+        votes: votes for each distinct answer, in the order and the words of first appearance.
+        samples: samples that were counted.
+        failed: those of the samples that never arrived.
+        unparsed: those of the samples that held no answer.
+        cancelled: further samples that were asked for and cancelled when the rule stopped.
+        waves: round trips.
+        texts: number of distinct completions.
+        stopped: why sampling ended.
+        prompt_length: tokens of one prompt; None if the server gave no count.
+        prompt_tokens: prompt tokens that were paid for, once a request; None if the server gave no count.
+        completion_tokens: completion tokens of the samples; None if the server gave no count.
+        seconds: from the first request to the winner.
+        disagreement: upper bound on the probability that the full vote would choose another answer.
+        errors: distinct errors of failed samples.
+        completions: the samples in order, if they are kept.
     """
 
     id: str
@@ -48,35 +59,35 @@ class Ballot:
 
     @property
     def finished(self) -> bool:
-        """Whether the rule, or the maximum, ended it."""
+        """Whether the rule or the maximum ended it, and not failures."""
         return self.stopped != "failures"
 
     @property
     def share(self) -> float | None:
-        """The share of the votes that the answer has; None without votes."""
+        """The answer's share of the votes; None without votes."""
         return None if self.answer is None else self.votes[self.answer] / sum(self.votes.values())
 
     @property
     def shares_prompts(self) -> bool | None:
-        """Whether samples came several a request, which pay for one prompt together; None where tokens are unknown."""
+        """Whether several samples came from one request and shared its prompt; None if tokens are unknown."""
         if self.prompt_tokens is None or self.prompt_length is None:
             return None
         return self.prompt_tokens < self.prompt_length * (self.samples - self.failed)
 
     @property
     def repeats(self) -> bool | None:
-        """Whether all samples were the same text; None where fewer than three arrived, which says little."""
+        """Whether all samples were the same text; None if fewer than three arrived."""
         arrived = self.samples - self.failed
         return None if arrived < 3 else self.texts == 1
 
     def to_json(self) -> str:
-        """One line of JSON; without the completions where none are kept."""
+        """Return one line of JSON, without ``completions`` if none are kept."""
         record = {key: value for key, value in asdict(self).items() if key != "completions" or value}
         return json.dumps(record, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
-        """What ``to_json`` wrote, but for the completions, which nothing later reads; ValueError for anything else."""
+        """Return the ballot that ``to_json`` wrote, without its completions. Raises ValueError for anything else."""
         record = json.loads(line)
         known = {field.name for field in fields(cls)}
         if not isinstance(record, dict) or not known - {"errors", "completions"} <= record.keys() <= known:
@@ -85,11 +96,10 @@ class Ballot:
 
 
 def total(counts: Iterable[int | None]) -> int | None:
-    """The sum; None where one is unknown.
+    """Return the sum; None if a count is unknown.
 
     >>> total([3, 4]), total([3, None]), total([])
     (7, None, 0)
     """
     counts = list(counts)
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return None if None in counts else sum(count for count in counts if count is not None)

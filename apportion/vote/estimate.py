@@ -1,26 +1,25 @@
-"""What a vote will take at the least and at the most, before anything is asked. No server is contacted."""
-
-from __future__ import annotations
+"""Lower and upper bounds on what a vote will take, before anything is asked. No server is contacted."""
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from apportion.questions import Question, filled
+from apportion.questions import Question, fill_template
+from apportion.runs.text_table import text_table
 from apportion.types import Prompt
 from apportion.vote.setup import Setup
-from apportion.vote.summary import Prices, table_text
+from apportion.vote.summary import Prices
 
 CHARACTERS_PER_TOKEN = 4
-"""English text in common tokenizers; other scripts and formulas take more tokens."""
+"""The ratio for English text in common tokenizers. Other scripts and formulas take more tokens."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of ``questions``, ``finished`` are answered already; the rest takes between ``least_`` and ``most_``.
+    """Of ``questions``, ``finished`` are answered already. The rest takes between ``least_`` and ``most_``.
 
-    Prompt tokens are a guess of 4 characters each, one prompt a sample; completion tokens count every completion as
-    long as it may be, None where that is left to the server. ``most_cost`` is None without prices, or without these.
+    Prompt tokens are estimated at 4 characters each, with one prompt a sample. ``most_completion_tokens`` counts each
+    completion at its longest; None if the server sets that. ``most_cost`` is None without prices, or without it.
     """
 
     questions: int
@@ -36,13 +35,13 @@ class Estimate:
 def estimate(
     questions: Sequence[Question], setup: Setup, finished: Iterable[str] = (), prices: Prices | None = None
 ) -> Estimate:
-    """The estimate for those of ``questions`` whose id is not among the ``finished``."""
+    """Return the estimate for the ``questions`` whose ids are not ``finished``."""
     done = set(finished)
     to_do = [question for question in questions if question.id not in done]
-    surely = replace(setup.voting, wave="free")
-    least = int(surely.plan(surely.start([Prompt("")])).counts[0])
+    voting = replace(setup.voting, wave="free")
+    least = int(voting.plan(voting.start([Prompt("")])).counts[0])
     most = setup.voting.max_samples
-    tokens = sum(-(-len(filled(setup.template, question)) // CHARACTERS_PER_TOKEN) for question in to_do)
+    tokens = sum(-(-len(fill_template(setup.template, question)) // CHARACTERS_PER_TOKEN) for question in to_do)
     longest = setup.endpoint.max_tokens
     completion = None if longest is None else len(to_do) * most * longest
     return Estimate(
@@ -58,12 +57,12 @@ def estimate(
 
 
 def estimate_json(result: Estimate) -> str:
-    """One JSON object; ``most_cost`` is null without prices."""
+    """Return one JSON object."""
     return json.dumps(asdict(result))
 
 
 def estimate_text(result: Estimate, terminal: bool) -> str:
-    """The estimate as a table, drawn on a ``terminal``."""
+    """Return the estimate as a table, drawn if it is for a ``terminal``."""
     prompt = (
         f"{result.least_prompt_tokens:,} to {result.most_prompt_tokens:,}, at {CHARACTERS_PER_TOKEN} characters each"
     )
@@ -73,8 +72,8 @@ def estimate_text(result: Estimate, terminal: bool) -> str:
         ("prompt tokens", prompt),
     ]
     if result.most_completion_tokens is not None:
-        longest = "were every completion as long as it may be"
+        longest = "if every completion is as long as it may be"
         rows.append(("completion tokens", f"at most {result.most_completion_tokens:,}, {longest}"))
     if result.most_cost is not None:
         rows.append(("cost", f"at most {result.most_cost:,.2f}"))
-    return table_text(rows, terminal)
+    return text_table(rows, align="ll", terminal=terminal)

@@ -1,6 +1,4 @@
-"""What a person sees while questions are asked: bars on a terminal, else a line in the log now and then."""
-
-from __future__ import annotations
+"""The running totals of a vote, and how a person sees them: a bar on a terminal, else a line in the log."""
 
 import asyncio
 import logging
@@ -9,12 +7,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from apportion.samplers import Completion
+from apportion.endpoint import Completion
+from apportion.runs.progress import Bars
 from apportion.vote.ballot import Ballot
 
-LINE_EVERY_SECONDS = 10.0
 REDRAW_EVERY_SECONDS = 0.25
 
 logger = logging.getLogger("apportion.vote")
@@ -22,7 +19,7 @@ logger = logging.getLogger("apportion.vote")
 
 @dataclass
 class Tally:
-    """Running totals of one run: its own ``samples`` and ``tokens``, and all finished questions, earlier ones too."""
+    """Running totals: ``samples`` and ``tokens`` of this run, and finished questions of earlier runs too."""
 
     questions: int
     max_samples: int
@@ -32,60 +29,48 @@ class Tally:
     tokens: int = 0
 
     def sample(self, completion: Completion) -> None:
-        """Counts one sample that came."""
+        """Count one sample that arrived."""
         self.samples += 1
         self.tokens += completion.tokens or 0
 
     def finish(self, ballot: Ballot) -> None:
-        """Counts one finished question."""
+        """Count one finished question."""
         self.finished += 1
         self.finished_samples += ballot.samples
 
     def line(self) -> str:
-        """The totals in words.
+        """Return the totals in words.
 
         >>> Tally(questions=8, max_samples=64, finished=2, finished_samples=32, samples=40, tokens=9000).line()
         '2 of 8 questions, 40 samples, 9,000 tokens, 75% of the samples saved'
         """
-        saved = f", {self.saved:.0%} of the samples saved" if self.finished else ""
+        saved = ""
+        if self.finished:
+            share = 1 - self.finished_samples / (self.max_samples * self.finished)
+            saved = f", {share:.0%} of the samples saved"
         return f"{self.finished} of {self.questions} questions, {self.samples} samples, {self.tokens:,} tokens{saved}"
-
-    @property
-    def saved(self) -> float:
-        """The share of the samples of a full vote that finished questions did without."""
-        return 1 - self.finished_samples / (self.max_samples * self.finished) if self.finished else 0.0
 
 
 @asynccontextmanager
-async def shown(tally: Tally) -> AsyncIterator[None]:
-    """Shows ``tally`` on stderr where that is a terminal, else in the log, until the block ends."""
-    console = Console(stderr=True)
-    showing = asyncio.create_task(_bars(tally, console) if console.is_terminal else _lines(tally))
-    try:
-        yield
-    finally:
-        showing.cancel()
-        with suppress(asyncio.CancelledError):
-            await showing
-
-
-async def _bars(tally: Tally, console: Console) -> None:
-    columns = (TextColumn("questions"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console) as bars:
-        bar = bars.add_task("", total=tally.questions, note="")
+async def show_progress(tally: Tally) -> AsyncIterator[None]:
+    """Show ``tally`` until the block ends: on stderr if that is a terminal, else in the log."""
+    with Bars(Console(stderr=True), logger.info) as bars:
+        task = asyncio.create_task(_redraw(tally, bars))
         try:
-            while True:
-                bars.update(bar, completed=tally.finished, note=_note(tally))
-                await asyncio.sleep(REDRAW_EVERY_SECONDS)
+            yield
         finally:
-            bars.update(bar, completed=tally.finished, note=_note(tally))
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            _draw(tally, bars)
 
 
-async def _lines(tally: Tally) -> None:
+async def _redraw(tally: Tally, bars: Bars) -> None:
     while True:
-        await asyncio.sleep(LINE_EVERY_SECONDS)
-        logger.info(tally.line())
+        _draw(tally, bars)
+        bars.say(tally.line())
+        await asyncio.sleep(REDRAW_EVERY_SECONDS)
 
 
-def _note(tally: Tally) -> str:
-    return tally.line().partition(", ")[2]
+def _draw(tally: Tally, bars: Bars) -> None:
+    bars.show("questions", tally.finished, tally.questions, tally.line().partition(", ")[2])

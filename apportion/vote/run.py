@@ -1,34 +1,38 @@
-"""A vote on many questions: each at its own pace, each on disk when it is finished, and any run can be gone on with."""
-
-from __future__ import annotations
+"""A vote on many questions at the same time. Each is on disk when it is finished, so any run can be continued."""
 
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from apportion.questions import Question, read_questions, refuse_twins
-from apportion.samplers import PLAIN_PROMPT, Client, EndpointError, Usage
+from apportion.answers.equivalence import EQUIVALENCES, Equivalence
+from apportion.endpoint import PLAIN_PROMPT, Client, EndpointError, Usage
+from apportion.questions import Question, read_questions, refuse_duplicate_ids
 from apportion.types import prompt_id
-from apportion.verifiers.equivalence import EQUIVALENCES, Equivalence
-from apportion.vote.ask import GIVE_UP, ask
+from apportion.vote.ask import MAX_FAILURES, ask
 from apportion.vote.ballot import Ballot
 from apportion.vote.journal import Journal, JournalError
-from apportion.vote.progress import Tally, shown
+from apportion.vote.progress import Tally, show_progress
 from apportion.vote.setup import Setup, make_setup
 from apportion.vote.summary import Summary, summarise
 
 
 @dataclass(frozen=True)
 class Report:
-    """What is known after a run: the ``ballots`` of finished questions, earlier runs' too, in the questions' order.
+    """The result of a run.
 
-    ``unfinished`` are those that failures ended in this run; the others that are missing were cut off by the deadline.
-    ``usage`` is what this run spent. ``wasted_tokens``, of its completions, are in no ballot: they came when nobody
-    needed them any more, all at once where the server honours n, or belong to a question that is not finished.
+    Args:
+        questions: the number of questions.
+        ballots: those of finished questions, also of earlier runs, in the order of the questions.
+        unfinished: ballots that failures ended in this run. The deadline cut off the other missing ones.
+        max_samples: most samples of a question.
+        seconds: duration of this run.
+        usage: requests and tokens of this run.
+        wasted_tokens: completion tokens of this run that are in no ballot, because they arrived after the rule had
+            stopped or belong to a question that is not finished.
     """
 
     questions: int
@@ -46,14 +50,14 @@ class Report:
 
     @property
     def summary(self) -> Summary:
-        """The totals."""
+        """The totals over all finished questions."""
         return summarise(self.ballots, self.questions, self.max_samples, self.seconds, self.wasted_tokens)
 
 
 def vote(questions: Sequence[Question] | str | Path, **settings: Any) -> Report:
-    """``vote_async``, with its arguments, for callers without an event loop.
+    """Run ``vote_async``, with its arguments, for callers without an event loop.
 
-    Raises RuntimeError where one is running, as in a notebook.
+    Raises RuntimeError if a loop is running, as in a notebook.
     """
     try:
         asyncio.get_running_loop()
@@ -74,11 +78,11 @@ async def vote_async(
     progress: bool = False,
     **settings: Any,
 ) -> Report:
-    """Asks the server at ``base_url`` for samples of each question until the rule is content with the votes.
+    """Ask the server at ``base_url`` for samples of each question until the stopping rule is met.
 
     ``questions`` may be the path of a file. ``settings`` are those of ``make_setup``: ``rule``, ``rule_settings``,
-    ``max_samples``, ``wave``, ``curtail``, ``template``, ``extract``, ``equivalence``, and the endpoint's. For the
-    rest, and the errors, see ``run``.
+    ``max_samples``, ``wave``, ``curtail``, ``template``, ``extract``, ``equivalence``, and those of ``Endpoint``. The
+    other arguments and the errors are those of ``run``.
     """
     if isinstance(questions, (str, Path)):
         questions = read_questions(Path(questions))
@@ -103,69 +107,65 @@ async def run(
     overwrite: bool = False,
     progress: bool = False,
 ) -> Report:
-    """The report after every question that ``out`` does not hold yet was asked, or the deadline came.
+    """Ask every question that ``out`` does not hold yet, until all are finished or the deadline has passed.
 
-    A finished question is appended to ``out`` at once, with its texts where ``save_completions`` is set; one that
-    failures or the deadline ended is not, and another run asks it again. So cancelling loses open questions only.
+    A finished question is appended to ``out`` at once, with its texts if ``save_completions`` is set. A question that
+    failures or the deadline ended is not, so another run asks it again. Cancelling loses open questions only.
 
-    Raises ValueError for questions and settings that cannot be used, JournalError for an ``out`` that cannot, both
-    before anything is asked; EndpointError where the server refuses or does not answer any more.
+    Raises ValueError for questions and settings that cannot be used, and JournalError for an ``out`` that cannot be
+    used, both before anything is asked. Raises EndpointError if the server refuses, or stops answering.
     """
     check_run(questions, deadline_seconds)
     started = time.monotonic()
     with Journal(out, setup.resolved(), overwrite=overwrite) as journal:
         tally = Tally(len(questions), setup.voting.max_samples)
-        for ballot in finished_among(questions, journal.ballots):
+        for ballot in ballots_of(questions, journal.ballots):
             tally.finish(ballot)
-        polling = _Polling(setup, journal, tally, save_completions)
-        async with AsyncExitStack() as stack:
-            if progress:
-                await stack.enter_async_context(shown(tally))
-            await polling.run([q for q in questions if q.id not in journal.ballots], deadline_seconds)
+        open_questions = _OpenQuestions(setup, journal, tally, save_completions)
+        async with show_progress(tally) if progress else nullcontext():
+            await open_questions.run([q for q in questions if q.id not in journal.ballots], deadline_seconds)
         return Report(
             questions=len(questions),
-            ballots=finished_among(questions, journal.ballots),
-            unfinished=tuple(polling.unfinished),
+            ballots=ballots_of(questions, journal.ballots),
+            unfinished=tuple(open_questions.unfinished),
             max_samples=setup.voting.max_samples,
             seconds=time.monotonic() - started,
-            usage=polling.usage,
-            wasted_tokens=polling.usage.completion_tokens - polling.voted_tokens,
+            usage=open_questions.usage,
+            wasted_tokens=open_questions.usage.completion_tokens - open_questions.voted_tokens,
         )
 
 
 def check_run(questions: Sequence[Question], deadline_seconds: float | None) -> None:
-    """Raises ValueError without questions, for an id that is there twice, and for a deadline that is over already."""
+    """Raise ValueError without questions, for two questions with one id, and for a deadline that is not above 0."""
     if not questions:
         raise ValueError("questions must be at least one, got none; give a file or a list")
     for question in questions:
         if not isinstance(question, Question):
             raise ValueError(f'questions must each be a Question, got {question!r}; write Question("", prompt)')
-    refuse_twins(questions)
+    refuse_duplicate_ids(questions)
     if deadline_seconds is not None and not deadline_seconds > 0:
         raise ValueError(f"deadline must be above 0 seconds, got {deadline_seconds}; leave it out for none")
 
 
-def finished_among(questions: Sequence[Question], ballots: Mapping[str, Ballot]) -> tuple[Ballot, ...]:
-    """The ballots of ``questions``, in their order, of those that are finished.
+def ballots_of(questions: Sequence[Question], ballots: Mapping[str, Ballot]) -> tuple[Ballot, ...]:
+    """Return the ballots of those ``questions`` that are finished, in their order.
 
-    Raises JournalError where the id is the same and the question, or its gold answer, is another.
+    Raises JournalError if a ballot with the id of a question is about another text or another gold answer.
     """
-    found = []
-    for question in (question for question in questions if question.id in ballots):
-        ballot = ballots[question.id]
+    found = [(question, ballots[question.id]) for question in questions if question.id in ballots]
+    for question, ballot in found:
         if (ballot.question_hash, ballot.gold) != (prompt_id(question.prompt), question.gold):
             what = "text" if ballot.question_hash != prompt_id(question.prompt) else "gold answer"
             raise JournalError(
                 f"a question must be what was answered under its id, got another {what} for {question.id!r}; "
                 "rename it, choose another file for the answers, or overwrite"
             )
-        found.append(ballot)
-    return tuple(found)
+    return tuple(ballot for _, ballot in found)
 
 
 @dataclass
-class _Polling:
-    """Questions that are open at the same time, no more of them than requests may be; what came of those so far."""
+class _OpenQuestions:
+    """The questions that are open at the same time, at most one for each request in flight, and what they spent."""
 
     setup: Setup
     journal: Journal
@@ -176,7 +176,7 @@ class _Polling:
     voted_tokens: int = 0
 
     async def run(self, questions: Sequence[Question], deadline_seconds: float | None) -> None:
-        """Settles each of ``questions``, until the deadline; the first error ends all. Nothing is asked for none."""
+        """Ask ``questions`` until the deadline. The first error ends all of them."""
         if not questions:
             return
         equivalence = EQUIVALENCES[self.setup.equivalence]()
@@ -185,7 +185,7 @@ class _Polling:
             client = await stack.enter_async_context(self.setup.endpoint.connect())
             self.usage, waiting = client.usage, iter(questions)
             open_at_once = min(self.setup.endpoint.concurrency, len(questions))
-            tasks = [asyncio.create_task(self._work(waiting, client, equivalence)) for _ in range(open_at_once)]
+            tasks = [asyncio.create_task(self._ask_next(waiting, client, equivalence)) for _ in range(open_at_once)]
             try:
                 await asyncio.wait(tasks, timeout=deadline_seconds, return_when=asyncio.FIRST_EXCEPTION)
             finally:
@@ -196,7 +196,7 @@ class _Polling:
                 if not task.cancelled():
                     task.result()
 
-    async def _work(self, waiting: Iterator[Question], client: Client, equivalence: Equivalence) -> None:
+    async def _ask_next(self, waiting: Iterator[Question], client: Client, equivalence: Equivalence) -> None:
         for question in waiting:
             ballot = await ask(question, self.setup, client, equivalence, self.tally.sample)
             if ballot.finished:
@@ -208,13 +208,13 @@ class _Polling:
                 await _check_alive(client, ballot)
 
 
-async def _check_alive(client: Client, lost: Ballot) -> None:
-    """Raises EndpointError where the server answers a plain prompt no more than it did the ``lost`` question."""
-    async with aclosing(client.sample(PLAIN_PROMPT, GIVE_UP, key=PLAIN_PROMPT)) as completions:
+async def _check_alive(client: Client, failed: Ballot) -> None:
+    """Raise EndpointError if the server does not answer a plain prompt either, after failing for a question."""
+    async with aclosing(client.sample(PLAIN_PROMPT, MAX_FAILURES, key=PLAIN_PROMPT)) as completions:
         async for completion in completions:
             if completion.text is not None:
                 return
     raise EndpointError(
-        f"the server must answer, got nothing but failures for {lost.id!r} and for a plain prompt ({lost.errors[-1]}); "
-        "look after the server, then run the same command again"
+        f"the server must answer, got nothing but failures for {failed.id!r} and for a plain prompt "
+        f"({failed.errors[-1]}); check the server, then run the same command again"
     )

@@ -1,27 +1,33 @@
-"""Everything that decides what a question's answer will be, checked before anything is asked."""
-
-from __future__ import annotations
+"""The settings of a vote, checked before anything is asked."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from apportion import __version__
+from apportion.allocators import Voting
+from apportion.answers.equivalence import EQUIVALENCES
+from apportion.answers.extraction import EXTRACTORS
 from apportion.config import build, choices
-from apportion.consensus import Voting
+from apportion.endpoint import Endpoint
 from apportion.questions import TEMPLATE
-from apportion.samplers import Endpoint
-from apportion.stopping import RULES, Rule, Wave, make_rule
-from apportion.verifiers.equivalence import EQUIVALENCES
-from apportion.verifiers.extraction import EXTRACTORS
+from apportion.stopping import RULES, Rule, make_rule
 
 ENDPOINT_SETTINGS = ("base_url", "model", "api", "temperature", "top_p", "max_tokens", "seed", "extra_body")
-"""Those of the endpoint that decide answers: the others decide how soon they come, and the key is a secret."""
+"""Settings of the endpoint that decide answers. The others decide how fast answers come, and the key is a secret."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Who is asked, when that ends, and how texts become answers: ``template``, ``extract`` and ``equivalence``."""
+    """The server, the rule, and how texts become answers.
+
+    Args:
+        endpoint: the server.
+        voting: the rule and the samples of a question.
+        template: the prompt, with {question} in it; by default one for mathematics.
+        extract: where the answer is in a completion.
+        equivalence: which answers are the same.
+    """
 
     endpoint: Endpoint
     voting: Voting
@@ -34,30 +40,32 @@ class Setup:
             raise ValueError(
                 f"template must contain {{question}}, got {self.template!r}; put it where the question goes"
             )
-        for name, value, known in (
-            ("extract", self.extract, EXTRACTORS),
-            ("equivalence", self.equivalence, EQUIVALENCES),
-        ):
-            if value not in known:
+        for name, known in (("extract", EXTRACTORS), ("equivalence", EQUIVALENCES)):
+            if (value := getattr(self, name)) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}; choose one")
 
     def resolved(self) -> dict[str, Any]:
-        """The settings that decide answers, as plain values by name. Never the key."""
-        endpoint = {name: getattr(self.endpoint, name) for name in ENDPOINT_SETTINGS}
+        """Return the settings that decide answers, as plain values by name. The key is not among them."""
         rule = {f"rule.{name}": value for name, value in asdict(self.voting.rule).items()}  # type: ignore[call-overload]
         return {
             "apportion": __version__,
-            **endpoint,
+            **{name: getattr(self.endpoint, name) for name in ENDPOINT_SETTINGS},
             "extra_body": dict(self.endpoint.extra_body),
             "rule": self.voting.rule.name,
             **rule,
-            "max_samples": self.voting.max_samples,
-            "wave": self.voting.wave,
-            "curtail": self.voting.curtail,
-            "template": self.template,
-            "extract": self.extract,
-            "equivalence": self.equivalence,
+            **{name: getattr(self.voting, name) for name in VOTING if name != "rule"},
+            **{name: getattr(self, name) for name in READING},
         }
+
+
+VOTING = ("rule", "max_samples", "wave", "curtail")
+READING = ("template", "extract", "equivalence")
+SETTINGS: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
+    (Endpoint, tuple(field.name for field in fields(Endpoint))),
+    (Voting, VOTING),
+    (Setup, READING),
+)
+"""The fields that ``make_setup`` and the command line set, by their class."""
 
 
 def make_setup(
@@ -66,31 +74,19 @@ def make_setup(
     *,
     rule: str | Rule = "posterior_predictive",
     rule_settings: Mapping[str, Any] | None = None,
-    max_samples: int = 64,
-    wave: Wave = "free",
-    curtail: bool = True,
-    template: str = TEMPLATE,
-    extract: str = "auto",
-    equivalence: str = "math",
-    **endpoint: Any,
+    **settings: Any,
 ) -> Setup:
-    """The setup with these settings; ``endpoint`` are ``Endpoint``'s own, such as ``temperature`` and ``concurrency``.
+    """Return the setup with these ``settings``, the fields of ``Endpoint``, ``Voting`` and ``Setup`` in ``SETTINGS``.
 
-    Raises ValueError for what cannot be used; nothing is contacted.
+    Raises ValueError for settings that cannot be used. Nothing is contacted.
     """
-    return Setup(
-        Endpoint(base_url, model, **endpoint),
-        Voting(_rule(rule, rule_settings or {}), max_samples, wave=wave, curtail=curtail),
-        template,
-        extract,
-        equivalence,
-    )
-
-
-def _rule(rule: str | Rule, settings: Mapping[str, Any]) -> Rule:
-    """The rule with its settings, each of the type that the rule says."""
+    voting = {name: settings.pop(name) for name in VOTING if name in settings}
+    reading = {name: settings.pop(name) for name in READING if name in settings}
+    endpoint, of_rule = Endpoint(base_url, model, **settings), rule_settings or {}
     if isinstance(rule, Rule):
-        return make_rule(rule, **settings)
-    if rule not in RULES:
+        made = make_rule(rule, **of_rule)
+    elif rule in RULES:
+        made = build(RULES[rule], of_rule, rule)
+    else:
         raise ValueError(f"rule must be known, got {rule!r}; {choices(rule, RULES)}")
-    return build(RULES[rule], settings, rule)
+    return Setup(endpoint, Voting(made, **voting), **reading)

@@ -30,7 +30,7 @@ def test_with_lambda_1_the_returns_are_the_rewards_to_come():
     np.testing.assert_allclose(returns[mask], to_come[mask])
 
 
-def test_tokens_of_others_are_passed_over():
+def test_tokens_outside_the_mask_are_skipped():
     rewards, values, mask, _ = random_batch(seed=2)
     wide = [np.insert(array, 2, filler, axis=1) for array, filler in ((rewards, 9.0), (values, 9.0), (mask, False))]
     advantages, returns = gae(*wide, 0.9, 0.8)

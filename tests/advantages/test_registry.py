@@ -59,7 +59,7 @@ def test_a_missing_length_is_told_with_its_rollout():
         ("rlo", None, "estimator must be one of grpo, dr_grpo, rloo.* got 'rlo'"),
     ],
 )
-def test_what_does_not_fit_the_estimator_is_refused(groups, estimator, baseline, message):
+def test_columns_that_do_not_fit_the_estimator_are_refused(groups, estimator, baseline, message):
     with pytest.raises(ValueError, match=message):
         advantages_of(groups, estimator, baseline=baseline)
 

@@ -33,13 +33,13 @@ def wrong(*texts):
 
 
 def batch_of(*pairs):
-    """A batch of one round: (prompt, its rollouts) each."""
+    """Return a batch of one round from pairs of a prompt and its rollouts."""
     batch = Batch.start([prompt for prompt, _ in pairs], Belief.uniform(len(pairs)))
     return batch.add(Plan([len(rollouts) for _, rollouts in pairs]), [rollouts for _, rollouts in pairs])
 
 
 def remembering(*texts, **settings):
-    """An allocator that saw these correct responses to prompt A, one a step."""
+    """Return an allocator that saw these correct responses to prompt A, one per step."""
     allocator = AR3PO(**settings)
     for text in texts:
         allocator.observe(batch_of((A, [right(text), *wrong("w")])))
@@ -85,6 +85,7 @@ def test_resuming_in_the_middle_of_a_stage_asks_for_the_rest_of_it():
     assert AR3PO(stages=2, rollouts_per_stage=4).plan(batch) == Plan([3, 3, 0, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stages", "k"), [(1, 3), (2, 4), (3, 2)])
 @pytest.mark.parametrize("success", [0.05, 0.3, 0.7])
 def test_expected_rollouts_are_the_closed_form(stages, k, success):
@@ -113,7 +114,7 @@ def test_expected_rollouts_are_the_closed_form(stages, k, success):
         ("replay", [True] * 4, [False] * 4),
     ],
 )
-def test_one_incorrect_response_makes_room_for_an_earlier_correct_one(reuse, keep, recompute):
+def test_an_earlier_correct_response_replaces_an_incorrect_one(reuse, keep, recompute):
     [group] = remembering("r", reuse=reuse).groups(FAILED)
     assert [rollout.completion for rollout in group.rollouts] == ["x", "y", "z", "r"]
     assert [rollout.step for rollout in group.rollouts] == [None, None, None, 0]
@@ -157,7 +158,7 @@ def test_a_group_with_a_correct_response_stays_as_it_is():
     assert group.rollouts == batch.rollouts[0] and group.keep.all()
 
 
-def test_only_an_incorrect_response_makes_room():
+def test_only_an_incorrect_response_is_replaced():
     unverified = Rollout(None, reward=None, completion="cut off")
     [group] = remembering("r").groups(batch_of((A, [*wrong("x", "y"), unverified])))
     assert [rollout.completion for rollout in group.rollouts] == ["x", "r", "cut off"]
@@ -179,7 +180,7 @@ def test_responses_of_another_prompt_or_of_this_batch_are_not_reused():
 
 
 def test_a_response_that_is_in_the_group_is_not_reused():
-    """As when the verifier ran out of time on a response that it once accepted."""
+    """The verifier may run out of time on a response that it once accepted."""
     [group] = remembering("r", "s").groups(batch_of((A, wrong("x", "s", "y"))))
     assert [rollout.completion for rollout in group.rollouts] == ["x", "s", "r"]
     [group] = remembering("r").groups(batch_of((A, wrong("r", "x"))))
@@ -332,7 +333,7 @@ def test_the_state_of_another_allocator_or_of_other_settings_is_refused():
             AR3PO().load_state_dict(AR3PO(**setting).state_dict())
 
 
-def test_what_it_learnt_is_neither_compared_nor_shown_nor_a_setting():
+def test_learnt_state_is_not_compared_shown_or_a_setting():
     allocator = remembering("r")
     assert allocator == AR3PO() and hash(allocator) == hash(AR3PO())
     assert repr(allocator) == repr(AR3PO())
@@ -342,7 +343,7 @@ def test_what_it_learnt_is_neither_compared_nor_shown_nor_a_setting():
     assert dump(allocator) == dump(AR3PO())
 
 
-def test_copies_remember_by_themselves():
+def test_copies_learn_independently():
     allocator = remembering("r")
     twins = copy.deepcopy(allocator), pickle.loads(pickle.dumps(allocator))
     allocator.observe(batch_of((A, [right("s")])))

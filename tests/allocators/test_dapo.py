@@ -12,7 +12,7 @@ from tests.builders import bernoulli_sampler, make_batch, make_prompts
 
 
 def source_of(prompts):
-    """Fresh prompts in order, and how many were asked for in each draw."""
+    """A source of prompts in order that records the size of each draw."""
     rest, draws = iter(prompts), []
 
     def source(count):
@@ -35,7 +35,7 @@ def test_fresh_prompts_are_drawn_until_enough_are_mixed_and_the_surplus_is_left_
     assert allocator.metrics(batch) == {"mixed": 3, "draws": 3, "capped": 0}
 
 
-def test_no_draw_beyond_the_first_where_it_is_enough():
+def test_there_is_one_draw_if_it_is_enough():
     batch = collect(DAPO(rollouts_per_prompt=32, target=2), make_prompts(3), bernoulli_sampler([0.5, 0.0, 0.5]))
     assert (len(batch.prompts), batch.round) == (3, 1)
 
@@ -52,7 +52,7 @@ def test_fresh_prompts_get_their_rollouts_before_more_are_drawn():
     assert allocator.plan(batch) == Plan([0, 0, 2, 2])
 
 
-def test_the_cap_ends_the_draws_and_is_told_once_a_batch(caplog):
+def test_the_cap_ends_the_draws_and_is_logged_once_per_batch(caplog):
     source, draws = source_of(make_prompts(40)[4:])
     success = [0.5] + [0.0, 1.0] * 20
     allocator = DAPO(rollouts_per_prompt=32, draw=3, max_draws=5)
@@ -66,10 +66,10 @@ def test_the_cap_ends_the_draws_and_is_told_once_a_batch(caplog):
     assert [group.prompt.text for group in groups] == ["prompt 0"]
     assert allocator.metrics(batch) == {"mixed": 1, "draws": 5, "capped": 1}
     (record,) = caplog.records
-    assert "1 mixed groups where 4 were wanted, among 16 prompts in 5 draws" in record.getMessage()
+    assert "1 mixed groups of the 4 wanted, among 16 prompts in 5 draws" in record.getMessage()
 
 
-def test_nothing_is_told_where_the_last_draw_was_enough(caplog):
+def test_nothing_is_logged_if_the_last_draw_was_enough(caplog):
     allocator = DAPO(rollouts_per_prompt=2, max_draws=1)
     with caplog.at_level(logging.WARNING, logger="apportion"):
         allocator.observe(make_batch([[1, 0], [0, 1]]))
@@ -77,7 +77,7 @@ def test_nothing_is_told_where_the_last_draw_was_enough(caplog):
 
 
 def test_a_prompt_counts_by_what_arrived():
-    """Four were asked for each: one lost its only wrong rollout, one everything."""
+    """Of four requested rollouts each, one prompt lost its only wrong one, another all of them."""
     right, wrong = Rollout(True), Rollout(False)
     batch = DAPO().start(make_prompts(3))
     batch = batch.add(Plan([4, 4, 4]), [[right] * 3, [], [right, wrong]])

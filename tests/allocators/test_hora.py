@@ -33,6 +33,7 @@ def test_hit_utility_by_monte_carlo():
     assert hit_utility(Belief(np.array([2.0]), np.array([3.0])), np.array([6]))[0] == pytest.approx(hits, abs=3e-3)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4), st.data())
 def test_no_integer_allocation_has_more_expected_hits(counts, data):
@@ -70,7 +71,7 @@ def test_failed_samples_stay_charged():
 
 
 @pytest.mark.parametrize("length", [1, 100, 10_000])
-def test_the_second_stage_is_the_last_however_long_the_completions_were(length):
+def test_the_second_stage_is_the_last_for_any_lengths(length):
     """Charged at the lengths that came back, short pre-rollouts would leave tokens for a third stage, and a fourth."""
     allocator = HORA(pre_rollouts=2, tokens_per_prompt=650, lengths=MeanLengths(initial=100))
     right = [False, True, True]

@@ -46,20 +46,20 @@ def test_a_large_epsilon_splits_evenly():
 
 
 def test_a_prompt_without_history_gets_the_share_of_the_average_prompt():
-    """Success rates of 1 and 0 were seen: the new prompt is taken for .5, between the two."""
+    """Success rates of 1 and 0 were seen, so that the new prompt gets .5."""
     allocator = InverseAccuracy(rollouts_per_prompt=8, low=1)
     allocator.observe(make_batch([[1, 1], [0, 0]]))
     assert allocator.plan(allocator.start(make_prompts(3))).counts.tolist() == [1, 15, 8]
 
 
 def test_binary_rewards_are_needed_whatever_the_predictor():
-    """A predictor of graded rewards knows no accuracy: the split would be even, without a word."""
-    assert InverseAccuracy().needs_binary
-    assert InverseAccuracy(predictor=UniformPrior()).needs_binary
+    """A predictor of graded rewards does not predict accuracy: the split would silently be even."""
+    assert InverseAccuracy().needs.binary
+    assert InverseAccuracy(predictor=UniformPrior()).needs.binary
 
 
 def test_a_token_budget_buys_counts_in_proportion_to_the_weights():
-    """As many rollouts of long completions as of short ones where both prompts weigh the same."""
+    """Prompts of equal weight get equally many rollouts, long or short."""
     allocator = InverseAccuracy(tokens_per_prompt=200, lengths=MeanLengths(initial=10), low=1)
     prompts = make_prompts(3)
     batch = Batch.start(prompts, Belief.from_mean([0.4, 0.4, 1.0]), costs=[10.0, 30.0, 20.0])

@@ -33,7 +33,7 @@ def test_no_integer_counts_within_budget_and_bounds_are_nearer_to_the_shares(var
     assert ((counts - shares) ** 2).sum() == pytest.approx(best, abs=1e-9)
 
 
-def test_a_certain_prompt_gets_six_times_an_even_one_by_default():
+def test_a_certain_prompt_gets_six_times_the_share_of_one_with_p_one_half():
     allocator = InverseVariance(rollouts_per_prompt=13, low=1)
     assert planned(allocator, Belief.from_mean([0.0, 1.0, 0.5])).tolist() == [18, 18, 3]
 
@@ -44,7 +44,7 @@ def test_the_variance_of_graded_rewards_decides_where_it_is_given():
     assert planned(InverseVariance(budget=24, low=1), belief).tolist() == [20, 4]
 
 
-def test_the_surer_a_prompt_the_more_it_gets_and_success_and_failure_are_alike():
+def test_certain_prompts_get_more_whether_right_or_wrong():
     rates = np.array([0.5, 0.3, 0.9, 0.05])
     allocator = InverseVariance(budget=41)
     there, back = (planned(allocator, Belief.from_mean(p)) for p in (rates, 1 - rates))
@@ -58,8 +58,8 @@ def test_bounds_hold_where_shares_lie_beyond_them():
 
 
 def test_binary_rewards_are_needed_where_the_predictor_needs_them():
-    assert InverseVariance().needs_binary
-    assert not InverseVariance(predictor=UniformPrior()).needs_binary
+    assert InverseVariance().needs.binary
+    assert not InverseVariance(predictor=UniformPrior()).needs.binary
 
 
 @pytest.mark.parametrize("allocator", [InverseVariance(), InverseVariance(budget=99, epsilon=0.5, low=1)])

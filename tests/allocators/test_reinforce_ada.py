@@ -57,6 +57,7 @@ def test_expected_rollouts_by_enumeration_of_every_outcome(allocator, success):
     assert (probability * batch.asked).sum() == pytest.approx(expected_rollouts(allocator, success), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exit", ["positive", "balanced"])
 def test_expected_rollouts_of_the_published_setting_by_monte_carlo(exit):
     allocator, P = ReinforceAda(exit=exit), 2000
@@ -64,6 +65,7 @@ def test_expected_rollouts_of_the_published_setting_by_monte_carlo(exit):
     assert asked.mean() == pytest.approx(expected_rollouts(allocator, 0.1), abs=4 * asked.std() / P**0.5)
 
 
+@pytest.mark.slow
 def test_the_balanced_exit_makes_the_gradient_of_a_hard_prompt_four_times_the_true_one():
     """A Bernoulli policy with p = .1: the score of a rollout is y - p, the true gradient p (1 - p)."""
     allocator, P, p = ReinforceAda(), 2000, 0.1
@@ -104,7 +106,7 @@ def test_the_baseline_is_over_all_rollouts_and_the_loss_over_a_balanced_few():
 
 
 @given(st.lists(st.sampled_from([True, False, None]), max_size=12), st.integers(2, 6))
-def test_the_kept_are_as_many_and_as_balanced_as_can_be_and_the_first_of_their_kind(outcomes, keep):
+def test_the_kept_subset_is_as_large_and_balanced_as_possible_and_the_first_of_each_kind(outcomes, keep):
     kept = balanced_subset([Rollout(outcome) for outcome in outcomes], keep)
     right, wrong = outcomes.count(True), outcomes.count(False)
     chosen = [outcome for outcome, k in zip(outcomes, kept, strict=True) if k]

@@ -28,7 +28,7 @@ def held(store, prompt_id):
 
 
 class ListStore:
-    """What the store should do, by scanning one list: [prompt id, text, step], oldest first."""
+    """A reference store that scans one list: [prompt id, text, step], oldest first."""
 
     def __init__(self, entries_per_prompt, entries):
         self.entries_per_prompt, self.entries, self.step, self.list = entries_per_prompt, entries, 0, []
@@ -47,7 +47,7 @@ additions = st.lists(st.none() | st.tuples(st.sampled_from("abcd"), st.sampled_f
 
 @given(st.integers(1, 4), st.integers(1, 8), additions, st.integers(0, 60))
 def test_it_keeps_what_a_plain_list_would(entries_per_prompt, entries, additions, restored_at):
-    """None ends a step. Somewhere on the way the store is saved and goes on as another."""
+    """None ends a step. At some point the store is saved and restored into another."""
     store, model = ResponseStore(entries_per_prompt, entries), ListStore(entries_per_prompt, entries)
     for i, addition in enumerate(additions):
         if i == restored_at:
@@ -70,7 +70,7 @@ def test_it_keeps_what_a_plain_list_would(entries_per_prompt, entries, additions
     assert in_order == model.list
 
 
-def test_the_oldest_of_any_prompt_makes_room_when_the_whole_is_full():
+def test_a_full_store_drops_the_oldest_response_of_any_prompt():
     store = ResponseStore(entries_per_prompt=2, entries=3)
     for prompt_id, text in [("a", "1"), ("b", "2"), ("b", "3"), ("c", "4")]:
         store.add(prompt_id, right(text))
@@ -78,7 +78,7 @@ def test_the_oldest_of_any_prompt_makes_room_when_the_whole_is_full():
     assert (len(store), store.prompts) == (3, 2)
 
 
-def test_a_full_prompt_makes_room_by_itself_alone():
+def test_a_full_prompt_drops_its_own_oldest_response():
     store = ResponseStore(entries_per_prompt=1, entries=2)
     for prompt_id, text in [("a", "1"), ("b", "2"), ("b", "3")]:
         store.add(prompt_id, right(text))
@@ -115,7 +115,7 @@ def test_a_rollout_is_kept_as_it_was_but_for_the_step():
     assert list(twin.responses("a").values()) == [kept] and twin.step == 3
 
 
-def test_what_is_read_is_a_copy():
+def test_responses_and_state_are_copies():
     store = ResponseStore(entries_per_prompt=2, entries=10)
     store.add("a", right("1"))
     store.responses("a").clear()
@@ -158,7 +158,7 @@ def test_a_store_without_room_is_refused(settings):
 
 
 def test_a_full_store_does_not_slow_down():
-    """A scan of 10,000 entries an addition would take minutes."""
+    """A scan of 10,000 entries per addition would take minutes."""
     store, started = ResponseStore(entries_per_prompt=4, entries=10_000), time.process_time()
     for i in range(40_000):
         store.add(str(i % 7919), right(str(i)))

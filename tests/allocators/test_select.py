@@ -27,7 +27,7 @@ class Known(Predictor):
         return Belief.from_mean([self.success[int(prompt.text.split()[1])] for prompt in prompts], self.strength)
 
     def update(self, batch):
-        """Nothing."""
+        """Do nothing."""
 
     def _settings(self):
         return {}
@@ -57,7 +57,7 @@ def test_it_takes_those_likeliest_to_be_mixed_and_gives_the_others_nothing():
     assert [group.prompt.text for group in allocator.groups(batch)] == ["prompt 1", "prompt 3", "prompt 5"]
 
 
-def test_the_uncertain_rank_above_those_known_to_be_dead():
+def test_uncertain_prompts_rank_above_hopeless_and_solved_ones():
     allocator = Select(allocator=Uniform(4), prompts=2, exploration=0.0)
     allocator.observe(collect(allocator, make_prompts(2), bernoulli_sampler([0.0, 1.0])))
     assert chosen(allocator, make_prompts(4)) == {prompt.id for prompt in make_prompts(4)[2:]}
@@ -106,7 +106,7 @@ def test_the_inner_allocator_plans_the_chosen_as_if_there_were_no_others():
     allocator = Select(allocator=inner, prompts=3, predictor=Known(success), exploration=0.0)
     alone = inner.plan(inner.start(make_prompts(5)[1:4]))
     assert allocator.plan(allocator.start(make_prompts(5))).counts.tolist() == [0, *alone.counts, 0]
-    assert allocator.fixed_total and not Select(allocator=DAPO()).fixed_total
+    assert allocator.size(4).exact and not Select(allocator=DAPO()).size(4).exact
 
 
 def test_rounds_of_the_inner_allocator_see_its_rollouts():
@@ -157,7 +157,7 @@ def test_a_budget_is_that_of_the_chosen():
     allocator = Select(allocator=VIP(budget=24, predictor=UniformPrior()), prompts=4)
     assert allocator.plan(allocator.start(make_prompts(50))).counts.sum() == 24
     with pytest.raises(ValueError, match="budget must be between"):
-        allocator.check(0)
+        allocator.size(0)
 
 
 def test_a_batch_that_it_did_not_start_is_refused():

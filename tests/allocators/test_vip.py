@@ -45,6 +45,7 @@ def test_no_integer_allocation_of_the_same_tokens_has_less_variance(estimator, s
     assert gradient_variance(batch.belief.mean, counts, estimator).sum() == pytest.approx(best, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("seed", range(20))
 def test_never_worse_than_the_papers_route_and_within_its_relaxation(estimator, seed):
@@ -104,7 +105,7 @@ def test_certain_prompts_keep_the_lower_bound():
     assert counts.tolist() == [3, 14, 3]
 
 
-def test_what_is_left_when_all_uncertain_prompts_are_full_is_dealt_evenly():
+def test_certain_prompts_share_evenly_once_uncertain_ones_are_full():
     counts = minimise_variance(np.array([0.0, 0.5, 1.0, 0.0]), 24, "rloo", 3, 10)
     assert counts.tolist() == [5, 10, 5, 4]
 

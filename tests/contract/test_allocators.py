@@ -1,4 +1,4 @@
-"""Every allocator of the registries, with labels and without, on every driver."""
+"""Every registered allocator on every driver."""
 
 import asyncio
 import copy
@@ -8,71 +8,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apportion import (
-    AR3PO,
-    DAPO,
-    HORA,
-    TTRL,
-    VIP,
-    Even,
-    InverseAccuracy,
-    InverseVariance,
-    Neyman,
-    OptPO,
-    ReinforceAda,
-    Select,
-    Uniform,
-    Voting,
-    collect,
-    collect_async,
-)
+from apportion import collect, collect_async
 from apportion.allocators import ALLOCATORS
-from apportion.allocators.budget import BudgetedAllocator
-from apportion.consensus import LABEL_FREE, SharedVotes
-from apportion.predictors import DiscountedCounts, MeanLengths
-from tests.builders import bernoulli_sampler, make_prompts
+from tests.builders import LABEL_FREE, bernoulli_sampler, make_prompts
+from tests.rules import IN_TOKENS, MAKE, in_tokens
 
 SUCCESS = (0.0, 0.02, 0.3, 0.5, 0.8, 0.97, 1.0)
-MAKE = {
-    "uniform": lambda: Uniform(rollouts_per_prompt=6),
-    "even": lambda: Even(rollouts_per_prompt=6, high=16),
-    "vip": lambda: VIP(rollouts_per_prompt=6, high=16, predictor=DiscountedCounts()),
-    "hora": lambda: HORA(pre_rollouts=2, rollouts_per_prompt=6, high=16),
-    "ar3po": lambda: AR3PO(stages=2, rollouts_per_stage=3),
-    "dapo": lambda: DAPO(rollouts_per_prompt=6, draw=4, max_draws=4),
-    "reinforce_ada": lambda: ReinforceAda(rollouts_per_round=3, rounds=4),
-    "inverse_accuracy": lambda: InverseAccuracy(rollouts_per_prompt=6, high=16),
-    "inverse_variance": lambda: InverseVariance(rollouts_per_prompt=6, high=16),
-    "neyman": lambda: Neyman(rollouts_per_prompt=6, high=16, predictor=DiscountedCounts()),
-    "select": lambda: Select(
-        allocator=VIP(rollouts_per_prompt=7, high=16, predictor=DiscountedCounts()), prompts=6, exploration=0.3
-    ),
-    "voting": lambda: Voting(max_samples=12, wave=4),
-    "ttrl": lambda: TTRL(max_samples=6, min_samples=4),
-    "optpo": lambda: OptPO(min_samples=4, max_samples=16, exceedances=2, wave=6),
-    "shared_votes": lambda: SharedVotes(samples_per_prompt=6, min_samples=4, max_samples=16, rounds=2),
-}
 POPULATION = SUCCESS * 3
 """Success rates of the batch's prompts, then of the fresh ones that some rules draw: the same again."""
 ROUNDS = {"dapo": 4, "reinforce_ada": 4}
-"""The most rounds, where a rule may take more than 3."""
+"""The most rounds of rules that may take more than 3."""
 DROPS_GROUPS = {"dapo"}
 
 
-IN_TOKENS = tuple(sorted(name for name, rule in ALLOCATORS.items() if issubclass(rule, BudgetedAllocator)))
-"""Rules that can spend tokens instead of rollouts: the contract covers them with both budgets."""
-
-
-def in_tokens(allocator):
-    lengths = MeanLengths(initial=60)
-    return replace(allocator, rollouts_per_prompt=None, budget=None, tokens_per_prompt=360, lengths=lengths)
-
-
-@pytest.fixture(params=[*sorted(ALLOCATORS | LABEL_FREE), *(f"{name} in tokens" for name in IN_TOKENS)])
+@pytest.fixture(params=[*sorted(ALLOCATORS), *(f"{name} in tokens" for name in IN_TOKENS)])
 def make(request):
-    """Makes one of the allocators, as new at each call."""
+    """A maker of each allocator, as new at each call."""
     name, tokens = request.param.removesuffix(" in tokens"), request.param.endswith(" in tokens")
-    assert name in MAKE, f"add {name} to MAKE, so that the contract covers it"
     return (lambda: in_tokens(MAKE[name]())) if tokens else MAKE[name]
 
 
@@ -82,7 +34,7 @@ def allocator(make):
 
 
 def source():
-    """Prompts that the batch does not hold, in order."""
+    """Return a source of prompts that the batch does not hold, in order."""
     fresh = iter(make_prompts(len(POPULATION))[len(SUCCESS) :])
     return lambda count: list(itertools.islice(fresh, count))
 
@@ -91,8 +43,8 @@ def finished(allocator, sample):
     return collect(allocator, make_prompts(len(SUCCESS)), sample, source=source())
 
 
-def as_sampled(rollouts):
-    """Rollouts without what is said of them."""
+def unverified(rollouts):
+    """Return the rollouts without verdicts and rewards."""
     return [replace(rollout, correct=None, reward=None) for rollout in rollouts]
 
 
@@ -102,7 +54,7 @@ def has_one_leader(votes):
 
 
 def with_verdicts(verdict, sample):
-    """``sample`` with every verdict left out, turned round, or replaced by a random reward."""
+    """Return ``sample`` with every verdict removed, inverted, or replaced by a random reward."""
     rng = np.random.default_rng(0)
     changed = {
         None: lambda rollout: replace(rollout, correct=None, reward=None),
@@ -166,17 +118,19 @@ def test_it_ends_and_keeps_its_budget_when_samples_fail(allocator, failing):
     batch = finished(allocator, bernoulli_sampler(POPULATION, failing=failing))
     assert batch.round <= ROUNDS.get(allocator.name, 3)
     assert batch.trials.sum() < batch.asked.sum()
-    if allocator.fixed_total:
-        assert batch.asked.sum() == 6 * len(SUCCESS)
+    size = allocator.size(len(SUCCESS))
+    if size.exact:
+        assert batch.asked.sum() == size.asked == getattr(allocator, "max_samples", 6) * len(SUCCESS)
 
 
-def test_a_fixed_total_is_kept_whatever_happens(allocator):
-    if not allocator.fixed_total:
+def test_an_exact_size_is_spent_whatever_the_outcomes(allocator):
+    size = allocator.size(len(SUCCESS))
+    if not size.exact:
         pytest.skip(f"{allocator.name} spends what it needs")
     for seed in range(5):
         batch = finished(allocator, bernoulli_sampler(SUCCESS, seed=seed))
         allocator.observe(batch)
-        assert batch.trials.sum() == 6 * len(SUCCESS)
+        assert batch.trials.sum() == size.asked
 
 
 @pytest.mark.parametrize("name", IN_TOKENS)
@@ -202,7 +156,7 @@ def test_groups_hold_every_rollout_of_their_prompts_once(allocator):
     else:
         retained = [len(group.rollouts) for group in groups]
         first = [batch.rollouts[q][:size] for q, size in zip(places, retained, strict=True)]
-        assert [as_sampled(group.rollouts) for group in groups] == [as_sampled(rollouts) for rollouts in first]
+        assert [unverified(group.rollouts) for group in groups] == [unverified(rollouts) for rollouts in first]
         most = [len(batch.rollouts[q]) if allocator.retain == "all" else allocator.min_samples for q in places]
         assert retained == [min(size, len(batch.rollouts[q])) for size, q in zip(most, places, strict=True)]
         assert all(rollout.correct is None for group in groups for rollout in group.rollouts)
@@ -215,7 +169,7 @@ def test_groups_hold_every_rollout_of_their_prompts_once(allocator):
 @pytest.mark.parametrize("name", sorted(LABEL_FREE))
 @pytest.mark.parametrize("verdict", [None, "wrong", "random"])
 def test_a_label_free_allocator_never_reads_a_verdict(name, verdict):
-    """Whatever rollouts say of their correctness: the same plans, groups and metrics, now and after learning."""
+    """Plans, groups and metrics are the same for any verdicts, before and after learning."""
     told, untold = MAKE[name](), MAKE[name]()
     for seed in range(3):
         sample = bernoulli_sampler(POPULATION, seed=seed, failing=0.1)

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import Group, Prompt, Rollout
-from apportion.advantages import ESTIMATORS, GROUP_RELATIVE, advantages_of, needs
+from apportion.advantages import ESTIMATORS, advantages_of, needs
+from tests.builders import GROUP_RELATIVE
 
 NAMES = sorted(ESTIMATORS)
 SHIFT_INVARIANT = sorted(GROUP_RELATIVE - {"maxrl"} | {"reinforce_plus_plus"})
@@ -15,7 +16,7 @@ batches = st.lists(st.lists(st.floats(0, 5), min_size=1, max_size=6), min_size=1
 
 
 def estimate(name, rewards, ids, seed=0):
-    """Advantages of rollout i with further columns that are drawn at random, the baseline one number a group."""
+    """Return a function from an order to advantages, with random further columns and one baseline per group."""
     rng = np.random.default_rng(seed)
     tokens, rounds, levels = rng.integers(1, 9, len(ids)), rng.integers(3, size=len(ids)), rng.random(1 + max(ids))
     columns = {"tokens": tokens, "rounds": rounds, "baseline": levels[ids]}
@@ -57,7 +58,7 @@ def test_a_number_added_to_every_reward_does_not_matter(name, rows, shift, seed)
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(SHIFT_INVARIANT)))
-def test_where_it_does_matter_it_is_not_called_invariant(name):
+def test_the_other_estimators_are_not_shift_invariant(name):
     advantages = [
         estimate(name, np.array([1.0, 0, 0, 1]) + shift, np.array([0, 0, 1, 1]))(np.arange(4)) for shift in (0, 1)
     ]
@@ -74,7 +75,7 @@ def test_group_relative_ones_give_exactly_0_to_single_rollouts_and_equal_rewards
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - GROUP_RELATIVE))
-def test_the_others_learn_from_them(name):
+def test_the_other_estimators_learn_from_single_rollouts_and_equal_rewards(name):
     rewards, ids = np.array([1.0, 1, 0, 1, 1, 1]), np.array([0, 1, 1, 1, 2, 2])
     advantages = estimate(name, rewards, ids)(np.arange(6))
     assert advantages[0] != 0

@@ -1,4 +1,4 @@
-"""What every allocator says beforehand of the rollouts that enter the loss, against what its groups really hold."""
+"""The size and the reuse that every allocator states, against its finished batches and groups."""
 
 from dataclasses import replace
 
@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from apportion import AR3PO, DAPO, TTRL, Even, OptPO, ReinforceAda, Select, Uniform, Voting, collect
-from apportion.allocators import ALLOCATORS, Allocator
-from apportion.consensus import LABEL_FREE, SharedVotes
+from apportion.allocators import ALLOCATORS, Allocator, SharedVotes, Size
 from tests.builders import bernoulli_sampler, make_prompts
-from tests.contract.test_allocators import IN_TOKENS, MAKE, in_tokens
+from tests.rules import IN_TOKENS, MAKE, in_tokens
 
 REUSE = {
     "ar3po that recomputes": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="recompute"),
@@ -29,7 +28,7 @@ VARIANTS = REUSE | {
     "shared_votes that retain all": lambda: SharedVotes(4.5, min_samples=2, max_samples=9, rounds=2, retain="all"),
 }
 EVERY = {
-    **{name: MAKE[name] for name in sorted(ALLOCATORS | LABEL_FREE)},
+    **{name: MAKE[name] for name in sorted(ALLOCATORS)},
     **{f"{name} in tokens": lambda name=name: in_tokens(MAKE[name]()) for name in IN_TOKENS},
     **VARIANTS,
 }
@@ -37,9 +36,9 @@ BATCHES = 150
 
 
 def finished_batches(allocator):
-    """(prompts that it started with, the batch) of random sizes, success rates and shares of failures; all observed.
+    """Yield (number of prompts at the start, batch) of random sizes, success rates and failures, and observe each.
 
-    Every prompt has another length, every completion is its own.
+    Prompts have different lengths and completions are distinct.
     """
     rng = np.random.default_rng(0)
     for seed in range(BATCHES):
@@ -61,22 +60,24 @@ def finished_batches(allocator):
         allocator.observe(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
-def test_no_batch_keeps_more_than_it_says_and_some_keep_as_many(name):
+def test_no_batch_keeps_more_than_its_size_and_some_keep_as_many(name):
     allocator = EVERY[name]()
     unused = []
     for prompts, batch in finished_batches(allocator):
         kept = sum(int(group.keep.sum()) for group in allocator.groups(batch))
-        most = allocator.most_kept(prompts)
-        assert kept <= most
-        unused.append(most - kept)
-        if allocator.fixed_total and getattr(allocator, "retain", "all") == "all":
-            assert most == batch.asked.sum()
+        size = allocator.size(prompts)
+        assert kept <= size.kept
+        unused.append(size.kept - kept)
+        if size.exact and getattr(allocator, "retain", "all") == "all":
+            assert size.kept == batch.asked.sum()
     assert min(unused) == 0 or "in tokens" in name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
-def test_rollouts_of_earlier_steps_enter_the_loss_only_where_it_says_so(name):
+def test_rollouts_of_earlier_steps_enter_the_loss_only_if_needs_says_so(name):
     allocator = EVERY[name]()
     reused, with_behaviour = 0, 0
     for _, batch in finished_batches(allocator):
@@ -84,9 +85,9 @@ def test_rollouts_of_earlier_steps_enter_the_loss_only_where_it_says_so(name):
             from_store = np.array([rollout.step is not None for rollout in group.rollouts]) & group.keep
             reused += int(from_store.sum())
             with_behaviour += int((from_store & ~group.recompute).sum())
-    assert (reused > 0) == allocator.trains_on_reused == (name in REUSE)
-    assert (with_behaviour > 0) == allocator.needs_behaviour
-    assert allocator.trains_on_reused or not allocator.needs_behaviour
+    assert (reused > 0) == allocator.needs.reused_rollouts == (name in REUSE)
+    assert (with_behaviour > 0) == allocator.needs.behaviour_logprobs
+    assert allocator.needs.reused_rollouts or not allocator.needs.behaviour_logprobs
 
 
 @pytest.mark.parametrize("name", IN_TOKENS)
@@ -94,19 +95,19 @@ def test_a_token_budget_is_bounded_by_the_most_of_a_prompt(name):
     allocator = in_tokens(MAKE[name]())
     cheap = replace(allocator, lengths=replace(allocator.lengths, initial=1))
     batch = collect(cheap, make_prompts(3), bernoulli_sampler([0.5] * 3))
-    assert batch.asked.sum() == cheap.most_kept(3) == 3 * cheap.high
+    assert batch.asked.sum() == cheap.size(3).kept == 3 * cheap.high
 
 
 @pytest.mark.parametrize("name", sorted(set(IN_TOKENS) | {"select"}))
-def test_a_size_that_cannot_be_planned_has_no_bound(name):
+def test_a_batch_that_cannot_be_planned_has_no_size(name):
     inner = replace(MAKE["vip" if name == "select" else name](), rollouts_per_prompt=None, budget=18)
     allocator = Select(allocator=inner) if name == "select" else inner
-    assert allocator.most_kept(3) == 18
+    assert allocator.size(3).kept == 18
     with pytest.raises(ValueError, match="budget must be between"):
-        allocator.most_kept(100)
+        allocator.size(100)
 
 
-def test_an_allocator_that_knows_no_bound_says_none():
+def test_a_size_is_unbounded_by_default():
     class Other(Allocator):
         """Plans as Uniform does."""
 
@@ -115,14 +116,15 @@ def test_an_allocator_that_knows_no_bound_says_none():
         def plan(self, batch):
             return Uniform(2).plan(batch)
 
-    assert Other().most_kept(4) is None
-    assert Select(allocator=Other(), prompts=2).most_kept(4) is None
+    assert Other().size(4) == Size(asked=None, kept=None, exact=False)
+    assert Select(allocator=Other(), prompts=2).size(4) == Size()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(EVERY))
-def test_no_batch_asks_for_more_than_is_said(name):
+def test_no_batch_asks_for_more_than_its_size(name):
     allocator = EVERY[name]()
-    drawn = [(allocator.most_asked(size), int(batch.asked.sum())) for size, batch in finished_batches(allocator)]
+    drawn = [(allocator.size(size).asked, int(batch.asked.sum())) for size, batch in finished_batches(allocator)]
     assert all(most is None or asked <= most for most, asked in drawn)
     reached = [asked for most, asked in drawn if asked == most]
-    assert reached or not allocator.fixed_total
+    assert reached or not allocator.size(3).exact

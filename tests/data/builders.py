@@ -1,4 +1,4 @@
-"""Files as their publishers lay them out, with problems of our own."""
+"""Files in the layouts of their publishers, with made-up problems."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Row = dict[str, Any]
 
 
 def wrapped(question: str) -> list[dict[str, str]]:
-    """A prompt as DAPO's file has it."""
+    """Return a prompt in the form of DAPO's file."""
     return [{"role": "user", "content": f"{STEPS}\n\n{question}\n\n{REMINDER}"}]
 
 
 def dapo(question: str, answer: str) -> Row:
-    """A row of DAPO's file."""
+    """Return a row of DAPO's file."""
     return {
         "data_source": "math_dapo",
         "prompt": wrapped(question),
@@ -32,7 +32,7 @@ def dapo(question: str, answer: str) -> Row:
 
 
 def gpqa(question: str, right: str, *wrong: str) -> Row:
-    """A row of GPQA's file, with some of its other columns."""
+    """Return a row of GPQA's file, with some of its other columns."""
     return {
         "Pre-Revision Question": "Which, then?",
         "Question": question,
@@ -44,7 +44,7 @@ def gpqa(question: str, right: str, *wrong: str) -> Row:
 
 
 def write(path: Path, rows: Sequence[Row]) -> Path:
-    """``rows`` in the format that the suffix says; lists and objects as JSON in a CSV."""
+    """Write ``rows`` in the format of the suffix, in a CSV with lists and objects as JSON."""
     if path.suffix == ".parquet":
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(arrow.Table.from_pylist(list(rows)), path)

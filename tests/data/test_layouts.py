@@ -21,27 +21,27 @@ def asked(row: dict[str, object]) -> tuple[str, str]:
 
 
 @given(texts, st.lists(texts, min_size=4, max_size=4, unique=True))
-def test_the_letter_is_that_of_the_right_option_and_no_option_is_lost(question: str, four: list[str]) -> None:
+def test_the_letter_is_that_of_the_right_option_and_every_option_is_listed(question: str, four: list[str]) -> None:
     prompt, letter = asked(gpqa(question, *four))
     lines = prompt.split("\n")[-4:]
     assert prompt.startswith(f"{question}\n\n") and f"{letter}) {four[0]}" in lines
     assert sorted(line[3:] for line in lines) == sorted(four) and [line[0] for line in lines] == list(LETTERS)
 
 
-def test_the_order_of_options_is_that_of_their_content_whichever_is_right() -> None:
+def test_the_order_of_options_does_not_depend_on_which_is_right() -> None:
     prompts = {asked(gpqa("Which?", *four)) for four in permutations(["w", "x", "y", "z"])}
     assert len({prompt for prompt, _ in prompts}) == 1
     assert {letter for _, letter in prompts} == set(LETTERS)
 
 
-def test_every_order_of_options_is_as_likely() -> None:
+def test_every_order_of_options_is_equally_likely() -> None:
     orders = Counter(asked(gpqa(f"Which of {n}?", "w", "x", "y", "z"))[0].split("\n\n")[1] for n in range(6000))
     assert len(orders) == factorial(4)
     assert chisquare(list(orders.values())).pvalue > 1e-3
 
 
 @given(texts, texts)
-def test_a_prompt_of_dapo_is_taken_out_of_its_template(question: str, answer: str) -> None:
+def test_the_template_around_a_prompt_of_dapo_is_removed(question: str, answer: str) -> None:
     assert conversation(dapo(question, answer), "prompt", "reward_model") == (question, answer)
     bare = dapo(question, answer) | {"prompt": [{"role": "user", "content": question}]}
     assert conversation(bare, "prompt", "reward_model") == (question, answer)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apportion.data import NAMED, Data, Loaded, described, load, read
+from apportion.data import NAMED, Data, Loaded, describe, load, load_questions
 from apportion.questions import Question
 from apportion.tables import TableError
 from apportion.types import prompt_id
@@ -69,42 +69,44 @@ def test_a_local_file_of_every_named_set(name: str, suffix: str, tmp_path: Path)
     rows, expected = PUBLISHED[name]
     if suffix == ".csv":
         rows = [dict.fromkeys(rows[0]) | row for row in rows]
-    loaded = load(Data(name=name, path=write(tmp_path / f"file{suffix}", rows)))
+    loaded = load_questions(Data(name=name, path=write(tmp_path / f"file{suffix}", rows)))
     golds = [gold + ".0" if (name, suffix) == ("amc", ".csv") else gold for _, gold in expected]  # a CSV has texts
     assert loaded == [Question("", prompt, gold) for (prompt, _), gold in zip(expected, golds, strict=True)]
 
 
 def test_rows_that_repeat_a_prompt_are_merged_and_counted_and_contradictions_left_out(tmp_path: Path) -> None:
     rows = [dapo(f"{n % 7}?", str(n % 7)) for n in range(70)] + [dapo("3?", "4"), dapo(" 5?", " 5")]
-    loaded = read(Data(name="dapo_math_17k", path=write(tmp_path / "dapo.parquet", rows)))
+    loaded = load(Data(name="dapo_math_17k", path=write(tmp_path / "dapo.jsonl", rows)))
     assert [(q.prompt, q.gold) for q in loaded.questions] == [(f"{n}?", str(n)) for n in (0, 1, 2, 4, 5, 6)]
     assert (loaded.rows, loaded.repeated, loaded.contradictory, loaded.available) == (72, 65, 1, 6)
     assert loaded.questions[0].id == prompt_id("0?")
 
 
-def test_twins_are_refused_elsewhere(tmp_path: Path) -> None:
+def test_repeated_prompts_are_refused_in_other_sets(tmp_path: Path) -> None:
     path = write(tmp_path / "file.jsonl", [{"problem": "p", "answer": "1"}] * 2)
     for data in (Data(name="aime24", path=path), Data(path=path)):
         with pytest.raises(TableError, match=r"an id must be there once, got .* in .*line 1 and .*line 2"):
-            load(data)
+            load_questions(data)
 
 
 def test_the_columns_of_any_file_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "file.csv", [{"prompt": "no", "text": "What?", "result": "7", "answer": "no", "id": "x"}])
-    assert load(Data(path=path)) == [Question("x", "no", "no")]
-    assert load(Data(path=path, prompt_column="text", answer_column="result")) == [Question("x", "What?", "7")]
-    assert load(Data(name="aime24", path=path, prompt_column="text")) == [Question("", "What?", "no")]
+    assert load_questions(Data(path=path)) == [Question("x", "no", "no")]
+    assert load_questions(Data(path=path, prompt_column="text", answer_column="result")) == [
+        Question("x", "What?", "7")
+    ]
+    assert load_questions(Data(name="aime24", path=path, prompt_column="text")) == [Question("", "What?", "no")]
 
 
-def test_a_seed_shuffles_alike_for_every_order_of_the_rows(tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_order_for_every_order_of_the_rows(tmp_path: Path) -> None:
     rows = [{"prompt": f"{n}?"} for n in range(40)]
     forth, back = write(tmp_path / "forth.jsonl", rows), write(tmp_path / "back.jsonl", rows[::-1])
-    orders = {seed: load(Data(path=forth, seed=seed)) for seed in (0, 1)}
-    assert orders[0] == load(Data(path=back, seed=0)) != orders[1] != load(Data(path=forth))
-    assert sorted(orders[0], key=lambda q: int(q.prompt[:-1])) == load(Data(path=forth))
-    assert load(Data(path=forth, seed=0, limit=3)) == orders[0][:3]
-    assert load(Data(path=forth, limit=3)) == load(Data(path=forth))[:3]
-    firsts = [load(Data(path=forth, seed=seed, limit=1))[0].prompt for seed in range(60)]
+    orders = {seed: load_questions(Data(path=forth, seed=seed)) for seed in (0, 1)}
+    assert orders[0] == load_questions(Data(path=back, seed=0)) != orders[1] != load_questions(Data(path=forth))
+    assert sorted(orders[0], key=lambda q: int(q.prompt[:-1])) == load_questions(Data(path=forth))
+    assert load_questions(Data(path=forth, seed=0, limit=3)) == orders[0][:3]
+    assert load_questions(Data(path=forth, limit=3)) == load_questions(Data(path=forth))[:3]
+    firsts = [load_questions(Data(path=forth, seed=seed, limit=1))[0].prompt for seed in range(60)]
     assert len(set(firsts)) > 20  # of 40: 31 are expected, and 20 is five standard deviations below
 
 
@@ -125,33 +127,33 @@ def test_a_seed_shuffles_alike_for_every_order_of_the_rows(tmp_path: Path) -> No
         ([{"text": "p"}], None, "must have a column prompt, question or problem; add one"),
     ],
 )
-def test_what_a_file_lacks_is_said(rows: list[Row], name: str | None, problem: str, tmp_path: Path) -> None:
+def test_errors_say_what_a_file_lacks(rows: list[Row], name: str | None, problem: str, tmp_path: Path) -> None:
     with pytest.raises(TableError, match=re.escape(problem)) as caught:
-        load(Data(name=name, path=write(tmp_path / "file.jsonl", rows)))
+        load_questions(Data(name=name, path=write(tmp_path / "file.jsonl", rows)))
     assert "\n" not in str(caught.value) and "file.jsonl" in str(caught.value)
 
 
-def test_a_named_column_that_is_missing_and_a_missing_file_are_said(tmp_path: Path) -> None:
+def test_a_missing_column_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "file.jsonl", [{"prompt": "p", "answer": "1"}])
     with pytest.raises(TableError, match="must have a column gold, got prompt, answer; name another"):
-        load(Data(path=path, answer_column="gold"))
+        load_questions(Data(path=path, answer_column="gold"))
     for name in (None, "math500"):
         with pytest.raises(TableError, match=r"a table must be readable, got .*none.jsonl"):
-            load(Data(name=name, path=tmp_path / "none.jsonl"))
+            load_questions(Data(name=name, path=tmp_path / "none.jsonl"))
 
 
-def test_what_was_loaded_in_one_paragraph(tmp_path: Path) -> None:
+def test_the_description_is_one_paragraph(tmp_path: Path) -> None:
     data = Data(hub="a/b", limit=2, seed=7, template="Q: {question}")
     loaded = Loaded((Question("", "12345", "1"), Question("", "1234567", "1")), "a/b (train)", 1_791_700, 1_791_600, 3)
-    assert described(data, loaded) == (
-        "2 questions from a/b (train), 1,791,700 rows. 1,791,600 rows repeat a prompt. 3 prompts are left out, whose "
-        "rows disagree about the answer. Shuffled with seed 7. Cut to 2 of 97. Asked with the template own, in 9 "
-        "characters in the median."
+    assert describe(data, loaded) == (
+        "2 questions from a/b (train), 1,791,700 rows. 1,791,600 rows repeat a prompt. 3 prompts are left out because "
+        "their rows disagree about the answer. Shuffled with seed 7. Cut to 2 of 97. The template is own; the median "
+        "prompt has 9 characters."
     )
     path = write(tmp_path / "file.csv", [{"prompt": "12", "answer": "1"}])
     data = Data(path=path, template="plain")
-    assert described(data, read(data)) == (
-        f"1 questions from {path}, 1 rows. Asked with the template plain, in 2 characters in the median."
+    assert describe(data, load(data)) == (
+        f"1 questions from {path}, 1 rows. The template is plain; the median prompt has 2 characters."
     )
 
 
@@ -172,30 +174,32 @@ def test_the_real_loader_gives_the_rows_of_a_repository(hub: Path, monkeypatch: 
     write(hub / "test.parquet", rows[:2])
     named: Any = NAMED["dapo_math_17k"]
     monkeypatch.setitem(NAMED, named.name, type(named)(**{**vars(named), "hub": str(hub)}))
-    loaded = read(Data(name=named.name))
+    loaded = load(Data(name=named.name))
     assert [(q.prompt, q.gold) for q in loaded.questions] == [("0?", "0"), ("1?", "1"), ("2?", "2")]
     assert (loaded.rows, loaded.repeated, loaded.source) == (2100, 2097, f"{hub} (train)")
-    assert [q.prompt for q in load(Data(name=named.name, split="test"))] == ["0?", "1?"]
-    with pytest.raises(TableError, match="must have one split to be taken, got train, test; set split to one"):
-        load(Data(hub=str(hub)))
+    assert [q.prompt for q in load_questions(Data(name=named.name, split="test"))] == ["0?", "1?"]
+    with pytest.raises(TableError, match="must have one split, got train, test; set split to one of them"):
+        load_questions(Data(hub=str(hub)))
     with pytest.raises(TableError, match='must be a data set that can be loaded, got ValueError: Unknown split "no"'):
-        load(Data(hub=str(hub), split="no"))
+        load_questions(Data(hub=str(hub), split="no"))
 
 
-def test_any_repository_is_read_by_the_columns_of_a_file(hub: Path) -> None:
+def test_any_repository_is_read_by_the_same_columns_as_a_file(hub: Path) -> None:
     write(hub / "data.jsonl", [{"question": "q", "answer": "a", "title": "t", "id": 5}])
-    assert load(Data(hub=str(hub))) == [Question("5", "q", "a")]
-    assert load(Data(hub=str(hub), prompt_column="title", answer_column="question")) == [Question("5", "t", "q")]
+    assert load_questions(Data(hub=str(hub))) == [Question("5", "q", "a")]
+    assert load_questions(Data(hub=str(hub), prompt_column="title", answer_column="question")) == [
+        Question("5", "t", "q")
+    ]
     with pytest.raises(TableError, match="must have a column body, got question, answer, id; name another"):
-        load(Data(hub=str(hub), prompt_column="body"))
+        load_questions(Data(hub=str(hub), prompt_column="body"))
 
 
-def test_a_data_set_that_cannot_be_reached_is_said_in_one_line(hub: Path) -> None:
+def test_a_data_set_that_cannot_be_reached_is_refused_in_one_line(hub: Path) -> None:
     for data in (Data(name="gpqa"), Data(hub="nobody/nothing")):
         with pytest.raises(
             TableError, match=r"must be a data set that can be loaded, got .*; check its name, the"
         ) as caught:
-            load(data)
+            load_questions(data)
         assert "\n" not in str(caught.value) and "give a file with the same columns as path" in str(caught.value)
 
 
@@ -204,4 +208,4 @@ def test_without_datasets_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(
         TableError, match=r"loading HuggingFaceH4/MATH-500 needs datasets, .*pip install 'apportion\[trl\]'"
     ):
-        load(Data(name="math500"))
+        load_questions(Data(name="math500"))

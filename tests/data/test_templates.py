@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from apportion.answers import EXTRACTORS, extract
 from apportion.data import NAMED, TEMPLATES, Template, make_template
 from apportion.questions import Question
-from apportion.verifiers import EXTRACTORS, extract
 
 QUESTION = Question("", r"Find $\{x\}$ where {question} {0} and $1 + x = 3$.")
 
@@ -33,12 +33,12 @@ def test_a_template_asks_the_question_once_and_is_read_by_its_extractor(name: st
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_policy_that_repeats_what_it_was_told_states_no_number_or_word(name: str) -> None:
+def test_a_repeated_prompt_holds_no_answer_with_a_number_or_word(name: str) -> None:
     said = TEMPLATES[name].text(QUESTION).replace(QUESTION.prompt, "")
     assert not any(map(str.isalnum, extract(said, TEMPLATES[name].extractor) or ""))
 
 
-def test_the_tool_template_shows_a_call_that_is_json_but_for_its_places() -> None:
+def test_the_tool_template_shows_a_call_in_json_with_placeholders() -> None:
     system = TEMPLATES["tools"].system
     assert system is not None
     call = re.findall(r"<tool_call>\n(.*)\n</tool_call>", system)[-1]
@@ -50,7 +50,7 @@ def test_the_named_sets_name_templates_that_exist() -> None:
     assert {named.template for named in NAMED.values()} <= TEMPLATES.keys()
 
 
-def test_a_text_of_ones_own_is_a_template() -> None:
+def test_a_text_with_the_question_is_a_template() -> None:
     template = make_template("Q: {question}\nA {}:")
     assert template.messages(QUESTION) == [{"role": "user", "content": f"Q: {QUESTION.prompt}\nA {{}}:"}]
     assert template.extractor == "auto" and template.extractor in EXTRACTORS
@@ -66,6 +66,6 @@ def test_a_text_of_ones_own_is_a_template() -> None:
         (lambda: Template("own", "{question}", "boxes"), "extractor must be known, got 'boxes'; did you mean 'boxed'"),
     ],
 )
-def test_what_is_no_template_is_refused(make: object, problem: str) -> None:
+def test_an_invalid_template_is_refused(make: object, problem: str) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
         make()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""One small base policy for all of the lab's tests, trained once a session into a cache of its own, on one thread."""
+"""One small base policy for all tests of the lab, trained once per session on one thread, in a separate cache."""
 
 import copy
 import os
@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
-from apportion.lab.base import Recipe, Stage, trained_policy
-from apportion.lab.demonstrator import EASY, MEDIUM
+from apportion.lab.policy.base import Recipe, Stage, trained_policy
+from apportion.lab.world.demonstrator import EASY, MEDIUM
 
 torch.set_num_threads(1)
 
@@ -36,11 +36,11 @@ def trained_base(_cache):
 
 @pytest.fixture
 def small_base(trained_base):
-    """A copy, so that no test sees another's gradients or updates."""
+    """Return a copy, so that no test sees another's gradients or updates."""
     return copy.deepcopy(trained_base)
 
 
 @pytest.fixture(scope="session")
 def small_base_folder(trained_base):
-    """The small base's folder, as a user would name a saved policy."""
+    """Return the small base's folder, as a user names a saved policy."""
     return str(SMALL.directory)

@@ -15,20 +15,20 @@ def make_prompts(count: int, prefix: str = "prompt") -> list[Prompt]:
 
 
 def make_batch(prompts: Sequence[Prompt], successes: Sequence[int], trials: Sequence[int]) -> Batch:
-    """A finished batch: ``successes`` [P] among ``trials`` [P], one further rollout of each prompt having failed."""
+    """Return a finished batch with ``successes`` [P] among ``trials`` [P], and one more failed rollout per prompt."""
     rollouts = [[Rollout(i < s, score_norm=1.0) for i in range(n)] for s, n in zip(successes, trials, strict=True)]
     return Batch.start(prompts, Belief.uniform(len(prompts))).add(Plan(np.array(trials) + 1), rollouts)
 
 
 def graded_batch(prompts: Sequence[Prompt], rewards: Sequence[Sequence[float]]) -> Batch:
-    """A finished batch with these rewards, one list a prompt, and no verdicts."""
+    """Return a finished batch with these rewards, one list per prompt, and no verdicts."""
     rollouts = [[Rollout(reward=float(reward)) for reward in group] for group in rewards]
     plan = Plan(np.array([len(group) for group in rewards], np.int64))
     return Batch.start(prompts, Belief.uniform(len(prompts))).add(plan, rollouts)
 
 
 def random_batch(rng: np.random.Generator, prompts: Sequence[Prompt], size: int) -> Batch:
-    """``size`` distinct prompts with 1 to 16 rollouts each, of any success rate."""
+    """Return a batch of ``size`` distinct prompts with 1 to 16 rollouts each, of any success rate."""
     chosen = rng.choice(len(prompts), size, replace=False)
     trials = rng.integers(1, 17, size)
     return make_batch([prompts[q] for q in chosen], rng.binomial(trials, rng.random(size)).tolist(), trials.tolist())

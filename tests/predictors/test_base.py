@@ -1,4 +1,4 @@
-"""The protocol, over the registry: every predictor answers, learns, saves and restores alike."""
+"""Contract tests of the predictor protocol, over the registry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from apportion.predictors import PREDICTORS, GaussianProcess, MovingAverage, Predictor, Ridge
-from apportion.predictors.base import observations
 from apportion.types import Batch, Belief, Prompt
 from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
 
@@ -22,13 +21,13 @@ def make(name: str) -> Predictor:
 
 
 def told(predictor: Predictor, prompts: list[Prompt]) -> np.ndarray:
-    """All of the belief that an allocator reads, [2, P]: some predictors learn means, some variances."""
+    """Return mean and variance of the belief, [2, P], because some predictors learn means and some variances."""
     belief = predictor.predict(prompts)
     return np.stack([belief.mean, belief.variance])
 
 
 EMBEDDING = ("ridge", "gp", "graded_gp")
-CONTROLS = {"shuffled"}  # deals beliefs to the wrong prompts on purpose; see test_shuffled.py
+CONTROLS = {"shuffled"}  # assigns beliefs to random prompts on purpose; see test_shuffled.py
 
 
 @pytest.fixture(params=sorted(PREDICTORS.keys() - CONTROLS))
@@ -58,13 +57,13 @@ def test_no_prompts_give_an_empty_belief(predictor):
     predictor.prepare([])
 
 
-def test_an_even_prior_before_the_first_update(predictor):
+def test_the_mean_is_one_half_before_the_first_update(predictor):
     belief = predictor.predict(PROMPTS)
     assert belief.mean.tolist() == [0.5] * len(PROMPTS)
     assert belief.variance.tolist() == [belief.variance[0]] * len(PROMPTS)
 
 
-def test_asking_does_not_change_the_answer(predictor):
+def test_predict_does_not_change_later_predictions(predictor):
     rng = np.random.default_rng(2)
     for _ in range(3):
         predictor.update(random_batch(rng, PROMPTS[:20], 6))
@@ -74,7 +73,7 @@ def test_asking_does_not_change_the_answer(predictor):
     np.testing.assert_array_equal(told(predictor, PROMPTS[:10]), before)
 
 
-def test_an_empty_batch_and_one_without_verified_rollouts_teach_nothing(predictor):
+def test_batches_without_verified_rollouts_are_ignored(predictor):
     predictor.update(random_batch(np.random.default_rng(3), PROMPTS, 8))
     before = told(predictor, PROMPTS)
     predictor.update(Batch.start([], Belief.uniform(0)))
@@ -82,7 +81,7 @@ def test_an_empty_batch_and_one_without_verified_rollouts_teach_nothing(predicto
     np.testing.assert_array_equal(told(predictor, PROMPTS), before)
 
 
-def test_a_restored_predictor_goes_on_identically(predictor):
+def test_a_restored_predictor_continues_identically(predictor):
     rng = np.random.default_rng(4)
     for _ in range(3):
         predictor.update(random_batch(rng, PROMPTS[:20], 7))
@@ -95,7 +94,7 @@ def test_a_restored_predictor_goes_on_identically(predictor):
         np.testing.assert_array_equal(told(predictor, PROMPTS), told(twin, PROMPTS))
 
 
-def test_a_state_is_a_copy_both_ways(predictor):
+def test_states_are_copied_on_save_and_on_load(predictor):
     rng = np.random.default_rng(5)
     predictor.update(random_batch(rng, PROMPTS, 7))
     state, batch = predictor.state_dict(), random_batch(rng, PROMPTS, 7)
@@ -159,14 +158,7 @@ def test_a_bad_setting_is_refused_at_construction(name, setting):
         PREDICTORS[name](**embedder, **setting)
 
 
-def test_observations_pool_a_repeated_prompt_and_leave_out_failed_ones():
-    a, b = make_prompts(2)
-    pooled = observations(make_batch([a, b, a], [1, 0, 2], [2, 0, 4]))
-    assert pooled == [(a, 3, 6)]
-    assert pooled[0].rate == 0.5
-
-
-def test_prompts_are_known_by_id_not_by_position(predictor):
+def test_prompts_are_identified_by_id_not_by_position(predictor):
     rng = np.random.default_rng(6)
     for _ in range(2):
         predictor.update(random_batch(rng, PROMPTS, 9))
@@ -174,15 +166,15 @@ def test_prompts_are_known_by_id_not_by_position(predictor):
     np.testing.assert_allclose(backward[:, ::-1], forward, rtol=1e-12)
 
 
-def test_a_predictor_of_one_prompt_learns_its_direction(predictor):
+def test_successes_of_one_prompt_raise_its_mean_or_lower_its_variance(predictor):
     prompt = Prompt("only", id=PROMPTS[0].id)
     predictor.update(make_batch([prompt], [4], [4]))
     variance, before = predictor.predict([prompt]).variance[0], make(predictor.name).predict([prompt]).variance[0]
     assert variance < before or predictor.name == "uniform"
-    assert predictor.predict([prompt]).mean[0] > 0.5 or not predictor.needs_binary
+    assert predictor.predict([prompt]).mean[0] > 0.5 or not predictor.needs.binary
 
 
-def test_gp_and_ridge_ask_their_embedder_only_about_new_prompts_or_none():
+def test_the_gp_embeds_each_prompt_once():
     calls: list[int] = []
 
     def counting(prompts):

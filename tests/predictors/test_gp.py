@@ -68,7 +68,7 @@ def test_it_is_algorithm_1(count, dimensions, size, noise):
         np.testing.assert_allclose(predictor.predict(prompts).mean, reference.p, atol=1e-8)
 
 
-def test_the_clip_and_the_strength_are_the_users():
+def test_clip_and_strength_are_applied():
     x, prompts = embeddings(20, 4), make_prompts(20)
     reference, predictor = (
         AlgorithmOne(x, clip=0.2, noise=1e-6),
@@ -84,7 +84,7 @@ def test_the_clip_and_the_strength_are_the_users():
     np.testing.assert_allclose(belief.alpha + belief.beta, 5)
 
 
-def test_late_joiners_have_the_mean_they_would_always_have_had():
+def test_a_late_prompt_has_the_mean_as_if_present_from_the_start():
     x, prompts, rng = embeddings(1300, 8), make_prompts(1300), np.random.default_rng(2)
     early, late = (GaussianProcess(embedder_of(prompts, x), bandwidth=3.0) for _ in range(2))
     early.prepare(prompts)
@@ -96,7 +96,7 @@ def test_late_joiners_have_the_mean_they_would_always_have_had():
     np.testing.assert_allclose(late.predict(prompts).mean, early.predict(prompts).mean, atol=1e-9)
 
 
-def test_a_late_joiner_in_an_ill_conditioned_space_too():
+def test_a_late_prompt_has_that_mean_in_an_ill_conditioned_space_too():
     x, prompts, rng = np.linspace(0, 1, 400, dtype=np.float32)[:, None], make_prompts(400), np.random.default_rng(3)
     early, late = (GaussianProcess(embedder_of(prompts, x), bandwidth=0.3) for _ in range(2))
     early.prepare(prompts)
@@ -117,7 +117,7 @@ def test_equal_embeddings_share_one_latent_and_pool_their_rollouts():
     assert twice.predict(prompts[:2]).mean.tolist() == [0.5, 0.5]
 
 
-def test_constant_embeddings_are_one_coin():
+def test_prompts_with_constant_embeddings_share_one_prediction():
     prompts = make_prompts(30)
     predictor = GaussianProcess(embedder_of(prompts, np.ones((30, 4))))
     predictor.prepare(prompts)
@@ -146,7 +146,7 @@ def test_agreeing_near_duplicates_agree_with_their_neighbours():
     np.testing.assert_allclose(predictor.predict(prompts).mean, 0.75, atol=1e-5)
 
 
-def test_a_prompt_whose_samples_all_failed_gives_no_observation():
+def test_a_prompt_without_verified_rollouts_gives_no_observation():
     x, prompts = embeddings(10, 2), make_prompts(10)
     one, other = (GaussianProcess(embedder_of(prompts, x), bandwidth=1.0) for _ in range(2))
     one.update(make_batch(prompts[:4], [2, 0, 1, 3], [4, 0, 4, 4]))
@@ -166,7 +166,7 @@ def test_the_bandwidth_is_the_median_distance_at_prepare_and_is_kept():
     assert predictor.state_dict()["bandwidth"] == pytest.approx(expected)
 
 
-def test_unprepared_the_bandwidth_is_that_of_the_first_update():
+def test_without_prepare_the_bandwidth_is_set_at_the_first_update():
     x, prompts = embeddings(30, 3), make_prompts(30)
     predictor = GaussianProcess(embedder_of(prompts, x))
     batch = make_batch(prompts[:8], [1] * 8, [2] * 8)
@@ -246,7 +246,7 @@ def test_an_update_at_17000_prompts_stays_within_its_memory():
     assert seconds < 10
 
 
-def test_a_prompt_named_by_the_user_is_that_prompt():
+def test_prompts_with_the_same_user_given_id_are_one_prompt():
     renamed = [Prompt("one wording", id="q1"), Prompt("another wording", id="q1")]
     predictor = GaussianProcess(embedder_of(renamed[:1], [[1.0, 0.0]]))
     predictor.update(make_batch(renamed[:1], [4], [4]))

@@ -105,7 +105,7 @@ def test_without_a_scale_it_is_appendix_e2_of_rewards_over_their_running_spread(
 
 @settings(max_examples=25, deadline=None)
 @given(unit=st.floats(1e-6, 1e6), shift=st.floats(-10, 10), seed=st.integers(0, 99))
-def test_other_units_of_the_reward_square_into_the_variance(unit, shift, seed):
+def test_the_variance_scales_with_the_square_of_the_rewards_unit(unit, shift, seed):
     x, prompts, rng = embeddings(30, 3), make_prompts(30), np.random.default_rng(seed)
     one, other = (GradedGaussianProcess(embedder_of(prompts, x)) for _ in range(2))
     for _ in range(3):
@@ -117,8 +117,8 @@ def test_other_units_of_the_reward_square_into_the_variance(unit, shift, seed):
     )
 
 
-def test_a_prompt_like_none_before_has_the_mean_variance_whatever_its_rollouts():
-    """The mean is over prompts: that ten times the rollouts went to one of them does not move it."""
+def test_an_unfamiliar_prompt_has_the_mean_variance_over_prompts():
+    """The mean is over prompts, so ten times the rollouts for one of them do not change it."""
     prompts = make_prompts(3)
     predictor = GradedGaussianProcess(embedder_of(prompts, [[0.0], [50.0], [1000.0]]), bandwidth=1.0)
     predictor.update(graded_batch(prompts[:2], [[0.0, 1.0] * 20, [0.4, 0.6]]))
@@ -126,14 +126,14 @@ def test_a_prompt_like_none_before_has_the_mean_variance_whatever_its_rollouts()
     np.testing.assert_allclose(predictor.predict(prompts).variance, [*observed, np.mean(observed)])
 
 
-def test_equal_rewards_count_as_the_floor_and_one_reward_as_nothing():
+def test_equal_rewards_give_the_floor_and_a_single_reward_is_ignored():
     x, prompts = np.arange(4.0)[:, None] * 100, make_prompts(4)
     predictor = GradedGaussianProcess(embedder_of(prompts, x), bandwidth=1.0, floor=0.1)
     predictor.update(graded_batch(prompts[:3], [[0.0, 1.0], [0.7, 0.7, 0.7], [0.3]]))
     np.testing.assert_allclose(predictor.predict(prompts).variance, [0.5, 0.025, 0.25, 0.25])
 
 
-def test_only_equal_rewards_put_all_at_the_floor_until_a_variance_is_seen():
+def test_all_predictions_are_at_the_floor_until_a_variance_is_observed():
     x, prompts = np.arange(3.0)[:, None] * 100, make_prompts(3)
     predictor = GradedGaussianProcess(embedder_of(prompts, x), bandwidth=1.0, discount=1.0)
     predictor.update(graded_batch(prompts[:2], [[0.1, 0.1, 0.1], [1.0, 1.0]]))
@@ -142,7 +142,7 @@ def test_only_equal_rewards_put_all_at_the_floor_until_a_variance_is_seen():
     np.testing.assert_allclose(predictor.predict(prompts).variance, [0.05 * 0.24, 0.72, 0.24])
 
 
-def test_a_single_reward_teaches_nothing_to_the_last_bit():
+def test_a_single_reward_changes_no_prediction():
     x, prompts, rng = embeddings(10, 2), make_prompts(10), np.random.default_rng(3)
     one, other = (GradedGaussianProcess(embedder_of(prompts, x), bandwidth=1.0) for _ in range(2))
     rewards = draws(rng, 4)

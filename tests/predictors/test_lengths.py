@@ -1,4 +1,4 @@
-"""``MeanLengths`` against means computed in the open."""
+"""``MeanLengths`` against means computed directly."""
 
 import math
 
@@ -13,7 +13,7 @@ from tests.builders import make_prompts
 
 
 def finished(tokens, prompts=None):
-    """A batch whose prompt q has completions of these lengths, None where unknown."""
+    """Return a batch whose prompt q has completions of these lengths; None is unknown."""
     prompts = prompts or make_prompts(len(tokens))
     rollouts = [[Rollout(True, tokens=t) for t in group] for group in tokens]
     return Batch.start(prompts, Belief.uniform(len(tokens))).add(Plan([len(group) for group in tokens]), rollouts)
@@ -40,7 +40,7 @@ def test_a_new_prompt_has_the_mean_over_prompts_not_over_rollouts():
     assert learner.predict([Prompt("new")]).tolist() == [200]
 
 
-def test_before_the_first_batch_everything_is_initial_rounded_up():
+def test_before_the_first_batch_the_prediction_is_initial_rounded_up():
     assert MeanLengths(initial=99.5).predict(make_prompts(2)).tolist() == [100, 100]
     assert MeanLengths(initial=99.5).predict([]).shape == (0,)
 
@@ -51,7 +51,7 @@ def test_a_repeated_prompt_is_pooled():
     assert learner.predict([Prompt("a"), Prompt("new")]).tolist() == [20, 20]
 
 
-def test_failed_reused_and_unmeasured_rollouts_teach_nothing():
+def test_failed_reused_and_unmeasured_rollouts_are_ignored():
     learner = MeanLengths(initial=50)
     batch = Batch.start(make_prompts(2), Belief.uniform(2))
     batch = batch.add(Plan([4, 2]), [[Rollout(tokens=8), Rollout(tokens=900, step=3), Rollout(True)], []])
@@ -63,7 +63,7 @@ def test_failed_reused_and_unmeasured_rollouts_teach_nothing():
 
 @pytest.mark.parametrize("tokens", [7, 100, 333, 4096])
 def test_constant_lengths_are_predicted_to_the_token_however_long(tokens):
-    """The rounding errors of a discounted mean must not be rounded up to a token."""
+    """Floating-point errors of a discounted mean must not be rounded up to a token."""
     learner = MeanLengths(initial=5, discount=0.9)
     for _ in range(200):
         learner.update(finished([[tokens] * 3]))

@@ -20,7 +20,7 @@ def test_it_is_the_mean_over_the_last_window_observations():
             assert mean == pytest.approx(np.mean(own or [rate for _, rate in recent]))
 
 
-def test_the_belief_has_the_strength_asked_for():
+def test_the_belief_has_the_given_strength():
     predictor, prompts = MovingAverage(strength=6.0), make_prompts(2)
     predictor.update(make_batch(prompts, [1, 4], [4, 4]))
     belief = predictor.predict(prompts)

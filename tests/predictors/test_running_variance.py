@@ -13,7 +13,7 @@ groups = st.lists(st.floats(-10, 10), max_size=6)
 
 
 @given(st.lists(groups, max_size=6), st.floats(0, 1))
-def test_one_prompt_is_at_its_discounted_variance(history, discount):
+def test_a_single_prompt_has_its_discounted_variance(history, discount):
     predictor, prompts = RunningVariance(discount, strength=3.0), make_prompts(1)
     for rewards in history:
         predictor.update(graded_batch(prompts, [rewards]))
@@ -23,7 +23,7 @@ def test_one_prompt_is_at_its_discounted_variance(history, discount):
     assert predictor.predict(prompts).variance[0] == pytest.approx(expected, abs=1e-9)
 
 
-def test_it_is_the_scale_of_the_conjugate_posterior():
+def test_the_variance_is_the_scale_of_the_conjugate_posterior():
     """By numerical integration: (strength V + squares) / (strength + freedom) is 1 / E[1 / variance]."""
     rewards, strength = np.array([[0.1, 0.9, 0.4], [0.2, 0.3, 0.25]]), 4.0
     predictor, prompts = RunningVariance(strength=strength), make_prompts(2)
@@ -41,7 +41,7 @@ def test_it_is_the_scale_of_the_conjugate_posterior():
         assert found == pytest.approx(evidence / precision, rel=1e-6)
 
 
-def test_a_prompt_never_seen_has_the_mean_over_prompts_whatever_their_rollouts():
+def test_a_prompt_never_seen_has_the_mean_over_prompts_with_equal_weights():
     predictor, prompts = RunningVariance(), make_prompts(3)
     predictor.update(graded_batch(prompts[:2], [[0.0, 2.0] * 20, [0.4, 0.6]]))
     assert predictor.predict(prompts[2:]).variance[0] == pytest.approx((40 / 39 + 0.02) / 2)
@@ -51,19 +51,19 @@ def test_a_prompt_outside_the_batch_keeps_its_spread():
     predictor, prompts = RunningVariance(discount=0.5), make_prompts(2)
     predictor.update(graded_batch(prompts, [[0.0, 1.0], [0.0, 1.0]]))
     predictor.update(graded_batch(prompts[:1], [[0.0, 3.0]]))
-    # squares 0.5 / 2 + 4.5 over freedom 1.5, and 0.5 over 1, drawn towards their mean
+    # squares 0.5 / 2 + 4.5 over freedom 1.5, and 0.5 over 1, shrunk towards their mean
     pooled = (4.75 / 1.5 + 0.5) / 2
     expected = [(2 * pooled + 4.75) / 3.5, (2 * pooled + 0.5) / 3]
     np.testing.assert_allclose(predictor.predict(prompts).variance, expected)
 
 
-def test_equal_rewards_are_drawn_up_and_a_prompt_of_one_reward_is_unseen():
+def test_equal_rewards_are_shrunk_upwards_and_a_single_reward_is_ignored():
     predictor, prompts = RunningVariance(strength=1.0), make_prompts(4)
     predictor.update(graded_batch(prompts[:3], [[0.7] * 3, [0.0, 1.0], [5.0]]))
     np.testing.assert_allclose(predictor.predict(prompts).variance, [0.25 / 3, 0.375, 0.25, 0.25])
 
 
-def test_rewards_that_never_differed_have_no_variance():
+def test_the_variance_is_0_if_all_rewards_were_equal():
     predictor, prompts = RunningVariance(), make_prompts(2)
     predictor.update(graded_batch(prompts[:1], [[0.1] * 7]))
     assert predictor.predict(prompts).variance.tolist() == [0.0, 0.0]

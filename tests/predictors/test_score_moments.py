@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.predictors import DiscountedCounts, ScoreMoments
-from apportion.predictors.profile import EDGE, NODES, Profile
 from apportion.predictors.score_moments import optimal_baseline, second_moment
 from apportion.types import Batch, Belief, Plan, Rollout
 from tests.predictors.builders import make_prompts
@@ -18,7 +17,7 @@ moments = st.floats(0.01, 100)
 
 
 def scored_batch(prompts, outcomes, norms):
-    """A finished batch; ``outcomes`` and ``norms`` hold one list a prompt."""
+    """Return a finished batch; ``outcomes`` and ``norms`` hold one list per prompt."""
     rollouts = [
         [Rollout(bool(r), score_norm=float(h)) for r, h in zip(rewards, squares, strict=True)]
         for rewards, squares in zip(outcomes, norms, strict=True)
@@ -51,19 +50,19 @@ def test_no_baseline_has_a_smaller_second_moment_than_the_optimal(p, right, wron
     assert second_moment(p, p, right, wrong) == pytest.approx(p * (1 - p) * ((1 - p) * right + p * wrong))
 
 
-def test_before_anything_was_seen_it_is_the_variance_of_the_reward():
+def test_before_the_first_batch_the_moment_is_the_variance_of_the_reward():
     belief = ScoreMoments().predict(make_prompts(3))
     assert belief.variance.tolist() == (belief.mean * (1 - belief.mean)).tolist() == [0.25] * 3
 
 
-def test_where_all_norms_are_equal_it_is_their_multiple_of_the_reward_variance():
+def test_equal_norms_multiply_the_variance_of_the_reward():
     predictor, prompts = ScoreMoments(), make_prompts(3)
     predictor.update(scored_batch(prompts, [[1, 1, 1], [0, 1, 0], [0, 0, 0]], [[7.0] * 3] * 3))
     belief = predictor.predict(make_prompts(4))
     assert belief.variance == pytest.approx(7 * belief.mean * (1 - belief.mean))
 
 
-def test_its_counts_are_those_of_discounted_counts():
+def test_alpha_and_beta_equal_those_of_discounted_counts():
     rng, prompts = np.random.default_rng(0), make_prompts(5)
     predictor, counts = ScoreMoments(0.7, prior_alpha=1.0, prior_beta=2.0), DiscountedCounts(0.7, 1.0, 2.0)
     for _ in range(4):
@@ -76,7 +75,7 @@ def test_its_counts_are_those_of_discounted_counts():
 
 
 @pytest.mark.parametrize("baseline", ["success", "optimal"])
-def test_it_converges_to_the_true_moment_of_each_prompt(baseline):
+def test_the_moment_converges_to_the_true_moment_of_each_prompt(baseline):
     rng, prompts = np.random.default_rng(1), make_prompts(4)
     success, right, wrong = np.array([0.2, 0.5, 0.7, 0.9]), np.array([9.0, 2, 4, 0.5]), np.array([1.0, 3, 0.5, 20])
     predictor = ScoreMoments(discount=1.0, pool_discount=1.0, baseline=baseline)
@@ -86,7 +85,7 @@ def test_it_converges_to_the_true_moment_of_each_prompt(baseline):
     assert predictor.predict(prompts).variance == pytest.approx(exact, rel=0.1)
 
 
-def test_failures_of_a_nearly_solved_prompt_are_taken_from_prompts_like_it():
+def test_a_nearly_solved_prompt_borrows_failures_from_similar_prompts():
     rng, prompts = np.random.default_rng(2), make_prompts(60)
     success = np.repeat([0.3, 0.97], 30)
     right, wrong = np.repeat([4.0, 0.1], 30), np.repeat([2.0, 50.0], 30)
@@ -98,7 +97,9 @@ def test_failures_of_a_nearly_solved_prompt_are_taken_from_prompts_like_it():
         predictor.update(scored_batch(new, [[1] * 8], [[0.1] * 8]))
     belief = predictor.predict(new)
     p = belief.mean
-    assert (belief.variance > 20 * p * (1 - p)).all()  # the failures of the easy ones; all pooled alike would give 6
+    assert (
+        belief.variance > 20 * p * (1 - p)
+    ).all()  # from the failures of easy prompts; pooling over all prompts would give 6
     assert (belief.variance < 60 * p * (1 - p)).all()
 
 
@@ -112,7 +113,7 @@ def test_the_variance_is_positive_whatever_was_seen(norm, baseline):
 
 
 @pytest.mark.parametrize("norm", [None, float("nan"), float("inf"), -1.0])
-def test_a_rollout_without_a_usable_score_norm_is_refused_before_anything_is_learnt(norm):
+def test_a_rollout_without_a_usable_score_norm_is_refused_before_learning(norm):
     predictor, prompts = ScoreMoments(), make_prompts(1)
     rollouts = [[Rollout(True, score_norm=1.0), Rollout(False, score_norm=norm)]]
     batch = Batch.start(prompts, Belief.uniform(1)).add(Plan([2]), rollouts)
@@ -121,7 +122,7 @@ def test_a_rollout_without_a_usable_score_norm_is_refused_before_anything_is_lea
     assert predictor.predict(prompts) == ScoreMoments().predict(prompts)
 
 
-def test_unverified_rollouts_and_empty_batches_teach_nothing():
+def test_unverified_rollouts_and_empty_batches_are_ignored():
     rng, prompts = np.random.default_rng(3), make_prompts(2)
     predictor = ScoreMoments()
     predictor.update(drawn_batch(rng, prompts, [0.5, 0.5], [1, 1], [2, 2], 4))
@@ -130,7 +131,7 @@ def test_unverified_rollouts_and_empty_batches_teach_nothing():
     np.testing.assert_equal(predictor.state_dict(), before)
 
 
-def test_a_restored_predictor_goes_on_as_the_saved_one():
+def test_a_restored_predictor_continues_like_the_saved_one():
     rng, prompts = np.random.default_rng(4), make_prompts(4)
     predictor, restored = ScoreMoments(), ScoreMoments()
     batch = drawn_batch(rng, prompts, [0.1, 0.4, 0.6, 0.9], [1, 2, 3, 4], [4, 3, 2, 1], 5)
@@ -152,31 +153,3 @@ def test_wrong_settings_are_refused(settings):
         ScoreMoments(**settings)
     with pytest.raises(ValueError, match="baseline must be one of success, optimal"):
         ScoreMoments(baseline="best")
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 9)), min_size=1, max_size=9), st.floats(0.2, 3))
-def test_a_profile_is_a_kernel_average_of_what_was_added(seen, bandwidth):
-    profile = Profile(2, bandwidth, discount=0.5)
-    for p, value in seen:
-        profile.add([p], [[1.0, value]])
-    nodes = np.linspace(-EDGE, EDGE, NODES)
-
-    def place(p):
-        return np.clip(np.log(max(p, 1e-9) / max(1 - p, 1e-9)), -EDGE, EDGE)
-
-    weights = [
-        0.5 ** (len(seen) - 1 - i)
-        * np.exp(-0.5 * ((nodes[np.abs(nodes - place(p)).argmin()] - place(0.3)) / bandwidth) ** 2)
-        for i, (p, _) in enumerate(seen)
-    ]
-    count, total = profile.at([0.3])[0]
-    average = np.average([value for _, value in seen], weights=weights)
-    assert count > 0 and total / count == pytest.approx(average, rel=0.05)
-
-
-def test_a_profile_keeps_the_level_of_the_outermost_data():
-    profile = Profile(2)
-    profile.add([0.4, 0.7], [[5, 10.0], [2, 12.0]])
-    count, total = profile.at([1e-12, 0.0, 1.0]).T
-    assert (total / count)[0] == (total / count)[1] == pytest.approx(2, rel=0.02)
-    assert (total / count)[2] == pytest.approx(6, rel=0.02)

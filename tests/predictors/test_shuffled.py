@@ -10,7 +10,7 @@ def trained(predictor):
     return predictor
 
 
-def test_beliefs_are_the_same_ones_at_other_prompts():
+def test_beliefs_are_permuted_among_prompts():
     prompts = make_prompts(5)
     plain, shuffled = (
         trained(DiscountedCounts()).predict(prompts),

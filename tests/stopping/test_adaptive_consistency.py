@@ -11,8 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from apportion.stopping import AdaptiveConsistencyBeta, AdaptiveConsistencyDirichlet, coded, counted, decide
-from apportion.stopping.adaptive_consistency import beats, leads
+from apportion.stopping import (
+    AdaptiveConsistencyBeta,
+    AdaptiveConsistencyDirichlet,
+    count_votes,
+    decide,
+    encode_answers,
+)
+from apportion.stopping.adaptive_consistency import beta_confidence, dirichlet_confidence
 
 COUNTS = [
     (1, 1, 1),
@@ -47,8 +53,8 @@ def stream_of(counts):
 
 
 def votes_of(stream):
-    answers, codes = coded(stream)
-    return counted(codes, len(answers))
+    answers, codes = encode_answers(stream)
+    return count_votes(codes, len(answers))
 
 
 def random_streams(many, length, answers, seed=0):
@@ -59,60 +65,64 @@ def random_streams(many, length, answers, seed=0):
 # Against the exact value
 
 
-def test_beats_is_a_binomial_tail():
+def test_beta_confidence_is_a_binomial_tail():
     for first, second in product(range(25), repeat=2):
         n = first + second + 1
         tail = Fraction(sum(comb(n, k) for k in range(second + 1, n + 1)), 2**n)
-        assert beats(np.array(first), np.array(second)) == pytest.approx(float(tail), rel=1e-12)
+        assert beta_confidence(np.array(first), np.array(second)) == pytest.approx(float(tail), rel=1e-12)
 
 
 @pytest.mark.parametrize("counts", COUNTS)
-def test_leads_is_exact(counts):
-    assert leads(np.array(counts)) == pytest.approx(exact(counts), abs=1e-12)
+def test_dirichlet_confidence_is_exact(counts):
+    assert dirichlet_confidence(np.array(counts)) == pytest.approx(exact(counts), abs=1e-12)
 
 
 @pytest.mark.parametrize("counts", [(400, 380, 300), (1000, 990, 500, 500), (3000, 2990, 2980)])
-def test_leads_is_the_integral_where_there_are_many_votes(counts):
+def test_dirichlet_confidence_is_the_integral_where_there_are_many_votes(counts):
     shapes = np.array(counts) + 1.0
     low, high = stats.gamma.ppf([1e-15, 1 - 1e-15], shapes[0])
     integral, _ = integrate.quad(
         lambda x: stats.gamma.pdf(x, shapes[0]) * np.prod(stats.gamma.cdf(x, shapes[1:])), low, high, epsabs=1e-13
     )
-    assert leads(np.array(counts)) == pytest.approx(integral, abs=1e-11)
+    assert dirichlet_confidence(np.array(counts)) == pytest.approx(integral, abs=1e-11)
 
 
-def test_leads_is_how_often_the_leader_is_largest():
+def test_dirichlet_confidence_is_how_often_the_leader_is_largest():
     counts = np.array([8, 6, 5, 1, 1])
     drawn = np.random.default_rng(0).dirichlet(counts + 1, 200_000)
-    assert leads(counts) == pytest.approx((drawn.argmax(axis=1) == 0).mean(), abs=4 * 0.5 / 200_000**0.5)
+    assert dirichlet_confidence(counts) == pytest.approx((drawn.argmax(axis=1) == 0).mean(), abs=4 * 0.5 / 200_000**0.5)
 
 
 @pytest.mark.parametrize("counts", [(3,) * 4, (1,) * 50, (64,) * 3])
 def test_equals_share_the_lead(counts):
-    assert leads(np.array(counts)) == pytest.approx(1 / len(counts), abs=1e-12)
+    assert dirichlet_confidence(np.array(counts)) == pytest.approx(1 / len(counts), abs=1e-12)
 
 
 @given(counts=st.lists(st.integers(0, 20), min_size=3, max_size=8), seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
-def test_leads_is_below_beats_above_the_product_and_blind_to_order(counts, seed):
+def test_dirichlet_confidence_is_below_beta_confidence_above_the_product_and_blind_to_order(counts, seed):
     first, *rivals = sorted(counts, reverse=True)
-    one_by_one = [float(beats(np.array(first), np.array(rival))) for i, rival in enumerate(rivals) if rival or i == 0]
-    probability = leads(np.array(counts))
+    one_by_one = [
+        float(beta_confidence(np.array(first), np.array(rival))) for i, rival in enumerate(rivals) if rival or i == 0
+    ]
+    probability = dirichlet_confidence(np.array(counts))
     assert np.prod(one_by_one) - 1e-12 <= probability <= min(one_by_one) + 1e-12
-    assert leads(np.random.default_rng(seed).permutation([*counts, 0])) == pytest.approx(float(probability), abs=1e-12)
+    assert dirichlet_confidence(np.random.default_rng(seed).permutation([*counts, 0])) == pytest.approx(
+        float(probability), abs=1e-12
+    )
 
 
 def test_leads_takes_any_leading_axes():
     votes = np.random.default_rng(0).integers(1, 12, (4, 3, 6))
-    whole = leads(votes)
+    whole = dirichlet_confidence(votes)
     assert whole.shape == (4, 3)
     assert all(whole[place] == pytest.approx(exact(votes[place]), abs=1e-12) for place in [(0, 0), (1, 2), (3, 1)])
 
 
 def test_leads_keeps_the_rows_apart_where_a_key_would_overflow():
     votes = np.array([[3] * 35 + [1] * 5, [3] * 35 + [0] * 5])
-    assert leads(votes)[1] == pytest.approx(1 / 35, abs=1e-12)
-    assert leads(votes)[0] < leads(votes)[1] - 1e-6
+    assert dirichlet_confidence(votes)[1] == pytest.approx(1 / 35, abs=1e-12)
+    assert dirichlet_confidence(votes)[0] < dirichlet_confidence(votes)[1] - 1e-6
 
 
 # Against the authors' package
@@ -136,12 +146,12 @@ def test_the_beta_rule_decides_as_the_package_on_streams(confidence):
 
 
 @pytest.mark.parametrize("counts", [(3, 1, 1), (5, 3, 2), (10, 4, 1), (2, 2, 2), (20, 10, 5), (7, 2, 1, 1)])
-def test_leads_is_what_the_package_integrates(counts):
-    """Its nested quadrature is asked for one digit, and gives about three."""
+def test_dirichlet_confidence_is_what_the_package_integrates(counts):
+    """The package requests one digit of its nested quadrature, and gets about three."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", integrate.IntegrationWarning)
         theirs = DirichletStoppingCriteria(use_markov=False).should_stop(stream_of(counts))
-    assert leads(np.array(counts)) == pytest.approx(theirs["prob"], abs=1e-3)
+    assert dirichlet_confidence(np.array(counts)) == pytest.approx(theirs["prob"], abs=1e-3)
 
 
 # The rules
@@ -153,24 +163,24 @@ def test_a_unanimous_stream_stops_at_four():
 
 
 def test_below_three_answers_the_dirichlet_rule_is_the_beta_rule():
-    votes = counted(np.random.default_rng(0).integers(-1, 2, (200, 40)), 2)
+    votes = count_votes(np.random.default_rng(0).integers(-1, 2, (200, 40)), 2)
     one, other = AdaptiveConsistencyBeta(), AdaptiveConsistencyDirichlet()
     assert np.array_equal(one.stops(votes, 64), other.stops(votes, 64))
 
 
 @pytest.mark.parametrize("top", [3, 5, None])
 def test_the_dirichlet_rule_stops_where_the_probability_is_reached(top):
-    votes = counted(np.random.default_rng(0).integers(-1, 7, (50, 40)), 7)
+    votes = count_votes(np.random.default_rng(0).integers(-1, 7, (50, 40)), 7)
     votes[..., 0] += np.arange(40) // 4
-    expected = leads(votes, top) >= 0.8
+    expected = dirichlet_confidence(votes, top) >= 0.8
     assert expected.any() and not expected.all()
     assert np.array_equal(AdaptiveConsistencyDirichlet(0.8, top).stops(votes, 64), expected)
 
 
 def test_top_leaves_out_the_rarest_answers():
     counts = np.array([9, 3, 1, 1, 1, 1, 1])
-    assert leads(counts, 5) == leads(counts[:5])
-    assert leads(counts, 5) > leads(counts)
+    assert dirichlet_confidence(counts, 5) == dirichlet_confidence(counts[:5])
+    assert dirichlet_confidence(counts, 5) > dirichlet_confidence(counts)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +191,7 @@ def test_top_leaves_out_the_rarest_answers():
         ({"top": 2}, "top must be at least 3, got 2; use adaptive_consistency_beta"),
     ],
 )
-def test_settings_without_sense_are_refused(wrong, message):
+def test_impossible_settings_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         AdaptiveConsistencyDirichlet(**wrong)
     if "confidence" in wrong:
@@ -195,7 +205,7 @@ def test_ten_thousand_streams_of_64_with_50_answers_take_seconds(top):
     rng = np.random.default_rng(0)
     chosen = rng.dirichlet(np.full(50, 0.1), 10_000).cumsum(axis=1)
     codes = (rng.random((10_000, 64, 1)) > chosen[:, None]).sum(axis=-1)
-    votes = counted(codes, 50)
+    votes = count_votes(codes, 50)
     started = time.process_time()
     AdaptiveConsistencyDirichlet(top=top).stops(votes, 64)
     assert time.process_time() - started < 6  # about 1 on one idle core

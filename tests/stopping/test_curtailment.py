@@ -1,4 +1,4 @@
-"""Curtailment against every way in which the samples could go on: it loses nothing, and it wastes nothing."""
+"""Curtailment against every possible continuation: it never changes the full vote and never stops late."""
 
 from collections import Counter
 from functools import cache
@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.stopping import Curtailed, Curtailment, Fixed, OptPO, decide
+from apportion.stopping import BayesianSPRT, Curtailed, Curtailment, Fixed, decide
 
 ALPHABET = ("a", "b", "c", None)
 
 
 def full_vote(stream):
-    """The answer with the most votes, among equals the first to appear; None where no sample holds one."""
+    """Return the answer with the most votes; the first to appear among equals, None if there is no answer."""
     ranked = Counter(answer for answer in stream if answer is not None).most_common(1)
     return ranked[0][0] if ranked else None
 
 
 @cache
 def possible(stream, max_samples):
-    """The full vote's answer for every continuation; one of them gives answers that have not been seen."""
+    """Return the full vote's answer for every continuation, including one with unseen answers."""
     if len(stream) == max_samples:
         return frozenset([full_vote(stream)])
     return frozenset().union(*(possible((*stream, answer), max_samples) for answer in (*ALPHABET, "new")))
@@ -48,7 +48,7 @@ def test_an_answer_not_seen_yet_is_a_rival():
     assert decide(["a"] * 63, rule="curtailment").samples == 32
 
 
-def test_samples_without_an_answer_bring_the_end_nearer_but_win_nothing():
+def test_samples_without_an_answer_bring_the_end_nearer_and_never_win():
     assert decide(["a", None, None, None, "a", None], rule="curtailment", max_samples=6).samples == 5
     assert decide([None] * 6, rule="curtailment", max_samples=6) == decide([None] * 6, rule="fixed", max_samples=6)
 
@@ -64,7 +64,7 @@ rules = st.one_of(
     st.builds(Fixed, st.integers(1, 24)),
     st.just(Curtailment()),
     st.builds(
-        OptPO,
+        BayesianSPRT,
         min_samples=st.integers(1, 12),
         p0_factor=st.sampled_from([0.2, 0.6, 0.9]),
         exceedances=st.integers(1, 4),
@@ -86,7 +86,7 @@ def test_with_any_rule_it_never_uses_more_samples_and_never_agrees_less(rule, st
             assert after.answer == full_vote(stream)
 
 
-def test_it_agrees_more_where_the_rule_would_turn_to_the_runner_up():
+def test_it_agrees_more_if_the_rule_would_stop_with_the_runner_up():
     stream = ["a"] * 14 + ["b"] * 9 + ["a"]
     chosen = {"rule": "optpo", "min_samples": 22, "exceedances": 2, "p0_factor": 0.2, "low_accuracy": "literal"}
     plain = decide(stream, max_samples=24, **chosen)
@@ -95,12 +95,12 @@ def test_it_agrees_more_where_the_rule_would_turn_to_the_runner_up():
     assert curtailed.samples < plain.samples
 
 
-def test_a_rule_and_curtailment_stop_where_either_does():
+def test_a_curtailed_rule_stops_when_either_does():
     streams = [["a"] * 64, ["a", "b"] * 32, ["a"] * 12 + ["b"] * 4 + ["a"] * 48]
     both = decide(streams, rule="optpo", curtail=True)
     each = [decide(streams, rule=rule).samples for rule in ("optpo", "curtailment")]
     assert both.samples.tolist() == np.minimum(*each).tolist()
-    assert list(decide(streams, rule=Curtailed(OptPO()))) == list(both)
+    assert list(decide(streams, rule=Curtailed(BayesianSPRT()))) == list(both)
 
 
 def test_the_rule_inside_is_asked_whether_it_fits():

@@ -3,16 +3,16 @@ from itertools import product
 import numpy as np
 import pytest
 
-from apportion.stopping import ESC, coded, counted, decide
+from apportion.stopping import ESC, count_votes, decide, encode_answers
 
 
 def votes_of(stream):
-    answers, codes = coded(stream)
-    return counted(codes, len(answers))
+    answers, codes = encode_answers(stream)
+    return count_votes(codes, len(answers))
 
 
 def literal(stream, window):
-    """Samples used, window by window, as the paper tells it."""
+    """Return the samples used, window by window, as in the paper."""
     for start in range(0, len(stream) - window + 1, window):
         if len(set(stream[start : start + window])) == 1 and stream[start] is not None:
             return start + window
@@ -20,7 +20,7 @@ def literal(stream, window):
 
 
 @pytest.mark.parametrize("window", [2, 3, 4, 5])
-def test_streams_stop_as_the_paper_tells_it(window):
+def test_streams_stop_as_in_the_paper(window):
     streams = [list(codes) for codes in product([None, "a", "b"], repeat=8)]
     expected = [literal(stream, window) for stream in streams]
     assert decide(streams, "esc", 8, window=window).samples.tolist() == expected
@@ -58,7 +58,7 @@ def test_the_answer_is_the_majority_of_all_samples():
         ("abaabb", 2),
         ("abaaba", 6),
         ("abaaabaab", 3),
-        ("abaaabaaba", 2),  # 12 is the end, whatever the window says
+        ("abaaabaaba", 2),  # sampling ends at 12 anyway
     ],
 )
 def test_the_earliest_is_the_end_of_a_window_that_can_be_unanimous(stream, more):
@@ -70,14 +70,14 @@ def test_the_earliest_end_can_be_reached():
     rule, window = ESC(window=3), 3
     for codes in product([-1, 0, 1], repeat=5):
         past = list(codes)
-        more = rule.earliest(counted(np.array(past), 2), 20)
+        more = rule.earliest(count_votes(np.array(past), 2), 20)
         inside = len(past) % window
         repeated = past[-1] if inside and more < window else 1
-        votes = counted(np.array(past + [repeated] * more), 2)
+        votes = count_votes(np.array(past + [repeated] * more), 2)
         assert rule.stops_now(votes, 20)
 
 
 @pytest.mark.parametrize(("window", "max_samples"), [(1, 8), (9, 8)])
-def test_windows_without_sense_are_refused(window, max_samples):
+def test_impossible_windows_are_refused(window, max_samples):
     with pytest.raises(ValueError, match=rf"window must be at .* got {window}"):
         ESC(window).check(max_samples)

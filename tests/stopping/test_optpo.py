@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from apportion.stopping import OptPO, coded, counted, decide
+from apportion.stopping import BayesianSPRT, count_votes, decide, encode_answers
 
 
 def as_in_the_paper(
@@ -22,7 +22,7 @@ def as_in_the_paper(
     choices=None,
     low_accuracy="continue",
 ):
-    """Samples and answer. Thresholds on the gap are rounded, or kappa = 3 would not reach A = 9 at a gap of 2."""
+    """Return samples and answer. Thresholds on the gap are rounded, so that kappa = 3 with a gap of 2 reaches A = 9."""
     votes, for_leader, for_runner_up, p0 = Counter(), 0, 0, None
     a, b = (1 - beta) / alpha, beta / (1 - alpha)
     stream = stream[:max_samples]
@@ -65,7 +65,7 @@ setting_dicts = st.fixed_dictionaries(
 
 @settings(max_examples=200)
 @given(st.lists(answer_lists, min_size=1, max_size=4), st.integers(1, 64), setting_dicts)
-def test_it_stops_where_the_paper_does_and_for_the_same_answer(streams, max_samples, chosen):
+def test_samples_and_answer_equal_those_of_the_paper(streams, max_samples, chosen):
     assume(chosen["min_samples"] <= max_samples)
     decisions = decide(streams, rule="optpo", max_samples=max_samples, **chosen)
     expected = [as_in_the_paper(stream, max_samples, **chosen) for stream in streams]
@@ -84,8 +84,8 @@ def test_it_agrees_with_the_paper_on_streams_like_those_of_models():
 
 
 def kappas(stream, **chosen):
-    answers, codes = coded(stream)
-    return np.exp(OptPO(**chosen).log_bayes_factor(counted(codes, len(answers)))[0])
+    answers, codes = encode_answers(stream)
+    return np.exp(BayesianSPRT(**chosen).log_bayes_factor(count_votes(codes, len(answers)))[0])
 
 
 def test_m_is_the_number_of_distinct_answers_so_far():
@@ -99,11 +99,11 @@ def test_m_is_at_least_two_so_that_unanimity_stops():
     assert decide(["a"] * 64).samples < 64
 
 
-def test_m_is_the_number_of_choices_where_that_is_known():
+def test_m_is_the_number_of_choices_if_it_is_given():
     assert kappas(["a"] * 16 + ["b"], choices=5)[15:] == pytest.approx([6.0, 6.0])
 
 
-def test_a_sample_without_an_answer_is_no_answer_of_its_own():
+def test_a_sample_without_an_answer_does_not_raise_m():
     assert kappas(["a"] * 12 + [None] * 4)[-1] == pytest.approx(0.45 / 0.55)
 
 
@@ -137,7 +137,7 @@ def test_a_close_race_at_low_kappa_is_not_stopped_even_literally():
     assert decide(["a", "b"] * 32, low_accuracy="literal").samples == 64
 
 
-def test_lambda_decides_for_the_runner_up_where_the_floor_of_the_paper_is_a_vote_short():
+def test_lambda_decides_for_the_runner_up_one_vote_after_the_floor_of_the_paper():
     stream, least = ["a"] * 9 + ["b"] * 3 + ["a"] * 20, 12
     log_kappa = math.log(kappas(stream, min_samples=least)[-1])
     exact = math.log(0.05 / 0.95) / log_kappa
@@ -147,13 +147,13 @@ def test_lambda_decides_for_the_runner_up_where_the_floor_of_the_paper_is_a_vote
     assert votes["a"] - votes["b"] == math.floor(exact) + 1
 
 
-def test_the_leader_is_selected_where_there_is_no_runner_up():
+def test_the_leader_is_selected_if_there_is_no_runner_up():
     chosen = {"p0_factor": 0.4, "low_accuracy": "literal", "max_samples": 20}
     assert decide(["a"] * 20, **chosen).answer == "a"
     assert decide([["a"] * 20, ["b", "c"] * 10], **chosen).answer == ("a", "b")
 
 
-def test_nothing_but_missing_answers_at_first_is_kappa_zero():
+def test_kappa_is_0_if_none_of_the_first_samples_has_an_answer():
     stream = [None] * 16 + ["a"] * 48
     assert (kappas(stream)[15:] == 0).all()
     assert decide(stream).samples == 64
@@ -170,9 +170,9 @@ def test_kappa_of_exactly_one_reaches_no_boundary():
 
 @given(answer_lists, setting_dicts)
 def test_the_lower_boundary_is_never_reached_while_kappa_is_above_one(stream, chosen):
-    rule = OptPO(**chosen)
-    answers, codes = coded(stream)
-    log_kappa, log_lambda = rule.log_bayes_factor(counted(codes, len(answers)))
+    rule = BayesianSPRT(**chosen)
+    answers, codes = encode_answers(stream)
+    log_kappa, log_lambda = rule.log_bayes_factor(count_votes(codes, len(answers)))
     above = log_kappa > 0
     assert (log_lambda[above] >= 0).all()
     assert math.log(rule.beta / (1 - rule.alpha)) < 0
@@ -224,7 +224,7 @@ def test_a_boundary_that_is_met_exactly_is_reached():
 
 
 def test_both_boundaries_in_one_wave_select_the_leader():
-    """Junk answers take kappa from below 1 to above it; where both have been exceeded, the later evidence counts."""
+    """Junk answers raise kappa from below 1 to above 1. If both boundaries were exceeded, the later one counts."""
     stream = ["a"] * 12 + ["b"] * 4 + ["a"] * 16 + list("cdefghij") + ["a"] * 24
     each = decide(stream, low_accuracy="literal")
     assert each.answer == "b"
@@ -249,6 +249,6 @@ def test_a_minimum_above_the_maximum_is_refused():
         ({"low_accuracy": "stop"}, "low_accuracy must be continue or literal, got 'stop'"),
     ],
 )
-def test_settings_without_a_meaning_are_refused(chosen, message):
+def test_impossible_settings_are_refused(chosen, message):
     with pytest.raises(ValueError, match=message):
-        OptPO(**chosen)
+        BayesianSPRT(**chosen)

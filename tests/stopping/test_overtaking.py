@@ -1,4 +1,4 @@
-"""Overtaking probabilities against exact rational sums over everything that can happen."""
+"""Overtaking probabilities against exact rational sums over all outcomes."""
 
 from fractions import Fraction
 from functools import cache
@@ -33,7 +33,7 @@ def summed(t, leader, rival, extra, total):
 
 @cache
 def expected_new(left, leader, others, new, concentration):
-    """How many new answers reach the leader, over all sequences of ``left`` samples of a Chinese restaurant process."""
+    """Return the expected number of new answers that reach the leader in ``left`` samples, over all sequences."""
     if not left:
         return Fraction(len([votes for votes in new if votes >= leader]))
     total = leader + others + sum(new) + concentration
@@ -51,19 +51,19 @@ def test_every_probability_of_a_rival_is_the_exact_sum(place):
     cases = [case for case in CASES if case[2] or ANSWERS[place]]
     t, leader, rival = (np.array(column) for column in zip(*cases, strict=True))
     exact = [float(summed(*case, int(EXTRA[place]), EXACT_TOTAL[place])) for case in cases]
-    assert overtaking(M).odds(t, leader, rival)[:, place] == pytest.approx(exact, abs=1e-12)
+    assert overtaking(M).probabilities(t, leader, rival)[:, place] == pytest.approx(exact, abs=1e-12)
 
 
 @pytest.mark.parametrize("place", [0, 3, 6])
-def test_open_answers_not_seen_yet_count_by_how_many_are_expected_to_overtake(place):
+def test_unseen_open_answers_count_by_the_expected_number_that_overtake(place):
     cases = [(t, v) for t, v, j in CASES if not j]
     t, leader = (np.array(column) for column in zip(*cases, strict=True))
     exact = [float(expected_new(M - t, v, t - v, (), EXACT_TOTAL[place])) for t, v in cases]
-    assert overtaking(M).odds(t, leader, np.zeros_like(t))[:, place] == pytest.approx(exact, abs=1e-12)
+    assert overtaking(M).probabilities(t, leader, np.zeros_like(t))[:, place] == pytest.approx(exact, abs=1e-12)
 
 
 def likelihood(place, partition):
-    """Of one stream with these votes, label by label as it comes: the process itself, step by step."""
+    """Return the probability of one stream with these votes, by running the process step by step."""
     seen, chance, extra, answers = [], Fraction(1), int(EXTRA[place]), int(ANSWERS[place])
     for label, votes in enumerate(partition):
         for _ in range(votes):
@@ -85,7 +85,7 @@ def test_hypotheses_are_weighed_by_the_probability_of_the_stream(votes):
     assert weights == pytest.approx([float(each / sum(joint)) for each in joint], abs=1e-13)
 
 
-def test_votes_of_many_streams_are_weighed_each_alone():
+def test_votes_of_many_streams_are_weighed_independently():
     votes = np.array([[3, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [2, 2, 0, 0, 0, 0]])
     together = overtaking(M).weights(votes, votes.sum(axis=1))
     for row, alone in zip(votes, together, strict=True):
@@ -94,18 +94,18 @@ def test_votes_of_many_streams_are_weighed_each_alone():
 
 @pytest.mark.parametrize("whole", [0, 64])
 @pytest.mark.parametrize("kept", [0, 200_000])
-def test_what_is_kept_and_computed_in_advance_changes_nothing(monkeypatch, kept, whole):
+def test_the_cache_and_its_prefilling_change_nothing(monkeypatch, kept, whole):
     monkeypatch.setattr(module, "KEPT", kept)
     monkeypatch.setattr(module, "WHOLE", whole)
     t = np.array([5, 3, 5, 9, 5])
     leader, rival = np.array([3, 2, 4, 5, 3]), np.array([1, 0, 0, 4, 1])
     other = Overtaking(M)
     for some in ([0], [1, 2], [0, 1, 2, 3, 4], [3]):
-        got = other.odds(t[some], leader[some], rival[some])
-        assert got.tolist() == overtaking(M).odds(t, leader, rival)[some].tolist()
+        got = other.probabilities(t[some], leader[some], rival[some])
+        assert got.tolist() == overtaking(M).probabilities(t, leader, rival)[some].tolist()
 
 
-def test_nothing_overtakes_when_no_sample_is_left_but_a_tie_stands():
-    odds = overtaking(4).odds(np.array([4, 4, 4]), np.array([3, 2, 4]), np.array([1, 2, 0]))
+def test_with_no_sample_left_only_ties_count_as_overtaking():
+    odds = overtaking(4).probabilities(np.array([4, 4, 4]), np.array([3, 2, 4]), np.array([1, 2, 0]))
     assert odds[:, 0].tolist() == [0.0, 1.0, 0.0]
     assert odds[:, -1].tolist() == [0.0, 1.0, 0.0]

@@ -20,7 +20,7 @@ def test_without_votes_nothing_is_significant():
 
 
 @pytest.mark.parametrize(("stream", "samples"), [("aaaaaa", 5), ("abaaaaaaa", 8), ("abababab", 8)])
-def test_streams_stop_where_the_table_says(stream, samples):
+def test_streams_stop_at_the_binomial_threshold(stream, samples):
     """5 of 5: 1/32; 7 of 8: 9/256; and 6 of 7: 8/128, which is not enough."""
     assert decide(list(stream), "p_value", len(stream)).samples == samples
 
@@ -37,6 +37,6 @@ def test_a_threshold_that_is_met_exactly_is_met():
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.5, float("nan")])
-def test_thresholds_without_sense_are_refused(threshold):
+def test_impossible_thresholds_are_refused(threshold):
     with pytest.raises(ValueError, match="threshold must be above 0 and below"):
         PValue(threshold)

@@ -1,4 +1,4 @@
-"""The posterior-predictive rule against its own prior, simulated, and against what it must never do."""
+"""The posterior-predictive rule against simulations of its own prior, and its invariants."""
 
 import time
 
@@ -14,7 +14,7 @@ COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any)
 
 
 def sampled(rng, hypothesis, length, votes=()):
-    """A stream of so many samples under ``hypothesis``, after ``votes``; and the votes after it."""
+    """Return a stream of so many samples under ``hypothesis`` after ``votes``, and the final votes."""
     votes, stream = list(votes), []
     for _ in range(length):
         hidden = ANSWERS[hypothesis] - len(votes)
@@ -31,9 +31,10 @@ def risk(votes, max_samples, samples=None):
     return float(PosteriorPredictive().risk(votes, np.array(sum(votes) if samples is None else samples), max_samples))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("votes", [(4,), (6,), (4, 1), (5, 2, 1), (6, 1, 1, 1, 1), (3, 3), (7, 4)])
 def test_the_risk_bounds_what_happens_under_the_prior_and_is_close_to_it(votes):
-    """The hypothesis is drawn from its posterior, the samples that are left from the hypothesis."""
+    """The hypothesis is drawn from its posterior, the remaining samples from the hypothesis."""
     rng, total, draws = np.random.default_rng(0), 20, 3000
     weights = overtaking(total).weights(np.array([[*votes, 0]]), np.array([sum(votes)]))[0]
     lost = 0
@@ -48,7 +49,7 @@ def test_the_risk_bounds_what_happens_under_the_prior_and_is_close_to_it(votes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("eps", [0.003, 0.01, 0.03, 0.1])
-def test_eps_bounds_the_disagreement_where_the_prior_is_right(eps):
+def test_eps_bounds_the_disagreement_if_the_prior_is_right(eps):
     rng = np.random.default_rng(1)
     drawn = rng.choice(HYPOTHESES, size=3000, p=np.exp(LOG_PRIOR))
     streams = [sampled(rng, hypothesis, 40)[0] for hypothesis in drawn]
@@ -59,9 +60,10 @@ def test_eps_bounds_the_disagreement_where_the_prior_is_right(eps):
     assert decided.samples.mean() < 34
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shares", [(0.55, 0.45), (0.7, 0.3), (0.4, 0.3, 0.2, 0.1), (0.25,) * 4])
-def test_a_data_set_of_nothing_but_close_races_disagrees_little_more_than_eps(shares):
-    """No prior can promise the bound here, for no question tells of the others; 1.5 eps is what this one does."""
+def test_a_data_set_of_only_close_races_disagrees_at_most_1_5_times_eps(shares):
+    """All questions have the same answer probabilities, so no prior can guarantee the bound."""
     rng = np.random.default_rng(2)
     streams = [[str(a) for a in rng.choice(len(shares), size=64, p=shares)] for _ in range(1500)]
     decided, full = decide(streams, "posterior_predictive", eps=0.01), decide(streams, "fixed")
@@ -83,7 +85,7 @@ def test_a_further_vote_for_the_leader_in_place_of_an_open_one_lowers_the_risk(v
 
 
 @given(COUNTS, st.integers(0, 3), st.integers(1, 20), st.sampled_from([0.001, 0.01, 0.1, 0.5]))
-def test_looking_no_further_than_needed_decides_the_same(votes, missing, more, eps):
+def test_the_early_exit_decides_the_same(votes, missing, more, eps):
     samples, total = sum(votes) + missing, sum(votes) + missing + more
     rule = PosteriorPredictive(eps)
     decided = rule.enough(np.array(votes), np.array(samples), total)
@@ -96,7 +98,7 @@ def test_a_smaller_eps_never_takes_fewer_samples(stream):
     assert samples == sorted(samples)
 
 
-def test_unanimity_stops_early_a_tie_never_and_no_answer_never():
+def test_unanimity_stops_early_and_ties_and_missing_answers_never_do():
     assert decide(["a"] * 64, "posterior_predictive").samples == 6
     assert decide(["a", "b"] * 32, "posterior_predictive").samples == 64
     assert decide([None] * 8, "posterior_predictive") == decide([None] * 8, "fixed")
@@ -106,7 +108,7 @@ def test_a_sample_without_an_answer_counts_as_one_more_answer_that_never_wins():
     assert risk([6], 32) < risk([5], 32, samples=6) < risk([5, 1], 32)
 
 
-def test_there_is_no_risk_to_speak_of_before_the_first_vote():
+def test_the_risk_is_1_before_the_first_vote():
     assert risk([0], 32) == 1.0 and risk([0, 0], 32, samples=4) == 1.0
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from apportion.stopping import MSPRT, SPRT, counted, decide
+from apportion.stopping import MSPRT, SPRT, count_votes, decide
 
 
 def ratio(rule, first, second):
@@ -16,7 +16,7 @@ def boundaries(rule):
 
 
 @pytest.mark.parametrize("p1", [0.5001, 0.7])
-def test_the_ratio_is_of_binomial_likelihoods(p1):
+def test_the_ratio_is_one_of_binomial_likelihoods(p1):
     for first, second in product(range(12), repeat=2):
         n = first + second
         expected = stats.binom.logpmf(first, n, p1) - stats.binom.logpmf(first, n, 0.5)
@@ -61,7 +61,7 @@ def test_the_defaults_accept_ties_of_hundreds_only(rule, each):
     assert np.flatnonzero(rule.log_likelihood_ratio(ties, ties) <= lower).tolist() == [each]
 
 
-def test_ties_end_with_the_leader_where_the_answers_are_alike():
+def test_accepting_ties_returns_the_leader():
     rule = SPRT(p1=0.9, alpha=0.05, beta=0.4)
     decision = decide(["b", "a"] * 10, rule)
     assert (decision.samples, decision.answer) == (2, "b")
@@ -83,7 +83,7 @@ def test_the_error_rates_hold_for_two_answers_with_the_leader_named_beforehand()
 
 
 def shortest(rule, first, second, most):
-    """The fewest votes that end it, by trying every split among leader and runner-up."""
+    """Return the smallest number of further votes that ends the test, over all splits between leader and runner-up."""
     for more in range(1, most + 1):
         pairs = np.array([(first + a, second + b) for a in range(more + 1) for b in range(more + 1 - a)])
         pairs = np.sort(pairs, axis=-1)[:, ::-1]
@@ -109,7 +109,7 @@ def test_the_earliest_is_the_shortest_way_to_either_boundary(rule):
             continue
         codes = np.repeat([0, 1], [first, second])
         left = 30 - first - second
-        assert rule.earliest(counted(codes, 2), 30) == shortest(rule, first, second, left), (first, second)
+        assert rule.earliest(count_votes(codes, 2), 30) == shortest(rule, first, second, left), (first, second)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,6 @@ def test_the_earliest_is_the_shortest_way_to_either_boundary(rule):
         (lambda: MSPRT(prior_alpha=1.0, prior_beta=2.0), "prior_beta must be above 0 and at most prior_alpha, got 2.0"),
     ],
 )
-def test_settings_without_sense_are_refused(make, message):
+def test_impossible_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Streams of answers as codes and as running counts, against Counters."""
+"""Answer codes and running vote counts against Counters."""
 
 from collections import Counter
 
@@ -6,23 +6,23 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.stopping import coded, counted, leader, top_two
-from apportion.stopping.base import for_the_leader
+from apportion.stopping import count_votes, encode_answers, leader, top_two
+from apportion.stopping.votes import extend_for_leader
 
 streams = st.lists(st.sampled_from(["7", "9", "11", "", None]), min_size=1, max_size=20)
 
 
 @given(streams)
 def test_codes_name_the_answers_in_order_of_appearance(stream):
-    answers, codes = coded(stream)
+    answers, codes = encode_answers(stream)
     assert answers == list(dict.fromkeys(answer for answer in stream if answer is not None))
     assert [None if code < 0 else answers[code] for code in codes] == stream
 
 
 @given(streams)
 def test_counts_are_those_of_each_prefix(stream):
-    answers, codes = coded(stream)
-    votes = counted(codes, len(answers))
+    answers, codes = encode_answers(stream)
+    votes = count_votes(codes, len(answers))
     for t, row in enumerate(votes, 1):
         counter = Counter(answer for answer in stream[:t] if answer is not None)
         assert row.tolist() == [counter[answer] for answer in answers] or not answers
@@ -33,28 +33,28 @@ def test_counts_are_those_of_each_prefix(stream):
 
 
 def test_an_empty_answer_is_an_answer_and_none_is_not():
-    assert coded(["", None, ""])[0] == [""]
-    assert coded([None, None])[1].tolist() == [-1, -1]
-    assert counted(np.array([-1, -1]), 0).tolist() == [[0], [0]]
+    assert encode_answers(["", None, ""])[0] == [""]
+    assert encode_answers([None, None])[1].tolist() == [-1, -1]
+    assert count_votes(np.array([-1, -1]), 0).tolist() == [[0], [0]]
 
 
 def test_many_streams_are_counted_at_once():
     codes = np.random.default_rng(0).integers(-1, 4, (5, 9))
-    votes = counted(codes, 4)
+    votes = count_votes(codes, 4)
     assert votes.shape == (5, 9, 4)
     for one, row in zip(codes, votes, strict=True):
-        np.testing.assert_array_equal(counted(one, 4), row)
+        np.testing.assert_array_equal(count_votes(one, 4), row)
 
 
 @given(streams, st.integers(0, 5))
 def test_votes_for_the_leader_are_those_of_the_longer_stream(stream, more):
-    answers, codes = coded(stream)
-    votes = counted(codes, len(answers))
+    answers, codes = encode_answers(stream)
+    votes = count_votes(codes, len(answers))
     longer = np.append(codes, np.full(more, leader(votes[-1]) if len(votes) else 0))
-    np.testing.assert_array_equal(for_the_leader(votes, more), counted(longer, len(answers))[len(votes) :])
+    np.testing.assert_array_equal(extend_for_leader(votes, more), count_votes(longer, len(answers))[len(votes) :])
 
 
 def test_many_streams_go_on_at_once_each_for_its_own_leader():
     votes = np.array([[[1, 0], [1, 1], [1, 2]], [[1, 0], [2, 0], [2, 0]]])
-    assert for_the_leader(votes, 2).tolist() == [[[1, 3], [1, 4]], [[3, 0], [4, 0]]]
-    assert for_the_leader(np.zeros((0, 2), np.int64), 3).tolist() == [[1, 0], [2, 0], [3, 0]]
+    assert extend_for_leader(votes, 2).tolist() == [[[1, 3], [1, 4]], [[3, 0], [4, 0]]]
+    assert extend_for_leader(np.zeros((0, 2), np.int64), 3).tolist() == [[1, 0], [2, 0], [3, 0]]

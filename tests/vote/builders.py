@@ -1,4 +1,4 @@
-"""Ballots, and a server whose answers are a function of the question and the seed, so that any run can be replayed."""
+"""Ballots, and a server whose answers depend on the question and the seed only, so that any run can be replayed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from apportion.samplers import seed_of
+from apportion.endpoint import seed_of
 from apportion.vote import Ballot, Question
-from tests.samplers.fault_server import Behaviour, Request, ok
+from tests.endpoint.fault_server import Behaviour, Request, ok
 
 BALLOT = Ballot(
     id="a",
@@ -37,14 +37,14 @@ def make_ballot(id: str = "a", **changes: Any) -> Ballot:
 
 
 def make_questions(count: int) -> list[Question]:
-    """Question q is about as hard as q of ``count``: its right answer is q."""
+    """Return questions of rising difficulty. The right answer to question q is q."""
     return [Question(f"q{q}", f"Question {q} of {count}?", str(q)) for q in range(count)]
 
 
 def answer_of(prompt: str, seed: int) -> str | None:
-    """What the server says for this seed: the right answer, one of four others, or none."""
+    """Return the server's answer for this seed: the right answer, one of four others, or none."""
     if not prompt.startswith("Question"):
-        return "2"  # what is asked to find out whether a server is alive
+        return "2"  # the prompt that checks whether the server is alive
     words = prompt.split()
     q, count = int(words[1]), int(words[3].strip("?"))
     draw = random.Random(f"{prompt} {seed}")
@@ -54,7 +54,7 @@ def answer_of(prompt: str, seed: int) -> str | None:
 
 
 def answering(delay: float = 0.0) -> Behaviour:
-    """One choice a request, ``\\boxed`` where it has an answer, after up to ``delay`` seconds."""
+    """Return one choice a request, with ``\\boxed`` around its answer, after up to ``delay`` seconds."""
 
     def text(request: Request, place: int) -> str:
         answer = answer_of(request.prompt.splitlines()[0], request.seed or 0)
@@ -67,5 +67,5 @@ def answering(delay: float = 0.0) -> Behaviour:
 
 
 def stream_of(question: Question, samples: int = 64, seed: int = 0) -> list[str | None]:
-    """The answers to ``question`` in the order of their sample numbers."""
+    """Return the answers to ``question`` in the order of their sample numbers."""
     return [answer_of(question.prompt, seed_of(seed, question.id, number)) for number in range(samples)]

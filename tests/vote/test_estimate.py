@@ -18,8 +18,8 @@ def make(**settings: Any) -> Setup:
     return make_setup("http://localhost:1/v1", "tiny", template="{question}", **settings)
 
 
-def test_every_number_is_what_a_hand_counts() -> None:
-    """Question c is finished; a and b have 10 and 21 prompt tokens; OptPO takes 20 samples at the least."""
+def test_the_estimate_agrees_with_a_count_by_hand() -> None:
+    """Question c is finished; a and b have 10 and 21 prompt tokens; OptPO needs at least 20 samples."""
     setup = make(rule="optpo", curtail=False, max_tokens=100)
     assert estimate(QUESTIONS, setup, finished=["c", "other"], prices=Prices(2.0, 10.0)) == Estimate(
         questions=3,
@@ -35,7 +35,7 @@ def test_every_number_is_what_a_hand_counts() -> None:
 
 @pytest.mark.parametrize("rule", ["posterior_predictive", "adaptive_consistency_beta", "esc", "curtailment", "fixed"])
 @pytest.mark.parametrize("wave", ["free", 16])
-def test_the_least_is_what_a_unanimous_question_takes(rule: str, wave: Any) -> None:
+def test_the_lower_bound_is_what_a_unanimous_question_takes(rule: str, wave: Any) -> None:
     unanimous = decide(["0"] * 64, rule, 64, curtail=True).samples
     assert estimate(QUESTIONS, make(rule=rule, wave=wave)).least_samples == 3 * unanimous
 
@@ -52,12 +52,12 @@ def test_text_and_json() -> None:
         "questions          3, 1 of them finished",
         "samples            40 to 128",
         "prompt tokens      620 to 1,984, at 4 characters each",
-        "completion tokens  at most 12,800, were every completion as long as it may be",
+        "completion tokens  at most 12,800, if every completion is as long as it may be",
         "cost               at most 0.13",
     ]
     assert json.loads(estimate_json(result))["most_samples"] == 128
 
 
-def test_everything_finished_takes_nothing() -> None:
+def test_finished_questions_take_nothing() -> None:
     result = estimate(QUESTIONS, make(), finished=["a", "b", "c"])
     assert (result.finished, result.least_samples, result.most_samples, result.most_completion_tokens) == (3, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The command in a process of its own: killed, interrupted, and run again."""
+"""The command in a process of its own is killed or interrupted, and run again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("typer")
 
 from apportion.stopping import decide
-from tests.samplers.fault_server import FaultServer
+from tests.endpoint.fault_server import FaultServer
 from tests.vote.builders import answering, make_questions, stream_of
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 async def start(server: FaultServer, folder: Path) -> Process:
-    """``apportion vote`` on ``QUESTIONS``, four requests at a time."""
+    """Start ``apportion vote`` on ``QUESTIONS``, with four requests at a time."""
     rows = [{"id": question.id, "prompt": question.prompt, "answer": question.gold} for question in QUESTIONS]
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     command = f"vote --base-url {server.url} --model tiny --questions questions.jsonl --out answers.jsonl --json"
@@ -48,14 +48,14 @@ async def until_finished(folder: Path, count: int, process: Process) -> None:
 
 
 def finished(folder: Path) -> list[dict[str, Any]]:
-    """The whole lines of the answers."""
+    """Return the whole lines of the answers."""
     path = folder / "answers.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def asked(server: FaultServer) -> Counter[str]:
-    """How many requests there were for each question."""
+    """Return the number of requests for each question."""
     return Counter(f"q{request.prompt.split()[1]}" for request in server.requests)
 
 
@@ -70,7 +70,7 @@ def expect_the_answers_of_one_run(lines: list[dict[str, Any]]) -> None:
 
 
 def run_twice(folder: Path, end: signal.Signals) -> tuple[Process, str, Counter[str], list[dict[str, Any]], str]:
-    """One run ended by a signal after five questions and one to its end; what was on disk in between."""
+    """End a run by a signal after five questions, finish it by another; return what was on disk in between."""
 
     async def inner() -> tuple[Process, str, Counter[str], list[dict[str, Any]], str]:
         async with FaultServer(lambda request: answering(delay=0.05)) as server, asyncio.timeout(120):
@@ -88,7 +88,7 @@ def run_twice(folder: Path, end: signal.Signals) -> tuple[Process, str, Counter[
     return asyncio.run(inner())
 
 
-def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_continued(tmp_path: Path) -> None:
     first, _, requests, between, summary = run_twice(tmp_path, signal.SIGKILL)
     assert first.returncode == -signal.SIGKILL and 5 <= len(between) < len(QUESTIONS)
     lines = finished(tmp_path)
@@ -100,9 +100,9 @@ def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
     assert totals["accuracy"]["mean"] == sum(line["correct"] for line in lines) / len(QUESTIONS)
 
 
-def test_an_interrupted_run_says_how_far_it_came_and_is_gone_on_with(tmp_path: Path) -> None:
+def test_an_interrupted_run_reports_its_progress_and_can_be_continued(tmp_path: Path) -> None:
     first, said, requests, between, _ = run_twice(tmp_path, signal.SIGINT)
     assert first.returncode == 130
-    assert said == f"{len(between)} of {len(QUESTIONS)} finished; run the same command again to go on\n"
+    assert said == f"{len(between)} of {len(QUESTIONS)} finished; run the same command again to continue\n"
     assert not {line["id"] for line in between} & requests.keys()
     expect_the_answers_of_one_run(finished(tmp_path))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.vote import Ballot
-from apportion.vote.journal import Journal, JournalError, finished, settings_path
+from apportion.vote.journal import Journal, JournalError, read_finished, settings_path
 from tests.vote.builders import make_ballot
 
 ROOT = Path(__file__).parents[2]
@@ -29,12 +29,12 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "answers.jsonl"
 
 
-def test_what_is_written_comes_back(out: Path) -> None:
+def test_ballots_can_be_read_back(out: Path) -> None:
     ballots = [make_ballot("a", errors=("500",)), make_ballot("b", answer=None, votes={}, gold=None, correct=None)]
     with Journal(out, SETTINGS) as journal:
         for ballot in ballots:
             journal.append(ballot)
-            assert finished(out, SETTINGS)[ballot.id] == ballot  # on disk already
+            assert read_finished(out, SETTINGS)[ballot.id] == ballot  # on disk already
     with Journal(out, SETTINGS) as journal:
         assert list(journal.ballots.values()) == ballots
     assert json.loads(settings_path(out).read_text()) == SETTINGS
@@ -54,20 +54,20 @@ def test_a_torn_last_line_is_cut(out: Path, kept: int) -> None:
     whole = out.read_bytes()
     first = whole.index(b"\n") + 1
     out.write_bytes(whole[: first + kept] if kept > 0 else whole[:-2])
-    assert list(finished(out, SETTINGS)) == ["a"]
+    assert list(read_finished(out, SETTINGS)) == ["a"]
     write(out, "c")
-    assert out.read_bytes().startswith(whole[:first]) and list(finished(out, SETTINGS)) == ["a", "c"]
+    assert out.read_bytes().startswith(whole[:first]) and list(read_finished(out, SETTINGS)) == ["a", "c"]
 
 
-def test_a_last_line_that_lost_its_break_only_is_kept(out: Path) -> None:
+def test_a_last_line_without_a_line_break_is_kept(out: Path) -> None:
     write(out, "a", "b")
     out.write_bytes(out.read_bytes()[:-1])
     write(out, "c")
-    assert list(finished(out, SETTINGS)) == ["a", "b", "c"]
+    assert list(read_finished(out, SETTINGS)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("line", ["{}", "[1]", "null", '{"id": "a"}', "text", make_ballot("a").to_json()])
-def test_another_line_is_refused(out: Path, line: str) -> None:
+def test_a_line_that_is_no_new_answer_is_refused(out: Path, line: str) -> None:
     write(out, "a", "b")
     with out.open("a") as file:
         file.write(f"{line}\n")
@@ -80,10 +80,10 @@ def test_another_line_is_refused(out: Path, line: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"rule.alpha": 0.01}, "begun with rule.alpha 0.05, got 0.01"),
-        ({"model": "n", "rule": "esc"}, "begun with model 'm', got 'n'"),
-        ({"new": 1}, "begun with new 'nothing', got 1"),
-        ({"extra_body": {}}, "begun with extra_body {'top_k': 20}, got {}"),
+        ({"rule.alpha": 0.01}, "started with rule.alpha = 0.05, got 0.01"),
+        ({"model": "n", "rule": "esc"}, "started with model = 'm', got 'n', and 1 more"),
+        ({"new": 1}, "started with new = nothing, got 1"),
+        ({"extra_body": {}}, "started with extra_body.top_k = 20, got nothing"),
     ],
 )
 def test_other_settings_are_refused_by_name(out: Path, changes: dict[str, Any], problem: str) -> None:
@@ -91,7 +91,7 @@ def test_other_settings_are_refused_by_name(out: Path, changes: dict[str, Any], 
     with pytest.raises(JournalError, match=problem):
         Journal(out, SETTINGS | changes)
     write(out, "b")
-    assert list(finished(out, SETTINGS)) == ["a", "b"]
+    assert list(read_finished(out, SETTINGS)) == ["a", "b"]
 
 
 @pytest.mark.parametrize("changes", [{"base_url": "http://localhost:8001/v1"}, {"apportion": "99.0"}])
@@ -103,11 +103,11 @@ def test_the_address_and_the_version_may_change(out: Path, changes: dict[str, An
         assert list(journal.ballots) == ["a"]
 
 
-def test_settings_may_change_while_nothing_is_finished(out: Path) -> None:
+def test_settings_may_change_while_no_question_is_finished(out: Path) -> None:
     write(out)
     with Journal(out, {"model": "n"}) as journal:
         journal.append(make_ballot())
-    assert list(finished(out, {"model": "n"})) == ["a"]
+    assert list(read_finished(out, {"model": "n"})) == ["a"]
 
 
 def test_answers_without_their_settings_are_refused(out: Path) -> None:
@@ -117,16 +117,16 @@ def test_answers_without_their_settings_are_refused(out: Path) -> None:
         Journal(out, SETTINGS)
 
 
-def test_overwriting_begins_afresh(out: Path) -> None:
+def test_overwriting_removes_earlier_answers(out: Path) -> None:
     write(out, "a")
     with Journal(out, {"model": "n"}, overwrite=True) as journal:
         assert not journal.ballots
         journal.append(make_ballot("b"))
-    assert list(finished(out, {"model": "n"})) == ["b"]
+    assert list(read_finished(out, {"model": "n"})) == ["b"]
 
 
-def test_what_is_no_answers_is_not_overwritten(out: Path) -> None:
-    """Such as the questions, given as ``out`` by mistake."""
+def test_a_file_of_something_else_is_not_overwritten(out: Path) -> None:
+    """The user may have given the questions as ``out`` by mistake."""
     out.write_text('{"prompt": "6 x 7?"}\n')
     with pytest.raises(JournalError, match="must hold answers of apportion vote to be overwritten"):
         Journal(out, SETTINGS, overwrite=True)
@@ -146,7 +146,7 @@ def test_two_runs_on_one_file_are_refused(out: Path) -> None:
         with pytest.raises(JournalError, match="one run writes to a file at a time"):
             Journal(out, SETTINGS, overwrite=True)
     write(out, "b")
-    assert list(finished(out, SETTINGS)) == ["a", "b"]
+    assert list(read_finished(out, SETTINGS)) == ["a", "b"]
 
 
 def test_a_question_is_written_once(out: Path) -> None:
@@ -173,7 +173,7 @@ with Journal(out, SETTINGS) as journal:
 """
 
 
-def test_a_full_disk_is_said_in_one_line_and_the_torn_line_is_cut(out: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line_and_the_torn_line_is_cut(out: Path) -> None:
     write(out, "a")
     room = out.stat().st_size + 30
     done = subprocess.run(
@@ -182,19 +182,19 @@ def test_a_full_disk_is_said_in_one_line_and_the_torn_line_is_cut(out: Path) -> 
     assert done.returncode == 1 and done.stderr.startswith("an answer cannot be written to"), done.stderr
     assert out.stat().st_size == room
     write(out, "c")
-    assert list(finished(out, SETTINGS)) == ["a", "c"]
+    assert list(read_finished(out, SETTINGS)) == ["a", "c"]
 
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("answers.csv", "written as .jsonl"), ("missing/answers.jsonl", "a folder that is there")],
+    [("answers.csv", "written as .jsonl"), ("missing/answers.jsonl", "a folder that exists")],
 )
 def test_a_path_that_cannot_be_used_is_refused(tmp_path: Path, name: str, problem: str) -> None:
     with pytest.raises(JournalError, match=problem):
-        finished(tmp_path / name, SETTINGS)
+        read_finished(tmp_path / name, SETTINGS)
     with pytest.raises(JournalError, match=problem):
         Journal(tmp_path / name, SETTINGS)
 
 
 def test_reading_changes_nothing(tmp_path: Path) -> None:
-    assert finished(tmp_path / "answers.jsonl", SETTINGS) == {} and not list(tmp_path.iterdir())
+    assert read_finished(tmp_path / "answers.jsonl", SETTINGS) == {} and not list(tmp_path.iterdir())

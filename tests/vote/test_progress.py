@@ -7,13 +7,14 @@ import logging
 import pytest
 from rich.console import Console
 
-from apportion.samplers import Completion
+from apportion.endpoint import Completion
+from apportion.runs import progress as runs_progress
 from apportion.vote import progress
-from apportion.vote.progress import Tally, shown
+from apportion.vote.progress import Tally, show_progress
 from tests.vote.builders import make_ballot
 
 
-def test_a_tally_counts_this_run_and_saves_over_all_finished_questions() -> None:
+def test_a_tally_counts_samples_of_this_run_and_savings_of_all_finished_questions() -> None:
     tally = Tally(questions=3, max_samples=16)
     assert tally.line() == "0 of 3 questions, 0 samples, 0 tokens"
     tally.finish(make_ballot(samples=4))  # of an earlier run
@@ -25,10 +26,11 @@ def test_a_tally_counts_this_run_and_saves_over_all_finished_questions() -> None
 def test_without_a_terminal_a_line_is_logged_now_and_then(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(runs_progress, "LINE_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "REDRAW_EVERY_SECONDS", 0.02)
 
     async def inner() -> None:
-        async with shown(Tally(questions=3, max_samples=16)):
+        async with show_progress(Tally(questions=3, max_samples=16)):
             await asyncio.sleep(0.1)
 
     with caplog.at_level(logging.INFO, logger="apportion.vote"):
@@ -43,7 +45,7 @@ def test_a_terminal_gets_bars_that_end_where_the_run_ended(monkeypatch: pytest.M
     tally = Tally(questions=3, max_samples=16)
 
     async def inner() -> None:
-        async with shown(tally):
+        async with show_progress(tally):
             await asyncio.sleep(0.05)
             tally.finish(make_ballot(samples=4))
 

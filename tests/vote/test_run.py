@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from apportion.samplers import EndpointError, seed_of
+from apportion.endpoint import EndpointError, seed_of
 from apportion.stopping import decide
 from apportion.vote import Question, Report, vote, vote_async
 from apportion.vote.journal import JournalError
-from tests.samplers.fault_server import (
+from tests.endpoint.fault_server import (
     Behaviour,
     FaultServer,
     Request,
@@ -37,7 +37,7 @@ Poll = Callable[..., Awaitable[Report]]
 
 
 def serve(script: Script, out: Path, body: Callable[[Poll, FaultServer], Awaitable[Any]]) -> Any:
-    """What ``body`` returns, given a vote against a server with this ``script``, and the server."""
+    """Return what ``body`` returns for a vote on a server with this ``script``, and the server."""
 
     async def inner() -> Any:
         async with FaultServer(script) as server:
@@ -66,10 +66,11 @@ def lines(out: Path) -> list[dict[str, Any]]:
 
 
 def key_of(request: Request) -> str:
-    """The id of the question that a request is about."""
+    """Return the id of the question in a request."""
     return f"q{request.prompt.split()[1]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "settings", "wave"),
     [
@@ -81,7 +82,7 @@ def key_of(request: Request) -> str:
         ("fixed", {"samples": 12}, "free"),
     ],
 )
-def test_a_vote_decides_as_a_replay_of_its_answers(out: Path, rule: str, settings: dict[str, Any], wave: Any) -> None:
+def test_a_vote_agrees_with_a_replay_of_its_answers(out: Path, rule: str, settings: dict[str, Any], wave: Any) -> None:
     questions = make_questions(6)
     report = report_of(
         lambda request: answering(delay=0.005), out, questions, rule=rule, rule_settings=settings, wave=wave
@@ -98,7 +99,7 @@ def test_a_vote_decides_as_a_replay_of_its_answers(out: Path, rule: str, setting
         assert ballot.completion_tokens == 5 * ballot.samples
 
 
-def test_free_waves_cancel_nothing_and_take_the_round_trips_of_the_replay(out: Path) -> None:
+def test_free_waves_cancel_nothing_and_take_as_many_round_trips_as_the_replay(out: Path) -> None:
     questions = make_questions(5)
     report, requests = serve(
         lambda request: answering(),
@@ -115,7 +116,7 @@ async def _with_requests(report: Awaitable[Report], server: FaultServer) -> tupl
     return await report, server.requests
 
 
-def test_what_is_no_longer_needed_is_cancelled(out: Path) -> None:
+def test_samples_that_are_no_longer_needed_are_cancelled(out: Path) -> None:
     """The first samples agree, and the rest of the wave of 32 is still in flight."""
     enough = decide(["0"] * 64, "posterior_predictive").samples
 
@@ -130,7 +131,7 @@ def test_what_is_no_longer_needed_is_cancelled(out: Path) -> None:
 
 
 def faulty(request: Request) -> Behaviour:
-    """Two of five requests fail in one of the ways there are; those after them that ask for the same may not."""
+    """Two of five requests fail, each in one of several ways. Their retries may succeed."""
     faults = [
         rate_limited(ms=1),
         broken(ms=1),
@@ -156,7 +157,7 @@ def test_a_mix_of_faults_changes_no_vote(out: Path) -> None:
         assert ballot.votes == Counter(a for a in stream_of(question)[: ballot.samples] if a is not None)
 
 
-def test_a_server_that_honours_n_is_counted_choice_by_choice(out: Path) -> None:
+def test_each_choice_of_a_server_that_honours_n_is_counted(out: Path) -> None:
     given: list[str] = []
 
     def text(request: Request, place: int) -> str:
@@ -169,7 +170,7 @@ def test_a_server_that_honours_n_is_counted_choice_by_choice(out: Path) -> None:
     assert ballot.prompt_tokens is not None and ballot.completion_tokens == 100
 
 
-def test_completions_that_came_and_were_not_needed_are_told(out: Path) -> None:
+def test_completions_that_arrived_unneeded_are_reported(out: Path) -> None:
     """A server that honours n has generated the whole wave by the time the rule stops within it."""
     report = report_of(lambda request: ok(r"\boxed{0}"), out, make_questions(2), wave=32, concurrency=1)
     taken = sum(ballot.samples for ballot in report.ballots)
@@ -183,7 +184,7 @@ def test_a_choice_list_shorter_than_n_loses_nothing(out: Path) -> None:
     assert report.ballots[0].samples == 20 and report.ballots[0].failed == 0
 
 
-def test_failed_samples_are_charged_and_have_no_vote(out: Path) -> None:
+def test_failed_samples_count_towards_the_maximum_and_have_no_vote(out: Path) -> None:
     def script(request: Request) -> Behaviour:
         lost = {seed_of(0, "q0", number) for number in (1, 3)}
         return broken() if request.seed in lost and request.n == 1 else ok(r"\boxed{0}", most=1)
@@ -197,7 +198,7 @@ def test_failed_samples_are_charged_and_have_no_vote(out: Path) -> None:
     assert ballot.completion_tokens == 20
 
 
-def test_a_failed_sample_spoils_its_own_window_and_no_other(out: Path) -> None:
+def test_a_failed_sample_affects_only_its_own_window(out: Path) -> None:
     def script(request: Request) -> Behaviour:
         return broken() if request.seed == seed_of(0, "q0", 6) else ok(r"\boxed{0}" if request.n == 1 else "?", most=1)
 
@@ -206,8 +207,8 @@ def test_a_failed_sample_spoils_its_own_window_and_no_other(out: Path) -> None:
     assert (ballot.samples, ballot.failed, ballot.unparsed, dict(ballot.votes)) == (15, 1, 1, {"0": 13})
 
 
-def test_a_full_vote_in_few_requests_pays_for_few_prompts(out: Path) -> None:
-    """The full vote is one request where the server honours n: no prompt is saved by asking three times."""
+def test_a_full_vote_in_one_request_pays_for_one_prompt(out: Path) -> None:
+    """If the server honours n, the full vote is one request, so three requests save no prompt."""
     report = report_of(lambda request: ok(r"\boxed{0}"), out, make_questions(2), rule="fixed", wave=8, max_samples=24)
     (first, second), summary = report.ballots, report.summary
     assert first.prompt_length and first.prompt_tokens == first.waves * first.prompt_length
@@ -223,7 +224,7 @@ def test_empty_texts_hold_no_answer_and_end_the_question(out: Path) -> None:
 
 
 def test_a_question_that_failures_ended_is_reported_and_asked_again(out: Path) -> None:
-    """Question 1 is refused, as one that is too long is; the others are answered all the same."""
+    """The server refuses question 1, as it would one that is too long, and answers the others."""
     refusing = True
 
     def script(request: Request) -> Behaviour:
@@ -242,7 +243,7 @@ def test_a_question_that_failures_ended_is_reported_and_asked_again(out: Path) -
     assert [line["id"] for line in lines(out)][-1] == "q1"
 
 
-def test_votes_before_the_server_went_away_are_no_answer(out: Path) -> None:
+def test_votes_before_the_server_failed_are_no_answer(out: Path) -> None:
     """Three votes and then nothing but errors: another run must not take that for a finished question."""
 
     def script(request: Request) -> Behaviour:
@@ -254,7 +255,8 @@ def test_votes_before_the_server_went_away_are_no_answer(out: Path) -> None:
     assert lines(out) == []
 
 
-def test_the_deadline_ends_a_run_that_another_goes_on_with(out: Path) -> None:
+@pytest.mark.slow
+def test_a_run_that_the_deadline_ended_can_be_continued(out: Path) -> None:
     stuck = True
 
     def script(request: Request) -> Behaviour:
@@ -272,7 +274,7 @@ def test_the_deadline_ends_a_run_that_another_goes_on_with(out: Path) -> None:
     assert second.summary.finished == 3 and second.summary.samples == sum(b.samples for b in second.ballots)
 
 
-def test_a_finished_file_is_not_asked_about_again(out: Path) -> None:
+def test_finished_questions_are_not_asked_again(out: Path) -> None:
     async def body(poll: Poll, server: FaultServer) -> tuple[Report, int, Report, int]:
         first = await poll(make_questions(4), max_samples=8)
         asked = len(server.requests)
@@ -282,7 +284,7 @@ def test_a_finished_file_is_not_asked_about_again(out: Path) -> None:
     assert before == after and first.ballots == second.ballots and second.complete
 
 
-def test_more_questions_go_on_where_fewer_ended(out: Path) -> None:
+def test_more_questions_can_be_added_to_a_finished_run(out: Path) -> None:
     async def body(poll: Poll, server: FaultServer) -> tuple[Report, list[Request]]:
         await poll(make_questions(4)[:2], max_samples=8)
         asked = len(server.requests)
@@ -339,7 +341,7 @@ def test_settings_are_refused_before_anything_is_asked(out: Path, settings: dict
     assert serve([], out, body) == 0 and not out.exists()
 
 
-def test_texts_are_kept_in_order_where_they_are_wanted(out: Path) -> None:
+def test_texts_are_kept_in_order_if_asked_for(out: Path) -> None:
     report_of(lambda request: answering(0.005), out, make_questions(1), max_samples=8, wave=4, save_completions=True)
     (line,) = lines(out)
     assert [sample["answer"] for sample in line["completions"]] == stream_of(make_questions(1)[0])[: line["samples"]]
@@ -348,7 +350,7 @@ def test_texts_are_kept_in_order_where_they_are_wanted(out: Path) -> None:
 
 @pytest.mark.slow
 def test_answers_that_mean_the_same_are_one_vote(out: Path) -> None:
-    """In the words that came first, and against gold as well."""
+    """The first words are kept. Gold answers are compared in the same way."""
     words = [r"\frac{1}{2}", "0.5", "2", "1/2", "2.0", "0.50"]
     by_seed = {seed_of(0, "half", number): word for number, word in enumerate(words)}
 
@@ -363,7 +365,7 @@ def test_answers_that_mean_the_same_are_one_vote(out: Path) -> None:
     assert (ballot.votes, ballot.answer, ballot.correct) == ({r"\frac{1}{2}": 4, "2": 2}, r"\frac{1}{2}", True)
 
 
-def test_the_template_is_what_is_sent(out: Path) -> None:
+def test_the_filled_template_is_sent(out: Path) -> None:
     report, requests = serve(
         lambda request: answering(),
         out,
@@ -387,23 +389,25 @@ def test_the_key_is_nowhere_on_disk(out: Path, monkeypatch: pytest.MonkeyPatch) 
         assert "sk-a-secret-of-ours" not in path.read_text()
 
 
-def test_questions_keep_all_requests_busy_without_a_barrier(out: Path) -> None:
+@pytest.mark.slow
+def test_a_slow_question_does_not_hold_up_the_others(out: Path) -> None:
     """One slow question does not hold up the others."""
 
     def script(request: Request) -> Behaviour:
-        return ok(r"\boxed{0}", most=1, delay=0.2 if "Question 0" in request.prompt else 0.0)
+        return ok(r"\boxed{0}", most=1, delay=0.5 if "Question 0" in request.prompt else 0.0)
 
     serve(script, out, lambda poll, server: poll(make_questions(12), concurrency=4, wave=1))
     assert lines(out)[-1]["id"] == "q0"
 
 
-def test_what_is_no_question_is_refused(out: Path) -> None:
+@pytest.mark.slow
+def test_something_other_than_a_question_is_refused(out: Path) -> None:
     with pytest.raises(ValueError, match=r"questions must each be a Question, got '6 x 7\?'"):
         vote(["6 x 7?"], base_url="http://localhost:1/v1", model="tiny", out=out)  # type: ignore[list-item]
     assert not out.exists()
 
 
-def test_a_vote_within_an_event_loop_names_the_way_to_await_it(out: Path) -> None:
+def test_a_vote_within_an_event_loop_is_told_to_await(out: Path) -> None:
     async def within() -> None:
         vote(make_questions(1), base_url="http://localhost:1/v1", model="tiny", out=out)
 

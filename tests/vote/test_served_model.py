@@ -1,4 +1,4 @@
-"""The voting client against a real server: what it finds out, and one run of the command, from questions to answers."""
+"""The voting client on a real server, and one run of the command from questions to answers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from transformers import Qwen2ForCausalLM
 
-from apportion.lab.policy import exact_success
-from apportion.lab.sampler import sample as draw
-from apportion.lab.task import Problem, decode, encode
-from apportion.samplers import Client, Completion, Endpoint, EndpointError
+from apportion.endpoint import Client, Completion, Endpoint, EndpointError
+from apportion.lab.policy.exact import exact_success
+from apportion.lab.policy.sampler import sample as draw
+from apportion.lab.world.task import Problem, decode, encode
 from apportion.stopping import decide
 from apportion.vote import Question, vote
 from benchmarks.served_model import ServedModel, problems, serving, train_model
@@ -43,13 +43,13 @@ def policy(served_model: ServedModel) -> Qwen2ForCausalLM:
 
 @pytest.fixture(scope="session")
 def torn(policy: Qwen2ForCausalLM) -> str:
-    """The problem that the policy gets right most nearly half of the time."""
+    """Return the problem whose success probability is closest to one half."""
     asked = problems(20)
     return asked[int(np.abs(exact_success(policy, asked) - 0.5).argmin())].text
 
 
 def endpoint(served: ServedModel, **settings: Any) -> Endpoint:
-    """Samples from the policy's own distribution, at most 16 tokens each."""
+    """Return the settings of an endpoint for the policy's own distribution, at most 16 tokens each."""
     return Endpoint(served.base_url, served.model, **{"temperature": 1.0, "top_p": 1.0, "max_tokens": 16} | settings)
 
 
@@ -59,7 +59,7 @@ async def sample(client: Client, text: str, count: int, key: str = "q") -> list[
 
 
 def samples(settings: Endpoint, texts: Sequence[str], count: int) -> list[list[Completion]]:
-    """``count`` completions of each text, all texts at once."""
+    """Return ``count`` completions of each text, asked for at the same time."""
 
     async def run() -> list[list[Completion]]:
         async with settings.connect() as client:
@@ -80,7 +80,7 @@ def test_completions_come_with_text_tokens_and_reason(
     assert cut == [Completion("a", 1, 4, "length")]
 
 
-def test_n_is_found_not_to_be_honoured_and_each_sample_takes_a_request(served_model: ServedModel, torn: str) -> None:
+def test_without_n_each_sample_takes_a_request(served_model: ServedModel, torn: str) -> None:
     async def run() -> None:
         async with endpoint(served_model).connect() as client:
             assert client.honours_n is None
@@ -93,17 +93,15 @@ def test_n_is_found_not_to_be_honoured_and_each_sample_takes_a_request(served_mo
     asyncio.run(run())
 
 
-def test_seeds_repeat_samples_where_requests_come_one_at_a_time(served_model: ServedModel, torn: str) -> None:
+def test_seeds_repeat_samples_if_requests_come_one_at_a_time(served_model: ServedModel, torn: str) -> None:
     alone = {"concurrency": 1, "api": "completions"}
     [first], [again], [other] = (samples(endpoint(served_model, seed=seed, **alone), [torn], 16) for seed in (1, 1, 2))
     assert first == again != other
     assert len({completion.text for completion in first}) > 1
 
 
-def test_samples_at_once_follow_the_distribution_of_the_model(
-    served_model: ServedModel, policy: Qwen2ForCausalLM
-) -> None:
-    """Of 60 completions of each of three problems, as many are right as the policy's exact probability says."""
+def test_concurrent_samples_follow_the_model_distribution(served_model: ServedModel, policy: Qwen2ForCausalLM) -> None:
+    """Of 60 completions of each of three problems, the share of right ones agrees with the exact probability."""
     asked, count = problems(3), 60
     success = exact_success(policy, asked)
     found = samples(endpoint(served_model, concurrency=8), [problem.text for problem in asked], count)
@@ -124,8 +122,8 @@ def test_a_prompt_that_the_server_cannot_read_is_a_failed_sample(served_model: S
     assert answered.text and answered.error is None
 
 
-def test_the_server_answers_on_after_a_wave_is_left(served_model: ServedModel, torn: str) -> None:
-    """At this temperature completions are long, so that some of sixteen are under way when the first has come."""
+def test_the_server_still_answers_after_a_wave_is_cancelled(served_model: ServedModel, torn: str) -> None:
+    """At this temperature completions are long, so some of sixteen are in flight when the first arrives."""
     slow = endpoint(served_model, temperature=5.0, max_tokens=100, concurrency=16)
 
     async def run() -> None:
@@ -141,7 +139,7 @@ def test_the_server_answers_on_after_a_wave_is_left(served_model: ServedModel, t
 
 
 def test_a_vote_from_the_command_line(served_model: ServedModel, tmp_path: Path) -> None:
-    """Begun with four questions, gone on with eight: each sample is asked for once, and counts as in a replay."""
+    """Four questions are finished before four more. Each sample is asked for once, and counts as in a replay."""
     asked, out, most = problems(8), tmp_path / "answers.jsonl", 32
     write_questions(tmp_path / "questions.jsonl", asked)
     before = served_model.answered
@@ -178,7 +176,7 @@ def test_a_vote_from_the_command_line(served_model: ServedModel, tmp_path: Path)
 def test_stopping_early_agrees_with_the_full_vote_on_the_same_samples(
     served_model: ServedModel, tmp_path: Path
 ) -> None:
-    """One request at a time and none cancelled, so seeds repeat: what is asked for early is what the full vote sees."""
+    """Requests come one at a time and none is cancelled, so seeds repeat: the full vote sees the same samples."""
     asked = [Question(problem.text, problem.text, problem.answer) for problem in problems(6)]
     settings = {"template": "{question}", "extract": "last_number", "max_tokens": 16, "concurrency": 1}
     streams, answers = {}, {}
@@ -205,18 +203,18 @@ def test_stopping_early_agrees_with_the_full_vote_on_the_same_samples(
 
 
 def saved_answers(line: str | bytes) -> list[str | None]:
-    """The answers of one question's completions, in the order of the samples."""
+    """Return the answers of one question's completions, in the order of the samples."""
     return [completion["answer"] for completion in json.loads(line)["completions"]]
 
 
 def write_questions(path: Path, asked: Sequence[Problem]) -> None:
-    """Gold is the last running digit, which is the last number of a completion."""
+    """Write problems whose gold is the last running digit, which is the last number of a completion."""
     rows = [{"id": problem.text, "prompt": problem.text, "answer": problem.answer[-1]} for problem in asked]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def run_vote(served: ServedModel, folder: Path, *options: str) -> dict[str, Any]:
-    """The summary of `apportion vote`, which answers ``questions.jsonl`` in ``folder`` into ``answers.jsonl``."""
+    """Run `apportion vote` from ``questions.jsonl`` to ``answers.jsonl`` in ``folder``; return its summary."""
     command = [sys.executable, "-m", "apportion", "vote", "--base-url", served.base_url, "--model", served.model]
     command += ["--questions", str(folder / "questions.jsonl"), "--out", str(folder / "answers.jsonl")]
     command += ["--template", "{question}", "--extract", "last_number", "--max-tokens", "16"]

@@ -46,7 +46,7 @@ def three() -> list[Ballot]:
     ]
 
 
-def test_every_total_is_what_a_hand_counts() -> None:
+def test_the_totals_agree_with_a_count_by_hand() -> None:
     summary = summarise(three(), questions=5, max_samples=16, seconds=2.5)
     assert (summary.questions, summary.finished, summary.samples, summary.full_samples) == (5, 3, 30, 48)
     assert summary.samples_saved == pytest.approx(1 - 30 / 48)
@@ -63,7 +63,7 @@ def test_every_total_is_what_a_hand_counts() -> None:
     assert (summary.failed, summary.unparsed, summary.cancelled, summary.seconds) == (6, 13, 3, 2.5)
 
 
-def test_json_is_the_summary_and_costs_where_prices_are_known() -> None:
+def test_json_is_the_summary_with_costs_if_prices_are_known() -> None:
     summary = summarise(three(), 5, 16, 2.5)
     plain = json.loads(summary_json(summary))
     assert plain["accuracy"] == {"questions": 2, "mean": 0.5, "low": 0.0, "high": 1.0} and "cost" not in plain
@@ -98,7 +98,7 @@ def test_a_full_vote_whose_samples_share_one_request_pays_for_one_prompt() -> No
     assert "30 of about 10 for the full vote: 200.0% more" in summary_text(summary, terminal=False)
 
 
-def test_tokens_that_a_server_does_not_count_are_not_guessed() -> None:
+def test_tokens_that_a_server_does_not_count_are_unknown() -> None:
     summary = summarise(
         [*three(), make_ballot("d", prompt_length=None, prompt_tokens=None, completion_tokens=None)], 5, 16, 1.0
     )
@@ -107,8 +107,8 @@ def test_tokens_that_a_server_does_not_count_are_not_guessed() -> None:
     assert json.loads(summary_json(summary, Prices(1.0, 1.0)))["cost"] is None
 
 
-def test_a_server_that_does_not_sample_is_warned_about() -> None:
-    """Three samples of one text, question after question, is no vote; fewer samples tell nothing."""
+def test_a_server_that_does_not_sample_gives_a_warning() -> None:
+    """Three samples of one text for every question are no vote. Fewer samples prove nothing."""
     greedy, few = make_ballot("a", texts=1), make_ballot("b", samples=2, texts=1)
     assert summarise([greedy, few], 5, 16, 1.0).repeats is True
     assert "does the server sample" in summary_text(summarise([greedy, few], 5, 16, 1.0), terminal=False)
@@ -117,7 +117,7 @@ def test_a_server_that_does_not_sample_is_warned_about() -> None:
     assert summarise([few], 5, 16, 1.0).repeats is None
 
 
-def test_nothing_finished_is_nothing_known() -> None:
+def test_without_finished_questions_all_means_are_unknown() -> None:
     summary = summarise([], 5, 16, 1.0)
     assert (summary.finished, summary.samples, summary.samples_saved, summary.accuracy) == (0, 0, None, None)
     assert summary_text(summary, terminal=False).splitlines() == [

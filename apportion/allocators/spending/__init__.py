@@ -1,0 +1,1 @@
+"""Exact solvers and settings for a fixed budget of rollouts or tokens."""

@@ -1,0 +1,60 @@
+"""Counts in proportion to weights: the integers within the bounds that are nearest to the shares of the budget."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from apportion.allocators.spending.budget import BudgetedAllocator
+from apportion.types import Batch, Belief, Counts, Floats, Plan
+
+
+def nearness_gains(shares: Floats, low: Counts, high: int, width: int) -> Floats:
+    """Return by how much each rollout beyond ``low`` [P] lowers the squared distance to ``shares`` [P], [P, width].
+
+    Going from n to n + 1 lowers (n - share)^2 by 2 (share - n) - 1. That falls by 2 per rollout, so spending on the
+    largest of these gains gives the nearest integers, in least squares, exactly. -inf marks rollouts beyond ``high``.
+
+    >>> nearness_gains(np.array([2.5, 0.5]), low=np.array([1, 1]), high=3, width=3).tolist()
+    [[2.0, 0.0, -inf], [-2.0, -4.0, -inf]]
+    """
+    n = low[:, None] + np.arange(width)
+    return np.where(n < high, 2 * (shares[:, None] - n) - 1, -np.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProportionalAllocator(BudgetedAllocator):
+    """Splits a budget in proportion to weights, which subclasses compute from the belief about each prompt.
+
+    Args:
+        low, high: bounds on every prompt's rollouts, low at least 1.
+        epsilon: added to every weight, above 0, so that no prompt's share is 0 or the whole budget.
+    """
+
+    low: int = 3
+    epsilon: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.low < 1:
+            raise ValueError(
+                f"low must be at least 1 for {self.name}, got {self.low}; a prompt without rollouts teaches nothing"
+            )
+        if not 0 < self.epsilon < float("inf"):
+            raise ValueError(
+                f"epsilon must be finite and above 0 for {self.name}, got {self.epsilon}; leave it out for the default"
+            )
+        super().__post_init__()
+
+    @property
+    def least(self) -> int:
+        return self.low
+
+    @abstractmethod
+    def weights(self, belief: Belief) -> Floats:
+        """Return weights [P], above 0. A prompt's share of the budget is its weight over the sum of all."""
+
+    def plan(self, batch: Batch) -> Plan:
+        weights, low = self.weights(batch.belief), np.full(len(batch.prompts), self.low)
+        shares = self._budget.of(len(batch.prompts)) * weights / (batch.costs @ weights)
+        counts = self._spend(batch, nearness_gains(shares, low, self.high, self._budget.width(batch, low)), low)
+        return Plan(np.maximum(counts - batch.asked, 0))

@@ -1,0 +1,43 @@
+"""TTRL: a fixed number of votes for the pseudo-label. The first of them are trained on.
+
+Reference: Zuo et al. 2025, "TTRL: Test-Time Reinforcement Learning", arXiv 2504.16084: 64 votes, 32 of them for the
+update. The fixed-budget baseline of OptPO, arXiv 2512.02882.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from apportion.allocators.base import Size
+from apportion.allocators.votes.base import Retain
+from apportion.allocators.votes.rewards import PseudoReward
+from apportion.allocators.votes.separate import SeparateVotes
+from apportion.stopping import Fixed, Rule, Wave
+
+
+@dataclass(frozen=True)
+class TTRL(SeparateVotes):
+    """``max_samples`` votes on each prompt. The first ``min_samples`` of them enter the loss, or all.
+
+    >>> from apportion import Prompt
+    >>> ttrl = TTRL()
+    >>> ttrl.plan(ttrl.start([Prompt("6 x 7?")])).counts.tolist()
+    [64]
+    """
+
+    max_samples: int = 64
+    min_samples: int = 32
+    retain: Retain = "first"
+    reward: str | PseudoReward = "agreement"
+
+    name: ClassVar[str] = "ttrl"
+
+    def size(self, prompts: int) -> Size:
+        return replace(super().size(prompts), exact=True)
+
+    @property
+    def stopping(self) -> Rule:
+        return Fixed()
+
+    @property
+    def wave(self) -> Wave:
+        return "free"

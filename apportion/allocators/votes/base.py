@@ -1,0 +1,139 @@
+"""The protocol of learning without labels: vote, use the winner as the label, reward agreement, retain some rollouts.
+
+A failed sample and one without an answer are paid for and do not vote. A prompt whose vote ends in a tie, or without
+any answer, has no pseudo-label and is not trained on. A rollout's own ``correct`` and ``reward`` are never read or
+passed to reward functions; groups hold new rewards. Curtailment gives ties to the answer that came first, so that a
+vote it stops has a label, even if all M samples might have ended in a tie.
+
+Reference: Zuo et al. 2025, "TTRL: Test-Time Reinforcement Learning", arXiv 2504.16084, and Wang et al. 2025, "OptPO",
+arXiv 2512.02882, Section 3.3.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from numbers import Integral
+from typing import ClassVar, Literal, get_args
+
+from apportion.allocators.base import Allocator, Size
+from apportion.allocators.votes.rewards import PseudoReward, check_reward, pseudo_rewards
+from apportion.stopping import Rule, check_max_samples, count_votes, encode_answers, top_two
+from apportion.types import Batch, Counts, Group, Needs, Prompt, Rollout
+
+Retain = Literal["first", "all"]
+"""Which rollouts are retained for the update: the first N, the minimum drawn, or all that arrived.
+
+The first N do not depend on when the vote stopped. All do: a vote stops while its leader is ahead, so that the mean of
+the group is above the expected reward of its rollouts."""
+
+Status = Literal["decided", "exhausted", "tied", "unanswered"]
+"""How a vote ended: its rule stopped before M samples, it took all M or its budget ended, answers tie, or no sample
+holds an answer.
+
+A vote of M samples is never "decided", because several rules stop at M whatever the answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PseudoLabel:
+    """The result of a vote: the ``answer`` or None, how the vote ended, and the answer's share of votes.
+
+    ``share`` is among all requested samples. If answers tie it is the share of each; without answers it is 0.
+    """
+
+    answer: str | None
+    status: Status
+    share: float
+
+
+class ConsensusAllocator(Allocator):
+    """Votes on each prompt with at least N = ``min_samples`` and at most M = ``max_samples`` samples.
+
+    ``retain`` says which rollouts enter the loss; ``reward`` is the reward of rollouts, by name or as a function.
+    """
+
+    max_samples: int
+    min_samples: int
+    retain: Retain
+    reward: str | PseudoReward
+    needs: ClassVar[Needs] = Needs(labels=False)
+
+    def __post_init__(self) -> None:
+        """Check the settings that all votes have. Subclasses with more to check call it."""
+        check_max_samples(self.max_samples)
+        whole = isinstance(self.min_samples, Integral) and not isinstance(self.min_samples, bool)
+        if not (whole and 1 <= self.min_samples <= self.max_samples):
+            raise ValueError(
+                f"min_samples must be an integer from 1 to max_samples, got {self.min_samples!r} and "
+                f"{self.max_samples}; it is N, the minimum drawn"
+            )
+        if self.retain not in get_args(Retain):
+            raise ValueError(
+                f"retain must be one of {', '.join(get_args(Retain))}, got {self.retain!r}; check the spelling"
+            )
+        check_reward(self.reward)
+
+    @property
+    @abstractmethod
+    def stopping(self) -> Rule:
+        """The rule that says, from ``min_samples`` on, whether a vote is decided, and for which answer."""
+
+    def size(self, prompts: int) -> Size:
+        return self._size_of(prompts, prompts * self.max_samples)
+
+    def _size_of(self, prompts: int, asked: int) -> Size:
+        return Size(asked=asked, kept=prompts * self.min_samples if self.retain == "first" else asked)
+
+    def winner(self, batch: Batch, q: int) -> str | None:
+        """Return the answer that the rule chooses for prompt ``q`` after the samples so far; None without answers."""
+        answers, votes = self.votes(batch, q)
+        if not answers:
+            return None
+        return answers[int(self.stopping.winner(votes, self.max_samples)[-1])]
+
+    def label(self, batch: Batch, q: int) -> PseudoLabel:
+        """Return the pseudo-label of prompt ``q`` after the samples so far: the winner, unless two answers lead."""
+        answers, votes = self.votes(batch, q)
+        if not answers:
+            return PseudoLabel(None, "unanswered", 0.0)
+        first, second = top_two(votes[-1])
+        if first == second:
+            return PseudoLabel(None, "tied", float(first) / len(votes))
+        place = int(self.stopping.winner(votes, self.max_samples)[-1])
+        decided = self.min_samples <= len(votes) < self.max_samples and self.stopping.stops_now(votes, self.max_samples)
+        return PseudoLabel(answers[place], "decided" if decided else "exhausted", float(votes[-1, place]) / len(votes))
+
+    def labels(self, batch: Batch) -> list[PseudoLabel]:
+        """Return the pseudo-label of every prompt, in order."""
+        return [self.label(batch, q) for q in range(len(batch.prompts))]
+
+    def votes(self, batch: Batch, q: int) -> tuple[list[str], Counts]:
+        """Return the answers to prompt ``q`` in order of appearance, and their votes [T, K] after each sample.
+
+        Failed samples come first, because a batch does not know which ones failed: at the end they would be in every
+        newest window of a rule with windows.
+        """
+        received = [rollout.answer for rollout in batch.rollouts[q]]
+        answers, codes = encode_answers([*[None] * (int(batch.asked[q]) - len(received)), *received])
+        return answers, count_votes(codes, len(answers))
+
+    def groups(self, batch: Batch) -> list[Group]:
+        """Return the labelled prompts as groups of their retained rollouts, rewarded by the votes of all rollouts."""
+        return [
+            self._group(prompt, rollouts, label.answer)
+            for prompt, rollouts, label in zip(batch.prompts, batch.rollouts, self.labels(batch), strict=True)
+            if label.answer is not None
+        ]
+
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        """Return the shares of prompts by how their vote ended, and the mean ``share``."""
+        labels = self.labels(batch)
+        size = max(len(labels), 1)
+        ended = {status: sum(label.status == status for label in labels) / size for status in get_args(Status)}
+        return ended | {"leader_share": sum(label.share for label in labels) / size}
+
+    def _group(self, prompt: Prompt, rollouts: Sequence[Rollout], label: str) -> Group:
+        unverified = [replace(rollout, correct=None, reward=None) for rollout in rollouts]
+        rewards = pseudo_rewards(self.reward, unverified, label)
+        judged = (replace(rollout, reward=float(reward)) for rollout, reward in zip(unverified, rewards, strict=True))
+        return Group(prompt, tuple(islice(judged, None if self.retain == "all" else self.min_samples)))

@@ -1,0 +1,89 @@
+"""An allocation as text: tables of counts and the gain over uniform for people, JSON for programs."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from apportion.runs.text_table import text_table
+from apportion.solve import Solution
+from apportion.types import Counts
+
+MAX_ROWS, FIRST_ROWS, LONGEST_NAME = 20, 10, 40
+MOST_BARS, BAR = 12, 40
+
+
+def allocation_text(result: Solution, ids: Sequence[Any] | None, terminal: bool) -> str:
+    """Return counts beside uniform ones, and both objectives: drawn tables for a ``terminal``, else aligned columns.
+
+    Beyond 20 prompts only the first 10 are listed, followed by the distribution of the counts.
+
+    >>> from apportion.solve import solve
+    >>> print(allocation_text(solve([0.1, 0.5, 0.9], 24, high=12), None, terminal=False))
+    prompt  rollouts  uniform
+         0         7        8
+         1        10        8
+         2         7        8
+    <BLANKLINE>
+    gradient variance: 0.2311, uniform 0.2457 (ratio 0.9406)
+    """
+    number = len(result.counts)
+    names = [" ".join(str(name).split())[:LONGEST_NAME] for name in (range(number) if ids is None else ids)]
+    listed = number if number <= MAX_ROWS else FIRST_ROWS
+    rows = [[names[q], str(result.counts[q]), str(result.uniform_counts[q])] for q in range(listed)]
+    header = ["prompt" if ids is None else "id", "rollouts", "uniform"]
+    parts = [text_table(rows, header, align="rrr", terminal=terminal)]
+    if listed < number:
+        parts[0] += f"\n... and {number - listed} more; --json or --out gives all"
+        bars = distribution(result.counts)
+        parts.append(text_table(bars, ["rollouts", "prompts", ""], align="rrl", terminal=terminal))
+    return "\n\n".join([*parts, _objectives(result)])
+
+
+def allocation_json(settings: Mapping[str, Any], result: Solution, ids: Sequence[Any] | None) -> str:
+    """Return one JSON object: ``settings``, counts [P], both objectives (null if undefined), and ``ids`` [P] if any.
+
+    >>> from apportion.solve import solve
+    >>> allocation_json({"budget": 6}, solve([0.5, 0.5], 6), ["a", "b"])[:58]
+    '{"budget": 6, "prompts": 2, "counts": [3, 3], "measure": "'
+    """
+    uniform = {"counts": result.uniform_counts.tolist(), "objective": _finite(result.uniform_objective)}
+    counts = {"prompts": len(result.counts), "counts": result.counts.tolist()}
+    score = {"measure": result.measure, "objective": _finite(result.objective), "uniform": uniform}
+    named = {} if ids is None else {"ids": [id if id is None or isinstance(id, (str, int)) else str(id) for id in ids]}
+    return json.dumps({**settings, **counts, **score, **named}, allow_nan=False)
+
+
+def distribution(counts: Counts) -> list[list[str]]:
+    """Return how many prompts got each count of rollouts, with a bar each; ranges if there are more than 12 counts.
+
+    >>> distribution(np.array([3, 3, 5]))
+    [['3', '2', '########################################'], ['5', '1', '####################']]
+    """
+    values, prompts = np.unique(counts, return_counts=True)
+    labels = [str(value) for value in values]
+    if len(values) > MOST_BARS:
+        width = -(-(int(values[-1] - values[0]) + 1) // MOST_BARS)
+        place = (values - values[0]) // width
+        prompts = np.bincount(place, weights=prompts).astype(np.int64)
+        starts = values[0] + width * np.arange(len(prompts))
+        labels = [f"{start}-{min(start + width - 1, values[-1])}" for start in starts]
+    return [
+        [label, str(number), "#" * math.ceil(BAR * number / prompts.max())]
+        for label, number in zip(labels, prompts, strict=True)
+    ]
+
+
+def _objectives(result: Solution) -> str:
+    name, ours, uniform = result.measure.replace("_", " "), _finite(result.objective), _finite(result.uniform_objective)
+    if ours is None or uniform is None:
+        return f"{name}: undefined, because some prompt has a group of one"
+    ratio = f" (ratio {ours / uniform:.4g})" if uniform else ""
+    return f"{name}: {ours:.4g}, uniform {uniform:.4g}{ratio}"
+
+
+def _finite(number: float) -> float | None:
+    """Return ``number``, or None if it is infinite or undefined, such as the variance of a group of one."""
+    return number if math.isfinite(number) else None

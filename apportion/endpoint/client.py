@@ -1,0 +1,175 @@
+"""A client that samples many prompts at once, from servers that honour n and from servers that do not.
+
+One request with n asks for many samples of one prompt, which is prefilled once. The first such request is a probe, and
+meanwhile other requests have n = 1. If the reply has one choice, or if n is refused but n = 1 is answered, every later
+request has n = 1. Other short replies are kept, and the missing samples are requested again.
+
+A prompt waits for one slot at a time, in turn with the others, and chooses n when it gets the slot. Completions are
+returned in the order of their sample numbers, because a rule that saw them as they arrive would favour short ones.
+
+Seeds are derived from (seed, key, number of the first sample in the request). So a run can be repeated, and no two
+requests share a seed. The server derives the seeds of the n samples of a request; vLLM counts up from the given one.
+
+A refused prompt is a failed sample, and a refused setting ends the run. To tell them apart, a plain prompt is sent with
+the same settings, unless some request has been answered already.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from apportion.endpoint.completion import Completion, EndpointError, Failure, Refusal, Usage
+
+Ask = Callable[[str, int, int | None], Awaitable[list[Completion]]]
+"""Prompt, n and seed -> at least one completion. Raises Failure, Refusal or EndpointError."""
+
+PLAIN_PROMPT = "1 + 1 ="
+"""A prompt that no server refuses. If it fails too, the server or a setting is at fault, not the prompt."""
+
+CLOSED = "a sample was awaited after its client was closed; take all within `async with`"
+
+
+def seed_of(seed: int, key: str, number: int) -> int:
+    """Return the seed of the request whose first sample has this ``number``: 31 bits, equal on every machine.
+
+    >>> seed_of(0, "question 1", 0) == seed_of(0, "question 1", 0) != seed_of(0, "question 1", 1)
+    True
+    """
+    digest = hashlib.blake2b(f"{seed} {number} {key}".encode(errors="surrogatepass"), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A prompt, and a future for the completion of each sample number."""
+
+    prompt: str
+    key: str
+    futures: dict[int, asyncio.Future[Completion]]
+
+
+class Client:
+    """Samples from one server with at most ``concurrency`` requests in flight. Made by ``Endpoint.connect``.
+
+    ``usage`` counts requests and tokens so far. ``honours_n`` says whether the server honours n; None while unknown.
+    """
+
+    def __init__(self, ask: Ask, usage: Usage, concurrency: int, seed: int | None):
+        self.usage = usage
+        self.honours_n: bool | None = None
+        self._ask = ask
+        self._seed = seed
+        self._slots = asyncio.Semaphore(concurrency)
+        self._probe: asyncio.Task[None] | None = None
+        self._answered = False
+        self._checking = asyncio.Lock()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def sample(
+        self, prompt_text: str, count: int, start: int = 0, key: str = ""
+    ) -> AsyncGenerator[Completion, None]:
+        """Yield exactly ``count`` completions of a prompt, in the order of their sample numbers from ``start``.
+
+        ``key`` identifies the question in the seeds. A sample that fails after its retries is a completion with an
+        error. ``aclose`` cancels the requests in flight, so put ``contextlib.aclosing`` around a loop that may end
+        early.
+
+        Raises EndpointError for an error that no retry can fix, after the completions before it were yielded.
+        """
+        loop = asyncio.get_running_loop()
+        job = _Job(prompt_text, key, {number: loop.create_future() for number in range(start, start + count)})
+        running = asyncio.create_task(self._fill(job, range(start, start + count)))
+        self._running.add(running)
+        try:
+            for future in job.futures.values():
+                either: set[asyncio.Future[Any]] = {future, running}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if not future.done():
+                    error = None if running.cancelled() else running.exception()
+                    raise error or RuntimeError(CLOSED)
+                yield future.result()
+        finally:
+            await _cancel(running)
+            self._running.discard(running)
+
+    async def aclose(self) -> None:
+        """Cancel all requests in flight."""
+        for running in list(self._running):
+            await _cancel(running)
+
+    async def _fill(self, job: _Job, numbers: range) -> None:
+        """Send requests until every future of the job has its completion."""
+        try:
+            async with asyncio.TaskGroup() as requests:
+                await self._ask_for(job, numbers, requests)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _ask_for(self, job: _Job, numbers: range, requests: asyncio.TaskGroup) -> None:
+        """Start the requests for the samples with these numbers, as slots become free."""
+        while numbers:
+            await self._slots.acquire()
+            probing = self._probe is not None and not self._probe.done()
+            many = self.honours_n or (self.honours_n is None and not probing)
+            n = len(numbers) if many else 1
+            request = requests.create_task(self._request(job, numbers[:n], requests))
+            # A callback, because a task that is cancelled before it starts could not release its slot.
+            request.add_done_callback(lambda _: self._slots.release())
+            if n > 1 and self.honours_n is None:
+                self._probe = request
+            numbers = numbers[n:]
+
+    async def _request(self, job: _Job, numbers: range, requests: asyncio.TaskGroup) -> None:
+        """Send one request for these samples, and ask again for those that a short reply left out."""
+        try:
+            found = await self._completions(job, numbers)
+        except Failure as failure:
+            found = [Completion.failed(str(failure))] * len(numbers)
+        for number, completion in zip(numbers, found, strict=False):
+            job.futures[number].set_result(completion)
+        if len(found) < len(numbers):
+            requests.create_task(self._ask_for(job, numbers[len(found) :], requests))
+
+    async def _completions(self, job: _Job, numbers: range) -> list[Completion]:
+        """Return completions of the first of these samples, at least one. Raises Failure and EndpointError."""
+        seed = None if self._seed is None else seed_of(self._seed, job.key, numbers[0])
+        try:
+            found = await self._as_many(job.prompt, len(numbers), seed)
+        except Refusal as refusal:
+            await self._check_settings(refusal)
+            raise
+        self._answered = True
+        return found[: len(numbers)]
+
+    async def _as_many(self, prompt: str, n: int, seed: int | None) -> list[Completion]:
+        """Ask for n completions, or for one if n is refused."""
+        try:
+            found = await self._ask(prompt, n, seed)
+        except Refusal:
+            if n == 1:
+                raise
+            found = await self._ask(prompt, 1, seed)
+            self.honours_n = False
+        if n > 1 and self.honours_n is None:
+            self.honours_n = len(found) > 1
+        return found
+
+    async def _check_settings(self, refusal: Refusal) -> None:
+        """Raise EndpointError if a plain prompt is refused too. Send it only if nothing was answered yet."""
+        async with self._checking:
+            if self._answered:
+                return
+            try:
+                await self._ask(PLAIN_PROMPT, 1, self._seed)
+            except Refusal:
+                raise EndpointError(f"{refusal}, for a plain prompt too; change the setting that it names") from None
+            self._answered = True
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # asyncio reports an exception that nobody retrieved

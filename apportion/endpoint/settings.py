@@ -1,0 +1,142 @@
+"""The settings of an endpoint: vLLM, SGLang, llama.cpp, ``transformers serve``, or a hosted model."""
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from apportion.endpoint.client import Client
+from apportion.endpoint.completion import EndpointError, Usage
+
+RESERVED = ("model", "messages", "prompt", "n", "seed", "stream")
+"""Fields of a request that ``extra_body`` must not hold."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server, a model and its sampling settings.
+
+    Attributes:
+        base_url: the URL as the server has it, with /v1 if that is part of it.
+        model: the name under which the server offers the model.
+        api: "chat" sends the prompt as one user message, "completions" as raw text.
+        temperature: sampling temperature; None leaves it to the server.
+        top_p: probability mass to sample from; None leaves it to the server.
+        max_tokens: longest completion in tokens; None leaves it to the server.
+        seed: the seed that each request's own is derived from; None sends no seed.
+        concurrency: maximum number of requests in flight, with those that wait for a retry.
+        timeout_seconds: deadline of one request with its whole body, without its retries.
+        max_retries: maximum number of retries of one request.
+        api_key_env: the environment variable with the key, which is read when the connection is made.
+        extra_body: further fields of every request, such as {"top_k": 20}.
+
+    Some hosted models demand ``max_completion_tokens``: set ``max_tokens=None,
+    extra_body={"max_completion_tokens": 2048}``. Raises ValueError for invalid settings.
+
+    >>> Endpoint("localhost:8000/v1", "Qwen/Qwen2.5-0.5B-Instruct")
+    Traceback (most recent call last):
+    ValueError: base_url must start with http:// or https://, got 'localhost:8000/v1'; write http://localhost:8000/v1
+    """
+
+    base_url: str
+    model: str
+    api: Literal["chat", "completions"] = "chat"
+    temperature: float | None = 0.6
+    top_p: float | None = 0.95
+    max_tokens: int | None = 2048
+    seed: int | None = 0
+    concurrency: int = 32
+    timeout_seconds: float = 600.0
+    max_retries: int = 5
+    api_key_env: str = "OPENAI_API_KEY"
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_url(self.base_url)
+        if not self.model:
+            raise ValueError("model must be named, got none; give the name under which the server offers it")
+        if self.api not in ("chat", "completions"):
+            raise ValueError(f'api must be "chat" or "completions", got {self.api!r}; "chat" is usual')
+        if self.temperature is not None and not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}; 0.6 is usual")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}; 0.95 is usual")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}; None leaves it to the server")
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, got {self.concurrency}; 32 is usual")
+        if not 0 < self.timeout_seconds < float("inf"):
+            raise ValueError(f"timeout_seconds must be above 0 and finite, got {self.timeout_seconds}; 600 is usual")
+        if self.max_retries < 0:
+            raise ValueError(f"max_retries must be at least 0, got {self.max_retries}; 5 is usual")
+        for name in RESERVED:
+            if name in self.extra_body:
+                raise ValueError(f"extra_body must not hold {name}, which the client sets; leave it out")
+        try:
+            json.dumps(dict(self.extra_body), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"extra_body must be JSON, got {self.extra_body!r} ({error}); change that value"
+            ) from error
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Client]:
+        """Connect a client for the length of an ``async with``. Nothing is sent before the first sample is requested.
+
+            async with Endpoint("http://localhost:8000/v1", "Qwen/Qwen2.5-0.5B-Instruct").connect() as client:
+                async for completion in client.sample("What is 6 x 7?", 8):
+                    print(completion.text)
+
+        Raises EndpointError if the openai package is missing or the key cannot be sent.
+        """
+        try:
+            from apportion.endpoint.server import Server  # noqa: PLC0415 - openai is an optional extra
+        except ImportError as error:
+            raise EndpointError(
+                "sampling needs openai, which cannot be imported; pip install 'apportion[vote]'"
+            ) from error
+        key, usage = os.environ.get(self.api_key_env, "").strip(), Usage()
+        if not key.isascii() or not key.isprintable():
+            raise EndpointError(
+                f"the key in {self.api_key_env} must be of printable ASCII characters, got others; set it again"
+            )
+        server = Server(
+            self.base_url,
+            key or None,
+            usage,
+            chat=self.api == "chat",
+            body={
+                "model": self.model,
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "max_tokens": self.max_tokens,
+                "extra_body": dict(self.extra_body),
+            },
+            connections=self.concurrency,
+            timeout_seconds=self.timeout_seconds,
+            max_retries=self.max_retries,
+        )
+        client = Client(server.ask, usage, self.concurrency, self.seed)
+        try:
+            yield client
+        finally:
+            await client.aclose()
+            await server.aclose()
+
+
+def _check_url(url: str) -> None:
+    """Raise ValueError unless ``url`` is the address of a web server."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"base_url must start with http:// or https://, got {url!r}; write http://{url}")
+    try:
+        parts = urlsplit(url)
+        named = parts.hostname and parts.port != 0
+    except ValueError:
+        named = False
+    if not named:
+        raise ValueError(f"base_url must name a host, and a port from 1 to 65535, got {url!r}; correct it")
+    if parts.username or parts.password:
+        raise ValueError("base_url must not hold a name or password, because it is written to files; remove them")

@@ -1,0 +1,1 @@
+"""What the integrations with TRL and verl share: prompts from rows, fresh rows, and metrics of a batch."""

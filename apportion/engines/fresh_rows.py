@@ -1,0 +1,79 @@
+"""Fresh rows for allocators that draw more prompts in the middle of a batch, such as DAPO's dynamic sampling."""
+
+from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, IterableDataset
+
+from apportion.types import Counts
+
+Row = dict[str, Any]
+
+
+class FreshRows:
+    """An endless stream of rows of ``dataset``, shuffled by ``seed`` in each epoch.
+
+    The trainer's own loader is independent of it. Both may deliver a prompt in one epoch, but never in one batch.
+    ``drawn`` counts rows, and ``restore`` continues from such a count.
+    """
+
+    def __init__(self, dataset: Dataset | IterableDataset, seed: int) -> None:
+        self.dataset, self.seed, self.drawn, self.epoch = dataset, seed, 0, 0
+        self._stream: Iterator[Row] | None = None
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the next rows without end, and count each as drawn."""
+        while True:
+            if isinstance(self.dataset, IterableDataset):
+                row = self._next_of_stream()
+            else:
+                self.epoch, place = divmod(self.drawn, len(self.dataset))
+                row = self.dataset[int(_order(self.seed, self.epoch, len(self.dataset))[place])]
+            self.drawn += 1
+            yield row
+
+    def restore(self, drawn: int) -> None:
+        """Continue as if ``drawn`` rows had been drawn."""
+        self.drawn, self._stream = drawn, None
+
+    def _next_of_stream(self) -> Row:
+        """Return the next row of a buffered shuffle, which starts again whenever the stream ends."""
+        if self._stream is None:
+            self._stream = islice(self._epochs(), self.drawn, None)
+        return next(self._stream)
+
+    def _epochs(self) -> Iterator[Row]:
+        shuffled = self.dataset.shuffle(seed=self.seed)
+        for self.epoch in range(2**31):
+            shuffled.set_epoch(self.epoch)
+            yield from shuffled
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, size: int) -> Counts:
+    return np.random.default_rng([seed, epoch]).permutation(size)
+
+
+def draw_distinct(rows: FreshRows, count: int, held: Collection[str], id_of: Callable[[Row], str]) -> list[Row]:
+    """Return the next ``count`` rows with distinct ids that are not in ``held``.
+
+    Raises ValueError if a whole epoch has too few of them.
+    """
+    found: dict[str, Row] = {}
+    begun: int | None = None
+    for row in rows.rows():
+        begun = rows.epoch if begun is None else begun
+        identity = id_of(row)
+        if identity not in held:
+            found.setdefault(identity, row)
+        if len(found) == count:
+            return list(found.values())
+        if rows.epoch > begun + 1:
+            raise ValueError(
+                f"the data set must have {count} more prompts than the {len(held)} of this batch, got {len(found)}; "
+                "add some, let the allocator draw fewer, or name an id_column if different questions share a prompt"
+            )
+    raise AssertionError("unreachable: rows never end")

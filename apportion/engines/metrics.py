@@ -1,0 +1,60 @@
+"""Metrics of how the rollouts of a batch were allocated, which every trainer logs."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from apportion.types import Batch, Group
+
+PREFIX = "allocation/"
+DIFFICULTIES = ("unsolved", "hard", "easy", "solved")
+"""By the share of correct rollouts of a prompt: none, at most half, more than half, all."""
+
+
+def allocation_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
+    """Return the metrics of a finished batch, without the prefix.
+
+    ``reward_per_prompt`` is the mean over prompts of their mean reward. Unlike that over rollouts it does not depend
+    on the allocation. ``predicted_success`` was predicted before the first rollout, ``observed_success`` is the success
+    rate of prompts with a verdict, and ``prediction_error`` their mean absolute difference. ``tokens_*`` are shares of
+    the tokens by difficulty.
+    """
+    asked = batch.asked
+    received = [[r.reward for r in rollouts if r.reward is not None] for rollouts in batch.rollouts]
+    if not any(received):
+        received = [group.rewards.tolist() for group in groups]
+    judged = np.flatnonzero(batch.trials > 0)
+    observed = batch.successes[judged] / batch.trials[judged]
+    found = {
+        "rollouts": float(asked.sum()),
+        "failed": float(asked.sum() - sum(map(len, batch.rollouts))),
+        "rounds": float(batch.round),
+        "prompts": float(len(batch.prompts)),
+        "n_min": float(asked.min()),
+        "n_mean": float(asked.mean()),
+        "n_max": float(asked.max()),
+        "groups": float(len(groups)),
+        "informative": float(np.mean([group.informative for group in groups])) if groups else 0.0,
+        "reused": float(sum(r.step is not None for group in groups for r in group.rollouts)),
+        "reward_per_prompt": float(np.mean([np.mean(own) for own in received if own])) if any(received) else math.nan,
+    }
+    if len(judged):
+        predicted = batch.belief.mean[judged]
+        found |= {
+            "predicted_success": float(predicted.mean()),
+            "observed_success": float(observed.mean()),
+            "prediction_error": float(np.abs(predicted - observed).mean()),
+        }
+        found |= _tokens_by_difficulty(batch)
+    return found
+
+
+def _tokens_by_difficulty(batch: Batch) -> dict[str, float]:
+    spent = dict.fromkeys(DIFFICULTIES, 0.0)
+    for rollouts, right, of in zip(batch.rollouts, batch.successes, batch.trials, strict=True):
+        if of:
+            name = "unsolved" if right == 0 else "solved" if right == of else "hard" if 2 * right <= of else "easy"
+            spent[name] += sum(rollout.tokens or 0 for rollout in rollouts)
+    total = sum(spent.values()) or 1.0
+    return {f"tokens_{name}": tokens / total for name, tokens in spent.items()}

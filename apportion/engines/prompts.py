@@ -1,0 +1,51 @@
+"""Prompts from rows of a data set, with ids that are the same in every epoch and run, and texts of completions."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from apportion.types import Prompt
+
+
+def prompt_of(row: Mapping[str, Any], id_column: str | None = None) -> Prompt:
+    """Return the prompt of ``row``, whose ``prompt`` is a text or a list of messages.
+
+    Its id is the value of ``id_column``, or else a hash of the text. If the prompt is empty, for example because an
+    environment provides it, the id is a hash of the whole row.
+
+    >>> prompt_of({"prompt": [{"role": "user", "content": "6 x 7?"}], "answer": "42"}).text
+    '6 x 7?'
+    >>> prompt_of({"prompt": "6 x 7?", "number": 3}, id_column="number").id
+    '3'
+    """
+    text = text_of(row.get("prompt", "")) or json.dumps(dict(row), sort_keys=True, default=str)
+    return Prompt(text, id="" if id_column is None else str(row[id_column]))
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a prompt or completion: a text unchanged, messages as one paragraph each.
+
+    >>> text_of([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "6 x 7?"}])
+    'Be brief.\\n\\n6 x 7?'
+    """
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(part for message in content if (part := _content_text(message.get("content"))))
+
+
+def last_text(completion: Any) -> str:
+    """Return the text that a completion ends with: a text unchanged, of messages only the last one.
+
+    >>> last_text([{"role": "assistant", "content": "Let me see."}, {"role": "assistant", "content": "42"}])
+    '42'
+    """
+    if isinstance(completion, str):
+        return completion
+    return _content_text(completion[-1].get("content")) if completion else ""
+
+
+def _content_text(content: Any) -> str:
+    """Return the text of a message's content, which may be in parts."""
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content)
+    return content or ""

@@ -1,1 +1,0 @@
-"""Training frameworks that the allocators drive: the only place that imports them."""

@@ -1,0 +1,220 @@
+"""The sampler: rollouts of many prompts with their log-probabilities. Each prefix is computed once.
+
+Rollouts with the same tokens after the same prompt share one row of the batch. So a prompt is read once for all its
+rollouts, a row splits when its rollouts differ, and a row is dropped when all its rollouts have ended. Every rollout
+draws with its own uniform numbers, so the distribution is exactly that of independent sampling.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from operator import eq
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
+from apportion.lab.policy.decoder import Decoder
+from apportion.lab.world.task import Problem, verify
+from apportion.lab.world.tokenizer import ledger_tokenizer
+from apportion.types import Prompt, Rollout
+
+Reward = Literal["exact", "share"]
+MAX_ROWS = 256
+MAX_NEW_TOKENS = 14
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LedgerCompletion:
+    """A completion: token ids [T], their log-probabilities [T] when sampled, and whether it is finished.
+
+    ``tokens`` ends with the end token if it is ``finished``; otherwise it was cut off. ``logprobs`` (float32) are those
+    of the sampled distribution with its temperature. Greedy completions have those at temperature 1.
+
+    ``score_norm`` is the squared norm of the gradient of their sum with respect to the logits of that distribution
+    (over the temperature): the sum over tokens a of |e_a - pi|^2 = 1 - 2 pi_a + |pi|^2. None if it was not recorded.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: NDArray[np.float32]
+    finished: bool
+    score_norm: float | None = None
+
+
+@torch.inference_mode()
+def sample(
+    policy: Qwen2ForCausalLM,
+    prompts: Sequence[Sequence[int]],
+    counts: ArrayLike,
+    generator: torch.Generator | None = None,
+    temperature: float = 1.0,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    max_rows: int = MAX_ROWS,
+) -> list[list[LedgerCompletion]]:
+    """Return ``counts[q]`` completions of ``prompts[q]`` (token ids), one list for each prompt.
+
+    Temperature 0 is greedy. Rollouts run in chunks of at most ``max_rows``, with prompts of similar length together;
+    256 rows fit into the processor's cache. The random numbers of each rollout are drawn beforehand, so chunks change
+    the speed but not the samples (up to rounding).
+    """
+    counts = np.asarray(counts, np.int64)
+    if counts.shape != (len(prompts),):
+        raise ValueError(f"counts must be [{len(prompts)}], one a prompt, got {counts.shape}; give 0 for none")
+    if (counts < 0).any():
+        raise ValueError(f"counts must be at least 0, got {counts.min()}; give 0 for none")
+    if not all(map(len, prompts)):
+        raise ValueError("a prompt must have at least one token, got an empty one; the first token needs a context")
+    if temperature < 0:
+        raise ValueError(f"temperature must be at least 0, got {temperature}; 0 is greedy")
+    if max_new_tokens < 1 or max_rows < 1:
+        raise ValueError(
+            f"max_new_tokens and max_rows must be at least 1, got {max_new_tokens} and {max_rows}; raise them"
+        )
+    owners = np.repeat(np.arange(len(prompts)), counts)
+    uniforms = torch.rand(len(owners), max_new_tokens, generator=generator) if temperature > 0 else None
+    lengths = np.array([len(prompt) for prompt in prompts], np.int64)
+    order = np.argsort(lengths[owners], kind="stable")
+    decoder = Decoder(policy, int(lengths.max(initial=0)), max_new_tokens)
+    completions: list[Any] = [None] * len(owners)
+    for first in range(0, len(order), max_rows):
+        chunk = order[first : first + max_rows]
+        read, rows = np.unique(owners[chunk], return_inverse=True)
+        draws = None if uniforms is None else uniforms[torch.from_numpy(chunk)]
+        written = _grow(decoder, [prompts[q] for q in read], rows, draws, temperature, max_new_tokens)
+        for rollout, completion in zip(chunk, written, strict=True):
+            completions[rollout] = completion
+    ends = np.cumsum(counts)
+    return [completions[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+def _grow(
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    rows: NDArray[np.int64],
+    uniforms: torch.Tensor | None,
+    temperature: float,
+    max_new_tokens: int,
+) -> list[LedgerCompletion]:
+    """Return a completion for each entry of ``rows`` [N], the prompt it continues; ``uniforms`` [N, max_new_tokens]."""
+    alive, row = torch.arange(len(rows)), torch.from_numpy(rows)
+    tokens = torch.zeros(len(rows), max_new_tokens, dtype=torch.long)
+    logprobs = torch.zeros(len(rows), max_new_tokens)
+    squares = torch.ones(len(rows), max_new_tokens)
+    lengths = torch.full((len(rows),), max_new_tokens)
+    finished = torch.zeros(len(rows), dtype=torch.bool)
+    logits = decoder.read(prompts)
+    for step in range(max_new_tokens):
+        distribution = (logits / (temperature or 1.0)).log_softmax(-1)
+        probabilities = distribution.exp()
+        if uniforms is None:
+            token = distribution.argmax(-1)[row]
+        else:
+            # The token at which the cumulative distribution of a rollout's row passes its uniform number.
+            cumulative = probabilities.cumsum(-1)[row]
+            passed = cumulative <= (uniforms[alive, step] * cumulative[:, -1])[:, None]
+            token = passed.sum(-1).clamp(max=probabilities.shape[-1] - 1)
+        tokens[alive, step] = token
+        logprobs[alive, step] = distribution[row, token]
+        squares[alive, step] = torch.linalg.vecdot(probabilities, probabilities)[row]
+        ended = token == decoder.end
+        finished[alive[ended]], lengths[alive[ended]] = True, step + 1
+        going = ~ended
+        alive = alive[going]
+        if step + 1 == max_new_tokens or not len(alive):
+            break
+        vocabulary = distribution.shape[-1]
+        prefixes, row = (row[going] * vocabulary + token[going]).unique(return_inverse=True)
+        decoder.split(prefixes // vocabulary)
+        logits = decoder.write(prefixes % vocabulary)
+    # After the end |pi|^2 and pi_a are 1, which adds 0. Rounding may leave a certain token a little below 0.
+    norms = (1 + squares - 2 * logprobs.exp()).clamp(min=0).sum(-1).tolist()
+    written = zip(tokens.tolist(), logprobs.numpy(), lengths.tolist(), finished.tolist(), norms, strict=True)
+    return [LedgerCompletion(tuple(ids[:n]), values[:n].copy(), end, norm) for ids, values, n, end, norm in written]
+
+
+class LedgerSampler:
+    """Samples and verifies ledger prompts: ``sampler(prompts, counts)`` gives ``counts[q]`` rollouts of ``prompts[q]``.
+
+    ``reward`` "exact" is 1 for a right completion and 0 for any other. "share" is graded: the share of leading running
+    digits that are right, without a verdict. With None nothing is verified, and rollouts only have answers.
+
+    The sampler remembers its random generator and how many ``rollouts`` and ``tokens`` (with end tokens) it has
+    sampled; ``state_dict`` holds them. The policy is read at each call, so it may be trained in between. A prompt whose
+    ``data`` is not a ``Problem`` is parsed from its text.
+
+    >>> from apportion.lab.policy.network import new_policy
+    >>> sampler = LedgerSampler(new_policy(0), seed=1)
+    >>> [[rollout]] = sampler([Problem(7, ("+3",)).prompt()], [1])
+    >>> rollout.correct, sampler.rollouts
+    (False, 1)
+    """
+
+    def __init__(
+        self,
+        policy: Qwen2ForCausalLM,
+        seed: int = 0,
+        temperature: float = 1.0,
+        max_new_tokens: int = MAX_NEW_TOKENS,
+        max_rows: int = MAX_ROWS,
+        tokenizer: PreTrainedTokenizerFast | None = None,
+        reward: Reward | None = "exact",
+    ) -> None:
+        if reward is not None and reward not in get_args(Reward):
+            raise ValueError(
+                f"reward must be one of {', '.join(get_args(Reward))}, got {reward!r}; share is the graded one"
+            )
+        self.policy, self.tokenizer = policy, tokenizer or ledger_tokenizer()
+        self.generator = torch.Generator().manual_seed(seed)
+        self.temperature, self.max_new_tokens, self.max_rows = temperature, max_new_tokens, max_rows
+        self.reward = reward
+        self.rollouts = self.tokens = 0
+
+    def __call__(self, prompts: Sequence[Prompt], counts: ArrayLike) -> list[list[Rollout]]:
+        """Return rollouts with reward, length and score norm, one list a prompt; each holds a ``LedgerCompletion``."""
+        problems = [each.data if isinstance(each.data, Problem) else Problem.parse(each.text) for each in prompts]
+        texts = self.tokenizer([prompt.text for prompt in prompts])["input_ids"] if problems else []
+        completions = sample(
+            self.policy, texts, counts, self.generator, self.temperature, self.max_new_tokens, self.max_rows
+        )
+        self.rollouts += sum(map(len, completions))
+        self.tokens += sum(len(completion.tokens) for group in completions for completion in group)
+        return [_reward(problem, group, self.reward) for problem, group in zip(problems, completions, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the random state and the counters."""
+        return {"generator": self.generator.get_state(), "rollouts": self.rollouts, "tokens": self.tokens}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue exactly where ``state_dict`` was taken."""
+        self.generator.set_state(state["generator"])
+        self.rollouts, self.tokens = state["rollouts"], state["tokens"]
+
+
+def leading_share(problem: Problem, answer: str | None) -> float:
+    """Return the share of an answer's leading digits that are right: 1.0 only for a right answer, 0.0 for None.
+
+    The denominator is the number of written or of wanted digits, whichever is larger. The best solution counts.
+
+    >>> problem = Problem(7, ("+3", "*7", "-4"))
+    >>> [leading_share(problem, answer) for answer in ("006", "005", "01", "0060", "106", None)]
+    [1.0, 0.6666666666666666, 0.3333333333333333, 0.75, 0.0, 0.0]
+    """
+    if answer is None:
+        return 0.0
+    wanted = [solution[1::2] for solution in problem.solutions]
+    return max(sum(takewhile(bool, map(eq, answer, digits))) / max(len(answer), len(digits)) for digits in wanted)
+
+
+def _reward(problem: Problem, completions: list[LedgerCompletion], reward: Reward | None) -> list[Rollout]:
+    """Return the rollouts of one problem. Equal completions are verified once. Only "exact" gives a verdict."""
+    verdicts = {}
+    for tokens in {written.tokens for written in completions}:
+        answer, correct = verify(problem, tokens)
+        graded = leading_share(problem, answer) if reward == "share" else None
+        verdicts[tokens] = (correct, answer, float(correct)) if reward == "exact" else (None, answer, graded)
+    return [
+        Rollout(*verdicts[each.tokens], each, tokens=len(each.tokens), score_norm=each.score_norm)
+        for each in completions
+    ]

@@ -1,0 +1,179 @@
+"""The results of a study: its runs as read from disk, and means over seeds with 95% intervals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from apportion.types import Counts, Floats
+
+BANDS = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
+"""Edges of the bands of exact success probability that rollouts are counted in."""
+
+
+@dataclass(frozen=True)
+class SeedInterval:
+    """A mean over seeds and the half width of its 95% interval (Student's t). A single seed gives no width."""
+
+    mean: float
+    half_width: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> SeedInterval:
+        """Return the interval of ``values``, one for each seed."""
+        if len(values) < 2:
+            return cls(float(np.mean(values)), None)
+        half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+        return cls(float(np.mean(values)), float(half))
+
+    @property
+    def contains_zero(self) -> bool:
+        """Whether 0 lies in the interval. Always true for a single seed."""
+        return self.half_width is None or abs(self.mean) <= self.half_width
+
+    def __str__(self) -> str:
+        return self._text(f"{self.mean:.3f}")
+
+    @property
+    def signed(self) -> str:
+        """The interval of a difference as text: +0.070 ± 0.012."""
+        return self._text(f"{self.mean:+.3f}")
+
+    @property
+    def percent(self) -> str:
+        """The interval of a share as text: 35.2% ± 1.4%."""
+        return f"{self.mean:.1%}" + ("" if self.half_width is None else f" ± {self.half_width:.1%}")
+
+    def _text(self, mean: str) -> str:
+        return mean if self.half_width is None else f"{mean} ± {self.half_width:.3f}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run: what was measured at its evaluations and at its steps, by the keys of the metrics.
+
+    ``evaluations`` has one value for each evaluation [E], the start first. ``steps`` has one value for each step [S].
+    Lists over the prompts of a step are joined into one array over all steps. Keys that only some records have are
+    left out, so scores against gold are missing in a run without gold.
+    """
+
+    evaluations: Mapping[str, Floats]
+    steps: Mapping[str, Floats]
+
+    @classmethod
+    def read(cls, directory: Path) -> Run:
+        """Return the run whose metrics are in ``directory``."""
+        records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        evaluations = _columns([record for record in records if "success" in record])
+        steps = [record for record in records if "counts" in record]
+        for step in steps:
+            votes = step.get("allocator", {})
+            if "leader_share" in votes:
+                step |= {"leader_share": votes["leader_share"], "unlabelled": votes["tied"] + votes["unanswered"]}
+        return cls(evaluations, _columns(steps))
+
+    @property
+    def rollouts(self) -> Floats:
+        """Rollouts at each evaluation [E]."""
+        return self.evaluations["rollouts"]
+
+    @property
+    def tokens(self) -> Floats:
+        """Tokens at each evaluation [E]."""
+        return self.evaluations["tokens"]
+
+    @property
+    def success(self) -> Floats:
+        """Exact success on the held-out problems at each evaluation [E]: the learning curve."""
+        return self.evaluations["success"]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of all steps."""
+        return float(self.steps["cpu_seconds"].sum())
+
+    @property
+    def step_count(self) -> int:
+        """Number of steps."""
+        return len(self.steps["cpu_seconds"])
+
+    @property
+    def updates(self) -> int:
+        """Number of steps in which some rollout entered the loss."""
+        return int((self.steps["rows"] > 0).sum())
+
+    @property
+    def has_gold(self) -> bool:
+        """Whether right answers are known, at least for some of the prompts."""
+        return "mean_16" in self.evaluations
+
+    @property
+    def area(self) -> float:
+        """Mean height of the learning curve over rollouts. Fast learning and a high end both raise it."""
+        return float(np.trapezoid(self.success, self.rollouts) / (self.rollouts[-1] - self.rollouts[0]))
+
+    def area_to(self, tokens: float) -> float:
+        """Return the mean height of the learning curve over its first ``tokens`` tokens."""
+        within = np.append(self.tokens[self.tokens < tokens], tokens)
+        return float(np.trapezoid(np.interp(within, self.tokens, self.success), within) / (tokens - self.tokens[0]))
+
+    def reached(self, success: float) -> float:
+        """Return the rollouts at which the curve first reaches ``success``, interpolated; inf if it never does."""
+        above = np.flatnonzero(self.success >= success)
+        if not above.size:
+            return float("inf")
+        around = slice(max(0, above[0] - 1), above[0] + 1)
+        return float(np.interp(success, self.success[around], self.rollouts[around]))
+
+    def final(self, key: str) -> float:
+        """Return the value at the last evaluation."""
+        return float(self.evaluations[key][-1])
+
+    def gain(self, key: str) -> float:
+        """Return the value at the last evaluation less the value at the start."""
+        return self.final(key) - float(self.evaluations[key][0])
+
+    def saved(self, key: str, other: Run) -> float:
+        """Return the share of ``other``'s "rollouts" or "tokens" that this run did without."""
+        return 1 - self.final(key) / other.final(key)
+
+    def per_label(self, key: str) -> float:
+        """Return the sum of ``key`` as a share of the labels that gold is known for; nan if there are none."""
+        labels = self.steps["labels"].sum()
+        return float(self.steps[key].sum() / labels) if labels else float("nan")
+
+    @property
+    def rollouts_per_prompt(self) -> float:
+        """Mean rollouts of the prompts that got any."""
+        return float(self.rollouts_by_band.sum() / max(1, (self.steps["counts"] > 0).sum()))
+
+    @property
+    def rollouts_by_band(self) -> Floats:
+        """Rollouts of the prompts whose exact success lies in each of the ``BANDS``."""
+        return np.bincount(self._bands, self.steps["counts"], minlength=len(BANDS) - 1)
+
+    @property
+    def prompts_by_band(self) -> Counts:
+        """Number of prompts whose exact success lies in each of the ``BANDS``."""
+        return np.bincount(self._bands, minlength=len(BANDS) - 1)
+
+    @cached_property
+    def _bands(self) -> Counts:
+        return np.clip(np.searchsorted(BANDS, self.steps["p"], side="right") - 1, 0, len(BANDS) - 2)
+
+
+Runs = Mapping[str, Sequence[Run]]
+"""The runs of every arm, with the same seeds in the same order."""
+
+
+def _columns(records: Sequence[dict[str, Any]]) -> dict[str, Floats]:
+    """Return the values of every key that all records have. Nested tables are left out."""
+    keys = [key for key, value in records[0].items() if not isinstance(value, dict)]
+    return {key: np.hstack([each[key] for each in records]) for key in keys if all(key in each for each in records)}

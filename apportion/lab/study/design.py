@@ -1,0 +1,183 @@
+"""The design of a study: which allocators to train, on what, with which seeds. It is read strictly from TOML."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from apportion.allocators import Allocator
+from apportion.config import REGISTRIES, ConfigError, build, choices, dump, load
+from apportion.lab.training.settings import LENGTHS, Training
+from apportion.runs.folder import check_settings, environment_with, hold_folder, usable_cores, write_run
+from apportion.runs.whole_files import write_whole
+
+DEFAULT = Path(__file__).with_name("default.toml")
+LABEL_FREE_DEFAULT = Path(__file__).with_name("label_free.toml")
+RUNS = Path("runs")
+SHARED = ("base", "labels", "reward", "problems", "prompts", "held_out", *LENGTHS, "evaluate_every")
+"""Training settings that all arms of a study must share, because their curves are compared."""
+VARIANCE_DRAWS = 60
+MAY_CHANGE = ("processes",)
+"""Settings that may change when a study is resumed."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Which allocators to train, on what, with which seeds.
+
+    ``baseline`` names the allocator that the others are compared with, pairwise by seed. ``processes`` run side by
+    side; 0 means one for each core. ``variance_draws`` gradients measure the variance under each allocation; 0 leaves
+    that out. The default is 60, or 0 without labels, because that measurement needs labels. ``trainings`` holds the
+    whole training of the allocators that do not use ``training``. A table under ``trainings`` in a config file gives
+    only the settings that differ.
+    """
+
+    name: str
+    baseline: str
+    allocators: dict[str, Allocator]
+    training: Training = field(default_factory=Training)
+    trainings: dict[str, Training] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    processes: int = 0
+    variance_draws: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or Path(self.name).name != self.name:
+            raise ValueError(f"name must be a plain folder name, got {self.name!r}; results go to {RUNS}/NAME")
+        known = ", ".join(self.allocators)
+        if self.baseline not in self.allocators:
+            raise ValueError(f"baseline must be one of {known}, got {self.baseline!r}; name one of the allocators")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise ValueError(f"seeds must be distinct integers from 0 up, got {list(self.seeds)}; list each once")
+        if self.processes < 0:
+            raise ValueError(f"processes must be at least 0, got {self.processes}; 0 takes every core")
+        label_free = self.training.labels == "none"
+        if self.variance_draws is None:
+            object.__setattr__(self, "variance_draws", 0 if label_free else VARIANCE_DRAWS)
+        if self.variance_draws and label_free:
+            raise ValueError(
+                f"variance_draws must be 0 without labels, which it needs, got {self.variance_draws}; leave it out"
+            )
+        if self.variance_draws and self.variance_draws < 3:
+            raise ValueError(f"variance_draws must be 0 or at least 3, got {self.variance_draws}; 0 leaves that out")
+        for arm, training in self.trainings.items():
+            if arm not in self.allocators:
+                raise ValueError(f"trainings are for the allocators {known}, got one for {arm!r}; rename or remove it")
+            for key in SHARED:
+                if getattr(training, key) != getattr(self.training, key):
+                    raise ValueError(
+                        f"{key} must be the same for all allocators of a study, got {getattr(training, key)!r} for "
+                        f"{arm!r} and {getattr(self.training, key)!r} for the others; make two studies"
+                    )
+        for arm, allocator in self.allocators.items():
+            self.training_of(arm).check(allocator)
+
+    def training_of(self, arm: str) -> Training:
+        """Return the training settings of one allocator's runs."""
+        return self.trainings.get(arm, self.training)
+
+    @property
+    def directory(self) -> Path:
+        """The folder of the study."""
+        return RUNS / self.name
+
+    @property
+    def runs(self) -> list[tuple[str, int]]:
+        """(allocator, seed) of every run. Seeds come one after the other, so that an early stop leaves pairs."""
+        return [(arm, seed) for seed in self.seeds for arm in self.allocators]
+
+    @property
+    def parallel(self) -> int:
+        """Number of processes that run side by side."""
+        return min(self.processes or usable_cores(), len(self.runs))
+
+
+def read_study(
+    config: Path | None,
+    overrides: Sequence[str],
+    name: str | None,
+    resume: bool,
+    allocators: Sequence[str] = (),
+    labels: str | None = None,
+    prompts: Path | None = None,
+) -> Study:
+    """Return the study that the command line means, checked. Raises ConfigError. It does not read the file of prompts.
+
+    ``allocators`` narrows the study to these and its baseline. Each is an arm of the study or a registered allocator
+    with its defaults. ``labels`` and ``prompts`` set ``training.labels`` and ``training.prompts``. Without ``config``,
+    ``labels`` "none" means the default study without labels.
+    """
+    default = LABEL_FREE_DEFAULT if labels == "none" else DEFAULT
+    if resume:
+        also = [config, *(f"--allocator {arm}" for arm in allocators), prompts and f"--prompts {prompts}"]
+        if first := next(filter(None, also), None):
+            raise ConfigError(f"--resume goes on with a started study, got also {first}; give --name, or no --resume")
+        config = RUNS / (name or load(default)["name"]) / "config.toml"
+        if not config.exists():
+            raise ConfigError(f"there is nothing to resume: {config} does not exist; start it without --resume")
+    given = {"labels": labels, "prompts": None if prompts is None else str(prompts)}
+    options = [f"training.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    table = _with_one_length(load(config or default, [*overrides, *options]), overrides)
+    if prompts is not None:
+        table |= {"name": f"{table.get('name', 'study')}-{prompts.stem}"}
+    if allocators:
+        table = _narrow(table, allocators)
+    trainings = {
+        arm: {**table.get("training", {}), **given} if isinstance(given, dict) else given
+        for arm, given in table.get("trainings", {}).items()
+    }
+    return build(Study, table | ({"trainings": trainings} if trainings else {}) | ({"name": name} if name else {}))
+
+
+def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the study's table. An overridden length of a run replaces the file's, also one in another unit."""
+    paths = {override.partition("=")[0].strip() for override in overrides}
+    given = {key for key in LENGTHS if f"training.{key}" in paths}
+    if not given or not isinstance(table.get("training"), dict):
+        return table
+    kept = {key: value for key, value in table["training"].items() if key not in LENGTHS or key in given}
+    return table | {"training": kept}
+
+
+def _narrow(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """Return the study's table with only the baseline and the ``wanted`` allocators, which its name then lists."""
+    there, registered = table.get("allocators", {}), REGISTRIES[Allocator]
+    unknown = [arm for arm in wanted if arm not in there and arm not in registered]
+    if unknown:
+        raise ConfigError(
+            f"--allocator must be an arm of the study or a registered allocator, got {unknown[0]!r}; "
+            f"{choices(unknown[0], {**there, **registered})}"
+        )
+    kept = dict.fromkeys([table.get("baseline", ""), *wanted])
+    arms = {arm: there.get(arm, {"name": arm}) for arm in kept if arm}
+    trainings = {arm: given for arm, given in table.get("trainings", {}).items() if arm in arms}
+    name = "-".join([str(table.get("name", "study")), *dict.fromkeys(wanted)])
+    return table | {"allocators": arms, "trainings": trainings, "name": name}
+
+
+@contextmanager
+def claim(study: Study) -> Iterator[None]:
+    """Make the study's folder, or check that it holds this very study, and keep other processes out for a block.
+
+    The folder also keeps a hash of the file of prompts, which must not change. Raises ConfigError.
+    """
+    directory, config = study.directory, study.directory / "config.toml"
+    settings, prompts, fingerprint = dump(study), study.training.prompts, directory / "prompts.sha256"
+    with hold_folder(directory, "study"):
+        if config.exists():
+            remedy = "change it back, choose another --name, or delete the folder"
+            check_settings(directory, load(config), settings, remedy, MAY_CHANGE)
+        if prompts is not None:
+            now = f"{hashlib.sha256(prompts.read_bytes()).hexdigest()}  {prompts}\n"  # for ``sha256sum --check``
+            if not fingerprint.exists():
+                write_whole(fingerprint, now)
+            elif (started := fingerprint.read_text()) != now:
+                raise ConfigError(
+                    f"{prompts} must be as it was when {directory} was started, got SHA-256 {now[:12]} and not "
+                    f"{started[:12]}; restore it, or choose another --name"
+                )
+        write_run(config, settings, environment_with(("numpy", "scipy", "torch", "transformers")))
+        yield

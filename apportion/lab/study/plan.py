@@ -1,0 +1,82 @@
+"""The plan of a study as lines of text: what it will do, how many rollouts it takes, and about how long."""
+
+from apportion.allocators import Allocator
+from apportion.allocators.votes import ConsensusAllocator
+from apportion.lab.policy.base import is_trained
+from apportion.lab.study.design import Study
+from apportion.lab.training.pool import Pool
+from apportion.lab.training.settings import Training
+from apportion.lab.world.task import TASKS
+
+CPU_SECONDS_PER_ROLLOUT = {"ledger": 1.0e-3, "forks": 2.5e-3}  # with evaluations; the display estimates anew
+CPU_SECONDS_PER_BASE = 150.0
+SECONDS_TO_START = 10.0
+SECONDS_TO_MEASURE = 30.0  # variance and embeddings
+ROLLOUTS_PER_PROMPT = 8  # assumed if it is not known before
+
+
+def plan_lines(study: Study, pool: Pool) -> list[str]:
+    """Return what ``study`` will do. ``pool`` is the pool of its first seed."""
+    training = study.training
+    trained = is_trained(training.base)
+    rollouts = sum(_expected_rollouts(study.training_of(arm), study.allocators[arm]) for arm, _ in study.runs)
+    seconds = SECONDS_TO_START + (SECONDS_TO_MEASURE if study.variance_draws else 0.0)
+    seconds += 0.0 if trained else CPU_SECONDS_PER_BASE
+    minutes = (seconds + rollouts * CPU_SECONDS_PER_ROLLOUT[training.task] / study.parallel) / 60
+    return [
+        f"study       {study.name}, under {study.directory}",
+        f"allocators  {', '.join(study.allocators)} (compared with {study.baseline}, pairwise by seed)",
+        f"runs        {len(study.runs)}: {len(study.allocators)} allocators x {len(study.seeds)} seeds, "
+        f"{study.parallel} at a time",
+        f"prompts     {_prompts(training, pool)}",
+        *_length(study),
+        f"base        {training.base}, {'cached' if trained else 'trained first, then cached'}",
+        f"expected    about {max(1.0, minutes):.0f} min on an idle machine",
+    ]
+
+
+def rollout_bounds(training: Training, allocator: Allocator) -> tuple[int, int] | None:
+    """Return the least and the most rollouts of a run; None if they are not known before."""
+    if training.unit == "rollouts":
+        return training.length, training.length
+    if training.unit == "step" and isinstance(allocator, ConsensusAllocator):
+        size = allocator.size(training.prompts_per_step)
+        assert size.asked is not None
+        least = size.asked if size.exact else training.prompts_per_step * allocator.min_samples
+        return training.length * least, training.length * size.asked
+    return None
+
+
+def _prompts(training: Training, pool: Pool) -> str:
+    drawn = f"{len(pool.problems)} for training" + (f" from {training.prompts}" if training.prompts else "")
+    tail = f"{training.prompts_per_step} a step; {len(pool.held_out)} held out"
+    if training.labels == "gold":
+        return f"{drawn}, {tail}"
+    gold = f"gold of {len(pool.gold)} is for the report alone" if pool.gold else "no gold, so no accuracy in the report"
+    return f"{drawn}, {tail}; no labels; {gold}"
+
+
+def _length(study: Study) -> list[str]:
+    """Return the length of a run in its own unit, and in rollouts if they can be known."""
+    own = {"rollouts": [], "tokens": ["tokens      {:,} a run"], "step": ["steps       {:,} a run"]}
+    lines = [line.format(study.training.length) for line in own[study.training.unit]]
+    bounds = [rollout_bounds(study.training_of(arm), allocator) for arm, allocator in study.allocators.items()]
+    known = [each for each in bounds if each is not None]
+    if len(known) < len(bounds):
+        return lines
+    least, most = zip(*known, strict=True)
+    total = f"{sum(least) * len(study.seeds):,}"
+    if least == most and len(set(least)) == 1:
+        return [*lines, f"rollouts    {least[0]:,} a run, {total} in all"]
+    a_run = f"at least {min(least):,} and at most {max(most):,} a run"
+    return [*lines, f"rollouts    {a_run}; {total} to {sum(most) * len(study.seeds):,} in all"]
+
+
+def _expected_rollouts(training: Training, allocator: Allocator) -> float:
+    """Return the middle of the bounds, which votes on the medium base come close to; a guess if there are none."""
+    bounds = rollout_bounds(training, allocator)
+    if bounds is not None:
+        return sum(bounds) / 2
+    if training.unit == "tokens":  # a label and a digit for each operation, and the end
+        return training.length / (sum(TASKS[training.task].operations) + 1)
+    return float(training.length * training.prompts_per_step * ROLLOUTS_PER_PROMPT)

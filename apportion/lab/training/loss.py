@@ -1,0 +1,124 @@
+"""From groups to the loss: advantages, weights, and the clipped surrogate."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from transformers import Qwen2ForCausalLM
+
+from apportion.advantages import Weighting, advantages_of, rollout_weights
+from apportion.lab.policy.network import completion_logprobs
+from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerCompletion
+from apportion.lab.world.task import encode
+from apportion.types import Floats, Group
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingRow:
+    """One rollout in the loss: its token ids, advantage and weight. The weights of a batch sum to 1.
+
+    ``advantage`` is one number, or [T] with a critic. A row is ``reused`` if it was sampled in an earlier step. With
+    ``recompute`` its importance ratio still starts at 1.
+    """
+
+    prompt: tuple[int, ...]
+    completion: LedgerCompletion
+    advantage: float | Floats
+    weight: float
+    reused: bool = False
+    recompute: bool = False
+
+
+def training_rows(
+    groups: Sequence[Group], estimator: str = "rloo", weighting: Weighting = "prompt", baseline: ArrayLike | None = None
+) -> list[TrainingRow]:
+    """Return the rollouts of ``groups`` that enter the loss, with advantages from their whole group.
+
+    ``weighting`` "prompt" gives every group the same share of the loss, as in the estimators that VIP analyses.
+    "rollout" gives every rollout the same share, and "token" every token. ``baseline`` [groups] is for estimators that
+    take one.
+    """
+    if not groups:
+        return []
+    return rows_with(groups, advantages_of(groups, estimator, baseline=baseline).tolist(), weighting)
+
+
+def rows_with(
+    groups: Sequence[Group], advantages: Sequence[float | Floats], weighting: Weighting = "prompt"
+) -> list[TrainingRow]:
+    """Return the rollouts of ``groups`` that enter the loss. ``advantages`` has an entry for each of all rollouts.
+
+    Only the rollouts that enter share the weights.
+    """
+    rollouts = [(group.prompt, rollout) for group in groups for rollout in group.rollouts]
+    keep, recompute = (np.concatenate([getattr(group, mask) for group in groups]) for mask in ("keep", "recompute"))
+    kept = np.flatnonzero(keep)
+    ids = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])[kept]
+    tokens = np.array([len(rollouts[i][1].completion.tokens) for i in kept])
+    weights = rollout_weights(ids, weighting, tokens) / max(len(kept), 1)
+    return [
+        TrainingRow(
+            tuple(encode(rollouts[i][0].text)),
+            rollouts[i][1].completion,
+            advantages[i],
+            float(weight),
+            reused=rollouts[i][1].step is not None,
+            recompute=bool(recompute[i]),
+        )
+        for i, weight in zip(kept, weights, strict=True)
+    ]
+
+
+def refresh_logprobs(
+    policy: Qwen2ForCausalLM, rows: Sequence[TrainingRow], temperature: float = 1.0
+) -> list[TrainingRow]:
+    """Return the rows, with ``policy``'s own log-probabilities in those to recompute: AR3PO's Option I."""
+    fresh = iter(token_logprobs(policy, [row for row in rows if row.recompute], temperature))
+    return [
+        replace(row, completion=replace(row.completion, logprobs=next(fresh))) if row.recompute else row for row in rows
+    ]
+
+
+@torch.no_grad()
+def token_logprobs(policy: Qwen2ForCausalLM, rows: Sequence[TrainingRow], temperature: float = 1.0) -> list[Floats]:
+    """Return the log-probabilities [T] of each row's tokens under the current ``policy``."""
+    prompts, completions = [row.prompt for row in rows], [row.completion.tokens for row in rows]
+    logprobs, _ = completion_logprobs(policy, prompts, completions, temperature)
+    return [values[: len(tokens)].numpy() for values, tokens in zip(logprobs, completions, strict=True)]
+
+
+def surrogate_loss(
+    policy: Qwen2ForCausalLM,
+    rows: Sequence[TrainingRow],
+    *,
+    clip_ratio: float = 0.2,
+    temperature: float = 1.0,
+    kl: float = 0.0,
+    reference: Qwen2ForCausalLM | None = None,
+) -> torch.Tensor:
+    """Return the negated, weighted, clipped surrogate, a scalar. It is additive over rows, so chunks can be summed.
+
+    Each row's token terms are summed and divided by the constant ``MAX_NEW_TOKENS`` (Dr. GRPO's normalisation), so a
+    token weighs the same in a long response. ``kl`` above 0 adds ``kl`` times the k3 estimate of KL(policy ||
+    reference): exp(d) - d - 1 with d = log reference - log policy (Schulman 2020).
+    """
+    if kl > 0 and reference is None:
+        raise ValueError(f"kl {kl} needs a reference policy, got none; pass reference=, or kl=0")
+    prompts, completions = [row.prompt for row in rows], [row.completion.tokens for row in rows]
+    logprobs, mask = completion_logprobs(policy, prompts, completions, temperature)
+    behaviour = torch.zeros_like(logprobs)
+    behaviour[mask] = torch.from_numpy(np.concatenate([row.completion.logprobs for row in rows]))
+    advantages = torch.zeros_like(logprobs)
+    advantages[mask] = torch.from_numpy(
+        np.concatenate([np.broadcast_to(row.advantage, len(row.completion.tokens)) for row in rows])
+    ).float()
+    weights = torch.tensor([row.weight for row in rows])[:, None]
+    ratio = (logprobs - behaviour).exp()
+    objective = torch.minimum(ratio * advantages, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantages)
+    if reference is not None and kl > 0:
+        with torch.no_grad():
+            anchor, _ = completion_logprobs(reference, prompts, completions, temperature)
+        objective = objective - kl * ((anchor - logprobs).exp() - (anchor - logprobs) - 1)
+    return -(objective * mask * weights).sum() / MAX_NEW_TOKENS

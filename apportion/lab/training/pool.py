@@ -1,0 +1,90 @@
+"""The problems that a run trains on, from a seed or a file of prompts, and their right answers if known."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from apportion.lab.training.settings import Training
+from apportion.lab.world.task import TASKS, Problem, held_out_problems, training_problems
+from apportion.questions import read_questions
+from apportion.types import Prompt
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Problems to train on, held-out problems, and ``gold``: the known right answers by ``Prompt.id``.
+
+    Only the report reads gold.
+    """
+
+    problems: tuple[Problem, ...]
+    held_out: tuple[Problem, ...]
+    gold: Mapping[str, frozenset[str]]
+
+    @cached_property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """The problems as prompts."""
+        return tuple(problem.prompt() for problem in self.problems)
+
+
+def pool_of(training: Training, seed: int) -> Pool:
+    """Return the problems of a run with ``seed``. A file of prompts is the same for every seed and never held out.
+
+    Raises ValueError if the file cannot be read, if a prompt is no problem of the lab, is repeated or needs a longer
+    answer than the base can write, if gold is no possible answer, if there are fewer prompts than a step draws, and if
+    the file holds all held-out problems.
+    """
+    task = training.task
+    if training.prompts is None:
+        drawn = training_problems(training.problems, seed, task)
+        right = {problem: frozenset(solution[1::2] for solution in problem.solutions) for problem in drawn}
+    else:
+        right = _read(training.prompts, training)
+    held_out = tuple(problem for problem in held_out_problems(task=task) if problem not in right)
+    if not held_out:
+        raise ValueError(
+            f"{training.prompts} must leave out one of the 1000 held-out problems, got them all; remove some, so that "
+            "there is something to measure on"
+        )
+    gold = {problem.prompt().id: answers for problem, answers in right.items() if answers}
+    return Pool(tuple(right), held_out[: training.held_out], gold)
+
+
+def _read(path: Path, training: Training) -> dict[Problem, frozenset[str]]:
+    """Return the problems of the file in order, each with the right answer of the file, if any."""
+    right: dict[Problem, frozenset[str]] = {}
+    task = TASKS[training.task]
+    longest = (task.max_new_tokens - 1) // 2
+    for number, question in enumerate(read_questions(path), start=1):
+        try:
+            problem = Problem.parse(question.prompt)
+        except ValueError as error:
+            raise ValueError(f"{path}, prompt {number}: {error}") from error
+        if len(problem.operations) > longest:
+            raise ValueError(
+                f"{path}, prompt {number}: a problem must have at most {longest} operations for the base "
+                f"{training.base}, got {len(problem.operations)}; remove it"
+            )
+        if any(problem.alternatives) and not any(task.forks):
+            raise ValueError(
+                f"{path}, prompt {number}: a problem must have no forks for the base {training.base}, which has learnt "
+                f"none, got {question.prompt!r}; remove it"
+            )
+        if problem in right:
+            raise ValueError(
+                f"{path}, prompt {number}: a prompt must be there once, got {question.prompt!r} again; remove it"
+            )
+        if question.gold is not None and not re.fullmatch(rf"[0-9]{{{len(problem.operations)}}}", question.gold):
+            raise ValueError(
+                f"{path}, prompt {number}: gold must be {len(problem.operations)} digits, the running digit after each "
+                f"operation, got {question.gold!r}; write it as text, a number loses its zeros, or leave it out"
+            )
+        right[problem] = frozenset() if question.gold is None else frozenset([question.gold])
+    if len(right) < training.prompts_per_step:
+        raise ValueError(
+            f"{path} must hold at least the {training.prompts_per_step} prompts of a step, got {len(right)}; "
+            "lower prompts_per_step"
+        )
+    return right

@@ -1,0 +1,150 @@
+"""The settings of a run in the lab, checked."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from apportion.advantages import ESTIMATORS, Weighting, check_baseline
+from apportion.allocators import Allocator
+from apportion.baselines import Baseline
+from apportion.lab.policy.base import check_base, task_of
+from apportion.lab.policy.sampler import Reward
+
+Labels = Literal["gold", "none"]
+LENGTHS = ("rollouts", "tokens", "steps")
+"""The lengths that a run may have."""
+ROLLOUTS = 30_720
+"""The default length."""
+COUNTS = ("problems", "prompts_per_step", "updates_per_step", "critic_updates", "evaluate_every", "checkpoint_every")
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings of a run in the lab.
+
+    ``base`` is easy, medium, hard or forks, or a folder with a saved policy.
+    The length of a run is one of ``rollouts`` (default 30,720), ``tokens`` and ``steps``. The step that reaches it is
+    the last. A ``weighting`` of "prompt" gives every prompt of a step the same share of the loss. ``checkpoint_every``
+    counts steps. ``evaluate_every`` counts steps if the length does, and otherwise rollouts.
+
+    With ``labels`` "none" the policy learns at test time: nothing is verified, and the allocator makes pseudo-labels
+    from votes. Right answers are only for the report. ``prompts`` is a file of prompts that replaces the ``problems``
+    drawn ones. Training restarts from the base after every ``reset_every`` steps.
+
+    A ``reward`` of "share" is graded: the share of leading digits that are right. It needs an allocator and a predictor
+    for graded rewards.
+
+    ``estimator`` is one of ``apportion.advantages.ESTIMATORS``, or "gae": PPO with a critic, whose settings are
+    ``critic_learning_rate``, ``critic_updates`` per step, ``discount`` (gamma) and ``trace`` (lambda). "reinforce"
+    takes its ``baseline`` from history.
+    """
+
+    base: str = "medium"
+    labels: Labels = "gold"
+    reward: Reward = "exact"
+    problems: int = 512
+    prompts: Path | None = None
+    prompts_per_step: int = 32
+    rollouts: int | None = None
+    tokens: int | None = None
+    steps: int | None = None
+    estimator: str = "rloo"
+    baseline: Baseline | None = None
+    weighting: Weighting = "prompt"
+    learning_rate: float = 5e-4
+    updates_per_step: int = 1
+    clip_ratio: float = 0.2
+    kl: float = 0.0
+    critic_learning_rate: float = 1e-3
+    critic_updates: int = 4
+    discount: float = 1.0
+    trace: float = 1.0
+    reset_every: int | None = None
+    max_grad_norm: float = 1.0
+    temperature: float = 1.0
+    held_out: int = 1000
+    evaluate_every: int = 1024
+    checkpoint_every: int = 20
+
+    def __post_init__(self) -> None:
+        check_base(self.base)
+        for key in COUNTS:
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key} must be at least 1, got {getattr(self, key)}; leave it out for the default")
+        for key in ("learning_rate", "clip_ratio", "max_grad_norm", "temperature", "critic_learning_rate"):
+            if not 0 < getattr(self, key) < float("inf"):
+                raise ValueError(f"{key} must be positive, got {getattr(self, key)}; leave it out for the default")
+        if self.estimator not in (*ESTIMATORS, "gae") or self.weighting not in get_args(Weighting):
+            raise ValueError(
+                f"estimator must be one of {', '.join(ESTIMATORS)}, gae, and weighting of "
+                f"{', '.join(get_args(Weighting))}, got {self.estimator!r} and {self.weighting!r}; check the spelling"
+            )
+        check_baseline(self.estimator, self.baseline)
+        kinds = {"reward": (Reward, "share is the graded one"), "labels": (Labels, "check the spelling")}
+        for key, (kind, remedy) in kinds.items():
+            value, known = getattr(self, key), get_args(kind)
+            if value not in known:
+                raise ValueError(f"{key} must be one of {', '.join(known)}, got {value!r}; {remedy}")
+        for key in ("rollouts", "tokens", "steps", "reset_every"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ValueError(f"{key} must be at least 1, got {value}; leave it out to do without")
+        lengths = [f"{getattr(self, key)} {key}" for key in LENGTHS if getattr(self, key) is not None]
+        if len(lengths) > 1:
+            raise ValueError(f"a run ends by one of {', '.join(LENGTHS)}, got {' and '.join(lengths)}; leave one out")
+        if self.labels == "none" and (self.reward != "exact" or self.baseline is not None):
+            raise ValueError(
+                f"without labels rewards come from the votes, got reward {self.reward!r} and baseline {self.baseline}; "
+                "leave both out, and set the allocator's reward"
+            )
+        if self.labels == "gold" and (self.prompts is not None or self.reset_every is not None):
+            raise ValueError(
+                f"prompts and reset_every are for learning without labels, got {self.prompts} and {self.reset_every}; "
+                'set labels = "none", or leave them out'
+            )
+        if not 0 <= self.discount <= 1 or not 0 <= self.trace <= 1:
+            raise ValueError(
+                f"discount and trace must be between 0 and 1, got {self.discount} and {self.trace}; 1 is usual here"
+            )
+        if self.kl < 0:
+            raise ValueError(f"kl must be at least 0, got {self.kl}; 0 leaves the reference out")
+        if self.prompts is None and self.prompts_per_step > self.problems:
+            raise ValueError(
+                f"prompts_per_step must be at most problems, got {self.prompts_per_step} of {self.problems}; "
+                "a step draws distinct prompts"
+            )
+        if not 1 <= self.held_out <= 1000:
+            raise ValueError(f"held_out must be between 1 and 1000, got {self.held_out}; the pool has 1000 problems")
+
+    @property
+    def task(self) -> str:
+        """Name of the task that the base has learnt, a key of ``TASKS``."""
+        return task_of(self.base)
+
+    @property
+    def unit(self) -> Literal["rollouts", "tokens", "step"]:
+        """The unit of a run's length, which is a key of every record."""
+        if self.steps is not None:
+            return "step"
+        return "rollouts" if self.tokens is None else "tokens"
+
+    @property
+    def length(self) -> int:
+        """The length of a run in its ``unit``."""
+        return self.steps or self.tokens or self.rollouts or ROLLOUTS
+
+    def check(self, allocator: Allocator) -> None:
+        """Raise ValueError if ``allocator`` cannot plan such a step or cannot take such rewards."""
+        allocator.size(self.prompts_per_step)
+        votes = not allocator.needs.labels
+        if votes != (self.labels == "none"):
+            raise ValueError(
+                f"labels must be {'none' if votes else 'gold'!r} for {allocator.name}, got {self.labels!r}; change it, "
+                f"or take an allocator that {'reads rewards' if votes else 'votes'}"
+            )
+        if self.reward == "share" and (allocator.needs.binary or (self.baseline and self.baseline.needs.binary)):
+            who = allocator.name if allocator.needs.binary else f"the baseline {self.baseline.name}"
+            raise ValueError(
+                f"reward must be 'exact' for {who}, which needs binary rewards, got 'share'; "
+                "change it, or take a predictor or baseline for graded rewards"
+            )

@@ -1,0 +1,200 @@
+"""The reference trainer: rollout, verify, group, estimate, update, observe.
+
+A run on one thread is a function of its seed. A killed run continues from its checkpoint with exactly the same curve.
+Metrics are one JSON object per step, one per line.
+"""
+
+import copy
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from apportion.allocators import Allocator
+from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.exact import effective_solutions, exact_success, solution_probabilities
+from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.training.judge import Judge
+from apportion.lab.training.learner import Learner
+from apportion.lab.training.pool import Pool, pool_of
+from apportion.lab.training.settings import Training
+from apportion.lab.world.task import TASKS
+from apportion.loop import collect
+from apportion.runs.whole_files import write_whole_by
+from apportion.types import Batch, Counts, Group, Prompt
+
+
+class Trainer:
+    """One run: ``Trainer(training, allocator, seed, directory).run()`` starts or resumes it and spends its budget.
+
+    ``pool`` holds its problems; without it they follow from ``training`` and ``seed``.
+    """
+
+    def __init__(
+        self, training: Training, allocator: Allocator, seed: int, directory: Path, pool: Pool | None = None
+    ) -> None:
+        torch.set_num_threads(1)
+        training.check(allocator)
+        self.training, self.allocator, self.seed = training, allocator, seed
+        self.metrics, self.checkpoint = directory / "metrics.jsonl", directory / "checkpoint.pt"
+        directory.mkdir(parents=True, exist_ok=True)
+        self.policy = base_policy(training.base)
+        self.start = copy.deepcopy(self.policy)
+        self.learner = Learner(self.policy, training, self.start if training.kl > 0 else None)
+        self.baseline = copy.deepcopy(training.baseline)
+        self.pool, longest = pool or pool_of(training, seed), TASKS[training.task].max_new_tokens
+        label_free = training.labels == "none"
+        self.judge = Judge(self.pool, self.start, seed, training.temperature, longest) if label_free else None
+        self.sampler = LedgerSampler(
+            self.policy, seed, training.temperature, longest, reward=None if label_free else training.reward
+        )
+        self.problems, self.prompts = self.pool.problems, self.pool.prompts
+        self.places = {prompt.id: q for q, prompt in enumerate(self.prompts)}
+        self.steps, self.asked, self.drawn, self.evaluations = 0, 0, 0, 0
+        allocator.prepare(self.prompts)
+        if self.baseline is not None:
+            self.baseline.prepare(self.prompts)
+        if self.checkpoint.exists():
+            self._restore()
+        else:
+            self.metrics.unlink(missing_ok=True)
+
+    @property
+    def finished(self) -> bool:
+        spent = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
+        return spent[self.training.unit] >= self.training.length
+
+    def run(self, on_step: Callable[[dict[str, Any]], bool] = lambda record: True) -> bool:
+        """Take steps until the budget is spent (True), or ``on_step`` returns False for a step's record (False)."""
+        with self.metrics.open("a") as lines:
+            if not self.asked:
+                self._write(lines, {"step": 0, "rollouts": 0, "tokens": 0, **self._evaluate()})
+            while not self.finished:
+                record = self._step()
+                self._write(lines, record)
+                go_on = on_step(record)
+                if self.finished or not go_on or self.steps % self.training.checkpoint_every == 0:
+                    os.fsync(lines.fileno())  # the lines must reach the disk before the checkpoint that counts them
+                    self._save(lines.tell())
+                if not go_on:
+                    return self.finished
+        return True
+
+    def _step(self) -> dict[str, Any]:
+        started = time.process_time()
+        if self.training.reset_every and self.steps and self.steps % self.training.reset_every == 0:
+            self.learner.reset(self.start)
+        first = self._draw(self.training.prompts_per_step)
+        batch = collect(self.allocator, first, self.sampler, source=self._source(first))
+        success = exact_success(self.policy, [self.problems[self.places[prompt.id]] for prompt in batch.prompts])
+        groups = self.allocator.groups(batch)
+        learnt = self.learner.update(groups, self.baseline)
+        own = self.allocator.metrics(batch)
+        judged = {} if self.judge is None else self.judge.labels(batch.prompts, self.allocator.labels(batch))
+        self.allocator.observe(batch)
+        if self.baseline is not None:
+            self.baseline.update(batch)
+        self.steps += 1
+        self.asked += int(batch.asked.sum())
+        record = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
+        record |= _step_metrics(batch, groups, success) | learnt | judged | ({"allocator": own} if own else {})
+        due = (self.steps if self.training.unit == "step" else self.asked) // self.training.evaluate_every
+        if self.finished or due > self.evaluations:
+            self.evaluations = due
+            record |= self._evaluate()
+        if self.finished:
+            record["held_out_p"] = exact_success(self.policy, self.pool.held_out).round(5).tolist()
+        return record | {"cpu_seconds": time.process_time() - started}
+
+    def _draw(self, count: int, held: set[str] | None = None) -> list[Prompt]:
+        """Return the next ``count`` prompts, in a seeded order for each epoch. Skip ids in ``held``; add theirs."""
+        size, chosen, held = len(self.prompts), [], set() if held is None else held
+        if count + len(held) > size:
+            raise ValueError(
+                f"a step needs {count + len(held)} distinct prompts, problems holds {size}; raise problems, or let "
+                f"{self.allocator.name} draw fewer"
+            )
+        while len(chosen) < count:
+            epoch, place = divmod(self.drawn, size)
+            prompt = self.prompts[_order(self.seed, epoch, size)[place]]
+            if prompt.id not in held:
+                chosen.append(prompt)
+                held.add(prompt.id)
+            self.drawn += 1
+        return chosen
+
+    def _source(self, first: Sequence[Prompt]) -> Callable[[int], list[Prompt]]:
+        """Return a function that draws fresh prompts for a batch that began with ``first``."""
+        return partial(self._draw, held={prompt.id for prompt in first})
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Return exact success, pass@8, pass@32 and effective solutions on the held-out problems.
+
+        Without labels, add the exact success on the prompts themselves, their scores against gold, and the drift.
+        """
+        found = solution_probabilities(self.policy, self.pool.held_out)
+        p = np.array([solutions.sum() for solutions in found])
+        measured = {
+            "success": p.mean(),
+            "pass_8": (1 - (1 - p) ** 8).mean(),
+            "pass_32": (1 - (1 - p) ** 32).mean(),
+            "solutions": effective_solutions(found).mean(),
+        }
+        if self.judge is not None:
+            measured["prompts_success"] = exact_success(self.policy, self.problems).mean()
+            measured["drift"] = self.judge.drift(self.policy, self.steps)
+            measured |= self.judge.scores(self.policy, self.steps)
+        return measured
+
+    def _write(self, lines: Any, record: dict[str, Any]) -> None:
+        lines.write(json.dumps(record, default=float) + "\n")
+        lines.flush()
+
+    def _save(self, metrics_end: int) -> None:
+        state = {
+            "learner": self.learner.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "allocator": self.allocator.state_dict(),
+            "baseline": None if self.baseline is None else self.baseline.state_dict(),
+            "counters": (self.steps, self.asked, self.drawn, self.evaluations, metrics_end),
+        }
+        write_whole_by(self.checkpoint, lambda file: torch.save(state, file))
+
+    def _restore(self) -> None:
+        state = torch.load(self.checkpoint, weights_only=False)
+        self.learner.load_state_dict(state["learner"])
+        self.sampler.load_state_dict(state["sampler"])
+        self.allocator.load_state_dict(state["allocator"])
+        if self.baseline is not None:
+            self.baseline.load_state_dict(state["baseline"])
+        self.steps, self.asked, self.drawn, self.evaluations, metrics_end = state["counters"]
+        os.truncate(self.metrics, metrics_end)
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, size: int) -> Counts:
+    return np.random.default_rng([seed, epoch]).permutation(size)
+
+
+def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dict[str, Any]:
+    """Return what a step spent, with lists over prompts [P] of exact p, predicted p and rollouts.
+
+    Without labels the rewards come from the votes. The groups hold them; the batch has none.
+    """
+    verified = [[rollout.reward for rollout in rollouts if rollout.reward is not None] for rollouts in batch.rollouts]
+    rewards = verified if any(verified) else [group.rewards.tolist() for group in groups]
+    return {
+        "train_reward": np.mean([reward for own in rewards for reward in own] or [0.0]),
+        "informative": sum(group.informative for group in groups) / max(1, (batch.asked > 0).sum()),
+        "without_correct": np.mean([1.0 not in own for own in rewards if own] or [0.0]),
+        "rounds": batch.round,
+        "p": success.round(4).tolist(),
+        "predicted": batch.belief.mean.round(4).tolist(),
+        "counts": batch.asked.tolist(),
+    }

@@ -1,0 +1,97 @@
+"""A noisy demonstrator of ledger chains. A base policy learns its slips and misconceptions."""
+
+import hashlib
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+from scipy.special import betaincinv
+
+from apportion.lab.world.task import Problem, apply, completion_text
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrator:
+    """A demonstrator that works a problem digit by digit, with a reliability for every fact (digit, operation).
+
+    The reliability is ``low + (1 - low) * Beta(alpha, beta)``, fixed by a hash. A slip writes a uniformly wrong digit.
+    For a share ``misconceptions`` of the facts it always writes the same wrong digit. The chain continues from the
+    written digit. At a fork both operations are equally likely. Equal seeds order the 260 facts equally for all other
+    parameters, so a policy that copied one demonstrator is a good start for another.
+    """
+
+    alpha: float
+    beta: float
+    low: float
+    misconceptions: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.alpha <= 0 or self.beta <= 0:
+            raise ValueError(f"alpha and beta must be positive, got {self.alpha} and {self.beta}; raise them")
+        if not (0 <= self.low <= 1 and 0 <= self.misconceptions <= 1):
+            raise ValueError(
+                f"low and misconceptions must be in [0, 1], got {self.low} and {self.misconceptions}; "
+                "both are probabilities"
+            )
+
+    def reliability(self, digit: int, operation: str) -> float:
+        """Return the probability that the fact is worked correctly."""
+        return _fact(self, digit, operation)[0]
+
+    def success(self, problem: Problem) -> float:
+        """Return the exact probability of a right completion.
+
+        A slip at a fork may write the result of the other operation, which is also right.
+        """
+        reached = {problem.start: 1.0}
+        for options in problem.choices:
+            after = dict.fromkeys((apply(digit, op) for digit in reached for op in options), 0.0)
+            for digit, probability in reached.items():
+                for right in {apply(digit, op) for op in options}:
+                    wrote = sum(self.writes(digit, op, right) for op in options) / len(options)
+                    after[right] += probability * wrote
+            reached = after
+        return sum(reached.values())
+
+    def writes(self, digit: int, operation: str, written: int) -> float:
+        """Return the probability that ``written`` is written as the result of the operation on ``digit``."""
+        reliability, misconception = _fact(self, digit, operation)
+        slip = (written - apply(digit, operation)) % 10
+        if slip == 0:
+            return reliability
+        return (1 - reliability) * (float(slip == misconception) if misconception else 1 / 9)
+
+    def demonstrate(self, problem: Problem, rng: random.Random) -> str:
+        """Return a sampled completion, with slips."""
+        digits, digit = [], problem.start
+        for options in problem.choices:
+            operation = options[0] if len(options) == 1 else rng.choice(options)
+            reliability, misconception = _fact(self, digit, operation)
+            slip = 0 if rng.random() < reliability else misconception or rng.randrange(1, 10)
+            digit = (apply(digit, operation) + slip) % 10
+            digits.append(digit)
+        return completion_text(digits)
+
+
+@lru_cache(maxsize=4096)
+def _fact(demonstrator: Demonstrator, digit: int, operation: str) -> tuple[float, int]:
+    """Return the reliability of a fact and what its misconception adds to the right digit (0: slips are uniform)."""
+    fact = (digit, operation)
+    quantile = betaincinv(demonstrator.alpha, demonstrator.beta, _uniform(demonstrator.seed, "r", fact))
+    misconceived = _uniform(demonstrator.seed, "m", fact) < demonstrator.misconceptions
+    offset = 1 + int(_uniform(demonstrator.seed, "o", fact) * 9)
+    return demonstrator.low + (1 - demonstrator.low) * float(quantile), offset if misconceived else 0
+
+
+def _uniform(*key: object) -> float:
+    """Return a number in [0, 1) fixed by the hash of ``key``."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64
+
+
+EASY = Demonstrator(alpha=1.5, beta=0.4, low=0.1, misconceptions=0.08)
+MEDIUM = Demonstrator(alpha=0.7, beta=0.4, low=0.03, misconceptions=0.15)
+HARD = Demonstrator(alpha=0.35, beta=0.25, low=0.02, misconceptions=0.15)
+CAREFUL = Demonstrator(alpha=1.5, beta=0.2, low=0.05, misconceptions=0.1)
+FORKS = Demonstrator(alpha=0.12, beta=0.018, low=0.01, misconceptions=0.2)

@@ -1,0 +1,309 @@
+"""Ledger chains: arithmetic modulo 10, a verifier, and seeded pools of problems.
+
+A problem ``7 a+3 b*7 =`` is a start digit and labelled operations, applied left to right modulo 10. Its completion
+``a0b0`` gives every running digit under its label. The answer is all digits, ``00``, so chance is 10^-k for k
+operations. Exactly one completion is right, and its probability is the success probability.
+
+A label that is given twice is a fork: in ``7 a+3 b*7 b-2 c-4 =`` either operation may be applied at b, so ``a0b0c6``
+and ``a0b8c4`` are both right. The right completions can still be listed, and the success probability is the sum of
+their probabilities. A reward for correctness does not favour one of them.
+
+There are two tasks: "ledger" has short chains without forks, "forks" has longer chains with one to four forks.
+"""
+
+import random
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, groupby, takewhile
+from typing import Self
+
+from apportion.types import Prompt, prompt_id
+
+DIGITS = tuple("0123456789")
+LABELS = tuple("abcdefgh")
+OPERATIONS = tuple(f"{sign}{operand}" for sign in "+-*" for operand in range(2 if sign == "*" else 1, 10))
+VOCABULARY = ("<pad>", "<eos>", *DIGITS, *OPERATIONS, "=", *LABELS)
+PAD, EOS = 0, 1
+TOKEN_PATTERN = r"<pad>|<eos>|[+-][1-9]|\*[2-9]|[0-9a-h=]"
+
+_TOKEN_IDS = {token: index for index, token in enumerate(VOCABULARY)}
+_PROBLEM = re.compile(rf"(\d)((?: [a-h](?:[+-][1-9]|\*[2-9])){{1,{2 * len(LABELS)}}}) =")
+
+
+def encode(text: str) -> list[int]:
+    """Return the token ids of a prompt or a completion, without an end token. Raises ValueError for other text.
+
+    >>> encode("7 a+3 =") == [VOCABULARY.index(token) for token in ("7", "a", "+3", "=")]
+    True
+    """
+    rest = re.sub(TOKEN_PATTERN, "", text).strip()
+    if rest:
+        raise ValueError(f"text must be made of ledger tokens, got {rest[:20]!r} in {text!r}; use digits, a+3, ...")
+    return [_TOKEN_IDS[token] for token in re.findall(TOKEN_PATTERN, text)]
+
+
+def decode(tokens: Sequence[int]) -> str:
+    """Return the text of token ids up to the first end or padding token, without spaces: ``a0b0c6``."""
+    return "".join(VOCABULARY[token] for token in takewhile(lambda token: token not in (PAD, EOS), tokens))
+
+
+def apply(digit: int, operation: str) -> int:
+    """Return the digit after one operation, modulo 10.
+
+    >>> apply(7, "+3"), apply(0, "-4"), apply(7, "*7")
+    (0, 6, 9)
+    """
+    operand = int(operation[1:])
+    results = {"+": digit + operand, "-": digit - operand, "*": digit * operand}
+    return results[operation[0]] % 10
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A start digit and one to eight operations, some of which may be forks.
+
+    ``alternatives`` has an entry for each operation: the other operation of a fork, or "" if there is no fork. It is
+    empty for a problem without forks.
+
+    >>> problem = Problem(7, ("+3", "*7", "-4"))
+    >>> problem.text, problem.completion, problem.answer
+    ('7 a+3 b*7 c-4 =', 'a0b0c6', '006')
+    >>> Problem.parse(problem.text) == problem
+    True
+    >>> forked = Problem(7, ("+3", "*7", "-4"), ("", "-2", ""))
+    >>> forked.text, forked.solutions
+    ('7 a+3 b*7 b-2 c-4 =', ('a0b0c6', 'a0b8c4'))
+    """
+
+    start: int
+    operations: tuple[str, ...]
+    alternatives: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= 9:
+            raise ValueError(f"start must be a digit, got {self.start}; take it modulo 10")
+        if not 1 <= len(self.operations) <= len(LABELS):
+            raise ValueError(f"a problem has 1 to {len(LABELS)} operations, got {len(self.operations)}; change that")
+        unknown = [op for op in (*self.operations, *filter(None, self.alternatives)) if op not in OPERATIONS]
+        if unknown:
+            raise ValueError(f"operations must be +1 to +9, -1 to -9 or *2 to *9, got {unknown[0]!r}; see OPERATIONS")
+        if self.alternatives and (len(self.alternatives) != len(self.operations) or not any(self.alternatives)):
+            raise ValueError(
+                f"alternatives must be one an operation and not all empty, got {self.alternatives} for "
+                f"{len(self.operations)} operations; leave them out for a problem without forks"
+            )
+        if any(len(set(options)) < len(options) for options in self.choices):
+            raise ValueError(
+                f"a fork must have two operations, got {self.alternatives} beside {self.operations}; put '' for no fork"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the problem that ``text`` states. Raises ValueError if it states none."""
+        match = _PROBLEM.fullmatch(text)
+        steps = groupby(match[2].split(), key=lambda part: part[0]) if match else ()
+        choices = [(label, [part[1:] for part in parts]) for label, parts in steps]
+        if (
+            match is None
+            or [label for label, _ in choices] != list(LABELS[: len(choices)])
+            or any(len(options) > 2 for _, options in choices)
+        ):
+            raise ValueError(f"a problem reads like '7 a+3 b*7 =', got {text!r}; write it with Problem(...).text")
+        operations, alternatives = zip(*((*options, "")[:2] for _, options in choices), strict=True)
+        return cls(int(match[1]), operations, alternatives if any(alternatives) else ())
+
+    @property
+    def choices(self) -> tuple[tuple[str, ...], ...]:
+        """The allowed operations at each label: one, or two at a fork."""
+        alternatives = self.alternatives or ("",) * len(self.operations)
+        return tuple((op, other) if other else (op,) for op, other in zip(self.operations, alternatives, strict=True))
+
+    @property
+    def text(self) -> str:
+        """The prompt."""
+        steps = [f"{label}{op}" for label, options in zip(LABELS, self.choices, strict=False) for op in options]
+        return " ".join([str(self.start), *steps, "="])
+
+    @property
+    def solutions(self) -> tuple[str, ...]:
+        """Every right completion once, without the end token. The first one takes the first operation at every fork."""
+        paths = [(self.start,)]
+        for options in self.choices:
+            paths = [(*path, digit) for path in paths for digit in dict.fromkeys(apply(path[-1], op) for op in options)]
+        return tuple(completion_text(digits) for _, *digits in paths)
+
+    def allows(self, digits: Sequence[int]) -> bool:
+        """Return whether these are right running digits, one for each operation."""
+        steps = zip((self.start, *digits), self.choices, digits, strict=False)
+        return len(digits) == len(self.operations) and all(
+            any(apply(before, op) == after for op in options) for before, options, after in steps
+        )
+
+    @property
+    def digits(self) -> tuple[int, ...]:
+        """The right running digits, one for each operation, with the first operation of every fork."""
+        return tuple(accumulate(self.operations, apply, initial=self.start))[1:]
+
+    @property
+    def answer(self) -> str:
+        """All running digits as one string."""
+        return "".join(map(str, self.digits))
+
+    @property
+    def completion(self) -> str:
+        """The first of the ``solutions``, without the end token."""
+        return completion_text(self.digits)
+
+    @property
+    def facts(self) -> tuple[tuple[int, str], ...]:
+        """The (digit, operation) pairs that the chain of ``digits`` needs."""
+        return tuple(zip((self.start, *self.digits), self.operations, strict=False))
+
+    def prompt(self) -> Prompt:
+        """Return the problem as a ``Prompt``, with an id by content and the problem as ``data``."""
+        return Prompt(self.text, prompt_id(self.text, dataset="ledger"), data=self)
+
+    def describe(self) -> str:
+        """Return the problem in words, for embedders that read language better than symbols.
+
+        >>> Problem(7, ("+3", "*7")).describe()
+        'Start with 7. Add 3. Multiply by 7. Keep only the last digit after each of the 2 steps.'
+        >>> Problem(7, ("*7",), ("-2",)).describe()
+        'Start with 7. Multiply by 7 or subtract 2. Keep only the last digit after the step.'
+        """
+        verbs = {"+": "add", "-": "subtract", "*": "multiply by"}
+        steps = " ".join(
+            " or ".join(f"{verbs[operation[0]]} {operation[1:]}" for operation in options).capitalize() + "."
+            for options in self.choices
+        )
+        count = len(self.operations)
+        after = "the step" if count == 1 else f"each of the {count} steps"
+        return f"Start with {self.start}. {steps} Keep only the last digit after {after}."
+
+
+def completion_text(digits: Sequence[int]) -> str:
+    """Return the completion that writes these running digits, right or wrong, under their labels."""
+    return "".join(f"{label}{digit}" for label, digit in zip(LABELS, digits, strict=False))
+
+
+def verify(problem: Problem, completion: str | Sequence[int]) -> tuple[str | None, bool]:
+    """Return the answer of a completion (None if it is malformed) and whether it is right.
+
+    Token ids must end with the end token, because a completion that was cut off gives no answer. Labels must run a, b,
+    c, ..., so a right completion is one of ``problem.solutions``, token by token.
+
+    >>> problem = Problem(7, ("+3", "*7"))
+    >>> verify(problem, "a0b0"), verify(problem, "a1b7"), verify(problem, "b0a0")
+    (('00', True), ('17', False), (None, False))
+    >>> verify(Problem(7, ("+3", "*7"), ("", "-2")), "a0b8")
+    ('08', True)
+    """
+    if not isinstance(completion, str):
+        if not len(completion) or completion[-1] != EOS or EOS in completion[:-1] or PAD in completion:
+            return None, False
+        completion = decode(completion)
+    answer = stated(completion)
+    return answer, answer is not None and problem.allows(tuple(map(int, answer)))
+
+
+def stated(completion: str) -> str | None:
+    """Return the answer of ``completion``, all its running digits; None if it is malformed.
+
+    >>> stated("a0b8"), stated("b0a8"), stated("")
+    ('08', None, None)
+    """
+    digits = completion[1::2]
+    if not digits.isdecimal() or not digits.isascii():
+        return None
+    return digits if completion_text([int(digit) for digit in digits]) == completion else None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A kind of problem: its least and most operations, and its least and most forks.
+
+    >>> TASKS["forks"].max_new_tokens
+    20
+    """
+
+    operations: tuple[int, int]
+    forks: tuple[int, int] = (0, 0)
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens of the longest right completion with its end token, and three more."""
+        return 2 * self.operations[1] + 4
+
+    def draw(self, rng: random.Random) -> Problem:
+        """Draw a problem with uniform numbers of operations and forks. A forked one has at least two solutions."""
+        return self.of_length(rng.randint(*self.operations), rng)
+
+    def of_length(self, operations: int, rng: random.Random) -> Problem:
+        """Draw a problem with that many operations."""
+        return random_problem(operations, rng, rng.randint(*self.forks) if any(self.forks) else 0)
+
+
+TASKS = {"ledger": Task((1, 5)), "forks": Task((4, 8), forks=(1, 4))}
+
+
+def task_named(name: str) -> Task:
+    """Return the task of that name. Raises ValueError if there is none."""
+    if name not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {name!r}; check the spelling")
+    return TASKS[name]
+
+
+def random_problem(operations: int, rng: random.Random, forks: int = 0) -> Problem:
+    """Draw a problem with that many uniform operations, ``forks`` of which are forks. It then has several solutions.
+
+    An alternative is uniform among the operations that differ modulo 10, so +3 and -7 are no fork.
+    """
+    problem = Problem(rng.randrange(10), tuple(rng.choice(OPERATIONS) for _ in range(operations)))
+    if not forks:
+        return problem
+    alternatives = [""] * operations
+    for place in sorted(rng.sample(range(operations), forks)):
+        while not alternatives[place] or same_function(alternatives[place], problem.operations[place]):
+            alternatives[place] = rng.choice(OPERATIONS)
+    found = Problem(problem.start, problem.operations, tuple(alternatives))
+    return found if len(found.solutions) > 1 else random_problem(operations, rng, forks)
+
+
+def same_function(one: str, other: str) -> bool:
+    """Return whether two operations give the same result for every digit.
+
+    >>> same_function("+3", "-7"), same_function("*2", "*7")
+    (True, False)
+    """
+    return all(apply(digit, one) == apply(digit, other) for digit in range(10))
+
+
+def problem_pool(size: int, seed: int, exclude: Collection[Problem] = (), task: str = "ledger") -> tuple[Problem, ...]:
+    """Draw ``size`` distinct problems of ``task`` that are not in ``exclude``. Equal seeds give equal pools."""
+    kind = task_named(task)
+    rng, excluded = random.Random(seed), frozenset(exclude)
+    pool: dict[Problem, None] = {}
+    while len(pool) < size:
+        problem = kind.draw(rng)
+        if problem not in excluded:
+            pool[problem] = None
+    return tuple(pool)
+
+
+def held_out_problems(size: int = 1000, task: str = "ledger") -> tuple[Problem, ...]:
+    """Return the first ``size`` of 1,000 fixed problems that no training pool holds."""
+    if not 0 <= size <= 1000:
+        raise ValueError(f"size must be 0 to 1000, the held-out pool, got {size}; problem_pool draws any number")
+    return _held_out(task)[:size]
+
+
+@cache
+def _held_out(task: str) -> tuple[Problem, ...]:
+    return problem_pool(1000, seed=999, task=task)
+
+
+def training_problems(size: int, seed: int = 0, task: str = "ledger") -> tuple[Problem, ...]:
+    """Draw a pool that shares no problem with the held-out one."""
+    return problem_pool(size, seed=77 + seed, exclude=held_out_problems(task=task), task=task)

@@ -1,0 +1,71 @@
+"""A cache of embeddings on disk: one SQLite file per model, shared by all processes of a machine."""
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+LOCK_TIMEOUT_SECONDS = 60.0
+KEYS_PER_QUERY = 500
+
+
+def default_cache_dir() -> Path:
+    """Return ``$XDG_CACHE_HOME/apportion/embeddings``, or else ``~/.cache/apportion/embeddings``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "apportion" / "embeddings"
+
+
+@dataclass(frozen=True)
+class EmbeddingCache:
+    """Float32 embeddings by content hash of their text, in the SQLite file ``path``, which the first use creates.
+
+    Each call opens the file anew, so the cache survives forks, and several processes may read and write at once. A
+    ``write`` is one transaction, so a kill loses at most that one. The journal mode is SQLite's default, because
+    network file systems do not support WAL.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cache = EmbeddingCache(Path(folder) / "model.sqlite3")
+    ...     cache.write({"a": np.array([1.0, 2.0], np.float32)})
+    ...     cache.read(["a", "b"])
+    {'a': array([1., 2.], dtype=float32)}
+    """
+
+    path: Path
+
+    def read(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the embedding [d] of each text that is in the cache."""
+        by_key = {_key(text): text for text in texts}
+        keys = list(by_key)
+        found: dict[str, NDArray[np.float32]] = {}
+        with self._open() as connection:
+            for start in range(0, len(keys), KEYS_PER_QUERY):
+                some = keys[start : start + KEYS_PER_QUERY]
+                places = ",".join("?" * len(some))
+                rows = connection.execute(f"SELECT key, vector FROM embeddings WHERE key IN ({places})", some)
+                found |= {by_key[key]: np.frombuffer(vector, "<f4").astype(np.float32) for key, vector in rows}
+        return found
+
+    def write(self, embeddings: Mapping[str, NDArray[np.float32]]) -> None:
+        """Add embeddings [d] by text, all or none. A text that is already in the cache keeps its embedding."""
+        rows = [(_key(text), np.asarray(vector, "<f4").tobytes()) for text, vector in embeddings.items()]
+        with self._open() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT OR IGNORE INTO embeddings VALUES (?, ?)", rows)
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, vector BLOB NOT NULL)")
+            yield connection
+
+
+def _key(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

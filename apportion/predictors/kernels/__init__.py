@@ -1,0 +1,1 @@
+"""Gaussian-process regression on prompt embeddings with the RBF kernel."""

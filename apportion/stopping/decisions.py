@@ -1,0 +1,153 @@
+"""Replay of a rule on recorded answers: the number of samples that it takes, and the answer that it chooses."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from apportion.stopping.base import Rule
+from apportion.stopping.votes import Stream, count_votes, encode_answers
+from apportion.types import Counts
+
+Wave = int | Literal["free"]
+"""Number of samples between two decisions. "free" takes ``Rule.earliest`` each time, which wastes no sample."""
+
+BLOCK = 2**21
+"""Largest number of vote counts in memory at once."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A result on one stream: ``samples`` used in ``waves`` round trips; ``answer`` is None without votes."""
+
+    samples: int
+    answer: str | None
+    waves: int
+
+
+@dataclass(frozen=True)
+class Decisions(Sequence[Decision]):
+    """The results of a rule on several streams, as columns [Q] and as a sequence of ``Decision``."""
+
+    samples: Counts
+    answer: tuple[str | None, ...]
+    waves: Counts
+
+    def __len__(self) -> int:
+        return len(self.answer)
+
+    @overload
+    def __getitem__(self, index: int) -> Decision: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Decision]: ...
+    def __getitem__(self, index: int | slice) -> Decision | list[Decision]:
+        if isinstance(index, slice):
+            return [self[q] for q in range(*index.indices(len(self)))]
+        return Decision(int(self.samples[index]), self.answer[index], int(self.waves[index]))
+
+
+def check_max_samples(max_samples: int) -> None:
+    """Raise ValueError unless ``max_samples`` is an integer of at least 1."""
+    if not _is_positive_integer(max_samples):
+        raise ValueError(f"max_samples must be an integer of at least 1, got {max_samples!r}; 64 is usual")
+
+
+def check_wave(wave: Wave) -> None:
+    """Raise ValueError unless ``wave`` is an integer of at least 1, or "free"."""
+    if not (_is_positive_integer(wave) or (isinstance(wave, str) and wave == "free")):
+        raise ValueError(f'wave must be an integer of at least 1, or "free", got {wave!r}; 1 asks after every sample')
+
+
+def _is_positive_integer(number: Any) -> bool:
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool) and bool(number >= 1)
+
+
+def are_streams(answers: Stream | Sequence[Stream]) -> bool:
+    """Return whether ``answers`` are streams rather than one stream. Raise ValueError if they are mixed."""
+    kinds = {isinstance(entry, (list, tuple, np.ndarray)) for entry in answers}
+    if len(kinds) > 1:
+        raise ValueError("answers must be strings, or lists of strings, got both; give one list per question")
+    return kinds == {True}
+
+
+def replay(streams: Sequence[Stream], rule: Rule, max_samples: int, wave: Wave) -> Decisions:
+    """Return the decisions of ``rule`` on ``streams``; a stream shorter than ``max_samples`` is its own maximum."""
+    encoded = [encode_answers(_check_answers(stream, q, max_samples)) for q, stream in enumerate(streams)]
+    labels, codes = [found for found, _ in encoded], [code for _, code in encoded]
+    lengths, answers = np.array([len(code) for code in codes]), np.array([len(found) for found in labels])
+    ends, chosen, waves = (np.zeros(len(streams), np.int64) for _ in range(3))
+    for block in _blocks(lengths, answers):
+        stacked, most, length = np.stack([codes[q] for q in block]), int(answers[block].max()), int(lengths[block[0]])
+        if wave == "free":
+            ends[block], chosen[block], waves[block] = _free_waves(stacked, most, rule, length)
+        else:
+            ends[block], chosen[block] = _first_stops(stacked, most, rule, length, wave)
+            waves[block] = -(-ends[block] // wave)
+    answer = tuple(found[index] if index >= 0 else None for found, index in zip(labels, chosen, strict=True))
+    return Decisions(ends, answer, waves)
+
+
+def _check_answers(stream: Stream, q: int, max_samples: int) -> Stream:
+    """Return the first ``max_samples`` answers of question ``q``. Raise ValueError unless they are strings or None."""
+    if not len(stream):
+        raise ValueError(f"a stream must have at least one sample, got none for question {q}; leave it out")
+    taken: Stream = stream[:max_samples].tolist() if isinstance(stream, np.ndarray) else [*islice(stream, max_samples)]
+    strange = [answer for answer in taken if not (answer is None or isinstance(answer, str))]
+    if strange:
+        raise ValueError(
+            f"an answer must be a string, or None for a sample without one, got {strange[0]!r} for question {q}; "
+            "write numbers as strings"
+        )
+    return taken
+
+
+def _blocks(lengths: Counts, answers: Counts) -> Iterator[Counts]:
+    """Yield the indices of questions of equal length, few answers first, in blocks that fit into memory."""
+    order = np.lexsort((answers, lengths))
+    for same in np.split(order, np.flatnonzero(np.diff(lengths[order])) + 1):
+        rows = max(1, BLOCK // max(1, int(lengths[same[0]] * answers[same].max())))
+        yield from (same[start : start + rows] for start in range(0, len(same), rows))
+
+
+def _first_stops(codes: Counts, answers: int, rule: Rule, length: int, wave: int) -> tuple[Counts, Counts]:
+    """Return where each stream of ``codes`` [B, T] stops and the index of its answer, [B] each; -1 without an answer.
+
+    Prefixes of growing length are read, because rules only look back and most streams stop early.
+    """
+    ends, chosen = np.zeros((2, len(codes)), np.int64)
+    going, seen = np.arange(len(codes)), min(16, length)
+    while going.size:
+        votes = count_votes(codes[going, :seen], answers)
+        taken = np.arange(1, seen + 1)
+        stopped = (rule.stops(votes, length) & (taken % wave == 0)) | (taken == length)
+        found = stopped.any(axis=-1)
+        last = stopped[found].argmax(axis=-1)
+        ends[going[found]] = last + 1
+        chosen[going[found]] = _choose(rule, votes[found], length, last)
+        going, seen = going[~found], min(2 * seen, length)
+    return ends, chosen
+
+
+def _free_waves(codes: Counts, answers: int, rule: Rule, length: int) -> tuple[Counts, Counts, Counts]:
+    """Return where each stream stops, the index of its answer and its number of waves, [B] each, with free waves.
+
+    ``ends`` holds the samples requested so far. Streams that have received the same number are decided together.
+    """
+    ends, waves = np.zeros((2, len(codes)), np.int64)
+    votes = count_votes(codes, answers)
+    for taken in range(length):
+        here = np.flatnonzero(ends == taken)
+        if taken and here.size:
+            here = here[~rule.stops_now(votes[here, :taken], length)]
+        if here.size:
+            ends[here] += rule.earliest(votes[here, :taken], length)
+            waves[here] += 1
+    return ends, _choose(rule, votes, length, ends - 1), waves
+
+
+def _choose(rule: Rule, votes: Counts, length: int, last: Counts) -> Counts:
+    """Return the index [B] that ``rule`` chooses after sample ``last`` [B], from 0, of ``votes`` [B, T, K]; or -1."""
+    rows = np.arange(len(votes)), last
+    return np.where(votes[rows].any(axis=-1), rule.winner(votes, length)[rows], -1)

@@ -1,0 +1,118 @@
+"""TRL's advantage formulas on a NaN-padded [P, G] table, for groups of any size.
+
+A group is a row of the table, and G is the size of the largest group. TRL's formulas already skip NaN, the score of a
+completion that no reward function scored. So a batch of equal groups takes the same steps as in TRL and gets the same
+advantages to the last bit.
+
+A group of one and a rollout without a reward have advantage 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from trl.trainer.utils import nanstd
+
+EPSILON = 1e-4
+
+
+def weighted_rewards(scores: Tensor, weights: Tensor) -> Tensor:
+    """Return rewards [N]: sums of ``scores`` [N, F] times ``weights`` [F]; NaN for a rollout that nothing scored."""
+    sums = (scores * weights.unsqueeze(0)).nansum(dim=1)
+    sums[torch.isnan(scores).all(dim=1)] = torch.nan
+    return sums
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Scores [N, F] of N rollouts by F reward functions (NaN if unscored), group sizes [P], function weights [F]."""
+
+    scores: Tensor
+    sizes: Tensor
+    weights: Tensor
+
+    @property
+    def place(self) -> tuple[Tensor, Tensor]:
+        """The group [N] of each rollout, and its index [N] in the group."""
+        group = torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
+        first = torch.cumsum(self.sizes, 0) - self.sizes
+        return group, torch.arange(len(group)) - first[group]
+
+    @property
+    def rewards(self) -> Tensor:
+        """Rewards [N] of all rollouts, see ``weighted_rewards``."""
+        return weighted_rewards(self.scores, self.weights)
+
+    def table(self, values: Tensor) -> Tensor:
+        """Return ``values`` [N, ...] as [P, G, ...], padded with NaN."""
+        width = int(self.sizes.max()) if len(self.sizes) else 0
+        table = values.new_full((len(self.sizes), width, *values.shape[1:]), torch.nan)
+        table[self.place] = values
+        return table
+
+    def flat(self, table: Tensor) -> Tensor:
+        """Return ``table`` [P, G, ...] as [N, ...], without the padding."""
+        return table[self.place]
+
+
+def grpo(grouped: Grouped, scale_rewards: str, aggregation: str) -> Tensor:
+    """Return GRPO's advantages [N]. TRL's ``scale_rewards`` is "group", "batch" or "none".
+
+    ``aggregation`` is TRL's ``multi_objective_aggregation``. Under "normalize_then_sum" each reward function is centred
+    and scaled within the group, and the sum of them within the batch. The other is "sum_then_normalize".
+    """
+    if aggregation == "normalize_then_sum":
+        return _without_singletons(_normalize_then_sum(grouped), grouped)
+    rewards = grouped.rewards
+    table = grouped.table(rewards)
+    advantages = rewards - grouped.flat(torch.nanmean(table, dim=1, keepdim=True).expand_as(table))
+    if scale_rewards == "batch":
+        advantages = advantages / (nanstd(rewards).expand_as(rewards) + EPSILON)
+    elif scale_rewards != "none":
+        deviations = nanstd(table, dim=1).unsqueeze(1).expand_as(table)
+        advantages = advantages / (grouped.flat(deviations) + EPSILON)
+    return _without_singletons(advantages, grouped)
+
+
+def rloo(grouped: Grouped, clip: Sequence[float] | None, normalize: bool) -> Tensor:
+    """Return RLOO's advantages [N]: rewards, clipped to ``clip``, minus the mean of the others; whitened on request."""
+    rewards = _clip(grouped.rewards, clip)
+    table = grouped.table(rewards)
+    scored = (~torch.isnan(table)).sum(dim=1, keepdim=True)
+    others = (torch.nansum(table, dim=1, keepdim=True) - table) / (scored - 1)
+    advantages = rewards - grouped.flat(others)
+    if normalize:
+        advantages = (advantages - torch.nanmean(advantages)) / (nanstd(advantages) + EPSILON)
+    return _without_singletons(advantages, grouped)
+
+
+def zero_deviation(grouped: Grouped, scale_rewards: str = "group", clip: Sequence[float] | None = None) -> float:
+    """Return TRL's ``frac_reward_zero_std``, the share of groups of equal rewards. Under "batch" it is 0 or 1."""
+    if not len(grouped.sizes):
+        return 1.0
+    if scale_rewards == "batch":
+        return float(torch.isclose(nanstd(grouped.rewards), torch.zeros(())))
+    deviations = torch.nan_to_num(nanstd(grouped.table(_clip(grouped.rewards, clip)), dim=1), nan=0.0)
+    return torch.isclose(deviations, torch.zeros_like(deviations)).float().mean().item()
+
+
+def _normalize_then_sum(grouped: Grouped) -> Tensor:
+    table = grouped.table(grouped.scores)
+    centred = table - torch.nanmean(table, dim=1, keepdim=True)
+    scaled = grouped.flat(centred / (nanstd(table, dim=1, keepdim=True) + EPSILON))
+    rewards = (scaled * grouped.weights.unsqueeze(0)).nansum(dim=1)
+    rewards[torch.isnan(grouped.scores).all(dim=1)] = torch.nan
+    return (rewards - torch.nanmean(rewards)) / (nanstd(rewards) + EPSILON)
+
+
+def _clip(rewards: Tensor, clip: Sequence[float] | None) -> Tensor:
+    return rewards if not clip else rewards.clamp(min=clip[0], max=clip[1])
+
+
+def _without_singletons(advantages: Tensor, grouped: Grouped) -> Tensor:
+    """Return the advantages with 0 for rollouts that have no other scored rollout in their group."""
+    scored = grouped.table(grouped.rewards)
+    alone = ((~torch.isnan(scored)).sum(dim=1, keepdim=True) < 2).expand_as(scored)
+    advantages = torch.nan_to_num(advantages, nan=0.0, posinf=0.0, neginf=0.0)
+    return torch.where(grouped.flat(alone), torch.zeros_like(advantages), advantages)

@@ -1,0 +1,178 @@
+"""Checkpoints of a run with an allocator: what they hold beside TRL's files, and how a trainer resumes from them.
+
+TRL drops a generation batch if a checkpoint falls in the middle of it: a resumed run samples it again and counts its
+steps from 0. Here the unused micro-batches are saved, one file per rank. A resumed run trains on exactly these rows,
+and no allocator learns from a batch twice.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from apportion.engines.fresh_rows import FreshRows
+from apportion.records import remove_steps_after
+from apportion.runs.whole_files import write_whole_by
+from apportion.trl.ranks import Ranks
+from apportion.trl.rows import to_device
+from apportion.trl.settings import TRLAllocation
+
+FILE = "apportion.pt"
+VERSION = 1
+TRLTrainer: Any = object  # one of TRL's trainers comes later in the method resolution order
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """What a run has learned so far.
+
+    ``allocator`` and ``baseline`` are state_dicts, ``name`` is the allocator's. ``drawn`` counts fresh rows,
+    ``batches`` generation batches and ``step`` TRL's micro-batches. ``sharing`` is (ranks, steps_per_generation) if
+    the checkpoint falls in the middle of a generation batch, and None between two batches.
+    """
+
+    allocator: dict[str, Any]
+    baseline: dict[str, Any] | None
+    name: str
+    drawn: int
+    batches: int
+    step: int
+    sharing: tuple[int, int] | None = None
+
+
+class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
+    """Overrides the methods of TRL that write and read checkpoints and sample prompts."""
+
+    allocation: TRLAllocation
+    _fresh: FreshRows
+    _batches: int = 0
+    _sampler: Any = None
+
+    @property
+    def _ranks(self) -> Ranks:
+        return Ranks(self.accelerator)
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        """Return TRL's sampler, and keep it: it draws one order per epoch, and restarts with the first when resumed."""
+        self._sampler = super()._get_train_sampler(dataset)
+        return self._sampler
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write TRL's checkpoint, after our own files: TRL's files mark a checkpoint as complete."""
+        if not self.args.save_only_model:
+            folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            self._save_allocation(folder)
+        super()._save_checkpoint(model, trial)
+
+    def _save_allocation(self, folder: Path) -> None:
+        allocation, used = self.allocation, self._step % (self.args.steps_per_generation * self.num_iterations)
+        save_batch(folder, self._ranks.rank, self._buffered_inputs if used else None)
+        if self._ranks.is_main:
+            state = SavedState(
+                allocation.allocator.state_dict(),
+                None if allocation.baseline is None else allocation.baseline.state_dict(),
+                allocation.allocator.name,
+                self._fresh.drawn,
+                self._batches,
+                self._step,
+                (self._ranks.size, self.args.steps_per_generation) if used else None,
+            )
+            save(folder, state)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load TRL's optimizer and our own files. All ranks raise the same errors."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        allocation, ranks, folder = self.allocation, self._ranks, Path(checkpoint)
+        saved: SavedState | None = None
+
+        def load_without_state_dicts() -> SavedState:
+            nonlocal saved
+            saved = load(folder, allocation.allocator.name, baseline=allocation.baseline is not None)
+            return replace(saved, allocator={}, baseline=None)
+
+        common = ranks.run_on_main(load_without_state_dicts)
+        sharing = (ranks.size, self.args.steps_per_generation)
+        self._buffered_inputs = load_batch(folder, ranks.rank, sharing, self.accelerator.device, common)
+        self._fresh.restore(common.drawn)
+        self._batches = common.batches
+        self._step = 0 if common.sharing is None else common.step  # between two batches TRL may count from 0
+        for _ in range(int(self.state.epoch or 0) if self._sampler is not None else 0):
+            next(iter(self._sampler), None)  # skip the orders of finished epochs
+        if saved is not None:
+            allocation.allocator.load_state_dict(saved.allocator)
+            if allocation.baseline is not None and saved.baseline is not None:
+                allocation.baseline.load_state_dict(saved.baseline)
+            if allocation.rollout_log is not None:
+                remove_steps_after(allocation.rollout_log, self._batches - 1)
+
+
+def save(folder: Path, state: SavedState) -> None:
+    """Write ``state`` to the checkpoint in ``folder``."""
+    write_whole_by(folder / FILE, lambda file: torch.save({"version": VERSION, **vars(state)}, file))
+
+
+def load(folder: Path, name: str, *, baseline: bool = False) -> SavedState:
+    """Load the state of a run with the allocator ``name``, and with or without a ``baseline``, from ``folder``.
+
+    Raises ValueError if there is none, or if it belongs to another kind of run.
+    """
+    path = folder / FILE
+    if not path.exists():
+        raise ValueError(
+            f"a checkpoint must hold the allocator's state, got {folder} without {FILE}; resume a run with an "
+            "allocator, or start a new run from its weights with model="
+        )
+    saved = torch.load(path, weights_only=False)
+    if saved.pop("version") != VERSION:
+        raise ValueError(
+            f"a checkpoint must be of version {VERSION}, got another in {path}; resume it with its own release"
+        )
+    state = SavedState(**saved)
+    if state.name != name:
+        raise ValueError(
+            f"a checkpoint must be of the same allocator, {name}, got {state.name} in {path}; resume with "
+            "that one, or start a new run from its weights with model="
+        )
+    if (state.baseline is not None) != baseline:
+        raise ValueError(
+            f"a checkpoint must be of a run {'with' if baseline else 'without'} a baseline, got {path} of a run "
+            f"{'without' if baseline else 'with'}; resume with the baseline that it was written with"
+        )
+    return state
+
+
+def save_batch(folder: Path, rank: int, chunks: list[dict[str, Any]] | None) -> None:
+    """Write the micro-batches that one rank has yet to train on, or remove their file if ``chunks`` is None."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if chunks is None:
+        _batch_file(folder, rank).unlink(missing_ok=True)
+    else:
+        on_cpu = [to_device(chunk, "cpu") for chunk in chunks]
+        write_whole_by(_batch_file(folder, rank), lambda file: torch.save(on_cpu, file))
+
+
+def load_batch(
+    folder: Path, rank: int, sharing: tuple[int, int], device: torch.device, state: SavedState
+) -> list[dict[str, Any]] | None:
+    """Load what ``save_batch`` wrote to ``device``; None if the checkpoint with ``state`` lies between two batches.
+
+    Raises ValueError if the batch was shared by other numbers of ranks and micro-batches than ``sharing``.
+    """
+    if state.sharing is None:
+        return None
+    if tuple(state.sharing) != sharing:
+        raise ValueError(
+            "a checkpoint in the middle of a generation batch must be resumed with as many processes and "
+            f"steps_per_generation, {state.sharing[0]} and {state.sharing[1]}, got {sharing[0]} and {sharing[1]}; set "
+            "them so, or resume a checkpoint between two batches"
+        )
+    chunks = torch.load(_batch_file(folder, rank), weights_only=False)
+    return [to_device(chunk, device) for chunk in chunks]
+
+
+def _batch_file(folder: Path, rank: int) -> Path:
+    return folder / f"apportion_batch_{rank}.pt"

@@ -1,0 +1,249 @@
+"""One generation batch on one rank: rounds of TRL's own generation and scoring, then the rows for the loss.
+
+Every rank has a ``GenerationBatch`` and runs the rounds that rank 0 requests. A round is one call of TRL's
+``_generate_and_score_completions`` in which each row is a group of its own, so that a prompt may have any number of
+rows. The advantages of 0 that TRL gives to groups of one, and its metrics of groups, are replaced at the end.
+"""
+
+import copy
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from apportion.engines.fresh_rows import Row
+from apportion.trl.metrics import Metrics
+from apportion.trl.ranks import Ranks
+from apportion.trl.rows import (
+    Table,
+    concatenate,
+    loss_mask,
+    make_table,
+    masked_rows,
+    policy_tokens,
+    select,
+    sequences,
+    split_table,
+    to_device,
+)
+from apportion.trl.score_norms import score_norms
+
+Ids = NDArray[np.int32]
+SCALES = ("row_scale", "batch_scale")
+"""Keys of a micro-batch with factors for coefficients of the loss, see ``TrainingBatch``."""
+PROBABILITY_KEYS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+"""The columns that log-probabilities of completions are computed from."""
+
+
+@dataclass(frozen=True)
+class RoundRequest:
+    """What to generate next: one completion for the prompt at each of ``places`` [N], after ``fresh`` prompts joined.
+
+    N is a multiple of the number of ranks.
+    """
+
+    places: Sequence[int]
+    fresh: Sequence[Row] = ()
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One completion of a round: token ids, text or messages, number of tokens by the policy, scores [F].
+
+    ``score_norm`` is set if the allocator or the baseline learns from it, ``row`` if a later step may train on it.
+    """
+
+    ids: Ids
+    completion: Any
+    tokens: int
+    scores: tuple[float, ...]
+    score_norm: float | None = None
+    row: Table | None = None
+
+
+@dataclass(frozen=True)
+class Reused:
+    """A row of an earlier step. With ``recompute`` it gets log-probabilities under the current policy."""
+
+    row: Table
+    recompute: bool
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows that one rank trains on, and their advantages: its ``own``, those it ``receives``, then ``reused`` ones.
+
+    ``own`` and ``sends`` are indices of rows on this rank. ``receives`` are indices of the rows that all ranks send.
+    ``padding`` is a number of masked rows.
+    """
+
+    own: Sequence[int] = ()
+    sends: Sequence[int] = ()
+    receives: Sequence[int] = ()
+    reused: Sequence[Reused] = ()
+    advantages: Sequence[float] = ()
+    padding: int = 0
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """The finished batch: what each rank trains on, and what all ranks log.
+
+    ``columns`` hold one value for each sampled row. ``row_scale`` is all rows / unmasked rows if the loss is a mean
+    over rows, else 1. ``batch_scale`` is all micro-batches / micro-batches with an unmasked row.
+    """
+
+    shares: Sequence[Share]
+    metrics: dict[str, float] = field(default_factory=dict)
+    columns: dict[str, Sequence[float]] = field(default_factory=dict)
+    row_scale: float = 1.0
+    batch_scale: float = 1.0
+
+
+@dataclass
+class GenerationBatch:
+    """The rounds so far on this rank.
+
+    ``keep_rows``, ``behaviour`` and ``norms`` say whether rows for later steps, log-probabilities at sampling and score
+    norms are needed. ``seconds_within`` is the time spent in TRL's own method.
+    """
+
+    trainer: Any
+    ranks: Ranks
+    generate: Callable[[list[Row]], dict[str, Any]]
+    pad_token: int
+    keep_rows: bool = False
+    behaviour: bool = False
+    norms: bool = False
+    rows: list[Row] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
+    seconds_within: float = 0.0
+    running: bool = False
+    _tables: list[Table] = field(default_factory=list)
+    _scored: tuple[Tensor, Sequence[Any], Sequence[Sequence[int]]] | None = None
+
+    def add_prompts(self, inputs: Sequence[Row], num_generations: int) -> None:
+        """Collect the prompts of the batch. TRL's loader repeats each ``num_generations`` times over all ranks."""
+        start = self.ranks.rank * len(inputs)
+        firsts = [row for place, row in enumerate(inputs, start) if place % num_generations == 0]
+        self.rows.extend(self.ranks.all_gather(firsts))
+
+    def record_scores(self, scores: Tensor, completions: Sequence[Any], ids: Sequence[Sequence[int]]) -> None:
+        """Keep what TRL scored in this round: ``scores`` [N, F] of all ranks, the rest of this rank only."""
+        self._scored = (scores, completions, ids)
+
+    def run_round(self, request: RoundRequest) -> list[Sampled]:
+        """Run one round on all ranks. Return the completions in the order of ``request.places`` on rank 0, else []."""
+        trainer = self.trainer
+        self.running = True  # while it is set, the other ranks are inside the round and expect no broadcast
+        self.rows.extend(request.fresh)
+        each = len(request.places) // self.ranks.size
+        mine = slice(self.ranks.rank * each, (self.ranks.rank + 1) * each)
+        inputs = [copy.deepcopy(self.rows[place]) for place in request.places[mine]]
+        with self._groups_of_one() as logged:
+            started = time.perf_counter()
+            output = self.generate(inputs)
+            self.seconds_within += time.perf_counter() - started
+        if self._scored is None:
+            raise RuntimeError("TRL must score completions in _calculate_rewards; check that its version is supported")
+        (scores, completions, ids), self._scored = self._scored, None
+        table = make_table(output)
+        if self.behaviour and "old_logps" not in table and "old_per_token_logps" not in table:
+            table["old_per_token_logps"] = self.log_probabilities(table)
+        self._tables.append(table)
+        self.metrics.add(logged, len(request.places))
+        kept = split_table(table) if self.keep_rows else [None] * each
+        norms: Sequence[float | None] = [None] * each
+        if self.norms:
+            norms = score_norms(trainer.model, table, trainer.temperature, trainer.args.per_device_train_batch_size)
+        tokens = [np.array(of_row, np.int32) for of_row in ids]
+        columns = (tokens, completions, policy_tokens(table, ids), map(tuple, scores[mine].tolist()), norms, kept)
+        sampled = self.ranks.gather([Sampled(*row) for row in zip(*columns, strict=True)])
+        self.running = False
+        return sampled
+
+    def training_rows(self, batch: TrainingBatch) -> dict[str, Any]:
+        """Return the rows that this rank trains on, in the format of TRL's method."""
+        device = self.trainer.accelerator.device
+        share, table = batch.shares[self.ranks.rank], concatenate(self._tables, self.pad_token)
+        sent: list[Table] = []
+        if any(each.sends for each in batch.shares):
+            sent = self.ranks.all_gather([to_device(select(table, [i]), "cpu") for i in share.sends])
+        parts = [select(table, share.own)] if share.own else []
+        parts += [to_device(sent[i], device) for i in share.receives]
+        parts += self._reused(batch, table)
+        if share.padding:
+            parts.append(masked_rows(table, share.padding))
+        whole = concatenate(parts, self.pad_token)
+        tokens = self.trainer.accelerator.gather(loss_mask(whole).sum()).sum()
+        return {
+            **whole,
+            "advantages": torch.tensor([*share.advantages, *[0.0] * share.padding], dtype=torch.float32, device=device),
+            "num_items_in_batch": tokens.clamp(min=1),  # some versions of TRL divide by it unguarded
+            **{key: torch.tensor(scale, device=device) for key in SCALES if (scale := getattr(batch, key)) != 1.0},
+        }
+
+    def log_probabilities(self, table: Table) -> Tensor:
+        """Return log-probabilities [N, T] of the completions under the current policy."""
+        trainer, width = self.trainer, table["completion_ids"].size(1)
+        batch_size = trainer.args.per_device_train_batch_size
+        with torch.no_grad():
+            return trainer._get_per_token_logps_and_entropies(trainer.model, *sequences(table), width, batch_size)[0]
+
+    def _reused(self, batch: TrainingBatch, table: Table) -> list[Table]:
+        """Return this rank's rows of earlier steps, with the keys of this step's ``table``.
+
+        If any rank must recompute log-probabilities, all ranks run the model on equally many rows, because a sharded
+        model needs all of them.
+        """
+        device = self.trainer.accelerator.device
+        reused = batch.shares[self.ranks.rank].reused
+        rows = [to_device(each.row, device) for each in reused]
+        stale = [row for row, each in zip(rows, reused, strict=True) if each.recompute]
+        most = max(sum(each.recompute for each in share.reused) for share in batch.shares)
+        if most and not {"old_per_token_logps", "old_logps"}.isdisjoint(table):
+            self._recompute(stale, most, table)
+        return [_with_keys_of(table, row) for row in rows]
+
+    def _recompute(self, stale: list[Table], most: int, table: Table) -> None:
+        """Give the ``stale`` rows log-probabilities under the current policy. ``most`` is the maximum over ranks."""
+        filling = [masked_rows(table, most - len(stale))] if len(stale) < most else []
+        inputs = [{key: part[key] for key in PROBABILITY_KEYS} for part in [*stale, *filling]]
+        found = self.log_probabilities(concatenate(inputs, self.pad_token))
+        for row, logps in zip(stale, found, strict=False):
+            logps = logps[None, : row["completion_ids"].size(1)]
+            if "old_per_token_logps" in table:
+                row["old_per_token_logps"] = logps
+            if "old_logps" in table:
+                row["old_logps"] = (logps * row["completion_mask"]).sum(1)
+            if "importance_sampling_ratio" in table:
+                row["importance_sampling_ratio"] = torch.ones_like(row["importance_sampling_ratio"])
+
+    @contextmanager
+    def _groups_of_one(self) -> Iterator[dict[str, list[float]]]:
+        """Set TRL to groups of one while it generates a round, and yield the metrics that it logs meanwhile."""
+        trainer, logged = self.trainer, defaultdict[str, list[float]](list)
+        generations, metrics = trainer.num_generations, trainer._metrics["train"]
+        trainer.num_generations, trainer._metrics["train"] = 1, logged
+        try:
+            yield logged
+        finally:
+            trainer.num_generations, trainer._metrics["train"] = generations, metrics
+
+
+def _with_keys_of(table: Table, row: Table) -> Table:
+    """Return a row of an earlier step with only the keys of ``table``. Raises ValueError if it lacks one."""
+    missing = sorted(table.keys() - row.keys())
+    if missing:
+        raise ValueError(
+            f"rows of earlier steps must have all columns of this step's loss, got one without {missing[0]}; resume "
+            "with the beta, num_iterations, steps_per_generation and vLLM settings that the run began with"
+        )
+    return {key: row[key] for key in table}

@@ -1,0 +1,1 @@
+"""Training jobs: from a TOML file to a model trained by TRL under an allocator."""

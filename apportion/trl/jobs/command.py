@@ -1,0 +1,111 @@
+"""``apportion trl``: a training job from its file to the trained model.
+
+Everything is under runs/NAME: the job with all its settings (``job.toml``), TRL's checkpoints (``checkpoints``), the
+rollout log (``rollouts``) and at the end the model (``model``).
+"""
+
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from apportion.engines.prompts import last_text
+from apportion.runs.progress import Display
+from apportion.trl.jobs.folder import MODEL, claim, newest_checkpoint, remove_results
+from apportion.trl.jobs.job import read_job
+from apportion.trl.jobs.plan import plan_lines
+from apportion.trl.jobs.prepared import Prepared, prepare
+from apportion.trl.jobs.sources import NO_SOURCES, Sources
+from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from apportion.verifiers import Verifier
+
+INTERRUPTED = 130
+TRAINERS = {"grpo": AllocatedGRPOTrainer, "rloo": AllocatedRLOOTrainer}
+
+
+def run(
+    config: Path | None,
+    overrides: Sequence[str],
+    *,
+    name: str | None,
+    resume: bool,
+    dry_run: bool,
+    sources: Sources = NO_SOURCES,
+) -> int:
+    """Print the plan, then train; return the exit code. Raises ConfigError before weights are loaded.
+
+    Of several processes only the first prints and writes.
+    """
+    job, settings = read_job(config, overrides, name, resume, sources)
+    with job.judge or nullcontext():
+        prepared = prepare(job, sources)
+        display = Display(prepared.optimizer_steps, "step")
+        if prepared.is_main_process:
+            display.plan(plan_lines(prepared))
+        if dry_run:
+            return 0
+        with claim(prepared, settings, resume) if prepared.is_main_process else nullcontext():
+            return _train(prepared, display, resume)
+
+
+def reward_of(verifier: Verifier) -> Callable[..., list[float | None]]:
+    """Return a reward function for TRL: the verdicts of ``verifier`` on completions, given the column ``gold``.
+
+    >>> from apportion.verifiers import Exact
+    >>> reward = reward_of(Exact())
+    >>> reward.__name__, reward(completions=["The answer is 4.", "The answer is 5."], gold=["4", "4"])
+    ('exact', [1.0, 0.0])
+    """
+
+    def reward(completions: Sequence[Any], gold: Sequence[str | None], **columns: Any) -> list[float | None]:
+        return [verifier.verdict(last_text(each), answer) for each, answer in zip(completions, gold, strict=True)]
+
+    reward.__name__ = verifier.name
+    return reward
+
+
+def make_trainer(prepared: Prepared, model: str) -> AllocatedGRPOTrainer | AllocatedRLOOTrainer:
+    """Return the trainer of the job, with the weights of ``model``, an id or a folder."""
+    job = prepared.job
+    tools: dict[str, Any] = {"tools": job.tool_functions} if job.tools else {}
+    return TRAINERS[job.algorithm](
+        model=model,
+        reward_funcs=None if job.judge is None else [reward_of(job.judge)],
+        args=prepared.arguments,
+        train_dataset=prepared.training_rows(),
+        eval_dataset=prepared.evaluation_rows(),
+        processing_class=prepared.tokenizer,
+        peft_config=prepared.lora,
+        **tools,
+        **vars(job.allocation),
+    )
+
+
+def _train(prepared: Prepared, display: Display, resume: bool) -> int:
+    job, main, source_model = prepared.job, prepared.is_main_process, prepared.source_model
+    folder, checkpoint = job.directory, newest_checkpoint(job.directory) if resume else None
+    say = display.say if main else lambda line: None  # another process prints
+    if resume and (folder / MODEL).exists():
+        say(f"Finished already; the model is in {folder / MODEL}.")
+        return 0
+    if checkpoint is not None:
+        say(f"Continuing from {checkpoint}.")
+    elif main:
+        remove_results(folder)
+    weights = job.model if source_model is None else str(source_model.folder(display if main else None))
+    trainer = make_trainer(prepared, weights)
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except KeyboardInterrupt:
+        last = newest_checkpoint(folder)
+        where = "the beginning" if last is None else f"step {last.name.rpartition('-')[2]}"
+        command = f"apportion trl --name {shlex.quote(job.name)} --resume"
+        say(f"Stopped in step {trainer.state.global_step + 1}. To continue from {where}: {command}")
+        return INTERRUPTED
+    unfinished = folder / f"{MODEL}.unfinished"
+    trainer.save_model(str(unfinished))
+    if trainer.is_world_process_zero():
+        unfinished.rename(folder / MODEL)  # in one step, because this folder says that the run has finished
+    say(f"Finished. The model is in {folder / MODEL}, the rollouts are in {folder / 'rollouts'}.")
+    return 0

@@ -1,0 +1,91 @@
+"""The folder of a job: a resumed job must be the one that was started, and goes on from its last checkpoint."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from apportion.config import ConfigError, load
+from apportion.records import remove_steps_after
+from apportion.runs.folder import ENVIRONMENT, LOCK, check_settings, environment_with, hold_folder, write_run
+from apportion.trl.jobs.job import FILE
+from apportion.trl.jobs.prepared import Prepared
+
+STATE = "trainer_state.json"
+MODEL = "model"
+MAY_CHANGE = frozenset(
+    f"training.{setting}"
+    for setting in (
+        "disable_tqdm",
+        "log_completions",
+        "log_level",
+        "logging_first_step",
+        "logging_steps",
+        "logging_strategy",
+        "num_completions_to_print",
+        "project",
+        "report_to",
+        "run_name",
+        "save_steps",
+        "save_strategy",
+        "save_total_limit",
+    )
+)
+"""Settings that a resume may change, because no rollout and no update depends on them."""
+
+
+@contextmanager
+def claim(prepared: Prepared, settings: Mapping[str, Any], resume: bool) -> Iterator[None]:
+    """Make the job's folder with its ``settings``, or check that it holds this very job, and keep other processes out.
+
+    Raises ConfigError.
+    """
+    folder, path = prepared.job.directory, prepared.job.directory / FILE
+    if resume and not path.exists():
+        raise ConfigError(f"there is nothing to resume: {path} does not exist; start the job without --resume")
+    with hold_folder(folder, "job"):
+        if resume:
+            _check_same_job(path, settings, prepared)
+        elif any(entry.name != LOCK for entry in folder.iterdir()):
+            raise ConfigError(
+                f"{folder} must not exist, got the folder of a run; continue with --resume, choose another --name, or "
+                "delete it"
+            )
+        write_run(path, settings, environment_with(("numpy", "torch", "transformers", "trl")) | _facts(prepared))
+        yield
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Return the last whole checkpoint of the job in ``folder``; None if there is none.
+
+    A whole checkpoint has the file that TRL writes last.
+    """
+    found = (folder / "checkpoints").glob(f"{PREFIX_CHECKPOINT_DIR}-*/{STATE}")
+    return max((path.parent for path in found), key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def remove_results(folder: Path) -> None:
+    """Remove the checkpoints and rollouts of a run that wrote no whole checkpoint."""
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    remove_steps_after(folder / "rollouts", -1)
+
+
+def _check_same_job(path: Path, settings: Mapping[str, Any], prepared: Prepared) -> None:
+    folder, environment = path.parent, path.with_name(ENVIRONMENT)
+    check_settings(folder, load(path), settings, "change it back, or choose another --name", MAY_CHANGE)
+    started, now = json.loads(environment.read_text("utf-8")) if environment.exists() else {}, _facts(prepared)
+    for key, remedy in (("questions", "restore the data"), ("processes", "start as many")):
+        before = {key: started.get(key, now[key])}
+        check_settings(folder, before, {key: now[key]}, f"{remedy}, or choose another --name")
+
+
+def _facts(prepared: Prepared) -> dict[str, Any]:
+    """Return what a resume must find again and the job's file does not say."""
+    content = json.dumps([[each.id, each.prompt, each.gold] for each in prepared.training.questions])
+    digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    return {"processes": int(prepared.arguments.world_size), "questions": digest}

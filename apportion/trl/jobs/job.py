@@ -1,0 +1,171 @@
+"""A training job as one TOML file describes it: model, questions, verifier, allocator, and TRL's own settings.
+
+    model = "Qwen/Qwen2.5-Math-1.5B"
+    [data]
+    name = "dapo_math_17k"
+    [allocator]
+    name = "hora"
+
+A model or a data set may also be one of a source that the caller offers, such as "lab:medium".
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from apportion.advantages import Weighting
+from apportion.allocators import Allocator
+from apportion.baselines import Baseline
+from apportion.config import ConfigError, build, dump, load
+from apportion.data import Data
+from apportion.trl.jobs.sources import NO_SOURCES, Sources, find_source
+from apportion.trl.settings import TRLAllocation
+from apportion.verifiers import Verifier
+from apportion.verifiers.function import import_function
+
+RUNS = Path("runs")
+FILE = "job.toml"
+ID = "id"
+"""The column of a question's id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to train, on what, and how.
+
+    Args:
+        name: the folder of the results under runs/.
+        model: an id of the Hugging Face hub, a local folder, or a model of a source.
+        data: the questions and their template.
+        allocator: any allocator, with labels or without.
+        algorithm: which of TRL's trainers.
+        weighting, estimator, baseline, equivalence: as the trainer takes them.
+        extract: without labels, where the answer is: one of ``apportion.answers.EXTRACTORS``, by default that of the
+            template, or a function of the completion, as "module:function" or "file.py:function".
+        verifier: what gives rewards; by default that of the named data set, else math. Without labels the default is
+            none, and a verifier that is given is only reported.
+        verdict: the verifier's name if its verdicts are not just 0 and 1; a verdict above 0 then counts as right.
+        tools: functions that the model may call, each as "module:function" or "file.py:function".
+        evaluation: questions that are not trained on, with the template of ``data`` unless they have their own.
+        training: settings of ``trl.GRPOConfig`` or ``trl.RLOOConfig``.
+        lora: settings of ``peft.LoraConfig``, to train an adapter instead of the whole model.
+    """
+
+    name: str
+    model: str
+    data: Data
+    allocator: Allocator
+    algorithm: Literal["grpo", "rloo"] = "grpo"
+    weighting: Weighting = "rollout"
+    estimator: str | None = None
+    baseline: Baseline | None = None
+    extract: str | None = None
+    equivalence: str = "exact"
+    verifier: Verifier | None = None
+    verdict: str | None = None
+    tools: tuple[str, ...] = ()
+    evaluation: Data | None = None
+    training: dict[str, Any] = field(default_factory=dict)
+    lora: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or Path(self.name).name != self.name:
+            raise ValueError(f"name must be a plain folder name, got {self.name!r}; results go to {RUNS}/NAME")
+        if self.tools and self.algorithm == "rloo":
+            raise ValueError(f"tools are for grpo, got {', '.join(self.tools)} with rloo; TRL's RLOO has none")
+        self.tool_functions  # noqa: B018 - raises now if a tool does not exist
+        self.allocation  # noqa: B018 - raises now if settings do not fit together
+        if self.evaluation is None:
+            return
+        if self.judge is None:
+            raise ValueError(
+                f"an evaluation needs a verifier, got none with {self.allocator.name}; add one, it is never trained "
+                "on, or leave the evaluation out"
+            )
+        other = replace(self.data, template=self.evaluation_data.template).make_verifier(self.verifier)
+        if other != self.judge:
+            raise ValueError(
+                f"one verifier must read answers to both templates, got {self.data.chosen_template.name!r} to train "
+                f"and {self.evaluation.chosen_template.name!r} to evaluate; leave evaluation.template out, or set "
+                "verifier.extract"
+            )
+
+    @property
+    def directory(self) -> Path:
+        """The folder of everything about the job."""
+        return RUNS / self.name
+
+    @cached_property
+    def judge(self) -> Verifier | None:
+        """The verifier of completions; None without labels if none is named. The caller closes it."""
+        return None if self.allocation.label_free and self.verifier is None else self.data.make_verifier(self.verifier)
+
+    @property
+    def evaluation_data(self) -> Data:
+        """The questions of the evaluation, with their template."""
+        assert self.evaluation is not None
+        template = self.evaluation.template or self.data.template or self.data.chosen_template.name
+        return replace(self.evaluation, template=template)
+
+    @cached_property
+    def allocation(self) -> TRLAllocation:
+        """The trainer's settings besides TRL's own. Raises ValueError if they do not fit together."""
+        named = self.data.chosen_template.extractor if self.extract is None else self.extract
+        return TRLAllocation(
+            allocator=self.allocator,
+            weighting=self.weighting,
+            estimator=self.estimator,
+            baseline=self.baseline,
+            verdict=self.verdict,
+            id_column=ID,
+            extract=import_function(named) if ":" in named else named,
+            equivalence=self.equivalence,
+            rollout_log=self.directory / "rollouts",
+        )
+
+    @cached_property
+    def tool_functions(self) -> list[Callable[..., Any]]:
+        """The tools. Raises ValueError if one does not exist."""
+        return [import_function(where) for where in self.tools]
+
+
+def read_job(
+    config: Path | None, overrides: Sequence[str], name: str | None, resume: bool, sources: Sources = NO_SOURCES
+) -> tuple[Job, dict[str, Any]]:
+    """Return the job in the file ``config``, checked as far as the file goes, and its settings in full, as tables.
+
+    Its name is ``name``, else the name in the file, else the file's. With ``resume`` and no file, the job is the one
+    that was started under ``name``. Raises ConfigError.
+    """
+    if config is None:
+        if not (resume and name):
+            raise ConfigError("a job must be a TOML file, got none; give one, or --name and --resume for a started one")
+        config = RUNS / name / FILE
+        if not config.exists():
+            raise ConfigError(f"there is nothing to resume: {config} does not exist; give the job's file")
+    table = {"name": config.stem} | load(config, overrides) | ({"name": name} if name else {})
+    try:
+        job = build(Job, _with_source_data(table, sources))
+    except ImportError as error:  # a verifier needs an extra that is missing
+        raise ConfigError(str(error)) from error
+    named = {key: table[key] for key in ("data", "evaluation") if key in table}
+    return job, dump(job) | named  # the name of a source's problems stays, because their file is in this user's cache
+
+
+def _with_source_data(table: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
+    """Return the job's table with the file in place of the name of a source's problems, and with their verifier."""
+    found, defaults = dict(table), dict[str, Any]()
+    for key in ("data", "evaluation"):
+        data = found.get(key)
+        if not isinstance(data, Mapping) or (source := find_source(data.get("name"), sources)) is None:
+            continue
+        rest = {setting: value for setting, value in data.items() if setting != "name"}
+        try:
+            found[key] = source[0].data(source[1], rest)
+        except ValueError as error:
+            raise ConfigError(f"{key}: {error}") from error
+        if key == "data":
+            defaults = dict(source[0].defaults)
+    return defaults | found

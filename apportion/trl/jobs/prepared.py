@@ -1,0 +1,199 @@
+"""Everything about a job that can be known and checked before weights are loaded."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from datasets import Dataset
+from jinja2 import TemplateError
+from transformers import AutoConfig, AutoTokenizer
+
+from apportion.config import ConfigError
+from apportion.data import Data, Loaded, load
+from apportion.questions import Question
+from apportion.tables import TableError
+from apportion.trl.jobs.arguments import Default, check_names, make_arguments, make_lora
+from apportion.trl.jobs.job import ID, Job
+from apportion.trl.jobs.sources import NO_SOURCES, SourceModel, Sources, find_source
+from apportion.verifiers import Verifier
+
+GOLD = "gold"
+"""The column of a question's answer."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job with its questions, its tokenizer and its settings.
+
+    ``source_model`` is the model if it is of a source, else None. ``arguments`` is TRL's configuration, of which the
+    file leaves the ``defaults`` out. ``lora`` is peft's configuration, or None. The longest prompt has ``longest``
+    tokens.
+    """
+
+    job: Job
+    source_model: SourceModel | None
+    arguments: Any
+    defaults: Mapping[str, Default]
+    lora: Any
+    training: Loaded
+    evaluation: Loaded | None
+    tokenizer: Any
+    longest: int
+
+    @property
+    def conversational(self) -> bool:
+        """Whether prompts are messages, because the model has a chat template."""
+        return has_chat_template(self.tokenizer)
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is the process that prints and writes for all."""
+        return int(self.arguments.process_index) == 0
+
+    @property
+    def rows(self) -> int:
+        """Rollouts of a generation batch."""
+        return int(self.arguments.generation_batch_size)
+
+    @property
+    def prompts(self) -> int:
+        """Prompts of a generation batch."""
+        return self.rows // int(self.arguments.num_generations)
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps of the whole run, as TRL's loader and transformers' trainer count them."""
+        arguments = self.arguments
+        if arguments.max_steps > 0:
+            return int(arguments.max_steps)
+        micro_batches = len(self.training.questions) // self.prompts * self._micro_batches
+        each_epoch = max(1, -(-micro_batches // arguments.gradient_accumulation_steps))
+        return int(-(-arguments.num_train_epochs * each_epoch // 1))
+
+    @property
+    def batches(self) -> int:
+        """Generation batches of the whole run."""
+        return -(-self.optimizer_steps * int(self.arguments.gradient_accumulation_steps) // self._micro_batches)
+
+    @property
+    def _micro_batches(self) -> int:
+        """Micro-batches of one process for which one generation batch is used."""
+        return int(self.arguments.steps_per_generation * self.arguments.num_iterations)
+
+    def training_rows(self) -> Dataset:
+        """Return the questions as TRL takes them: ``prompt``, ``gold`` and ``id``."""
+        return Dataset.from_list(_rows(self.job.data, self.training.questions, self.conversational))
+
+    def evaluation_rows(self) -> Dataset | None:
+        """Return the rows of the evaluation, or None."""
+        if self.evaluation is None:
+            return None
+        return Dataset.from_list(_rows(self.job.evaluation_data, self.evaluation.questions, self.conversational))
+
+
+def prepare(job: Job, sources: Sources = NO_SOURCES) -> Prepared:
+    """Read questions and tokenizer, and check everything that can be checked. Raises ConfigError."""
+    source = find_source(job.model, sources)
+    try:
+        model = None if source is None else source[0].model(source[1])
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    check_names(job)
+    training = _questions("data", job.data, job.judge)
+    evaluation = None if job.evaluation is None else _questions("evaluation", job.evaluation_data, job.judge)
+    arguments, defaults = make_arguments(job, model, len(training.questions), int(os.environ.get("WORLD_SIZE", "1")))
+    try:
+        job.allocation.check(arguments, [ID, GOLD, "prompt"], 1)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    left = {"padding_side": "left", "truncation_side": "left"}
+    tokenizer = _loaded(AutoTokenizer, job, arguments, **left) if model is None else model.tokenizer()
+    prompts = _texts(job, job.data, training.questions, tokenizer, arguments)
+    if evaluation is not None:
+        prompts += _texts(job, job.evaluation_data, evaluation.questions, tokenizer, arguments)
+    longest = max(_lengths(job, model, prompts, tokenizer))
+    _check_room(job, model, arguments, longest)
+    prepared = Prepared(job, model, arguments, defaults, make_lora(job), training, evaluation, tokenizer, longest)
+    if len(training.questions) < prepared.prompts:
+        raise ConfigError(
+            f"data must have the {prepared.prompts} prompts of a generation batch, got {len(training.questions)}; give "
+            "more, or lower training.gradient_accumulation_steps"
+        )
+    return prepared
+
+
+def has_chat_template(tokenizer: Any) -> bool:
+    """Return whether prompts for this tokenizer's model are messages."""
+    return getattr(tokenizer, "chat_template", None) is not None
+
+
+def _questions(where: str, data: Data, judge: Verifier | None) -> Loaded:
+    try:
+        found = load(data)
+        if judge is not None:
+            judge.check(found.questions)
+    except TableError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return found
+
+
+def _rows(data: Data, questions: Sequence[Question], conversational: bool) -> list[dict[str, Any]]:
+    ask = data.chosen_template.messages if conversational else data.chosen_template.text
+    return [{"prompt": ask(question), GOLD: question.gold, ID: question.id} for question in questions]
+
+
+def _check_room(job: Job, model: SourceModel | None, arguments: Any, longest: int) -> None:
+    """Raise ConfigError if the longest prompt leaves the model no room for a completion."""
+    room: int | None
+    if model is None:
+        room = getattr(_loaded(AutoConfig, job, arguments).get_text_config(), "max_position_embeddings", None)
+    else:
+        room = model.max_positions
+    wanted = int(arguments.max_completion_length)
+    if room is not None and longest + wanted > room:
+        raise ConfigError(
+            f"a prompt and its completion must fit the {room} tokens of {job.model}, got {longest} and {wanted}; "
+            "lower training.max_completion_length, or leave long prompts out"
+        )
+
+
+def _loaded(kind: Any, job: Job, arguments: Any, **settings: Any) -> Any:
+    """Return what ``kind``, one of transformers' Auto classes, loads of the model."""
+    revision = (arguments.model_init_kwargs or {}).get("revision")
+    trusted = bool(getattr(arguments, "trust_remote_code", False))
+    try:
+        return kind.from_pretrained(job.model, revision=revision, trust_remote_code=trusted, **settings)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"model must be an id of the hub, a folder, or a base of the lab such as lab:medium, got {job.model!r} "
+            f"({reason}); check the name, the network and your access"
+        ) from error
+
+
+def _texts(job: Job, data: Data, questions: Sequence[Question], tokenizer: Any, arguments: Any) -> list[str]:
+    """Return what the model reads of each question."""
+    template = data.chosen_template
+    if not has_chat_template(tokenizer):
+        return [template.text(question) for question in questions]
+    settings = {"tokenize": False, "add_generation_prompt": True, "tools": job.tool_functions or None}
+    in_chat = partial(tokenizer.apply_chat_template, **settings, **arguments.chat_template_kwargs or {})
+    try:
+        return [str(in_chat(template.messages(question))) for question in questions]
+    except TemplateError as error:
+        raise ConfigError(
+            f"the model's chat template must accept the messages of data.template, got an error ({error}); choose "
+            "another template"
+        ) from error
+
+
+def _lengths(job: Job, model: SourceModel | None, texts: Sequence[str], tokenizer: Any) -> list[int]:
+    """Return the number of tokens of each text. Raise ConfigError for one that a model of a source cannot read."""
+    if model is None:
+        return [len(tokens) for tokens in tokenizer(texts)["input_ids"]]
+    try:
+        return model.lengths(texts)
+    except ValueError as error:
+        raise ConfigError(f"data must ask what {job.model} can read: {error}") from error

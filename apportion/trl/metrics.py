@@ -1,0 +1,96 @@
+"""TRL's metrics and table of completions for a generation batch of several rounds.
+
+TRL logs each round separately. Its means are averaged over the rounds, weighted by the number of rows, terminated rows
+or tool calls that each is a mean of. Metrics of groups and of rewards from votes are computed for the finished batch.
+"""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from trl.trainer.utils import nanstd
+
+from apportion.trl.advantages import weighted_rewards
+
+Logged = Mapping[str, Sequence[float]]
+
+
+@dataclass
+class Metrics:
+    """What TRL logged in each round, and the number of rows of that round."""
+
+    rounds: list[tuple[Logged, int]] = field(default_factory=list)
+
+    def add(self, logged: Logged, rows: int) -> None:
+        """Add a round."""
+        self.rounds.append((logged, rows))
+
+    def combine(self) -> dict[str, float]:
+        """Return TRL's metrics over all rounds. Those of a single round stay unchanged."""
+        names = list(dict.fromkeys(name for logged, _ in self.rounds for name in logged))
+        return {name: self._combine(name) for name in names}
+
+    def _combine(self, name: str) -> float:
+        present = [(logged, rows) for logged, rows in self.rounds if logged.get(name)]
+        values = [_mean(logged[name]) for logged, _ in present]
+        if len(values) == 1:
+            return values[0]
+        if name == "num_tokens":
+            return values[-1]
+        last = name.rsplit("/", 1)[-1]
+        weights = [_weight(name, logged, rows) for logged, rows in present]
+        known = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight and value == value]
+        if not known:
+            return values[-1]
+        if last.startswith(("min", "max")) and name.startswith(("completions/", "sampling/")):
+            return (min if last.startswith("min") else max)(value for value, _ in known)
+        return sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
+
+
+def open_table(logs: dict[str, Any]) -> None:
+    """Empty TRL's table of completions, ``_logs``, and remove its limit on rows.
+
+    TRL limits it to the rows of a generation batch, but under an allocator a batch may have more.
+    """
+    for name, column in logs.items():
+        logs[name] = defaultdict(deque) if isinstance(column, dict) else deque()
+
+
+def close_table(logs: dict[str, Any], rows: int, columns: Mapping[str, Sequence[float]]) -> None:
+    """Limit TRL's table to the ``rows`` of this batch again, and replace its columns by ``columns`` {name: [N]}."""
+    for name, values in columns.items():
+        column = logs["advantages"] if name == "advantages" else logs["rewards"][name]
+        column.clear()
+        column.extend(values)
+    for name, column in logs.items():
+        if isinstance(column, dict):
+            bounded = {key: deque(values, maxlen=rows) for key, values in column.items()}
+            logs[name] = defaultdict(lambda: deque(maxlen=rows), bounded)
+        else:
+            logs[name] = deque(column, maxlen=rows)
+
+
+def reward_metrics(scores: torch.Tensor, names: Sequence[str], weights: torch.Tensor) -> dict[str, float]:
+    """Return TRL's metrics of ``scores`` [N, F]: of each reward function, and of the weighted sums."""
+    rewards, found = weighted_rewards(scores, weights), {}
+    for i, name in enumerate(names):
+        found[f"rewards/{name}/mean"] = torch.nanmean(scores[:, i]).item()
+        found[f"rewards/{name}/std"] = nanstd(scores[:, i]).item()
+    return found | {"reward": torch.nanmean(rewards).item(), "reward_std": nanstd(rewards).item()}
+
+
+def _weight(name: str, logged: Logged, rows: int) -> float:
+    """Return the number of rows or tool calls that a round's metric was averaged over."""
+    if name.startswith("completions/") and "terminated" in name:
+        return round(rows * (1 - _mean(logged["completions/clipped_ratio"])))
+    if name == "tools/failure_frequency":
+        return rows * _mean(logged["tools/call_frequency"])
+    return rows
+
+
+def _mean(values: Sequence[Any]) -> float:
+    known = [float(value) for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

@@ -1,0 +1,259 @@
+"""What rank 0 does: run the allocator over rounds of all ranks, compute advantages, and assign rows to the ranks.
+
+``apportion.loop.collect`` runs the allocator, and its sampler is a round of all ranks. Only rank 0 holds the batch, the
+belief and the store of earlier responses, so that ranks cannot disagree.
+
+The size of a round is a multiple of the number of ranks. Surplus completions beyond the plan are sampled, counted and
+dropped. The allocator and the loss see exactly the planned ones, whatever the number of ranks.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from apportion.advantages import advantages_of, rollout_weights
+from apportion.engines.fresh_rows import FreshRows, Row, draw_distinct
+from apportion.engines.prompts import last_text, prompt_of
+from apportion.loop import collect
+from apportion.trl.advantages import Grouped, weighted_rewards
+from apportion.trl.generation import Ids, Reused, RoundRequest, Sampled, TrainingBatch
+from apportion.trl.metrics import reward_metrics
+from apportion.trl.rows import Table
+from apportion.trl.settings import LOSSES, TRLAllocation
+from apportion.trl.shares import LossRow, rows_per_rank, split_rows
+from apportion.trl.votes import Votes
+from apportion.types import Batch, Counts, Floats, Group, Prompt, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A rollout's completion: token ids, text or messages, and scores [F] of the reward functions.
+
+    ``place`` is the index of its row among all rows of the step. ``row`` is set if a later step may train on it.
+    """
+
+    tokens: Ids
+    content: Any
+    scores: tuple[float, ...]
+    place: int
+    row: Table | None = None
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """TRL's advantage ``formula``, the ``names`` and ``weights`` [F] of its reward functions, and its loss.
+
+    ``kind`` is a key of ``LOSSES``. ``ranks`` processes train on ``chunks`` micro-batches each.
+    """
+
+    formula: Callable[[Grouped], torch.Tensor]
+    names: Sequence[str]
+    weights: torch.Tensor
+    kind: str
+    ranks: int
+    chunks: int
+
+
+@dataclass(frozen=True)
+class FinishedBatch:
+    """A finished batch, its groups, and advantages [N] and weights [N] of all their rollouts, 0 outside the loss.
+
+    ``unscored`` are places of rows that no reward function scored. They enter the loss with advantage 0, as in TRL.
+    """
+
+    batch: Batch
+    groups: Sequence[Group]
+    grouped: Grouped
+    advantages: Floats
+    weights: Floats
+    unscored: Sequence[int]
+
+
+@dataclass
+class BatchPlanner:
+    """The allocation of one generation batch.
+
+    ``run_round`` runs one generation round on all ranks. ``votes`` is set for label-free training only. ``rounds`` are
+    the sizes of the rounds, and ``surplus`` counts completions beyond the plan.
+    """
+
+    allocation: TRLAllocation
+    loss: LossSettings
+    run_round: Callable[[RoundRequest], list[Sampled]]
+    source: FreshRows
+    votes: Votes | None = None
+    rounds: list[int] = field(default_factory=list)
+    surplus: int = 0
+    sampled: int = 0
+    _scores: list[tuple[float, ...]] = field(default_factory=list)
+    _unscored: list[tuple[int, int]] = field(default_factory=list)
+    _new_rows: list[Row] = field(default_factory=list)
+
+    def collect(self, rows: Sequence[Row]) -> FinishedBatch:
+        """Sample what the allocator plans for the prompts of ``rows``, and compute advantages and weights."""
+        prompts = [self._prompt(row) for row in rows]
+        held = {prompt.id for prompt in prompts}
+        batch = collect(self.allocation.allocator, prompts, self._sample, source=lambda count: self._fresh(count, held))
+        if not self.sampled:
+            raise ValueError(
+                f"{self.allocation.allocator.name} must plan rollouts for a batch of {len(prompts)} prompts, got none; "
+                "raise its budget, or its minimum per prompt"
+            )
+        groups = self.allocation.allocator.groups(batch)
+        grouped, trained = self._grouped(groups), {group.prompt.id for group in groups}
+        unscored = [  # without those of prompts that the allocator left out
+            row for i, row in self._unscored if batch.prompts[i].id in trained or not batch.rollouts[i]
+        ]
+        advantages, weights = self._advantages(groups, grouped), self._weights(groups)
+        return FinishedBatch(batch, groups, grouped, advantages, weights, unscored)
+
+    def loss_rows(self, batch: FinishedBatch) -> list[LossRow]:
+        """Return the rows for the loss by group, then those without a score."""
+        found = []
+        rollouts = [(group, i) for group in batch.groups for i in range(len(group.rollouts))]
+        for (group, i), advantage, weight in zip(rollouts, batch.advantages, batch.weights, strict=True):
+            if not group.keep[i]:
+                continue
+            rollout, weighted = group.rollouts[i], float(advantage * weight)
+            if rollout.step is None:
+                found.append(LossRow(weighted, place=rollout.completion.place))
+            else:
+                found.append(LossRow(weighted, reused=Reused(rollout.completion.row, bool(group.recompute[i]))))
+        return found + [LossRow(0.0, place=place) for place in batch.unscored]
+
+    def training_batch(self, batch: FinishedBatch) -> TrainingBatch:
+        """Return the shares of all ranks. Advantages are scaled up if masked rows would dilute a mean over rows."""
+        rows = self.loss_rows(batch)
+        each = rows_per_rank(len(rows), self.loss.ranks, self.loss.chunks)
+        batches = self.loss.ranks * self.loss.chunks
+        batch_scale = max(1.0, batches / len(rows)) if rows else 1.0
+        scale = {"row": each * self.loss.ranks / max(len(rows), 1), "batch": batch_scale, "token": 1.0}
+        row_scale = scale[LOSSES[self.loss.kind][1]] if rows else 1.0
+        if row_scale != 1.0:
+            rows = [replace(row, advantage=row.advantage * row_scale) for row in rows]
+        shares = split_rows(rows, self.rounds, self.loss.ranks, self.loss.chunks)
+        return TrainingBatch(shares, row_scale=row_scale, batch_scale=batch_scale)
+
+    def reward_metrics(self, batch: FinishedBatch) -> dict[str, float]:
+        """Return TRL's reward metrics over all rows, and in label-free training those of rewards from votes.
+
+        With a single round and no surplus TRL's own are correct, and left out here.
+        """
+        found = {}
+        if len(self.rounds) > 1 or self.surplus:
+            found = reward_metrics(torch.tensor(self._scores, dtype=torch.float32), self.loss.names, self.loss.weights)
+        if self.votes is not None:
+            found |= reward_metrics(batch.grouped.scores, [self.allocation.vote_reward_name], batch.grouped.weights)
+        return found
+
+    def columns(self, batch: FinishedBatch) -> dict[str, list[float]]:
+        """Return columns of TRL's table of completions: advantages, 0 outside the groups, and rewards from votes."""
+        advantages, rewards = [0.0] * self.sampled, [math.nan] * self.sampled
+        rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
+        for rollout, advantage in zip(rollouts, batch.advantages, strict=True):
+            if rollout.step is None:
+                advantages[rollout.completion.place] = float(advantage)
+                rewards[rollout.completion.place] = float(rollout.reward or 0.0)
+        return {"advantages": advantages} | ({} if self.votes is None else {self.allocation.vote_reward_name: rewards})
+
+    def _sample(self, prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
+        """Run a round on all ranks and return its rollouts by prompt, as the sampler of ``collect``."""
+        places = np.repeat(np.arange(len(prompts)), counts).tolist()
+        surplus = -len(places) % self.loss.ranks
+        request = RoundRequest([*places, *[places[-1]] * surplus], tuple(self._new_rows))
+        self._new_rows.clear()
+        start, sampled = self.sampled, self.run_round(request)[: len(places)]
+        self.rounds.append(len(request.places))
+        self.surplus += surplus
+        self.sampled += len(request.places)
+        self._scores += [each.scores for each in sampled]
+        found: list[list[Rollout]] = [[] for _ in prompts]
+        for i, (place, rollout) in enumerate(zip(places, self._rollouts(places, sampled, start), strict=True)):
+            if rollout is None:
+                self._unscored.append((place, start + i))
+            else:
+                found[place].append(rollout)
+        return found
+
+    def _rollouts(self, places: Sequence[int], sampled: Sequence[Sampled], start: int) -> list[Rollout | None]:
+        """Return rollouts, None for a completion without a score. The first completion is row ``start`` of the step."""
+        responses = [Response(s.ids, s.completion, s.scores, start + i, s.row) for i, s in enumerate(sampled)]
+        if self.votes is not None:
+            answers = self.votes.read(places, [last_text(each.completion) for each in sampled])
+            return [
+                Rollout(answer=answer, completion=response, tokens=each.tokens, score_norm=each.score_norm)
+                for answer, response, each in zip(answers, responses, sampled, strict=True)
+            ]
+        scores = torch.tensor([each.scores for each in sampled], dtype=torch.float32)
+        rewards, verdicts = weighted_rewards(scores, self.loss.weights).tolist(), self._verdicts(scores)
+        return [
+            None
+            if math.isnan(reward)
+            else Rollout(verdict, None, reward, response, tokens=each.tokens, score_norm=each.score_norm)
+            for verdict, reward, response, each in zip(verdicts, rewards, responses, sampled, strict=True)
+        ]
+
+    def _verdicts(self, scores: torch.Tensor) -> list[bool | None]:
+        """Return whether rollouts with ``scores`` [N, F] are correct; None if unknown.
+
+        Without a named verdict a single reward function decides if its rewards are all 0 or 1. Raises ValueError if
+        they are not and the allocator needs to know.
+        """
+        named = self.allocation.verdict
+        if named is None and len(self.loss.names) > 1:
+            return [None] * len(scores)
+        column = scores[:, 0 if named is None else self.loss.names.index(named)]
+        graded = [score for score in column.tolist() if score not in (0.0, 1.0) and not math.isnan(score)]
+        if named is None and graded:
+            if self.allocation.needs.binary:
+                raise ValueError(
+                    f"rewards must be 0 or 1 for {self.allocation.allocator.name}, which counts correct rollouts, got "
+                    f"{graded[0]}; set verdict={self.loss.names[0]!r} if rewards above 0 are correct, or use an "
+                    "allocator or predictor for graded rewards"
+                )
+            return [None] * len(scores)
+        return [None if math.isnan(score) else score > 0 for score in column.tolist()]
+
+    def _fresh(self, count: int, held: set[str]) -> list[Prompt]:
+        rows = draw_distinct(self.source, count, held, lambda row: self._prompt(row).id)
+        self._new_rows.extend(rows)
+        prompts = [self._prompt(row) for row in rows]
+        held.update(prompt.id for prompt in prompts)
+        return prompts
+
+    def _prompt(self, row: Row) -> Prompt:
+        return prompt_of(row, self.allocation.id_column)
+
+    def _grouped(self, groups: Sequence[Group]) -> Grouped:
+        """Return the groups for TRL's formulas. In label-free training the votes are the only reward function."""
+        sizes = torch.tensor([len(group.rollouts) for group in groups], dtype=torch.long)
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        if self.votes is not None:
+            rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
+            return Grouped(rewards.unsqueeze(1), sizes, torch.ones(1))
+        scores = torch.tensor([rollout.completion.scores for rollout in rollouts], dtype=torch.float32)
+        return Grouped(scores.view(len(rollouts), len(self.loss.names)), sizes, self.loss.weights)
+
+    def _advantages(self, groups: Sequence[Group], grouped: Grouped) -> Floats:
+        if not groups:
+            return np.zeros(0)
+        estimator, baseline = self.allocation.estimator, self.allocation.baseline
+        if estimator is None:
+            return self.loss.formula(grouped).double().numpy()
+        expected = None if baseline is None else baseline.predict([group.prompt for group in groups])
+        return advantages_of(groups, estimator, baseline=expected)
+
+    def _weights(self, groups: Sequence[Group]) -> Floats:
+        """Return the weights of all rollouts of the groups, 0 outside the loss."""
+        keep = np.concatenate([np.zeros(0, bool), *(group.keep for group in groups)])
+        sizes = np.array([len(group.rollouts) for group in groups], np.int64)
+        owner = np.repeat(np.arange(len(groups)), sizes)
+        tokens = np.array([rollout.tokens for group in groups for rollout in group.rollouts], np.float64)
+        reduction = LOSSES[self.loss.kind][0]
+        weights = np.zeros(len(keep))
+        weights[keep] = rollout_weights(owner[keep], self.allocation.weighting, tokens[keep], reduction=reduction)
+        return weights

@@ -1,0 +1,69 @@
+"""Communication between the ranks of a run: rank 0 decides, and the others follow."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, gather_object
+
+T = TypeVar("T")
+
+
+class MainRankError(RuntimeError):
+    """Rank 0 raised an error. Its message is quoted here; the traceback is in the output of rank 0."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of ``accelerator``. A single rank communicates with nobody."""
+
+    accelerator: Accelerator
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def rank(self) -> int:
+        """The index of this rank."""
+        return int(self.accelerator.process_index)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which holds the allocator."""
+        return self.rank == 0
+
+    def all_gather(self, items: list[T]) -> list[T]:
+        """Return the ``items`` of all ranks in rank order. All ranks must call it."""
+        return list(gather_object(items)) if self.size > 1 else items
+
+    def gather(self, items: list[T]) -> list[T]:
+        """Return the ``items`` of all ranks on rank 0, and [] on the others. All ranks must call it."""
+        if self.size == 1:
+            return items
+        parts: list[Any] | None = [None] * self.size if self.is_main else None
+        torch.distributed.gather_object(items, parts, dst=0)
+        return [item for part in parts or () for item in part]
+
+    def run_on_main(self, work: Callable[[], T]) -> T:
+        """Call ``work`` on rank 0 and return its result on all ranks. A ValueError is raised on all of them too."""
+        outcome: Any = None
+        if self.is_main:
+            try:
+                outcome = work()
+            except ValueError as error:
+                outcome = error
+        outcome = self.broadcast(outcome)
+        if isinstance(outcome, ValueError):
+            raise outcome
+        return outcome
+
+    def broadcast(self, message: T | None = None) -> T:
+        """Return the ``message`` of rank 0. All ranks must call it."""
+        box: list[Any] = [message]
+        if self.size > 1:
+            broadcast_object_list(box, from_process=0)
+        return box[0]

@@ -1,0 +1,133 @@
+"""Tables of rows for the loss: concatenate, select and pad the tensors that TRL makes of rollouts.
+
+A table is the dictionary that ``_generate_and_score_completions`` returns, one row per rollout, without the keys of
+the whole batch: the advantages and the number of tokens. Prompts are padded on the left, completions on the right.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+Table = dict[str, Tensor]
+
+BATCH_KEYS = ("advantages", "num_items_in_batch")
+"""Keys of the whole batch, which are computed again once it is complete."""
+LEFT = ("prompt_ids", "prompt_mask")
+MASKS = ("completion_mask", "tool_mask")
+
+
+def make_table(output: Mapping[str, object]) -> Table:
+    """Return the rows of TRL's ``output``. Raises NotImplementedError if it has images: these are not one per row."""
+    table: Table = {}
+    for key, value in output.items():
+        if key in BATCH_KEYS or value is None:
+            continue
+        if not isinstance(value, Tensor) or value.ndim not in (1, 2):
+            raise NotImplementedError(
+                f"rows must hold text alone, got {key!r} in TRL's output; leave images out of prompts and tools"
+            )
+        table[key] = value
+    return table
+
+
+def size(table: Table) -> int:
+    """Return the number of rows."""
+    return len(table["completion_ids"])
+
+
+def concatenate(tables: Sequence[Table], pad_token: int) -> Table:
+    """Return the rows of ``tables`` in order, padded to one width. All tables must have the same keys."""
+    if len(tables) == 1:
+        return tables[0]
+    return {
+        key: torch.cat(_pad_to_one_width([table[key] for table in tables], key in LEFT, _padding(key, pad_token)))
+        for key in tables[0]
+    }
+
+
+def select(table: Table, indices: Sequence[int]) -> Table:
+    """Return the rows at ``indices`` in that order, or ``table`` itself if these are all of its rows."""
+    if list(indices) == list(range(size(table))):
+        return table
+    return {key: value[torch.tensor(indices, dtype=torch.long, device=value.device)] for key, value in table.items()}
+
+
+def masked_rows(table: Table, count: int) -> Table:
+    """Return ``count`` rows that do not enter the loss: copies of the first row with a masked completion."""
+    copies = select(table, [0] * count)
+    return {key: torch.zeros_like(value) if key in MASKS else value for key, value in copies.items()}
+
+
+def split_table(table: Table) -> list[Table]:
+    """Return every row as a table of its own on the CPU, without padding and without memory of other rows."""
+    table, width = to_device(table, "cpu"), table["completion_ids"].size(1)
+    prompts, completions = (table[key].cumsum(1) for key in ("prompt_mask", "completion_mask"))
+    found = []
+    for i in range(size(table)):
+        first = int((prompts[i] == 0).sum())
+        last = int((completions[i] < completions[i, -1]).sum()) + 1
+        row = select(table, [i]) if size(table) > 1 else dict(table)
+        for key, value in row.items():
+            if key in LEFT:
+                row[key] = value[:, first:].clone()
+            elif value.ndim == 2 and value.size(1) == width:
+                row[key] = value[:, :last].clone()
+        found.append(row)
+    return found
+
+
+def spread_masked_rows(chunks: Sequence[Table]) -> list[Table]:
+    """Return the micro-batches with their masked rows spread evenly, so that as few as possible are all masked."""
+    tables = [
+        {key: value for key, value in chunk.items() if isinstance(value, Tensor) and value.ndim} for chunk in chunks
+    ]
+    rest = [{key: value for key, value in chunk.items() if key not in tables[0]} for chunk in chunks]
+    whole = {key: torch.cat([table[key] for table in tables]) for key in tables[0]}
+    masked = ~whole["completion_mask"].any(dim=1)
+    order = torch.cat([torch.nonzero(~masked), torch.nonzero(masked)]).flatten().tolist()
+    return [{**select(whole, order[i :: len(chunks)]), **rest[i]} for i in range(len(chunks))]
+
+
+def to_device(table: Table, device: torch.device | str) -> Table:
+    """Return ``table`` on ``device``. A value of a micro-batch that is no tensor stays as it is."""
+    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in table.items()}
+
+
+def sequences(table: Table) -> tuple[Tensor, Tensor]:
+    """Return the model's input: token ids and attention mask of prompts and completions, each [N, P + T]."""
+    ids = torch.cat([table["prompt_ids"], table["completion_ids"]], dim=1)
+    return ids, torch.cat([table["prompt_mask"], table["completion_mask"]], dim=1)
+
+
+def loss_mask(table: Table) -> Tensor:
+    """Return an integer mask [N, T] of the completion tokens in the loss: those that the policy wrote, not a tool."""
+    own = table["completion_mask"]
+    return own * table["tool_mask"] if "tool_mask" in table else own
+
+
+def policy_tokens(table: Table, completions: Sequence[Sequence[int]]) -> list[int]:
+    """Return the number of tokens [N] of each completion that the policy wrote, without those of tools."""
+    lengths = [len(ids) for ids in completions]
+    if "tool_mask" not in table:
+        return lengths
+    by_tools = (table["tool_mask"] == 0).sum(1).tolist()  # the mask is 1 after the end of a completion
+    width = table["tool_mask"].size(1)  # a truncated completion may be masked as a whole: then all are 0
+    return [length - (count if count < width else 0) for length, count in zip(lengths, by_tools, strict=True)]
+
+
+def _pad_to_one_width(tensors: list[Tensor], left: bool, value: int) -> list[Tensor]:
+    if tensors[0].ndim == 1:
+        return tensors
+    width = max(tensor.size(1) for tensor in tensors)
+    short = [width - tensor.size(1) for tensor in tensors]
+    return [
+        torch.nn.functional.pad(tensor, (gap, 0) if left else (0, gap), value=value) if gap else tensor
+        for tensor, gap in zip(tensors, short, strict=True)
+    ]
+
+
+def _padding(key: str, pad_token: int) -> int:
+    if key.endswith("_ids"):
+        return pad_token
+    return 1 if key in ("tool_mask", "importance_sampling_ratio") else 0  # as TRL pads them

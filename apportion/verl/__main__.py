@@ -1,0 +1,26 @@
+"""``python -m apportion.verl``: verl's trainer with an allocator. It takes all of verl's own overrides.
+
+It adds the group ``allocation`` to verl's configuration. ``--help`` lists the allocators, ``--cfg job`` all settings:
+``python -m apportion.verl allocation=vip allocation.allocator.low=4 actor_rollout_ref.rollout.n=8``.
+"""
+
+import sys
+
+
+def main() -> None:
+    """Run the command. Exit with code 2 and one line on stderr if verl, an optional extra, is missing."""
+    try:
+        from apportion.verl.command import main as command  # noqa: PLC0415 - verl is an optional extra
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("apportion"):
+            raise
+        sys.stderr.write(
+            f"error: python -m apportion.verl needs {error.name}, which is not installed; "
+            "pip install 'apportion[verl]'\n"
+        )
+        sys.exit(2)
+    command()
+
+
+if __name__ == "__main__":
+    main()

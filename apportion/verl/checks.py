@@ -1,0 +1,242 @@
+"""Check that verl's configuration and the allocator's settings fit together, before Ray starts."""
+
+import logging
+import math
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.core_algos import AdvantageEstimator, get_adv_estimator_fn
+from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.utils.import_utils import load_class_from_fqn
+
+from apportion.allocators import AR3PO, DAPO, Allocator, ReinforceAda, Select
+from apportion.toml import choices
+from apportion.verl.checkpoints import SavedAllocation, resumed_file
+from apportion.verl.coordinator.settings import VerlAllocation
+from apportion.verl.estimators import LOSSES, NAMES, PREFIX
+from apportion.verl.seam import check_installed
+from apportion.verl.settings import by_row
+
+logger = logging.getLogger(__name__)
+
+MANAGER = "apportion.verl.AllocatedAgentLoopManager"
+SAVED = "apportion.verl.SavedAllocation"
+
+AGGREGATED = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "gpg", "clip_cov", "kl_cov", "dro", "cispo", "bypass_mode")
+"""The values of verl's ``policy_loss.loss_mode`` that weigh rows by ``loss_agg_mode``."""
+
+OWN_AGGREGATION = {"sapo": "seq-mean-token-mean"}
+"""The values that always use one ``loss_agg_mode``, whatever is set."""
+
+UNSUPPORTED = ("remax", "gdpo")
+"""verl's estimators that sample or reward in their own way."""
+
+
+def check(config: DictConfig, allocation: VerlAllocation) -> None:
+    """Raise ValueError for settings that cannot work together. Log a warning for settings that waste computation."""
+    check_installed()
+    _check_trainer(config)
+    _check_allocator(config, allocation.allocator)
+    _check_estimator(config, allocation)
+    _check_reuse(config, allocation.allocator)
+    _check_checkpoints(config)
+    _check_size(config, allocation.allocator)
+
+
+def row_multiple(config: DictConfig) -> int:
+    """Return the number of rows that verl pads a batch to a multiple of: the mini-batches of actor and critic."""
+    rollouts = config.actor_rollout_ref.rollout.n
+    actor, critic = config.actor_rollout_ref.actor.ppo_mini_batch_size, config.critic
+    enabled = config.algorithm.adv_estimator == "gae" if critic.enable is None else critic.enable
+    return int(rollouts * (math.lcm(actor, critic.ppo_mini_batch_size) if enabled else actor))
+
+
+def _check_trainer(config: DictConfig) -> None:
+    if not config.trainer.get("use_v1", False):
+        raise ValueError("trainer.use_v1 must be True, got False; verl's old trainer has no seam for an allocator")
+    get_trainer_cls(config.trainer.v1.trainer_mode)
+    manager = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.agent_loop_manager_class")
+    if manager != MANAGER:
+        raise ValueError(
+            f"actor_rollout_ref.rollout.agent.agent_loop_manager_class must be {MANAGER}, got {manager!r}; set it"
+        )
+    model = config.reward.reward_model
+    if model.enable and not model.enable_resource_pool:
+        raise ValueError(
+            "reward.reward_model.enable_resource_pool must be True with a reward model, got False; a colocated model "
+            "scores after all sampling, but allocators read rewards in between"
+        )
+    if OmegaConf.select(config, "skip.rollout_tq.enable"):
+        raise ValueError(
+            "skip.rollout_tq.enable must be False, got True; it reads rollouts from a file, so nothing is allocated"
+        )
+
+
+def _check_allocator(config: DictConfig, allocator: Allocator) -> None:
+    if allocator.needs.score_norms:
+        raise ValueError(
+            f"the allocator must not need score norms, which verl does not compute, got {allocator.name}, which needs "
+            "them; use another allocator or predictor, such as counts"
+        )
+    allocator.size(int(config.data.train_batch_size))
+    mode, sampler = config.trainer.v1.trainer_mode, config.trainer.v1.sampler
+    filters = bool(OmegaConf.select(config, "algorithm.filter_groups.enable"))
+    refills = {
+        f"trainer.v1.trainer_mode={mode}": mode != "sync",
+        "algorithm.filter_groups.enable=True": filters,
+        "trainer.v1.sampler.sync_refill_failed_groups=True": bool(sampler.get("sync_refill_failed_groups", False)),
+    }
+    for setting, enabled in refills.items():
+        if not enabled:
+            continue
+        try:
+            allocator.size(1)
+        except ValueError as error:
+            raise ValueError(
+                f"{allocator.name} must be able to spend on any number of prompts with {setting}, because verl then "
+                f"replaces single prompts, but {error}; give rollouts_per_prompt instead of a budget"
+            ) from error
+    if filters and (isinstance(allocator, (DAPO, Select)) or not allocator.needs.labels):
+        raise ValueError(
+            f"algorithm.filter_groups.enable must be False with {allocator.name}, got True; verl's filter needs rows "
+            "of every prompt, and this allocator leaves prompts without any"
+        )
+
+
+def _check_estimator(config: DictConfig, allocation: VerlAllocation) -> None:
+    name = str(config.algorithm.adv_estimator)
+    if name in UNSUPPORTED:
+        raise ValueError(
+            f"algorithm.adv_estimator must not be {name}, which samples or rewards in its own way; use one of "
+            f"{', '.join(NAMES)}"
+        )
+    if by_row(config):
+        _check_own_estimator(config, name)
+    else:
+        _check_verls_estimator(name, allocation)
+
+
+def _check_own_estimator(config: DictConfig, name: str) -> None:
+    actor = config.actor_rollout_ref.actor
+    loss, mode = actor.loss_agg_mode, actor.policy_loss.get("loss_mode", "vanilla")
+    if name not in NAMES:
+        raise ValueError(f"algorithm.adv_estimator must be known, got {name}; {choices(name, NAMES)}")
+    if loss not in LOSSES:
+        raise ValueError(
+            f"actor_rollout_ref.actor.loss_agg_mode must be one of {', '.join(LOSSES)}, got {loss!r}; "
+            "the estimators must know how the loss treats masked rows"
+        )
+    if mode not in AGGREGATED and mode not in OWN_AGGREGATION:
+        raise ValueError(
+            f"actor_rollout_ref.actor.policy_loss.loss_mode must be one of {', '.join([*AGGREGATED, *OWN_AGGREGATION])}"
+            f" with {name}, got {mode}; the estimator must know how the loss weighs rows"
+        )
+    if OWN_AGGREGATION.get(mode, loss) != loss:
+        raise ValueError(
+            f"actor_rollout_ref.actor.loss_agg_mode must be {OWN_AGGREGATION[mode]} with policy_loss.loss_mode={mode}, "
+            f"got {loss}; verl uses that mode whatever is set, and {name} must know it"
+        )
+    if name == f"{PREFIX}grpo" and not config.algorithm.get("norm_adv_by_std_in_grpo", True):
+        raise ValueError(
+            f"algorithm.norm_adv_by_std_in_grpo must be True with {name}, got False; {PREFIX}dr_grpo does not normalize"
+        )
+
+
+def _check_verls_estimator(name: str, allocation: VerlAllocation) -> None:
+    try:
+        get_adv_estimator_fn(name)
+    except ValueError as error:
+        known = [*NAMES, *(each.value for each in AdvantageEstimator if each.value not in UNSUPPORTED)]
+        raise ValueError(f"algorithm.adv_estimator must be known, got {name}; {choices(name, known)}") from error
+    if allocation.weighting != "prompt":
+        raise ValueError(
+            f"allocation.weighting needs an {PREFIX} estimator, got {allocation.weighting} with {name}; leave it out, "
+            f"or set algorithm.adv_estimator={PREFIX}rloo"
+        )
+    if _compares_beyond_loss(allocation.allocator):
+        raise ValueError(
+            f"algorithm.adv_estimator must be one of {', '.join(NAMES)} with {allocation.allocator.name}, got {name}; "
+            "its baselines use rollouts that are not trained on, which verl's own estimators do not see"
+        )
+    if name != AdvantageEstimator.GAE.value:
+        logger.warning(
+            "algorithm.adv_estimator=%s weighs prompts by their numbers of rollouts, and its baselines use trained "
+            "rollouts only; %srloo does neither",
+            name,
+            PREFIX,
+        )
+
+
+def _compares_beyond_loss(allocator: Allocator) -> bool:
+    inner = allocator.allocator if isinstance(allocator, Select) else allocator
+    if isinstance(inner, AR3PO):
+        return inner.reuse == "stop_gradient"
+    return isinstance(inner, ReinforceAda) and inner.down_sample
+
+
+def _check_reuse(config: DictConfig, allocator: Allocator) -> None:
+    if not allocator.needs.reused_rollouts:
+        return
+    correction = config.algorithm.get("rollout_correction") or {}
+    bypass, corrected = bool(correction.get("bypass_mode")), correction.get("rollout_is") is not None
+    if not allocator.needs.behaviour_logprobs and bypass:
+        raise ValueError(
+            f"algorithm.rollout_correction.bypass_mode must be False if {allocator.name} recomputes log-probabilities "
+            'of reused rows, got True; set it to False, or allocator.reuse="replay"'
+        )
+    if allocator.needs.behaviour_logprobs and not (
+        config.actor_rollout_ref.rollout.calculate_log_probs and (bypass or corrected)
+    ):
+        raise ValueError(
+            f"{allocator.name} needs the log-probabilities that reused rows were sampled with; set "
+            "actor_rollout_ref.rollout.calculate_log_probs=True and algorithm.rollout_correction.rollout_is=token (or "
+            'bypass_mode=True), or allocator.reuse="recompute"'
+        )
+
+
+def _check_checkpoints(config: DictConfig) -> None:
+    """Check that checkpoints hold the allocator's state, also the one to resume if it is visible from here."""
+    trainer = config.trainer
+    callback = trainer.get("checkpoint_callback_class")
+    if trainer.save_freq > 0 and not (callback and _saves(callback)):
+        raise ValueError(
+            f"trainer.checkpoint_callback_class must be {SAVED} or a subclass if trainer.save_freq is above 0, got "
+            f"{callback}; without it checkpoints lack the allocator's state"
+        )
+    folder = trainer.resume_from_path
+    if trainer.resume_mode != "resume_path" or (folder and Path(folder).exists()):
+        resumed_file(config)
+
+
+def _saves(callback: str) -> bool:
+    try:
+        return issubclass(load_class_from_fqn(callback, "trainer.checkpoint_callback_class"), SavedAllocation)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"trainer.checkpoint_callback_class must be importable, got {callback}: {error}; check its name"
+        ) from error
+
+
+def _check_size(config: DictConfig, allocator: Allocator) -> None:
+    prompts, multiple = int(config.data.train_batch_size), row_multiple(config)
+    size = allocator.size(prompts)
+    if not size.exact or size.kept is None:
+        return
+    if size.kept % multiple:
+        logger.warning(
+            "%s trains on %d rows of %d prompts, and verl pads them to a multiple of %d; choose ppo_mini_batch_size so "
+            "that ppo_mini_batch_size x rollout.n divides them, and there is no padding",
+            allocator.name,
+            size.kept,
+            prompts,
+            multiple,
+        )
+    updates = config.trainer.v1.separate_async.parameter_sync_step
+    if config.trainer.v1.trainer_mode == "separate_async" and updates > 1 and not allocator.separable:
+        logger.warning(
+            "%s gives prompts unequal numbers of rows, and verl pads each of %d updates to a multiple of %d; "
+            "trainer_mode=colocate_async trains on all of them together",
+            allocator.name,
+            updates,
+            multiple,
+        )

@@ -1,0 +1,48 @@
+"""``python -m apportion.verl``: run verl's trainer once its configuration and the allocator fit together."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+from verl.utils.device import auto_set_device
+
+from apportion.config import ConfigError
+from apportion.verl.checks import check
+from apportion.verl.configs import ALLOCATION, GROUPS
+from apportion.verl.settings import allocation_of
+
+USAGE = 2
+
+
+@hydra.main(config_path="pkg://apportion.verl.conf", config_name="apportion", version_base=None)
+def main(config: DictConfig) -> None:
+    """Train as ``verl.trainer.main_ppo`` does. Exit with code 2 and one line on stderr for a bad configuration."""
+    try:
+        check_choices(config, HydraConfig.get().runtime.choices)
+        check(config, allocation_of(config))
+    except ValueError as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        sys.exit(USAGE)
+    auto_set_device(config)
+    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    run_ppo(config, task_runner_class=TaskRunnerV1)
+
+
+def check_choices(config: DictConfig, choices: Mapping[str, str]) -> None:
+    """Raise ConfigError if a name was changed but the settings beside it are those of Hydra's ``choices``."""
+    for group in (ALLOCATION, *GROUPS):
+        chosen, found = choices.get(group.path, ""), OmegaConf.select(config, group.key)
+        if chosen not in group.kinds or not isinstance(found, DictConfig):
+            continue
+        name, settings = found.get("name"), {field.name for field in fields(group.kinds[chosen]) if field.init}
+        if name != chosen and settings and settings <= found.keys():
+            raise ConfigError(
+                f"{group.key}.name must be {chosen}, because {group.path}={chosen} chose the settings beside it, got "
+                f"{name}; choose {group.path}={name} instead"
+            )

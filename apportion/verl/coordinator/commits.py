@@ -1,0 +1,94 @@
+"""What the trainer finds of finished prompts: their groups, the rows that are trained on, and the rows to clear."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from apportion.types import Batch, Group
+from apportion.verl.coordinator.messages import (
+    CommitTask,
+    TrainedGroup,
+    TrainedRow,
+    address_of,
+    row_keys,
+)
+
+
+def commit_tasks(
+    batch: Batch, groups: Sequence[Group], uids: Sequence[str], sessions: Mapping[str, int], *, rewarded: bool = False
+) -> list[CommitTask]:
+    """Return one commit for each of ``uids``: its groups, and the keys of all its rows that are in none of them.
+
+    ``sessions`` is the number of sessions requested so far, by group; reused rollouts are written as later ones. A
+    session without a result has at most one row, which is cleared. A uid has failed if rollouts were requested and none
+    arrived; verl may then draw another prompt. A uid without requested rollouts is finished.
+    """
+    own: dict[str, list[TrainedGroup]] = {uid: [] for uid in uids}
+    for group in groups:
+        address = address_of(group.prompt)
+        own[address.uid].append(_trained_group(group, address.first_session + sessions[address.group], rewarded))
+    written = written_keys(batch, uids, sessions)
+    owners = [address_of(prompt).uid for prompt in batch.prompts]
+    asked = {uid for uid, count in zip(owners, batch.asked, strict=True) if count}
+    failed = asked - {uid for uid, rollouts in zip(owners, batch.rollouts, strict=True) if rollouts}
+    return [
+        CommitTask(
+            f"{uid}:commit",
+            uid,
+            tuple(own[uid]),
+            tuple(sorted(written[uid].difference(*(group.kept_keys for group in own[uid])))),
+            "failure" if uid in failed else "finished",
+        )
+        for uid in uids
+    ]
+
+
+def failed_commit(uid: str, cleared: Sequence[str] = ()) -> CommitTask:
+    """Return the commit that ends the trainer's wait for a failed ``uid``; ``cleared`` are the keys of its rows."""
+    return CommitTask(f"{uid}:failed", uid, (), tuple(sorted(cleared)), "failure")
+
+
+def without_reused(commit: CommitTask) -> CommitTask:
+    """Return ``commit`` without reused rollouts, because only a worker that holds the prompt's row can write those."""
+    groups = (replace(group, rows=tuple(row for row in group.rows if row.session is None)) for group in commit.groups)
+    return replace(commit, groups=tuple(groups))
+
+
+def single_rollout_group(batch: Batch) -> Group | None:
+    """Return a group of the first rollout alone, which has advantage 0; None without any rollout.
+
+    It is for rounds with nothing to train on, because verl cannot train on a batch without rows.
+    """
+    for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
+        if rollouts:
+            reward = 0.0 if rollouts[0].reward is None else rollouts[0].reward
+            return Group(prompt, (replace(rollouts[0], reward=reward),))
+    return None
+
+
+def written_keys(batch: Batch, uids: Sequence[str], sessions: Mapping[str, int]) -> dict[str, set[str]]:
+    """Return, for each of ``uids``, the keys of all rows that were or may have been written."""
+    keys: dict[str, set[str]] = {uid: set() for uid in uids}
+    for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
+        address = address_of(prompt)
+        for session in range(address.first_session, address.first_session + sessions[address.group]):
+            keys[address.uid].update(row_keys(address.uid, session, 1))
+        for rollout in rollouts:
+            keys[address.uid].update(rollout.completion.keys)
+    return keys
+
+
+def _trained_group(group: Group, session: int, rewarded: bool) -> TrainedGroup:
+    """Return ``group`` as it is committed. Its reused rollouts are written as ``session`` and the following."""
+    rows = []
+    for i in group.keep.nonzero()[0].tolist():
+        reused = group.rollouts[i].step is not None
+        rows.append(TrainedRow(i, group.rollouts[i].completion, session if reused else None))
+        session += reused
+    return TrainedGroup(
+        address_of(group.prompt).group,
+        tuple(group.rewards.tolist()),
+        tuple(rollout.tokens or 0 for rollout in group.rollouts),
+        tuple(rollout.round for rollout in group.rollouts),
+        tuple(rows),
+        rewarded,
+    )

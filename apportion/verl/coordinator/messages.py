@@ -1,0 +1,170 @@
+"""What the trainer, the coordinator and the workers tell each other: frozen plain data, small enough to be journaled.
+
+A *uid* names a prompt that the trainer requested. It begins the keys of all rows that are written for that prompt. An
+*extra prompt* is one that an allocator draws beyond the trainer's. Its rows are written under the uid of a prompt of
+the same round, so that the trainer finds exactly the uids that it requested.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from apportion.types import Prompt, Rollout
+
+Status = Literal["finished", "failure"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowAddress:
+    """Where a prompt's rollouts are written: ``Prompt.data`` of every prompt in a round.
+
+    ``group`` is the name of the prompt's group, ``uid`` that of the trainer's prompt that its rows belong to, and
+    ``first_session`` its first session there. ``row`` is the data of an extra prompt, None for the trainer's own.
+    """
+
+    group: str
+    uid: str
+    first_session: int = 0
+    row: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerRequest:
+    """The rows of one call of the trainer: one round of allocation, with its own budget.
+
+    ``workers`` [P] are the names of the workers that hold the rows of ``prompts`` [P], whose ``data`` is a
+    ``RowAddress``.
+    """
+
+    step: int
+    prompts: tuple[Prompt, ...]
+    workers: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """The uid of the first prompt, which no other request has; "" without prompts."""
+        return address_of(self.prompts[0]).uid if self.prompts else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTask:
+    """Asks a worker for rollouts of one prompt, one for each session. After ``seconds`` it gives up missing ones.
+
+    ``answers`` are the prompt's distinct answers so far, each as it was first written.
+    """
+
+    id: str
+    address: RowAddress
+    sessions: tuple[int, ...]
+    seconds: float | None = None
+    answers: tuple[str, ...] = ()
+
+    @property
+    def uid(self) -> str:
+        """The uid under which the rollouts are written."""
+        return self.address.uid
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The result of task ``id``: the rollouts that arrived, and the errors of those that failed.
+
+    ``expired`` is set if rollouts were given up at the deadline. ``error`` describes a fault of the set-up, after which
+    trying again is useless.
+    """
+
+    id: str
+    rollouts: tuple[Rollout, ...] = ()
+    failures: tuple[str, ...] = ()
+    expired: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True)  # without slots, because there are many, and slots make pickling four times slower
+class WrittenRollout:
+    """A rollout's completion: the address of its rows in the TransferQueue. Equal if the tokens are equal.
+
+    ``lengths`` [O] are the response lengths of the O outputs of its agent loop, nearly always one. ``outputs`` is only
+    kept if a later step may train on the rollout again.
+    """
+
+    digest: bytes
+    uid: str = field(compare=False)
+    session: int = field(compare=False)
+    lengths: tuple[int, ...] = field(compare=False)
+    outputs: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def keys(self) -> list[str]:
+        """The rows' keys, as verl writes them: ``{uid}_{session}_{output}``."""
+        return row_keys(self.uid, self.session, len(self.lengths))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRow:
+    """A rollout that is trained on: its ``position`` in the group. A reused one is written again as ``session``."""
+
+    position: int
+    written: WrittenRollout
+    session: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedGroup:
+    """The columns [G] of a group, over all its rollouts, and the ``rows`` that are trained on.
+
+    ``rewarded`` is set if the allocator gave the rewards. They then replace the scores of the rows.
+    """
+
+    name: str
+    rewards: tuple[float, ...]
+    tokens: tuple[int, ...]
+    rounds: tuple[int, ...]
+    rows: tuple[TrainedRow, ...]
+    rewarded: bool = False
+
+    @property
+    def kept_keys(self) -> set[str]:
+        """The keys of the rows that stay as they were written in this step."""
+        return {key for row in self.rows if row.session is None for key in row.written.keys}
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTask:
+    """Asks a worker to commit the groups of ``uid`` for the trainer; ``cleared`` are keys of rows in no group."""
+
+    id: str
+    uid: str
+    groups: tuple[TrainedGroup, ...]
+    cleared: tuple[str, ...]
+    status: Status
+
+
+WorkerTask = RolloutTask | CommitTask
+
+
+@dataclass(frozen=True, slots=True)
+class Reassigned:
+    """An event: ``worker`` now holds the rows of ``uids``; "" if no worker does."""
+
+    uids: tuple[str, ...]
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsLogged:
+    """An event: the trainer has logged the rounds that had ended."""
+
+
+def address_of(prompt: Prompt) -> RowAddress:
+    """Return where the rollouts of a prompt of a round are written."""
+    return prompt.data
+
+
+def row_keys(uid: str, session: int, outputs: int) -> list[str]:
+    """Return the keys of the rows of a session.
+
+    >>> row_keys("b2f1", 3, 2)
+    ['b2f1_3_0', 'b2f1_3_1']
+    """
+    return [f"{uid}_{session}_{output}" for output in range(outputs)]

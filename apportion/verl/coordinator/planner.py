@@ -1,0 +1,133 @@
+"""The library's loop, one result at a time: what a round requests, commits and teaches the allocator."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from apportion.allocators import check_rewards
+from apportion.types import Prompt
+from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group
+from apportion.verl.coordinator.messages import RolloutTask, RowAddress, TaskResult, address_of
+from apportion.verl.coordinator.rounds import AllocationRound, PendingTask, PlannedBatch
+from apportion.verl.coordinator.settings import VerlAllocation
+
+SESSIONS_PER_PROMPT = 1_000_000
+"""Session numbers reserved for a prompt. The extra prompts under a uid begin at multiples of it."""
+
+
+class ExtraPrompts(Protocol):
+    """A source of prompts beyond the trainer's. ``drawn`` is the number of rows drawn since the first."""
+
+    drawn: int
+
+    def draw(self, count: int, held: set[str]) -> list[Prompt]:
+        """Return ``count`` prompts whose ids are not in ``held``, and whose ``data`` is their row."""
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans rounds. It hands tasks to ``submit`` and does not wait for them.
+
+    An exception that it raises is a fault of the allocator or the set-up, and ends the round.
+    """
+
+    allocation: VerlAllocation
+    extra_prompts: ExtraPrompts | None
+    submit: Callable[[PendingTask], None]
+
+    def start(self, round: AllocationRound) -> None:
+        """Plan a round and request its first rollouts."""
+        allocator, prompts = self.allocation.allocator, list(round.request.prompts)
+        for own in [[prompt] for prompt in prompts] if allocator.separable else [prompts]:
+            uids = dict.fromkeys(address_of(prompt).uid for prompt in own)
+            round.batches.append(PlannedBatch(allocator.start(own), tuple(uids)))
+        round.unfinished = len(round.batches)
+        for planned in round.batches:
+            self._advance(round, planned)
+
+    def receive(self, pending: PendingTask, result: TaskResult) -> None:
+        """Take the rollouts of ``result``. Request failed ones again, but not those past the deadline."""
+        round, planned, task = pending.round, pending.planned, pending.task
+        assert planned is not None and isinstance(task, RolloutTask)
+        missing = len(task.sessions) - len(result.rollouts)
+        round.counts["errors"] += len(result.failures)
+        round.counts["expired"] += result.expired
+        if result.error is not None:
+            raise RuntimeError(result.error)
+        planned.arrived[pending.index] += result.rollouts
+        if missing > 0 and not result.expired and pending.attempt < self.allocation.retries:
+            round.counts["retried"] += missing
+            self._request(round, planned, pending.index, missing, pending.attempt + 1)
+            return
+        planned.unfinished -= 1
+        if not planned.unfinished:
+            planned.end()
+            check_rewards(self.allocation.allocator, planned.batch)
+            self._advance(round, planned)
+
+    def _advance(self, round: AllocationRound, planned: PlannedBatch) -> None:
+        """Request the next wave of ``planned``, or finish it if the allocator plans no more."""
+        allocator = self.allocation.allocator
+        while (plan := allocator.plan(planned.batch)).fresh:
+            planned.batch = planned.batch.join(allocator.start(self._draw(round, planned, plan.fresh)))
+        for q in planned.begin(plan):
+            self._request(round, planned, q, int(plan.counts[q]))
+        if not plan:
+            self._finish(round, planned)
+
+    def _draw(self, round: AllocationRound, planned: PlannedBatch, count: int) -> list[Prompt]:
+        """Draw ``count`` extra prompts, and spread them evenly over the uids of ``planned``."""
+        if self.extra_prompts is None:
+            raise ValueError(f"{self.allocation.allocator.name} draws fresh prompts, and there is no data set of them")
+        found = []
+        for prompt in self.extra_prompts.draw(count, {prompt.id for prompt in planned.batch.prompts}):
+            uid = planned.uids[round.extra.total() % len(planned.uids)]
+            round.extra[uid] += 1
+            n = round.extra[uid]
+            found.append(replace(prompt, data=RowAddress(f"{uid}.{n}", uid, n * SESSIONS_PER_PROMPT, prompt.data)))
+        return found
+
+    def _request(self, round: AllocationRound, planned: PlannedBatch, q: int, count: int, attempt: int = 0) -> None:
+        """Request ``count`` rollouts of prompt ``q``, as new sessions."""
+        address, limit = address_of(planned.batch.prompts[q]), self.allocation.deadline_seconds
+        round.waves[address.group] += 1
+        first = address.first_session + round.sessions[address.group]
+        round.sessions[address.group] += count
+        task = RolloutTask(
+            f"{address.group}:{round.waves[address.group]}",
+            address,
+            tuple(range(first, first + count)),
+            None if math.isinf(limit) else limit,
+            planned.answers(q) if self.allocation.label_free else (),
+        )
+        self.submit(PendingTask(round, task, planned, q, attempt))
+
+    def _finish(self, round: AllocationRound, planned: PlannedBatch) -> None:
+        """Commit ``planned`` once the round has something to train on. After the last batch, teach the allocator."""
+        allocator = self.allocation.allocator
+        planned.groups = tuple(allocator.groups(planned.batch))
+        round.unfinished -= 1
+        round.trainable = round.trainable or any(group.keep.any() for group in planned.groups)
+        round.withheld.append(planned)
+        if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it
+            batch = round.batch
+            round.metrics = allocator.metrics(batch)
+            allocator.observe(batch)
+            round.closed = True
+        if round.trainable or not round.unfinished:
+            self._commit(round)
+
+    def _commit(self, round: AllocationRound) -> None:
+        """Commit what is withheld. If the whole round has nothing to train on, add a group of one rollout."""
+        withheld, round.withheld = round.withheld, []
+        for planned in withheld:
+            groups = list(planned.groups or ())
+            single = None if round.trainable else single_rollout_group(planned.batch)
+            if single is not None:
+                groups.append(single)
+                round.trainable = True
+                round.counts["empty_rounds"] += 1
+            rewarded = self.allocation.label_free
+            for commit in commit_tasks(planned.batch, groups, planned.uids, round.sessions, rewarded=rewarded):
+                self.submit(PendingTask(round, commit))

@@ -1,0 +1,93 @@
+"""The training data as prompts: those that the trainer requests, and extra ones that an allocator draws."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+from verl.trainer.ppo.utils import create_rl_dataset
+from verl.utils.config import omega_conf_to_dataclass
+
+from apportion.engines.fresh_rows import FreshRows, draw_distinct
+from apportion.engines.prompts import text_of
+from apportion.types import Prompt, prompt_id
+
+
+def prompt_of(row: Mapping[str, Any], id_key: str | None = None, data: Any = None) -> Prompt:
+    """Return the prompt of a row of verl's data set: its text, and an id that is the same in every epoch and run.
+
+    The id is ``extra_info[id_key]``, or a hash of the text and the data source. The hash does not distinguish prompts
+    that differ only in their images. verl's own ``index`` cannot serve, because it is 0 if a data set has none.
+
+    Raises ValueError if ``extra_info`` lacks ``id_key``.
+
+    >>> row = {"raw_prompt": [{"role": "user", "content": "6 x 7?"}], "extra_info": {"number": 3}}
+    >>> prompt_of(row).text, prompt_of(row, "number").id
+    ('6 x 7?', '3')
+    """
+    text = text_of(row["raw_prompt"]) or json.dumps(row.get("extra_info"), sort_keys=True, default=str)
+    if id_key is None:
+        return Prompt(text, id=prompt_id(text, str(row.get("data_source", ""))), data=data)
+    extra = row.get("extra_info") or {}
+    if id_key not in extra:
+        raise ValueError(
+            f"id_key must be a key of extra_info, which has {', '.join(extra) or 'none'}, got {id_key!r}; "
+            "leave it out to use hashes"
+        )
+    return Prompt(text, id=str(extra[id_key]), data=data)
+
+
+class TrainingPrompts:
+    """The prompts of the training data set, which is loaded as verl loads it when it is first needed.
+
+    Extra prompts come in an order of their own, which the trainer does not know. A prompt may come from both in one
+    epoch, but never twice in one round. ``drawn`` is the number of rows drawn since the first.
+    """
+
+    def __init__(self, config: DictConfig, id_key: str | None) -> None:
+        self._config, self._id_key = config, id_key
+        self._fresh: FreshRows | None = None
+        self._drawn = 0
+
+    @property
+    def drawn(self) -> int:
+        return self._drawn if self._fresh is None else self._fresh.drawn
+
+    @drawn.setter
+    def drawn(self, rows: int) -> None:
+        self._drawn = rows
+        if self._fresh is not None:
+            self._fresh.restore(rows)
+
+    def all(self) -> list[Prompt]:
+        """Return all prompts, each once."""
+        rows = self._rows().dataset
+        found = (prompt_of(rows[i], self._id_key) for i in range(len(rows)))
+        return list({prompt.id: prompt for prompt in found}.values())
+
+    def draw(self, count: int, held: set[str]) -> list[Prompt]:
+        """Return the next ``count`` prompts with ids not in ``held``. Their ``data`` is the row for the worker."""
+        rows = draw_distinct(self._rows(), count, held, lambda row: prompt_of(row, self._id_key).id)
+        return [prompt_of(row, self._id_key, data=_for_agent_loop(row)) for row in rows]
+
+    def _rows(self) -> FreshRows:
+        if self._fresh is None:
+            data = self._config.data
+            model = omega_conf_to_dataclass(self._config.actor_rollout_ref.model)
+            most = data.get("train_max_samples", -1)
+            if most > 0 and data.get("shuffle") and data.get("seed") is None:
+                raise ValueError(
+                    "data.seed must be a number if data.train_max_samples takes a random part of the data, got None, "
+                    "with which the trainer would take another part; set it, or data.shuffle=False"
+                )
+            dataset = create_rl_dataset(
+                data.train_files, data, model.tokenizer, model.processor, is_train=True, max_samples=most
+            )
+            self._fresh = FreshRows(dataset, int(data.get("seed") or 0))
+            self._fresh.restore(self._drawn)
+        return self._fresh
+
+
+def _for_agent_loop(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as an agent loop gets it, without the columns that the trainer replaces by its own."""
+    return {key: value for key, value in row.items() if key not in ("uid", "global_steps")}

@@ -1,0 +1,135 @@
+"""All undocumented names of verl and TransferQueue that this package uses.
+
+They were verified with verl 0.9.1 and TransferQueue 0.1.11. A test checks them against the installed versions.
+"""
+
+from importlib.metadata import version
+from importlib.util import find_spec
+
+from packaging.version import Version
+from verl.utils.import_utils import is_trl_available
+
+VERSIONS = ("0.9.1", "0.10")
+"""The first supported version and the first unsupported one. 0.9.0 has no checkpoint callback."""
+
+CALLED: dict[str, tuple[str, ...]] = {
+    "verl.experimental.agent_loop.AgentLoopOutput": (),
+    "verl.trainer.main_ppo.TaskRunnerV1": (),
+    "verl.trainer.main_ppo.run_ppo": ("config", "task_runner_class"),
+    "verl.trainer.ppo.core_algos.AdvantageEstimator": (),
+    "verl.trainer.ppo.core_algos.get_adv_estimator_fn": ("name_or_enum",),
+    "verl.trainer.ppo.core_algos.register_adv_est": ("name_or_enum",),
+    "verl.trainer.ppo.utils.create_rl_dataset": (
+        "data_paths",
+        "data_config",
+        "tokenizer",
+        "processor",
+        "is_train",
+        "max_samples",
+    ),
+    "verl.trainer.ppo.utils.need_critic": ("config",),
+    "verl.trainer.ppo.utils.need_reference_policy": ("config",),
+    "verl.trainer.ppo.v1.get_trainer_cls": ("name",),
+    "verl.utils.checkpoint.checkpoint_manager.find_latest_ckpt_path": ("path",),
+    "verl.utils.config.omega_conf_to_dataclass": ("config",),
+    "verl.utils.config.validate_config": ("config", "use_reference_policy", "use_critic"),
+    "verl.utils.device.auto_set_device": ("config",),
+    "verl.utils.import_utils.is_trl_available": (),
+    "verl.utils.import_utils.load_class_from_fqn": ("fqn", "description"),
+    "verl.utils.tensordict_utils.list_of_dict_to_tensordict": ("list_of_dicts",),
+    "transfer_queue.init": (),
+    "transfer_queue.kv_batch_get": ("keys", "partition_id", "select_fields"),
+    "transfer_queue.async_kv_batch_put": ("keys", "partition_id", "fields"),
+    "transfer_queue.async_kv_clear": ("keys", "partition_id"),
+    "transfer_queue.async_kv_put": ("key", "partition_id", "tag"),
+}
+"""Functions with the parameters that we pass, and classes that are used unchanged."""
+
+EXTENDED: dict[str, dict[str, tuple[str, ...]]] = {
+    "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopManagerTQ": {
+        "create": ("args", "kwargs"),
+        "_init_agent_loop_workers": (),
+        "generate_sequences": ("prompts",),
+    },
+    "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopWorkerTQ": {
+        "generate_sequences": ("batch",),
+        "_run_prompt": ("prompt", "sampling_params", "trajectory", "trace"),
+        "_run_agent_loop": ("sampling_params", "trajectory", "agent_name", "trace", "kwargs"),
+        "_agent_loop_postprocess": ("output", "validate", "kwargs"),
+        "_compute_score": ("outputs", "kwargs"),
+    },
+    "verl.trainer.ppo.checkpoint_callback.CheckpointCallback": {
+        "on_save": ("trainer", "global_step", "checkpoint_dir", "async_save", "kwargs"),
+    },
+    "verl.trainer.ppo.v1.trainer_base.Tracking": {"log": ("data", "step", "backend")},
+}
+"""Classes that we extend: the methods that we override, call or rely on, with all of their parameters.
+
+The worker is a Ray actor, of which we extend the ``__ray_actor_class__``.
+"""
+
+REPLACED = ("Tracking", "upsample_batch_to_divisible_size")
+"""Names of ``verl.trainer.ppo.v1.trainer_base`` that we replace. The trainer looks them up when it calls them."""
+
+MANAGER_ATTRIBUTES = ("config", "agent_loop_workers", "agent_loop_workers_class")
+WORKER_ATTRIBUTES = ("config", "tokenizer")
+OUTPUT_FIELDS = ("response_ids", "response_mask", "reward_score", "extra_fields")
+"""Attributes of the manager, of a worker, and of an agent loop's output."""
+
+ROW_FIELDS = ("uid", "response_mask", "rm_scores")
+"""Fields of a row in the TransferQueue that we overwrite, or that an estimator gets. ``uid`` is the row's group."""
+
+STATUSES = ("running", "finished", "failure")
+"""Values of a prompt's tag ``status``: while rows arrive, and once the trainer may take them."""
+
+SETTINGS = (
+    "actor_rollout_ref.actor.loss_agg_mode",
+    "actor_rollout_ref.actor.policy_loss.loss_mode",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.model",
+    "actor_rollout_ref.rollout.calculate_log_probs",
+    "actor_rollout_ref.rollout.n",
+    "algorithm.adv_estimator",
+    "algorithm.filter_groups.enable",
+    "algorithm.norm_adv_by_std_in_grpo",
+    "algorithm.rollout_correction.bypass_mode",
+    "algorithm.rollout_correction.rollout_is",
+    "algorithm.use_kl_in_reward",
+    "critic.enable",
+    "critic.ppo_mini_batch_size",
+    "data.seed",
+    "data.train_batch_size",
+    "data.train_files",
+    "data.train_max_samples",
+    "reward.reward_model.enable",
+    "reward.reward_model.enable_resource_pool",
+    "skip.rollout_tq.enable",
+    "trainer.checkpoint_callback_class",
+    "trainer.default_local_dir",
+    "trainer.resume_from_path",
+    "trainer.resume_mode",
+    "trainer.save_freq",
+    "trainer.use_v1",
+    "trainer.v1.sampler.sync_refill_failed_groups",
+    "trainer.v1.separate_async.parameter_sync_step",
+    "trainer.v1.trainer_mode",
+)
+"""Keys of verl's configuration that we read."""
+
+ADDED = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+"""A key that verl reads although its own configuration lacks it."""
+
+
+def check_installed() -> None:
+    """Raise ValueError for an unsupported verl, and for a TRL beside which verl fails.
+
+    verl 0.9 imports a class from TRL if TRL is installed, and newer versions of TRL have dropped that class.
+    """
+    installed = version("verl")
+    if not Version(VERSIONS[0]) <= Version(installed) < Version(f"{VERSIONS[1]}.dev0"):
+        raise ValueError(f"verl must be >={VERSIONS[0]},<{VERSIONS[1]}, got {installed}; install such a version")
+    if is_trl_available() and find_spec("trl.experimental.ppo") is None:
+        raise ValueError(
+            f"verl {installed} fails beside TRL {version('trl')}, because it imports a class that this TRL lacks; "
+            "uninstall trl, or give verl its own environment"
+        )

@@ -1,0 +1,305 @@
+"""The agent-loop worker: it samples rollouts for the coordinator's tasks, then commits the groups."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+import transfer_queue as tq
+from ray.exceptions import RayError
+from verl.experimental.agent_loop import AgentLoopOutput
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+
+from apportion.answers.equivalence import AnswerClasses
+from apportion.answers.reader import AnswerReader
+from apportion.types import Rollout
+from apportion.verl.coordinator.messages import (
+    CommitTask,
+    RolloutTask,
+    TaskResult,
+    WorkerTask,
+    WrittenRollout,
+    row_keys,
+)
+from apportion.verl.coordinator.sender import BatchedSender
+from apportion.verl.coordinator.settings import SCORE
+from apportion.verl.rows import PARTITION, commit_rows
+from apportion.verl.settings import allocation_of, by_row
+
+logger = logging.getLogger(__name__)
+
+ROW_SECONDS = 300.0
+"""How long a task waits for the row of its prompt."""
+
+WRITING_SECONDS = 0.05
+"""Polling interval while rows are being written."""
+
+COUNTS = ("__rollout_n__", "__do_sample__")
+"""Columns by which a data set tells verl how to sample a row. verl removes them before it writes a row."""
+
+REMEMBERED_UIDS = 100_000
+"""Number of uids whose results are kept for a restarted coordinator; more than are ever in progress."""
+
+
+@dataclass
+class HeldRow:
+    """A row that the trainer requested: its ``data``, and how verl runs an agent loop on it.
+
+    ``writing`` are the sessions that are writing their rows, which no deadline interrupts. ``written`` are the keys of
+    all rows, also of sessions past their deadline. Once the row is ``closed`` no session starts to write.
+    """
+
+    data: dict[str, Any]
+    sampling: dict[str, Any]
+    trajectory: dict[str, Any]
+    trace: bool
+    classes: dict[str, AnswerClasses] = field(default_factory=dict)
+    writing: set[int] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    closed: bool = False
+
+
+class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc]
+    """Runs the sessions that the coordinator requests. Validation is verl's own."""
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self.allocation, self._by_row = allocation_of(config), by_row(config)
+        self._answers = AnswerReader(self.allocation.extract, self.allocation.equivalence)
+        self._rows: dict[str, asyncio.Future[HeldRow]] = {}
+        self._results: dict[str, dict[str, TaskResult]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._sender: BatchedSender[TaskResult] = BatchedSender(self._send, self._handle_undelivered)
+        self._coordinator: Any = None
+        self._replaced = asyncio.Event()
+
+    def name(self) -> str:
+        """Return the worker's name in Ray, by which a restarted coordinator finds it."""
+        return str(ray.get_runtime_context().get_actor_name())
+
+    async def attach(self, coordinator: Any) -> None:
+        """Send results to ``coordinator`` from now on.
+
+        Return when another coordinator replaces it. Until then the open call shows that the worker lives.
+        """
+        self._replaced.set()
+        self._coordinator, self._replaced = coordinator, asyncio.Event()
+        watch = asyncio.create_task(self._watch(coordinator))
+        await self._replaced.wait()
+        watch.cancel()
+
+    async def carry_out(self, tasks: Sequence[WorkerTask]) -> None:
+        """Begin ``tasks``, whose results follow. If a task was done before, send its result again."""
+        for task in tasks:
+            known = self._results.get(task.uid, {}).get(task.id)
+            if known is not None:
+                self._sender.put(known)
+            elif task.id not in self._running:
+                self._running[task.id] = asyncio.create_task(self._carry_out(task))
+
+    async def take_over(self, chunks: Sequence[Any], uids: Sequence[str]) -> None:
+        """Take the rows of ``uids`` from ``chunks``, references to rows that a dead worker held."""
+        wanted = set(uids)
+        for chunk in chunks:
+            batch = await chunk
+            found = [i for i, uid in enumerate(batch["uid"]) if uid in wanted]
+            if found:
+                await self.generate_sequences(batch[torch.tensor(found)])
+
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
+    ) -> None:
+        """Keep the row until tasks request its rollouts, in place of verl's fixed number of sessions."""
+        if trajectory["validate"]:
+            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+            return
+        data = {key: value for key, value in prompt.items() if key not in COUNTS}
+        uid, row = prompt["uid"], HeldRow(data, dict(sampling_params), trajectory, trace)
+        # before tasks find the row, so that this status never overwrites that of a commit
+        await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "running"})
+        if uid in self._rows and self._rows[uid].done():
+            del self._rows[uid]
+        self._future_row(uid).set_result(row)
+
+    def _future_row(self, uid: str) -> asyncio.Future[HeldRow]:
+        if uid not in self._rows:
+            self._rows[uid] = asyncio.get_running_loop().create_future()
+        return self._rows[uid]
+
+    async def _row(self, uid: str) -> HeldRow:
+        """Return the row of ``uid`` once it is here. It may still have to be taken over from a dead worker."""
+        async with asyncio.timeout(ROW_SECONDS):
+            return await asyncio.shield(self._future_row(uid))
+
+    async def _carry_out(self, task: WorkerTask) -> None:
+        try:
+            result = await (self._sample(task) if isinstance(task, RolloutTask) else self._commit(task))
+        except Exception as error:
+            logger.exception("%s of %s failed", type(task).__name__, task.uid)
+            result = TaskResult(task.id, error=repr(error))
+        self._remember(task, result)
+        del self._running[task.id]
+        self._sender.put(result)
+
+    def _remember(self, task: WorkerTask, result: TaskResult) -> None:
+        """Keep the results of a uid, of a committed one only that of the commit. Forget the oldest if there are many.
+
+        A coordinator that was restarted may ask for them again.
+        """
+        if isinstance(task, CommitTask):
+            self._results.pop(task.uid, None)
+        self._results.setdefault(task.uid, {})[task.id] = result
+        if len(self._results) > REMEMBERED_UIDS:
+            del self._results[next(iter(self._results))]
+
+    async def _sample(self, task: RolloutTask) -> TaskResult:
+        """Return the rollouts that arrive before the deadline, in the order of their sessions."""
+        try:
+            row = await self._row(task.uid)
+        except TimeoutError:  # the worker that held it died unnoticed
+            return TaskResult(task.id, failures=(f"the row of {task.uid} is not here",), expired=True)
+        data = row.data if task.address.row is None else {**row.data, **task.address.row}
+        running = {session: asyncio.create_task(self._run_session(row, data, session)) for session in task.sessions}
+        late = (await asyncio.wait(running.values(), timeout=task.seconds))[1]
+        for session, each in running.items():
+            if each in late and session not in row.writing:
+                each.cancel()
+        results = await asyncio.gather(*running.values(), return_exceptions=True)
+        failures = tuple(repr(error) for error in results if isinstance(error, BaseException))
+        for error in results:
+            if isinstance(error, Exception):
+                logger.error("A rollout of %s failed", task.uid, exc_info=error)
+        rollouts = [
+            await self._rollout(row, task, session, outputs)
+            for session, outputs in zip(running, results, strict=True)
+            if not isinstance(outputs, BaseException) and outputs
+        ]
+        return TaskResult(task.id, tuple(rollouts), failures, expired=bool(late))
+
+    async def _run_session(self, row: HeldRow, data: Mapping[str, Any], session: int) -> list[AgentLoopOutput] | None:
+        return await self._run_agent_loop(
+            dict(row.sampling), trajectory=row.trajectory, trace=row.trace, session_id=session, **data
+        )
+
+    async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> list[AgentLoopOutput] | None:
+        """Have verl score the outputs and write their rows, then return them to the task that requested them."""
+        outputs: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
+        if validate:
+            await super()._agent_loop_postprocess(output, validate, **kwargs)
+            return None
+        if self.allocation.label_free and outputs:  # votes give the reward, so that no reward function is called
+            outputs[-1].reward_score = 0.0
+            outputs[-1].extra_fields.setdefault("reward_extra_info", {})
+        if outputs:
+            await self._compute_score(outputs, kwargs=kwargs)
+        uid, session = kwargs["uid"], kwargs["session_id"]
+        row = self._rows[uid].result() if uid in self._rows else None
+        if row is None or row.closed:  # a row written now would belong to no group
+            raise RuntimeError(f"session {session} of {uid} ended after the commit of {uid}; its rollout is left out")
+        row.writing.add(session)
+        row.written.update(row_keys(uid, session, len(outputs)))
+        try:
+            await super()._agent_loop_postprocess(outputs, validate, **kwargs)
+        finally:
+            row.writing.discard(session)
+        return outputs
+
+    async def _rollout(self, row: HeldRow, task: RolloutTask, session: int, outputs: list[AgentLoopOutput]) -> Rollout:
+        last = outputs[-1]
+        tokens = sum(sum(output.response_mask) for output in outputs)
+        ids = [np.asarray(output.response_ids, np.int64) for output in outputs]
+        digest = hashlib.blake2b(np.concatenate(ids).tobytes(), digest_size=16).digest()
+        written = WrittenRollout(digest, task.uid, session, tuple(len(each) for each in ids))
+        if self.allocation.label_free:
+            return Rollout(answer=await self._answer(row, task, last), completion=written, tokens=tokens)
+        reward = float(last.reward_score)
+        correct = self._verdict(reward, last.extra_fields.get("reward_extra_info") or {})
+        if correct and self.allocation.allocator.needs.reused_rollouts:
+            written = replace(written, outputs=tuple(output.model_dump() for output in outputs))
+        return Rollout(correct, None, reward, written, tokens)
+
+    def _verdict(self, reward: float, extra: Mapping[str, Any]) -> bool | None:
+        """Return whether a rollout is correct; None if that is unknown."""
+        verdict = self.allocation.verdict
+        if verdict is None:
+            return reward == 1.0 if reward in (0.0, 1.0) else None
+        if verdict == SCORE:
+            return reward > 0
+        if verdict not in extra:
+            raise ValueError(
+                f"verdict must be {SCORE!r} or a key that the reward function returns beside the score, "
+                f"{', '.join(extra) or 'none'}, got {verdict!r}; have the function return it"
+            )
+        return float(extra[verdict]) > 0
+
+    async def _answer(self, row: HeldRow, task: RolloutTask, output: AgentLoopOutput) -> str | None:
+        answer = self._answers.read(self.tokenizer.decode(output.response_ids, skip_special_tokens=True))
+        group = task.address.group
+        if group not in row.classes:
+            row.classes[group] = self._answers.new_classes()
+            for known in task.answers:
+                await row.classes[group].join(known)
+        return None if answer is None else await row.classes[group].join(answer)
+
+    async def _commit(self, commit: CommitTask) -> TaskResult:
+        rows = [row for group in commit.groups for row in group.rows]
+        reused = [(row.written, row.session) for row in rows if row.session is not None]
+        try:
+            row = await self._row(commit.uid)
+        except TimeoutError:  # the worker that held it died unnoticed; rows that other workers wrote can be committed
+            if reused:
+                raise
+        else:
+            row.closed = True
+            while row.writing:
+                await asyncio.sleep(WRITING_SECONDS)
+            for written, session in reused:
+                await self._write_again(row, written, session)
+            left_out = row.written.difference(*(group.kept_keys for group in commit.groups))
+            commit = replace(commit, cleared=tuple({*commit.cleared, *left_out}))
+        await commit_rows(commit, by_row=self._by_row)
+        self._rows.pop(commit.uid, None)
+        return TaskResult(commit.id)
+
+    async def _write_again(self, row: HeldRow, written: WrittenRollout, session: int) -> None:
+        """Write the rows of a rollout of an earlier step, as it was sampled and scored then."""
+        outputs = [AgentLoopOutput(**output) for output in written.outputs]
+        data = {key: value for key, value in row.data.items() if key != "agent_name"}  # as in verl's own rows
+        await super()._agent_loop_postprocess(outputs, False, **data, session_id=session)
+
+    async def _watch(self, coordinator: Any) -> None:
+        """Give up all rows if ``coordinator`` dies for good, also if there is nothing to send to it."""
+        try:
+            await coordinator.stay_alive.remote()
+        except RayError as error:
+            self._handle_undelivered([], error)
+
+    async def _send(self, results: list[TaskResult]) -> None:
+        await self._coordinator.receive.remote(results)
+
+    def _handle_undelivered(self, results: list[TaskResult], error: Exception) -> None:
+        """Give up all rows if the coordinator is gone for good, so that the trainer does not wait for them.
+
+        Results that cannot be sent for another reason are replaced by the error.
+        """
+        if not isinstance(error, RayError):
+            failed = [result for result in results if result.error is None]
+            if len(failed) < len(results):
+                raise error
+            logger.error("Results cannot be sent", exc_info=error)
+            for result in failed:
+                self._sender.put(TaskResult(result.id, error=repr(error)))
+            return
+        if self._rows:
+            logger.error("The coordinator is gone; all prompts in progress are given up", exc_info=error)
+            self._giving_up = asyncio.create_task(self._give_up())
+
+    async def _give_up(self) -> None:
+        for uid in list(self._rows):
+            await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "failure"})
+        self._rows.clear()

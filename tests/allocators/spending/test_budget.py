@@ -1,0 +1,188 @@
+"""Budgets in rollouts and in tokens, and the base class of allocators with a budget."""
+
+import tomllib
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion import HORA, VIP, Allocator, Batch, Belief, Plan, Rollout, collect
+from apportion.allocators.spending.budget import Budget, BudgetedAllocator, TokenBudget
+from apportion.config import build, dump, to_toml
+from apportion.predictors import DiscountedCounts, MeanLengths, UniformPrior
+from tests.builders import bernoulli_sampler, make_prompts
+
+
+def in_tokens(tokens_per_prompt=1000, initial=100, rule=VIP, **settings):
+    return rule(
+        tokens_per_prompt=tokens_per_prompt,
+        lengths=MeanLengths(initial=initial),
+        predictor=settings.pop("predictor", UniformPrior()),
+        **settings,
+    )
+
+
+def of_lengths(lengths, correct=True):
+    """A sampler whose completions of prompt q are ``lengths[q]`` tokens long."""
+    return lambda prompts, counts: [
+        [Rollout(correct, tokens=lengths[int(prompt.text.split()[1])])] * int(n)
+        for prompt, n in zip(prompts, counts, strict=True)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buyer(BudgetedAllocator):
+    """An allocator with given gains."""
+
+    gains: tuple[tuple[float, ...], ...] = ()
+    name: ClassVar[str] = "buyer"
+
+    def plan(self, batch):
+        low = np.ones(len(batch.prompts), np.int64)
+        return Plan(self._spend(batch, np.array(self.gains), low) - batch.asked)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"low": 3, "high": 2, "total": 5}, "high must be at least 3"),
+        ({"low": 3, "high": 8}, "give either rollouts_per_prompt or budget, got None and None"),
+        ({"low": 3, "high": 8, "total": 9, "rollouts_per_prompt": 4}, "give either"),
+        ({"low": 3, "high": 8, "rollouts_per_prompt": 9}, "between 3 and 8, got 9"),
+        ({"low": 3, "high": 8, "rollouts_per_prompt": float("nan")}, "between 3 and 8, got nan"),
+    ],
+)
+def test_impossible_budgets_are_refused_at_construction(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Budget(**settings)
+
+
+def test_a_total_that_does_not_fit_a_batch_is_refused():
+    budget = Budget(low=3, high=8, total=30)
+    assert budget.of(prompts=5) == 30
+    for prompts in (3, 11):
+        with pytest.raises(ValueError, match=f"for {prompts} prompts, got 30"):
+            budget.of(prompts)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"low": 3, "high": 2, "tokens_per_prompt": 900}, "high must be at least 3"),
+        ({"low": 3, "high": 8, "tokens_per_prompt": 2}, "pay for 3 rollouts of a token or more, got 2"),
+        ({"low": 0, "high": 8, "tokens_per_prompt": 0.5}, "got 0.5"),
+        ({"low": 3, "high": 8, "tokens_per_prompt": float("nan")}, "got nan"),
+        ({"low": 3, "high": 8, "tokens_per_prompt": float("inf")}, "got inf"),
+    ],
+)
+def test_impossible_token_budgets_are_refused_at_construction(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TokenBudget(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tokens_per_prompt": 900}, "tokens_per_prompt and lengths go together, got 900 and None; give lengths="),
+        ({"lengths": MeanLengths(initial=9)}, "go together, got None and MeanLengths"),
+        (
+            {"tokens_per_prompt": 900, "lengths": MeanLengths(initial=9), "rollouts_per_prompt": 8},
+            "give one of rollouts_per_prompt, budget and tokens_per_prompt, got 8, None and 900",
+        ),
+        (
+            {"tokens_per_prompt": 900, "lengths": MeanLengths(initial=9), "budget": 64},
+            "give one of .* None, 64 and 900",
+        ),
+    ],
+)
+def test_budgets_that_exclude_each_other_are_refused_at_construction(settings, message):
+    with pytest.raises(ValueError, match=message):
+        VIP(predictor=UniformPrior(), **settings)
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(1200, 4000))
+def test_predicted_tokens_stay_within_the_budget_and_leave_less_than_a_rollout_over(costs, tokens_per_prompt):
+    allocator = in_tokens(tokens_per_prompt, high=1000)
+    batch = Batch.start(make_prompts(len(costs)), Belief.uniform(len(costs)), costs)
+    left = tokens_per_prompt * len(costs) - allocator.plan(batch).counts @ batch.costs
+    assert left >= 0
+    assert left < min(costs) or (allocator.plan(batch).counts == 1000).any()
+
+
+def test_equal_lengths_give_what_the_rollouts_that_they_pay_for_give():
+    belief = Belief.from_mean([0.1, 0.3, 0.5, 0.99])
+    prompts = make_prompts(4)
+    tokens = in_tokens(tokens_per_prompt=1050, high=16)
+    rollouts = VIP(budget=42, high=16, predictor=UniformPrior())
+    assert tokens.plan(Batch.start(prompts, belief, np.full(4, 100.0))) == rollouts.plan(Batch.start(prompts, belief))
+
+
+def test_the_prompt_with_shorter_completions_gets_more_of_two_equal_ones():
+    batch = Batch.start(make_prompts(2), Belief.uniform(2), [50, 200])
+    short, long = in_tokens(1000).plan(batch).counts.tolist()
+    assert short > long >= 3
+
+
+def test_rollouts_that_would_lose_are_not_bought_with_tokens():
+    buyer = in_tokens(rule=Buyer, gains=((0.5, -0.1), (-0.2, -0.3)))
+    assert buyer.plan(buyer.start(make_prompts(2))).counts.tolist() == [2, 1]
+    spender = Buyer(budget=4, gains=((0.5, -0.1), (-0.2, -0.3)))
+    assert spender.plan(spender.start(make_prompts(2))).counts.tolist() == [3, 1]
+
+
+def test_lengths_are_learnt_and_price_the_next_batch():
+    allocator, lengths = in_tokens(tokens_per_prompt=1000, high=99), (40, 160)
+    first = collect(allocator, make_prompts(2), of_lengths(lengths))
+    assert first.costs.tolist() == [100, 100]
+    assert allocator.metrics(first) == {"tokens_planned": 2000, "tokens_used": 2000}
+    allocator.observe(first)
+    second = collect(allocator, make_prompts(2), of_lengths(lengths))
+    assert second.costs.tolist() == [40, 160]
+    assert allocator.metrics(second)["tokens_planned"] == allocator.metrics(second)["tokens_used"]
+    assert 1960 < allocator.metrics(second)["tokens_used"] <= 2000
+
+
+def test_a_budget_that_does_not_pay_for_the_least_is_refused_before_the_first_rollout():
+    with pytest.raises(
+        ValueError, match=r"tokens_per_prompt must be at least 300 to pay for the 6 rollouts .* got 250"
+    ):
+        in_tokens(tokens_per_prompt=250).start(make_prompts(2))
+    assert in_tokens(tokens_per_prompt=300).start(make_prompts(2)).costs.tolist() == [100, 100]
+
+
+def test_a_rollout_that_does_not_say_its_tokens_is_refused_after_the_first_round():
+    silent = lambda prompts, counts: [[Rollout(True)] * int(n) for n in counts]  # noqa: E731
+    with pytest.raises(ValueError, match=r"rollouts must say their tokens under the token budget of vip"):
+        collect(in_tokens(), make_prompts(2), silent)
+
+
+def test_the_total_is_fixed_in_rollouts_only():
+    assert VIP(predictor=UniformPrior()).size(4).exact
+    assert not in_tokens().size(4).exact
+
+
+def test_metrics_are_silent_without_lengths():
+    allocator = HORA(pre_rollouts=2, rollouts_per_prompt=4)
+    assert allocator.metrics(collect(allocator, make_prompts(2), bernoulli_sampler([0.5, 0.5]))) == {}
+
+
+def test_a_checkpoint_is_refused_under_the_other_kind_of_budget():
+    tokens = in_tokens(predictor=DiscountedCounts())
+    rollouts = VIP(predictor=DiscountedCounts())
+    with pytest.raises(ValueError, match=r"under a budget in tokens is needed, got counts, predictor, settings"):
+        tokens.load_state_dict(rollouts.state_dict())
+    with pytest.raises(ValueError, match=r"under a budget in rollouts is needed, got counts, lengths"):
+        rollouts.load_state_dict(tokens.state_dict())
+
+
+def test_a_checkpoint_of_other_lengths_is_refused():
+    with pytest.raises(ValueError, match=r"must come from .*'initial': 100.*got .*'initial': 90"):
+        in_tokens(initial=100).load_state_dict(in_tokens(initial=90).state_dict())
+
+
+def test_a_token_budget_survives_the_way_through_toml():
+    allocator = in_tokens(tokens_per_prompt=8192.0, initial=700.0)
+    assert build(Allocator, tomllib.loads(to_toml(dump(allocator)))) == allocator

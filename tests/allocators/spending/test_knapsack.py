@@ -1,0 +1,152 @@
+"""``spend_costs`` against every allocation, dynamic programming over the whole budget, and scipy's integer solver."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from apportion.allocators.spending.knapsack import spend_costs
+from apportion.allocators.spending.solver import spend
+
+
+def total(gains, bought):
+    return sum(row[:n].sum() for row, n in zip(gains, bought, strict=True))
+
+
+def best_of_all(gains, room, costs):
+    counts = itertools.product(range(gains.shape[1] + 1), repeat=len(gains))
+    return max(total(gains, n) for n in counts if np.dot(n, costs) <= room)
+
+
+def best_by_milp(gains, room, costs):
+    """HiGHS, one binary an item, no use made of diminishing returns."""
+    weights = np.repeat(costs, gains.shape[1])[None, :].astype(float)
+    found = milp(
+        -gains.ravel(),
+        constraints=LinearConstraint(weights, ub=room),
+        integrality=np.ones(gains.size),
+        bounds=Bounds(0, 1),
+        options={"mip_rel_gap": 0.0},
+    )
+    return -found.fun
+
+
+def variance_instance(prompts, seed, most=4000, width=61):
+    """What VIP asks for: gains p (1 - p) / (m (m - 1)), costs of 50 to ``most``, 8 rollouts a prompt of mean cost."""
+    rng = np.random.default_rng(seed)
+    success, costs = rng.beta(0.7, 0.9, prompts), rng.integers(50, most + 1, prompts)
+    m = np.arange(3, 3 + width)
+    gains = 4 * (success * (1 - success))[:, None] / (m * (m - 1))
+    return gains, int(8 * costs.mean() * prompts), np.full(prompts, 3), costs
+
+
+@st.composite
+def instances(draw):
+    prompts, width = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    gain = st.sampled_from([-0.5, 0.0, 0.25, 0.5, 1.0]) | st.floats(-1, 1)
+    rows = draw(st.lists(st.lists(gain, min_size=width, max_size=width), min_size=prompts, max_size=prompts))
+    gains = np.array([sorted(row, reverse=True) for row in rows])
+    gains[draw(st.integers(0, prompts - 1)), draw(st.integers(0, width)) :] = -np.inf
+    costs = np.array(draw(st.lists(st.integers(1, 9), min_size=prompts, max_size=prompts)))
+    low = np.array(draw(st.lists(st.integers(0, 2), min_size=prompts, max_size=prompts)))
+    return gains, int(low @ costs) + draw(st.integers(0, int(costs.sum()) * width + 2)), low, costs
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(instances())
+def test_total_gain_is_the_largest_of_all_and_what_is_left_buys_nothing(instance):
+    gains, budget, low, costs = instance
+    found = spend_costs(gains, budget, low, costs)
+    bought = found.counts - low
+    assert (bought >= 0).all() and found.counts @ costs <= budget
+    assert found.gap == 0
+    assert total(gains, bought) == pytest.approx(best_of_all(gains, budget - low @ costs, costs), abs=1e-9)
+    more = bought < (gains >= 0).sum(axis=1)
+    assert not (more & (costs <= budget - found.counts @ costs)).any()
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(instances(), st.integers(1, 9))
+def test_equal_costs_give_exactly_what_spend_gives(instance, cost):
+    gains, _, low, _ = instance
+    gains = np.abs(gains)
+    gains = -np.sort(-np.where(np.isfinite(gains), gains, 0.0), axis=1)
+    for extra in range(gains.size + 1):
+        budget = int(low.sum()) + extra
+        expected = spend(gains, budget, low)
+        found = spend_costs(gains, budget * cost + cost - 1, low, np.full(len(low), cost))
+        assert (found.counts.tolist(), found.gap) == (expected.tolist(), 0.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_as_good_as_an_integer_programme(seed):
+    gains, budget, low, costs = variance_instance(12, seed, width=8)
+    budget = min(budget, int(costs @ low + costs.sum() * 3))
+    found = spend_costs(gains, budget, low, costs)
+    assert found.gap == 0
+    assert total(gains, found.counts - low) == pytest.approx(best_by_milp(gains, budget - costs @ low, costs), abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_five_hundred_prompts_are_solved_to_the_proven_optimum(seed):
+    gains, budget, low, costs = variance_instance(512, seed)
+    started = time.process_time()
+    found = spend_costs(gains, budget, low, costs)
+    assert time.process_time() - started < 0.5
+    assert found.gap == 0 and budget - min(costs) < found.counts @ costs <= budget
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_prompts_are_solved_to_the_proven_optimum():
+    gains, budget, low, costs = variance_instance(100_000, seed=0)
+    assert spend_costs(gains, budget, low, costs).gap == 0
+
+
+@pytest.mark.parametrize("work", [0, 2_000, 20_000])
+def test_the_gap_bounds_what_is_missed_when_work_is_capped(work):
+    open_ended = 0
+    for seed in range(20):
+        gains, budget, low, costs = variance_instance(12, seed)
+        best = total(gains, spend_costs(gains, budget, low, costs).counts - low)
+        found = spend_costs(gains, budget, low, costs, most_work=work)
+        missed = best - total(gains, found.counts - low)
+        assert -1e-12 <= missed <= found.gap + 1e-12
+        open_ended += found.gap > 0
+    assert open_ended > 0
+
+
+def test_equal_densities_go_to_who_has_received_fewest_then_by_prompt_order():
+    zeros = np.zeros((3, 3))
+    assert spend_costs(zeros, 12, np.zeros(3, int), [1, 2, 3]).counts.tolist() == [2, 2, 2]
+    assert spend_costs(zeros, 10, np.zeros(3, int), [1, 2, 3]).counts.tolist() == [3, 2, 1]
+    assert spend_costs(zeros, 9, np.ones(3, int), [1, 2, 3]).counts.tolist() == [2, 2, 1]
+
+
+def test_a_budget_that_does_not_pay_for_what_is_granted_is_refused():
+    with pytest.raises(ValueError, match="budget must be at least 8 to pay for the 3 rollouts already granted, got 7"):
+        spend_costs(np.ones((2, 1)), 7, np.array([2, 1]), [3, 2])
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        ([1.5, 2], "whole numbers of at least 1, got 1.5 for prompt 0; round them up"),
+        ([1, 0], "at least 1, got 0.0 for prompt 1"),
+        ([1, np.nan], "got nan"),
+        ([1], r"costs must be \[2\], one per prompt, got \(1,\)"),
+    ],
+)
+def test_costs_that_are_not_whole_are_refused(costs, message):
+    with pytest.raises(ValueError, match=message):
+        spend_costs(np.ones((2, 1)), 9, np.zeros(2, int), costs)
+
+
+def test_no_prompts_and_nothing_to_buy():
+    assert spend_costs(np.zeros((0, 3)), 0, np.zeros(0, int), []).counts.tolist() == []
+    assert spend_costs(np.zeros((2, 0)), 9, np.array([1, 2]), [1, 2]).counts.tolist() == [1, 2]

@@ -1,0 +1,109 @@
+"""``spend`` against brute force and dynamic programming."""
+
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion.allocators.spending.solver import even_split, spend
+
+
+def best_by_dynamic_programming(gains: np.ndarray, extra: int) -> float:
+    """The largest total gain of ``extra`` rollouts, prompt by prompt: no use is made of diminishing returns."""
+    best = np.full(extra + 1, -np.inf)
+    best[0] = 0.0
+    for row in gains:
+        value = np.concatenate([[0.0], np.cumsum(row)])
+        best = np.array([max(best[c - n] + value[n] for n in range(min(c, len(row)) + 1)) for c in range(extra + 1)])
+    return float(best[extra])
+
+
+diminishing = st.integers(1, 6).flatmap(
+    lambda width: st.lists(
+        st.lists(
+            st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.7, 1.0]) | st.floats(0, 1), min_size=width, max_size=width
+        ).map(lambda row: sorted(row, reverse=True)),
+        min_size=1,
+        max_size=6,
+    )
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(diminishing, st.data())
+def test_total_gain_equals_dynamic_programming(rows, data):
+    gains = np.array(rows)
+    low = np.array(data.draw(st.lists(st.integers(0, 4), min_size=len(rows), max_size=len(rows))))
+    extra = data.draw(st.integers(0, gains.size))
+    counts = spend(gains, int(low.sum()) + extra, low)
+    bought = counts - low
+    assert counts.sum() == low.sum() + extra
+    assert ((bought >= 0) & (bought <= gains.shape[1])).all()
+    total = sum(row[:n].sum() for row, n in zip(gains, bought, strict=True))
+    assert total == pytest.approx(best_by_dynamic_programming(gains, extra), abs=1e-9)
+
+
+def test_equal_gains_go_round_in_prompt_order():
+    gains = np.full((4, 3), 0.5)
+    assert spend(gains, 4 + 6, np.ones(4, int)).tolist() == [3, 3, 2, 2]
+    assert spend(np.zeros((3, 5)), 3 + 4, np.ones(3, int)).tolist() == [3, 2, 2]
+
+
+def test_a_prompt_that_may_not_have_more_gets_none():
+    gains = np.array([[0.9, -np.inf], [0.1, 0.1]])
+    assert spend(gains, 3, np.array([0, 0])).tolist() == [1, 2]
+    with pytest.raises(ValueError, match=r"between 0 and 3 .* got 4"):
+        spend(gains, 4, np.array([0, 0]))
+
+
+def test_budget_below_the_lower_bounds_is_refused():
+    with pytest.raises(ValueError, match="between 6 and 8 for these 2 prompts, got 5"):
+        spend(np.ones((2, 1)), 5, np.array([3, 3]))
+
+
+def test_permuting_prompts_with_distinct_gains_permutes_counts():
+    rng = np.random.default_rng(0)
+    gains = -np.sort(-rng.random((40, 9)), axis=1)
+    order = rng.permutation(40)
+    low = np.full(40, 2)
+    np.testing.assert_array_equal(spend(gains, 200, low)[order], spend(gains[order], 200, low))
+
+
+@pytest.mark.slow
+def test_a_million_prompts_fit_in_memory():
+    rng = np.random.default_rng(1)
+    gains = rng.random(1_000_000)[:, None] * (1 / np.arange(2.0, 32.0))
+    low = np.full(len(gains), 3)
+    tracemalloc.start()
+    counts = spend(gains, 8_000_000, low)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert counts.sum() == 8_000_000
+    assert peak < 1.5 * gains.nbytes
+
+
+def test_the_solver_agrees_with_every_allocation_listed():
+    gains = np.array([[0.6, 0.3, 0.1], [0.5, 0.2, 0.15], [0.4, 0.35, 0.0]])
+    value = np.concatenate([np.zeros((3, 1)), np.cumsum(gains, axis=1)], axis=1)
+    for extra in range(10):
+        best = max(
+            sum(value[q, n] for q, n in enumerate(counts))
+            for counts in itertools.product(range(4), repeat=3)
+            if sum(counts) == extra
+        )
+        counts = spend(gains, extra, np.zeros(3, int))
+        assert sum(value[q, n] for q, n in enumerate(counts)) == pytest.approx(best)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(5, 9), st.data())
+def test_even_split_is_level(low, high, data):
+    bounds = np.array(low)
+    budget = data.draw(st.integers(int(bounds.sum()), high * len(low)))
+    counts = even_split(budget, bounds, high)
+    assert counts.sum() == budget and (counts >= bounds).all() and counts.max() <= high
+    raised = counts[counts > bounds]
+    assert not raised.size or counts.min() >= raised.max() - 1

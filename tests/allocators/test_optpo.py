@@ -1,0 +1,79 @@
+"""OptPO, the allocator, against its stopping rule on the same streams, and against the paper's settings."""
+
+import numpy as np
+import pytest
+
+from apportion import OptPO, stopping
+from apportion.allocators.votes import PseudoLabel
+from apportion.stopping import decide
+from tests.allocators.votes.builders import replayed
+
+M = 24
+STREAMS = [
+    [None if code < 0 else "abcde"[code] for code in row]
+    for share in (0.2, 0.5, 0.8)
+    for row in np.random.default_rng(0).choice(
+        [-1, 0, 1, 2, 3, 4], (20, M), p=[0.1, share * 0.9, *[(0.9 - share * 0.9) / 4] * 4]
+    )
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("curtail", [False, True])
+@pytest.mark.parametrize("wave", [1, 5, "free"])
+@pytest.mark.parametrize("low_accuracy", ["continue", "literal"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"alpha": 0.2, "beta": 0.1, "p0_factor": 0.8, "exceedances": 2}, {"choices": 4}]
+)
+def test_it_stops_where_its_rule_does_on_the_same_stream(settings, low_accuracy, wave, curtail):
+    settings = settings | {"min_samples": 6, "low_accuracy": low_accuracy}
+    allocator = OptPO(max_samples=M, wave=wave, curtail=curtail, **settings)
+    batch = replayed(allocator, STREAMS)
+    decided = decide(STREAMS, "optpo", M, wave=wave, curtail=curtail, **settings)
+    assert batch.asked.tolist() == decided.samples.tolist()
+    assert len(set(batch.asked.tolist())) > 2
+    assert [allocator.winner(batch, q) for q in range(len(STREAMS))] == list(decided.answer)
+
+
+def test_at_low_accuracy_the_literal_test_chooses_the_runner_up():
+    """kappa = p_0 / (1 - p_0) with p_0 = 0.6 x 3/4: 9/11 < 1, and the lead of 20 brings Lambda to B."""
+    stream = [*"aaab", *"a" * 60]
+    literal, plain = (OptPO(min_samples=4, max_samples=64, low_accuracy=kind) for kind in ("literal", "continue"))
+    batch = replayed(literal, [stream])
+    gap = np.ceil(np.log(0.05 / 0.95) / np.log(0.45 / 0.55))
+    assert int(batch.asked[0]) == gap + 2 * 1 + 4
+    assert literal.labels(batch) == [PseudoLabel("b", "decided", 1 / int(batch.asked[0]))]
+    (group,) = literal.groups(batch)
+    assert group.rewards.tolist() == [float(answer == "b") for answer in stream[:4]]
+    assert plain.labels(replayed(plain, [stream])) == [PseudoLabel("a", "exhausted", 63 / 64)]
+
+
+def test_n_rollouts_are_retained_after_votes_of_any_length():
+    allocator = OptPO(min_samples=6, max_samples=M)
+    batch = replayed(allocator, STREAMS)
+    groups = allocator.groups(batch)
+    assert batch.asked.min() < M == batch.asked.max()
+    assert all(len(group.rollouts) == 6 and group.keep.all() for group in groups)
+
+
+def test_the_defaults_are_the_papers():
+    optpo = OptPO()
+    assert (optpo.min_samples, optpo.max_samples) == (32, 64)
+    assert optpo.stopping == stopping.BayesianSPRT(32, alpha=0.05, beta=0.05, p0_factor=0.6, exceedances=5)
+    assert (optpo.retain, optpo.reward, optpo.curtail) == ("first", "agreement", False)
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ({"alpha": 0.6, "beta": 0.6}, "alpha and beta must be"),
+        ({"p0_factor": 1.0}, "p0_factor must be above 0 and below 1"),
+        ({"exceedances": 0}, "exceedances must be at least 1"),
+        ({"choices": 1}, "choices must be at least 2"),
+        ({"low_accuracy": "reverse"}, "low_accuracy must be continue or literal"),
+        ({"wave": 0}, "wave must be"),
+    ],
+)
+def test_settings_that_the_rule_refuses_are_refused_at_construction(setting, problem):
+    with pytest.raises(ValueError, match=problem):
+        OptPO(**setting)

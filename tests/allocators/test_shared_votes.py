@@ -1,0 +1,291 @@
+"""Votes under one budget: what they are worth, against enumeration, and who gets them, against every other split."""
+
+from fractions import Fraction
+from itertools import permutations, product
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion import Plan, Rollout, collect
+from apportion.allocators import TTRL, SharedVotes
+from apportion.allocators.shared_votes import error_removed, take_largest, votes_worth
+from tests.allocators.votes.builders import replayed
+from tests.builders import bernoulli_sampler, make_prompts
+
+PAIRS = [(first, second) for first in range(7) for second in range(first + 1)]
+
+
+def wrong(first, second):
+    """P(q < 1/2) under Beta(first + 1, second + 1), exactly."""
+    flips = first + second + 1
+    return Fraction(sum(comb(flips, heads) for heads in range(second + 1)), 2**flips)
+
+
+def wrong_after(first, second, votes):
+    """The expected error of the leader after each sequence of ``votes`` more votes; one vote more is Laplace's urn."""
+    total = Fraction(0)
+    for sequence in product((True, False), repeat=votes):
+        a, b, probability = first, second, Fraction(1)
+        for for_first in sequence:
+            probability *= Fraction((a if for_first else b) + 1, a + b + 2)
+            a, b = a + for_first, b + (not for_first)
+        total += probability * wrong(max(a, b), min(a, b))
+    return total
+
+
+def hull_slopes(values):
+    """Slopes of the upper concave envelope of ``values`` at 0, 1, ...: of the points that no chord passes over."""
+    last = len(values) - 1
+    on_top = [
+        m
+        for m in range(last + 1)
+        if all(
+            values[m] * (right - left) >= values[left] * (right - m) + values[right] * (m - left) - 1e-15
+            for left in range(m)
+            for right in range(m + 1, last + 1)
+        )
+    ]
+    return np.diff(np.interp(range(last + 1), on_top, [values[m] for m in on_top]))
+
+
+def worth(states, left, counts):
+    """The error that ``counts`` more votes are expected to remove, after the votes of ``states``, summed."""
+    return sum(
+        error_removed(np.array([a]), np.array([b]), most)[0, count]
+        for (a, b), most, count in zip(states, left, counts, strict=True)
+    )
+
+
+def voted(shared, states, silent=None):
+    """The batch after each prompt's first votes: (leader, runner-up) in ``states``, and samples without an answer."""
+    silent = silent or [0] * len(states)
+    answers = [["a"] * a + ["b"] * b + [None] * none for (a, b), none in zip(states, silent, strict=True)]
+    rollouts = [[Rollout(answer=answer) for answer in each] for each in answers]
+    return shared.start(make_prompts(len(states))).add(Plan([len(each) for each in rollouts]), rollouts)
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_the_error_removed_is_that_of_every_sequence_of_votes(first, second):
+    now, removed = wrong(first, second), error_removed(np.array([first]), np.array([second]), 9)[0]
+    for votes in range(10):
+        assert removed[votes] == pytest.approx(float(now - wrong_after(first, second, votes)), abs=1e-14)
+
+
+def test_in_the_end_all_error_is_removed():
+    first, second = np.array(PAIRS).T
+    removed = error_removed(first, second, 40_000)
+    error = np.array([float(wrong(a, b)) for a, b in PAIRS])
+    assert (np.diff(removed) >= 0).all() and (removed[:, -1] < error).all()
+    assert removed[:, -1] == pytest.approx(error, abs=0.02)
+
+
+def test_after_many_votes_it_is_what_simulated_votes_remove():
+    rng = np.random.default_rng(0)
+    q = rng.beta(901, 899, size=400_000)
+    gap = 2 + 2 * rng.binomial(64, q) - 64
+    gained = np.where(gap >= 0, q > 0.5, q < 0.5).astype(int) - (q > 0.5)
+    removed = error_removed(np.array([900, 2000]), np.array([898, 2000]), 64)[:, -1]
+    assert removed[0] == pytest.approx(gained.mean(), abs=4 * gained.std() / np.sqrt(len(q)))
+    assert 0 < removed[1] < 0.5
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 5, 12, 21])
+def test_votes_are_worth_the_slopes_of_the_envelope(left):
+    first, second = np.array(PAIRS).T
+    found = votes_worth(first, second, np.full(len(PAIRS), left))
+    removed = error_removed(first, second, left)
+    assert found.shape == (len(PAIRS), left)
+    for q in range(len(PAIRS)):
+        assert found[q] == pytest.approx(hull_slopes(removed[q]), abs=1e-12)
+
+
+def test_samples_beyond_the_most_are_worth_nothing():
+    left = np.array([3, 0, 7, 2])
+    found = votes_worth(np.array([1, 1, 5, 4]), np.array([1, 1, 2, 1]), left)
+    alone = [
+        votes_worth(np.array([a]), np.array([b]), np.array([most]))
+        for (a, b), most in zip([(1, 1), (1, 1), (5, 2), (4, 1)], left, strict=True)
+    ]
+    for q, most in enumerate(left):
+        assert found[q, :most].tolist() == alone[q][0].tolist()
+        assert not found[q, most:].any()
+    assert not found[3].any()  # a lead of three cannot be overtaken in two votes
+
+
+@given(
+    states=st.lists(st.sampled_from(PAIRS), min_size=1, max_size=3),
+    left=st.lists(st.integers(0, 7), min_size=3, max_size=3),
+)
+@settings(deadline=None)
+def test_no_split_of_a_budget_removes_more_error(states, left):
+    """At each budget that buys whole blocks; at those between, no split is better than the envelope."""
+    left = left[: len(states)]
+    gains = votes_worth(*np.array(states).T, np.array(left))
+    best = {}
+    for counts in product(*(range(most + 1) for most in left)):
+        best[sum(counts)] = max(best.get(sum(counts), 0.0), worth(states, left, counts))
+    for budget in range(int((gains > 0).sum()) + 1):
+        counts = take_largest(gains, budget)
+        bound = sum(gains[q, :count].sum() for q, count in enumerate(counts))
+        reached = worth(states, left, counts)
+        assert counts.sum() == budget
+        assert reached <= best[budget] + 1e-12 and best[budget] <= bound + 1e-12
+        on_the_envelope = bound - reached < 1e-12
+        assert not on_the_envelope or reached == pytest.approx(best[budget], abs=1e-12)
+    everything = take_largest(gains, int((gains > 0).sum()))
+    assert worth(states, left, everything) == pytest.approx(max(best.values()), abs=1e-12)
+
+
+def test_votes_best_bought_together_go_to_one_of_two_equal_prompts():
+    shared = SharedVotes(samples_per_prompt=7, min_samples=4, max_samples=64, rounds=1)
+    counts = shared.plan(voted(shared, [(4, 0), (3, 1), (3, 1)])).counts
+    rate = error_removed(np.array([3]), np.array([1]), 60)[0, 1:] / np.arange(1, 61)
+    together = 1 + int(rate.argmax())
+    assert together <= 9
+    assert counts.tolist() == [0, together, 9 - together]
+
+
+answer_streams = st.lists(st.sampled_from(["a", "a", "a", "b", "b", "c", None]), min_size=60, max_size=60)
+
+
+@given(streams=st.lists(answer_streams, min_size=1, max_size=5), average=st.floats(3, 12), rounds=st.integers(1, 5))
+@settings(deadline=None)
+def test_the_budget_is_spent_to_the_last_sample_where_an_answer_is_left_to_ask_for(streams, average, rounds):
+    shared = SharedVotes(samples_per_prompt=average, min_samples=3, max_samples=256, rounds=rounds)
+    batch = replayed(shared, streams)
+    answered = [stream[:3] != [None] * 3 for stream in streams]
+    assert batch.asked.sum() == (int(average * len(streams)) if any(answered) else 3 * len(streams))
+    assert (batch.asked[~np.array(answered)] == 3).all()
+    assert batch.round <= 1 + rounds
+    assert not shared.plan(batch)
+
+
+@given(streams=st.lists(answer_streams, min_size=1, max_size=4), average=st.integers(3, 9))
+@settings(deadline=None)
+def test_a_batch_ends_early_only_where_no_prompt_can_profit(streams, average):
+    shared = SharedVotes(samples_per_prompt=average, min_samples=3, max_samples=9, rounds=4)
+    batch = replayed(shared, streams)
+    assert batch.asked.sum() <= average * len(streams)
+    if batch.asked.sum() < average * len(streams) and batch.round < 5:
+        for asked, votes in zip(batch.asked, batch.votes, strict=True):
+            first, second = ([count for _, count in votes.most_common(2)] + [0, 0])[:2]
+            assert first == 0 or first - second >= 9 - asked
+
+
+def test_a_leader_that_cannot_be_overtaken_gets_no_more():
+    shared = SharedVotes(samples_per_prompt=10, min_samples=6, max_samples=10, rounds=2)
+    batch = replayed(shared, [["a"] * 10, ["a", "b"] * 5, list("aaaaabbbbb")])
+    assert batch.asked.tolist() == [6, 9, 6]  # after 9, the fifth vote for one of two decides
+
+
+def test_samples_saved_on_easy_prompts_go_to_harder_ones():
+    shared = SharedVotes(samples_per_prompt=12, min_samples=4, max_samples=64)
+    batch = replayed(shared, [["a"] * 64] * 6 + [["a", "b", "a", "b", "a"] * 13] * 2)
+    assert batch.asked.sum() == 8 * 12
+    assert batch.asked[:6].max() < 12 < batch.asked[6:].min()
+
+
+@pytest.mark.slow
+def test_more_labels_are_right_than_with_as_many_samples_each():
+    """The samples of a prompt are the same ones, as far as both ask for them."""
+    success = [0.95] * 30 + [0.65] * 20 + [0.58] * 10
+    right = {"shared_votes": 0, "ttrl": 0}
+    for seed in range(12):
+        for allocator in (SharedVotes(samples_per_prompt=16, min_samples=4), TTRL(max_samples=16, min_samples=4)):
+            batch = collect(allocator, make_prompts(len(success)), bernoulli_sampler(success, seed=seed))
+            assert batch.asked.sum() == 16 * len(success)
+            right[allocator.name] += sum(label.answer == "yes" for label in allocator.labels(batch))
+    assert right["shared_votes"] > right["ttrl"] + 30  # of 720
+
+
+@pytest.mark.parametrize("budget", [5, 8, 14, 23])
+def test_permuted_prompts_get_permuted_counts(budget):
+    shared = SharedVotes(samples_per_prompt=5 + budget / 4, min_samples=5, max_samples=40, rounds=1)
+    states = [(5, 0), (4, 1), (3, 2), (2, 1)]
+    silent = [5 - sum(state) for state in states]
+    counts = shared.plan(voted(shared, states, silent)).counts
+    assert counts.sum() == budget
+    for order in permutations(range(4)):
+        batch = voted(shared, [states[q] for q in order], [silent[q] for q in order])
+        assert shared.plan(batch).counts.tolist() == counts[list(order)].tolist()
+
+
+def test_prompts_without_an_answer_get_no_more():
+    shared = SharedVotes(samples_per_prompt=10, min_samples=4, max_samples=64)
+    batch = replayed(shared, [[None] * 64, ["a", "b", "a", "c"] * 16, [None] * 4 + ["a"] * 60])
+    assert batch.asked.tolist() == [4, 22, 4]
+    assert [label.status for label in shared.labels(batch)] == ["unanswered", "exhausted", "unanswered"]
+
+
+def test_samples_that_rarely_hold_an_answer_are_bought_later():
+    shared = SharedVotes(samples_per_prompt=13, min_samples=12, max_samples=64, rounds=1)
+    assert votes_worth(np.array([2, 6]), np.array([1, 5]), np.array([9, 9]))[:, 0].argmax() == 0
+    assert shared.plan(voted(shared, [(2, 1), (6, 5)], [9, 1])).counts.tolist() == [0, 2]
+
+
+def test_a_batch_whose_samples_all_fail_ends_after_the_first_ones():
+    shared = SharedVotes(samples_per_prompt=10, min_samples=4)
+    batch = collect(shared, make_prompts(3), bernoulli_sampler([0.5] * 3, failing=1.0))
+    assert batch.asked.tolist() == [4, 4, 4] and batch.round == 1
+    assert {label.status for label in shared.labels(batch)} == {"unanswered"}
+
+
+def test_samples_that_failed_are_charged():
+    shared = SharedVotes(samples_per_prompt=10, min_samples=4)
+    batch = collect(shared, make_prompts(6), bernoulli_sampler([0.6] * 6, failing=0.4))
+    assert batch.asked.sum() == 60 > sum(len(rollouts) for rollouts in batch.rollouts)
+
+
+def test_each_round_gives_out_an_equal_part():
+    shared = SharedVotes(samples_per_prompt=20, min_samples=4, rounds=4)
+    batch, sample = shared.start(make_prompts(5)), bernoulli_sampler([0.5, 0.6, 0.7, 0.8, 0.9])
+    given_out = []
+    while plan := shared.plan(batch):
+        assert plan == shared.plan(batch)
+        given_out.append(int(plan.counts.sum()))
+        batch = batch.add(plan, sample(batch.prompts, plan.counts))
+    assert given_out == [20, 20, 20, 20, 20]
+
+
+def test_a_round_carries_out_its_part_of_a_plan_for_all_that_is_left():
+    states = [(5, 0), (4, 1), (3, 2), (3, 1), (2, 2)]
+    whole, part = (
+        shared.plan(voted(shared, states, [5 - sum(state) for state in states])).counts
+        for shared in (SharedVotes(samples_per_prompt=17, min_samples=5, rounds=rounds) for rounds in (1, 4))
+    )
+    assert whole.sum() == 60 and part.sum() == 15
+    assert (part <= -(-whole // 4)).all()
+
+
+@pytest.mark.parametrize("confidence", [0.6, 0.95])
+def test_a_label_is_decided_where_its_leader_is_right_with_enough_confidence(confidence):
+    pairs = [(first, second) for first, second in PAIRS if first > second]
+    shared = SharedVotes(samples_per_prompt=6, min_samples=1, confidence=confidence)
+    for pair, label in zip(pairs, shared.labels(voted(shared, pairs)), strict=True):
+        assert label.answer == "a"
+        assert label.status == ("decided" if 1 - wrong(*pair) >= confidence else "exhausted")
+
+
+def test_it_is_not_separable_and_needs_no_labels():
+    assert not SharedVotes.separable and not SharedVotes().needs.labels
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ({"samples_per_prompt": 3}, "samples_per_prompt must be between 4 and 64, .*, got 3; .*"),
+        ({"samples_per_prompt": 65}, "samples_per_prompt must be between 4 and 64, .*, got 65; .*"),
+        ({"samples_per_prompt": float("nan")}, "samples_per_prompt must be between 4 and 64, .*, got nan; .*"),
+        ({"rounds": 0}, "rounds must be an integer of at least 1, got 0; .*"),
+        ({"rounds": 1.5}, "rounds must be an integer of at least 1, got 1.5; .*"),
+        ({"rounds": True}, "rounds must be an integer of at least 1, got True; .*"),
+        ({"confidence": 0.5}, "confidence must be .*, got 0.5; .*"),
+        ({"min_samples": 65}, "min_samples must be .*, got 65 and 64; .*"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(setting, problem):
+    with pytest.raises(ValueError, match=problem):
+        SharedVotes(**{"samples_per_prompt": 16, "min_samples": 4, "max_samples": 64} | setting)

@@ -1,0 +1,59 @@
+"""Voting: the allocator that asks a stopping rule, prompt by prompt."""
+
+import numpy as np
+import pytest
+
+from apportion import Plan, Rollout, stopping
+from apportion.allocators import Voting
+from apportion.stopping import ESC, BayesianSPRT, Fixed, PosteriorPredictive, decide
+from tests.allocators.votes.builders import replayed
+from tests.builders import make_prompts
+
+STREAMS = [["a"] * 24, ["a", "b"] * 12, ["a", None, "b", "a"] * 6, [None] * 24, list("abcdefghijklmnopqrstuvwx")]
+
+
+@pytest.mark.parametrize("curtail", [False, True])
+@pytest.mark.parametrize("wave", [1, 5, "free"])
+@pytest.mark.parametrize("rule", [PosteriorPredictive(), BayesianSPRT(min_samples=6), ESC(window=4), Fixed(10)])
+def test_it_stops_where_the_rule_does_on_the_same_stream(rule, wave, curtail):
+    voting = Voting(rule, max_samples=24, wave=wave, curtail=curtail)
+    batch = replayed(voting, STREAMS)
+    decided = decide(STREAMS, rule, max_samples=24, wave=wave, curtail=curtail)
+    assert batch.asked.tolist() == decided.samples.tolist()
+    assert [voting.winner(batch, q) for q in range(len(STREAMS))] == list(decided.answer)
+    assert batch.round == decided.waves.max()
+
+
+def test_a_sample_that_failed_is_paid_for_and_does_not_vote():
+    voting = Voting(Fixed(), max_samples=4, wave=2, curtail=False)
+    batch = voting.start(make_prompts(1)).add(Plan(np.array([2])), [[Rollout(answer="7")]])
+    assert voting.votes(batch, 0)[1].tolist() == [[0], [1]]
+    assert voting.plan(batch).counts.tolist() == [2]
+    batch = batch.add(Plan(np.array([2])), [[]])
+    assert not voting.plan(batch) and voting.winner(batch, 0) == "7"
+
+
+def test_a_sample_that_failed_spoils_one_window_and_not_every_later_one():
+    voting = Voting(ESC(window=5), max_samples=40, wave=5, curtail=False)
+    batch = voting.start(make_prompts(1)).add(Plan(np.array([5])), [[Rollout(answer="7")] * 4])
+    assert voting.plan(batch).counts.tolist() == [5]
+    assert not voting.plan(batch.add(Plan(np.array([5])), [[Rollout(answer="7")] * 5]))
+
+
+def test_it_needs_no_labels_and_no_barrier():
+    assert not Voting().needs.labels and Voting.separable
+
+
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="max_samples must be an integer of at least 1"):
+        Voting(max_samples=0)
+    with pytest.raises(ValueError, match="wave must be"):
+        Voting(wave=0)
+    with pytest.raises(ValueError, match="min_samples must be at most max_samples"):
+        Voting(BayesianSPRT(min_samples=16), max_samples=8)
+
+
+@pytest.mark.parametrize("rule", ["optpo", stopping.BayesianSPRT, None])
+def test_an_unknown_stopping_rule_is_refused(rule):
+    with pytest.raises(ValueError, match=r"rule must be a stopping rule, got .*; apportion\.stopping\.make_rule makes"):
+        Voting(rule=rule)

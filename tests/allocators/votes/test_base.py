@@ -1,0 +1,235 @@
+"""The shared parts of rules without labels: waves, pseudo-labels, groups."""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion import Plan, Rollout, collect
+from apportion.advantages import advantages_of
+from apportion.allocators import TTRL, OptPO, Voting
+from apportion.allocators.votes import PseudoLabel
+from apportion.stopping import Curtailed, Fixed, PosteriorPredictive, count_votes, decide, encode_answers, make_rule
+from apportion.stopping.votes import first_true
+from tests.allocators.votes.builders import replayed
+from tests.builders import LABEL_FREE, bernoulli_sampler, make_prompts
+
+M = 8
+RULES = [  # with settings under which each may stop before M
+    make_rule("fixed"),
+    make_rule("fixed", samples=3),
+    make_rule("optpo", min_samples=2, exceedances=2),
+    make_rule("optpo", min_samples=3, exceedances=1, low_accuracy="literal"),
+    make_rule("adaptive_consistency_beta", confidence=0.8),
+    make_rule("adaptive_consistency_dirichlet", confidence=0.7),
+    make_rule("esc", window=2),
+    make_rule("esc", window=3),
+    make_rule("sprt", p1=0.9, alpha=0.3, beta=0.4),
+    make_rule("msprt", alpha=0.2, beta=0.4),
+    make_rule("p_value", threshold=0.15),
+    make_rule("curtailment"),
+    make_rule("posterior_predictive", eps=0.1),
+]
+each_rule = pytest.mark.parametrize("rule", RULES + [Curtailed(rule) for rule in RULES], ids=repr)
+
+streams = st.lists(st.sampled_from(["a", "a", "a", "b", "b", "c", None]), min_size=M, max_size=M)
+votings = st.builds(
+    Voting,
+    st.sampled_from(RULES),
+    max_samples=st.just(M),
+    min_samples=st.integers(1, M),
+    wave=st.integers(1, M + 2) | st.just("free"),
+    curtail=st.booleans(),
+)
+
+
+def asked_by_hand(voting, stream):
+    """Samples of ``stream`` until the rule is content after a whole wave, at least N; "free" is one at a time."""
+    answers, codes = encode_answers(stream)
+    stops = voting.stopping.stops(count_votes(codes, len(answers)), M)
+    wave = 1 if voting.wave == "free" else voting.wave
+    ends = [min(t, M) for t in range(wave, M + wave, wave)]
+    return next(t for t in ends if t >= voting.min_samples and (t == M or stops[t - 1]))
+
+
+@given(voting=votings, stream=streams)
+@settings(deadline=None)
+def test_at_least_n_samples_are_drawn_and_no_wave_takes_more_than_the_rule(voting, stream):
+    batch = replayed(voting, [stream])
+    assert int(batch.asked[0]) == asked_by_hand(voting, stream)
+    assert voting.min_samples <= int(batch.asked[0]) <= M
+    assert voting.finished(batch, 0) and not voting.plan(batch)
+    if voting.wave == "free":
+        assert voting.plan(voting.start(batch.prompts)).counts >= voting.min_samples
+
+
+@each_rule
+def test_free_waves_hold_where_a_rule_was_content_before_n(rule):
+    """After every history, also one in which the rule was content before: then N kept the vote going."""
+    codes = [encode_answers([None if c < 0 else str(c) for c in row])[1] for row in product(range(-1, 3), repeat=6)]
+    votes = count_votes(np.unique(codes, axis=0), 3)
+    stops = rule.stops(votes, 6)
+    for taken in range(1, 6):
+        going = ~stops[:, taken - 1]
+        if going.any():
+            earliest = rule.earliest(votes[going, :taken], 6)
+            assert (earliest <= first_true(stops[going, taken:])).all()
+
+
+@given(voting=votings, stream=streams)
+@settings(deadline=None)
+def test_a_pseudo_label_says_how_its_vote_ended(voting, stream):
+    batch = replayed(voting, [stream])
+    taken = int(batch.asked[0])
+    votes = Counter(answer for answer in stream[:taken] if answer is not None)
+    label = voting.label(batch, 0)
+    leaders = [answer for answer, count in votes.items() if count == max(votes.values())]
+    if not votes:
+        assert label == PseudoLabel(None, "unanswered", 0.0)
+    elif len(leaders) > 1:
+        assert label == PseudoLabel(None, "tied", votes[leaders[0]] / taken)
+    else:
+        assert label.status == ("decided" if taken < M else "exhausted")
+        assert label.answer == voting.winner(batch, 0)
+        assert label.share == votes[label.answer] / taken
+        assert [label.answer] == leaders or "literal" in repr(voting.rule)
+
+
+def test_the_metrics_are_the_shares_of_prompts_by_how_their_vote_ended():
+    voting = Voting(PosteriorPredictive(), max_samples=12, wave=4)
+    ends = {
+        "decided": ["a"] * 12,
+        "exhausted": [*"ab" * 5, "c", "a"],
+        "tied": ["a", "b"] * 6,
+        "unanswered": [None] * 12,
+    }
+    batch = replayed(voting, [*ends.values(), ["b"] * 12])
+    assert [label.status for label in voting.labels(batch)] == [*ends, "decided"]
+    shares = [1, 6 / 12, 6 / 12, 0, 1]
+    assert [label.share for label in voting.labels(batch)] == shares
+    assert voting.metrics(batch) == {
+        "decided": 0.4,
+        "exhausted": 0.2,
+        "tied": 0.2,
+        "unanswered": 0.2,
+        "leader_share": pytest.approx(sum(shares) / 5),
+    }
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != Fixed(3)], ids=repr)
+@pytest.mark.parametrize("curtail", [False, True])
+def test_a_vote_that_took_every_sample_is_exhausted_under_every_rule(rule, curtail):
+    """Curtailment, and rules that bound the disagreement with the full vote, are content with anything at M."""
+    batch = replayed(Voting(rule, max_samples=5, curtail=curtail, min_samples=5), [list("aabba")])
+    assert Voting(rule, max_samples=5, curtail=curtail, min_samples=5).label(batch, 0).status == "exhausted"
+
+
+def test_curtailment_gives_a_tie_to_the_answer_that_came_first():
+    plain, curtailed = (Voting(Fixed(), max_samples=M, curtail=curtail) for curtail in (False, True))
+    stream = ["a", "b"] * (M // 2)
+    assert plain.labels(replayed(plain, [stream])) == [PseudoLabel(None, "tied", 0.5)]
+    assert curtailed.labels(replayed(curtailed, [stream])) == [PseudoLabel("a", "decided", 4 / 7)]
+
+
+@pytest.mark.parametrize("wave", [3, "free"])
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_a_vote_where_every_sample_fails_ends_without_a_label(rule, wave):
+    voting = Voting(rule, max_samples=M, min_samples=2, wave=wave)
+    batch = collect(voting, make_prompts(3), bernoulli_sampler([0.5] * 3, failing=1.0))
+    assert ((batch.asked >= 2) & (batch.asked <= M)).all()
+    assert voting.labels(batch) == [PseudoLabel(None, "unanswered", 0.0)] * 3
+    assert voting.groups(batch) == []
+    assert voting.metrics(batch)["unanswered"] == 1.0
+
+
+@pytest.mark.parametrize("name", sorted(LABEL_FREE))
+def test_an_empty_batch_has_no_labels_and_no_groups(name):
+    allocator = LABEL_FREE[name]()
+    batch = allocator.start([])
+    assert not allocator.plan(batch)
+    assert allocator.labels(batch) == allocator.groups(batch) == []
+    assert set(allocator.metrics(batch).values()) == {0.0}
+
+
+@pytest.mark.parametrize("wave", [1, 5, 99, "free"])
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_every_vote_takes_all_samples_if_the_fewest_are_the_most(rule, wave):
+    voting = Voting(rule, max_samples=M, min_samples=M, wave=wave)
+    batch = replayed(voting, [["a"] * M, ["a", "b"] * (M // 2)])
+    assert batch.asked.tolist() == [M, M]
+
+
+@pytest.mark.parametrize(("retain", "kept"), [("first", 3), ("all", 6)])
+def test_groups_hold_the_rollouts_retained_rewarded_by_all_votes(retain, kept):
+    ttrl = TTRL(max_samples=6, min_samples=3, retain=retain)
+    batch = replayed(ttrl, [["b", None, "a", "a", "c", "a"], list("ababab"), [None] * 6, list("bbbbbb")])
+    first, second = ttrl.groups(batch)
+    assert [first.prompt, second.prompt] == [batch.prompts[0], batch.prompts[3]]
+    assert first.rewards.tolist() == [0, 0, 1, 1, 0, 1][:kept] and first.keep.all()
+    assert [(r.correct, r.answer, r.completion, r.tokens, r.round) for r in first.rollouts] == [
+        (None, r.answer, r.completion, r.tokens, r.round) for r in batch.rollouts[0][:kept]
+    ]
+    shares = TTRL(max_samples=6, min_samples=3, retain=retain, reward="vote_share").groups(batch)[0].rewards
+    assert shares.tolist() == [0.2, 0.0, 0.6, 0.6, 0.2, 0.6][:kept]
+
+
+def test_the_first_samples_that_arrived_are_retained_if_some_failed():
+    ttrl = TTRL(max_samples=4, min_samples=2)
+    batch = ttrl.start(make_prompts(2)).add(Plan([4, 4]), [[Rollout(answer=a) for a in "aba"], [Rollout(answer="a")]])
+    assert not ttrl.plan(batch)
+    assert [[r.answer for r in group.rollouts] for group in ttrl.groups(batch)] == [["a", "b"], ["a"]]
+    assert [label.share for label in ttrl.labels(batch)] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus", "sft"])
+@pytest.mark.parametrize("reward", ["agreement", "vote_share"])
+def test_the_groups_train(estimator, reward):
+    allocator = OptPO(min_samples=6, max_samples=24, reward=reward)
+    mixed = ["a", "b", "a", None, "a", "c"] * 4
+    unanimous, tied, mute = ["a"] * 24, ["a", "b"] * 12, [None] * 24
+    groups = allocator.groups(replayed(allocator, [mixed, unanimous, tied, mute, mixed[::-1]]))
+    assert len(groups) == 3
+    advantages = np.split(advantages_of(groups, estimator), np.cumsum([len(group.rollouts) for group in groups])[:-1])
+    assert all(np.isfinite(each).all() for each in advantages)
+    assert all(np.ptp(advantages[q]) > 0 for q in (0, 2))
+    if estimator != "reinforce_plus_plus":  # which compares with the batch, not with the group
+        assert (advantages[1] == (1.0 if estimator == "sft" else 0.0)).all()
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus", "sft"])
+def test_a_step_without_a_label_has_nothing_to_train_on(estimator):
+    ttrl = TTRL(max_samples=4, min_samples=2)
+    assert advantages_of(ttrl.groups(replayed(ttrl, [list("abab"), [None] * 4])), estimator).shape == (0,)
+
+
+@pytest.mark.parametrize("kind", LABEL_FREE.values())
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ({"min_samples": 0}, "min_samples must be an integer from 1 to max_samples, got 0 and 8; .*"),
+        ({"min_samples": 9}, "min_samples must be an integer from 1 to max_samples, got 9 and 8; .*"),
+        ({"min_samples": 2.5}, "min_samples must be an integer from 1 to max_samples, got 2.5 and 8; .*"),
+        ({"min_samples": True}, "min_samples must be an integer from 1 to max_samples, got True and 8; .*"),
+        ({"max_samples": 0}, "max_samples must be an integer of at least 1, got 0; .*"),
+        ({"retain": "last"}, "retain must be one of first, all, got 'last'; .*"),
+        ({"reward": "agree"}, "reward must be one of agreement, vote_share, or a function, got 'agree'; .*"),
+        ({"reward": ["agreement"]}, "reward must be one of .*, or a function, got .*; .*"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(kind, setting, problem):
+    with pytest.raises(ValueError, match=problem):
+        kind(**{"max_samples": 8, "min_samples": 4} | setting)
+
+
+def test_votes_are_replayed_as_decided():
+    """Two ways through the same streams: the allocator, and ``decide``, which knows no N."""
+    rng = np.random.default_rng(0)
+    recorded = [[None if c < 0 else str(c) for c in row] for row in rng.integers(-1, 3, (30, M))]
+    for rule in RULES:
+        voting = Voting(rule, max_samples=M)
+        batch, decided = replayed(voting, recorded), decide(recorded, rule, M, wave="free", curtail=True)
+        assert batch.asked.tolist() == decided.samples.tolist()
+        assert [voting.winner(batch, q) for q in range(30)] == list(decided.answer)

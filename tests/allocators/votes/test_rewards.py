@@ -1,0 +1,106 @@
+"""Rewards without labels against counts by hand, and a user's own."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion import Plan, Rollout
+from apportion.allocators import TTRL, OptPO
+from apportion.allocators.votes import REWARDS, agreement, vote_share
+from apportion.allocators.votes.rewards import pseudo_rewards
+from tests.allocators.votes.builders import replayed
+from tests.builders import make_prompts
+
+answers = st.lists(st.sampled_from(["a", "b", "c", "", None]), min_size=1, max_size=12)
+
+
+def rollouts_of(answers):
+    return [Rollout(answer=answer) for answer in answers]
+
+
+@given(answers)
+def test_the_share_of_votes_is_counted_by_hand(answers):
+    votes = [answer for answer in answers if answer is not None]
+    expected = [sum(answer == own for answer in votes) / len(votes) if own is not None else 0.0 for own in answers]
+    found = vote_share(rollouts_of(answers), "a")
+    assert found == pytest.approx(expected)
+    assert ((found >= 0) & (found <= 1)).all()
+
+
+@given(answers, st.sampled_from("abz"))
+def test_agreement_is_one_where_the_answer_is_the_label(answers, label):
+    assert agreement(rollouts_of(answers), label).tolist() == [float(answer == label) for answer in answers]
+
+
+def test_shares_of_votes_reward_the_runner_up_too():
+    ttrl = TTRL(max_samples=5, min_samples=2, retain="all", reward="vote_share")
+    (group,) = ttrl.groups(replayed(ttrl, [["a", "b", "a", None, "a"]]))
+    assert group.rewards.tolist() == [0.75, 0.25, 0.75, 0, 0.75]
+
+
+def closeness(rollouts, label):
+    """1 for the pseudo-label, less for an answer further off."""
+    return [0 if rollout.answer is None else 1 / (1 + abs(int(rollout.answer) - int(label))) for rollout in rollouts]
+
+
+@pytest.mark.parametrize("kind", [TTRL, OptPO])
+def test_a_users_reward_function_is_used_as_the_named_ones_are(kind):
+    allocator = kind(max_samples=6, min_samples=2, retain="all", reward=closeness)
+    (group,) = allocator.groups(replayed(allocator, [["7", "8", None, "7", "4", "7"]]))
+    assert group.rewards.tolist() == [1, 0.5, 0, 1, 0.25, 1][: len(group.rollouts)]
+
+
+def test_a_users_function_is_shown_no_verdict():
+    """A sampler that verifies all the same leaks nothing, also where the function asks for it."""
+
+    def nosy(rollouts, label):
+        return [float(rollout.correct or 0) + (rollout.reward or 0) / 2 for rollout in rollouts]
+
+    ttrl = TTRL(max_samples=3, min_samples=2, reward=nosy)
+    drawn = [Rollout(True, "a"), Rollout(answer="a", reward=0.5), Rollout(False, "b")]
+    (group,) = ttrl.groups(ttrl.start(make_prompts(1)).add(Plan([3]), [drawn]))
+    assert group.rewards.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        ([0.5, 1.5, 2], "rewards must be between 0 and 1, got 1.5 for rollout 1; scale what function returns"),
+        ([0, 0, -0.1], "rewards must be between 0 and 1, got -0.1 for rollout 2; scale what function returns"),
+        ([np.nan, 0, 0], "rewards must be between 0 and 1, got nan for rollout 0; scale what function returns"),
+        ([0, None, 0], "rewards must be between 0 and 1, got nan for rollout 1; scale what function returns"),
+        ([0, 1], "rewards must be [3], one per rollout, got (2,); change what function returns"),
+        ([[0], [1], [0]], "rewards must be [3], one per rollout, got (3, 1); change what function returns"),
+        (None, "rewards must be [3], one per rollout, got (); change what function returns"),
+        (["a", "b", "c"], "rewards must be numbers, got ['a', 'b', 'c']; change what function returns"),
+        ([[0], [0, 1], 0], "rewards must be numbers, got [[0], [0, 1], 0]; change what function returns"),
+        ({0: 1}, "rewards must be numbers, got {0: 1}; change what function returns"),
+    ],
+)
+def test_an_unknown_reward_is_refused(returned, text):
+    def function(rollouts, label):
+        return returned
+
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        pseudo_rewards(function, rollouts_of("aab"), "a")
+
+
+def test_an_object_that_can_be_called_is_named_in_the_error():
+    class Constant:
+        def __call__(self, rollouts, label):
+            return [7] * len(rollouts)
+
+        def __repr__(self):
+            return "Constant()"
+
+    with pytest.raises(ValueError, match=r"got 7.0 for rollout 0; scale what Constant\(\) returns"):
+        pseudo_rewards(Constant(), rollouts_of("ab"), "a")
+
+
+@pytest.mark.parametrize("name", sorted(REWARDS))
+def test_a_name_is_the_function_of_that_name(name):
+    rollouts = rollouts_of(["a", "b", None, "a"])
+    assert pseudo_rewards(name, rollouts, "a").tolist() == pseudo_rewards(REWARDS[name], rollouts, "a").tolist()

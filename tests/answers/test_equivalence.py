@@ -1,0 +1,385 @@
+"""Equivalence with the real math-verify in its real process: verdicts, order, hangs, killed processes, cleaning up."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.answers import EQUIVALENCES, ExactMatch, MathVerify, merge_answers
+from apportion.answers import equivalence as equivalence_file
+from apportion.answers.normal_form import equal_by_text, normal_form
+from apportion.stopping import decide
+
+ROOT = Path(__file__).parents[2]
+HANGS = "9^{9^{9^9}}"
+
+
+@pytest.fixture(scope="module")
+def math():
+    with MathVerify() as math:
+        yield math
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"  # an orphan that nobody waits for
+
+
+SAME = [
+    ("1/2", "0.5"),
+    (r"\frac12", r"\dfrac{1}{2}"),
+    (r"50\%", "0.5"),
+    ("50%", "50"),
+    ("x=3", "3"),
+    ("$x = 3$", "3.0"),
+    ("1,000", "1000"),
+    (r"1{,}000", "1000"),
+    (r"1\,000", "1000"),
+    (r"1,\!000", "1000"),
+    ("18.00", "18"),
+    (r"\$18", "18"),
+    (r"18 \text{ dollars}", "18"),
+    ("-0.50", "-.5"),
+    ("−3", "-3"),
+    ("3·4", "12"),
+    ("1 1/2", "3/2"),
+    (r"1\frac{1}{2}", "1.5"),
+    (r"2\sqrt{3}", r"\sqrt{12}"),
+    (r"90^\circ", "90°"),
+    (r"\{1, 2\}", "{2,1}"),
+    ("x=1 or x=2", "1, 2"),
+    ("(1,2]", r"\left(1, 2\right]"),
+    (r"(-\infty, 3)", "x < 3"),
+    (r"(-\infty,1)\cup(2,\infty)", r"(2,\infty)\cup(-\infty,1)"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{bmatrix} 1 & 2.0 \\ 3 & 4 \end{bmatrix}"),
+    ("(x+1)^2", "x^2 + 2x + 1"),
+    (r"\text{No solution.}", "no solution"),
+    (r"\text{(B)}", "b"),
+    ("0.333333", "1/3"),
+]
+
+DIFFERENT = [
+    ("1/2", "0.2"),
+    ("0.33", "1/3"),
+    (r"50\%", "5"),
+    ("x=3", "y=4"),
+    ("1,000", "1"),
+    ("1 1/2", "1"),
+    ("3·4", "3"),
+    ("5²", "5"),
+    ("18", "-18"),
+    ("(1,2)", "[1,2]"),
+    ("(1,2)", "(2,1)"),
+    (r"\{1,2\}", r"\{1,2,3\}"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),
+    ("x < 3", r"x \le 3"),
+    ("x+1", "y+1"),
+    ("listen", "silent"),
+    ("A", "B"),
+    ("no solution", "0"),
+    ("", ""),
+    ("x" * 2000, "y" * 2000),
+    ("((((", "))))"),
+    (r"\frac{1}{", "1"),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), SAME)
+def test_one_meaning_is_one_vote(math, first, second):
+    assert math.same(first, second) and math.same(second, first)
+    assert asyncio.run(math.find_equal(first, ["no answer", second])) == 1
+
+
+@pytest.mark.parametrize(("first", "second"), DIFFERENT)
+def test_two_meanings_are_two_votes(math, first, second):
+    assert not math.same(first, second) and not math.same(second, first)
+    assert asyncio.run(math.find_equal(first, [second])) is None
+
+
+def test_an_answer_joins_the_first_class_that_it_equals_in_order_of_appearance(math):
+    assert merge_answers(["1/2", "50", "50%"], math) == ["1/2", "50", "1/2"]
+    assert merge_answers(["50", "1/2", "50%"], math) == ["50", "1/2", "50"]
+    assert merge_answers(["50%", "50", "1/2"], math) == ["50%"] * 3
+
+
+def test_equal_text_goes_before_mathematics(math):
+    assert asyncio.run(math.find_equal("1,2", ["(1,2)", r"\{1,2\}", "$1,2$"])) == 2
+    assert asyncio.run(math.find_equal("50.0%", ["1/2", "50", r"50.0\%"])) == 2
+
+
+READ = ["7", "-1/2", "12.5", r"2\sqrt{3}", "(1,2]", "x < 3", "no solution", "5²", r"\begin{pmatrix}1\\2\end{pmatrix}"]
+NOT_READ = ["", " ", "$$", "((((", r"\frac{1}{", "\\", "1" * 2000]
+
+
+def test_numbers_words_and_mathematics_are_read(math):
+    assert [answer for answer in READ if not math.reads(answer)] == []
+    assert [answer for answer in NOT_READ if math.reads(answer)] == []
+    assert math.same("1/2", "0.5")  # a request with one answer does not disturb the next
+
+
+def test_decide_counts_merged_answers(math):
+    answers = ["2", "0.5", "2", None, r"\frac{1}{2}", "1/2"]
+    assert merge_answers(answers, math) == ["2", "0.5", "2", None, "0.5", "0.5"]
+    assert decide(answers, "fixed").answer == "2" and decide(merge_answers(answers, math), "fixed").answer == "0.5"
+    assert merge_answers([], math) == []
+
+
+def test_answers_can_be_merged_within_a_running_event_loop(math):
+    async def notebook():
+        return merge_answers(["1/2", "0.5"], math)
+
+    assert asyncio.run(notebook()) == ["1/2", "1/2"]
+
+
+def test_exact_match_compares_text_without_surrounding_white_space():
+    async def places():
+        exact = ExactMatch()
+        found = [await exact.find_equal(answer, [" 7", "1/2 "]) for answer in ("7", "1/2", "0.5", "")]
+        await exact.aclose()
+        return found
+
+    assert asyncio.run(places()) == [0, 1, None, None]
+    assert {"exact": ExactMatch, "math": MathVerify} == EQUIVALENCES
+
+
+def test_pairs_decided_by_text_start_no_process():
+    with MathVerify() as math:
+        assert math.same("$1,000$", "1000.0") and not math.same("18", "19") and not math.same("yes", "no way")
+        assert math._process.pid is None
+
+
+decimals = st.decimals(-(10**6), 10**6, places=4) | st.integers(-20, 20).map(Decimal)
+
+
+@given(decimals, decimals, st.sampled_from(["{}", "+{}", "{:.6f}", "{:,}", "${}$", " {}. "]))
+def test_two_numbers_have_one_normal_form_exactly_if_they_are_equal(a, b, style):
+    written = style.format(a).replace("+-", "-")
+    assert (normal_form(written) == normal_form(str(b))) == (a == b)
+
+
+small = st.integers(0, 60)
+written = st.builds(
+    "{}{}".format,
+    st.sampled_from(["", "-"]),
+    st.builds("{}/{}".format, small, st.integers(1, 60))
+    | st.builds(r"\frac{{{}}}{{{}}}".format, small, st.integers(1, 60)),
+)
+
+
+@given(written, written)
+def test_two_fractions_are_compared_by_value(a, b):
+    value = [Fraction(text.replace(r"\frac{", "").replace("}{", "/").rstrip("}")) for text in (a, b)]
+    assert equal_by_text(normal_form(a), normal_form(b)) == (value[0] == value[1])
+
+
+def test_math_verify_and_the_values_of_numbers_agree(math):
+    """Text decides about fractions and decimals as the process would."""
+    rng = Random(0)
+    fractions = [f"{rng.randint(-9, 40)}/{rng.randint(1, 9)}" for _ in range(30)] + [
+        r"\frac{6}{4}",
+        r"-\frac{6}{4}",
+        "3",
+    ]
+    numbers = [normal_form(f"{rng.choice([0.5, 7, 1e4]) + rng.randint(0, 3) / 10**6:.6f}") for _ in range(30)]
+    for pair in [*pairwise(fractions), *zip(fractions, sorted(fractions), strict=True), *pairwise(numbers)]:
+        assert equal_by_text(*pair) == math._process.same(*pair)
+
+
+def test_a_fraction_over_zero_is_left_to_mathematics():
+    assert equal_by_text("1/0", "2/0") is None
+
+
+@given(st.text(), st.text())
+def test_text_finds_an_answer_equal_to_itself_and_ignores_the_order_of_a_pair(a, b):
+    a, b = normal_form(a), normal_form(b)
+    assert equal_by_text(a, b) == equal_by_text(b, a)
+    assert equal_by_text(a, a) == (a != "")
+
+
+def test_a_megabyte_is_compared_as_text_at_once(math):
+    started = time.perf_counter()
+    for unit in ("0", "1,", " 1", "a ", "\\left(", "$"):
+        answer = unit * (10**6 // len(unit)) + "x"
+        assert math.same(answer, answer) and not math.same(answer, "1/2")
+    assert time.perf_counter() - started < 2
+
+
+def test_verdicts_are_remembered_and_their_number_is_bounded(math, monkeypatch):
+    monkeypatch.setattr(equivalence_file, "REMEMBERED", 3)
+    assert [math.same(f"{n}/7", f"{n}.5") for n in range(1, 6)] == [False] * 5
+    assert list(math._verdicts)[::2] == [(f"{n}/7", f"{n}.5") for n in (3, 4, 5)]
+    os.kill(math._process.pid, signal.SIGSTOP)
+    try:
+        assert not math.same("5/7", "5.5") and not math.same("5.5", "5/7")
+    finally:
+        os.kill(math._process.pid, signal.SIGCONT)
+
+
+def test_many_tasks_may_compare_at_once(math):
+    async def ask():
+        return await asyncio.gather(
+            *(math.find_equal(f"{n}/{2 * n}", ["no", f"{n}.5", "0.5"]) for n in range(1, 21)),
+            *(math.find_equal(f"{n}/3", ["0.1"]) for n in range(1, 21)),
+        )
+
+    assert asyncio.run(ask()) == [2] * 20 + [None] * 20
+
+
+def test_a_process_that_was_killed_is_replaced_and_the_pair_is_not_lost(math):
+    assert math.same("1/4", "0.25")
+    killed = math._process.pid
+    os.kill(killed, signal.SIGKILL)
+    assert math.same("3/4", "0.75")
+    assert math._process.pid != killed and gone(killed)
+
+
+@pytest.mark.slow
+def test_an_answer_that_hangs_is_different_and_delays_the_others_by_its_timeout_at_most():
+    async def ask():
+        async with MathVerify(timeout_seconds=1.0) as math:
+            await math.find_equal("1/2", ["0.5"])
+            first, beats = math._process.pid, []
+
+            async def heart():
+                while True:
+                    beats.append(time.perf_counter())
+                    await asyncio.sleep(0.01)
+
+            beating = asyncio.create_task(heart())
+            hanging = asyncio.create_task(math.find_equal(HANGS, ["7", "8"]))
+            await asyncio.sleep(0)
+            started = time.perf_counter()
+            other = await math.find_equal("1/3", ["0.5", "2/6"])
+            waited = time.perf_counter() - started
+            assert await hanging is None
+            beating.cancel()
+
+            started = time.perf_counter()
+            later = (
+                await math.find_equal(HANGS, [f"{n}/3" for n in range(100)]),
+                await math.find_equal("7.0", [HANGS, "7"]),
+            )
+            return first, math._process.pid, other, waited, later, time.perf_counter() - started, beats
+
+    first, last, other, waited, later, at_once, beats = asyncio.run(ask())
+    assert other == 1 and later == (None, 1)
+    assert waited < 1.0 + 8.0  # one timeout, and two starts of the process on a busy machine
+    assert at_once < 0.5  # the answer is known to hang, and its partner is known not to
+    assert max(later - earlier for earlier, later in pairwise(beats)) < 0.5  # the event loop went on
+    assert first != last and gone(first) and gone(last)
+
+
+@pytest.mark.slow
+def test_closing_ends_what_is_under_way_and_leaves_no_process():
+    async def ask():
+        math = MathVerify(timeout_seconds=60)
+        assert await math.find_equal("1/2", ["0.5"]) == 0
+        hanging = [asyncio.create_task(math.find_equal(HANGS, [other])) for other in ("7", "8")]
+        await asyncio.sleep(0.3)
+        pid, started = math._process.pid, time.perf_counter()
+        await math.aclose()
+        seconds = time.perf_counter() - started
+        ended = await asyncio.gather(*hanging, return_exceptions=True)
+        with pytest.raises(RuntimeError, match="after the equivalence was closed; make a new one"):
+            await math.find_equal("1/3", ["0.5"])
+        with pytest.raises(RuntimeError, match="after the equivalence was closed; make a new one"):
+            math.reads("x")
+        await math.aclose()
+        return pid, seconds, ended
+
+    pid, seconds, ended = asyncio.run(ask())
+    assert gone(pid) and seconds < 2
+    assert [type(end) for end in ended] == [RuntimeError] * 2
+
+
+@pytest.mark.slow
+def test_a_pair_whose_process_is_killed_is_compared_once_more():
+    async def ask():
+        async with MathVerify(timeout_seconds=1.0) as math:
+            await math.find_equal("1/2", ["0.5"])
+            hanging = asyncio.create_task(math.find_equal(HANGS, ["7"]))
+            await asyncio.sleep(0.3)
+            killed = math._process.pid
+            os.kill(killed, signal.SIGKILL)
+            return await hanging, await math.find_equal("1/2", ["2/4"]), killed
+
+    verdict, after, killed = asyncio.run(ask())
+    assert verdict is None and after == 0 and gone(killed)
+
+
+def python(code):
+    """Start a script without a main guard; return it and the first line that it prints."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    script = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    return script, json.loads(script.stdout.readline())
+
+
+@pytest.mark.slow
+def test_a_script_without_main_guard_leaves_no_process_behind_even_if_it_closes_nothing():
+    script, (same, pid) = python(
+        "from apportion.answers import MathVerify; math = MathVerify()\n"
+        "print([int(math.same('1/2', '0.5')), math._process.pid], flush=True)"
+    )
+    assert same and script.wait(timeout=20) == 0
+    script.stdout.close()
+    assert eventually(lambda: gone(pid))
+
+
+@pytest.mark.slow
+def test_a_process_whose_caller_was_killed_ends_by_itself():
+    script, pid = python(
+        "from apportion.answers import MathVerify; math = MathVerify(timeout_seconds=1.0); math.same('1/2', '0.5')\n"
+        f"print(math._process.pid, flush=True); math.same({HANGS!r}, '7')"
+    )
+    time.sleep(0.3)
+    script.kill()
+    script.communicate()
+    assert not gone(pid)  # it is computing and has not noticed that the pipe is closed
+    assert eventually(lambda: gone(pid))
+
+
+def eventually(true, seconds=10):
+    end = time.perf_counter() + seconds
+    while not true() and time.perf_counter() < end:
+        time.sleep(0.05)
+    return true()
+
+
+def test_importing_the_answers_imports_no_mathematics():
+    script, heavy = python(
+        "import json, sys, apportion.answers\n"
+        "print(json.dumps([m for m in ('math_verify', 'sympy', 'latex2sympy2_extended') if m in sys.modules]))"
+    )
+    script.communicate()
+    assert heavy == []
+
+
+def test_without_math_verify_the_extra_is_named_at_construction(monkeypatch):
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(
+        ImportError, match=r"needs math-verify, which is not installed; pip install 'apportion\[vote\]'"
+    ):
+        MathVerify()
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_an_invalid_timeout_is_refused(seconds):
+    with pytest.raises(ValueError, match=r"timeout_seconds must be positive and finite, got .*; 5 is usual"):
+        MathVerify(timeout_seconds=seconds)

@@ -1,0 +1,347 @@
+"""An OpenAI-compatible server on loopback with scripted replies: valid ones, and every kind of failure.
+
+    async with FaultServer([rate_limited(ms=10), cut_inside()]) as server:
+        endpoint = Endpoint(server.url, "tiny")
+
+The script is a list of behaviours, one a request in the order of arrival, followed by valid replies. It may also be a
+function from a request to its behaviour. The server keeps all requests, so that tests can count them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from http import HTTPStatus
+from typing import Any, Self
+
+
+@dataclass
+class Request:
+    """One request, its time of arrival and its fate.
+
+    ``answered`` is set when the last byte was sent, ``left`` if the client disconnected before.
+    """
+
+    number: int
+    time: float
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    answered: bool = False
+    left: bool = False
+
+    @property
+    def prompt(self) -> str:
+        return self.body["messages"][0]["content"] if "messages" in self.body else self.body["prompt"]
+
+    @property
+    def n(self) -> int:
+        return self.body.get("n", 1)
+
+    @property
+    def seed(self) -> int | None:
+        return self.body.get("seed")
+
+
+Send = Callable[[bytes], Awaitable[None]]
+Behaviour = Callable[[Request, Send], Awaitable[None]]
+"""Sends the reply to a request. The connection is closed if the reply is incomplete."""
+
+Script = Sequence[Behaviour] | Callable[[Request], Behaviour]
+Text = Callable[[Request, int], str | None]
+"""The request and the index of a choice -> the text of the choice."""
+
+
+def seed_text(request: Request, place: int) -> str:
+    """Return the name of a sample: the seed of its request and its index."""
+    return f"{request.seed}.{place}"
+
+
+def ok(
+    text: Text | str = seed_text,
+    *,
+    most: int | None = None,
+    delay: float = 0.0,
+    finish_reason: str = "stop",
+    tokens: int | None = 5,
+    headers: Sequence[str] = (),
+    **message: Any,
+) -> Behaviour:
+    """A valid reply after ``delay`` seconds: at most ``most`` choices of ``tokens`` each (None: no usage)."""
+
+    async def reply(request: Request, send: Send) -> None:
+        await asyncio.sleep(delay)
+        await send(http(200, reply_body(request, text, most, finish_reason, tokens, message), headers))
+
+    return reply
+
+
+def reply_body(
+    request: Request,
+    text: Text | str = seed_text,
+    most: int | None = None,
+    finish_reason: str = "stop",
+    tokens: int | None = 5,
+    message: dict[str, Any] | None = None,
+) -> bytes:
+    choices: list[dict[str, Any]] = []
+    for place in range(min(request.n, most or request.n)):
+        content = text(request, place) if callable(text) else text
+        inner = {"message": {"role": "assistant", "content": content, **(message or {})}}
+        choice = {"text": content} if request.path.endswith("/completions") and "prompt" in request.body else inner
+        choices.append({"index": place, "finish_reason": finish_reason, **choice})
+    reply: dict[str, Any] = {"id": "reply", "object": "completion", "model": request.body["model"], "choices": choices}
+    if tokens is not None:
+        reply["usage"] = {"prompt_tokens": len(request.prompt), "completion_tokens": tokens * len(choices)}
+    return json.dumps(reply).encode()
+
+
+def n_ignored() -> Behaviour:
+    """One choice, whatever n."""
+    return ok(most=1)
+
+
+def n_short(most: int) -> Behaviour:
+    """At most ``most`` choices."""
+    return ok(most=most)
+
+
+def n_refused(status: int = 400) -> Behaviour:
+    """An error if n is above 1."""
+
+    async def reply(request: Request, send: Send) -> None:
+        await (refused(status, "only one completion is allowed") if request.n > 1 else ok())(request, send)
+
+    return reply
+
+
+def refused(status: int, message: str = "no", headers: Sequence[str] = ()) -> Behaviour:
+    """An error with this status and message."""
+    return raw(status, json.dumps({"error": {"message": message, "type": "error", "code": status}}).encode(), headers)
+
+
+def raw(status: int, body: bytes, headers: Sequence[str] = ()) -> Behaviour:
+    """Any body, declared as JSON."""
+
+    async def reply(_: Request, send: Send) -> None:
+        await send(http(status, body, headers))
+
+    return reply
+
+
+def rate_limited(*, seconds: float | None = None, date_in: float | None = None, ms: float | None = None) -> Behaviour:
+    """429 with Retry-After in seconds, or as a date ``date_in`` seconds ahead, or with Retry-After-Ms."""
+
+    async def reply(request: Request, send: Send) -> None:
+        headers = []
+        if seconds is not None:
+            headers.append(f"Retry-After: {seconds}")
+        if date_in is not None:
+            date = datetime.fromtimestamp(request.time + date_in, UTC)
+            headers.append(f"Retry-After: {format_datetime(date, usegmt=True)}")
+        if ms is not None:
+            headers.append(f"Retry-After-Ms: {ms}")
+        await refused(429, "too many requests", headers)(request, send)
+
+    return reply
+
+
+def broken(status: int = 500, ms: float = 10) -> Behaviour:
+    """A server error that asks for a retry after ``ms`` milliseconds."""
+    return refused(status, "the engine has crashed", [f"Retry-After-Ms: {ms}"])
+
+
+def cut_before() -> Behaviour:
+    """The connection is closed without a byte."""
+
+    async def reply(_: Request, send: Send) -> None:
+        raise ConnectionAbortedError
+
+    return reply
+
+
+def cut_inside() -> Behaviour:
+    """The connection is closed halfway through the body."""
+
+    async def reply(request: Request, send: Send) -> None:
+        whole = http(200, reply_body(request))
+        await send(whole[: len(whole) - len(reply_body(request)) // 2])
+        raise ConnectionAbortedError
+
+    return reply
+
+
+def drip(every: float = 0.02) -> Behaviour:
+    """A valid reply, one byte at a time."""
+
+    async def reply(request: Request, send: Send) -> None:
+        for byte in http(200, reply_body(request)):
+            await send(bytes([byte]))
+            await asyncio.sleep(every)
+
+    return reply
+
+
+def silent() -> Behaviour:
+    """Never a byte; the connection stays open."""
+
+    async def reply(_: Request, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    return reply
+
+
+def malformed() -> Behaviour:
+    """Status 200 and half of a JSON object."""
+    return raw(200, b'{"id": "reply", "choices": [{"mess')
+
+
+def no_choices() -> Behaviour:
+    """Status 200 and an object without choices."""
+    return raw(200, b'{"id": "reply"}')
+
+
+def null_choices() -> Behaviour:
+    """Status 200 and null for the choices."""
+    return raw(200, b'{"id": "reply", "choices": null}')
+
+
+def null_content() -> Behaviour:
+    """A choice emptied by a content filter."""
+    return ok(lambda *_: None, finish_reason="content_filter")
+
+
+def wrong_key() -> Behaviour:
+    """401 that repeats the key of the request."""
+
+    async def reply(request: Request, send: Send) -> None:
+        key = request.headers.get("authorization", "").removeprefix("Bearer ")
+        await refused(401, f"Incorrect API key provided: {key}.")(request, send)
+
+    return reply
+
+
+def http(status: int, body: bytes, headers: Sequence[str] = ()) -> bytes:
+    """Return a whole HTTP reply."""
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "Content-Type: application/json"]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
+
+
+@dataclass
+class FaultServer:
+    """The server, for the length of an ``async with``. Its address is ``url``, or ``root`` without /v1.
+
+    ``requests`` are all requests in order. ``most_in_flight`` is the maximum number answered at once. Paths other than
+    /v1/chat/completions and /v1/completions are answered with 404.
+    """
+
+    script: Script = ()
+    requests: list[Request] = field(default_factory=list)
+    most_in_flight: int = 0
+    _in_flight: int = 0
+    _connections: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def url(self) -> str:
+        return f"{self.root}/v1"
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def left(self) -> list[Request]:
+        """The requests whose client disconnected before the whole reply was sent."""
+        return [request for request in self.requests if request.left]
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._protocol, "127.0.0.1", 0)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for connection in list(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        reader = _Reader()
+
+        def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = asyncio.create_task(self._serve(reader, writer))
+            self._connections.add(connection)
+            connection.add_done_callback(self._connections.discard)
+
+        return asyncio.StreamReaderProtocol(reader, connected)
+
+    async def _serve(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (request := await self._read(reader)) is not None:
+                await self._answer(request, reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # many scripts close the connection on purpose
+        finally:
+            writer.close()
+
+    async def _read(self, reader: _Reader) -> Request | None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")[:-2]
+        pairs = (line.partition(":") for line in lines)
+        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"{}")
+        request = Request(len(self.requests), time.time(), first.split()[1], headers, body)
+        self.requests.append(request)
+        return request
+
+    async def _answer(self, request: Request, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+        async def send(data: bytes) -> None:
+            writer.write(data)
+            await writer.drain()
+
+        self._in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self._in_flight)
+        answer = asyncio.ensure_future(self._behaviour(request)(request, send))
+        gone = asyncio.create_task(reader.gone.wait())
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            request.left = not answer.done()
+            if request.left:
+                raise ConnectionResetError
+            answer.result()
+            request.answered = True
+        finally:
+            self._in_flight -= 1
+            for task in (answer, gone):
+                task.cancel()
+            await asyncio.gather(answer, gone, return_exceptions=True)
+
+    def _behaviour(self, request: Request) -> Behaviour:
+        if request.path not in ("/v1/chat/completions", "/v1/completions"):
+            return refused(404, "there is nothing here")
+        if callable(self.script):
+            return self.script(request)
+        return self.script[request.number] if request.number < len(self.script) else ok()
+
+
+class _Reader(asyncio.StreamReader):
+    """A reader that notices a disconnect even if nobody is reading."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        self.gone.set()
+        super().feed_eof()
+
+    def set_exception(self, exc: Exception) -> None:
+        self.gone.set()
+        super().set_exception(exc)

@@ -1,0 +1,221 @@
+"""Requests to a failing server are sent again, given up, or end the run. The key is never shown."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from apportion.endpoint import Completion, Endpoint, EndpointError, seed_of
+from apportion.endpoint.completion import Failure, Usage
+from tests.endpoint.builders import endpoint, run, sample, single_texts, take, texts
+from tests.endpoint.fault_server import (
+    Behaviour,
+    FaultServer,
+    broken,
+    cut_before,
+    cut_inside,
+    drip,
+    malformed,
+    no_choices,
+    null_choices,
+    ok,
+    rate_limited,
+    raw,
+    refused,
+    silent,
+    wrong_key,
+)
+
+pytest.importorskip("openai")
+
+KEY = "sk-0123456789abcdef"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [cut_before, cut_inside, malformed, no_choices, null_choices])
+def test_a_request_without_a_reply_is_sent_again_with_its_seed(fault: Callable[[], Behaviour]) -> None:
+    found, server, client = sample([fault()], count=2, max_retries=1)
+    assert texts(found) == [f"{seed_of(0, 'q', 0)}.{place}" for place in range(2)]
+    assert [request.seed for request in server.requests] == [seed_of(0, "q", 0)] * 2
+    assert (client.usage.requests, client.usage.retries) == (2, 1)
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504])
+def test_a_request_to_a_busy_or_broken_server_is_sent_again(status: int) -> None:
+    found, _, client = sample([broken(status)] * 2, max_retries=2)
+    assert texts(found) == single_texts(range(1))
+    assert client.usage.retries == 2
+
+
+def test_retry_after_is_honoured_in_milliseconds_and_in_seconds() -> None:
+    _, server, _ = sample([rate_limited(ms=10)] * 3)
+    assert server.requests[3].time - server.requests[0].time < 2  # without, 2.6 s at the least
+    _, server, _ = sample([rate_limited(seconds=0.8)])
+    assert server.requests[1].time - server.requests[0].time >= 0.8  # without, 0.5 s at the most
+
+
+@pytest.mark.slow
+def test_retry_after_is_honoured_as_a_date() -> None:
+    _, server, _ = sample([rate_limited(date_in=1.9)])
+    first, second = (request.time for request in server.requests)
+    assert second >= int(first + 1.9)  # which is 0.9 s at the least; without, 0.5 s at the most
+
+
+def test_all_kinds_of_retries_have_one_limit() -> None:
+    found, server, client = sample([broken(), malformed(), broken(), ok()], max_retries=2)
+    assert len(server.requests) == 3 and client.usage.retries == 2
+    assert found[0].error == "the server answered 500: the engine has crashed"
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (refused(500, "the engine has crashed"), "the server answered 500: the engine has crashed"),
+        (
+            raw(502, b"<html>\n<h1>Bad Gateway</h1>\n</html>"),
+            "the server answered 502: <html> <h1>Bad Gateway</h1> </html>",
+        ),
+        (raw(503, b""), "the server answered 503: no reason given"),
+        (rate_limited(seconds=600), "the server answered 429: too many requests"),
+        (cut_before(), "the connection broke (Server disconnected without sending a response.)"),
+        (cut_inside(), "the connection broke (peer closed connection without sending complete message body"),
+        (malformed(), "the server sent a reply that is not JSON"),
+        (raw(200, b"\xff\xfe"), "the server sent a reply that is not JSON"),
+        (raw(200, b"[]"), "the server sent a reply without choices"),
+        (no_choices(), "the server sent a reply without choices"),
+        (null_choices(), "the server sent a reply without choices"),
+        (raw(200, b'{"error": {"message": "no memory"}}'), "the server sent a reply without choices: no memory"),
+        (raw(200, b'{"choices": [{}]}'), "the server sent a choice without message or text"),
+    ],
+)
+def test_a_failed_sample_gives_its_reason_and_the_run_goes_on(fault: Behaviour, error: str) -> None:
+    async def scenario() -> list[Completion]:
+        async with FaultServer([fault]) as server, endpoint(server, max_retries=0).connect() as client:
+            return [*await take(client, "a", 2, key="a"), *await take(client, "b", 1, key="b")]
+
+    failed, also, good = run(scenario())
+    assert failed == also == Completion(None, None, None, None, failed.error)
+    assert (failed.error or "").startswith(error)
+    assert good.text == f"{seed_of(0, 'b', 0)}.0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [drip, silent])
+def test_the_deadline_is_for_the_whole_body_and_lies_inside_the_retries(fault: Callable[[], Behaviour]) -> None:
+    started = time.monotonic()
+    found, server, client = sample([fault()], timeout_seconds=0.3, max_retries=1)
+    assert texts(found) == single_texts(range(1))
+    assert [request.left for request in server.requests] == [True, False]
+    assert (client.usage.requests, client.usage.retries, client.usage.cancelled) == (2, 1, 0)
+    assert time.monotonic() - started < 2
+
+
+def test_a_request_that_is_late_after_all_retries_is_a_failed_sample() -> None:
+    found, _, _ = sample([silent()], timeout_seconds=0.1, max_retries=0)
+    assert found[0].error == "the server sent no whole reply within 0.1 s"
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [(401, "set the key in the environment variable"), (403, "set the key"), (404, "check base_url and model")],
+)
+def test_an_error_that_no_retry_can_fix_ends_the_run(status: int, remedy: str) -> None:
+    with pytest.raises(EndpointError, match=f"answered {status}: no; {remedy}"):
+        sample([refused(status)])
+
+
+def test_the_error_for_a_base_url_without_v1_suggests_it() -> None:
+    async def scenario() -> None:
+        async with FaultServer() as server, Endpoint(server.root, "tiny").connect() as client:
+            await take(client, "a", 2)
+
+    with pytest.raises(EndpointError, match=r"answered 404: .*; try base_url http://127.0.0.1:\d+/v1, or check"):
+        run(scenario())
+
+
+def test_an_absent_server_ends_the_run_and_one_that_disappears_fails_samples() -> None:
+    async def scenario() -> None:
+        async with FaultServer() as server:
+            url = server.url
+        settings = Endpoint(url, "tiny", max_retries=1)
+        async with settings.connect() as client:
+            with pytest.raises(EndpointError, match=f"{url} cannot be reached .*; start the server, or correct"):
+                await take(client, "a", 2)
+        async with FaultServer() as server, endpoint(server, max_retries=0).connect() as client:
+            assert texts(await take(client, "a", 1)) == single_texts(range(1))
+            await server.__aexit__()
+            assert [(each.error or "")[:20] for each in await take(client, "b", 2)] == ["the connection broke"] * 2
+
+    run(scenario())
+
+
+def test_the_key_comes_from_the_named_variable_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-another")
+    monkeypatch.setenv("MY_KEY", f"{KEY}\n")
+    _, server, _ = sample(api_key_env="MY_KEY")
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    _, server, _ = sample(api_key_env="NO_SUCH_KEY")
+    assert server.requests[0].headers["authorization"] == "Bearer none"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        wrong_key(),
+        raw(401, f"{'x' * 290} {KEY}".encode()),
+        refused(500, f"bad key {KEY}"),
+        refused(400, f"bad key {KEY}"),
+        raw(200, json.dumps({"error": {"message": f"bad key {KEY}"}}).encode()),
+    ],
+)
+def test_the_key_is_never_shown(
+    fault: Behaviour, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    shown: list[str] = []
+
+    async def scenario() -> None:
+        async with FaultServer(lambda _: fault) as server:
+            settings = endpoint(server, api_key_env="MY_KEY", max_retries=0)
+            async with settings.connect() as client:
+                shown.extend([repr(settings), repr(client), repr(vars(client))])
+                try:
+                    shown.append(repr(await take(client, "a", 2)))
+                except EndpointError as error:
+                    chain: list[BaseException | None] = [error]
+                    while chain[-1]:
+                        shown.append(repr(chain[-1]))
+                        chain.append(chain[-1].__cause__ or chain[-1].__context__)
+
+    run(scenario())
+    assert "[key]" in shown[3] or "x" * 290 in shown[3]
+    assert not any(KEY[:8] in text for text in [*shown, caplog.text])
+
+
+@pytest.mark.parametrize("fault", [wrong_key(), refused(500), malformed(), cut_before()])
+def test_an_error_does_not_carry_the_request_with_it(fault: Behaviour) -> None:
+    from apportion.endpoint.server import Server  # noqa: PLC0415 - it imports openai
+
+    async def scenario() -> None:
+        async with FaultServer([fault]) as server:
+            settings: dict[str, Any] = {"chat": True, "body": {"model": "tiny"}, "connections": 1}
+            asked = Server(server.url, KEY, Usage(), **settings, timeout_seconds=5.0, max_retries=0)
+            with pytest.raises((EndpointError, Failure)) as caught:
+                await asked.ask("a", 1, None)
+            assert caught.value.__cause__ is None and caught.value.__context__ is None
+            await asked.aclose()
+
+    run(scenario())
+
+
+def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-\u2026secret")
+    with pytest.raises(EndpointError, match="MY_KEY must be of printable ASCII") as caught:
+        sample(api_key_env="MY_KEY")
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,77 @@
+"""Fresh rows of both kinds of data sets are seeded, endless, and the same after a restart."""
+
+from itertools import islice
+
+import pytest
+from datasets import Dataset
+
+from apportion.engines.fresh_rows import FreshRows, draw_distinct
+
+SIZE = 10
+ROWS = Dataset.from_list([{"prompt": f"question {i}"} for i in range(SIZE)])
+KINDS = {"map-style": lambda: ROWS, "iterable": lambda: ROWS.to_iterable_dataset(num_shards=2)}
+
+
+@pytest.fixture(params=KINDS)
+def dataset(request):
+    return KINDS[request.param]()
+
+
+def taken(fresh, count):
+    return [row["prompt"] for row in islice(fresh.rows(), count)]
+
+
+def test_an_epoch_holds_every_row_once_and_the_next_has_another_order(dataset):
+    fresh = FreshRows(dataset, seed=3)
+    epochs = [taken(fresh, SIZE) for _ in range(3)]
+    assert all(sorted(epoch) == sorted(ROWS["prompt"]) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert fresh.drawn == 3 * SIZE
+
+
+def test_the_order_is_that_of_the_seed(dataset):
+    assert taken(FreshRows(dataset, 3), 25) == taken(FreshRows(dataset, 3), 25)
+    assert taken(FreshRows(dataset, 3), SIZE) != taken(FreshRows(dataset, 4), SIZE)
+
+
+def test_a_restored_stream_continues_at_its_position(dataset):
+    fresh = FreshRows(dataset, 0)
+    before, after = taken(fresh, 13), taken(fresh, 12)
+    other = FreshRows(dataset, 0)
+    other.restore(13)
+    assert taken(other, 12) == after
+    other.restore(0)
+    assert taken(other, 13) == before
+
+
+def test_distinct_rows_are_new_to_the_batch_and_to_each_other(dataset):
+    fresh = FreshRows(dataset, 0)
+    held = {f"question {i}" for i in range(4)}
+    rows = draw_distinct(fresh, 6, held, lambda row: row["prompt"])
+    assert sorted(row["prompt"] for row in rows) == [f"question {i}" for i in range(4, 10)]
+    again = draw_distinct(fresh, 3, (), lambda row: row["prompt"])
+    assert len({row["prompt"] for row in again}) == 3
+
+
+def test_skipped_rows_count_as_drawn(dataset):
+    """Otherwise a restored run would draw other rows."""
+    fresh, plain = FreshRows(dataset, 0), FreshRows(dataset, 0)
+    order = taken(plain, SIZE)
+    (row,) = draw_distinct(fresh, 1, set(order[:3]), lambda row: row["prompt"])
+    assert row["prompt"] == order[3] and fresh.drawn == 4
+
+
+def test_a_data_set_with_too_few_prompts_is_refused(dataset):
+    with pytest.raises(
+        ValueError,
+        match=r"the data set must have 7 more prompts than the 4 of this batch, got 6; add some, let the",
+    ):
+        draw_distinct(FreshRows(dataset, 0), 7, {f"question {i}" for i in range(4)}, lambda row: row["prompt"])
+
+
+def test_rare_prompts_among_repeated_rows_are_found():
+    """Some data sets hold each prompt a hundred times."""
+    rows = Dataset.from_list([{"prompt": "often"}] * 30 + [{"prompt": "seldom"}])
+    for dataset in (rows, rows.to_iterable_dataset()):
+        found = draw_distinct(FreshRows(dataset, 0), 2, (), lambda row: row["prompt"])
+        assert {row["prompt"] for row in found} == {"often", "seldom"}

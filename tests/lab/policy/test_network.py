@@ -1,0 +1,89 @@
+import pytest
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from apportion.lab.policy.network import completion_distributions, completion_logprobs, new_policy
+from apportion.lab.world.task import EOS, encode
+
+PROMPTS = [encode("7 a+3 ="), encode("1 a+3 b*7 c-4 ="), encode("0 a*9 b-2 =")]
+COMPLETIONS = [[*encode("a0"), EOS], [*encode("a4b8c4"), EOS], encode("a0")]
+
+
+def one_at_a_time(policy, prompt, completion, temperature=1.0):
+    """Return the log-probabilities of one completion by one unpadded forward pass per token."""
+    logprobs = []
+    for step, token in enumerate(completion):
+        logits = policy(torch.tensor([[*prompt, *completion[:step]]])).logits[0, -1]
+        logprobs.append(torch.log_softmax(logits / temperature, -1)[token])
+    return torch.stack(logprobs)
+
+
+def test_the_policy_has_200640_parameters():
+    assert sum(parameter.numel() for parameter in new_policy(0).parameters()) == 200_640
+
+
+def test_a_seed_fixes_the_policy_and_leaves_the_global_generator_alone():
+    before = torch.random.get_rng_state()
+    first, second, other = (torch.cat([p.flatten() for p in new_policy(seed).parameters()]) for seed in (3, 3, 4))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(first, second) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("max_rows", [1024, 2])
+def test_ragged_rows_equal_one_pass_a_token(small_base, temperature, max_rows):
+    logprobs, mask = completion_logprobs(small_base, PROMPTS, COMPLETIONS, temperature, max_rows)
+    assert logprobs.shape == mask.shape == (3, 7)
+    assert mask.sum(1).tolist() == [3, 7, 2]
+    assert (logprobs[~mask] == 0).all()
+    for row, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
+        expected = one_at_a_time(small_base, prompt, completion, temperature)
+        torch.testing.assert_close(logprobs[row, : len(completion)], expected, atol=1e-5, rtol=0)
+
+
+def test_distributions_of_ragged_rows_hold_the_logprobs_of_what_was_written(small_base):
+    distributions, mask = completion_distributions(small_base, PROMPTS, COMPLETIONS)
+    logprobs, written = completion_logprobs(small_base, PROMPTS, COMPLETIONS)
+    assert distributions.shape == (3, 7, 47) and torch.equal(mask, written)
+    torch.testing.assert_close(distributions.exp().sum(-1), torch.ones(3, 7))
+    tokens = pad_sequence([torch.tensor(completion) for completion in COMPLETIONS], batch_first=True)
+    torch.testing.assert_close(distributions.gather(-1, tokens[..., None])[..., 0][mask], logprobs[mask])
+
+
+def test_each_distribution_is_that_of_one_pass_over_its_prefix(small_base):
+    distributions, _ = completion_distributions(small_base, PROMPTS, COMPLETIONS)
+    for row, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
+        for step in range(len(completion)):
+            logits = small_base(torch.tensor([[*prompt, *completion[:step]]])).logits[0, -1]
+            torch.testing.assert_close(distributions[row, step], logits.log_softmax(-1), atol=1e-4, rtol=1e-4)
+
+
+def test_the_gradient_is_that_of_one_pass_a_token(small_base):
+    weights = torch.tensor([1.0, -0.5, 2.0])
+    (completion_logprobs(small_base, PROMPTS, COMPLETIONS)[0].sum(1) @ weights).backward()
+    found = [parameter.grad.clone() for parameter in small_base.parameters()]
+    small_base.zero_grad()
+    for weight, prompt, completion in zip(weights, PROMPTS, COMPLETIONS, strict=True):
+        (weight * one_at_a_time(small_base, prompt, completion).sum()).backward()
+    for gradient, parameter in zip(found, small_base.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, atol=1e-4, rtol=1e-4)
+    small_base.zero_grad()
+
+
+def test_no_rows_and_empty_completions_are_empty():
+    policy = new_policy(0)
+    for rows in (0, 2):
+        logprobs, mask = completion_logprobs(policy, PROMPTS[:rows], [[]] * rows)
+        assert logprobs.shape == mask.shape == (rows, 0)
+    logprobs, mask = completion_logprobs(policy, PROMPTS[:2], [[], [EOS]])
+    assert mask.tolist() == [[False], [True]] and logprobs[0, 0] == 0
+
+
+def test_rows_are_checked():
+    policy = new_policy(0)
+    with pytest.raises(ValueError, match="got 1 for 2"):
+        completion_logprobs(policy, PROMPTS[:2], [[EOS]])
+    with pytest.raises(ValueError, match="at least one token"):
+        completion_logprobs(policy, [[]], [[EOS]])
+    with pytest.raises(ValueError, match="temperature must be positive, got 0"):
+        completion_logprobs(policy, PROMPTS[:1], [[EOS]], temperature=0)

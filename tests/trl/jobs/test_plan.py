@@ -1,0 +1,121 @@
+"""The plan of a job agrees with what TRL and the allocators then do."""
+
+from pathlib import Path
+
+import pytest
+
+from apportion.records import read_log
+from apportion.trl.jobs.command import run
+from apportion.trl.jobs.job import read_job
+from apportion.trl.jobs.plan import plan_lines
+from apportion.trl.jobs.prepared import prepare
+from tests.trl.jobs.small import make_files, make_job
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_files(tmp_path)
+    return tmp_path
+
+
+def prepared(folder, policy, **settings):
+    return prepare(read_job(make_job(folder, policy, **settings), [], None, False)[0])
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"num_train_epochs": 0.4},
+        {"num_train_epochs": 1, "steps_per_generation": 4},
+        {"num_train_epochs": 0.5, "steps_per_generation": 2, "gradient_accumulation_steps": 4, "num_iterations": 3},
+        {"max_steps": 5, "steps_per_generation": 4, "gradient_accumulation_steps": 3},
+    ],
+)
+def test_steps_and_batches_are_those_of_the_run(folder, policy, training):
+    training = {
+        "max_steps": None,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "per_device_train_batch_size": 8,
+    } | training
+    config = make_job(folder, policy, training=training)
+    plan = prepare(read_job(config, [], None, False)[0])
+    assert run(config, [], name=None, resume=False, dry_run=False) == 0
+    log = read_log(Path("runs/job/rollouts")).to_pylist()
+    assert len({row["step"] for row in log}) == plan.batches
+    assert len(log) == plan.batches * plan.rows
+    assert len({row["prompt_id"] for row in log if row["step"] == 0}) == plan.prompts
+
+
+SIZES = {
+    "hora": ({"name": "hora", "pre_rollouts": 2, "rollouts_per_prompt": 6}, {}, (32, 6)),
+    "ttrl": ({"name": "ttrl", "max_samples": 20, "min_samples": 5}, {}, (32, 5)),
+    "ar3po": ({"name": "ar3po", "stages": 3, "rollouts_per_stage": 4}, {}, (32, 12)),
+    "dapo": ({"name": "dapo", "rollouts_per_prompt": 4}, {}, (32, 4)),
+    "as the file says": ({"name": "uniform", "rollouts_per_prompt": 4}, {"gradient_accumulation_steps": 3}, (6, 4)),
+    "by generation batch": ({"name": "uniform", "rollouts_per_prompt": 8}, {"generation_batch_size": 80}, (10, 8)),
+    "in whole micro-batches": ({"name": "ttrl", "min_samples": 5}, {"per_device_train_batch_size": 24}, (24, 5)),
+    "one that is not the file's": ({"name": "uniform", "rollouts_per_prompt": 16}, {"num_generations": 16}, (32, 16)),
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_the_batch_size_follows_from_the_rollouts_that_the_allocator_keeps(folder, policy, case):
+    allocator, given, (prompts, each) = SIZES[case]
+    open_sizes = {"num_generations": None, "gradient_accumulation_steps": None, "per_device_train_batch_size": None}
+    plan = prepared(folder, policy, allocator=allocator, extract=None, training=open_sizes | given)
+    assert (plan.prompts, plan.arguments.num_generations) == (prompts, each)
+    assert plan.rows == prompts * each
+
+
+def test_a_plan_has_a_line_for_everything(folder, policy):
+    lora, evaluation = {"r": 4, "target_modules": ["q_proj"]}, {"path": "questions.jsonl", "limit": 5}
+    plan = prepared(folder, policy, lora=lora, evaluation=evaluation, training={"save_steps": None})
+    assert plan_lines(plan)[:13] == [
+        "job          job, under runs/job",
+        f"model        {policy}, LoRA of rank 4",
+        "prompts      48 questions from questions.jsonl, 48 rows. The template is plain; the median prompt has 5 "
+        "characters.",
+        "             As text, because the model has no chat template; 6 tokens at most.",
+        "evaluation   5 questions from questions.jsonl, 48 rows. Cut to 5 of 48. The template is plain; the median "
+        "prompt has 5 characters.",
+        "verifier     function: function verifier.py:judged, needs_gold true",
+        "allocator    hora: rollouts_per_prompt 8.0, high 16, predictor (uniform: alpha 1.0, beta 1.0), pre_rollouts 3",
+        "algorithm    grpo, every rollout counts the same",
+        "a batch      4 prompts, 32 rollouts",
+        "a run        4 batches, 4 optimizer steps",
+        "rollouts     128 rollouts; 5 tokens each at most, 640 in all",
+        "processes    1",
+        "checkpoints  every 10% of the run, of which the last 2 are kept",
+    ]
+    defaults = {line.split()[0] for line in plan_lines(plan)[14:]}
+    assert defaults == set(plan.defaults) and not defaults & {"learning_rate", "num_generations", "use_cpu"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {"allocator": {"name": "ttrl", "max_samples": 9, "min_samples": 8}, "verifier": None},
+            "verifier     none; rewards come from votes",
+        ),
+        (
+            {"allocator": {"name": "ttrl", "max_samples": 9, "min_samples": 8}},
+            "rollouts     144 rollouts; 5 tokens each at most, 720 in all",
+        ),
+        (
+            {"allocator": {"name": "ar3po", "stages": 2, "rollouts_per_stage": 4}},
+            "rollouts     at most 128 rollouts; 5 tokens each at most, 640 in all",
+        ),
+        (
+            {"estimator": "reinforce", "baseline": "predicted"},
+            "algorithm    grpo, every rollout counts the same, estimator reinforce, baseline predicted: ",
+        ),
+        ({"training": {"save_strategy": "no"}}, "checkpoints  none, so a run that is stopped cannot be resumed"),
+        ({"training": {"save_strategy": "epoch"}}, "checkpoints  every epoch, of which the last 2 are kept"),
+    ],
+)
+def test_a_plan_names_special_settings(folder, policy, settings, line):
+    lines = plan_lines(prepared(folder, policy, **settings))
+    assert any(each.startswith(line) for each in lines), "\n".join(lines)

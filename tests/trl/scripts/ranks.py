@@ -1,0 +1,164 @@
+"""Runs on several ranks; each rank writes what it saw to ``FOLDER``.
+
+    python -m torch.distributed.run --standalone --nproc_per_node 2 -m tests.trl.scripts.ranks FOLDER
+
+With ``--nproc_per_node 1`` the results are those to compare with.
+"""
+
+import json
+import logging
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import TrainerCallback
+from transformers.utils.logging import disable_progress_bar
+from trl import GRPOTrainer, RLOOTrainer
+
+from apportion import ALLOCATORS, AR3PO, Uniform
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from tests.rules import small, small_settings
+from tests.trl.scripts.policy import RANK, Scripted, digest, history, make_trainer, saved
+from tests.trl.tiny import make_questions
+
+STEPS = 3
+OWN = {
+    "ar3po": {"stages": 3, "rollouts_per_stage": 3},
+    "dapo": {"rollouts_per_prompt": 3, "draw": 3},
+    "reinforce_ada": {"rollouts_per_round": 3, "rounds": 3, "keep": 3},
+    "select": {"allocator": small_settings("hora", 8), "prompts": 2, "exploration": 0.1},
+    "voting": {"min_samples": 1, "max_samples": 9, "wave": 3},
+    "optpo": {"min_samples": 3, "max_samples": 9, "wave": 3},
+    "shared_votes": {"min_samples": 3, "max_samples": 9},
+}
+MAKE = {name: partial(small, name, 4, **OWN.get(name, {})) for name in ALLOCATORS}
+"""One of each rule. Several plan numbers of rollouts that two ranks cannot share evenly."""
+
+SETTINGS = {
+    "ar3po, rows by their tokens": ("ar3po", {"loss_type": "dapo"}),
+    "ar3po, sums of rows": ("ar3po", {"loss_type": "dr_grpo"}),
+    "dapo, with a reference": ("dapo", {"beta": 0.1}),
+    "hora, two batches a step": ("hora", {"gradient_accumulation_steps": 4, "steps_per_generation": 2}),
+    "ar3po, two steps a batch": ("ar3po", {"steps_per_generation": 4, "num_generations": 8}),
+}
+"""Settings of TRL that change how rows are weighted or split."""
+
+REUSING = {
+    f"ar3po, reuse={reuse}": lambda reuse=reuse: AR3PO(stages=2, rollouts_per_stage=2, reuse=reuse)
+    for reuse in ("stop_gradient", "recompute", "replay")
+}
+
+
+class LastBatch(TrainerCallback):
+    """Record the unmasked rows, and the sizes of micro-batches, that the loss of the last batch sees on this rank."""
+
+    def __init__(self):
+        self.trainer, self.rows, self.sizes = None, [], []
+
+    def on_step_end(self, *given, **more):
+        decode, chunks = self.trainer.processing_class.decode, self.trainer._buffered_inputs
+        self.sizes = [len(chunk["advantages"]) for chunk in chunks]
+        self.rows = [
+            [
+                decode(chunk["prompt_ids"][i][chunk["prompt_mask"][i].bool()]),
+                decode(chunk["completion_ids"][i][chunk["completion_mask"][i].bool()], skip_special_tokens=True),
+                float(chunk["advantages"][i]) / float(chunk.get("row_scale", 1.0)),
+            ]
+            for chunk in chunks
+            for i in range(len(chunk["advantages"]))
+            if chunk["completion_mask"][i].any()
+        ]
+
+
+def parity(folder, own, allocated, **settings):
+    """Return the logs and weights of TRL's own trainer and of ours under the uniform rule."""
+    found = []
+    for kind, allocator in ((own, None), (allocated, Uniform(rollouts_per_prompt=4))):
+        trainer = make_trainer(kind, folder, saved(folder), allocator, config=settings)
+        trainer.train()
+        found.append({"history": history(trainer), "weights": digest(trainer.model)})
+    return found
+
+
+def scripted(folder, allocator, questions=48, steps=STEPS, **settings):
+    """Train with completions that are the same on any number of ranks. Return what the loss sees and what is logged."""
+    last = LastBatch()
+    config = {"optim": "sgd", "loss_type": "grpo", "max_steps": steps} | settings
+    last.trainer = trainer = make_trainer(
+        AllocatedGRPOTrainer,
+        folder,
+        saved(folder, Scripted),
+        allocator,
+        questions=make_questions(questions),
+        config=config,
+        rollout_log=folder / "log",
+        callbacks=[last],
+    )
+    trainer.train()
+    torch.save(trainer.model.state_dict(), folder / f"weights-{RANK}.pt")
+    return {
+        "rows": last.rows,
+        "sizes": last.sizes,
+        "history": history(trainer),
+        "weights": digest(trainer.model),
+    }
+
+
+def resumed(folder, make):
+    """Train a whole run and one resumed from a checkpoint of it, which overwrites the later part of the log.
+
+    An epoch is one batch of 4 steps. The checkpoint is in the middle of the second.
+    """
+    found, questions = [], make_questions(8)
+    config = {
+        "max_steps": 10,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "num_iterations": 2,
+        "steps_per_generation": 4,
+    }
+    for name, checkpoint in (("whole", None), ("again", str(folder / "checkpoint-6"))):
+        log = folder / name
+        if checkpoint is not None and RANK == 0:
+            shutil.copytree(folder / "whole", log, dirs_exist_ok=True)  # the other rank may have made it
+        given = {"config": config, "questions": questions, "rollout_log": log}
+        trainer = make_trainer(AllocatedGRPOTrainer, folder, None, make(), **given)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        found.append({"history": history(trainer), "weights": digest(trainer.model)})
+    return found
+
+
+def name_the_only_cpu():
+    """Let torch load to "cpu:0", because transformers asks for it if several processes resume on a CPU."""
+    torch.serialization.register_package(
+        100, lambda value: None, lambda value, place: value if place == "cpu:0" else None
+    )
+
+
+def main(folder):
+    name_the_only_cpu()
+    disable_progress_bar()
+    logging.disable(logging.WARNING)
+    grpo, rloo = (GRPOTrainer, AllocatedGRPOTrainer), (RLOOTrainer, AllocatedRLOOTrainer)
+    runs = {name: (make, {}) for name, make in MAKE.items()}
+    runs |= {name: (make, {"questions": 4, "steps": 5}) for name, make in REUSING.items()}
+    runs |= {name: (MAKE[rule], settings) for name, (rule, settings) in SETTINGS.items()}
+    found = {
+        "parity": {
+            "grpo": parity(folder, *grpo),
+            "rloo": parity(folder, *rloo),
+            "grpo, two iterations of two steps": parity(
+                folder, *grpo, beta=0.04, num_iterations=2, steps_per_generation=4
+            ),
+        },
+        "scripted": {name: scripted(folder / name, make(), **settings) for name, (make, settings) in runs.items()},
+        "resumed": resumed(folder / "resumed", lambda: AR3PO(stages=1, rollouts_per_stage=2, reuse="replay")),
+    }
+    (folder / f"rank-{RANK}.json").write_text(json.dumps(found))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,160 @@
+"""Two ranks do the same as one by the same plans, and if one fails all end."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from apportion.allocators import ALLOCATORS
+from apportion.records import read_log
+from tests.trl.scripts.failing import FAILED, FAILURES
+from tests.trl.scripts.ranks import MAKE, REUSING, SETTINGS
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("launch")]  # one xdist worker, so that each launch runs once
+
+ROOT = Path(__file__).parents[2]
+SCRIPTED = [*MAKE, *REUSING, *SETTINGS]
+OWN_UPDATES = {"ar3po, two steps a batch"}
+"""Runs with several updates per batch: the rows of each update differ with the number of ranks."""
+
+
+def start(ranks, script, *arguments):
+    """Start a script on ``ranks`` processes, as a user does."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+    said = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*launcher, "-m", f"tests.trl.scripts.{script}", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | said,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
+    """The folders of the script on one rank and on two, and what each rank saw."""
+    folders = {ranks: tmp_path_factory.mktemp(f"on-{ranks}") for ranks in (1, 2)}
+    running = {ranks: start(ranks, "ranks", folder) for ranks, folder in folders.items()}
+    saw = {}
+    for ranks, process in running.items():
+        said, _ = process.communicate(timeout=400)
+        assert process.returncode == 0, said
+        saw[ranks] = [json.loads((folders[ranks] / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+    return folders, saw
+
+
+def rescored(log):
+    """Return (prompt, completion, advantage times weight) of the rows of a log in the loss of the last step."""
+    rows = log.to_pylist()
+    last = max(row["step"] for row in rows)
+    kept = [row for row in rows if row["step"] == last and row["kept"]]
+    return sorted((row["prompt"], row["completion"], row["advantage"] * row["weight"]) for row in kept)
+
+
+def test_every_allocator_has_a_case():
+    assert set(MAKE) == set(ALLOCATORS)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", ["grpo", "rloo", "grpo, two iterations of two steps"])
+def test_uniform_is_trl_to_the_last_bit(launched, ranks, kind):
+    for saw in launched[1][ranks]:
+        stock, ours = saw["parity"][kind]
+        assert ours["weights"] == stock["weights"]
+        assert len(stock["history"]) == 3
+        for theirs, step in zip(stock["history"], ours["history"], strict=True):
+            without = {name: value for name, value in step.items() if not name.startswith("allocation/")}
+            assert json.dumps(without, sort_keys=True) == json.dumps(theirs, sort_keys=True)
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_plans_groups_and_advantages_are_those_of_one_rank(launched, name):
+    one, two = (read_log(launched[0][ranks] / name / "log") for ranks in (1, 2))
+    assert one.num_rows > 20
+    assert two.equals(one)
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_both_ranks_end_with_the_same_weights_and_near_those_of_one(launched, name):
+    folders, saw = launched
+    first, second = (each["scripted"][name] for each in saw[2])
+    assert first["weights"] == second["weights"]
+    assert first["history"] == second["history"]
+    if name in OWN_UPDATES:
+        return
+    one, two = (torch.load(folders[ranks] / name / "weights-0.pt") for ranks in (1, 2))
+    moved = max(float((one[key] - value).abs().max()) for key, value in initial(folders[1], name).items())
+    apart = max(float((one[key] - two[key]).abs().max()) for key in one)
+    assert moved > 1e-3 and apart < 1e-5 * moved
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_the_loss_sees_the_rows_of_the_log_and_no_others(launched, name):
+    folders, saw = launched
+    for ranks in (1, 2):
+        wanted = rescored(read_log(folders[ranks] / name / "log"))
+        rows = sorted(tuple(row) for each in saw[ranks] for row in each["scripted"][name]["rows"])
+        assert [row[:2] for row in rows] == [row[:2] for row in wanted]
+        np.testing.assert_allclose([row[2] for row in rows], [row[2] for row in wanted], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_every_rank_has_equally_many_rows_in_every_micro_batch(launched, name):
+    sizes = [each["scripted"][name]["sizes"] for each in launched[1][2]]
+    assert sizes[0] == sizes[1] and len(set(sizes[0])) == 1 and sizes[0][0] > 0
+    logged = launched[1][2][0]["scripted"][name]["history"][-1]
+    if name not in OWN_UPDATES:
+        assert 2 * sum(sizes[0]) == logged["allocation/rows"] + logged["allocation/padding"]
+
+
+def test_some_rounds_have_surplus_rows_and_some_rows_are_reused(launched):
+    runs = launched[1][2][0]["scripted"]
+    surplus = {name: sum(step.get("allocation/surplus", 0) for step in run["history"]) for name, run in runs.items()}
+    assert {name for name, count in surplus.items() if count} >= {"ar3po", "dapo", "reinforce_ada", "voting"}
+    for name in REUSING:
+        assert sum(step["allocation/reused"] for step in runs[name]["history"]) > 0
+    drawn = [step["allocation/prompts"] for step in runs["dapo"]["history"]]
+    assert max(drawn) > 4
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_resumed_in_the_middle_of_a_batch_ends_like_the_whole(launched, ranks):
+    folders, saw = launched
+    whole, again = (read_log(folders[ranks] / "resumed" / name) for name in ("whole", "again"))
+    assert again.equals(whole)
+    for each in saw[ranks]:
+        first, second = each["resumed"]
+        assert second["weights"] == first["weights"]
+        assert second["history"] == first["history"]
+        assert any(step.get("allocation/reused") for step in first["history"][6:])
+
+
+def initial(folder, name):
+    """Return the weights that a run began with."""
+    return load_file(folder / name / "policy-0" / "model.safetensors")
+
+
+@pytest.mark.parametrize("how", FAILURES)
+def test_if_one_rank_fails_all_end_and_say_why(tmp_path, how):
+    process = start(2, "failing", how, tmp_path)
+    try:
+        said, _ = process.communicate(timeout=120)  # most of it is imports
+    finally:
+        process.kill()
+    assert process.returncode != 0
+    if how == "graded rewards":
+        reason = "rewards must be 0 or 1 for hora, which counts correct rollouts, got 0.5"
+        assert f"MainRankError: rank 0 failed in this batch: ValueError: {reason}" in said
+        assert said.count(reason) == 2
+    elif how == "the second dies":
+        assert f"exitcode: {FAILED}" in said
+    else:
+        assert "a reward function broke" in said

@@ -1,0 +1,229 @@
+"""Settings that cannot work are refused before anything is generated, with problem, value and remedy."""
+
+import re
+
+import pytest
+from datasets import Dataset
+from trl import RLOOConfig
+
+from apportion import AR3PO, DAPO, HORA, TTRL, VIP, OptPO, ReinforceAda, Select, Uniform
+from apportion.baselines import Predicted
+from apportion.predictors import UniformPrior
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation
+from apportion.trl.settings import LOSSES
+from apportion.types import Plan
+from tests.trl.tiny import Judge, configured, make_questions
+
+VOTES = OptPO(min_samples=4, max_samples=8)
+
+ALLOCATION = {
+    "an unknown weighting": ({"weighting": "group"}, "weighting must be one of prompt, rollout, token, got 'group'; "),
+    "an unknown estimator": (
+        {"estimator": "ppo"},
+        "estimator must be one of grpo, dr_grpo, .*, got 'ppo'; leave it out",
+    ),
+    "a baseline without its estimator": (
+        {"baseline": Predicted()},
+        "a baseline goes with the estimator 'reinforce', got .* with None; set both, or neither",
+    ),
+    "an estimator without its baseline": (
+        {"estimator": "reinforce"},
+        "a baseline goes with the estimator 'reinforce', got None with 'reinforce'; set both, or neither",
+    ),
+    "an unknown extractor": ({"extract": "last"}, "extract must be one of .*, got 'last'; or a function"),
+    "an unknown equivalence": (
+        {"equivalence": "same"},
+        "equivalence must be one of .*, got 'same'; check the spelling",
+    ),
+    "a verdict without labels": (
+        {"allocator": VOTES, "verdict": "judge"},
+        "without labels rewards come from the votes, got verdict 'judge' and baseline None with optpo; leave both out",
+    ),
+    "a baseline without labels": (
+        {"allocator": VOTES, "estimator": "reinforce", "baseline": Predicted()},
+        "without labels rewards come from the votes, got verdict None and baseline .* with optpo; leave both out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALLOCATION)
+def test_an_allocation_that_cannot_work_is_refused(name):
+    settings, message = ALLOCATION[name]
+    with pytest.raises(ValueError, match=message):
+        TRLAllocation(**{"allocator": Uniform(8)} | settings)
+
+
+def test_an_allocator_must_be_one():
+    with pytest.raises(TypeError, match=r"allocator must be an Allocator, got 'hora'; make one, such as apportion"):
+        TRLAllocation(allocator="hora")
+
+
+def with_column(name):
+    rows = make_questions(8)
+    return rows.add_column(name, [None] * len(rows))
+
+
+CONSTRUCTED = {
+    "an image": (
+        {"questions": with_column("image")},
+        "prompts must be text, got a column 'image'; remove it, or train without an allocator",
+    ),
+    "images": ({"questions": with_column("images")}, "prompts must be text, got a column 'images'; remove it"),
+    "an id column that is not there": (
+        {"id_column": "number"},
+        "id_column must be one of prompt, k, got 'number'; leave it out for hashes",
+    ),
+    "several rewards and no verdict": (
+        {"allocator": AR3PO(), "reward_funcs": [Judge(), Judge(name="other")]},
+        "verdict must name a reward function for ar3po, which counts correct rollouts, got 2 reward functions and no "
+        "verdict; name the one that is positive for correct completions",
+    ),
+    "several rewards and a baseline that counts": (
+        {"estimator": "reinforce", "baseline": Predicted(), "reward_funcs": [Judge(), Judge(name="other")]},
+        "verdict must name a reward function for uniform",
+    ),
+    "a verdict that no function has": (
+        {"verdict": "wright"},
+        "verdict must be one of the reward functions, judge, got 'wright'; check the spelling",
+    ),
+    "a fixed total that is more than the batches hold": (
+        {"allocator": Uniform(10)},
+        "uniform must train on no more than TRL's batches hold, 32 rollouts of 4 prompts, got 40; have it keep 8 "
+        "per prompt on average, or raise num_generations",
+    ),
+    "such a total under select": (
+        {"allocator": Select(allocator=Uniform(16), prompts=3)},
+        "select must train on no more than TRL's batches hold, 32 rollouts of 4 prompts, got 48; ",
+    ),
+    "such a total without labels": (
+        {"allocator": TTRL(max_samples=16, min_samples=12), "reward_funcs": []},
+        "ttrl must train on no more than TRL's batches hold, 32 rollouts of 4 prompts, got 48; ",
+    ),
+    "a budget that cannot be planned": (
+        {"allocator": VIP(rollouts_per_prompt=None, budget=500, high=16, predictor=UniformPrior())},
+        "budget must be between ",
+    ),
+    "evaluation without anything to judge by": (
+        {"allocator": VOTES, "reward_funcs": [], "eval_dataset": make_questions(4)},
+        "an eval_dataset needs reward_funcs, got none; give some, which are never trained on, or leave the "
+        "eval_dataset out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTED)
+@pytest.mark.parametrize("trainer", [AllocatedGRPOTrainer, AllocatedRLOOTrainer])
+def test_a_trainer_that_cannot_work_is_not_made(make, trainer, name):
+    given, message = CONSTRUCTED[name]
+    with pytest.raises(ValueError, match=message):
+        make(trainer, **{"allocator": Uniform(8)} | given)
+
+
+@pytest.mark.parametrize("name", sorted(CONSTRUCTED.keys() - {"a verdict that no function has"}))
+def test_it_is_refused_before_a_model_is_loaded(make, name):
+    given, message = CONSTRUCTED[name]
+    with pytest.raises(ValueError, match=message):
+        make(AllocatedGRPOTrainer, **{"allocator": Uniform(8)} | given, policy="no/such-model")
+
+
+def test_rloo_with_a_penalty_is_refused(make):
+    message = r"beta must be 0 for RLOO under an allocator, got 0.05\b.*; set beta=0.0, or use AllocatedGRPOTrainer"
+    with pytest.raises(ValueError, match=message):
+        make(AllocatedRLOOTrainer, config={"beta": 0.05}, allocator=Uniform(8))
+
+
+def test_the_default_penalty_of_trl_is_refused(policy, tmp_path):
+    args = RLOOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False)
+    with pytest.raises(ValueError, match=r"beta must be 0 for RLOO under an allocator, got 0.05"):
+        AllocatedRLOOTrainer(policy, Judge(), args, make_questions(), allocator=Uniform(2))
+
+
+def test_an_unknown_loss_is_refused(make):
+    with pytest.raises(
+        ValueError, match=r"loss_type must be one of grpo, .*, got 'new'; it must be known how the loss treats"
+    ):
+        make(AllocatedGRPOTrainer, config={"loss_type": "new"}, allocator=Uniform(8))
+    assert {kind for kind, (_, by) in LOSSES.items() if by == "row"} == {"grpo", "sapo", "luspo", "dr_grpo", "rloo"}
+
+
+@pytest.mark.parametrize("reuse", ["recompute", "replay"])
+def test_a_moving_reference_is_refused_with_rows_of_earlier_steps(make, reuse):
+    config = {"beta": 0.1, "sync_ref_model": True}
+    with pytest.raises(ValueError, match=r'sync_ref_model must be False if ar3po .*; set it to False, or reuse="stop'):
+        make(AllocatedGRPOTrainer, config=config, allocator=AR3PO(reuse=reuse))
+    make(AllocatedGRPOTrainer, config=config, allocator=AR3PO(reuse="stop_gradient"))
+    make(AllocatedGRPOTrainer, config={"beta": 0.1}, allocator=AR3PO(reuse=reuse))
+
+
+@pytest.mark.parametrize(
+    ("allocator", "most"),
+    [
+        (DAPO(rollouts_per_prompt=16), "64"),
+        (AR3PO(stages=3, rollouts_per_stage=4), "48"),
+        (ReinforceAda(), None),
+        (HORA(rollouts_per_prompt=8), None),
+    ],
+)
+def test_a_warning_says_that_micro_batches_may_grow(make, caplog, allocator, most):
+    make(AllocatedGRPOTrainer, allocator=allocator)
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("apportion")]
+    if most is None:
+        assert not said
+    else:
+        assert said == [
+            f"{allocator.name} may train on up to {most} rollouts of 4 prompts, and micro-batches are sized for 32; "
+            "if memory runs out, raise num_generations to the most that a prompt may keep"
+        ]
+
+
+def test_a_warning_says_that_different_rows_share_a_prompt(make, caplog):
+    """They share a belief. They are refused if the allocator trains on responses of earlier steps."""
+    rows = [{"prompt": "one task:", "k": k} for k in (1, 3)] + make_questions(14).to_list()
+    make(AllocatedGRPOTrainer, questions=Dataset.from_list(rows), allocator=HORA(rollouts_per_prompt=8))
+    (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("apportion")]
+    assert said.startswith("rows with one prompt must be the same question, got 1 whose other columns differ")
+    with pytest.raises(ValueError, match=r"got 1 whose other columns differ .*; name an id_column that tells them"):
+        make(AllocatedGRPOTrainer, questions=Dataset.from_list(rows), allocator=AR3PO(reuse="replay"))
+    caplog.clear()
+    make(AllocatedGRPOTrainer, questions=Dataset.from_list(rows[:1] * 16), allocator=HORA(rollouts_per_prompt=8))
+    assert not [record for record in caplog.records if record.name.startswith("apportion")]
+
+
+def test_a_plan_without_a_rollout_is_refused(make):
+    class Nothing(Uniform):
+        def plan(self, batch):
+            return Plan([0] * len(batch.prompts))
+
+    with pytest.raises(ValueError, match=r"uniform must plan rollouts for a batch of 4 prompts, got none; raise its"):
+        make(AllocatedGRPOTrainer, allocator=Nothing(8)).train()
+
+
+def test_a_warning_says_that_a_fixed_total_is_below_the_batch(make, caplog):
+    """It is allowed because single rollouts need it: TRL's ``num_generations`` is at least 2."""
+    make(AllocatedGRPOTrainer, allocator=Uniform(6))
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("apportion")] == [
+        "uniform trains on 24 rollouts of 4 prompts, and micro-batches are sized for 32; lower num_generations to "
+        "what a prompt gets, or raise the batch size"
+    ]
+
+
+def test_messages_name_the_problem_the_value_and_the_remedy():
+    for _, message in (*ALLOCATION.values(), *CONSTRUCTED.values()):
+        if len(message) > 60:
+            assert re.search("got ", message) and ";" in message
+
+
+def test_label_free_and_the_name_of_rewards_from_votes():
+    assert TRLAllocation(allocator=VOTES).label_free and not TRLAllocation(allocator=Uniform(8)).label_free
+    assert TRLAllocation(allocator=VOTES).vote_reward_name == "agreement"
+
+    def lengths(rollouts, label):
+        return [0.0] * len(rollouts)
+
+    assert TRLAllocation(allocator=OptPO(min_samples=4, max_samples=8, reward=lengths)).vote_reward_name == "lengths"
+
+
+@pytest.mark.parametrize("rewards", [1, 2, None])
+def test_an_id_column_is_not_checked_if_columns_are_unknown(rewards, tmp_path):
+    args = configured(tmp_path, AllocatedGRPOTrainer)
+    TRLAllocation(allocator=Uniform(8), id_column="number").check(args, [], rewards)

@@ -1,0 +1,304 @@
+"""A policy that TRL trains in half a second, questions that a test can score again, and a record of each run.
+
+A completion is correct if its first character is among the first ``k`` of the alphabet. The policy is untrained, so the
+success rate of a question is about k in 30.
+"""
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
+from trl import GRPOConfig, RLOOConfig
+
+from apportion.trl import AllocatedRLOOTrainer
+
+CHARACTERS = "0123456789abcdefghij:=+ "
+SPECIAL = ("<pad>", "<eos>", "<unk>")
+PAD, EOS = 0, 1
+LENGTH = 4
+EASE = (0, 3, 6, 10, 14, 18, 22, 24)
+TIMES = ("time", "runtime", "per_second")
+
+
+def make_tokenizer():
+    """Return a tokenizer of characters."""
+    vocabulary = {word: i for i, word in enumerate((*SPECIAL, *CHARACTERS))}
+    characters = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    characters.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=characters, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
+    )
+
+
+def make_policy(seed=0):
+    torch.manual_seed(seed)
+    policy = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(SPECIAL) + len(CHARACTERS),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            bos_token_id=None,
+            tie_word_embeddings=True,
+        )
+    )
+    policy.generation_config.eos_token_id, policy.generation_config.pad_token_id = EOS, PAD
+    return policy
+
+
+def make_questions(count=48, extra=0):
+    """Return questions with distinct prompts of several lengths and difficulties; ``extra`` shifts their numbers."""
+    numbers = range(extra, extra + count)
+    return Dataset.from_list(
+        [{"prompt": f"{i:03d}{'+' * (i % 3)}:", "k": EASE[i % len(EASE)]} for i in numbers],
+    )
+
+
+def mark(completion, k):
+    return float(completion[:1] != "" and completion[0] in CHARACTERS[:k])
+
+
+@dataclass(frozen=True)
+class Call:
+    """A scored completion."""
+
+    prompt: str
+    text: str
+    ids: tuple
+    score: float | None
+
+
+@dataclass
+class Judge:
+    """A reward function that records its calls by round. It gives None to completions for which ``none`` is true."""
+
+    mark: object = mark
+    none: object = None
+    name: str = "judge"
+    rounds: list = field(default_factory=list)
+
+    def __post_init__(self):
+        self.__name__ = self.name
+
+    def __call__(self, prompts, completions, completion_ids, k, **rest):
+        scores = [self.mark(completion, each) for completion, each in zip(completions, k, strict=True)]
+        if self.none is not None:
+            scores = [None if self.none(completion) else s for completion, s in zip(completions, scores, strict=True)]
+        rows = zip(prompts, completions, completion_ids, scores, strict=True)
+        self.rounds.append([Call(prompt, text, tuple(ids), score) for prompt, text, ids, score in rows])
+        return scores
+
+
+def configured(folder, trainer, **settings):
+    """Return settings of TRL for four prompts of eight rollouts in four micro-batches, on the CPU."""
+    rloo = "RLOO" in trainer.__name__
+    given = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 4,
+        "num_generations": 8,
+        "max_completion_length": LENGTH,
+        "max_steps": 3,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "seed": 0,
+        "temperature": 1.0,
+    }
+    given |= {"beta": 0.0} if rloo else {}
+    return (RLOOConfig if rloo else GRPOConfig)(**given | settings)
+
+
+def trained(trainer):
+    """Train, and return the log: one dictionary per logged step."""
+    trainer.train()
+    return trainer.state.log_history
+
+
+def untimed(history):
+    """Return ``history`` without timings and without metrics of the allocation."""
+    return [
+        {name: value for name, value in logged.items() if not any(part in name for part in (*TIMES, "allocation/"))}
+        for logged in history
+    ]
+
+
+def bits(value):
+    """Return ``value``, or "nan", so that NaN equals itself."""
+    return "nan" if isinstance(value, float) and math.isnan(value) else value
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row that entered the loss."""
+
+    prompt: tuple
+    ids: tuple
+    advantage: float
+
+
+@dataclass
+class Step:
+    """One generation batch: its scored rounds, and the micro-batches that the loss got."""
+
+    rounds: list
+    chunks: list = field(default_factory=list)
+
+    @property
+    def calls(self):
+        return [call for calls in self.rounds for call in calls]
+
+    @property
+    def by_prompt(self):
+        """All calls by prompt, in order."""
+        found = defaultdict(list)
+        for call in self.calls:
+            found[call.prompt].append(call)
+        return dict(found)
+
+    @property
+    def scale(self):
+        return float(self.chunks[0].get("row_scale", 1.0))
+
+    @property
+    def padding(self):
+        return sum(int((chunk["completion_mask"].sum(1) == 0).sum()) for chunk in self.chunks)
+
+    @property
+    def rows(self):
+        """The unmasked rows of the loss with unscaled advantages. Masked rows must have advantage 0."""
+        found = []
+        for chunk in self.chunks:
+            for i in range(len(chunk["advantages"])):
+                own = chunk["completion_mask"][i].bool()
+                advantage = float(chunk["advantages"][i])
+                if not own.any():
+                    assert advantage == 0.0
+                    continue
+                prompt = chunk["prompt_ids"][i][chunk["prompt_mask"][i].bool()]
+                ids = chunk["completion_ids"][i][own]
+                found.append(Row(tuple(prompt.tolist()), tuple(ids.tolist()), advantage / self.scale))
+        return found
+
+
+@dataclass
+class Watch(TrainerCallback):
+    """Record what a trainer scores and trains on by generation batch, and weights and gradients by optimizer step."""
+
+    judge: Judge
+    steps: list = field(default_factory=list)
+    updates: list = field(default_factory=list)
+
+    def on(self, trainer):
+        compute_loss = trainer.compute_loss
+
+        def watched(model, inputs, *args, **settings):
+            if self.judge.rounds:
+                self.steps.append(Step(self.judge.rounds[:]))
+                self.judge.rounds.clear()
+            self.steps[-1].chunks.append(dict(inputs))
+            return compute_loss(model, inputs, *args, **settings)
+
+        trainer.compute_loss = watched
+        trainer.add_callback(self)
+        return trainer
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **rest):
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        self.updates.append((weights, gradient_of(model)))
+
+
+def gradient_of(model):
+    return torch.cat([weight.grad.flatten().clone() for _, weight in sorted(model.named_parameters())])
+
+
+def made(trainer, policy, folder, *, config=None, reward_funcs=None, questions=None, **given):
+    """Return a trainer of the class ``trainer`` with the policy in ``policy`` and its output in ``folder``."""
+    built = trainer(
+        model=policy,
+        reward_funcs=[Judge()] if reward_funcs is None else reward_funcs,
+        args=configured(folder, trainer, **(config or {})),
+        train_dataset=make_questions() if questions is None else questions,
+        processing_class=make_tokenizer(),
+        **given,
+    )
+    built.remove_callback(PrinterCallback)
+    return built
+
+
+def group_advantages(trainer, rewards):
+    """Return TRL's advantages of one group by its default formula, in plain numbers."""
+    n, mean = len(rewards), sum(rewards) / len(rewards)
+    if n < 2:
+        return [0.0] * n
+    if isinstance(trainer, AllocatedRLOOTrainer):
+        return [reward - (sum(rewards) - reward) / (n - 1) for reward in rewards]
+    deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / (n - 1))
+    return [(reward - mean) / (deviation + 1e-4) for reward in rewards]
+
+
+def assert_rows(rows, expected, tolerance=2e-5):
+    """``rows`` are the ``expected`` ones, each once, in any order."""
+    expected = sorted(expected, key=lambda row: (row.prompt, row.ids, row.advantage))
+    rows = sorted(rows, key=lambda row: (row.prompt, row.ids, row.advantage))
+    assert Counter((row.prompt, row.ids) for row in rows) == Counter((row.prompt, row.ids) for row in expected)
+    for row, wanted in zip(rows, expected, strict=True):
+        assert abs(row.advantage - wanted.advantage) < tolerance, (row, wanted)
+
+
+def log_probabilities(policy, prompt, ids):
+    """Return log-probabilities [T] of one completion."""
+    logits = policy(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits.float(), -1)[torch.arange(len(ids)), torch.tensor(ids)]
+
+
+def direct_gradient(weights, rows, terms, reference=None, beta=0.0):
+    """Return the gradient at ``weights`` of sum_i c_i sum_t (-A_i ratio_it + beta KL_it), row by row without padding.
+
+    ``terms`` (rows) gives the c_i. ``reference`` are the weights of the reference policy.
+    """
+    policy, held = make_policy(), make_policy()
+    policy.load_state_dict(weights)
+    held.load_state_dict(weights if reference is None else reference)
+    loss = torch.zeros(())
+    for row, term in zip(rows, terms(rows), strict=True):
+        own = log_probabilities(policy, row.prompt, row.ids)
+        with torch.no_grad():
+            away = log_probabilities(held, row.prompt, row.ids)
+        ratio, apart = torch.exp(own - own.detach()), away - own
+        loss = loss + term * (-row.advantage * ratio + beta * (torch.exp(apart) - apart - 1)).sum()
+    loss.backward()
+    return gradient_of(policy)
+
+
+TERMS = {
+    "grpo": lambda rows: [1 / len(rows) / len(row.ids) for row in rows],
+    "sapo": lambda rows: [1 / len(rows) / len(row.ids) for row in rows],
+    "luspo": lambda rows: [1 / len(rows) for _ in rows],
+    "dr_grpo": lambda rows: [1 / len(rows) / LENGTH for _ in rows],
+    "dapo": lambda rows: [1 / sum(len(row.ids) for row in rows)] * len(rows),
+    "cispo": lambda rows: [1 / sum(len(row.ids) for row in rows)] * len(rows),
+    "vespo": lambda rows: [1 / sum(len(row.ids) for row in rows)] * len(rows),
+    "rloo": lambda rows: [1 / len(rows) for _ in rows],
+}
+"""The factor c_i of each loss, if the policy has not changed since sampling."""
+
+
+def assert_gradient(found, expected, tolerance=2e-4):
+    assert expected.norm() > 1e-3
+    assert (found - expected).norm() < tolerance * expected.norm(), (found - expected).norm() / expected.norm()

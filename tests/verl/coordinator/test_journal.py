@@ -1,0 +1,108 @@
+"""A journal is complete up to the last event, wherever its writer died."""
+
+import pickle
+
+import pytest
+
+from apportion import Rollout
+from apportion.verl.coordinator import journal as journal_module
+from apportion.verl.coordinator.journal import EventJournal
+from apportion.verl.coordinator.messages import MetricsLogged, Reassigned, TaskResult, WrittenRollout
+from tests.verl.coordinator.worker_pool import request_of, texts
+
+ROLLOUT = Rollout(True, "4", completion=WrittenRollout(b"digest", "h1-0", 2, (5, 3)), tokens=8)
+RECORDS = [
+    request_of(texts(0, 1)),
+    (TaskResult("h1-0:1", (ROLLOUT,)), TaskResult("h1-1:1", failures=("it raised",), expired=True)),
+    Reassigned(("h1-0", "h1-1"), "b"),
+    MetricsLogged(),
+    (TaskResult("h1-0:committed"),),
+]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Return a function that opens the same journal again, as processes do one after the other."""
+    journals = []
+
+    def make_coordinator(name="folder/journal"):
+        journals.append(EventJournal(tmp_path / name))
+        return journals[-1]
+
+    yield make_coordinator
+    for journal in journals:
+        journal.close()
+
+
+def test_events_can_be_read_before_the_writer_closes(make):
+    writer = make()
+    for event in RECORDS:
+        writer.write(event)
+    state, events = make().resume()
+    assert (state, events) == (None, RECORDS)
+    (rollout,) = events[1][0].rollouts
+    assert rollout.completion.keys == ROLLOUT.completion.keys == ["h1-0_2_0", "h1-0_2_1"]
+
+
+def test_an_unwritten_journal_is_empty(make):
+    journal = make()
+    assert journal.resume() == (None, [])
+    assert not journal.path.exists()
+    journal.write(RECORDS[0])
+    assert make().resume() == (None, RECORDS[:1])
+
+
+def test_a_snapshot_replaces_all_events(make):
+    journal = make()
+    journal.write(RECORDS[0])
+    journal.restart({"learned": [1, 2]})
+    journal.write(RECORDS[2])
+    assert make().resume() == ({"learned": [1, 2]}, [RECORDS[2]])
+
+
+def test_a_file_cut_anywhere_gives_the_complete_events_and_continues(make):
+    writer, ends = make(), []
+    writer.restart({"learned": 3})
+    ends.append(writer.path.stat().st_size)
+    for event in RECORDS:
+        writer.write(event)
+        ends.append(writer.path.stat().st_size)
+    whole = writer.path.read_bytes()
+    assert ends[-1] == len(whole)
+    for size in range(ends[0], len(whole) + 1):
+        journal = make("cut")
+        journal.path.write_bytes(whole[:size])
+        expected = [event for event, end in zip(RECORDS, ends[1:], strict=True) if end <= size]
+        assert journal.resume() == ({"learned": 3}, expected)
+        journal.write(MetricsLogged())
+        journal.close()
+        assert make("cut").resume()[1] == [*expected, MetricsLogged()]
+
+
+def test_it_is_large_once_events_outgrow_the_snapshot(make, monkeypatch):
+    monkeypatch.setattr(journal_module, "LARGE_BYTES", 3000)
+    event = RECORDS[1]
+    size = len(pickle.dumps(event, protocol=pickle.HIGHEST_PROTOCOL))
+    for state, least in ((None, 3000), (b"x" * 9000, 9000)):
+        journal, written = make(), 0
+        assert not journal.large
+        journal.restart(state)
+        while not journal.large:
+            journal.write(event)
+            written += size
+        assert least < written <= least + 2 * size
+        journal.close()
+        after = make()
+        after.resume()
+        assert after.large
+        after.restart(state)
+        assert not after.large
+
+
+def test_a_failed_snapshot_leaves_the_old_journal(make, monkeypatch):
+    journal = make()
+    journal.write(RECORDS[0])
+    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
+        journal.restart({"learned": lambda: None})
+    journal.write(RECORDS[2])
+    assert make().resume() == (None, [RECORDS[0], RECORDS[2]])

@@ -1,0 +1,279 @@
+"""Workers in one process that sample from a table, and a store of the rows that they write. It needs no verl."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apportion import AR3PO, Batch, Prompt, Rollout
+from apportion.allocators import Allocator
+from apportion.verl.coordinator.journal import EventJournal
+from apportion.verl.coordinator.messages import (
+    CommitTask,
+    RolloutTask,
+    RowAddress,
+    TaskResult,
+    TrainerRequest,
+    WorkerTask,
+    WrittenRollout,
+    address_of,
+    row_keys,
+)
+from apportion.verl.coordinator.service import Coordinator
+from tests.rules import IN_TOKENS, MAKE, in_tokens
+
+ALLOCATORS: dict[str, Callable[[], Allocator]] = {
+    **MAKE,
+    **{f"{name} in tokens": lambda name=name: in_tokens(MAKE[name]()) for name in IN_TOKENS},  # type: ignore[misc]
+    "ar3po reusing": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="recompute"),
+}
+"""Makers of all allocators with all budgets, and of one that trains on rollouts of earlier steps."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that a coordinator reads. Unlike ``VerlAllocation`` it takes a ``Watched`` allocator."""
+
+    allocator: Allocator
+    deadline_seconds: float = math.inf
+    retries: int = 0
+
+    @property
+    def label_free(self) -> bool:
+        return not self.allocator.needs.labels
+
+
+@dataclass(frozen=True)
+class Table:
+    """The outcome of rollout ``number`` of a prompt, whoever samples it and when.
+
+    A share ``failing`` of the rollouts fails. The others have one or two rows.
+    """
+
+    success: tuple[float, ...] = (0.0, 0.02, 0.3, 0.5, 0.8, 0.97, 1.0)
+    failing: float = 0.0
+    seed: int = 0
+    answers: int = 2
+
+    def rollout(self, text: str, number: int, uid: str = "", session: int = 0) -> Rollout | None:
+        """Return the rollout of the prompt with ``text``, written under ``uid``; None if it fails."""
+        q = int(text.split()[1])
+        rng = np.random.default_rng([self.seed, q, number])
+        fails, drawn, length = rng.random(3)
+        if fails < self.failing:
+            return None
+        correct = bool(drawn < self.success[q % len(self.success)])
+        answer = "right" if correct else f"wrong {rng.integers(self.answers)}"
+        tokens = 1 + int(40 * length)
+        lengths = (tokens,) if number % 3 else (tokens, 2)
+        written = WrittenRollout(rng.bytes(8), uid, session, lengths, (text, number))
+        return Rollout(correct, answer if number % 7 else None, completion=written, tokens=tokens)
+
+
+def sampler(table: Table, retries: int = 0) -> Any:
+    """Return a sampler for ``collect`` that draws from ``table`` and tries failed rollouts again ``retries`` times."""
+    drawn: Counter[str] = Counter()
+
+    def one(text: str, count: int) -> list[Rollout]:
+        found: list[Rollout] = []
+        for _ in range(1 + retries):
+            numbers = range(drawn[text], drawn[text] + count - len(found))
+            drawn[text] += len(numbers)
+            found += [rollout for i in numbers if (rollout := table.rollout(text, i)) is not None]
+        return found
+
+    return lambda prompts, counts: [one(prompt.text, int(count)) for prompt, count in zip(prompts, counts, strict=True)]
+
+
+def request_of(texts: Sequence[str], step: int = 1, workers: Sequence[str] = ("a", "b")) -> TrainerRequest:
+    """Return a request of prompts, whose uids consist of step and index."""
+    prompts = [Prompt(text, data=RowAddress(f"h{step}-{i}", f"h{step}-{i}")) for i, text in enumerate(texts)]
+    owners = itertools.islice(itertools.cycle(workers), len(prompts))
+    return TrainerRequest(step, tuple(prompts), tuple(owners))
+
+
+def texts(*numbers: int) -> list[str]:
+    return [f"prompt {number}" for number in numbers]
+
+
+@dataclass
+class ExtraPrompts:
+    """The prompts from number 100 on, in order."""
+
+    drawn: int = 0
+
+    def draw(self, count: int, held: set[str]) -> list[Prompt]:
+        found: list[Prompt] = []
+        while len(found) < count:
+            text = f"prompt {100 + self.drawn}"
+            self.drawn += 1
+            if Prompt(text).id not in held:
+                found.append(Prompt(text, data={"text": text}))
+        return found
+
+
+class Watched:
+    """The allocator ``inner``, which also keeps the batches that it ``learned`` from."""
+
+    def __init__(self, inner: Allocator) -> None:
+        self.inner = inner
+        self.learned: list[Batch] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def observe(self, batch: Batch) -> None:
+        self.learned.append(batch)
+        self.inner.observe(batch)
+
+
+@dataclass
+class WorkerPool:
+    """Keeps the tasks that it is ``sent`` until ``work``, and the keys of the ``rows`` that are written for each uid.
+
+    The rows of a committed uid are those that are trained on.
+    """
+
+    table: Table = field(default_factory=Table)
+    sent: dict[str, tuple[str, WorkerTask]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    written: Counter[str] = field(default_factory=Counter)
+    committed: list[CommitTask] = field(default_factory=list)
+    handed_over: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    held_requests: set[str] = field(default_factory=set)
+    requested_rollouts: int = 0
+    available: bool = True
+
+    def send(self, worker: str, task: WorkerTask) -> None:
+        assert worker or isinstance(task, CommitTask)
+        self.requested_rollouts += len(task.sessions) if isinstance(task, RolloutTask) else 0
+        self.sent[task.id] = (worker, task)
+
+    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> bool:
+        if self.available:
+            self.handed_over.append((worker, tuple(uids)))
+        return self.available
+
+    def forget_rows(self, request: TrainerRequest) -> None:
+        self.held_requests.discard(request.id)
+
+    def keep_rows(self, request: TrainerRequest) -> None:
+        """Take the rows of ``request``, as the manager gives them to workers before it opens the round."""
+        self.texts |= {address_of(prompt).uid: prompt.text for prompt in request.prompts}
+        self.held_requests.add(request.id)
+
+    def carry_out(self, id: str) -> TaskResult:
+        """Return the result of a task that was sent."""
+        _, task = self.sent.pop(id)
+        return self.sample(task) if isinstance(task, RolloutTask) else self.commit(task)
+
+    def sample(self, task: RolloutTask) -> TaskResult:
+        """Return the rollouts of ``task``, and write their rows."""
+        address = task.address
+        text = self.texts[task.uid] if address.row is None else address.row["text"]
+        found = []
+        for session in task.sessions:
+            rollout = self.table.rollout(text, session - address.first_session, task.uid, session)
+            if rollout is not None:
+                found.append(rollout)
+                self.rows[task.uid].update(rollout.completion.keys)
+                self.written.update(rollout.completion.keys)
+        failures = ("it raised",) * (len(task.sessions) - len(found))
+        return TaskResult(task.id, tuple(found), failures)
+
+    def commit(self, commit: CommitTask) -> TaskResult:
+        """Clear the rows of no group, and write reused ones."""
+        self.committed.append(commit)
+        rows = self.rows[commit.uid]
+        rows.difference_update(commit.cleared)
+        for group in commit.groups:
+            for row in group.rows:
+                if row.session is not None:
+                    again = row_keys(commit.uid, row.session, len(row.written.lengths))
+                    assert not rows & set(again)
+                    rows.update(again)
+        return TaskResult(commit.id)
+
+
+@contextmanager
+def coordinator_factory(folder: Path) -> Iterator[Callable[..., Coordinator]]:
+    """A function that makes coordinators with journals in ``folder``, which are closed at the end."""
+    with ExitStack() as stack:
+
+        def make_coordinator(
+            settings: Settings, pool: WorkerPool, name: str = "journal", kind: type[EventJournal] = EventJournal
+        ) -> Coordinator:
+            journal = kind(folder / name)
+            stack.callback(journal.close)
+            return Coordinator(settings, pool, journal, ExtraPrompts())  # type: ignore[arg-type]
+
+        yield make_coordinator
+
+
+def open_rounds(coordinator: Coordinator, *requests: TrainerRequest) -> None:
+    """Open ``requests`` as the manager does."""
+    for request in requests:
+        coordinator.pool.keep_rows(request)  # type: ignore[attr-defined]
+        coordinator.open(request)
+
+
+def work(coordinator: Coordinator, rng: np.random.Generator | None = None, only: Any = lambda task: True) -> None:
+    """Carry out the tasks that satisfy ``only`` until none is left.
+
+    They go one by one, the oldest first. With ``rng`` any go next, and several results arrive together.
+    """
+    pool: WorkerPool = coordinator.pool  # type: ignore[assignment]
+    while ids := [id for id, (_, task) in pool.sent.items() if only(task)]:
+        if rng is None:
+            coordinator.receive([pool.carry_out(ids[0])])
+        else:
+            some = rng.choice(ids, size=int(rng.integers(1, len(ids) + 1)), replace=False)
+            coordinator.receive([pool.carry_out(str(id)) for id in some])
+
+
+def lose_worker(coordinator: Coordinator, worker: str, others: Sequence[str]) -> None:
+    """Let ``worker`` die with all tasks that it was sent."""
+    pool: WorkerPool = coordinator.pool  # type: ignore[assignment]
+    pool.sent = {id: sent for id, sent in pool.sent.items() if sent[0] != worker}
+    coordinator.lose(worker, others)
+
+
+def trained_on(commits: Sequence[CommitTask]) -> list[str]:
+    """Return the keys of all rows that are trained on."""
+    keys = []
+    for commit in commits:
+        for group in commit.groups:
+            for row in group.rows:
+                session = row.written.session if row.session is None else row.session
+                keys += row_keys(commit.uid, session, len(row.written.lengths))
+    return keys
+
+
+def batch_of(watched: Watched, request: TrainerRequest) -> Batch:
+    """Return the batch of ``request`` that the allocator learned from."""
+    first = address_of(request.prompts[0]).group
+    (found,) = [batch for batch in watched.learned if address_of(batch.prompts[0]).group == first]
+    return found
+
+
+def uids_of(*requests: TrainerRequest) -> list[str]:
+    return [address_of(prompt).uid for request in requests for prompt in request.prompts]
+
+
+def check_rows(pool: WorkerPool, commits: Sequence[CommitTask], *requests: TrainerRequest) -> None:
+    """Check that each uid is committed once, and that its rows are those that are trained on, each written once."""
+    assert sorted(commit.uid for commit in commits) == sorted(uids_of(*requests))
+    keys = trained_on(commits)
+    assert len(keys) == len(set(keys))
+    assert set(keys) == {key for uid in uids_of(*requests) for key in pool.rows[uid]}
+    assert set(pool.written.values()) <= {1}
+    assert all(key.startswith(f"{uid}_") for uid in pool.rows for key in pool.rows[uid])

@@ -1,0 +1,53 @@
+"""verl's synchronous trainer, which also writes down every row that it is about to train on."""
+
+import json
+import os
+from pathlib import Path
+
+import transfer_queue as tq
+from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+
+FIELDS = (
+    "uid",
+    "index",
+    "prompts",
+    "responses",
+    "response_mask",
+    "advantages",
+    "rm_scores",
+    "rollout_log_probs",
+    "old_log_probs",
+    "num_turns",
+    "extra_fields",
+)
+OURS = ("apportion",)
+"""Where rows have them."""
+
+
+def plain(value):
+    """A field of a row as verl's queue returns it, as numbers, lists and dictionaries."""
+    value = value if hasattr(value, "tolist") else getattr(value, "data", value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def rows_of(batch):
+    """The rows of a batch, a dictionary each, in the batch's order."""
+    fields = [*FIELDS, *(name for name in OURS if name in batch.fields)]
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+    columns = {name: [plain(value) for value in data[name]] for name in fields}
+    return [
+        {"key": key, "padding": bool(tag.get("is_padding"))} | {name: columns[name][i] for name in fields}
+        for i, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True))
+    ]
+
+
+def register(trainer):
+    """Replace ``trainer`` in verl's registry by a subclass that records."""
+
+    class Recorded(trainer):
+        def _update_actor(self, batch, metrics):
+            lines = [json.dumps(row, default=str) + "\n" for row in rows_of(batch)]
+            Path(os.environ["VERL_TEST_RECORDS"], f"rows_{self.global_steps}.jsonl").write_text("".join(lines))
+            return super()._update_actor(batch, metrics)
+
+    TRAINER_REGISTRY["sync"] = Recorded

@@ -1,0 +1,20 @@
+"""The reward of the questions: 1 where the answer's first character is among the first ``k`` of the alphabet."""
+
+from tests.verl.cpu.assets import ALPHABET
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **rest):
+    """The reward of one rollout, as verl calls it: ``ground_truth`` holds k; where it is no number, an error."""
+    answer = solution_str.rpartition("assistant\n")[2]  # after tools were called; otherwise all
+    return float(answer[:1] != "" and answer[0] in ALPHABET[: int(ground_truth)])
+
+
+def compute_report(data_source, solution_str, ground_truth, extra_info=None, **rest):
+    """The reward with figures beside it: ``acc`` is the same, ``length`` in characters."""
+    score = compute_score(data_source, solution_str, ground_truth)
+    return {"score": score, "acc": score, "length": len(solution_str)}
+
+
+def compute_graded(data_source, solution_str, ground_truth, extra_info=None, **rest):
+    """A reward between 0 and 1: half of it for any answer that is not empty."""
+    return 0.5 * compute_score(data_source, solution_str, ground_truth) + 0.25

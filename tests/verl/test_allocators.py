@@ -1,0 +1,134 @@
+"""Every allocator in verl's own trainer: the rows in the loss are scored again, grouped, and compared."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from apportion.allocators import ALLOCATORS
+from tests.builders import LABEL_FREE
+from tests.rules import small_settings
+from tests.verl.cpu.assets import EASE
+from tests.verl.runs import HORA, MANAGER, allocated, groups_of, rloo, scored_again, trained
+
+
+def hydra_text(value):
+    """``value`` as Hydra's command line writes it: as JSON, but for keys and strings without quotes."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {hydra_text(each)}" for key, each in value.items()) + "}"
+    return str(value)
+
+
+OWN = {
+    "reinforce_ada": {"rounds": 3},
+    "select": {"allocator": small_settings("uniform", 8), "prompts": 2, "exploration": 0.1},
+    "voting": {"min_samples": 1},
+    "ttrl": {"max_samples": 6},
+    "optpo": {"max_samples": 8, "wave": 2},
+    "shared_votes": {"min_samples": 2, "max_samples": 8},
+}
+"""Settings that these tests need; other rules have their small ones, with 4 rollouts a prompt."""
+
+REFUSED = {"neyman": "score norms"}
+SETTINGS = {
+    name: hydra_text(small_settings(name, 4, **OWN.get(name, {}))) for name in ALLOCATORS if name not in REFUSED
+}
+TOTAL = {"uniform", "even", "vip", "hora", "inverse_accuracy", "inverse_variance", "select"}
+"""The rules that spend 16 rollouts on 4 prompts, whatever the outcomes."""
+
+
+@dataclass(frozen=True)
+class TwoSteps:
+    """The two steps of a run under one of several allocators."""
+
+    metrics: list
+    steps: list
+
+    def rows(self, step):
+        return self.steps[step - 1]
+
+
+@pytest.fixture(scope="module")
+def run(train):
+    """``run(name)``: two steps under that allocator, of one run under all of them in turn."""
+    several = ", ".join(
+        f"{{allocator: {SETTINGS[name]}{', extract: last_number' if name in LABEL_FREE else ''}}}" for name in SETTINGS
+    )
+    done = train(
+        (f"+several=[{several}]", MANAGER, "algorithm.adv_estimator=apportion_rloo"),
+        main="tests.verl.cpu.several",
+    )
+    assert done.status == 0, done.output[-5000:]
+    first = {name: 2 * i for i, name in enumerate(SETTINGS)}
+    return lambda name: TwoSteps(
+        done.metrics[first[name] : first[name] + 2], [done.rows(first[name] + step) for step in (1, 2)]
+    )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_loss_sees_whole_groups_with_their_advantages(run, name):
+    done = run(name)
+    for step, metrics in zip((1, 2), done.metrics, strict=True):
+        rows = done.rows(step)
+        groups = groups_of(rows)
+        owner = [group for group, own in groups.items() for _ in own]
+        assert len(trained(rows)) == metrics["allocation/rows"]
+        assert len(rows) - len(trained(rows)) == metrics["allocation/padding"] and len(rows) % 16 == 0
+        for own in groups.values():
+            rewards = own[0]["apportion"]["rewards"]
+            assert len({row["index"] for row in own}) == 1 or name == "dapo"
+            assert all(row["apportion"]["rewards"] == rewards for row in own)
+            positions = [row["apportion"]["position"] for row in own]
+            assert len(set(positions)) == len(positions)
+            weight = len(owner) / (len(groups) * len(own))
+            for row in own:
+                reward = rewards[row["apportion"]["position"]]
+                assert sum(row["rm_scores"]) == pytest.approx(reward)
+                expected = rloo(rewards)[row["apportion"]["position"]] * weight
+                assert row["advantages"] == pytest.approx([expected] * len(row["responses"]), abs=1e-5)
+                if name not in LABEL_FREE:
+                    assert reward == scored_again(row, EASE)
+        assert all(row["advantages"] == [0.0] for row in rows if row["padding"])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_budget_is_kept_and_logged(run, name):
+    for metrics in run(name).metrics:
+        assert metrics["allocation/requests"] == 1 and metrics["allocation/failed"] == 0
+        if name in TOTAL:
+            assert metrics["allocation/rollouts"] == 16
+            assert metrics["allocation/padding"] == 0
+        if name not in ("dapo", "select"):
+            assert metrics["allocation/prompts"] == 4 and metrics["allocation/n_min"] >= 1
+        if name == "dapo":
+            assert metrics["allocation/rollouts"] == 4 * metrics["allocation/prompts"]
+
+
+def test_a_rule_that_draws_fresh_prompts_trains_on_groups_that_differ(run):
+    done = run("dapo")
+    assert any(metrics["allocation/prompts"] > 4 for metrics in done.metrics)
+    for step in (1, 2):
+        groups = groups_of(done.rows(step))
+        assert len(groups) == 4 and all(len(own) == 4 for own in groups.values())
+        assert all(len({sum(row["rm_scores"]) for row in own}) == 2 for own in groups.values())
+        assert len({own[0]["index"] for own in groups.values()}) == 4
+
+
+def test_votes_reward_what_the_reward_function_never_saw(run):
+    done = run("ttrl")
+    for step in (1, 2):
+        for own in groups_of(done.rows(step)).values():
+            assert set(own[0]["apportion"]["rewards"]) <= {0.0, 1.0}
+            assert all(row["extra_fields"]["reward_extra_info"] == {} for row in own)
+    assert any(metrics["allocation/groups"] > 0 for metrics in done.metrics)
+
+
+def test_two_ranks_train_on_what_one_does(train):
+    one, two = (train(allocated(HORA), ranks=ranks) for ranks in (1, 2))
+    assert two.status == 0, two.output[-5000:]
+    for step in (1, 2):
+        content = [
+            sorted((row["index"], row["responses"], np.round(row["advantages"], 6).tolist()) for row in done.rows(step))
+            for done in (one, two)
+        ]
+        assert content[0] == content[1]

@@ -1,0 +1,76 @@
+"""``python -m apportion.verl``, as a user types it."""
+
+import subprocess
+import sys
+
+import pytest
+from omegaconf import OmegaConf, open_dict
+from verl.utils.import_utils import load_class_from_fqn
+
+from apportion.verl import AllocatedAgentLoopManager, SavedAllocation
+from tests.verl.composed import command, stock
+from tests.verl.runs import allocated, groups_of
+
+MAIN = "apportion.verl"
+COUNTS = ("allocation=vip", "allocation/predictor=counts", "allocation.allocator.high=8")
+STARTED = "ray init kwargs"
+"""What verl writes as it starts Ray."""
+
+
+def test_all_else_is_verls_own_configuration():
+    config, theirs = command()[0], stock()
+    with open_dict(config), open_dict(theirs):
+        manager = config.actor_rollout_ref.rollout.agent.pop("agent_loop_manager_class")
+        callback, estimator = config.trainer.checkpoint_callback_class, config.algorithm.adv_estimator
+        config.trainer.checkpoint_callback_class = theirs.trainer.checkpoint_callback_class
+        config.algorithm.adv_estimator = theirs.algorithm.adv_estimator
+        del config["allocation"], config["hydra"], theirs["hydra"]
+    assert OmegaConf.to_container(config) == OmegaConf.to_container(theirs)
+    assert load_class_from_fqn(manager) is AllocatedAgentLoopManager
+    assert load_class_from_fqn(callback) is SavedAllocation
+    assert estimator == "apportion_rloo"
+
+
+def test_verls_engines_are_chosen_as_ever():
+    ours, theirs = command("model_engine=megatron")[0], stock("model_engine=megatron")
+    assert ours.actor_rollout_ref.actor == theirs.actor_rollout_ref.actor
+
+
+def test_without_verl_it_says_what_to_install():
+    code = f"import runpy, sys; sys.modules['ray'] = None; runpy.run_module({MAIN!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: python -m apportion.verl needs ray, which is not installed; pip install 'apportion[verl]'\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("actor_rollout_ref.rollout.n=2", "rollouts_per_prompt must be between 3 and 64, got 2.0"),
+        ("allocation.allocator.predictor.name=counts", "choose allocation/predictor=counts instead"),
+        ("trainer.use_v1=False", "trainer.use_v1 must be True, got False"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_ray_starts(train, override, message):
+    done = train((override,), main=MAIN)
+    assert done.status == 2, done.output[-5000:]
+    assert STARTED not in done.output and "Traceback" not in done.output
+    *_, last = done.output.splitlines()
+    assert last.startswith("error: ") and message in last
+
+
+def test_it_trains_as_stock_verl_does_with_the_same_settings(train):
+    done = train(COUNTS, main=MAIN)
+    assert done.status == 0 and STARTED in done.output, done.output[-5000:]
+    same = train(allocated("{name: vip, high: 8, predictor: counts}"))
+    for step, metrics in zip((1, 2), done.metrics, strict=True):
+        rows = done.rows(step)
+        sizes = [len(own) for own in groups_of(rows).values()]
+        assert sum(sizes) == metrics["allocation/rows"] == 16 and all(3 <= size <= 8 for size in sizes)
+        assert content(rows) == content(same.rows(step))
+
+
+def content(rows):
+    return sorted((row["index"], row["responses"], row["advantages"]) for row in rows)

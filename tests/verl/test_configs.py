@@ -1,0 +1,193 @@
+"""The config group ``allocation``: it holds every setting, composes, and gives the allocation that it describes."""
+
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+from hydra.errors import ConfigCompositionException, MissingConfigException
+from omegaconf import OmegaConf
+
+from apportion.allocators import ALLOCATORS, HORA, VIP, Select, Uniform
+from apportion.config import ConfigError
+from apportion.predictors import PREDICTORS, DiscountedCounts, GaussianProcess, SentenceTransformerEmbedder, Shuffled
+from apportion.predictors.lengths import MeanLengths
+from apportion.stopping import ESC, RULES
+from apportion.verl.command import check_choices
+from apportion.verl.configs import ALLOCATION, GROUPS, PER_PROMPT
+from apportion.verl.settings import VerlAllocation, allocation_of
+from tests.builders import LABELLED
+from tests.verl.composed import alone, command, stock
+
+N = "actor_rollout_ref.rollout.n=8"
+HOLDERS = {"allocation/predictor": "vip", "allocation/rule": "voting", "allocation/inner": "select"}
+"""An allocator with a setting of each group."""
+
+
+def by_default(kind):
+    """An instance with all its defaults, and verl's 8 rollouts a prompt."""
+    if kind is Select:
+        return Select(allocator=Uniform(8))
+    names = {field.name for field in fields(kind)}
+    given = {PER_PROMPT: 8} if PER_PROMPT in names else {}
+    given |= {"embedder": SentenceTransformerEmbedder()} if "embedder" in names else {}
+    return kind(**given)
+
+
+def settings(kind):
+    return {field.name for field in fields(kind) if field.init}
+
+
+def test_only_what_needs_score_norms_is_left_out():
+    assert ALLOCATORS.keys() - ALLOCATION.kinds.keys() == {"neyman"}
+    predictor, rule, inner = GROUPS
+    assert PREDICTORS.keys() - predictor.kinds.keys() == {"score_moments"}
+    assert RULES.keys() == rule.kinds.keys()
+    assert LABELLED.keys() - inner.kinds.keys() == {"neyman", "select"}
+
+
+@pytest.mark.parametrize("name", ALLOCATION.kinds)
+def test_an_allocator_is_chosen_with_its_defaults(name):
+    config, choices = command(N, f"allocation={name}")
+    check_choices(config, choices)
+    assert allocation_of(config) == VerlAllocation(allocator=by_default(ALLOCATION.kinds[name]))
+
+
+@pytest.mark.parametrize("name", ALLOCATION.kinds)
+def test_all_that_can_be_set_is_seen(name):
+    config, _ = command(N, f"allocation={name}")
+    assert set(config.allocation) == settings(VerlAllocation)
+    assert set(config.allocation.allocator) == settings(ALLOCATION.kinds[name]) | {"name"}
+
+
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in group.kinds])
+def test_a_choice_in_a_group_has_its_own_settings_and_no_others(group, name):
+    kind, needed = group.kinds[name], [f"{group.key}.predictor=counts"] if name == "shuffled" else []
+    config, choices = alone(HOLDERS[group.path], f"{group.path}={name}", *needed)
+    check_choices(config, choices)
+    assert set(OmegaConf.select(config, group.key)) == settings(kind) | {"name"}
+    expected = Shuffled(DiscountedCounts()) if name == "shuffled" else by_default(kind)
+    assert getattr(allocation_of(config).allocator, group.field) == expected
+
+
+def test_an_override_is_one_setting():
+    config, _ = command(N, "allocation.allocator.low=4", "allocation.weighting=rollout")
+    allocation = allocation_of(config)
+    assert allocation.allocator == VIP(rollouts_per_prompt=8, low=4) and allocation.weighting == "rollout"
+
+
+def test_the_budget_is_what_verl_draws_or_another():
+    own, _ = alone("vip", "allocation.allocator.rollouts_per_prompt=6")
+    total, _ = alone("vip", "allocation.allocator.budget=512", "allocation.allocator.rollouts_per_prompt=null")
+    tokens, _ = alone(
+        "vip",
+        "allocation.allocator.tokens_per_prompt=900",
+        "allocation.allocator.rollouts_per_prompt=null",
+        "allocation.allocator.lengths={initial: 100}",
+    )
+    assert allocation_of(own).allocator == VIP(rollouts_per_prompt=6)
+    assert allocation_of(total).allocator == VIP(budget=512)
+    assert allocation_of(tokens).allocator == VIP(tokens_per_prompt=900, lengths=MeanLengths(initial=100))
+
+
+def test_two_budgets_are_refused_with_the_way_out():
+    config, _ = alone("vip", "allocation.allocator.budget=512")
+    with pytest.raises(
+        ConfigError, match=r"got 8.0 and 512; .* is actor_rollout_ref.rollout.n by default, 8; set it to null"
+    ):
+        allocation_of(config)
+
+
+def test_a_part_is_replaced_by_a_name_alone():
+    config, choices = alone("vip", "allocation.allocator.predictor=counts")
+    check_choices(config, choices)
+    assert allocation_of(config).allocator == VIP(rollouts_per_prompt=8, predictor=DiscountedCounts())
+    config, _ = alone("select", "allocation.allocator.allocator=hora")
+    assert allocation_of(config).allocator == Select(allocator=HORA(rollouts_per_prompt=8))
+    config, _ = alone("voting", "allocation.allocator.rule=esc")
+    assert allocation_of(config).allocator.rule == ESC()
+
+
+def test_a_part_that_was_chosen_is_set_further():
+    config, _ = alone("vip", "allocation/predictor=gp", "allocation.allocator.predictor.noise=1.0")
+    assert allocation_of(config).allocator.predictor == GaussianProcess(SentenceTransformerEmbedder(), noise=1.0)
+    config, _ = alone("vip", "allocation/predictor=counts", "allocation.allocator.predictor.discount=0.5")
+    assert allocation_of(config).allocator.predictor == DiscountedCounts(discount=0.5)
+
+
+def test_a_part_is_taken_out_and_put_in_as_a_table():
+    config, choices = alone(
+        "vip", "~allocation.allocator.predictor", "+allocation.allocator.predictor={name: counts, discount: 0.5}"
+    )
+    check_choices(config, choices)
+    assert allocation_of(config).allocator.predictor == DiscountedCounts(discount=0.5)
+
+
+@pytest.mark.parametrize(
+    ("override", "group"),
+    [
+        ("allocation.allocator.predictor.name=counts", "allocation/predictor=counts"),
+        ("allocation.allocator.predictor={name: counts}", "allocation/predictor=counts"),
+        ("allocation.allocator.name=hora", "allocation=hora"),
+    ],
+)
+def test_a_changed_name_does_not_keep_the_settings_of_another(override, group):
+    config, choices = command(N, override)
+    with pytest.raises(ConfigError, match=f"choose {group} instead"):
+        check_choices(config, choices)
+
+
+def test_an_unknown_choice_lists_what_there_is():
+    with pytest.raises(MissingConfigException, match=r"(?s)allocation/vpi.*ar3po.*vip"):
+        command(N, "allocation=vpi")
+    with pytest.raises(ConfigCompositionException, match=r"allocation\.allocator\.lwo"):
+        command(N, "allocation.allocator.lwo=4")
+    config, _ = command(N, "allocation.allocator=vpi")
+    with pytest.raises(ConfigError, match="did you mean 'vip'"):
+        allocation_of(config)
+
+
+def test_what_must_be_given_is_named():
+    config, _ = alone("vip", "allocation/predictor=shuffled")
+    with pytest.raises(ConfigError, match=r"^allocation\.allocator\.predictor\.predictor must have a value"):
+        allocation_of(config)
+
+
+@pytest.mark.parametrize("name", ["vip", "uniform", "select", "optpo"])
+def test_stock_verl_takes_the_same(name):
+    ours = allocation_of(command(N, f"allocation={name}")[0])
+    assert allocation_of(stock(N, f"+allocation={{allocator: {{name: {name}}}}}")) == ours
+    assert allocation_of(stock(N, f"+allocation={name}")) == ours
+
+
+def test_stock_verl_finds_the_group():
+    config = stock(N, "+allocation=vip", "allocation/predictor=counts", "allocation.allocator.low=4")
+    assert allocation_of(config).allocator == VIP(rollouts_per_prompt=8, low=4, predictor=DiscountedCounts())
+
+
+OTHER_PROGRAM = """
+import sys, hydra
+
+@hydra.main(config_path=None, version_base=None)
+def main(config):
+    assert config.allocation == "vip", "the value, and not our group"
+    assert "apportion" not in sys.modules and "hydra_plugins.apportion" in sys.modules
+
+sys.argv.append("+allocation=vip")
+main()
+"""
+
+
+def test_another_program_of_hydra_is_neither_changed_nor_slowed(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_lists_the_group_of_every_program_with_verls_configuration():
+    for words in (["apportion.verl"], ["verl.trainer.main_ppo"]):
+        command = [sys.executable, "-m", *words, "--help"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert f"\nallocation: {', '.join(sorted(ALLOCATION.kinds))}\n" in said
+        assert "\nallocation/predictor: counts, " in said

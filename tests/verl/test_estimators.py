@@ -1,0 +1,428 @@
+"""Our estimators as verl calls them: against its own, against the library's core, and by the gradient of its loss."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from verl.protocol import DataProto
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+from apportion import Group, Prompt, Rollout
+from apportion.advantages import advantages_of
+from apportion.verl.estimators import LOSSES, NAMES, PREFIX, GroupEstimator, register
+from tests.builders import GROUP_RELATIVE
+
+WIDTH = 12
+ROW_MODES = [loss for loss, (_, by_rows) in LOSSES.items() if by_rows]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A rollout: its reward, the lengths of its rows (none where it is outside the loss), its round and its tokens."""
+
+    reward: float
+    lengths: tuple[int, ...] = (4,)
+    round: int = 0
+    outside: int = 5
+
+    @property
+    def tokens(self):
+        return sum(self.lengths) or self.outside
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A training batch as verl hands it over: rows of ``groups``, by key, then padding rows."""
+
+    groups: tuple[tuple[Sampled, ...], ...]
+    padding: int = 0
+
+    @property
+    def places(self):
+        """(group, rollout, output) of all real rows."""
+        return [
+            (q, i, o)
+            for q, group in enumerate(self.groups)
+            for i, rollout in enumerate(group)
+            for o in range(len(rollout.lengths))
+        ]
+
+    @property
+    def index(self):
+        keys = [f"b{q}-f_{i}_{o}" for q, i, o in self.places]
+        return np.array(keys + ["pad0c4e"] * self.padding, dtype=object)
+
+    @property
+    def uids(self):
+        """As verl has them without us."""
+        return np.array([f"b{q}-f" for q, _, _ in self.places] + ["pad0c4e"] * self.padding, dtype=object)
+
+    @property
+    def mask(self):
+        lengths = torch.tensor([self.groups[q][i].lengths[o] for q, i, o in self.places] + [0] * self.padding)
+        return (torch.arange(WIDTH) < lengths[:, None]).long()
+
+    @property
+    def rewards(self):
+        """verl writes a rollout's reward into all of its rows, at the last token."""
+        found = torch.zeros(self.mask.shape, dtype=torch.float64)
+        for row, (q, i, o) in enumerate(self.places):
+            found[row, self.groups[q][i].lengths[o] - 1] = self.groups[q][i].reward
+        return found
+
+    def columns(self, keys):
+        found = []
+        for key in keys:
+            uid, place, _ = key.split("_")
+            group = self.groups[int(uid[1:-2])]
+            found.append(
+                {
+                    "group": uid,
+                    "position": int(place),
+                    "rewards": [rollout.reward for rollout in group],
+                    "tokens": [rollout.tokens for rollout in group],
+                    "rounds": [rollout.round for rollout in group],
+                }
+            )
+        return found
+
+    def estimated(self, name, weighting="rollout", loss="token-mean", **given):
+        return GroupEstimator(name.removeprefix(PREFIX), weighting, loss, columns=self.columns, **given)
+
+    def advantages(self, name, weighting="rollout", loss="token-mean"):
+        """[N], of rows whose advantages are the same at all tokens."""
+        found, returns = self.estimated(name, weighting, loss)(self.rewards, self.mask, self.index)
+        assert found is returns or torch.equal(found, returns)
+        assert torch.equal(found, found[:, :1] * self.mask) or (self.mask[:, 0] == 0).any()
+        return found.max(1).values.numpy() + found.min(1).values.numpy()
+
+    def in_the_core(self, name):
+        """[N], by the library itself."""
+        groups = [
+            Group(
+                Prompt(f"prompt {q}"),
+                tuple(Rollout(reward=r.reward, tokens=r.tokens, round=r.round) for r in group),
+                keep=np.array([bool(r.lengths) for r in group]),
+            )
+            for q, group in enumerate(self.groups)
+        ]
+        flat = advantages_of(groups, name.removeprefix(PREFIX))
+        starts = np.cumsum([0, *map(len, self.groups)])
+        return np.array([flat[starts[q] + i] for q, i, _ in self.places] + [0.0] * self.padding)
+
+
+def equal_groups(prompts=5, size=4, seed=0, lengths=None):
+    rng = np.random.default_rng(seed)
+    return tuple(
+        tuple(Sampled(float(rng.integers(4)), (lengths or int(rng.integers(1, WIDTH)),)) for _ in range(size))
+        for _ in range(prompts)
+    )
+
+
+RAGGED = Rows(
+    (
+        (Sampled(1.0, (3,)), Sampled(0.0, (7,)), Sampled(0.0, (2,), round=1), Sampled(1.0, (), round=1)),
+        (Sampled(2.0, (5,)), Sampled(0.5, ()), Sampled(0.0, (9,), round=2)),
+        (Sampled(1.0, (4,)), Sampled(1.0, (6,))),
+        (Sampled(1.0, (11,)),),
+        (Sampled(0.0, (1,)), *(Sampled(float(i == 4), ()) for i in range(7))),
+    ),
+)
+"""Groups of 1 to 8, of 1 to 3 rollouts in the loss."""
+
+CUT = Rows(
+    (
+        (Sampled(1.0, (3, 2, 4)), Sampled(0.0, (7,)), Sampled(0.0, (2, 2))),
+        (Sampled(1.0, (5,)), Sampled(0.0, ()), Sampled(0.0, (1, 8))),
+    ),
+)
+"""Rollouts of several outputs."""
+
+WHOLE = replace(
+    CUT, groups=tuple(tuple(replace(r, lengths=(r.tokens,) * bool(r.lengths)) for r in g) for g in CUT.groups)
+)
+"""The same rollouts, each of one output."""
+
+
+def verls(name):
+    """verl's own estimator of that name, as (rewards, mask, uids) -> advantages."""
+    config = AlgoConfig(gamma=1.0)
+    fn, given = {
+        "rloo": (core_algos.compute_rloo_outcome_advantage, {}),
+        "rloo_vectorized": (core_algos.compute_rloo_vectorized_outcome_advantage, {}),
+        "grpo": (core_algos.compute_grpo_outcome_advantage, {}),
+        "grpo_vectorized": (core_algos.compute_grpo_vectorized_outcome_advantage, {}),
+        "dr_grpo": (core_algos.compute_grpo_outcome_advantage, {"norm_adv_by_std_in_grpo": False}),
+        "reinforce_plus_plus": (core_algos.compute_reinforce_plus_plus_outcome_advantage, {"config": config}),
+        "reinforce_plus_plus_baseline": (core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage, {}),
+    }[name]
+    return lambda rewards, mask, uids: fn(token_level_rewards=rewards, response_mask=mask, index=uids, **given)[0]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weighting", ["prompt", "rollout"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("rloo", "rloo"),
+        ("rloo", "rloo_vectorized"),
+        ("grpo", "grpo"),
+        ("grpo", "grpo_vectorized"),
+        ("dr_grpo", "dr_grpo"),
+        ("reinforce_plus_plus", "reinforce_plus_plus"),
+    ],
+)
+def test_equal_groups_get_what_verl_gives_them(ours, theirs, weighting, loss):
+    """GRPO's up to 1e-3: the library adds 1e-4 to a deviation, verl 1e-6."""
+    rows = Rows(equal_groups())
+    expected = verls(theirs)(rows.rewards, rows.mask, rows.uids)
+    found, _ = rows.estimated(ours, weighting, loss)(rows.rewards, rows.mask, rows.index)
+    np.testing.assert_allclose(found, expected, atol=1e-3 if ours == "grpo" else 1e-7)
+    assert found.abs().max() > 0.5
+
+
+def test_equal_groups_of_equal_lengths_get_what_verl_gives_them_of_reinforce_plus_plus_baseline():
+    """Of unequal ones verl takes a number off all that the library does not: it is in the estimator's own tests."""
+    rows = Rows(equal_groups(lengths=6))
+    expected = verls("reinforce_plus_plus_baseline")(rows.rewards, rows.mask, rows.uids)
+    found, _ = rows.estimated("reinforce_plus_plus_baseline")(rows.rewards, rows.mask, rows.index)
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["rloo", "dr_grpo", "reinforce_plus_plus"])
+def test_padding_rows_change_nothing_that_they_do_not_change_in_verl(name):
+    """verl whitens over the tokens of the batch, and padding rows have none."""
+    rows = Rows(equal_groups(), padding=3)
+    expected = verls(name)(rows.rewards, rows.mask, rows.uids)
+    found, _ = rows.estimated(name)(rows.rewards, rows.mask, rows.index)
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("loss", ["token-mean", "seq-mean-token-mean"])
+def test_verl_itself_finds_and_calls_them(monkeypatch, name, loss):
+    """By the path of its trainer, which splits keys, and chooses what it hands to estimators of others."""
+    monkeypatch.setitem(core_algos.ADV_ESTIMATOR_REGISTRY, name, RAGGED.estimated(name, "rollout", loss))
+    tensors = {"token_level_rewards": RAGGED.rewards, "response_mask": RAGGED.mask}
+    data = DataProto(batch=TensorDict(tensors, batch_size=len(RAGGED.index)), non_tensor_batch={"uid": RAGGED.index})
+    found = compute_advantage_for_multi_trajectories(
+        data, batch_keys=list(RAGGED.index), adv_estimator=name, config=AlgoConfig()
+    )
+    expected = RAGGED.in_the_core(name)[:, None] * RAGGED.mask.numpy()
+    np.testing.assert_allclose(found.batch["advantages"], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rollouts_outside_the_loss_are_in_the_group(name):
+    np.testing.assert_allclose(RAGGED.advantages(name), RAGGED.in_the_core(name), atol=1e-12)
+    without = Rows(tuple(tuple(r for r in group if r.lengths) for group in RAGGED.groups))
+    assert abs(RAGGED.advantages(name) - without.advantages(name)).max() > 0.05
+
+
+def test_rounds_reach_the_sequential_estimator():
+    """The first of three rounds is a lone rollout, which has nothing before it; the third has the mean of two."""
+    group = tuple(Sampled(reward, round=i) for i, reward in enumerate((1.0, 0.0, 4.0)))
+    assert Rows((group,)).advantages("sequential").tolist() == [0.0, -1.0, 3.5]
+
+
+@pytest.mark.parametrize("name", sorted(GROUP_RELATIVE))
+def test_a_rollout_alone_and_equal_rewards_have_no_advantage(name):
+    rows = Rows(((Sampled(1.0),), (Sampled(0.5), Sampled(0.5)), (Sampled(1.0), Sampled(0.0)), (Sampled(0.0),)))
+    found = rows.advantages(name)
+    assert (found[[0, 1, 2, 5]] == 0).all() and found[3] > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_of_a_session_share_its_advantage_and_count_once_in_the_group(name):
+    once = iter(WHOLE.advantages(name))
+    of = {(q, i): next(once) for q, i, _ in WHOLE.places}
+    np.testing.assert_allclose(CUT.advantages(name), [of[q, i] for q, i, _ in CUT.places], atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_padding_rows_have_no_advantage_and_others_make_up_for_them_where_rows_are_counted(loss):
+    padded = replace(RAGGED, padding=3)
+    plain, found = RAGGED.advantages("rloo", "prompt", loss), padded.advantages("rloo", "prompt", loss)
+    share = (len(plain) + 3) / len(plain) if loss.startswith("seq-mean") else 1.0
+    assert (found[-3:] == 0).all()
+    np.testing.assert_allclose(found[:-3], plain * share)
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_no_row_is_looked_up_where_there_are_none(padding):
+    rows = Rows((), padding)
+    estimated = replace(rows.estimated("rloo", "prompt", "seq-mean-token-mean"), columns=None)
+    found, _ = estimated(torch.zeros(padding, WIDTH), torch.zeros(padding, WIDTH), rows.index)
+    assert found.shape == (padding, WIDTH) and not found.any()
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(NAMES), st.sampled_from(sorted(LOSSES)), st.booleans())
+def test_the_order_of_rows_does_not_matter(random, name, loss, kl):
+    """verl sorts rows by length before it asks, and puts padding anywhere."""
+    rows = replace(CUT, groups=CUT.groups + RAGGED.groups, padding=2)
+    order = list(range(len(rows.index)))
+    random.shuffle(order)
+    estimated = rows.estimated(name, "prompt", loss, kl_in_reward=kl)
+    rewards = rows.rewards + torch.linspace(0.0, 0.1, rows.mask.numel()).reshape(rows.mask.shape) * rows.mask
+    expected, _ = estimated(rewards, rows.mask, rows.index)
+    found, _ = estimated(rewards[order], rows.mask[order], rows.index[order])
+    torch.testing.assert_close(found, expected[order])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_advantages_have_the_type_of_the_rewards(dtype):
+    found, _ = RAGGED.estimated("rloo")(RAGGED.rewards.to(dtype), RAGGED.mask, RAGGED.index)
+    assert found.dtype == dtype
+    torch.testing.assert_close(
+        found.double().max(1).values + found.double().min(1).values,
+        torch.tensor(RAGGED.in_the_core("rloo")),
+        rtol=0.01,
+        atol=0.01,
+    )
+
+
+def test_with_kl_in_the_reward_what_verl_takes_off_counts_in_the_group():
+    """Of a rollout of two outputs, that of both; a rollout outside the loss has its reward as it was scored."""
+    rows = Rows(((Sampled(1.0, (3, 2)), Sampled(0.0, (4,)), Sampled(3.0, ())),))
+    kl = torch.tensor([0.1, 0.2, 0.5])
+    rewards = rows.rewards - (kl / rows.mask.sum(1))[:, None] * rows.mask
+    found, _ = rows.estimated("rloo", kl_in_reward=True)(rewards, rows.mask, rows.index)
+    first, second = 1.0 - 0.1 - 0.2, 0.0 - 0.5
+    expected = [first - (second + 3) / 2] * 2 + [second - (first + 3) / 2]
+    np.testing.assert_allclose(found[:, 0], expected, atol=1e-6)
+
+
+def test_without_it_what_is_taken_off_does_not():
+    """So that rewards which the allocator gave are those of the group, whatever the rows say."""
+    found, _ = RAGGED.estimated("rloo")(RAGGED.rewards - 5.0, RAGGED.mask, RAGGED.index)
+    np.testing.assert_allclose(found[:, 0], RAGGED.in_the_core("rloo"))
+
+
+def gradient(rows, weighting, loss, size=None, order=None, mask=None):
+    """The mean over mini-batches of ``size`` rows of what verl's loss makes of -advantage x log-probability [N, T]."""
+    mask = rows.mask if mask is None else mask
+    advantages, _ = rows.estimated("rloo", weighting, loss)(rows.rewards, mask, rows.index)
+    terms = torch.zeros(mask.shape, dtype=torch.float64, requires_grad=True)
+    order = torch.arange(len(mask)) if order is None else torch.as_tensor(order)
+    parts = order.split(size or len(mask))
+    for part in parts:
+        tokens = int(mask[part].sum())
+        loss_of = core_algos.agg_loss(
+            -advantages[part] * terms[part],
+            mask[part],
+            loss,
+            batch_num_tokens=tokens or 1,
+            global_batch_size=len(part),
+            loss_scale_factor=WIDTH,
+        )
+        (loss_of / len(parts)).backward()
+    return terms.grad
+
+
+def defined(rows, weighting, loss):
+    """The same by definition: the mean over prompts, rollouts or tokens of -advantage x the rollout's sum or mean."""
+    trained = [[(i, r) for i, r in enumerate(group) if r.lengths] for group in rows.groups]
+    rollouts, tokens = sum(map(len, trained)), sum(r.tokens for group in trained for _, r in group)
+    found = torch.zeros(rows.mask.shape, dtype=torch.float64)
+    for row, (q, i, _) in enumerate(rows.places):
+        group, own = rows.groups[q], rows.groups[q][i]
+        others = [r.reward for j, r in enumerate(group) if j != i]
+        advantage = own.reward - sum(others) / len(others) if others else 0.0
+        share = 1 / len(rows.groups) / len(trained[q]) if weighting == "prompt" else 1 / rollouts
+        if weighting == "token" and loss == "seq-mean-token-mean":
+            share = own.tokens / tokens
+        term = {
+            "token-mean": rollouts / tokens,
+            "token-sum": rollouts,
+            "seq-mean-token-sum": 1,
+            "seq-mean-token-sum-norm": 1 / WIDTH,
+            "seq-mean-token-mean": 1 / own.tokens,
+        }[loss]
+        found[row] = -advantage * share * term * rows.mask[row]
+    return found
+
+
+@pytest.mark.parametrize("padding", [0, 4])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weighting", ["prompt", "rollout", "token"])
+@pytest.mark.parametrize("rows", [RAGGED, CUT, WHOLE], ids=["ragged", "cut", "whole"])
+def test_the_gradient_is_the_mean_that_the_weighting_names(rows, weighting, loss, padding):
+    expected = defined(rows, weighting, loss)
+    found = gradient(replace(rows, padding=padding), weighting, loss)
+    torch.testing.assert_close(found[: len(expected)], expected)
+    assert not found[len(expected) :].any() and expected.any()
+
+
+@pytest.mark.parametrize("loss", ROW_MODES)
+@pytest.mark.parametrize("weighting", ["prompt", "rollout", "token"])
+@pytest.mark.parametrize("rows", [replace(RAGGED, padding=6), replace(CUT, padding=6)], ids=["ragged", "cut"])
+def test_mini_batches_of_any_rows_add_up_to_it(rows, weighting, loss):
+    expected = defined(rows, weighting, loss)
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(len(rows.index))
+        found = gradient(rows, weighting, loss, size=5, order=order)
+        torch.testing.assert_close(found[: len(expected)], expected)
+
+
+def test_under_token_mean_a_mini_batch_is_divided_by_its_own_tokens():
+    """So that what the weights give a prompt of the whole batch is there before the division, and not after it."""
+    found = gradient(RAGGED, "prompt", "token-mean", size=3)
+    expected = defined(RAGGED, "prompt", "token-sum")
+    assert len(RAGGED.index) % 3 == 0
+    for rows in torch.arange(len(RAGGED.index)).split(3):
+        parts = len(RAGGED.index) // 3
+        torch.testing.assert_close(found[rows], expected[rows] / RAGGED.mask[rows].sum() / parts)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_rollout_counts_the_same_however_it_is_cut(loss):
+    """The gradient of all of its tokens, one after the other."""
+    for weighting in ("prompt", "rollout", "token"):
+        cut, whole = gradient(CUT, weighting, loss), gradient(WHOLE, weighting, loss)
+        tokens = [rows.mask.bool() for rows in (CUT, WHOLE)]
+        torch.testing.assert_close(cut[tokens[0]], whole[tokens[1]])
+
+
+@pytest.mark.parametrize("weighting", ["prompt", "rollout", "token"])
+def test_tokens_that_verl_took_out_of_the_loss_do_not_count(weighting):
+    """Its rejection sampling masks tokens before it asks for advantages, all of a row's at times."""
+    left = Rows(((Sampled(1.0, (2,)), Sampled(0.0, (7,))), (Sampled(1.0, (5,)), Sampled(0.0, (9,)))))
+    full = Rows(((Sampled(1.0, (6,)), Sampled(0.0, (7,))), (Sampled(1.0, (5,)), Sampled(0.0, (9,)))))
+    found = gradient(full, weighting, "seq-mean-token-mean", mask=left.mask)
+    torch.testing.assert_close(found, gradient(left, weighting, "seq-mean-token-mean"))
+    none = torch.zeros_like(full.mask)
+    assert not gradient(full, weighting, "seq-mean-token-mean", mask=none).any()
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """verl's, without ours."""
+    registry = {name: fn for name, fn in core_algos.ADV_ESTIMATOR_REGISTRY.items() if not name.startswith(PREFIX)}
+    monkeypatch.setattr(core_algos, "ADV_ESTIMATOR_REGISTRY", registry)
+    return registry
+
+
+def test_all_are_registered_again_only_as_they_were(registry):
+    before = set(registry)
+    register("prompt", "token-mean")
+    register("prompt", "token-mean")
+    assert set(registry) - before == set(NAMES)
+    assert {name: core_algos.get_adv_estimator_fn(name).name for name in NAMES} == {
+        name: name.removeprefix(PREFIX) for name in NAMES
+    }
+    for other in (("rollout", "token-mean", False), ("prompt", "token-sum", False), ("prompt", "token-mean", True)):
+        with pytest.raises(ValueError, match="already been registered"):
+            register(other[0], other[1], kl_in_reward=other[2])
+    assert registry["apportion_rloo"] == GroupEstimator("rloo", "prompt", "token-mean")
+
+
+def test_what_needs_a_baseline_from_outside_is_not_offered():
+    assert set(NAMES) == {
+        PREFIX + name for name in ("grpo", "dr_grpo", "rloo", "sequential", "maxrl", "sft", "reinforce_plus_plus")
+    } | {PREFIX + "reinforce_plus_plus_baseline"}

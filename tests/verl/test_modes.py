@@ -1,0 +1,98 @@
+"""Modes of verl that change rollouts, their rewards, or the number of prompts in a step."""
+
+import numpy as np
+import pytest
+
+from tests.verl import harness
+from tests.verl.cpu.assets import EASE, make_tokenizer
+from tests.verl.runs import CRITIC, HORA, allocated, groups_of, rloo, scored_again, trained
+
+VIP = "{name: vip, rollouts_per_prompt: 4, high: 8, predictor: counts}"
+STOCK_BUFFER = ("trainer.v1.sampler.custom_sampler.path=null", "trainer.v1.sampler.custom_sampler.name=null")
+
+
+def run_verl(train, overrides, **settings):
+    done = train(overrides, **settings)
+    assert done.status == 0, done.output[-5000:]
+    return done
+
+
+def test_a_tool_using_loop_is_allocated_like_any_other(train, assets):
+    done = run_verl(train, allocated(VIP, *harness.TOOLS, f"data.train_files={assets}/tools.parquet"))
+    called = 0
+    for step in (1, 2):
+        rows = trained(done.rows(step))
+        assert len(rows) == done.metrics[step - 1]["allocation/rollouts"] == 16
+        for own in groups_of(rows).values():
+            assert own[0]["apportion"]["tokens"] == [sum(row["response_mask"]) for row in sorted(own, key=position)]
+            assert [sum(row["rm_scores"]) for row in sorted(own, key=position)] == own[0]["apportion"]["rewards"]
+        for row in rows:
+            masked = [i for i, mask in zip(row["responses"], row["response_mask"], strict=True) if not mask]
+            called += row["num_turns"] == 4
+            assert ("after 7 comes 8" in make_tokenizer().decode(masked)) == (row["num_turns"] == 4)
+            assert all(
+                advantage == 0
+                for advantage, mask in zip(row["advantages"], row["response_mask"], strict=True)
+                if not mask
+            )
+    assert called >= 4
+
+
+def position(row):
+    return row["apportion"]["position"]
+
+
+@pytest.mark.parametrize(
+    ("allocator", "settings"),
+    [(VIP, {}), ("{name: optpo, min_samples: 4, max_samples: 8, exceedances: 2, wave: 2}", {"extract": "last_number"})],
+)
+def test_a_critic_trains_on_what_the_allocator_rewards(train, assets, allocator, settings):
+    critic = (*CRITIC, f"critic.model.path={assets}/policy")
+    done = run_verl(train, allocated(allocator, *critic, estimator="gae", **settings))
+    for step, metrics in zip((1, 2), done.metrics, strict=True):
+        assert metrics["critic/vf_loss"] > 0 and metrics["actor/grad_norm"] > 0
+        for name, own in groups_of(done.rows(step)).items():
+            assert {row["uid"] for row in own} == {name}
+            for row in own:
+                assert sum(row["rm_scores"]) == pytest.approx(row["apportion"]["rewards"][position(row)])
+    if not settings:
+        assert all(sum(row["rm_scores"]) == scored_again(row, EASE) for row in trained(done.rows(1)))
+
+
+@pytest.mark.parametrize("allocator", [HORA, "{name: ar3po, stages: 2, rollouts_per_stage: 2, reuse: none}"])
+def test_prompts_that_verls_filter_refills_get_their_own_budget(train, allocator):
+    filtered = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc", "data.gen_batch_size=1")
+    reward = "reward.custom_reward_function.name=compute_report"
+    done = run_verl(train, allocated(allocator, *STOCK_BUFFER, *filtered, reward, verdict="acc"))
+    assert max(metrics["allocation/requests"] for metrics in done.metrics) > 1
+    for step, metrics in zip((1, 2), done.metrics, strict=True):
+        assert metrics["allocation/prompts"] >= 4
+        if allocator == HORA:
+            assert metrics["allocation/rollouts"] == 4 * metrics["allocation/prompts"]
+        groups = groups_of(done.rows(step))
+        assert len(groups) == 4
+        assert all(len({sum(row["rm_scores"]) for row in own}) == 2 for own in groups.values())
+
+
+def test_a_penalty_in_the_reward_counts_in_the_group(train):
+    """verl subtracts the divergence from the reference from the rewards before it computes advantages."""
+    penalty = ("algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.kl_coef=0.5")
+    done = run_verl(train, allocated(VIP, *penalty, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8"))
+    later = done.rows(2)  # in the first step policy and reference are one
+    plain = [rloo(own[0]["apportion"]["rewards"])[position(row)] for own in groups_of(later).values() for row in own]
+    found = [row["advantages"][0] for own in groups_of(later).values() for row in own]
+    assert done.metrics[1]["actor/reward_kl_penalty"] != 0
+    assert np.abs(np.array(plain) - np.array(found)).max() > 1e-4
+    for own in groups_of(later).values():
+        assert sum(row["advantages"][0] for row in own) == pytest.approx(0, abs=1e-5)
+
+
+def test_refills_of_an_asynchronous_trainer_are_their_own_rounds(train):
+    done = run_verl(train, allocated(HORA, *STOCK_BUFFER, "trainer.v1.trainer_mode=colocate_async"))
+    assert [metrics["step"] for metrics in done.metrics] == [1, 2]
+    assert all(
+        metrics["allocation/rollouts"] == 4 * metrics["allocation/prompts"]
+        for metrics in done.metrics
+        if "allocation/rollouts" in metrics
+    )
+    assert any("allocation/rollouts" in metrics for metrics in done.metrics)

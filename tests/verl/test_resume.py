@@ -1,0 +1,49 @@
+"""A killed run that resumes from verl's checkpoint equals an uninterrupted one: plans, rows and metrics."""
+
+import pytest
+
+from tests.verl.runs import FAULTY, SAVED, allocated
+
+SAVING = ("trainer.save_freq=1", "trainer.total_training_steps=4", "trainer.resume_mode=auto", SAVED)
+CASES = {
+    "vip": "{name: vip, rollouts_per_prompt: 4, high: 8, predictor: counts}",
+    "ar3po": "{name: ar3po, stages: 2, rollouts_per_stage: 2, reuse: recompute}",
+    "dapo": "{name: dapo, rollouts_per_prompt: 4, draw: 4, max_draws: 4}",
+}
+EPOCH = "data.train_max_samples=8"
+"""Two steps an epoch, so that the later steps repeat its prompts."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_run_equals_an_uninterrupted_one(train, tmp_path, name):
+    more = (*SAVING, *((EPOCH,) if name != "dapo" else ()))
+    whole = train(allocated(CASES[name], *more), folder=tmp_path / "whole")
+    assert whole.status == 0, whole.output[-5000:]
+
+    folder = tmp_path / "killed"
+    (folder / "records" / "faults").mkdir(parents=True)
+    for index in range(16):  # killed in the middle of the third step, whatever its prompts are
+        (folder / "records" / "faults" / f"hangs_{index}@3").touch()
+    saved = folder / "checkpoints" / "global_step_2" / "allocation.pt"
+    assert train(allocated(CASES[name], *more, *FAULTY), folder=folder, until=saved).status == -9
+    assert not (folder / "records" / "rows_3.jsonl").exists()
+
+    resumed = train(allocated(CASES[name], *more), folder=folder)
+    assert resumed.status == 0, resumed.output[-5000:]
+    assert [each["step"] for each in resumed.metrics] == [3, 4]
+    for step in (3, 4):
+        seen = [
+            sorted((row["index"], row["responses"], row["advantages"]) for row in run.rows(step))
+            for run in (whole, resumed)
+        ]
+        assert seen[0] == seen[1]
+    for mine, other in zip(resumed.metrics, whole.metrics[2:], strict=True):
+        for measure in ("rollouts", "prompts", "reused", "predicted_success"):
+            assert mine[f"allocation/{measure}"] == pytest.approx(other[f"allocation/{measure}"])
+
+
+def test_a_checkpoint_without_the_allocators_state_is_refused(train, tmp_path):
+    once = ("trainer.save_freq=1", "trainer.total_training_steps=1", "trainer.resume_mode=auto")
+    assert train(("algorithm.adv_estimator=rloo", *once), folder=tmp_path).status == 0
+    refused = train(allocated(CASES["vip"], *once, SAVED), folder=tmp_path)
+    assert refused.status == 1 and "a checkpoint must hold the allocator's state" in refused.output

@@ -1,0 +1,189 @@
+"""Rows that are written for the trainer and read by our estimators, in a real TransferQueue."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from apportion.verl.coordinator.messages import CommitTask, TrainedGroup, TrainedRow, WrittenRollout
+from apportion.verl.estimators import GroupEstimator
+from apportion.verl.rows import columns_of, commit_rows
+
+UID, OTHER = "b2f1-40", "c7d0-41"
+
+
+def sampled(queue, uid, lengths, step=1):
+    """Write a prompt's rows as verl does: session i has outputs of ``lengths[i]`` and score i + 1.
+
+    Return what the worker knows of them.
+    """
+    queue.kv_batch_put(
+        keys=[uid], tags=[{"is_prompt": True, "status": "running", "global_steps": step}], partition_id="train"
+    )
+    written = []
+    for session, outputs in enumerate(lengths):
+        rows = [
+            {
+                "uid": uid,
+                "responses": torch.arange(length),
+                "response_mask": torch.ones(length, dtype=torch.int64),
+                "rm_scores": torch.nn.functional.one_hot(torch.tensor(length - 1), length) * (session + 1.0),
+                "extra_fields": {"turns": session},
+            }
+            for length in outputs
+        ]
+        written.append(WrittenRollout(bytes([session]), uid, session, tuple(outputs)))
+        tags = [{"status": "success", "global_steps": step}] * len(rows)
+        queue.kv_batch_put(
+            keys=written[-1].keys, fields=list_of_dict_to_tensordict(rows), tags=tags, partition_id="train"
+        )
+    return written
+
+
+def group(rewards, written, name=UID, rewarded=False):
+    """A group of ``rewards``, whose rows are those ``written``, by position."""
+    size = len(rewards)
+    rows = tuple(TrainedRow(position, one) for position, one in written.items())
+    return TrainedGroup(name, tuple(rewards), tuple(range(5, 5 + size)), (0,) * size, rows, rewarded)
+
+
+def committed(queue, uid, groups, cleared=(), status="finished", by_row=True):
+    asyncio.run(commit_rows(CommitTask(f"{uid}:commit", uid, tuple(groups), tuple(cleared), status), by_row=by_row))
+    return queue.kv_list("train")["train"]
+
+
+def fields_of(queue, keys, *names):
+    data = queue.kv_batch_get(keys=keys, partition_id="train", select_fields=list(names))
+    return [data.pop(name) for name in names]
+
+
+def test_rows_have_the_columns_of_their_group_and_a_uid_of_their_own(queue):
+    _, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
+    committed(queue, UID, [group((1.0, 0.0, 0.5), {0: third, 2: second})])
+    keys = third.keys + second.keys
+    (uids,) = fields_of(queue, keys, "uid")
+    assert uids.tolist() == keys == [f"{UID}_2_0", f"{UID}_1_0", f"{UID}_1_1"]
+    whole = {"group": UID, "rewards": [1.0, 0.0, 0.5], "tokens": [5, 6, 7], "rounds": [0, 0, 0]}
+    assert columns_of(keys) == [{"position": 0} | whole, {"position": 2} | whole, {"position": 2} | whole]
+
+
+def test_sampled_tokens_and_scores_are_unchanged(queue):
+    (written,) = sampled(queue, UID, [(4,)])
+    committed(queue, UID, [group((0.25,), {0: written})])
+    scores, responses, extra = fields_of(queue, written.keys, "rm_scores", "responses", "extra_fields")
+    assert scores[0].tolist() == [0, 0, 0, 1] and responses[0].tolist() == [0, 1, 2, 3]
+    assert extra.tolist() == [{"turns": 0}]
+
+
+@pytest.mark.parametrize("lengths", [[(4,)], [(3,), (4, 2), (5,)], [(4,), (4,)]], ids=["one", "ragged", "alike"])
+def test_rewards_of_the_allocator_replace_scores(queue, lengths):
+    written = sampled(queue, UID, lengths)
+    rewards = [0.5 * position - 0.25 for position in range(len(written))]
+    committed(queue, UID, [group(rewards, dict(enumerate(written)), rewarded=True)])
+    for position, one in enumerate(written):
+        (scores,) = fields_of(queue, one.keys, "rm_scores")
+        assert [row.tolist() for row in scores] == [[0.0] * (n - 1) + [rewards[position]] for n in one.lengths]
+    (scores,) = fields_of(queue, [key for one in written for key in one.keys], "rm_scores")
+    assert scores.dtype == torch.float32 and scores.is_nested  # as the trainer takes them
+
+
+def test_rows_of_no_group_are_cleared_and_the_trainer_finds_the_others(queue):
+    """Session 3 never arrived. The other prompt is unaffected."""
+    first, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
+    (beside,) = sampled(queue, OTHER, [(2,)])
+    tags = committed(
+        queue, UID, [group((1.0, 0.0, 0.5), {1: second})], cleared=[*first.keys, *third.keys, f"{UID}_3_0"]
+    )
+    assert set(tags) == {UID, *second.keys, OTHER, *beside.keys}
+    assert tags[UID] == {"is_prompt": True, "status": "finished", "global_steps": 1}
+    assert tags[second.keys[0]] == {"status": "success", "global_steps": 1}
+    batch, _ = buffer().sample(global_steps=1, partition_id="train", batch_size=1)
+    assert sorted(batch.keys) == second.keys
+
+
+def buffer():
+    return ReplayBuffer("sync", {}, None, "drop", {}, poll_interval=0.01, train_batch_size=1, gen_batch_size=1)
+
+
+def test_a_prompt_without_groups_is_finished(queue):
+    """A prompt that an allocator leaves out has no rows, and the trainer does not wait for them."""
+    (written,) = sampled(queue, UID, [(3,)])
+    (other,) = sampled(queue, OTHER, [(2,)])
+    committed(queue, UID, [], cleared=written.keys)
+    tags = committed(queue, OTHER, [group((1.0,), {0: other})])
+    assert tags[UID]["status"] == "finished" and not set(written.keys) & set(tags)
+    batch, _ = buffer().sample(global_steps=1, partition_id="train", batch_size=2)
+    assert batch.keys == other.keys
+
+
+def test_a_failed_prompt_has_the_status_failure(queue):
+    sampled(queue, UID, [])
+    assert committed(queue, UID, [], status="failure")[UID]["status"] == "failure"
+
+
+@pytest.mark.parametrize("name", ["async_kv_batch_put", "async_kv_clear"])
+def test_the_status_is_written_last(queue, monkeypatch, name):
+    """The trainer reads the rows of a finished prompt as they are at that moment."""
+    first, second = sampled(queue, UID, [(3,), (4,)])
+
+    async def failing(*_, **__):
+        raise OSError("storage is gone")
+
+    monkeypatch.setattr(queue, name, failing)
+    with pytest.raises(OSError, match="storage is gone"):
+        committed(queue, UID, [group((1.0, 0.0), {0: first})], cleared=second.keys)
+    assert queue.kv_list("train")["train"][UID]["status"] == "running"
+
+
+def test_without_keys_as_uids_rows_of_a_group_share_its_name(queue):
+    """As verl's own estimators find them. An extra prompt's group has its own name, and keys of the uid."""
+    first, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
+    groups = [group((1.0, 0.0), {0: first, 1: second}), group((2.0,), {0: third}, name=f"{UID}.1")]
+    committed(queue, UID, groups, by_row=False)
+    (uids,) = fields_of(queue, first.keys + second.keys + third.keys, "uid")
+    assert uids.tolist() == [UID, UID, UID, f"{UID}.1"]
+
+
+def test_reused_rollouts_are_committed_under_their_new_session(queue):
+    """They were sampled for a uid of an earlier step, whose rows no longer exist."""
+    sampled(queue, UID, [(3,), (4, 2)])
+    earlier = WrittenRollout(b"old", "a0", 7, (4, 2))
+    committed(queue, UID, [TrainedGroup(UID, (1.0,), (6,), (0,), (TrainedRow(0, earlier, session=1),))])
+    assert [columns["position"] for columns in columns_of([f"{UID}_1_0", f"{UID}_1_1"])] == [0, 0]
+    assert "a0" not in queue.kv_list("train")["train"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_columns_come_in_the_order_of_the_keys(queue, count):
+    uids = [f"h{i}" for i in range(count)]
+    written = [sampled(queue, uid, [(1 + i % 3,)] * (1 + i)) for i, uid in enumerate(uids)]
+    for i, uid in enumerate(uids):
+        committed(queue, uid, [group([float(i)] * (1 + i), dict(enumerate(written[i])), name=uid)])
+    keys = [key for own in written for one in own for key in one.keys]
+    order = np.random.default_rng(count).permutation(len(keys))
+    found = columns_of([keys[i] for i in order])
+    assert [(own["group"], own["position"]) for own in found] == [
+        (keys[i].split("_")[0], int(keys[i].split("_")[1])) for i in order
+    ]
+    assert all(own["rewards"] == [float(own["group"][1:])] * (1 + int(own["group"][1:])) for own in found)
+
+
+@pytest.mark.parametrize("keys", [["h0_0_0"], ["h0_0_0", "h0_1_0"], ["h0"], ["h0_1_0", "gone_0_0"], ["gone_0_0"]])
+def test_a_row_without_columns_is_an_error(queue, keys):
+    """verl also samples the rows of a failed prompt, under the uid of the prompt."""
+    _, second = sampled(queue, "h0", [(3,), (4,)])
+    committed(queue, "h0", [group((1.0, 0.0), {1: second})])
+    with pytest.raises(RuntimeError, match=rf"got \d of {len(keys)}; allocation failed"):
+        columns_of(keys)
+
+
+def test_an_estimator_finds_its_groups_there(queue):
+    first, second, third = sampled(queue, UID, [(3,), (4,), (5,)])
+    committed(queue, UID, [group((1.0, 0.0, 0.5, 0.5), {0: first, 1: second, 3: third})])
+    mask = (torch.arange(5) < torch.tensor([[3], [4], [5], [0]])).long()
+    index = np.array([*first.keys, *second.keys, *third.keys, "pad0_0_0"], dtype=object)
+    found, _ = GroupEstimator("rloo", "rollout", "token-mean")(torch.zeros(4, 5), mask, index)
+    torch.testing.assert_close(found, torch.tensor([[2 / 3], [-2 / 3], [0.0], [0.0]]) * mask)

@@ -1,0 +1,199 @@
+"""The undocumented names of verl and TransferQueue, checked in the installed versions."""
+
+import ast
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop import AgentLoopOutput
+from verl.trainer.main_ppo import TaskRunnerV1
+from verl.trainer.ppo import padding_utils
+from verl.trainer.ppo.v1 import trainer_base
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+import apportion
+from apportion.verl import AllocatedAgentLoopManager, SavedAllocation, seam
+from apportion.verl.estimators import PADDING
+from apportion.verl.tracking import STEP, AllocationTracking
+from apportion.verl.worker import AllocatedWorker
+
+PACKAGE = Path(apportion.__file__).parent
+TRAINER = "verl.trainer.ppo.v1.trainer_base"
+OURS = dict(
+    zip(seam.EXTENDED, (AllocatedAgentLoopManager, AllocatedWorker, SavedAllocation, AllocationTracking), strict=True)
+)
+METHODS = [(name, method) for name, methods in seam.EXTENDED.items() for method in methods]
+
+
+def found(name):
+    """Return the object with a dotted name; of a Ray actor its class."""
+    module, _, last = name.rpartition(".")
+    value = getattr(import_module(module), last)
+    return getattr(value, "__ray_actor_class__", value)
+
+
+def parameters(function):
+    """Return the parameters without self, and without the one that Ray adds to methods of actors."""
+    added = ("self", "cls", "_ray_trace_ctx")
+    return tuple(name for name in inspect.signature(function).parameters if name not in added)
+
+
+def named(tree):
+    """Yield all names of verl in a module, with the attributes of ``trainer_base`` and ``tq``."""
+    aliases = {"tq": "transfer_queue", "trainer_base": TRAINER}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "verl":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+            yield f"{aliases[node.value.id]}.{node.attr}"
+
+
+def test_every_name_that_is_used_is_listed_and_every_name_listed_is_used():
+    paths = [*(PACKAGE / "verl").glob("**/*.py")]
+    used = {name for path in paths for name in named(ast.parse(path.read_text()))}
+    assert used == {*seam.CALLED, *seam.EXTENDED, TRAINER, *(f"{TRAINER}.{name}" for name in seam.REPLACED)}
+
+
+@pytest.mark.parametrize("name", seam.CALLED)
+def test_what_is_called_takes_what_it_is_given(name):
+    assert set(seam.CALLED[name]) <= set(parameters(found(name))) if seam.CALLED[name] else callable(found(name))
+
+
+@pytest.mark.parametrize(("name", "method"), METHODS)
+def test_methods_are_there_with_these_parameters(name, method):
+    base, wanted = found(name), seam.EXTENDED[name][method]
+    assert parameters(getattr(base, method)) == wanted
+    if method in vars(OURS[name]):  # overridden: it must take all that its callers give
+        assert len(parameters(getattr(OURS[name], method))) == len(wanted)
+
+
+@pytest.mark.parametrize("name", seam.EXTENDED)
+def test_every_method_that_is_overridden_is_listed(name):
+    own = {each for each, value in vars(OURS[name]).items() if inspect.isfunction(value) and not each.startswith("__")}
+    assert issubclass(OURS[name], found(name))
+    assert {each for each in own if hasattr(found(name), each)} <= set(seam.EXTENDED[name])
+
+
+def source(function):
+    return inspect.getsource(function)
+
+
+def test_the_managers_attributes_are_made_where_we_look_for_them():
+    made = source(AgentLoopManagerTQ.__init__) + source(AgentLoopManagerTQ._init_agent_loop_workers)
+    made += source(AgentLoopManagerTQ.__mro__[1].__init__)
+    assert all(f"self.{name} = " in made for name in seam.MANAGER_ATTRIBUTES)
+    assert "self.agent_loop_workers_class.options(" in made
+    assert "await instance._init_agent_loop_workers()" in source(AgentLoopManagerTQ.create)
+
+
+def test_the_workers_attributes_are_made_where_we_look_for_them():
+    worker = AgentLoopWorkerTQ.__ray_actor_class__
+    made = source(worker.__mro__[1].__init__)
+    assert all(f"self.{name} = " in made for name in seam.WORKER_ATTRIBUTES)
+    assert "self._run_prompt(prompt, sampling_params, trajectory=" in source(worker.generate_sequences)
+    assert 'self._agent_loop_postprocess(output, trajectory["validate"], **kwargs)' in source(worker._run_agent_loop)
+    written = source(worker._agent_loop_postprocess)
+    assert "await self._compute_score(outputs, kwargs=kwargs)" in written
+    assert 'f"{uid}_{session_id}_{i}"' in written
+    assert all(name in AgentLoopOutput.model_fields for name in seam.OUTPUT_FIELDS)
+
+
+def test_statuses_are_those_that_the_trainer_waits_for():
+    synchronised = source(ReplayBuffer._sync_metadata_from_transfer_queue)
+    assert all(f'case "{status}"' in synchronised for status in seam.STATUSES)
+    assert 'tag.get("is_prompt", False)' in synchronised
+
+
+def test_what_is_replaced_is_looked_up_when_it_is_called():
+    assert "self.logger = Tracking(" in source(PPOTrainer.fit) and "self.logger.log(data=" in source(PPOTrainer.fit)
+    assert "batch = upsample_batch_to_divisible_size(batch, " in source(PPOTrainer._balance_batch)
+    assert all(hasattr(trainer_base, name) for name in seam.REPLACED)
+
+
+def test_only_a_training_steps_metrics_have_its_number():
+    assert f'"{STEP}": global_steps' in source(PPOTrainer._compute_metrics)
+    assert STEP not in source(PPOTrainer._validate)
+
+
+def test_padding_rows_are_known_by_their_uid():
+    assert f'pad_uid = f"{PADDING}' in source(padding_utils.upsample_batch_to_divisible_size)
+    assert "uuid.uuid4()" in source(PPOTrainer._fetch_one_gen_batch)  # of hexadecimal digits: no row's begins so
+
+
+def test_advantages_are_computed_once_a_batch_with_its_padding_and_before_mini_batches():
+    """A batch's weights then cover everything that verl updates on before it samples again."""
+    step = source(PPOTrainer._step_once)
+    calls = ["replay_buffer.sample(", "_balance_batch(", "_compute_advantage(", "_update_actor("]
+    assert [step.count(call) for call in calls] == [1] * 4
+    assert sorted(calls, key=step.index) == calls
+    assert all(f'"{field}"' in source(PPOTrainer._compute_advantage) for field in seam.ROW_FIELDS)
+
+
+def test_the_callback_is_called_by_keywords_and_finds_the_manager():
+    saved = source(PPOTrainer._save_checkpoint)
+    assert saved.count("self.checkpoint_callback.on_save(") == 2
+    assert "trainer=self" in saved and "global_step=self.global_steps" in saved and "checkpoint_dir=" in saved
+    assert "self.agent_loop_manager = agent_loop_manager" in source(PPOTrainer.fit)
+
+
+@pytest.fixture(scope="module")
+def config():
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer")
+
+
+@pytest.mark.parametrize("key", seam.SETTINGS)
+def test_settings_are_in_verls_configuration(config, key):
+    table, _, last = key.rpartition(".")
+    assert last in OmegaConf.select(config, table)
+
+
+def test_the_managers_class_is_read_from_a_key_that_users_add(config):
+    table, _, last = seam.ADDED.rpartition(".")
+    assert last not in OmegaConf.select(config, table)
+    assert f'.get("{last}")' in source(TaskRunnerV1.init_agent_loop_manager)
+
+
+@pytest.mark.parametrize(
+    ("installed", "good"),
+    [
+        ("0.8.0", False),
+        ("0.9.0", False),
+        ("0.9.1", True),
+        ("0.9.12", True),
+        ("0.9.2.dev0", True),
+        ("0.10.0.dev0", False),
+        ("0.10.0", False),
+        ("1.0", False),
+    ],
+)
+def test_unsupported_versions_are_refused(monkeypatch, installed, good):
+    monkeypatch.setattr(seam, "version", lambda name: installed)
+    monkeypatch.setattr(seam, "is_trl_available", lambda: False)
+    if good:
+        seam.check_installed()
+        return
+    with pytest.raises(ValueError, match=rf"verl must be >=0\.9\.1,<0\.10, got {installed}"):
+        seam.check_installed()
+
+
+def test_the_installed_version_is_supported(monkeypatch):
+    monkeypatch.setattr(seam, "is_trl_available", lambda: False)
+    seam.check_installed()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_trl_that_lacks_verls_import_is_refused(monkeypatch, there):
+    monkeypatch.setattr(seam, "is_trl_available", lambda: True)
+    monkeypatch.setattr(seam, "find_spec", lambda name: object() if there else None)
+    monkeypatch.setattr(seam, "version", {"verl": "0.9.1", "trl": "1.16.0"}.get)
+    if there:
+        seam.check_installed()
+        return
+    with pytest.raises(ValueError, match=r"verl 0\.9\.1 fails beside TRL 1\.16\.0"):
+        seam.check_installed()

@@ -1,0 +1,118 @@
+"""``VerlAllocation``, and what ``allocation_of`` makes of a configuration."""
+
+import math
+
+import pytest
+from omegaconf import OmegaConf
+
+from apportion.allocators import DAPO, HORA, TTRL, VIP, Select, Uniform
+from apportion.config import ConfigError
+from apportion.predictors import DiscountedCounts
+from apportion.verl.settings import VerlAllocation, allocation_of, by_row
+
+
+def made(allocation, rollouts=8):
+    return allocation_of(
+        OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": rollouts}}, "allocation": allocation})
+    )
+
+
+def test_rewards_come_from_votes_where_there_are_no_labels():
+    assert VerlAllocation(allocator=TTRL()).label_free and not VerlAllocation(allocator=VIP()).label_free
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "remedy"),
+    [
+        ("weighting", "prompts", "one of prompt, rollout, token"),
+        ("extract", "bxoed", "one of auto"),
+        ("equivalence", "exactly", "one of exact"),
+        ("deadline_seconds", 0.0, r"\.inf waits forever"),
+        ("retries", -1, "0 never tries"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_there_is(setting, value, remedy):
+    with pytest.raises(ValueError, match=f"^{setting} must be .*{remedy}"):
+        VerlAllocation(allocator=VIP(), **{setting: value})
+
+
+def test_votes_need_no_verdict():
+    with pytest.raises(ValueError, match="got 'acc' with ttrl"):
+        VerlAllocation(allocator=TTRL(), verdict="acc")
+
+
+def test_a_name_alone_is_an_allocator():
+    assert made("hora") == made({"allocator": "hora"}) == made({"allocator": {"name": "hora"}})
+    assert made("hora") == VerlAllocation(allocator=HORA(rollouts_per_prompt=8))
+
+
+def test_null_is_as_if_a_key_were_left_out():
+    table = {"allocator": {"name": "vip", "high": None, "predictor": {"name": "counts", "discount": None}}}
+    allocation = made({**table, "verdict": None, "retries": None})
+    assert allocation.allocator == VIP(rollouts_per_prompt=8, predictor=DiscountedCounts())
+    assert allocation.verdict is None and allocation.retries == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "allocator"),
+    [
+        ({"name": "uniform"}, Uniform(5)),
+        ({"name": "uniform", "rollouts_per_prompt": 3}, Uniform(3)),
+        ({"name": "vip"}, VIP(rollouts_per_prompt=5)),
+        ({"name": "vip", "rollouts_per_prompt": None}, VIP(rollouts_per_prompt=5)),
+        ({"name": "vip", "budget": 512}, VIP(budget=512)),
+        ({"name": "dapo"}, DAPO(rollouts_per_prompt=5)),
+        ({"name": "ttrl"}, TTRL()),
+        ({"name": "select", "allocator": "vip"}, Select(allocator=VIP(rollouts_per_prompt=5))),
+        ({"name": "select", "allocator": {"name": "uniform"}}, Select(allocator=Uniform(5))),
+    ],
+)
+def test_the_budget_is_that_of_verl_where_none_is_given(table, allocator):
+    assert made({"allocator": table}, rollouts=5).allocator == allocator
+
+
+def test_settings_may_refer_to_verls():
+    allocation = made({"allocator": {"name": "vip", "high": "${actor_rollout_ref.rollout.n}"}, "retries": 0})
+    assert allocation.allocator == VIP(rollouts_per_prompt=8, high=8) and allocation.retries == 0
+
+
+def test_infinity_is_written_as_yaml_does():
+    table = OmegaConf.create("{allocator: vip, deadline_seconds: .inf}")
+    assert made(table).deadline_seconds == math.inf
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (None, "must have allocation, got none; start with python -m apportion.verl allocation=vip"),
+        ({"weighting": "prompt"}, "allocation must have allocator"),
+        ("vpi", r"allocation\.allocator \(allocator\) must have a known name, got 'vpi'; did you mean 'vip'"),
+        (
+            {"allocator": {"name": "vip", "lwo": 4}},
+            r"allocation\.allocator \(vip\) has no key 'lwo'; did you mean 'low'",
+        ),
+        ({"allocator": {"name": "vip", "low": "4"}}, r"allocation\.allocator\.low must be an integer"),
+        ({"allocator": "vip", "weihgting": "prompt"}, r"allocation \(VerlAllocation\) has no key 'weihgting'"),
+        ({"allocator": "vip", "weighting": "prompts"}, r"allocation\.weighting must be one of"),
+        (
+            {"allocator": {"name": "vip", "low": "${lwo}"}},
+            r"^allocation\.allocator\.low must have a value, got \"Interp",
+        ),
+        ({"allocator": {"name": "vip", "low": "???"}}, r"^allocation\.allocator\.low must have a value, got 'Missing"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(table, message):
+    with pytest.raises(ConfigError, match=message):
+        made(table)
+
+
+def test_a_budget_that_is_verls_says_so():
+    with pytest.raises(
+        ConfigError, match=r"between 3 and 64, got 1\.0;.*is actor_rollout_ref\.rollout\.n by default, 1"
+    ):
+        made("vip", rollouts=1)
+
+
+def test_rows_have_uids_of_their_own_under_our_estimators_alone():
+    assert by_row(OmegaConf.create({"algorithm": {"adv_estimator": "apportion_rloo"}}))
+    assert not by_row(OmegaConf.create({"algorithm": {"adv_estimator": "grpo"}}))
