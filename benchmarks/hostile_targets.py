@@ -27,7 +27,7 @@ from apportion.cli.errors import usage_errors
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.predictors import DiscountedCounts
-from apportion.records import read_streams, write_step
+from apportion.records import prepare_log, read_streams, write_step
 from apportion.trl import checkpoints
 from apportion.verl import seam
 from apportion.verl.checkpoints import FILE as VERL_FILE
@@ -323,10 +323,7 @@ def _saved_targets(base: Path, folder: Path) -> Iterator[Target]:
 
 
 def _rollout_log(folder: Path) -> Target:
-    folder.mkdir(parents=True)
-    for step in (0, 1):
-        batch = _observed_batch(step)
-        write_step(folder, step, batch, Uniform(4).groups(batch))
+    write_log(folder, 2)
     expected = digest(read_streams(folder))
     files = {f"log/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
 
@@ -568,6 +565,14 @@ def _compare(found: Any, expected: Any) -> None:
 
 def _vip() -> VIP:
     return VIP(rollouts_per_prompt=4, low=3, high=12, predictor=DiscountedCounts())
+
+
+def write_log(folder: Path, steps: int) -> None:
+    """Write a rollout log."""
+    prepare_log(folder)
+    for step in range(steps):
+        batch = _observed_batch(step)
+        write_step(folder, step, batch, Uniform(4).groups(batch))
 
 
 def _observed_batch(step: int) -> Batch:
