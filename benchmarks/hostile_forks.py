@@ -81,6 +81,7 @@ def _run_and_exit(
         for path, place in ((out, 1), (err, 2)):
             os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), place)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", errors="backslashreplace")  # as Python begins
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_BYTES,) * 2)
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))

@@ -15,6 +15,8 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
+    os.environ[name] = "1"  # read on import: no case may ask a hub for what it names
 
 import argparse
 import gc
@@ -257,7 +259,7 @@ def _written(case: Case, accepted: Accepted) -> str:
         inside = str(path.relative_to(work)) if path.is_relative_to(work) else ""
         if inside and any(inside == each or inside.startswith(f"{each}/") for each in allowed):
             continue
-        content = case.content if inside == case.seed.victim else case.seed.files.get(inside)
+        content = case.content if inside and inside == case.seed.victim else case.seed.files.get(inside)
         if content is None or path.read_bytes() != content:
             return inside or name
     return ""

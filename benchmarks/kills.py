@@ -265,9 +265,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="kills|disk", help="what to measure; both if left out")
     parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help="of each of the two runs of a study")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     if "disk" in (given.parts or ["disk"]):
         study_full_disk(given.results)
     if "kills" in (given.parts or ["kills"]):
-        study_kills(given.results, given.kills)
+        study_kills(given.results, given.kills, given.rollouts)
