@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from apportion.config import ConfigError
+from apportion.engines.saved_state import SavedStateError
 from apportion.lab.policy.base import base_policy, is_trained
 from apportion.lab.report import with_labels, without_labels
 from apportion.lab.report.measures import arm_table, summarise
@@ -67,6 +68,8 @@ def run(
             code, why = INTERRUPTED, "Stopped; every run is saved at its last step."
         except BrokenProcessPool:
             code, why = FAILED, "A run was killed from outside (out of memory?); its checkpoint is kept."
+        except SavedStateError as error:
+            code, why = FAILED, f"{error}."
         except OSError as error:
             code, why = FAILED, f"A file could not be written or read: {error}. Checkpoints are kept whole."
         else:

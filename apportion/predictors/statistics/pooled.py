@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from apportion.predictors.base import check_discount
+from apportion.predictors.saved import SavedValues
 from apportion.types import Floats
 
 EDGE, NODES = 5.0, 41
@@ -48,9 +49,10 @@ class PooledSums:
         """Return all sums by name, not copied."""
         return {"sums": self._own, "pool": self.pool.sums}
 
-    def restore(self, memory: Mapping[str, Any]) -> None:
-        """Replace all sums by what ``memory`` returned."""
-        self._own, self.pool.sums = memory["sums"], memory["pool"]
+    def restore(self, saved: SavedValues, low: tuple[float, ...]) -> None:
+        """Replace all sums by what ``memory`` returned. Raise ValueError for a sum below ``low`` [columns]."""
+        own = saved.by_prompt("sums", low)
+        self._own, self.pool.sums = own, saved.array("pool", self.pool.sums.shape, low=low)
 
 
 class Profile:
