@@ -1,8 +1,8 @@
 """Values as JSON and tensors, and back: nothing in either form can name code to run.
 
 JSON has text, numbers, true, false, null and lists. Everything else is an object with one key, which says what it is:
-a ``dict``, a ``tuple``, ``bytes`` in hexadecimal, the number of a ``tensor`` or of a numpy ``array``, or a ``record``:
-one of the dataclasses that the reader names.
+a ``dict``, a ``tuple``, ``bytes`` in hexadecimal, the number of a ``tensor`` or of a numpy ``array`` or ``scalar``, or
+a ``record``: one of the dataclasses that the reader names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,6 +35,9 @@ def encode(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     def inner(part: Any) -> Any:
         return encode(part, tensors, depth + 1)
 
+    if isinstance(value, np.generic):
+        tensors.append(torch.tensor(value))
+        return {"scalar": len(tensors) - 1}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -85,9 +88,14 @@ def decode(value: Any, tensors: dict[int, Tensor], records: Records = (), depth:
         return _dictionary([(inner(key), inner(part)) for key, part in map(_pair, content)])
     if kind == "bytes" and isinstance(content, str):
         return bytes.fromhex(content)
-    if kind in ("tensor", "array") and type(content) is int and content in tensors:
+    if kind in ("tensor", "array", "scalar") and type(content) is int and content in tensors:
         tensor = tensors.pop(content)
-        return tensor if kind == "tensor" else _array(tensor)
+        if kind == "tensor":
+            return tensor
+        array = _array(tensor)
+        if kind == "scalar" and array.ndim:
+            raise ValueError(f"a scalar must be one number, got {array.size}")
+        return array if kind == "array" else array[()]
     if kind == "record":
         name, own = _pair(content)
         return _record(name, inner(own), {record.__name__: record for record in records})

@@ -62,6 +62,8 @@ def restoring(path: Path, remedy: str) -> Iterator[None]:
 
 def _read(content: bytes, kind: str, records: Records) -> Any:
     what = f"the file must be the saved state of a {kind}"
+    if content.startswith((b"PK\x03\x04", b"\x80")):
+        raise ValueError(f"{what}, got an archive or a pickle of an earlier version or of something else")
     try:
         tensors = load(content)
         head = tensors.pop(HEAD)

@@ -154,7 +154,6 @@ def test_between_two_batches_any_number_of_ranks_resumes(tmp_path):
 
 def test_a_state_of_another_version_is_refused(tmp_path):
     saved(tmp_path)
-    whole = torch.load(tmp_path / checkpoints.FILE, weights_only=False)
-    torch.save(whole | {"version": 99}, tmp_path / checkpoints.FILE)
-    with pytest.raises(ValueError, match="must be of version 1"):
+    torch.save({"version": 1, "allocator": {}}, tmp_path / checkpoints.FILE)
+    with pytest.raises(ValueError, match=r"apportion\.pt: .* a pickle of an earlier version or of something else"):
         checkpoints.load(tmp_path, "hora")

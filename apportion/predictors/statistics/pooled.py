@@ -46,8 +46,8 @@ class PooledSums:
         self._own.update(zip(seen, map(np.copy, self.discount * self.own(list(seen)) + new), strict=True))
 
     def memory(self) -> dict[str, Any]:
-        """Return all sums by name, not copied."""
-        return {"sums": self._own, "pool": self.pool.sums}
+        """Return all sums by name."""
+        return {"sums": {id: own.tolist() for id, own in self._own.items()}, "pool": self.pool.sums}
 
     def restore(self, saved: SavedValues, low: tuple[float, ...]) -> None:
         """Replace all sums by what ``memory`` returned. Raise ValueError for a sum below ``low`` [columns]."""
