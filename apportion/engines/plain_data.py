@@ -7,13 +7,14 @@ a ``record``: one of the dataclasses that the reader names.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from apportion.runs.declared_types import check_fields
 
 DEEPEST = 64
 """The most levels of nesting that are read or written."""
@@ -52,7 +53,7 @@ def encode(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
         tensors.append(value.detach().cpu().clone(memory_format=torch.contiguous_format))
         return {"tensor": len(tensors) - 1}
     if isinstance(value, np.ndarray):
-        tensors.append(torch.tensor(value))  # raises TypeError for text and objects
+        tensors.append(torch.tensor(value).contiguous())  # raises TypeError for text and objects
         return {"array": len(tensors) - 1}
     if is_dataclass(value) and not isinstance(value, type):
         own = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
@@ -102,37 +103,6 @@ def decode(value: Any, tensors: dict[int, Tensor], records: Records = (), depth:
     raise ValueError(f"an object must say what it is, got {kind!r:.40}")
 
 
-def fits(value: Any, kind: Any) -> bool:
-    """Return whether ``value`` is of the annotated type ``kind``, with all that it contains.
-
-    >>> fits((1, 2), tuple[int, ...]), fits([1], list[str]), fits(None, int | None), fits(True, int)
-    (True, False, True, False)
-    """
-    origin, parts = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return True
-    if origin in (Union, UnionType):
-        return any(fits(value, part) for part in parts)
-    if origin is Literal:
-        return value in parts
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        wanted = parts[:1] * len(value) if parts[-1] is ... else parts
-        return len(value) == len(wanted) and all(map(fits, value, wanted))
-    if origin is list:
-        return isinstance(value, list) and all(fits(part, parts[0]) for part in value)
-    if origin in (dict, Mapping):
-        return isinstance(value, dict) and all(fits(k, parts[0]) and fits(v, parts[1]) for k, v in value.items())
-    if origin is np.ndarray:
-        return isinstance(value, np.ndarray) and value.dtype == get_args(parts[1])[0]
-    if kind in (None, NoneType):
-        return value is None
-    if not isinstance(kind, type):
-        raise TypeError(f"the type of a record must be one that can be checked, got {kind}; extend fits")
-    return type(value) is kind or (kind is float and type(value) is int)
-
-
 def _array(tensor: Tensor) -> NDArray[Any]:
     try:
         return tensor.numpy()
@@ -160,11 +130,5 @@ def _record(name: Any, own: Any, known: Mapping[str, type[Any]]) -> Any:
     kind = known.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(f"a record must be one of {', '.join(known) or 'none'}, got {name!r:.40}")
-    hints = get_type_hints(kind)
-    types = {each.name: hints[each.name] for each in fields(kind) if each.init}
-    if not isinstance(own, dict) or own.keys() != types.keys():
-        raise ValueError(f"a {name} must have the fields {', '.join(types)}")
-    for field, value in own.items():
-        if not fits(value, types[field]):
-            raise ValueError(f"{field} of a {name} must be {types[field]}, got {value!r:.40}")
+    check_fields(kind, own)
     return kind(**own)

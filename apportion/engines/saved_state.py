@@ -62,14 +62,14 @@ def restoring(path: Path, remedy: str) -> Iterator[None]:
 
 def _read(content: bytes, kind: str, records: Records) -> Any:
     what = f"the file must be the saved state of a {kind}"
-    if content.startswith((b"PK\x03\x04", b"\x80")):
-        raise ValueError(f"{what}, got an archive or a pickle of an earlier version or of something else")
     try:
         tensors = load(content)
         head = tensors.pop(HEAD)
         found = json.loads(head.numpy().tobytes())
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{what}, got a file that is damaged or of something else") from error
+        pickled = content.startswith((b"PK\x03\x04", b"\x80"))
+        got = "an archive or a pickle of an earlier version" if pickled else "a file that is damaged"
+        raise ValueError(f"{what}, got {got} or of something else") from error
     if not isinstance(found, Mapping) or found.keys() != {"kind", "version", "state"}:
         raise ValueError(f"{what}, got a file of something else")
     if found["kind"] != kind:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 INFINITY = float("inf")
+LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class SavedValues:
     def number(self, key: str, low: float = -INFINITY) -> float:
         """Return a finite number that is at least ``low``."""
         value = self.values[key]
-        if type(value) not in (int, float, np.float64) or not low <= value < INFINITY or value == -INFINITY:
+        if type(value) not in (int, float, np.float64) or not max(low, -LARGEST) <= value <= LARGEST:
             raise self.refusal(key, "a finite number" if low == -INFINITY else f"a finite number of at least {low:g}")
         return float(value)
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from apportion.engines.fresh_rows import FreshRows
-from apportion.engines.plain_data import fits
 from apportion.engines.saved_state import SavedStateError, load_state, restoring, save_state
 from apportion.records import remove_steps_after
+from apportion.runs.declared_types import fits
 from apportion.trl.planner import Response
 from apportion.trl.ranks import Ranks
 from apportion.trl.rows import to_device

@@ -16,7 +16,7 @@ LARGE_BYTES = 2**30
 """Minimum size of the events at which the journal is replaced by a snapshot."""
 
 
-class JournalError(ValueError):
+class DamagedJournalError(ValueError):
     """The journal's file is damaged, or no coordinator wrote it. The message is one line: file, problem, remedy."""
 
 
@@ -50,7 +50,7 @@ class EventJournal:
     def resume(self) -> tuple[Mapping[str, Any] | None, list[Event]]:
         """Return the snapshot and its events, and append later ones to them. Cut off an event that is incomplete.
 
-        Raises JournalError for a file that no coordinator wrote.
+        Raises DamagedJournalError for a file that no coordinator wrote.
         """
         if not self.path.exists():
             return None, []
@@ -75,7 +75,7 @@ class EventJournal:
         return state, events
 
     def _load(self, file: IO[bytes]) -> Any:
-        """Return the next object. Raise EOFError or UnpicklingError if it is cut off, JournalError if it is foreign."""
+        """Return the next object. Raise EOFError or UnpicklingError if it is cut off, else DamagedJournalError."""
         try:
             return EventUnpickler(file).load()
         except (EOFError, pickle.UnpicklingError):
@@ -83,8 +83,8 @@ class EventJournal:
         except Exception as error:  # a forged pickle can call what is known with any arguments
             raise self._error(" ".join(str(error).split()) or type(error).__name__) from error
 
-    def _error(self, problem: str) -> JournalError:
-        return JournalError(
+    def _error(self, problem: str) -> DamagedJournalError:
+        return DamagedJournalError(
             f"{self.path}: the journal cannot be read: {problem}; delete it, and resume the run from a checkpoint"
         )
 
