@@ -133,8 +133,9 @@ def _jsonl(path: Path, _: Sequence[str]) -> Rows:
                 continue
             try:
                 row = json.loads(text)
-            except json.JSONDecodeError as error:
-                raise TableError(f"{path} must be JSON lines, got {error.msg} in line {line}; correct it") from error
+            except (ValueError, RecursionError) as error:
+                reason = getattr(error, "msg", "too many levels or digits")
+                raise TableError(f"{path} must be JSON lines, got {reason} in line {line}; correct it") from error
             if not isinstance(row, dict):
                 raise TableError(
                     f"a row must be a JSON object, got {text.strip()[:40]} in {path} line {line}; "
@@ -145,7 +146,7 @@ def _jsonl(path: Path, _: Sequence[str]) -> Rows:
 
 def _parquet(path: Path, columns: Sequence[str]) -> Rows:
     try:
-        from pyarrow import ArrowInvalid  # noqa: PLC0415 - an optional extra
+        from pyarrow import ArrowException  # noqa: PLC0415 - an optional extra
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415
     except ImportError as error:
         raise TableError(
@@ -156,7 +157,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> Rows:
             names = file.schema_arrow.names
             batches = file.iter_batches(columns=[column for column in columns if column in names] or names[:1])
             yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
-    except ArrowInvalid as error:
+    except ArrowException as error:
         reason = str(error).splitlines()[0]
         raise TableError(f"{path} must be Parquet, got another format ({reason}); check the file") from error
 

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from apportion.config import ConfigError
+from apportion.engines.saved_state import SavedStateError
 from apportion.lab.policy.base import base_policy, is_trained
 from apportion.lab.report import with_labels, without_labels
 from apportion.lab.report.measures import arm_table, summarise
@@ -26,6 +27,7 @@ from apportion.lab.study.design import Study, claim, read_study
 from apportion.lab.study.plan import plan_lines
 from apportion.lab.study.worker import is_finished, run_directory
 from apportion.lab.training.pool import Pool, pool_of
+from apportion.predictors.embeddings.cache import EmbeddingCacheError
 from apportion.runs.progress import Display
 from apportion.runs.whole_files import write_whole
 
@@ -67,6 +69,8 @@ def run(
             code, why = INTERRUPTED, "Stopped; every run is saved at its last step."
         except BrokenProcessPool:
             code, why = FAILED, "A run was killed from outside (out of memory?); its checkpoint is kept."
+        except (SavedStateError, EmbeddingCacheError) as error:
+            code, why = FAILED, f"{error}."
         except OSError as error:
             code, why = FAILED, f"A file could not be written or read: {error}. Checkpoints are kept whole."
         else:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.predictors.base import Predictor, check_discount, check_positive
+from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import spreads
 from apportion.types import Batch, Belief, Needs, Prompt
 
@@ -69,5 +70,6 @@ class RunningVariance(Predictor):
     def _memory(self) -> dict[str, Any]:
         return {"spreads": self._spreads}
 
-    def _restore(self, memory: dict[str, Any]) -> None:
-        self._spreads = {id: (float(squares), float(freedom)) for id, (squares, freedom) in memory["spreads"].items()}
+    def _restore(self, saved: SavedValues) -> None:
+        spreads = saved.by_prompt("spreads", low=(0, 1))
+        self._spreads = {id: (float(squares), float(freedom)) for id, (squares, freedom) in spreads.items()}

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
+from apportion.runs.declared_types import check_fields
+
 Stopped = Literal["rule", "max_samples", "failures"]
 """Why sampling ended. After failures the question is left to another run."""
 
@@ -88,11 +90,18 @@ class Ballot:
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
         """Return the ballot that ``to_json`` wrote, without its completions. Raises ValueError for anything else."""
-        record = json.loads(line)
+        try:
+            record = json.loads(line)
+        except RecursionError as error:
+            raise ValueError("too many levels") from error
         known = {field.name for field in fields(cls)}
         if not isinstance(record, dict) or not known - {"errors", "completions"} <= record.keys() <= known:
             raise ValueError("not a finished question")
-        return cls(**record | {"errors": tuple(record.get("errors", ())), "completions": ()})
+        whole = record | {"errors": record.get("errors", ()), "completions": ()}
+        if isinstance(whole["errors"], list):
+            whole["errors"] = tuple(whole["errors"])
+        check_fields(cls, whole)
+        return cls(**whole)
 
 
 def total(counts: Iterable[int | None]) -> int | None:
