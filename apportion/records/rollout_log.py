@@ -267,7 +267,7 @@ def _read(path: Path) -> Table:
             version = (file.schema_arrow.metadata or {}).get(_MARK, b"").decode()
             if version == str(VERSION) and file.schema_arrow.equals(_schema()):
                 return file.read()
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise RecordError(f"{path} must be a step of a rollout log, got no Parquet ({reason}); remove it") from error
     if not version or version == str(VERSION):
