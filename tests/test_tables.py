@@ -103,6 +103,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, suffix: str) -> None:
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").touch()
     with pytest.raises(TableError, match=r"pip install 'apportion\[report\]'"):
         read_columns(tmp_path / "a.parquet", ["success"])
 

@@ -6,7 +6,6 @@ Most options are fields of ``Endpoint``, ``Voting`` and ``Setup``, which are imp
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,7 @@ from typer.main import get_command
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import option_of
+from apportion.untrusted import parse_json, shown
 
 if TYPE_CHECKING:
     from apportion.questions import Question
@@ -139,11 +139,11 @@ def _how_to_continue(finished: int, questions: int) -> str:
 def _fields(text: str | None) -> dict[str, Any]:
     """Return the JSON object in ``text``. Raises ValueError for anything else."""
     try:
-        fields = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
-        raise ValueError(f"extra_body must be JSON, got {text!r} ({error.msg}); quote it for the shell") from error
+        fields = parse_json(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"extra_body must be JSON, got {shown(text)} ({error}); quote it for the shell") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"extra_body must be a JSON object, got {text!r}; write '{{\"name\": value}}'")
+        raise ValueError(f"extra_body must be a JSON object, got {shown(text)}; write '{{\"name\": value}}'")
     return fields
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from apportion.endpoint.client import Client
 from apportion.endpoint.completion import EndpointError, Usage
+from apportion.untrusted import shown
 
 RESERVED = ("model", "messages", "prompt", "n", "seed", "stream")
 """Fields of a request that ``extra_body`` must not hold."""
@@ -79,7 +80,7 @@ class Endpoint:
             json.dumps(dict(self.extra_body), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"extra_body must be JSON, got {self.extra_body!r} ({error}); change that value"
+                f"extra_body must be JSON, got {shown(dict(self.extra_body))} ({error}); change that value"
             ) from error
 
     @asynccontextmanager

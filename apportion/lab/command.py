@@ -16,7 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from apportion.config import ConfigError
-from apportion.lab.policy.base import base_policy, is_trained
+from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.recipes import is_trained
 from apportion.lab.report import with_labels, without_labels
 from apportion.lab.report.measures import arm_table, summarise
 from apportion.lab.report.picture import draw
@@ -48,7 +49,11 @@ def run(
     Without ``config`` it is the default study. With ``resume`` it is the one that was started under ``runs/NAME``.
     ``allocators`` narrows it to these and its baseline. ``labels`` and ``prompts`` override those of the training.
     """
-    study = read_study(config, overrides, name, resume, allocators, labels, prompts)
+    return run_study(read_study(config, overrides, name, resume, allocators, labels, prompts), dry_run)
+
+
+def run_study(study: Study, dry_run: bool) -> int:
+    """Plan, train and report; return the exit code. Raises ConfigError if the prompts do not suit the study."""
     pools = _read_pools(study)
     display = Display(study.training.length, study.training.unit)
     display.plan(plan_lines(study, pools[study.seeds[0]]))

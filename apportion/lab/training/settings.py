@@ -7,8 +7,8 @@ from typing import Literal, get_args
 from apportion.advantages import ESTIMATORS, Weighting, check_baseline
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
-from apportion.lab.policy.base import check_base, task_of
-from apportion.lab.policy.sampler import Reward
+from apportion.lab.policy.recipes import check_base, task_of
+from apportion.lab.world.task import Reward
 
 Labels = Literal["gold", "none"]
 LENGTHS = ("rollouts", "tokens", "steps")
