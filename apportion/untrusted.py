@@ -132,8 +132,8 @@ def parse_json(text: str | bytes) -> Any:
 def check_depth(value: Any) -> None:
     """Raise ValueError if more than ``MAX_DEPTH`` mappings and lists lie within each other in ``value``."""
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [item for each in level for item in _entries(each)]
+    for _ in range(MAX_DEPTH):
+        level = [item for each in level for item in _entries(each) if isinstance(item, (dict, list))]
         if not level:
             return
     raise ValueError(f"more than {MAX_DEPTH} levels of nesting")
