@@ -438,6 +438,18 @@ def test_a_reader_that_is_gone_is_one_line_and_exit_code_1(tmp_path: Path, argum
     assert done.stderr == "error: the output cannot be written (Broken pipe); give it room or a reader\n"
 
 
+def test_a_closed_stdout_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    done = shell(f"{ALLOCATE} >&-", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "error: the output cannot be written, because stdout is closed; open it\n"
+
+
+def test_ids_do_not_reach_the_terminal_raw(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"id": "\\u001b[31mred", "success": 0.5}\n')
+    result = invoke("allocate", "--budget", "8", "--input", str(tmp_path / "p.jsonl"))
+    assert result.exit_code == 0 and r"\x1b[31mred" in result.stdout and "\x1b" not in result.stdout
+
+
 @pytest.mark.parametrize("where", ["2> /dev/full", "2>&-"])
 @pytest.mark.parametrize("arguments", ["apportion allocate --budget 24", "apportion allocate --nope"])
 def test_the_exit_code_says_what_a_closed_stderr_cannot(tmp_path: Path, arguments: str, where: str) -> None:
@@ -460,6 +472,8 @@ def test_the_exit_code_says_what_a_closed_stderr_cannot(tmp_path: Path, argument
         ["lab", "--set", "training.steps=" + "9" * 5000],
         ["lab", "--set", f"training.steps={2**70}"],
         ["lab", "--set", "__class__=1"],
+        ["lab", "--set", f"training.problems={10**12}"],
+        ["lab", "--labels", "none", "--prompts", "deep.jsonl"],
         ["lab", "--set", f"training.base={'b' * 100_000}"],
         ["lab", "--name", ".."],
         ["lab", "--name", "n" * 100_000],
@@ -490,11 +504,12 @@ def test_a_hostile_option_is_one_short_printable_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("q.jsonl").write_text('{"prompt": "1 + 1?"}\n')
+    Path("deep.jsonl").write_text("[" * 5000)
     result = invoke(*arguments)
     assert (result.exit_code, result.stdout) == (2, ""), result.exception
     line = result.stderr.removesuffix("\n")
     assert line.startswith("error: ") and line.isprintable() and len(line) < 3000
-    assert [path.name for path in tmp_path.iterdir()] == ["q.jsonl"]
+    assert {path.name for path in tmp_path.iterdir()} == {"q.jsonl", "deep.jsonl"}
 
 
 @pytest.mark.parametrize(
@@ -503,6 +518,7 @@ def test_a_hostile_option_is_one_short_printable_line(
         ["lab", "wrong.toml"],
         ["lab", "--set", "training.learning_rate=-1"],
         ["lab", "--labels", "nope"],
+        ["lab", "--labels", "none", "--prompts", "wrong.jsonl"],
         ["trl", "wrong.toml"],
         ["trl", "job.toml", "--set", "allocator.low=-1"],
         ["vote", "--questions", "none.jsonl", "--out", "o.jsonl", "--base-url", "http://localhost", "--model", "m"],
@@ -510,6 +526,7 @@ def test_a_hostile_option_is_one_short_printable_line(
 )
 def test_a_wrong_configuration_is_refused_before_torch_is_imported(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "wrong.toml").write_text("nothing = 1\n")
+    (tmp_path / "wrong.jsonl").write_text("[\n")
     (tmp_path / "job.toml").write_text('model = "m"\nallocator = {name = "vip"}\ndata = {path = "q.jsonl"}\n')
     code = (
         f"import os, sys; os.chdir({str(tmp_path)!r}); from apportion.__main__ import main\n"

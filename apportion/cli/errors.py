@@ -23,10 +23,12 @@ class OneLineErrors(TyperGroup):
     """A group of commands whose usage errors take one line, like all other errors."""
 
     def main(self, *args: Any, **settings: Any) -> Any:
+        if sys.stdout is None:
+            sys.exit(fail("the output cannot be written, because stdout is closed; open it", FAILED))
         try:
             code = super().main(*args, **{**settings, "standalone_mode": False})
             with _output_errors():
-                sys.stdout and sys.stdout.flush()  # now, because Python prints a warning if it fails at exit
+                sys.stdout.flush()  # now, because Python prints a warning if it fails at exit
         except UsageError as error:
             command = error.ctx.command_path if error.ctx else "apportion"
             code = fail(f"{error.format_message().rstrip('.')}; see {command} --help")

@@ -51,7 +51,8 @@ def lab(
     design = _import("lab", "apportion.lab.study.design")  # before torch, so that a refusal comes at once
     with usage_errors(ConfigError):
         study = design.read_study(config, overrides or [], name, resume, allocator or [], labels, prompts)
-        raise typer.Exit(_import("lab", "apportion.lab.command").run_study(study, dry_run))
+        pools = design.read_pools(study)
+        raise typer.Exit(_import("lab", "apportion.lab.command").run_study(study, pools, dry_run))
 
 
 def trl(

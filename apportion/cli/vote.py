@@ -20,14 +20,14 @@ from typer.main import get_command
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import option_of
-from apportion.untrusted import parse_json, shown
+from apportion.untrusted import one_line, parse_json, shown
 
 if TYPE_CHECKING:
     from apportion.questions import Question
     from apportion.vote import Ballot, Report
     from apportion.vote.setup import Setup
 
-MAX_SHOWN = 5
+MAX_SHOWN, DIGITS = 5, 20
 INTERRUPTED = 130
 
 
@@ -71,7 +71,8 @@ def vote(
     with usage_errors(ValueError):
         prices = make_prices(price_input, price_output)
         wave = settings["wave"]
-        settings |= {"wave": int(wave) if wave.isdecimal() else wave, "extra_body": _fields(settings["extra_body"])}
+        wave = int(wave) if wave.isdecimal() and len(wave) < DIGITS else wave
+        settings |= {"wave": wave, "extra_body": _fields(settings["extra_body"])}
         setup = make_setup(**settings, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
         check_run(asked, deadline)
@@ -84,7 +85,7 @@ def vote(
     summary, terminal = report.summary, sys.stdout.isatty()
     typer.echo(summary_json(summary, prices) if as_json else summary_text(summary, terminal, prices))
     for ballot in report.unfinished[:MAX_SHOWN]:
-        typer.echo(f"{ballot.id} is not finished: {ballot.errors[-1]}", err=True)
+        typer.echo(one_line(f"{ballot.id} is not finished: {ballot.errors[-1]}"), err=True)
     if not report.complete:
         typer.echo(_how_to_continue(len(report.ballots), report.questions), err=True)
         raise typer.Exit(1)

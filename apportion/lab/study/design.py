@@ -10,6 +10,7 @@ from typing import Any
 
 from apportion.allocators import Allocator
 from apportion.config import REGISTRIES, ConfigError, build, choices, dump, load
+from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import LENGTHS, Training
 from apportion.runs.folder import check_settings, environment_with, hold_folder, usable_cores, write_run
 from apportion.runs.whole_files import write_whole
@@ -133,6 +134,21 @@ def read_study(
         for arm, given in table.get("trainings", {}).items()
     }
     return build(Study, table | ({"trainings": trainings} if trainings else {}) | ({"name": name} if name else {}))
+
+
+def read_pools(study: Study) -> dict[int, Pool]:
+    """Return the problems of each seed. Raises ConfigError if the file of prompts does not suit every arm.
+
+    Arms share every setting that a pool depends on, except how many prompts a step draws.
+    """
+    trainings = (study.training, *study.trainings.values())
+    largest = max(trainings, key=lambda training: training.prompts_per_step)
+    try:
+        if largest.prompts is not None:
+            return dict.fromkeys(study.seeds, pool_of(largest, study.seeds[0]))
+        return {seed: pool_of(largest, seed) for seed in study.seeds}
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
