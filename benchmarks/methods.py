@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from apportion.config import load
 from apportion.evaluation import bootstrap_interval
 from apportion.lab.command import run
-from apportion.lab.policy.base import task_of
+from apportion.lab.policy.recipes import task_of
 from apportion.lab.report.measures import Arm, summarise
 from apportion.lab.report.picture import COLOURS
 from apportion.lab.report.results import BANDS, Run, SeedInterval

@@ -28,7 +28,8 @@ from pathlib import Path
 from tokenizers import decoders
 from transformers import GenerationConfig
 
-from apportion.lab.policy.base import Recipe, Stage, trained_policy
+from apportion.lab.policy.base import trained_policy
+from apportion.lab.policy.recipes import Recipe, Stage
 from apportion.lab.world.demonstrator import MEDIUM
 from apportion.lab.world.task import EOS, PAD, Problem, problem_pool
 from apportion.lab.world.tokenizer import ledger_tokenizer

@@ -24,6 +24,7 @@ MODULES = {
 }
 
 ORDER = (
+    {"untrusted"},
     {"types"},
     {"stopping"},
     {"predictors"},

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
-from apportion.allocators.spending.solver import most_extra, spend
+from apportion.allocators.spending.solver import check_table, spend_widening
 from apportion.types import Batch, Belief, Counts, Floats, Needs, Plan
 
 
@@ -41,6 +41,7 @@ def hit_gains(posterior: Belief, width: int) -> Floats:
 
     It is a / (a + b) times the running product of (b + j) / (a + b + 1 + j), j < l, so that it never increases along l.
     """
+    check_table(len(posterior), width)
     a, b, j = posterior.alpha[:, None], posterior.beta[:, None], np.arange(max(width - 1, 0))
     factors = np.concatenate([a / (a + b), (b + j) / (a + b + 1 + j)], axis=1)[:, :width]
     return np.cumprod(factors, axis=1, out=factors)
@@ -55,7 +56,7 @@ def maximise_hits(posterior: Belief, budget: int, low: Counts, high: int, pendin
     >>> maximise_hits(prior.condition([0, 2, 4], [4, 4, 4]), budget=24, low=np.array([4, 4, 4]), high=12).tolist()
     [10, 8, 6]
     """
-    return spend(gains_beyond(posterior, low, high, most_extra(low, high, budget), pending), budget, low)
+    return spend_widening(lambda width: gains_beyond(posterior, low, high, width, pending), budget, low, high)
 
 
 def gains_beyond(posterior: Belief, low: Counts, high: int, width: int, pending: Counts | None = None) -> Floats:

@@ -10,9 +10,13 @@ import numpy as np
 from apportion.stopping.base import Rule
 from apportion.stopping.votes import Stream, count_votes, encode_answers
 from apportion.types import Counts
+from apportion.untrusted import shown
 
 Wave = int | Literal["free"]
 """Number of samples between two decisions. "free" takes ``Rule.earliest`` each time, which wastes no sample."""
+
+MOST_SAMPLES = 10**6
+"""The most samples of a prompt. Some rules keep tables of this length."""
 
 BLOCK = 2**21
 """Largest number of vote counts in memory at once."""
@@ -49,15 +53,17 @@ class Decisions(Sequence[Decision]):
 
 
 def check_max_samples(max_samples: int) -> None:
-    """Raise ValueError unless ``max_samples`` is an integer of at least 1."""
+    """Raise ValueError unless ``max_samples`` is an integer from 1 to ``MOST_SAMPLES``."""
     if not _is_positive_integer(max_samples):
         raise ValueError(f"max_samples must be an integer of at least 1, got {max_samples!r}; 64 is usual")
+    if max_samples > MOST_SAMPLES:
+        raise ValueError(f"max_samples must be at most {MOST_SAMPLES}, got {shown(max_samples)}; 64 is usual")
 
 
 def check_wave(wave: Wave) -> None:
     """Raise ValueError unless ``wave`` is an integer of at least 1, or "free"."""
     if not (_is_positive_integer(wave) or (isinstance(wave, str) and wave == "free")):
-        raise ValueError(f'wave must be an integer of at least 1, or "free", got {wave!r}; 1 asks after every sample')
+        raise ValueError(f'wave must be an integer of at least 1, or "free", got {shown(wave)}; 1 asks after each')
 
 
 def _is_positive_integer(number: Any) -> bool:

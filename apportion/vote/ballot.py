@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
+from apportion.untrusted import parse_json
+
 Stopped = Literal["rule", "max_samples", "failures"]
 """Why sampling ended. After failures the question is left to another run."""
 
@@ -88,7 +90,7 @@ class Ballot:
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
         """Return the ballot that ``to_json`` wrote, without its completions. Raises ValueError for anything else."""
-        record = json.loads(line)
+        record = parse_json(line)
         known = {field.name for field in fields(cls)}
         if not isinstance(record, dict) or not known - {"errors", "completions"} <= record.keys() <= known:
             raise ValueError("not a finished question")

@@ -17,6 +17,7 @@ from typing import Any, Self
 from apportion.runs.folder import check_settings, hold_lock
 from apportion.runs.whole_files import write_whole
 from apportion.toml import ConfigError
+from apportion.untrusted import TABLE_BYTES, check_file, parse_json, read_config, shown
 from apportion.vote.ballot import Ballot
 
 MAY_CHANGE = ("apportion", "base_url")
@@ -102,8 +103,8 @@ def read_finished(path: Path, settings: Mapping[str, Any]) -> dict[str, Ballot]:
 def check_path(path: Path) -> None:
     """Raise JournalError unless ``path`` is a .jsonl file in a folder that exists."""
     if path.suffix != ".jsonl":
-        raise JournalError(f"answers are written as .jsonl, got {str(path)!r}; rename it")
-    if path.is_dir() or not path.parent.is_dir():
+        raise JournalError(f"answers are written as .jsonl, got {shown(str(path))}; rename it")
+    if not os.path.isdir(path.parent) or (os.path.exists(path) and not os.path.isfile(path)):
         raise JournalError(f"answers must go to a file in a folder that exists, got {path}; make the folder")
 
 
@@ -115,6 +116,7 @@ def settings_path(path: Path) -> Path:
 def _read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Ballot], int]:
     """Return the ballots and the number of bytes that they take. A torn last line is not among them."""
     try:
+        check_file(path, TABLE_BYTES)
         content = path.read_bytes()
     except FileNotFoundError:
         return {}, 0
@@ -161,7 +163,7 @@ def _check_answers(path: Path) -> None:
 def _compare(path: Path, settings: Mapping[str, Any]) -> None:
     """Raise JournalError if the answers were started with other settings."""
     try:
-        started = json.loads(settings_path(path).read_text("utf-8"))
+        started = parse_json(read_config(settings_path(path)))
     except (OSError, ValueError) as error:
         raise JournalError(
             f"{path} holds answers, and {settings_path(path).name} must say under which settings, got none; "

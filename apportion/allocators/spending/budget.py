@@ -9,7 +9,7 @@ import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.spending.knapsack import spend_costs
-from apportion.allocators.spending.solver import most_extra, spend
+from apportion.allocators.spending.solver import check_high, check_table, most_extra, spend
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
 from apportion.types import Batch, Counts, Floats, Needs, Prompt
 
@@ -30,7 +30,7 @@ class Budget:
     total: int | None = None
 
     def __post_init__(self) -> None:
-        _check_high(self.low, self.high)
+        check_high(self.low, self.high)
         if (self.rollouts_per_prompt is None) == (self.total is None):
             raise ValueError(
                 f"give either rollouts_per_prompt or budget, got {self.rollouts_per_prompt} and {self.total}; "
@@ -57,8 +57,10 @@ class Budget:
         return self.of(prompts)
 
     def width(self, batch: Batch, low: Counts) -> int:
-        """Return the most rollouts beyond its ``low`` [P] that one prompt could get."""
-        return most_extra(low, self.high, self.of(len(batch.prompts)))
+        """Return the most rollouts beyond its ``low`` [P] that one prompt could get. Raise ValueError for too many."""
+        width = most_extra(low, self.high, self.of(len(batch.prompts)))
+        check_table(len(low), width)
+        return width
 
     def spend(self, batch: Batch, gains: Floats, low: Counts) -> Counts:
         """Return counts [P], at least ``low`` [P], of the largest total gain."""
@@ -81,7 +83,7 @@ class TokenBudget:
     tokens_per_prompt: float
 
     def __post_init__(self) -> None:
-        _check_high(self.low, self.high)
+        check_high(self.low, self.high)
         if not max(1, self.low) <= self.tokens_per_prompt < math.inf:
             raise ValueError(
                 f"tokens_per_prompt must be finite and pay for {self.low} rollouts of a token or more, "
@@ -97,9 +99,11 @@ class TokenBudget:
         return self.high * prompts
 
     def width(self, batch: Batch, low: Counts) -> int:
-        """Return the most rollouts beyond its ``low`` [P] that one prompt could get."""
+        """Return the most rollouts beyond its ``low`` [P] that one prompt could get. Raise ValueError for too many."""
         left = self._left(batch, low)
-        return max(0, min(self.high - int(low.min(initial=self.high)), int(left // batch.costs.min(initial=math.inf))))
+        width = max(0, min(self.high - int(low.min(initial=self.high)), int(left // batch.costs.min(initial=math.inf))))
+        check_table(len(low), width)
+        return width
 
     def spend(self, batch: Batch, gains: Floats, low: Counts) -> Counts:
         """Return counts [P], at least ``low`` [P], of the largest total gain."""
@@ -227,8 +231,3 @@ class BudgetedAllocator(Allocator):
         Under a token budget gains are compared per token, and rollouts of negative gain are not bought.
         """
         return self._budget.spend(batch, gains, low)
-
-
-def _check_high(low: int, high: int) -> None:
-    if high < low:
-        raise ValueError(f"high must be at least {low}, the least every prompt gets, got {high}; raise high")

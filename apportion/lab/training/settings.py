@@ -7,14 +7,16 @@ from typing import Literal, get_args
 from apportion.advantages import ESTIMATORS, Weighting, check_baseline
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
-from apportion.lab.policy.base import check_base, task_of
-from apportion.lab.policy.sampler import Reward
+from apportion.lab.policy.recipes import check_base, task_of
+from apportion.lab.world.task import Reward
 
 Labels = Literal["gold", "none"]
 LENGTHS = ("rollouts", "tokens", "steps")
 """The lengths that a run may have."""
 ROLLOUTS = 30_720
 """The default length."""
+MOST_PROBLEMS = 10**6
+"""The most problems that are drawn. All of them are kept in memory."""
 COUNTS = ("problems", "prompts_per_step", "updates_per_step", "critic_updates", "evaluate_every", "checkpoint_every")
 
 
@@ -71,6 +73,8 @@ class Training:
         for key in COUNTS:
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} must be at least 1, got {getattr(self, key)}; leave it out for the default")
+        if self.problems > MOST_PROBLEMS:
+            raise ValueError(f"problems must be at most {MOST_PROBLEMS}, got {self.problems}; lower it")
         for key in ("learning_rate", "clip_ratio", "max_grad_norm", "temperature", "critic_learning_rate"):
             if not 0 < getattr(self, key) < float("inf"):
                 raise ValueError(f"{key} must be positive, got {getattr(self, key)}; leave it out for the default")

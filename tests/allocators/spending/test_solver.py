@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.allocators.spending.solver import even_split, spend
+from apportion.allocators.spending.solver import even_split, most_extra, spend, spend_widening
+from apportion.types import Floats
 
 
 def best_by_dynamic_programming(gains: np.ndarray, extra: int) -> float:
@@ -107,3 +108,19 @@ def test_even_split_is_level(low, high, data):
     assert counts.sum() == budget and (counts >= bounds).all() and counts.max() <= high
     raised = counts[counts > bounds]
     assert not raised.size or counts.min() >= raised.max() - 1
+
+
+@given(st.data())
+def test_a_table_that_widens_gives_the_counts_of_the_whole_table(data: st.DataObject) -> None:
+    """Few distinct gains, so that there are ties, and some prompts that take far more than others."""
+    prompts, high = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 400))
+    low = np.array(data.draw(st.lists(st.integers(0, high), min_size=prompts, max_size=prompts)))
+    budget = data.draw(st.integers(int(low.sum()), prompts * high))
+    scale = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 50.0]), min_size=prompts, max_size=prompts)))
+
+    def gains(width: int) -> Floats:
+        number = np.arange(width)
+        return np.where(low[:, None] + number < high, scale[:, None] / (1 + number // 3), -np.inf)
+
+    whole = spend(gains(most_extra(low, high, budget)), budget, low)
+    assert spend_widening(gains, budget, low, high).tolist() == whole.tolist()

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from apportion.cli import app
 from apportion.config import ConfigError
-from apportion.lab.policy.base import RECIPES, Recipe, Stage, trained_policy
+from apportion.lab.policy.base import trained_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.job_source import LabSource
+from apportion.lab.policy.recipes import RECIPES, Recipe, Stage
 from apportion.lab.world.demonstrator import EASY
 from apportion.lab.world.task import Problem
 from apportion.records import read_log
@@ -147,7 +148,7 @@ REFUSED = {
         {"allocator": "optpo", "verifier": None, "evaluation": {"path": "questions.jsonl"}},
         "an evaluation needs a verifier, got none with optpo",
     ),
-    "a folder's name that is a path": ({"name": "a/b"}, "name must be a plain folder name, got 'a/b'"),
+    "a folder's name that is a path": ({"name": "a/b"}, "name must be a plain folder name of at most 200 bytes, got 'a/b'"),
 }
 
 
