@@ -24,7 +24,7 @@ import numpy as np
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import most_extra, spend
 from apportion.predictors import GaussianProcess, Predictor
-from apportion.types import Batch, Counts, Floats, Plan
+from apportion.types import Batch, Counts, Floats, Needs, Plan
 
 GroupEstimator = Literal["rloo", "dr_grpo"]
 SMALLEST_LOW = 3
@@ -115,6 +115,10 @@ class VIP(BudgetedAllocator):
         check_estimator(self.estimator)
         check_low(self.low)
         super().__post_init__()
+
+    @property
+    def needs(self) -> Needs:
+        return super().needs | Needs(estimator=self.estimator)
 
     @property
     def least(self) -> int:
