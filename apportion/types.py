@@ -100,6 +100,8 @@ class Needs:
         reused_rollouts: rollouts of earlier steps (those with a ``step``) may enter the loss, so they must be kept.
         behaviour_logprobs: reused rollouts enter the loss with the log-probabilities they were sampled with; if False,
             all of them are in ``Group.recompute``. Only with ``reused_rollouts``.
+        estimator: the advantage estimator that must train, with the same weight for every prompt, because the rule
+            minimises its variance; None if any will do.
 
     >>> (Needs(binary=True) | Needs(score_norms=True)) == Needs(binary=True, score_norms=True)
     True
@@ -111,6 +113,7 @@ class Needs:
     tokens: bool = False
     reused_rollouts: bool = False
     behaviour_logprobs: bool = False
+    estimator: str | None = None
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(**{each.name: getattr(self, each.name) or getattr(other, each.name) for each in fields(Needs)})

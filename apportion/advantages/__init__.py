@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from apportion.advantages.agreement import check_agreement, default_weighting
 from apportion.advantages.gae import gae
 from apportion.advantages.group_relative import dr_grpo, grpo, rloo
 from apportion.advantages.grouping import Reduction, Weighting, prompt_weights, rollout_weights
@@ -127,7 +128,9 @@ __all__ = [
     "Reduction",
     "Weighting",
     "advantages_of",
+    "check_agreement",
     "check_baseline",
+    "default_weighting",
     "dr_grpo",
     "gae",
     "grpo",

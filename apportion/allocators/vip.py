@@ -24,7 +24,7 @@ import numpy as np
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import spend_widening
 from apportion.predictors import GaussianProcess, Predictor
-from apportion.types import Batch, Counts, Floats, Plan
+from apportion.types import Batch, Counts, Floats, Needs, Plan
 from apportion.untrusted import shown
 
 GroupEstimator = Literal["rloo", "dr_grpo"]
@@ -116,6 +116,10 @@ class VIP(BudgetedAllocator):
         check_estimator(self.estimator)
         check_low(self.low)
         super().__post_init__()
+
+    @property
+    def needs(self) -> Needs:
+        return super().needs | Needs(estimator=self.estimator)
 
     @property
     def least(self) -> int:

@@ -59,7 +59,7 @@ class Job:
     data: Data
     allocator: Allocator
     algorithm: Literal["grpo", "rloo"] = "grpo"
-    weighting: Weighting = "rollout"
+    weighting: Weighting | None = None
     estimator: str | None = None
     baseline: Baseline | None = None
     extract: str | None = None
