@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from apportion.checks import check_integer, integer_array, number_array
+
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+LARGEST_REWARD = 1e100
+"""The largest size of a reward: sums of squares of many of them stay finite."""
 
 
 def prompt_id(text: str, dataset: str = "") -> str:
@@ -56,6 +62,9 @@ class Prompt:
     data: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        for name, value in (("text", self.text), ("id", self.id)):
+            if not isinstance(value, str):
+                raise ValueError(f"the {name} of a prompt must be a string, got {value!r:.80}; put the rest into data")
         if not self.id:
             object.__setattr__(self, "id", prompt_id(self.text))
 
@@ -82,10 +91,18 @@ class Rollout:
     step: int | None = None
 
     def __post_init__(self) -> None:
-        if self.reward is None and self.correct is not None:
+        if isinstance(self.correct, np.bool_):
+            object.__setattr__(self, "correct", bool(self.correct))
+        if not (self.correct is None or isinstance(self.correct, bool)):
+            raise ValueError(
+                f"correct must be True, False or None, got {self.correct!r:.80}; give a graded score as reward="
+            )
+        if self.reward is not None:
+            _check_reward(self.reward)
+        elif self.correct is not None:
             object.__setattr__(self, "reward", float(self.correct))
-        if self.reward is not None and not np.isfinite(self.reward):
-            raise ValueError(f"a reward must be finite, got {self.reward}; drop the rollout or give it a score")
+        if self.tokens is not None:
+            check_integer("tokens", self.tokens, 0, "count the tokens of the completion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +149,7 @@ class Belief(_ByValue):
     variance: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        alpha, beta = _frozen(self.alpha, np.float64), _frozen(self.beta, np.float64)
+        alpha, beta = _frozen(number_array("alpha", self.alpha)), _frozen(number_array("beta", self.beta))
         if alpha.ndim != 1 or alpha.shape != beta.shape:
             raise ValueError(
                 f"alpha and beta must be [P] each, got {alpha.shape} and {beta.shape}; give one pair a prompt"
@@ -144,9 +161,9 @@ class Belief(_ByValue):
                 f"alpha and beta must be finite, at least 0 and not both 0, got ({alpha[q]}, {beta[q]}) for prompt "
                 f"{q}; use Belief.uniform if nothing is known"
             )
-        variance = _frozen(self.variance, np.float64)
+        variance = _frozen(number_array("variance", self.variance))
         if not variance.size:
-            variance = _frozen(alpha * beta / (alpha + beta) ** 2, np.float64)
+            variance = _frozen(alpha * beta / (alpha + beta) ** 2)
         if variance.shape != alpha.shape or not ((variance >= 0) & np.isfinite(variance)).all():
             raise ValueError(
                 f"variance must be [{len(alpha)}], finite and at least 0, got {variance}; leave it out for 0/1 rewards"
@@ -163,7 +180,7 @@ class Belief(_ByValue):
     @classmethod
     def from_mean(cls, mean: ArrayLike, strength: float = 2.0) -> Self:
         """Return the Beta with the given means [P] that weighs as much as ``strength`` rollouts."""
-        mean = np.asarray(mean, np.float64)
+        mean = number_array("mean", mean)
         bad = np.flatnonzero(~((mean >= 0) & (mean <= 1)))
         if bad.size:
             raise ValueError(f"a mean must be in [0, 1], got {mean[bad[0]]} for prompt {bad[0]}; give a probability")
@@ -176,7 +193,7 @@ class Belief(_ByValue):
 
     def condition(self, successes: ArrayLike, trials: ArrayLike) -> Belief:
         """Return the posterior after ``successes`` [P] among ``trials`` [P]."""
-        successes, trials = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
+        successes, trials = number_array("successes", successes), number_array("trials", trials)
         return Belief(self.alpha + successes, self.beta + trials - successes)
 
     def __len__(self) -> int:
@@ -195,7 +212,8 @@ class Plan(_ByValue):
     fresh: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "counts", _frozen(self.counts, np.int64))
+        object.__setattr__(self, "counts", _frozen(integer_array("counts", self.counts)))
+        check_integer("fresh", self.fresh)
         if (self.counts < 0).any() or self.fresh < 0:
             raise ValueError(f"a plan cannot take rollouts back, got counts {self.counts} and fresh {self.fresh}")
 
@@ -227,8 +245,8 @@ class Batch(_ByValue):
     round: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "asked", _frozen(self.asked, np.int64))
-        object.__setattr__(self, "costs", _frozen(self.costs, np.float64))
+        object.__setattr__(self, "asked", _frozen(integer_array("asked", self.asked)))
+        object.__setattr__(self, "costs", _frozen(number_array("costs", self.costs)))
         sizes = {len(self.prompts), len(self.belief), len(self.rollouts), len(self.asked), len(self.costs)}
         if len(sizes) != 1:
             raise ValueError(
@@ -238,8 +256,11 @@ class Batch(_ByValue):
     @classmethod
     def start(cls, prompts: Sequence[Prompt], belief: Belief, costs: ArrayLike | None = None) -> Self:
         """Return a batch without rollouts. By default every rollout costs 1."""
+        prompts = prompt_list(prompts)
         size = len(prompts)
-        costs = np.ones(size) if costs is None else np.asarray(costs, np.float64)
+        costs = np.ones(size) if costs is None else number_array("costs", costs)
+        if not (np.isfinite(costs) & (costs > 0)).all():
+            raise ValueError(f"costs must be finite and above 0, got {costs}; leave them out if all are equal")
         return cls(tuple(prompts), belief, ((),) * size, np.zeros(size, np.int64), costs, started=size)
 
     @property
@@ -321,9 +342,9 @@ class Group(_ByValue):
     def __post_init__(self) -> None:
         size = len(self.rollouts)
         for name, default in (("keep", True), ("recompute", False)):
-            mask = _frozen(getattr(self, name), np.bool_)
+            mask = _frozen(np.asarray(getattr(self, name), np.bool_))
             if not mask.size:
-                mask = _frozen(np.full(size, default), np.bool_)
+                mask = _frozen(np.full(size, default))
             if mask.shape != (size,):
                 raise ValueError(f"{name} must be [{size}], one entry per rollout, got {mask.shape}; or leave it out")
             object.__setattr__(self, name, mask)
@@ -344,7 +365,31 @@ class Group(_ByValue):
         return len(set(self.rewards.tolist())) > 1
 
 
-def _frozen(values: ArrayLike, dtype: Any) -> NDArray[Any]:
-    array = np.array(values, dtype)
+def prompt_list(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
+    """Return ``prompts``, listed once if they are a generator. Raise ValueError for a text or other entries.
+
+    >>> [prompt.text for prompt in prompt_list(Prompt(text) for text in ("a", "b"))]
+    ['a', 'b']
+    """
+    if isinstance(prompts, (str, bytes, Mapping, Prompt)) or not isinstance(prompts, Iterable):
+        raise ValueError(f"prompts must be a sequence of Prompt, got {prompts!r:.80}; write [Prompt(text), ...]")
+    listed = tuple(prompts)
+    for q, prompt in enumerate(listed):
+        if not isinstance(prompt, Prompt):
+            raise ValueError(f"prompts must be a sequence of Prompt, got {prompt!r:.80} at {q}; write Prompt(text)")
+    return listed
+
+
+def _check_reward(reward: Any) -> None:
+    number = isinstance(reward, Real)
+    if number and abs(reward) <= LARGEST_REWARD:
+        return
+    if number and np.isfinite(reward):
+        raise ValueError(f"a reward must be at most {LARGEST_REWARD:g} in size, got {reward}; rescale the rewards")
+    raise ValueError(f"a reward must be finite, got {reward!r:.80}; drop the rollout or give it a score")
+
+
+def _frozen(values: NDArray[Any]) -> NDArray[Any]:
+    array = values.copy()
     array.flags.writeable = False
     return array

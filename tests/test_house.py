@@ -24,6 +24,7 @@ MODULES = {
 }
 
 ORDER = (
+    {"checks"},
     {"types"},
     {"stopping"},
     {"predictors"},

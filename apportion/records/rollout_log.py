@@ -20,9 +20,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
+from apportion.checks import number_array
 from apportion.runs.whole_files import write_whole
 from apportion.types import Batch, Group, Rollout
 
@@ -234,7 +234,7 @@ def _as_list(name: str, values: ArrayLike | None, groups: Sequence[Group]) -> li
     size = sum(len(group.rollouts) for group in groups)
     if values is None:
         return [None] * size
-    array = np.asarray(values, np.float64)
+    array = number_array(name, values)
     if array.shape != (size,):
         raise ValueError(
             f"{name} must be [{size}], one for each rollout of the groups, got {array.shape}; "

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, overload
+from numbers import Integral
+from typing import Literal, overload
 
 import numpy as np
 
+from apportion.checks import LARGEST_INTEGER, check_integer
 from apportion.stopping.base import Rule
 from apportion.stopping.votes import Stream, count_votes, encode_answers
 from apportion.types import Counts
@@ -50,18 +52,15 @@ class Decisions(Sequence[Decision]):
 
 def check_max_samples(max_samples: int) -> None:
     """Raise ValueError unless ``max_samples`` is an integer of at least 1."""
-    if not _is_positive_integer(max_samples):
-        raise ValueError(f"max_samples must be an integer of at least 1, got {max_samples!r}; 64 is usual")
+    check_integer("max_samples", max_samples, 1, "64 is usual")
 
 
 def check_wave(wave: Wave) -> None:
     """Raise ValueError unless ``wave`` is an integer of at least 1, or "free"."""
-    if not (_is_positive_integer(wave) or (isinstance(wave, str) and wave == "free")):
+    if isinstance(wave, str) and wave == "free":
+        return
+    if not isinstance(wave, Integral) or isinstance(wave, bool) or not 1 <= wave <= LARGEST_INTEGER:
         raise ValueError(f'wave must be an integer of at least 1, or "free", got {wave!r}; 1 asks after every sample')
-
-
-def _is_positive_integer(number: Any) -> bool:
-    return isinstance(number, (int, np.integer)) and not isinstance(number, bool) and bool(number >= 1)
 
 
 def are_streams(answers: Stream | Sequence[Stream]) -> bool:
