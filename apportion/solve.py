@@ -18,7 +18,7 @@ from apportion.allocators.vip import (
     minimise_variance,
 )
 from apportion.checks import LARGEST_INTEGER, number_array
-from apportion.types import Belief, Counts, Floats
+from apportion.types import ArrayValue, Belief, Counts, Floats
 
 Method = Literal["uniform", "vip", "hora"]
 Measure = Literal["gradient_variance", "expected_hits"]
@@ -28,8 +28,8 @@ USUAL_LOW: dict[Method, int] = {"uniform": 1, "vip": SMALLEST_LOW, "hora": 0}
 """The default of ``low``. Under "hora" a prompt keeps its pre-rollouts in any case, and needs no more."""
 
 
-@dataclass(frozen=True)
-class Solution:
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution(ArrayValue):
     """Counts [P], their objective by the method's own ``measure``, and the same for an even split of the budget."""
 
     counts: Counts

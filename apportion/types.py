@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
+from reprlib import Repr
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +22,12 @@ from apportion.checks import check_integer, integer_array, number_array
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+SHOWN_PROMPTS = 5
+"""Prompts that the ``repr`` of a batch shows."""
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = 60
 
 LARGEST_REWARD = 1e100
 """The largest size of a reward: sums of squares of many of them stay finite."""
@@ -35,10 +42,18 @@ def prompt_id(text: str, dataset: str = "") -> str:
     return hashlib.blake2b(f"{dataset}\0{text}".encode(), digest_size=16).hexdigest()
 
 
-class _ByValue:
-    """Equality of dataclasses that hold arrays: of the same type, with equal fields."""
+class ArrayValue:
+    """Equality and a short ``repr`` of dataclasses that hold arrays: equal if of the same type, with equal fields.
+
+    >>> Plan(np.zeros(10_000))
+    Plan(counts=array([0, 0, 0, ..., 0, 0, 0], shape=(10000,)), fresh=0)
+    """
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        shown = (f"{each.name}={_brief(getattr(self, each.name))}" for each in fields(self) if each.repr)  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -49,7 +64,7 @@ class _ByValue:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Prompt:
     """One question for the policy. ``id`` is a content hash by default; the core never reads ``data``.
 
@@ -68,8 +83,12 @@ class Prompt:
         if not self.id:
             object.__setattr__(self, "id", prompt_id(self.text))
 
+    def __repr__(self) -> str:
+        data = "" if self.data is None else f", data={_brief(self.data)}"
+        return f"Prompt({_brief(self.text)}, id={self.id!r:.40}{data})"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Rollout:
     """One sampled and verified response. The core never reads ``completion`` (tokens, log-probabilities, ...).
 
@@ -104,6 +123,12 @@ class Rollout:
         if self.tokens is not None:
             check_integer("tokens", self.tokens, 0, "count the tokens of the completion")
 
+    def __repr__(self) -> str:
+        """Return the fields that are set."""
+        values = ((each.name, each.default, getattr(self, each.name)) for each in fields(self))
+        shown = [f"{name}={_brief(value)}" for name, usual, value in values if not (value is None or value is usual)]
+        return f"Rollout({', '.join(shown)})"
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:
@@ -133,8 +158,8 @@ class Needs:
         return Needs(**{each.name: getattr(self, each.name) or getattr(other, each.name) for each in fields(Needs)})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Belief(_ByValue):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Belief(ArrayValue):
     """Beta(alpha[P], beta[P]): the belief about each prompt's success probability.
 
     One parameter may be 0 (then the mean is exactly 0 or 1), but not both. ``variance`` [P] is the variance of one
@@ -200,8 +225,8 @@ class Belief(_ByValue):
         return len(self.alpha)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan(_ByValue):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Plan(ArrayValue):
     """The next request: ``fresh`` new prompts for the batch, or else ``counts`` [P] more rollouts. Falsy if finished.
 
     >>> bool(Plan([0, 0])), bool(Plan([0, 2])), bool(Plan([0], fresh=3))
@@ -221,8 +246,8 @@ class Plan(_ByValue):
         return bool(self.counts.any()) or self.fresh > 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch(_ByValue):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Batch(ArrayValue):
     """Everything known about one step. Plans are pure functions of it.
 
     ``belief`` is the belief before the first rollout. ``asked`` [P] counts the rollouts requested, for which the budget
@@ -252,6 +277,21 @@ class Batch(_ByValue):
             raise ValueError(
                 f"prompts, belief, rollouts, asked and costs must have one entry per prompt, got sizes {sorted(sizes)}"
             )
+
+    def __repr__(self) -> str:
+        """Return a line for the batch and one for each of its first prompts."""
+        size = len(self.prompts)
+        lines = [f"{type(self).__name__} of {size} prompts, {self.asked.sum()} rollouts asked in {self.round} rounds"]
+        for q in range(min(size, SHOWN_PROMPTS)):
+            verdicts = [rollout.correct for rollout in self.rollouts[q]]
+            lines.append(
+                f"  {_brief(self.prompts[q].text)}: asked {self.asked[q]}, got {len(verdicts)}, "
+                f"{verdicts.count(True)} of {len(verdicts) - verdicts.count(None)} correct, "
+                f"expected {self.belief.mean[q]:.2f}"
+            )
+        if size > SHOWN_PROMPTS:
+            lines.append(f"  and {size - SHOWN_PROMPTS} more")
+        return "\n".join(lines)
 
     @classmethod
     def start(cls, prompts: Sequence[Prompt], belief: Belief, costs: ArrayLike | None = None) -> Self:
@@ -285,6 +325,7 @@ class Batch(_ByValue):
 
     def add(self, plan: Plan, rollouts: Sequence[Sequence[Rollout]]) -> Batch:
         """Return the batch with ``rollouts`` of ``plan``, one list per prompt. If one is short, the others failed."""
+        rollouts = [_rollout_list(new, q) for q, new in enumerate(rollouts)]
         received = np.array([len(new) for new in rollouts], np.int64)
         if received.shape != plan.counts.shape or plan.counts.shape != self.asked.shape:
             raise ValueError(
@@ -325,8 +366,8 @@ class Batch(_ByValue):
         return rollout if rollout.round == self.round else replace(rollout, round=self.round)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Group(_ByValue):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Group(ArrayValue):
     """The rollouts of one prompt that share a baseline; only those in ``keep`` [G] enter the loss.
 
     ``recompute`` [G] marks rollouts reused from an earlier step whose behaviour log-probabilities the loss replaces by
@@ -378,6 +419,30 @@ def prompt_list(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
         if not isinstance(prompt, Prompt):
             raise ValueError(f"prompts must be a sequence of Prompt, got {prompt!r:.80} at {q}; write Prompt(text)")
     return listed
+
+
+def _rollout_list(rollouts: Iterable[Rollout], q: int) -> tuple[Rollout, ...]:
+    """Return the rollouts of prompt ``q``, listed once. Raise ValueError for anything but rollouts."""
+    listed = tuple(rollouts) if isinstance(rollouts, Iterable) else (rollouts,)
+    for rollout in listed:
+        if not isinstance(rollout, Rollout):
+            raise ValueError(
+                f"rollouts must be lists of Rollout, one list a prompt, got {rollout!r:.80} for prompt {q}; "
+                "return [Rollout(correct=...), ...] for each"
+            )
+    return listed
+
+
+def _brief(value: Any) -> str:
+    """Return a ``repr`` of one line and at most a few dozen characters."""
+    if isinstance(value, np.ndarray):
+        with np.printoptions(threshold=10, edgeitems=3, linewidth=10**6):
+            return " ".join(repr(value).split())
+    if isinstance(value, tuple) and len(value) > 3:
+        return f"({', '.join(map(_brief, value[:3]))}, and {len(value) - 3} more)"
+    if isinstance(value, (tuple, Prompt, Rollout, ArrayValue)):
+        return repr(value)
+    return " ".join(_REPR.repr(value).split())
 
 
 def _check_reward(reward: Any) -> None:

@@ -41,7 +41,7 @@ def mixed_probability(belief: Belief, group_size: int) -> Floats:
     return np.maximum(1 - right - wrong, 0.0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Candidates(Batch):
     """A batch in which only the prompts in ``chosen`` [P] get rollouts; their allocator started ``inner``."""
 

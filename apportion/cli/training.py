@@ -36,7 +36,8 @@ def lab(
         str | None, typer.Option(metavar="gold|none", help="none: learn from votes, without right answers.")
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="Without labels: prompts to learn on, .jsonl, .csv or .parquet.")
+        Path | None,
+        typer.Option(help="Without labels: the lab's own toy problems, as 7 a+3 b*7 =, in .jsonl, .csv or .parquet."),
     ] = None,
     name: Name = None,
     resume: Resume = False,
@@ -44,8 +45,9 @@ def lab(
 ) -> None:
     """Compare allocators on a small policy, on the CPU.
 
-    With --labels none the policy learns at test time: the allocators take rewards from votes. Right answers in the file
-    of prompts are used for the report only.
+    With --labels none the policy learns at test time: the allocators take rewards from votes. The policy is tiny and
+    knows the lab's toy problems only, so a file of prompts must hold such problems. Right answers in it are used for
+    the report only. For a language model and your own questions, use apportion trl or apportion vote.
     """
     chosen = {"allocators": allocator or [], "labels": labels, "prompts": prompts}
     _train("lab", config, overrides or [], name=name, resume=resume, dry_run=dry_run, **chosen)

@@ -11,7 +11,7 @@ import numpy as np
 from apportion.checks import LARGEST_INTEGER, check_integer
 from apportion.stopping.base import Rule
 from apportion.stopping.votes import Stream, count_votes, encode_answers
-from apportion.types import Counts
+from apportion.types import ArrayValue, Counts
 
 Wave = int | Literal["free"]
 """Number of samples between two decisions. "free" takes ``Rule.earliest`` each time, which wastes no sample."""
@@ -29,8 +29,8 @@ class Decision:
     waves: int
 
 
-@dataclass(frozen=True)
-class Decisions(Sequence[Decision]):
+@dataclass(frozen=True, eq=False, repr=False)
+class Decisions(ArrayValue, Sequence[Decision]):
     """The results of a rule on several streams, as columns [Q] and as a sequence of ``Decision``."""
 
     samples: Counts

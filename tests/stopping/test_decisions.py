@@ -1,5 +1,6 @@
 """The replay on recorded answers against a loop over prefixes; its inputs, results, errors and speed."""
 
+import inspect
 import time
 import tracemalloc
 from collections import Counter, deque
@@ -7,7 +8,9 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 
-from apportion.stopping import RULES, BayesianSPRT, Decision, Decisions, decide, decisions, make_rule
+from apportion import Voting
+from apportion.stopping import RULES, USUAL_RULE, BayesianSPRT, Decision, Decisions, decide, decisions, make_rule
+from apportion.vote.setup import make_setup
 
 M = 24
 SETTINGS = [
@@ -99,7 +102,10 @@ def test_one_default_rule_is_stated_once():
     streams = recorded(50, seed=5)
     assert list(decide(streams)) == list(decide(streams, USUAL_RULE))
     assert make_setup("http://localhost", "model").voting.rule == Voting().rule == make_rule(USUAL_RULE)
-    named = inspect.signature(make_setup).parameters["rule"].default, inspect.signature(decide).parameters["rule"].default
+    named = (
+        inspect.signature(make_setup).parameters["rule"].default,
+        inspect.signature(decide).parameters["rule"].default,
+    )
     assert named == (USUAL_RULE, USUAL_RULE)
 
 

@@ -18,15 +18,15 @@ from numpy.typing import ArrayLike
 
 from apportion.allocators.spending.solver import check_gains, spend
 from apportion.checks import check_integer, number_array
-from apportion.types import Counts, Floats, Mask
+from apportion.types import ArrayValue, Counts, Floats, Mask
 
 FIRST_CORE, LARGEST_CORE = 16, 1024
 MOST_WORK = 2**26
 """Cells of the largest dynamic programme, core items x budget: one byte each, in all about half a second."""
 
 
-@dataclass(frozen=True)
-class Spent:
+@dataclass(frozen=True, eq=False, repr=False)
+class Spent(ArrayValue):
     """Counts [P], and ``gap``: no other counts gain more than these by over ``gap``, which is 0.0 if they are optimal.
 
     The certificate is exact up to the rounding of floating-point sums.
