@@ -1,6 +1,7 @@
 """Allocation in one call, from probabilities or pre-rollout counts, without a batch or a predictor."""
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import numpy as np
@@ -8,17 +9,28 @@ from numpy.typing import ArrayLike
 
 from apportion.allocators.hora import hit_utility, maximise_hits
 from apportion.allocators.spending.solver import check_high, even_split
-from apportion.allocators.vip import GroupEstimator, check_estimator, check_low, gradient_variance, minimise_variance
-from apportion.types import Belief, Counts, Floats
+from apportion.allocators.vip import (
+    SMALLEST_LOW,
+    GroupEstimator,
+    check_estimator,
+    check_low,
+    gradient_variance,
+    minimise_variance,
+)
+from apportion.checks import LARGEST_INTEGER, number_array
+from apportion.types import ArrayValue, Belief, Counts, Floats
 from apportion.untrusted import shown
 
 Method = Literal["uniform", "vip", "hora"]
 Measure = Literal["gradient_variance", "expected_hits"]
 METHODS: tuple[Method, ...] = ("uniform", "vip", "hora")
 
+USUAL_LOW: dict[Method, int] = {"uniform": 1, "vip": SMALLEST_LOW, "hora": 0}
+"""The default of ``low``. Under "hora" a prompt keeps its pre-rollouts in any case, and needs no more."""
 
-@dataclass(frozen=True)
-class Solution:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution(ArrayValue):
     """Counts [P], their objective by the method's own ``measure``, and the same for an even split of the budget."""
 
     counts: Counts
@@ -34,7 +46,7 @@ def allocate(
     *,
     method: Method = "vip",
     estimator: GroupEstimator = "rloo",
-    low: int = 3,
+    low: int | None = None,
     high: int = 64,
     successes: ArrayLike | None = None,
     trials: ArrayLike | None = None,
@@ -47,6 +59,8 @@ def allocate(
         method: "vip" minimises the summed gradient variance of ``estimator`` (arXiv 2602.01601); "hora" maximises the
             expected number of prompts that get a correct answer after their pre-rollouts, under Beta(1, 1) (arXiv
             2605.07114); "uniform" splits evenly.
+        low, high: bounds on every prompt's rollouts. By default ``low`` is 3 for "vip", 1 for "uniform", and the
+            pre-rollouts of each prompt for "hora".
         successes, trials: correct and all pre-rollouts [P], integers, for "hora" only. A prompt keeps all that it had,
             even if they are more than ``low``.
 
@@ -68,7 +82,7 @@ def solve(
     *,
     method: Method = "vip",
     estimator: GroupEstimator = "rloo",
-    low: int = 3,
+    low: int | None = None,
     high: int = 64,
     successes: ArrayLike | None = None,
     trials: ArrayLike | None = None,
@@ -82,7 +96,8 @@ def solve(
             f"method must be one of {', '.join(METHODS)}, got {shown(method)}; other rules need rollouts to decide"
         )
     check_estimator(estimator)
-    budget, low, high = _integer("budget", budget), _integer("low", low, 1), _integer("high", high, 1)
+    low = USUAL_LOW[method] if low is None else _integer("low", low, 1)
+    budget, high = _integer("budget", budget), _integer("high", high, 1)
     if high < low:
         raise ValueError(f"high must be at least low, got high {shown(high)} and low {shown(low)}; swap or change them")
     check_high(low, high)
@@ -168,10 +183,7 @@ def _pre_rollouts(successes: ArrayLike | None, trials: ArrayLike | None, high: i
 
 
 def _vector(name: str, values: ArrayLike) -> Floats:
-    try:
-        array = np.asarray(values, np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be numbers, got {shown(values)}; give one number a prompt") from None
+    array = number_array(name, values)
     if array.ndim != 1 or not array.size:
         raise ValueError(
             f"{name} must hold at least one prompt, one number each, got shape {array.shape}; give a flat list"
@@ -180,7 +192,7 @@ def _vector(name: str, values: ArrayLike) -> Floats:
 
 
 def _integer(name: str, value: int, least: int = 0) -> int:
-    whole = isinstance(value, (int, np.integer)) or (isinstance(value, float) and value.is_integer())
-    if not whole or isinstance(value, bool) or value < least:
+    whole = isinstance(value, Real) and value == value // 1
+    if not whole or isinstance(value, bool) or not least <= value <= LARGEST_INTEGER:
         raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}; rollouts are whole")
     return int(value)

@@ -25,6 +25,7 @@ MODULES = {
 
 ORDER = (
     {"untrusted"},
+    {"checks"},
     {"types"},
     {"stopping"},
     {"predictors"},

@@ -132,3 +132,30 @@ def test_a_large_bound_costs_nothing_if_few_rollouts_are_spent() -> None:
     large, small = (solve(success, 800_000, high=high) for high in (10**9, 2_000))
     assert np.array_equal(large.counts, small.counts)
     assert np.array_equal(solve(success, 10**9, method="uniform", high=10**9).counts, np.full(100_000, 10_000))
+
+
+def test_horas_default_low_is_its_pre_rollouts():
+    """The bound of 3 rollouts is VIP's; pre-rollouts of 1 and 2 need no more."""
+    assert allocate(None, 5, method="hora", successes=[0, 2], trials=[1, 2]).sum() == 5
+    assert allocate(None, 3, method="hora", successes=[0, 2], trials=[1, 2]).tolist() == [1, 2]
+
+
+def test_an_even_split_does_not_need_three_rollouts_a_prompt():
+    assert allocate([0.5, 0.5, 0.5], 4, method="uniform").tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize("budget", ["8", True, None, 7.5, float("nan"), -1, 2**63])
+def test_a_budget_that_is_no_integer_is_refused(budget):
+    with pytest.raises(ValueError, match="budget must be "):
+        allocate([0.5, 0.5], budget)
+
+
+def test_masked_probabilities_are_refused_because_the_mask_would_be_lost():
+    with pytest.raises(ValueError, match=r"success must not be masked.* 1 masked of 2"):
+        allocate(np.ma.masked_equal([0.5, 0.25], 0.25), 8)
+
+
+def test_a_solution_of_many_prompts_is_shown_in_one_line_and_compares_by_value():
+    solution = solve(np.full(10_000, 0.5), 80_000)
+    assert solution == solve(np.full(10_000, 0.5), 80_000)
+    assert len(repr(solution)) < 400 and "\n" not in repr(solution)

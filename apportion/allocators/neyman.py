@@ -19,6 +19,7 @@ import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.vip import variance_drops
+from apportion.checks import check_numbers
 from apportion.predictors import Predictor, ScoreMoments
 from apportion.types import Batch, Counts, Floats, Needs, Plan
 
@@ -69,6 +70,7 @@ class Neyman(BudgetedAllocator):
     name: ClassVar[str] = "neyman"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.estimator not in LEAST_LOW:
             raise ValueError(
                 f"estimator must be one of {', '.join(LEAST_LOW)} for neyman, got {self.estimator!r}; "

@@ -8,6 +8,7 @@ import numpy as np
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import MOST_ROLLOUTS, check_table
+from apportion.checks import check_numbers
 from apportion.types import Batch, Needs, Plan
 from apportion.untrusted import shown
 
@@ -28,6 +29,7 @@ class Uniform(Allocator):
     separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.rollouts_per_prompt < 1:
             raise ValueError(
                 f"rollouts_per_prompt must be at least 1, got {self.rollouts_per_prompt}; "

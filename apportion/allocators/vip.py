@@ -23,6 +23,7 @@ import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import spend_widening
+from apportion.checks import check_numbers
 from apportion.predictors import GaussianProcess, Predictor
 from apportion.types import Batch, Counts, Floats, Needs, Plan
 from apportion.untrusted import shown
@@ -113,6 +114,7 @@ class VIP(BudgetedAllocator):
     name: ClassVar[str] = "vip"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_estimator(self.estimator)
         check_low(self.low)
         super().__post_init__()

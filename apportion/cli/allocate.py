@@ -25,7 +25,13 @@ def allocate(
         Path | None,
         typer.Option("--input", help=".csv, .jsonl or .parquet with a column success, or successes and trials."),
     ] = None,
-    low: Annotated[int, typer.Option(help="Fewest rollouts of a prompt.")] = 3,
+    low: Annotated[
+        int | None,
+        typer.Option(
+            help="Fewest rollouts of a prompt; by default 3 for vip, 1 for uniform, pre-rollouts for hora.",
+            show_default=False,
+        ),
+    ] = None,
     high: Annotated[int, typer.Option(help="Most rollouts of a prompt.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write all counts to this .csv.")] = None,

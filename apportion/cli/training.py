@@ -37,7 +37,8 @@ def lab(
         str | None, typer.Option(metavar="gold|none", help="none: learn from votes, without right answers.")
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="Without labels: prompts to learn on, .jsonl, .csv or .parquet.")
+        Path | None,
+        typer.Option(help="Without labels: the lab's own toy problems, as 7 a+3 b*7 =, in .jsonl, .csv or .parquet."),
     ] = None,
     name: Name = None,
     resume: Resume = False,
@@ -45,8 +46,9 @@ def lab(
 ) -> None:
     """Compare allocators on a small policy, on the CPU.
 
-    With --labels none the policy learns at test time: the allocators take rewards from votes. Right answers in the file
-    of prompts are used for the report only.
+    With --labels none the policy learns at test time: the allocators take rewards from votes. The policy is tiny and
+    knows the lab's toy problems only, so a file of prompts must hold such problems. Right answers in it are used for
+    the report only. For a language model and your own questions, use apportion trl or apportion vote.
     """
     design = _import("lab", "apportion.lab.study.design")  # before torch, so that a refusal comes at once
     with usage_errors(ConfigError):

@@ -141,7 +141,7 @@ def _write_report(study: Study, pool: Pool, display: Display) -> None:
         lines += without_labels.findings(summary, baseline, *sizes)
     else:
         variance = folder / "variance.json"
-        measured = json.loads(variance.read_text()) if variance.exists() else []
+        measured = json.loads(variance.read_text(encoding="utf-8")) if variance.exists() else []
         summary = summarise(with_labels.MEASURES, runs, baseline)
         title, panels = with_labels.verdict(summary, baseline), with_labels.panels(runs, summary, measured)
         lines = [*arm_table(with_labels.MEASURES, summary), ""]

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_positive, check_window
 from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Prompt
@@ -39,9 +40,10 @@ class MovingAverage(Predictor):
     _recent: deque[tuple[str, float]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_window(self, self.window)
         check_positive(self, strength=self.strength)
-        self._recent = deque(maxlen=self.window)
+        self._recent = deque(maxlen=int(self.window))
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         rates: dict[str, list[float]] = {}
@@ -58,4 +60,4 @@ class MovingAverage(Predictor):
         return {"recent": list(self._recent)}
 
     def _restore(self, memory: dict[str, Any]) -> None:
-        self._recent = deque(((id, float(rate)) for id, rate in memory["recent"]), maxlen=self.window)
+        self._recent = deque(((id, float(rate)) for id, rate in memory["recent"]), maxlen=int(self.window))

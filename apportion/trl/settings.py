@@ -42,8 +42,8 @@ class TRLAllocation:
 
     Args:
         allocator: decides how many rollouts each prompt gets, with labels or without.
-        weighting: whether every "prompt", "rollout" or "token" has equal weight in the loss; by default the one that the
-            estimator is unbiased under, "prompt" for all but "sequential". Equal groups have the weights of TRL then.
+        weighting: whether every "prompt", "rollout" or "token" has equal weight in the loss. The default is the one
+            that the estimator is unbiased under, "prompt" for all but "sequential". Equal groups have TRL's weights.
         estimator: one of ``apportion.advantages.ESTIMATORS``, by default TRL's formula.
         baseline: what the estimator "reinforce" subtracts from rewards.
         verdict: the name of the reward function that is above 0 for correct completions. A single one with rewards of

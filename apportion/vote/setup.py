@@ -11,7 +11,7 @@ from apportion.answers.extraction import EXTRACTORS
 from apportion.config import build, choices
 from apportion.endpoint import Endpoint
 from apportion.questions import TEMPLATE
-from apportion.stopping import RULES, Rule, make_rule
+from apportion.stopping import RULES, USUAL_RULE, Rule, make_rule
 from apportion.untrusted import shown
 
 ENDPOINT_SETTINGS = ("base_url", "model", "api", "temperature", "top_p", "max_tokens", "seed", "extra_body")
@@ -73,7 +73,7 @@ def make_setup(
     base_url: str,
     model: str,
     *,
-    rule: str | Rule = "posterior_predictive",
+    rule: str | Rule = USUAL_RULE,
     rule_settings: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Setup:

@@ -10,8 +10,9 @@ import numpy as np
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import check_high, check_table, most_extra, spend
+from apportion.checks import check_numbers
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
-from apportion.types import Batch, Counts, Floats, Needs, Prompt
+from apportion.types import Batch, Counts, Floats, Needs, Prompt, prompt_list
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,15 @@ class Budget:
     total: int | None = None
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_high(self.low, self.high)
         if (self.rollouts_per_prompt is None) == (self.total is None):
             raise ValueError(
                 f"give either rollouts_per_prompt or budget, got {self.rollouts_per_prompt} and {self.total}; "
                 "budget counts a whole batch"
             )
+        if self.total is not None and self.total < 0:
+            raise ValueError(f"budget must be at least 0, got {self.total}; it counts the rollouts of a whole batch")
         if self.rollouts_per_prompt is not None and not self.low <= self.rollouts_per_prompt <= self.high:
             raise ValueError(
                 f"rollouts_per_prompt must be between {self.low} and {self.high}, got {self.rollouts_per_prompt}; "
@@ -83,6 +87,7 @@ class TokenBudget:
     tokens_per_prompt: float
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_high(self.low, self.high)
         if not max(1, self.low) <= self.tokens_per_prompt < math.inf:
             raise ValueError(
@@ -150,6 +155,7 @@ class BudgetedAllocator(Allocator):
     """Rollouts per prompt if no budget is given."""
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.tokens_per_prompt is not None and (self.rollouts_per_prompt, self.budget) != (None, None):
             raise ValueError(
                 f"give one of rollouts_per_prompt, budget and tokens_per_prompt, got {self.rollouts_per_prompt}, "
@@ -189,6 +195,7 @@ class BudgetedAllocator(Allocator):
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
         """Return an empty batch with predicted costs. Raise ValueError if a token budget does not pay for ``least``."""
+        prompts = prompt_list(prompts)
         self.size(len(prompts))
         belief = self.predictor.predict(prompts)
         batch = Batch.start(prompts, belief, None if self.lengths is None else self.lengths.predict(prompts))

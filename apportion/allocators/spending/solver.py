@@ -7,7 +7,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from apportion.checks import check_integer, integer_array, number_array
 from apportion.types import Counts, Floats
 from apportion.untrusted import shown
 
@@ -30,7 +32,8 @@ def spend(gains: Floats, budget: int, low: Counts) -> Counts:
     time, and about twice the memory of ``gains``. Equal gains go to the prompt that has received fewest of
     them, then by prompt order.
 
-    Raises ValueError if the budget lies outside ``[low.sum(), low.sum() + rollouts allowed]``.
+    Raises ValueError if the budget lies outside ``[low.sum(), low.sum() + rollouts allowed]``, and for gains that are
+    NaN or inf.
 
     Reference: B. Fox, Discrete optimization via marginal analysis, Management Science 13 (1966). It replaces the
     continuous relaxation, bisection and rounding of arXiv 2602.01601 (Theorems 5.1 and 5.2, Algorithm 2).
@@ -38,7 +41,8 @@ def spend(gains: Floats, budget: int, low: Counts) -> Counts:
     >>> spend(np.array([[0.5, 0.1], [0.4, 0.3]]), budget=4, low=np.array([1, 1])).tolist()
     [2, 2]
     """
-    extra = int(budget) - int(low.sum())
+    gains, low = check_gains(gains, low)
+    extra = check_integer("budget", budget) - int(low.sum())
     allowed = np.isfinite(gains).sum(axis=1)
     if not 0 <= extra <= allowed.sum():
         raise ValueError(
@@ -91,6 +95,22 @@ def check_high(low: int, high: int) -> None:
             f"high must be at least {shown(low)}, the least every prompt gets, and at most {MOST_ROLLOUTS}, got "
             f"{shown(high)}; change high"
         )
+
+
+def check_gains(gains: ArrayLike, low: ArrayLike) -> tuple[Floats, Counts]:
+    """Return ``gains`` [P, W] and ``low`` [P] as arrays. Raise ValueError for NaN, inf and other shapes."""
+    table, least = number_array("gains", gains), integer_array("low", low)
+    if table.ndim != 2 or least.shape != table.shape[:1] or (least < 0).any():
+        raise ValueError(
+            f"gains must be [P, W] and low [P] of at least 0, got {table.shape} and {least}; give every prompt a row"
+        )
+    if not table.max(initial=-np.inf) < np.inf:  # NaN, too, is the maximum
+        bad = np.flatnonzero(~(table < np.inf).all(axis=1))
+        raise ValueError(
+            f"gains must be finite, or -inf if not allowed, got {table[bad[0]]} for prompt {bad[0]}; "
+            "check the predictions that they come from"
+        )
+    return table, least
 
 
 def most_extra(low: Counts, high: int, budget: int) -> int:

@@ -193,7 +193,7 @@ def claim(study: Study) -> Iterator[None]:
             now = f"{hashlib.sha256(prompts.read_bytes()).hexdigest()}  {prompts}\n"  # for ``sha256sum --check``
             if not fingerprint.exists():
                 write_whole(fingerprint, now)
-            elif (started := fingerprint.read_text()) != now:
+            elif (started := fingerprint.read_text(encoding="utf-8")) != now:
                 raise ConfigError(
                     f"{prompts} must be as it was when {directory} was started, got SHA-256 {now[:12]} and not "
                     f"{started[:12]}; restore it, or choose another --name"

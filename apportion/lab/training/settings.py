@@ -26,8 +26,9 @@ class Training:
 
     ``base`` is easy, medium, hard or forks, or a folder with a saved policy.
     The length of a run is one of ``rollouts`` (default 30,720), ``tokens`` and ``steps``. The step that reaches it is
-    the last. A ``weighting`` of "prompt" gives every prompt of a step the same share of the loss; the default is that of
-    the estimator, "rollout" for "sequential" and "prompt" for others. ``checkpoint_every`` counts steps. ``evaluate_every`` counts steps if the length does, and otherwise rollouts.
+    the last. A ``weighting`` of "prompt" gives every prompt of a step the same share of the loss. The default is that
+    of the estimator, "rollout" for "sequential" and "prompt" for others. ``checkpoint_every`` counts steps.
+    ``evaluate_every`` counts steps if the length does, and otherwise rollouts.
 
     With ``labels`` "none" the policy learns at test time: nothing is verified, and the allocator makes pseudo-labels
     from votes. Right answers are only for the report. ``prompts`` is a file of prompts that replaces the ``problems``

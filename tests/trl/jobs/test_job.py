@@ -148,7 +148,10 @@ REFUSED = {
         {"allocator": "optpo", "verifier": None, "evaluation": {"path": "questions.jsonl"}},
         "an evaluation needs a verifier, got none with optpo",
     ),
-    "a folder's name that is a path": ({"name": "a/b"}, "name must be a plain folder name of at most 200 bytes, got 'a/b'"),
+    "a folder's name that is a path": (
+        {"name": "a/b"},
+        "name must be a plain folder name of at most 200 bytes, got 'a/b'",
+    ),
 }
 
 
