@@ -28,6 +28,7 @@ import numpy as np
 from apportion.checks import check_numbers
 from apportion.predictors import DiscountedCounts, Predictor
 from apportion.predictors.base import check_source
+from apportion.predictors.saved import SavedValues
 from apportion.predictors.score_moments import score_norm
 from apportion.predictors.statistics.pooled import PooledSums
 from apportion.types import Batch, Floats, Needs, Prompt
@@ -65,14 +66,14 @@ class Baseline(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a copy of ``state``. Raise ValueError for the state of another baseline."""
         check_source(state, "baseline", self.name)
-        self._remember(copy.deepcopy({key: value for key, value in state.items() if key != "baseline"}))
+        self._remember(SavedValues(copy.deepcopy(state), self.name, ["baseline", *self._memory()]))
 
     def _memory(self) -> dict[str, Any]:
         """Return what was learnt, by name."""
         return {}
 
-    def _remember(self, memory: dict[str, Any]) -> None:  # noqa: B027 - a hook, empty by default
-        """Restore what ``_memory`` returned."""
+    def _remember(self, saved: SavedValues) -> None:  # noqa: B027 - a hook, empty by default
+        """Restore what ``_memory`` returned. Raise ValueError for anything else."""
 
 
 @dataclass
@@ -120,8 +121,8 @@ class Predicted(Baseline):
     def _memory(self) -> dict[str, Any]:
         return {"predictor": self.predictor.state_dict()}
 
-    def _remember(self, memory: dict[str, Any]) -> None:
-        self.predictor.load_state_dict(memory["predictor"])
+    def _remember(self, saved: SavedValues) -> None:
+        self.predictor.load_state_dict(saved.state("predictor"))
 
 
 @dataclass
@@ -180,8 +181,8 @@ class Optimal(Baseline):
     def _memory(self) -> dict[str, Any]:
         return self._sums.memory()
 
-    def _remember(self, memory: dict[str, Any]) -> None:
-        self._sums.restore(memory)
+    def _remember(self, saved: SavedValues) -> None:
+        self._sums.restore(saved, low=(0, -np.inf, 0, -np.inf))
 
 
 BASELINES: dict[str, type[Baseline]] = {baseline.name: baseline for baseline in (Zero, Predicted, Optimal)}

@@ -79,7 +79,7 @@ def number_array(name: str, values: ArrayLike) -> NDArray[np.float64]:
         array = np.asarray(values)
         if array.dtype.kind in "iufbO":
             return array.astype(np.float64, copy=False)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise ValueError(f"{name} must be numbers, got {shown(values)}; give a list or an array of numbers")
 

@@ -194,5 +194,6 @@ def _vector(name: str, values: ArrayLike) -> Floats:
 def _integer(name: str, value: int, least: int = 0) -> int:
     whole = isinstance(value, Real) and value == value // 1
     if not whole or isinstance(value, bool) or not least <= value <= LARGEST_INTEGER:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}; rollouts are whole")
+        bounds = f"at least {least}" if value != value or value < LARGEST_INTEGER else f"at most {LARGEST_INTEGER}"
+        raise ValueError(f"{name} must be an integer of {bounds}, got {shown(value)}; rollouts are whole")
     return int(value)

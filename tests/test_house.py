@@ -54,7 +54,8 @@ LAB = ("world", "policy", "training", "measure", "study", "report", "command")
 COORDINATOR = "apportion.verl.coordinator"
 
 ALLOWED = {
-    "torch": ("lab", "trl", "verl"),
+    "torch": ("lab", "trl", "verl", "engines"),
+    "safetensors": ("engines",),
     "transformers": ("lab", "predictors", "trl", "verl"),
     "trl": ("trl",),
     "accelerate": ("trl",),
@@ -168,6 +169,81 @@ def test_no_two_public_classes_share_a_name() -> None:
 def test_what_is_optional_is_imported_only_where_it_may_be(module: str) -> None:
     for name in {name.split(".")[0] for name in imported(module)} & ALLOWED.keys():
         assert part(module) in ALLOWED[name], f"{module} imports {name}; only {ALLOWED[name]} may"
+
+
+RUNS_CODE = {
+    "eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "pickle.Unpickler", "cPickle.load",
+    "dill.load", "dill.loads", "joblib.load", "cloudpickle.load", "cloudpickle.loads", "marshal.load", "marshal.loads",
+    "shelve.open", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "pd.read_pickle", "pandas.read_pickle",
+    "import_module", "importlib.import_module", "exec_module", "spec_from_file_location", "runpy.run_path",
+}  # fmt: skip
+"""What can run code that a file names."""
+
+MAY_RUN_CODE = {
+    "apportion/verifiers/function.py": "imports the function that the user's configuration names, and nothing else",
+    "apportion/verl/coordinator/event_pickles.py": "its unpickler finds a fixed list of classes of our own alone",
+    "apportion/cli/training.py": "imports one of our own modules, by a name in the source",
+    "apportion/verl/__init__.py": "imports one of our own modules, by a name in the source",
+    "apportion/endpoint/server.py": "imports the HTTP library that openai itself imports",
+    "benchmarks/verl_load_alone.py": "unpickles what it has just pickled, to measure how long that takes",
+}
+"""The only modules that may use one of ``RUNS_CODE``, and why no file decides what it runs there."""
+
+
+def code_runners(tree: ast.AST) -> Iterator[str]:
+    """Yield each use of ``RUNS_CODE`` in ``tree``, and each load of torch or numpy that may unpickle."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from {f"{node.module}.{each.name}" for each in node.names} & RUNS_CODE
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in RUNS_CODE:
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            given = {each.arg: ast.unparse(each.value) for each in node.keywords}
+            if name in RUNS_CODE or name.rpartition(".")[2] == "exec_module":
+                yield name
+            elif name == "torch.load" and given.get("weights_only") != "True":
+                yield "torch.load without weights_only=True"
+            elif given.get("allow_pickle", "False") != "False":
+                yield f"{name} with allow_pickle"
+            elif given.get("trust_remote_code", "False") == "True":
+                yield f"{name} with trust_remote_code"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "eval('1')",
+        "import pickle; pickle.load(file)",
+        "from pickle import loads",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "np.load(path, allow_pickle=True)",
+        "yaml.load(text)",
+        "Model.from_pretrained(name, trust_remote_code=True)",
+        "class Reader(pickle.Unpickler): pass",
+        "spec.loader.exec_module(module)",
+    ],
+)
+def test_what_runs_code_is_found(source: str) -> None:
+    assert list(code_runners(ast.parse(source)))
+
+
+@pytest.mark.parametrize("source", ["torch.load(path, weights_only=True)", "np.load(path)", "model.eval()"])
+def test_what_runs_no_code_is_left_alone(source: str) -> None:
+    assert not list(code_runners(ast.parse(source)))
+
+
+def test_nothing_that_is_loaded_runs_code() -> None:
+    """Saved states go through ``engines.saved_state``; the exceptions are listed with their reasons."""
+    folders = ("apportion", "hydra_plugins", "examples", "benchmarks")
+    found = {
+        path.relative_to(ROOT).as_posix(): sorted(set(code_runners(ast.parse(path.read_text()))))
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
+    used = {path: names for path, names in found.items() if names}
+    assert used.keys() == MAY_RUN_CODE.keys(), {path: used[path] for path in used.keys() - MAY_RUN_CODE.keys()}
 
 
 def test_importing_the_package_is_light_and_quick() -> None:

@@ -26,6 +26,7 @@ from apportion.allocators.base import Allocator, Size
 from apportion.allocators.response_store import ResponseStore, response_key
 from apportion.checks import check_numbers
 from apportion.predictors.base import check_settings, check_source
+from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Group, Needs, Plan, Prompt, Rollout, prompt_id
 
 Reuse = Literal["stop_gradient", "recompute", "replay", "none"]
@@ -129,8 +130,9 @@ class AR3PO(Allocator):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         check_source(state, "allocator", self.name)
-        check_settings(state["settings"], self._settings(), self.name)
-        self._store.restore(state["store"])
+        saved = SavedValues(state, self.name, ["allocator", "settings", "store"])
+        check_settings(saved.state("settings"), self._settings(), self.name)
+        self._store.restore(saved.state("store"))
 
     def _settings(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.init}

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import repr as short
 from typing import Any, ClassVar
 
 from apportion.types import Batch, Belief, Group, Needs, Plan, Prompt, prompt_list
@@ -80,9 +81,9 @@ class Allocator(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        if state:
+        if state != {}:
             raise ValueError(
-                f"{type(self).__name__} keeps no state, got {sorted(state)}; is this another allocator's checkpoint?"
+                f"{type(self).__name__} keeps no state, got {short(state)}; is this another allocator's checkpoint?"
             )
 
 

@@ -4,11 +4,13 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from reprlib import repr as short
 from typing import Any
 
 import numpy as np
 
 from apportion.checks import check_numbers
+from apportion.predictors.saved import SavedValues
 from apportion.types import Rollout
 
 
@@ -96,12 +98,17 @@ class ResponseStore:
         return {"step": self.step, "entries": entries}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace everything by what ``state`` returned."""
-        self.step = int(state["step"])
+        """Replace everything by what ``state`` returned. Raise ValueError for anything else."""
+        saved = SavedValues(state, "the store of responses", ["step", "entries"])
+        step, entries = saved.count("step"), saved.values["entries"]
+        if not isinstance(entries, list) or len(entries) > self.entries:
+            raise saved.refusal("entries", f"a list of at most {self.entries} rollouts")
+        rollouts = [_saved_rollout(entry, step) for entry in entries]
+        self.step = step
         self._by_prompt.clear()
         self._by_age.clear()
-        for prompt_id, values in state["entries"]:
-            self._put(prompt_id, Rollout(**values))
+        for prompt_id, rollout in rollouts:
+            self._put(prompt_id, rollout)
 
     def _put(self, prompt_id: str, rollout: Rollout) -> None:
         key = response_key(rollout)
@@ -122,3 +129,29 @@ class ResponseStore:
         del own[key], self._by_age[prompt_id, key]
         if not own:
             del self._by_prompt[prompt_id]
+
+
+def _saved_rollout(entry: Any, step: int) -> tuple[str, Rollout]:
+    """Return the prompt id and the rollout of a saved entry. Raise ValueError if no store has it at ``step``."""
+    if not isinstance(entry, tuple) or len(entry) != 2 or type(entry[0]) is not str:
+        raise ValueError(
+            f"an entry of a saved store must be a prompt id and a rollout, got {short(entry)}; "
+            "load a state that is unchanged"
+        )
+    prompt_id, values = entry
+    saved = SavedValues(values, "a stored rollout", [each.name for each in fields(Rollout)])
+    if saved.values["correct"] is not True:
+        raise saved.refusal("correct", "true")
+    if saved.count("step") > step:
+        raise saved.refusal("step", f"at most {step}, the present one,")
+    if type(saved.values["answer"]) not in (str, type(None)):
+        raise saved.refusal("answer", "a text or None")
+    if saved.values["completion"] is None:
+        raise saved.refusal("completion", "a response")
+    saved.number("reward")
+    saved.count("round")
+    if saved.values["tokens"] is not None:
+        saved.count("tokens")
+    if saved.values["score_norm"] is not None:
+        saved.number("score_norm", low=0)
+    return prompt_id, Rollout(**values)

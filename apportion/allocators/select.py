@@ -19,6 +19,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from reprlib import repr as short
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from apportion.allocators.base import Allocator, Size, check_rewards
 from apportion.allocators.uniform import Uniform
 from apportion.checks import check_numbers
 from apportion.predictors import DiscountedCounts, Predictor
+from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Belief, Counts, Floats, Group, Mask, Needs, Plan, Prompt, prompt_list
 
 
@@ -176,13 +178,15 @@ class Select(Allocator):
         return {"name": self.name, "observed": self._observed, **states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state.get("name") != self.name:
+        if not isinstance(state, Mapping) or state.get("name") != self.name:
             raise ValueError(
-                f"the state must come from {self.name!r}, got {sorted(state)}; is this another allocator's checkpoint?"
+                f"the state must come from {self.name!r}, got {short(state)}; is this another allocator's checkpoint?"
             )
-        self.allocator.load_state_dict(state["allocator"])
-        self.predictor.load_state_dict(state["predictor"])
-        self._observed = int(state["observed"])
+        saved = SavedValues(state, self.name, ["name", "observed", "allocator", "predictor"])
+        observed = saved.count("observed")
+        self.allocator.load_state_dict(saved.state("allocator"))
+        self.predictor.load_state_dict(saved.state("predictor"))
+        self._observed = observed
 
     def _choose(self, prompts: Sequence[Prompt], belief: Belief) -> Mask:
         places = min(self.prompts, len(prompts))

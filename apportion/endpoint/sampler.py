@@ -72,7 +72,13 @@ class EndpointSampler:
         return dict(self._drawn)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Restore a ``state_dict``."""
+        """Restore a ``state_dict``. Raise ValueError for anything but numbers of at least 0 by ``Prompt.id``."""
+        for id, drawn in state.items():
+            if type(id) is not str or type(drawn) is not int or drawn < 0:
+                raise ValueError(
+                    f"a saved state must have a number of samples by prompt id, got {shown(drawn)} for {shown(id)}; "
+                    "load a state that is unchanged"
+                )
         self._drawn = Counter(state)
 
 

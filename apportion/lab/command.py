@@ -15,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
 
+from apportion.engines.saved_state import SavedStateError
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.recipes import is_trained
 from apportion.lab.report import with_labels, without_labels
@@ -26,6 +27,7 @@ from apportion.lab.study.design import Study, claim, read_pools, read_study
 from apportion.lab.study.plan import plan_lines
 from apportion.lab.study.worker import is_finished, run_directory
 from apportion.lab.training.pool import Pool
+from apportion.predictors.embeddings.cache import EmbeddingCacheError
 from apportion.runs.progress import Display
 from apportion.runs.whole_files import write_whole
 
@@ -71,6 +73,8 @@ def run_study(study: Study, pools: Mapping[int, Pool], dry_run: bool) -> int:
             code, why = INTERRUPTED, "Stopped; every run is saved at its last step."
         except BrokenProcessPool:
             code, why = FAILED, "A run was killed from outside (out of memory?); its checkpoint is kept."
+        except (SavedStateError, EmbeddingCacheError) as error:
+            code, why = FAILED, f"{error}."
         except OSError as error:
             code, why = FAILED, f"A file could not be written or read: {error}. Checkpoints are kept whole."
         else:

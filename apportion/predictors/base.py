@@ -4,8 +4,10 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from reprlib import repr as short
 from typing import Any, ClassVar
 
+from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Belief, Needs, Prompt
 
 
@@ -41,9 +43,9 @@ class Predictor(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a copy of what ``state_dict`` returned. Raise ValueError for another predictor or other settings."""
         check_source(state, "predictor", self.name)
-        check_settings(state["settings"], self._settings(), self.name)
-        memory = {key: value for key, value in state.items() if key not in ("predictor", "settings")}
-        self._restore(copy.deepcopy(memory))
+        saved = SavedValues(copy.deepcopy(state), self.name, ["predictor", "settings", *self._memory()])
+        check_settings(saved.state("settings"), self._settings(), self.name)
+        self._restore(saved)
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings by name that a saved state must share."""
@@ -59,15 +61,16 @@ class Predictor(ABC):
         """Return what was learned, by name."""
         return {}
 
-    def _restore(self, memory: dict[str, Any]) -> None:  # noqa: B027 - a predictor that does not learn restores nothing
-        """Replace what was learned by what ``_memory`` returned."""
+    def _restore(self, saved: SavedValues) -> None:  # noqa: B027 - a predictor that does not learn restores nothing
+        """Replace what was learned by what ``_memory`` returned. Raise ValueError for anything else."""
 
 
 def check_source(state: Mapping[str, Any], kind: str, name: str) -> None:
     """Raise ValueError unless ``state[kind]`` is ``name``; ``kind`` is for example "predictor"."""
-    if state.get(kind) != name:
+    found = state.get(kind) if isinstance(state, Mapping) else None
+    if type(found) is not str or found != name:
         raise ValueError(
-            f"the state must come from the {kind} {name!r}, got {state.get(kind)!r}; "
+            f"the state must come from the {kind} {name!r}, got {short(found)}; "
             f"configure the {kind} of the checkpoint, or start from an empty state"
         )
 
@@ -80,11 +83,16 @@ def check_settings(saved: Mapping[str, Any], settings: Mapping[str, Any], name: 
     ValueError: window must be 8 to load this state of 'moving_average', got 1024; use the saved window, or ...
     """
     for key in sorted({*saved, *settings}):
-        if saved.get(key) != settings.get(key):
+        if not _equal(saved.get(key), settings.get(key)):
             raise ValueError(
-                f"{key} must be {saved.get(key)!r} to load this state of {name!r}, got {settings.get(key)!r}; "
+                f"{key} must be {short(saved.get(key))} to load this state of {name!r}, got {settings.get(key)!r}; "
                 f"use the saved {key}, or start from an empty state"
             )
+
+
+def _equal(saved: Any, own: Any) -> bool:
+    """Return whether two settings are equal. A setting is a number, a text, None, or a tuple of these."""
+    return isinstance(saved, int | float | str | tuple | None) and bool(saved == own)
 
 
 def check_positive(predictor: Predictor, **settings: float) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_discount, check_positive
+from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Prompt
 
@@ -51,5 +52,6 @@ class DiscountedCounts(Predictor):
     def _memory(self) -> dict[str, Any]:
         return {"counts": self._counts}
 
-    def _restore(self, memory: dict[str, Any]) -> None:
-        self._counts = {id: (float(right), float(wrong)) for id, (right, wrong) in memory["counts"].items()}
+    def _restore(self, saved: SavedValues) -> None:
+        counts = saved.by_prompt("counts", low=(0, 0))
+        self._counts = {id: (float(right), float(wrong)) for id, (right, wrong) in counts.items()}

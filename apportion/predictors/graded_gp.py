@@ -29,6 +29,7 @@ import numpy as np
 from apportion.checks import check_numbers
 from apportion.predictors.base import check_discount, check_positive
 from apportion.predictors.kernels.latent import LatentProcess
+from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import spreads
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
@@ -127,6 +128,9 @@ class GradedGaussianProcess(LatentProcess):
     def _memory(self) -> dict[str, Any]:
         return super()._memory() | {"variances": self._variances, "observed": self._observed}
 
-    def _restore(self, memory: dict[str, Any]) -> None:
-        super()._restore(memory)
-        self._variances, self._observed = memory["variances"], memory["observed"]
+    def _restore(self, saved: SavedValues) -> None:
+        variances, observed = saved.number("variances", low=0), saved.number("observed", low=0)
+        if variances and not observed:
+            raise saved.refusal("variances", "0 before the first is observed")
+        super()._restore(saved)
+        self._variances, self._observed = variances, observed

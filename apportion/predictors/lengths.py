@@ -9,6 +9,7 @@ import numpy as np
 
 from apportion.checks import check_numbers
 from apportion.predictors.base import check_discount
+from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Counts, Prompt
 
 Sums = tuple[float, float]
@@ -74,13 +75,17 @@ class MeanLengths:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a copy of what ``state_dict`` returned. Raise ValueError for a state under other settings."""
-        if state.get("settings") != self._settings():
+        saved = SavedValues(state, "lengths", ["settings", "seen", "overall"])
+        if saved.state("settings") != self._settings():
             raise ValueError(
-                f"the state of the lengths must come from {self._settings()}, got {state.get('settings')}; "
+                f"the state of the lengths must come from {self._settings()}, got {state['settings']}; "
                 "use the saved settings, or start from an empty state"
             )
-        self._seen = {id: (float(total), float(number)) for id, (total, number) in state["seen"].items()}
-        self._overall = (float(state["overall"][0]), float(state["overall"][1]))
+        seen = {id: (float(total), float(number)) for id, (total, number) in saved.by_prompt("seen", (0, 1)).items()}
+        total, number = saved.row("overall", (0, 0))
+        if bool(seen) != (number > 0):
+            raise saved.refusal("overall", "of the lengths that were seen")
+        self._seen, self._overall = seen, (total, number)
 
     def _settings(self) -> dict[str, float]:
         return {"initial": self.initial, "discount": self.discount}

@@ -9,6 +9,7 @@ import numpy as np
 
 from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_positive, check_window
+from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Prompt
 
@@ -57,7 +58,14 @@ class MovingAverage(Predictor):
         self._recent.extend((seen.prompt.id, seen.rate) for seen in observations(batch))
 
     def _memory(self) -> dict[str, Any]:
-        return {"recent": list(self._recent)}
+        return {
+            "ids": [id for id, _ in self._recent],
+            "rates": np.array([rate for _, rate in self._recent], np.float64),
+        }
 
-    def _restore(self, memory: dict[str, Any]) -> None:
-        self._recent = deque(((id, float(rate)) for id, rate in memory["recent"]), maxlen=int(self.window))
+    def _restore(self, saved: SavedValues) -> None:
+        ids = saved.texts("ids")
+        if len(ids) > self.window:
+            raise saved.refusal("ids", f"at most {self.window} texts")
+        rates = saved.array("rates", (len(ids),), low=0, high=1)
+        self._recent = deque(zip(ids, rates.tolist(), strict=True), maxlen=int(self.window))

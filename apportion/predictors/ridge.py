@@ -9,6 +9,7 @@ import numpy as np
 from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_clip, check_positive, check_window
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
+from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Floats, Prompt
 
@@ -88,6 +89,10 @@ class Ridge(Predictor):
     def _memory(self) -> dict[str, Any]:
         return {"embeddings": self._embeddings, "rates": self._rates}
 
-    def _restore(self, memory: dict[str, Any]) -> None:
-        self._embeddings, self._rates = memory["embeddings"], memory["rates"]
+    def _restore(self, saved: SavedValues) -> None:
+        x = None if saved.values["embeddings"] is None else saved.array("embeddings", (None, None))
+        if x is not None and not (0 < len(x) <= self.window and x.size):
+            raise saved.refusal("embeddings", f"an array of 1 to {self.window} rows")
+        self._rates = saved.array("rates", (0 if x is None else len(x),), low=0, high=1)
+        self._embeddings = x
         self._line = None if self._embeddings is None else fit_ridge(self._embeddings, self._rates, self.penalty)

@@ -8,6 +8,7 @@ import numpy as np
 
 from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_discount, check_positive
+from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import spreads
 from apportion.types import Batch, Belief, Needs, Prompt
 
@@ -71,5 +72,6 @@ class RunningVariance(Predictor):
     def _memory(self) -> dict[str, Any]:
         return {"spreads": self._spreads}
 
-    def _restore(self, memory: dict[str, Any]) -> None:
-        self._spreads = {id: (float(squares), float(freedom)) for id, (squares, freedom) in memory["spreads"].items()}
+    def _restore(self, saved: SavedValues) -> None:
+        spreads = saved.by_prompt("spreads", low=(0, 1))
+        self._spreads = {id: (float(squares), float(freedom)) for id, (squares, freedom) in spreads.items()}

@@ -23,6 +23,7 @@ import numpy as np
 
 from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_positive
+from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.pooled import PooledSums
 from apportion.types import Batch, Belief, Floats, Needs, Prompt, Rollout
 
@@ -134,8 +135,8 @@ class ScoreMoments(Predictor):
     def _memory(self) -> dict[str, Any]:
         return self._sums.memory()
 
-    def _restore(self, memory: dict[str, Any]) -> None:
-        self._sums.restore(memory)
+    def _restore(self, saved: SavedValues) -> None:
+        self._sums.restore(saved, low=(0, 0, 0, 0))
 
 
 def _ratio(sums: Floats, counts: Floats, otherwise: float) -> Floats:

@@ -12,6 +12,7 @@ import numpy as np
 
 from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor
+from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Belief, Needs, Prompt
 
 
@@ -59,6 +60,7 @@ class Shuffled(Predictor):
     def _memory(self) -> dict[str, Any]:
         return {"updates": self._updates, "inner": self.predictor.state_dict()}
 
-    def _restore(self, memory: dict[str, Any]) -> None:
-        self.predictor.load_state_dict(memory["inner"])
-        self._updates = memory["updates"]
+    def _restore(self, saved: SavedValues) -> None:
+        updates = saved.count("updates")
+        self.predictor.load_state_dict(saved.state("inner"))
+        self._updates = updates

@@ -257,18 +257,18 @@ def _schema() -> Schema:
 
 def _read(path: Path) -> Table:
     """Return the rows of one step."""
-    from pyarrow import ArrowInvalid  # noqa: PLC0415 - an optional extra
+    from pyarrow import ArrowException  # noqa: PLC0415 - an optional extra
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
     try:
         with ParquetFile(path) as file:
             version = (file.schema_arrow.metadata or {}).get(_MARK, b"").decode()
-            if version == str(VERSION):
+            if version == str(VERSION) and file.schema_arrow.equals(_schema()):
                 return file.read()
-    except ArrowInvalid as error:
+    except (ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise RecordError(f"{path} must be a step of a rollout log, got no Parquet ({reason}); remove it") from error
-    if not version:
+    if not version or version == str(VERSION):
         raise RecordError(f"{path} must be a step of a rollout log, got other Parquet; remove it from the folder")
     raise RecordError(
         f"{path} must be of version {VERSION} of the rollout log, got {version}; "

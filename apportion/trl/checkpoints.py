@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from apportion.engines.fresh_rows import FreshRows
+from apportion.engines.saved_state import SavedStateError, load_state, restoring, save_state
 from apportion.records import remove_steps_after
-from apportion.runs.whole_files import write_whole_by
+from apportion.runs.declared_types import fits
+from apportion.trl.planner import Response
 from apportion.trl.ranks import Ranks
 from apportion.trl.rows import to_device
 from apportion.trl.settings import TRLAllocation
 
 FILE = "apportion.pt"
-VERSION = 1
+KIND, BATCH_KIND = "TRL run", "TRL generation batch"
+REMEDY = "resume from another checkpoint, or start a new run"
 TRLTrainer: Any = object  # one of TRL's trainers comes later in the method resolution order
 
 
@@ -31,6 +35,8 @@ class SavedState:
     ``allocator`` and ``baseline`` are state_dicts, ``name`` is the allocator's. ``drawn`` counts fresh rows,
     ``batches`` generation batches and ``step`` TRL's micro-batches. ``sharing`` is (ranks, steps_per_generation) if
     the checkpoint falls in the middle of a generation batch, and None between two batches.
+
+    Raises ValueError for a negative number.
     """
 
     allocator: dict[str, Any]
@@ -40,6 +46,13 @@ class SavedState:
     batches: int
     step: int
     sharing: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        numbers = {"drawn": self.drawn, "batches": self.batches, "step": self.step}
+        if min(numbers.values()) < 0 or (self.sharing is not None and min(self.sharing) < 1):
+            raise ValueError(
+                f"a saved run must have counted from 0, got {numbers} and {self.sharing}; load one that is unchanged"
+            )
 
 
 class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
@@ -103,22 +116,23 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
         for _ in range(int(self.state.epoch or 0) if self._sampler is not None else 0):
             next(iter(self._sampler), None)  # skip the orders of finished epochs
         if saved is not None:
-            allocation.allocator.load_state_dict(saved.allocator)
-            if allocation.baseline is not None and saved.baseline is not None:
-                allocation.baseline.load_state_dict(saved.baseline)
+            with restoring(folder / FILE, REMEDY):
+                allocation.allocator.load_state_dict(saved.allocator)
+                if allocation.baseline is not None and saved.baseline is not None:
+                    allocation.baseline.load_state_dict(saved.baseline)
             if allocation.rollout_log is not None:
                 remove_steps_after(allocation.rollout_log, self._batches - 1)
 
 
 def save(folder: Path, state: SavedState) -> None:
     """Write ``state`` to the checkpoint in ``folder``."""
-    write_whole_by(folder / FILE, lambda file: torch.save({"version": VERSION, **vars(state)}, file))
+    save_state(folder / FILE, KIND, state)
 
 
 def load(folder: Path, name: str, *, baseline: bool = False) -> SavedState:
     """Load the state of a run with the allocator ``name``, and with or without a ``baseline``, from ``folder``.
 
-    Raises ValueError if there is none, or if it belongs to another kind of run.
+    Raises ValueError if there is none, if it is damaged, or if it belongs to another kind of run.
     """
     path = folder / FILE
     if not path.exists():
@@ -126,12 +140,9 @@ def load(folder: Path, name: str, *, baseline: bool = False) -> SavedState:
             f"a checkpoint must hold the allocator's state, got {folder} without {FILE}; resume a run with an "
             "allocator, or start a new run from its weights with model="
         )
-    saved = torch.load(path, weights_only=False)
-    if saved.pop("version") != VERSION:
-        raise ValueError(
-            f"a checkpoint must be of version {VERSION}, got another in {path}; resume it with its own release"
-        )
-    state = SavedState(**saved)
+    state = load_state(path, KIND, remedy=REMEDY, records=(SavedState, Response))
+    if not isinstance(state, SavedState):
+        raise SavedStateError(f"{path}: the file must hold the state of a run, got a {type(state).__name__}; {REMEDY}")
     if state.name != name:
         raise ValueError(
             f"a checkpoint must be of the same allocator, {name}, got {state.name} in {path}; resume with "
@@ -152,7 +163,7 @@ def save_batch(folder: Path, rank: int, chunks: list[dict[str, Any]] | None) -> 
         _batch_file(folder, rank).unlink(missing_ok=True)
     else:
         on_cpu = [to_device(chunk, "cpu") for chunk in chunks]
-        write_whole_by(_batch_file(folder, rank), lambda file: torch.save(on_cpu, file))
+        save_state(_batch_file(folder, rank), BATCH_KIND, on_cpu)
 
 
 def load_batch(
@@ -160,7 +171,8 @@ def load_batch(
 ) -> list[dict[str, Any]] | None:
     """Load what ``save_batch`` wrote to ``device``; None if the checkpoint with ``state`` lies between two batches.
 
-    Raises ValueError if the batch was shared by other numbers of ranks and micro-batches than ``sharing``.
+    Raises ValueError if the batch was shared by other numbers of ranks and micro-batches than ``sharing``, or if the
+    file is missing or damaged.
     """
     if state.sharing is None:
         return None
@@ -170,8 +182,23 @@ def load_batch(
             f"steps_per_generation, {state.sharing[0]} and {state.sharing[1]}, got {sharing[0]} and {sharing[1]}; set "
             "them so, or resume a checkpoint between two batches"
         )
-    chunks = torch.load(_batch_file(folder, rank), weights_only=False)
+    path = _batch_file(folder, rank)
+    if not path.exists():
+        raise SavedStateError(f"{path}: a checkpoint in the middle of a batch must hold it, got no such file; {REMEDY}")
+    chunks = load_state(path, BATCH_KIND, remedy=REMEDY)
+    with restoring(path, REMEDY):
+        _check_chunks(chunks, sharing[1])
     return [to_device(chunk, device) for chunk in chunks]
+
+
+def _check_chunks(chunks: Any, count: int) -> None:
+    """Raise ValueError unless these are ``count`` micro-batches with the same columns, of as many rows each."""
+    if not fits(chunks, list[dict[str, Tensor | float | None]]) or len(chunks) != count:
+        raise ValueError(f"the file must hold {count} micro-batches of tensors, got something else")
+    for chunk in chunks:
+        rows = {len(value) for value in chunk.values() if isinstance(value, Tensor) and value.ndim}
+        if chunk.keys() != chunks[0].keys() or len(rows) != 1:
+            raise ValueError("micro-batches must have the same columns with a row for each rollout, got others")
 
 
 def _batch_file(folder: Path, rank: int) -> Path:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 import transfer_queue as tq
 from omegaconf import DictConfig
 from ray.exceptions import ActorDiedError, RayActorError
 
 from apportion.predictors import Predictor
+from apportion.verl.checkpoints import load_into
 from apportion.verl.coordinator.journal import EventJournal
 from apportion.verl.coordinator.messages import CommitTask, TaskResult, TrainerRequest, WorkerTask
 from apportion.verl.coordinator.sender import BatchedSender
@@ -179,7 +179,7 @@ class CoordinatorActor:
             logger.warning("The coordinator was restarted; it continues from %s", self._coordinator.journal.path)
             self._coordinator.replay()
         elif self._checkpoint is not None:
-            self._coordinator.load(torch.load(self._checkpoint, weights_only=False))
+            load_into(self._coordinator, self._checkpoint)
 
     async def _watch(self, name: str) -> None:
         """Watch a worker through its restarts, until it is gone for good."""

@@ -4,14 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 from omegaconf import DictConfig
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
-from apportion.runs.whole_files import write_whole_by
+from apportion.engines.saved_state import load_state, restoring, save_state
+from apportion.types import Batch, Belief, Prompt, Rollout
+from apportion.verl.coordinator.messages import WrittenRollout
+from apportion.verl.coordinator.service import Coordinator
 
-FILE = "allocation.pt"
+FILE, KIND = "allocation.pt", "verl run"
+REMEDY = "resume from another checkpoint with trainer.resume_mode=resume_path, or start a new run from its weights"
 
 
 class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
@@ -20,7 +23,7 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
     def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **_: Any) -> None:
         """Write the coordinator's state to ``checkpoint_dir``."""
         state = ray.get(trainer.agent_loop_manager.coordinator.state.remote())
-        write_whole_by(Path(checkpoint_dir) / FILE, lambda file: torch.save(state, file))
+        save_state(Path(checkpoint_dir) / FILE, KIND, state)
 
 
 def resumed_file(config: DictConfig) -> Path | None:
@@ -48,3 +51,10 @@ def resumed_file(config: DictConfig) -> Path | None:
             "trainer.resume_mode=resume_path, or start a new run from its weights"
         )
     return path
+
+
+def load_into(coordinator: Coordinator, path: Path) -> None:
+    """Have ``coordinator`` continue from the file ``path`` of a checkpoint. Raises SavedStateError."""
+    state = load_state(path, KIND, remedy=REMEDY, records=(Batch, Belief, Prompt, Rollout, WrittenRollout))
+    with restoring(path, REMEDY):
+        coordinator.load(state)

@@ -89,5 +89,5 @@ class TrainingPrompts:
 
 
 def _for_agent_loop(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row as an agent loop gets it, without the columns that the trainer replaces by its own."""
-    return {key: value for key, value in row.items() if key not in ("uid", "global_steps")}
+    """Return a row as an agent loop gets it, without the columns that the trainer replaces and verl's placeholder."""
+    return {key: value for key, value in row.items() if key not in ("uid", "global_steps", "dummy_tensor")}

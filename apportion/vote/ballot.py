@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
+from apportion.runs.declared_types import check_fields
 from apportion.untrusted import parse_json
 
 Stopped = Literal["rule", "max_samples", "failures"]
@@ -94,7 +95,11 @@ class Ballot:
         known = {field.name for field in fields(cls)}
         if not isinstance(record, dict) or not known - {"errors", "completions"} <= record.keys() <= known:
             raise ValueError("not a finished question")
-        return cls(**record | {"errors": tuple(record.get("errors", ())), "completions": ()})
+        whole = record | {"errors": record.get("errors", ()), "completions": ()}
+        if isinstance(whole["errors"], list):
+            whole["errors"] = tuple(whole["errors"])
+        check_fields(cls, whole)
+        return cls(**whole)
 
 
 def total(counts: Iterable[int | None]) -> int | None:

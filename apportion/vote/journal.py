@@ -23,6 +23,9 @@ from apportion.vote.ballot import Ballot
 MAY_CHANGE = ("apportion", "base_url")
 """Settings that another run may change: a newer version, or the same model served at another address."""
 
+BEGINNING = b'{"id": '
+"""The first bytes of every answer."""
+
 
 class JournalError(ValueError):
     """Answers that cannot be read, written or continued: what, where, and what to do, in one line."""
@@ -131,7 +134,8 @@ def _read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Ballot], i
         try:
             ballot = Ballot.from_json(line)
         except ValueError as error:
-            if number == len(lines) and not line.endswith(b"\n"):
+            begins = BEGINNING.startswith(line[: len(BEGINNING)])  # else it may be a file of something else
+            if number == len(lines) and not line.endswith(b"\n") and begins:
                 break
             raise JournalError(
                 f"{path} must hold answers of apportion vote, got something else in line {number}; "

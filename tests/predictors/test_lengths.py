@@ -85,7 +85,7 @@ def test_a_state_is_a_copy_and_restores_everything():
 def test_a_state_under_other_settings_is_refused():
     with pytest.raises(ValueError, match=r"'discount': 0.9.*got .*'discount': 0.5"):
         MeanLengths(initial=5).load_state_dict(MeanLengths(initial=5, discount=0.5).state_dict())
-    with pytest.raises(ValueError, match="got None"):
+    with pytest.raises(ValueError, match="must have overall, seen, settings, got nothing"):
         MeanLengths(initial=5).load_state_dict({})
 
 

@@ -4,14 +4,19 @@ import json
 import signal
 from multiprocessing import get_context
 
+import numpy as np
 import pytest
 import torch
 from trl import GRPOTrainer
 
 from apportion import AR3PO, HORA, VIP
+from apportion.engines.saved_state import SavedStateError, save_state
 from apportion.predictors import DiscountedCounts
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, checkpoints
+from apportion.trl.planner import Response
+from apportion.types import Rollout
+from tests.hostile import FILES, MARKER
 from tests.trl.scripts import resumed
 from tests.trl.scripts.policy import digest, history, make_trainer
 from tests.trl.tiny import make_questions
@@ -154,7 +159,72 @@ def test_between_two_batches_any_number_of_ranks_resumes(tmp_path):
 
 def test_a_state_of_another_version_is_refused(tmp_path):
     saved(tmp_path)
-    whole = torch.load(tmp_path / checkpoints.FILE, weights_only=False)
-    torch.save(whole | {"version": 99}, tmp_path / checkpoints.FILE)
-    with pytest.raises(ValueError, match="must be of version 1"):
+    torch.save({"version": 1, "allocator": {}}, tmp_path / checkpoints.FILE)
+    with pytest.raises(ValueError, match=r"apportion\.pt: .* a pickle of an earlier version or of something else"):
         checkpoints.load(tmp_path, "hora")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_foreign_file_in_a_checkpoint_is_refused_in_one_line_and_runs_no_code(tmp_path, name):
+    learnt = saved(tmp_path, sharing=(1, 1))
+    content = FILES[name](tmp_path / MARKER)
+    for path, load in (
+        (tmp_path / checkpoints.FILE, lambda: checkpoints.load(tmp_path, "hora")),
+        (tmp_path / "apportion_batch_0.pt", lambda: checkpoints.load_batch(tmp_path, 0, (1, 1), CPU, learnt)),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(SavedStateError) as caught:
+            load()
+        said = str(caught.value)
+        assert said.startswith(f"{path}: ") and said.endswith(f"; {checkpoints.REMEDY}") and "\n" not in said
+    assert not (tmp_path / MARKER).exists()
+
+
+@pytest.mark.parametrize(
+    "state", [None, {"allocator": {}}, {"drawn": -1}, {"step": -1}, {"sharing": (0, 1)}, {"drawn": "3"}]
+)
+def test_a_forged_state_is_refused(tmp_path, state):
+    path = tmp_path / checkpoints.FILE
+    if state is None or "allocator" in state:
+        save_state(path, checkpoints.KIND, state)
+    else:
+        learnt = saved(tmp_path)
+        for key, value in state.items():
+            object.__setattr__(learnt, key, value)
+        save_state(path, checkpoints.KIND, learnt)
+    with pytest.raises(SavedStateError, match=r"apportion\.pt: "):
+        checkpoints.load(tmp_path, "hora")
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        None,
+        [],
+        [{}],
+        [{"advantages": torch.zeros(2)}] * 2,
+        [{"advantages": "text"}],
+        [{"advantages": torch.zeros(2), "completion_ids": torch.zeros(3, 4)}],
+    ],
+)
+def test_a_forged_batch_is_refused(tmp_path, chunks):
+    save_state(tmp_path / "apportion_batch_0.pt", checkpoints.BATCH_KIND, chunks)
+    with pytest.raises(SavedStateError, match=r"apportion_batch_0\.pt: .*micro-batches"):
+        checkpoints.load_batch(tmp_path, 0, (1, 1), CPU, saved(tmp_path, sharing=(1, 1)))
+
+
+def test_a_missing_batch_is_refused(tmp_path):
+    with pytest.raises(SavedStateError, match=r"must hold it, got no such file; resume from another"):
+        checkpoints.load_batch(tmp_path, 0, (1, 1), CPU, saved(tmp_path, sharing=(1, 1)))
+
+
+def test_a_response_for_reuse_comes_back_with_its_row(tmp_path):
+    row = {"completion_ids": torch.arange(3)[None], "old_logps": torch.tensor([[0.1, 0.2, 0.3]])}
+    stored = Rollout(
+        True, completion=Response(np.arange(3, dtype=np.int32), [{"role": "assistant", "content": "4"}], (1.0,), 2, row)
+    )
+    saved(tmp_path, allocator={"store": [("id", stored.completion)]})
+    ((_, found),) = checkpoints.load(tmp_path, "hora").allocator["store"]
+    assert found.tokens.tolist() == [0, 1, 2] and found.tokens.dtype == np.int32
+    assert (found.content, found.scores, found.place) == (stored.completion.content, (1.0,), 2)
+    assert all(torch.equal(found.row[key], row[key]) for key in row)

@@ -2,16 +2,21 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-import torch
 from omegaconf import OmegaConf
 from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from apportion.verl.checkpoints import FILE, resumed_file
+from apportion import Batch, Belief, Plan, Prompt, Rollout, Uniform
+from apportion.engines.saved_state import SavedStateError, load_state, save_state
+from apportion.verl.checkpoints import FILE, KIND, load_into, resumed_file
 from apportion.verl.checks import SAVED
+from apportion.verl.coordinator.messages import WrittenRollout
+from tests.hostile import FILES, MARKER
+from tests.verl.coordinator.worker_pool import Settings, Watched, WorkerPool, coordinator_factory
 
-STATE = {"name": "vip", "allocator": {"seen": torch.arange(3)}, "drawn": 7}
+STATE = {"name": "vip", "allocator": {"seen": np.arange(3)}, "drawn": 7}
 
 
 def configured(folder, mode="auto", path=None):
@@ -31,7 +36,7 @@ def saved(folder, *steps, ours=True):
         own = folder / f"global_step_{step}"
         own.mkdir(parents=True)
         if ours:
-            torch.save(STATE | {"step": step}, own / FILE)
+            save_state(own / FILE, KIND, STATE | {"step": step})
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
     return folder
 
@@ -65,7 +70,7 @@ def test_it_is_found_where_verl_resumes(tmp_path, monkeypatch, mode, path, expec
     found = resumed_file(config)
     assert (None if found is None else str(found.parent)) == resumed_by_verl(config)
     assert (found and found.parent.name) == expected
-    assert found is None or torch.load(found)["step"] == int(expected.removeprefix("global_step_"))
+    assert found is None or load_state(found, KIND, remedy="")["step"] == int(expected.removeprefix("global_step_"))
 
 
 def test_a_first_run_has_nothing_to_resume(tmp_path):
@@ -101,7 +106,55 @@ def test_the_callback_saves_the_coordinators_state_beside_the_weights(ray, tmp_p
         checkpoint_dir=str(tmp_path / "global_step_4"),
         async_save=False,
     )
-    found = torch.load(resumed_file(config))
-    assert torch.equal(found["allocator"].pop("seen"), torch.arange(3))
+    found = load_state(resumed_file(config), KIND, remedy="")
+    assert found["allocator"].pop("seen").tolist() == [0, 1, 2]
     assert found == {"name": "vip", "allocator": {}, "drawn": 7}
     assert [path.name for path in (tmp_path / "global_step_4").iterdir()] == [FILE]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_foreign_file_in_a_checkpoint_is_refused_in_one_line_and_runs_no_code(tmp_path, name):
+    path = tmp_path / FILE
+    path.write_bytes(FILES[name](tmp_path / MARKER))
+    with coordinator_factory(tmp_path) as make, pytest.raises(SavedStateError) as caught:
+        load_into(make(Settings(Uniform()), WorkerPool()), path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: ") and "resume from another checkpoint" in said and "\n" not in said
+    assert not (tmp_path / MARKER).exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": ["uniform"]},
+        {"name": "vip"},
+        {"allocator": {"secret": 1}},
+        {"allocator": None},
+        {"drawn": -1},
+        {"drawn": "7"},
+        {"unfinished": [1]},
+        {"unfinished": None},
+        {"another": 1},
+    ],
+)
+def test_a_forged_state_in_a_checkpoint_is_refused(tmp_path, change):
+    path = tmp_path / FILE
+    save_state(path, KIND, {"name": "uniform", "allocator": {}, "drawn": 0, "unfinished": []} | change)
+    with coordinator_factory(tmp_path) as make, pytest.raises(SavedStateError) as caught:
+        load_into(make(Settings(Uniform()), WorkerPool()), path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_batches_within_a_round_are_learned_from_after_a_resume(tmp_path):
+    """A batch has arrays, beliefs and rollouts, which the file holds as records."""
+    completion = WrittenRollout(b"digest", "h1-0", 2, (5, 3), outputs=({"prompt_ids": [1], "metrics": {"a": 0.5}},))
+    batch = Batch.start([Prompt("a"), Prompt("b")], Belief.uniform(2)).add(
+        Plan([1, 2]), [[Rollout(True, completion=completion)], [Rollout(False)]]
+    )
+    path, learned = tmp_path / FILE, []
+    save_state(path, KIND, {"name": "uniform", "allocator": {}, "drawn": 3, "unfinished": [batch]})
+    with coordinator_factory(tmp_path) as make:
+        coordinator = make(Settings(Watched(Uniform())), WorkerPool())
+        load_into(coordinator, path)
+        learned = coordinator.allocation.allocator.learned
+    assert learned == [batch] and learned[0].rollouts[0][0].completion == completion

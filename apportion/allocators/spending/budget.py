@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from reprlib import repr as short
 from typing import Any, ClassVar
 
 import numpy as np
@@ -222,10 +223,10 @@ class BudgetedAllocator(Allocator):
         return self.predictor.state_dict() | learnt
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if ("lengths" in state) != (self.lengths is not None):
+        if not isinstance(state, Mapping) or ("lengths" in state) != (self.lengths is not None):
             budget = "rollouts" if self.lengths is None else "tokens"
             raise ValueError(
-                f"a checkpoint under a budget in {budget} is needed, got {', '.join(sorted(state)) or 'nothing'}; "
+                f"a checkpoint under a budget in {budget} is needed, got {short(state)}; "
                 "budget as the run that wrote it did, or start from an empty state"
             )
         self.predictor.load_state_dict({key: value for key, value in state.items() if key != "lengths"})

@@ -63,7 +63,9 @@ def trained_policy(recipe: Recipe, progress: Progress | None = None) -> Qwen2For
 
 def _load(directory: Path) -> Qwen2ForCausalLM:
     with _no_progress_bars():
-        return Qwen2ForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True).eval()
+        return Qwen2ForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, local_files_only=True, use_safetensors=True
+        ).eval()
 
 
 def _train(policy: Qwen2ForCausalLM, recipe: Recipe, stage: Stage, progress: Progress | None) -> None:

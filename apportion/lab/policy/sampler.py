@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 from apportion.lab.policy.decoder import Decoder
 from apportion.lab.world.task import Problem, Reward, verify
 from apportion.lab.world.tokenizer import ledger_tokenizer
+from apportion.predictors.saved import SavedValues
 from apportion.types import Prompt, Rollout
 
 MAX_ROWS = 256
@@ -186,9 +187,14 @@ class LedgerSampler:
         return {"generator": self.generator.get_state(), "rollouts": self.rollouts, "tokens": self.tokens}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state_dict`` was taken."""
-        self.generator.set_state(state["generator"])
-        self.rollouts, self.tokens = state["rollouts"], state["tokens"]
+        """Continue exactly where ``state_dict`` was taken. Raise ValueError for anything else."""
+        saved = SavedValues(state, "the sampler", ["generator", "rollouts", "tokens"])
+        rollouts, tokens, generator = saved.count("rollouts"), saved.count("tokens"), saved.values["generator"]
+        try:
+            self.generator.set_state(generator)
+        except (RuntimeError, TypeError) as error:
+            raise saved.refusal("generator", "the state of a random generator") from error
+        self.rollouts, self.tokens = rollouts, tokens
 
 
 def leading_share(problem: Problem, answer: str | None) -> float:

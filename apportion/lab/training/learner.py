@@ -17,7 +17,9 @@ from apportion.lab.training.loss import (
     token_logprobs,
     training_rows,
 )
+from apportion.lab.training.saved_weights import check_adam, check_weights
 from apportion.lab.training.settings import Training
+from apportion.predictors.saved import SavedValues
 from apportion.types import Group
 
 ROWS_AT_ONCE = 256
@@ -75,12 +77,17 @@ class Learner:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state_dict`` was taken."""
-        self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Continue exactly where ``state_dict`` was taken. Raise ValueError for a state of other sizes or settings."""
+        saved = SavedValues(state, "the learner", self.state_dict().keys())
+        pairs = [("policy", self.policy, "optimizer", self.optimizer)]
         if self.critic is not None:
-            self.critic.load_state_dict(state["critic"])
-            self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+            pairs.append(("critic", self.critic, "critic_optimizer", self.critic_optimizer))
+        for name, model, optimizer_name, optimizer in pairs:
+            check_weights(saved.state(name), model, name)
+            check_adam(saved.state(optimizer_name), optimizer, optimizer_name)
+        for name, model, optimizer_name, optimizer in pairs:
+            model.load_state_dict(saved.state(name))
+            optimizer.load_state_dict(saved.state(optimizer_name))
 
     def _begin(self) -> None:
         """Make new optimisers, and a new critic for PPO."""

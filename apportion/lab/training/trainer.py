@@ -17,17 +17,21 @@ import numpy as np
 import torch
 
 from apportion.allocators import Allocator
+from apportion.engines.saved_state import load_state, restoring, save_state
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import effective_solutions, exact_success, solution_probabilities
-from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
 from apportion.lab.training.judge import Judge
 from apportion.lab.training.learner import Learner
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import Training
 from apportion.lab.world.task import TASKS
 from apportion.loop import collect
-from apportion.runs.whole_files import write_whole_by
+from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Counts, Group, Prompt
+
+KIND = "lab run"
+COUNTERS = ("steps", "asked", "drawn", "evaluations")
 
 
 class Trainer:
@@ -156,25 +160,38 @@ class Trainer:
         lines.write(json.dumps(record, default=float) + "\n")
         lines.flush()
 
-    def _save(self, metrics_end: int) -> None:
+    def _save(self, metrics_bytes: int) -> None:
         state = {
             "learner": self.learner.state_dict(),
             "sampler": self.sampler.state_dict(),
             "allocator": self.allocator.state_dict(),
             "baseline": None if self.baseline is None else self.baseline.state_dict(),
-            "counters": (self.steps, self.asked, self.drawn, self.evaluations, metrics_end),
+            **{name: getattr(self, name) for name in COUNTERS},
+            "metrics_bytes": metrics_bytes,
         }
-        write_whole_by(self.checkpoint, lambda file: torch.save(state, file))
+        save_state(self.checkpoint, KIND, state)
 
     def _restore(self) -> None:
-        state = torch.load(self.checkpoint, weights_only=False)
-        self.learner.load_state_dict(state["learner"])
-        self.sampler.load_state_dict(state["sampler"])
-        self.allocator.load_state_dict(state["allocator"])
-        if self.baseline is not None:
-            self.baseline.load_state_dict(state["baseline"])
-        self.steps, self.asked, self.drawn, self.evaluations, metrics_end = state["counters"]
-        os.truncate(self.metrics, metrics_end)
+        """Continue from the checkpoint. Raises SavedStateError if it is damaged or of another run."""
+        remedy = f"delete {self.checkpoint.parent}, and the same command trains this run again from its start"
+        state = load_state(self.checkpoint, KIND, remedy=remedy, records=(LedgerCompletion,))
+        with restoring(self.checkpoint, remedy):
+            parts = ("learner", "sampler", "allocator", "baseline")
+            saved = SavedValues(state, KIND, [*parts, *COUNTERS, "metrics_bytes"])
+            metrics_bytes = saved.count("metrics_bytes")
+            if not self.metrics.exists() or metrics_bytes > self.metrics.stat().st_size:
+                raise saved.refusal("metrics_bytes", f"at most the size of {self.metrics}")
+            if (self.baseline is None) != (state["baseline"] is None):
+                raise saved.refusal("baseline", "None" if self.baseline is None else f"that of {self.baseline.name}")
+            counters = {name: saved.count(name) for name in COUNTERS}
+            self.learner.load_state_dict(saved.state("learner"))
+            self.sampler.load_state_dict(saved.state("sampler"))
+            self.allocator.load_state_dict(saved.state("allocator"))
+            if self.baseline is not None:
+                self.baseline.load_state_dict(saved.state("baseline"))
+        for name, value in counters.items():
+            setattr(self, name, value)
+        os.truncate(self.metrics, metrics_bytes)
 
 
 @lru_cache(maxsize=4)

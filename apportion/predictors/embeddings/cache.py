@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+FOREIGN = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_ERROR")
+"""SQLite's names of the errors of a file that is no cache, or is damaged."""
 LOCK_TIMEOUT_SECONDS = 60.0
 KEYS_PER_QUERY = 500
 
@@ -18,6 +20,10 @@ KEYS_PER_QUERY = 500
 def default_cache_dir() -> Path:
     """Return ``$XDG_CACHE_HOME/apportion/embeddings``, or else ``~/.cache/apportion/embeddings``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "apportion" / "embeddings"
+
+
+class EmbeddingCacheError(ValueError):
+    """The file of a cache holds something else, or is damaged. The message is one line: file, problem, remedy."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class EmbeddingCache:
     path: Path
 
     def read(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the embedding [d] of each text that is in the cache."""
+        """Return the embedding [d] of each text that is in the cache. Raises EmbeddingCacheError for another file."""
         by_key = {_key(text): text for text in texts}
         keys = list(by_key)
         found: dict[str, NDArray[np.float32]] = {}
@@ -48,7 +54,9 @@ class EmbeddingCache:
                 some = keys[start : start + KEYS_PER_QUERY]
                 places = ",".join("?" * len(some))
                 rows = connection.execute(f"SELECT key, vector FROM embeddings WHERE key IN ({places})", some)
-                found |= {by_key[key]: np.frombuffer(vector, "<f4").astype(np.float32) for key, vector in rows}
+                found |= {by_key[key]: self._vector(vector) for key, vector in rows}
+        if len({len(vector) for vector in found.values()}) > 1:
+            raise self._error("vectors of several lengths")
         return found
 
     def write(self, embeddings: Mapping[str, NDArray[np.float32]]) -> None:
@@ -63,8 +71,29 @@ class EmbeddingCache:
     def _open(self) -> Iterator[sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)) as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, vector BLOB NOT NULL)")
-            yield connection
+            try:
+                if connection.execute("SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone():
+                    raise self._error("a database with SQL to run")
+                connection.execute("CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, vector BLOB NOT NULL)")
+                yield connection
+            except sqlite3.DatabaseError as error:
+                if getattr(error, "sqlite_errorname", None) not in FOREIGN:
+                    raise
+                raise self._error(f"another ({error})") from error
+
+    def _vector(self, content: object) -> NDArray[np.float32]:
+        if not isinstance(content, bytes) or not content or len(content) % 4:
+            raise self._error("a value that is no vector")
+        vector = np.frombuffer(content, "<f4").astype(np.float32)
+        if not np.isfinite(vector).all():
+            raise self._error("a vector that is not finite")
+        return vector
+
+    def _error(self, problem: str) -> EmbeddingCacheError:
+        return EmbeddingCacheError(
+            f"{self.path}: the file must be a cache of embeddings, got {problem}; delete it, and texts are embedded "
+            "again"
+        )
 
 
 def _key(text: str) -> bytes:

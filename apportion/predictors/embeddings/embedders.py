@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from apportion.checks import check_numbers
-from apportion.predictors.embeddings.cache import EmbeddingCache, default_cache_dir
+from apportion.predictors.embeddings.cache import EmbeddingCache, EmbeddingCacheError, default_cache_dir
 from apportion.types import Prompt
 
 Embeddings = NDArray[np.float32]
@@ -93,6 +93,11 @@ class SentenceTransformerEmbedder:
             new = dict(zip(texts, self._encode(texts), strict=True))
             cache.write(new)
             known |= new
+        if len({len(vector) for vector in known.values()}) > 1:
+            raise EmbeddingCacheError(
+                f"{cache.path}: the file must hold embeddings of this model, got others; delete it, and texts are "
+                "embedded again"
+            )
         return np.stack([known[prompt.text] for prompt in prompts])
 
     def __getstate__(self) -> dict[str, Any]:

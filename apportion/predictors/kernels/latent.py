@@ -27,11 +27,13 @@ from apportion.predictors.base import Predictor, check_positive
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
 from apportion.predictors.embeddings.table import EmbeddingTable, Rows
 from apportion.predictors.kernels.rbf import median_distance, rbf_blocks
+from apportion.predictors.saved import SavedValues
 from apportion.types import Floats, Prompt
 
 MEDIAN_SAMPLE = 2048
 NEWCOMERS_AT_ONCE = 512
 SMALLEST_NOISE = 1e-10
+SMALLEST_BANDWIDTH = float(np.finfo(np.float64).tiny)
 
 
 @dataclass
@@ -135,7 +137,13 @@ class LatentProcess(Predictor):
             "bandwidth": self._h,
         }
 
-    def _restore(self, memory: dict[str, Any]) -> None:
+    def _restore(self, saved: SavedValues) -> None:
+        ids, x = saved.texts("ids"), saved.array("embeddings", (None, None), dtype=np.float32)
+        rows = saved.array("rows", (len(ids),), low=0, high=len(x) - 1, dtype=np.int64)
         table = EmbeddingTable()
-        table.add(memory["ids"], memory["embeddings"][memory["rows"]])
-        self._table, self._mean, self._weights, self._h = table, memory["mean"], memory["weights"], memory["bandwidth"]
+        table.add(ids, x[rows])
+        if len(table.ids) != len(ids) or not np.array_equal(table.rows(ids), rows) or len(table) != len(x):
+            raise saved.refusal("rows", "the row of each prompt, in order of arrival")
+        mean, weights = saved.array("mean", (len(x),)), saved.array("weights", (len(x),))
+        h = None if saved.values["bandwidth"] is None else saved.number("bandwidth", low=SMALLEST_BANDWIDTH)
+        self._table, self._mean, self._weights, self._h = table, mean, weights, h

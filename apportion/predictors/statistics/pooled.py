@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from apportion.predictors.base import check_discount
+from apportion.predictors.saved import SavedValues
 from apportion.types import Floats
 
 EDGE, NODES = 5.0, 41
@@ -45,12 +46,13 @@ class PooledSums:
         self._own.update(zip(seen, map(np.copy, self.discount * self.own(list(seen)) + new), strict=True))
 
     def memory(self) -> dict[str, Any]:
-        """Return all sums by name, not copied."""
-        return {"sums": self._own, "pool": self.pool.sums}
+        """Return all sums by name."""
+        return {"sums": {id: own.tolist() for id, own in self._own.items()}, "pool": self.pool.sums}
 
-    def restore(self, memory: Mapping[str, Any]) -> None:
-        """Replace all sums by what ``memory`` returned."""
-        self._own, self.pool.sums = memory["sums"], memory["pool"]
+    def restore(self, saved: SavedValues, low: tuple[float, ...]) -> None:
+        """Replace all sums by what ``memory`` returned. Raise ValueError for a sum below ``low`` [columns]."""
+        own = saved.by_prompt("sums", low)
+        self._own, self.pool.sums = own, saved.array("pool", self.pool.sums.shape, low=low)
 
 
 class Profile:

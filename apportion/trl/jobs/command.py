@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion.engines.prompts import last_text
+from apportion.engines.saved_state import SavedStateError
 from apportion.runs.progress import Display
 from apportion.trl.jobs.folder import MODEL, claim, newest_checkpoint, remove_results
 from apportion.trl.jobs.job import Job, read_job
@@ -20,7 +21,7 @@ from apportion.trl.jobs.sources import NO_SOURCES, Sources
 from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.verifiers import Verifier
 
-INTERRUPTED = 130
+FAILED, INTERRUPTED = 1, 130
 TRAINERS = {"grpo": AllocatedGRPOTrainer, "rloo": AllocatedRLOOTrainer}
 
 
@@ -101,6 +102,9 @@ def _train(prepared: Prepared, display: Display, resume: bool) -> int:
     trainer = make_trainer(prepared, weights)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except SavedStateError as error:
+        say(f"{error}.")
+        return FAILED
     except KeyboardInterrupt:
         last = newest_checkpoint(folder)
         where = "the beginning" if last is None else f"step {last.name.rpartition('-')[2]}"

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from apportion.runs.whole_files import write_whole_by
+from apportion.verl.coordinator.event_pickles import EventPickler, EventUnpickler
 from apportion.verl.coordinator.messages import MetricsLogged, Reassigned, TaskResult, TrainerRequest
 
 Event = TrainerRequest | Reassigned | MetricsLogged | tuple[TaskResult, ...]
 
 LARGE_BYTES = 2**30
 """Minimum size of the events at which the journal is replaced by a snapshot."""
+
+
+class DamagedJournalError(ValueError):
+    """The journal's file is damaged, or no coordinator wrote it. The message is one line: file, problem, remedy."""
 
 
 class EventJournal:
@@ -33,32 +38,55 @@ class EventJournal:
         if self._file is None:
             self.restart(None)
         assert self._file is not None
-        pickle.dump(event, self._file, protocol=pickle.HIGHEST_PROTOCOL)
+        EventPickler(self._file, pickle.HIGHEST_PROTOCOL).dump(event)
         self._file.flush()
 
     def restart(self, state: Mapping[str, Any] | None) -> None:
         """Replace the file by the snapshot ``state``. If that cannot be written, the old file stays."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole_by(self.path, lambda file: pickle.dump(state, file, protocol=pickle.HIGHEST_PROTOCOL))
+        write_whole_by(self.path, lambda file: EventPickler(file, pickle.HIGHEST_PROTOCOL).dump(state))
         self._open(self.path.stat().st_size)
 
     def resume(self) -> tuple[Mapping[str, Any] | None, list[Event]]:
-        """Return the snapshot and its events, and append later ones to them. Cut off an event that is incomplete."""
+        """Return the snapshot and its events, and append later ones to them. Cut off an event that is incomplete.
+
+        Raises DamagedJournalError for a file that no coordinator wrote.
+        """
         if not self.path.exists():
             return None, []
         events: list[Event] = []
         with open(self.path, "r+b") as file:
-            state: Mapping[str, Any] | None = pickle.load(file)
+            try:
+                state: Mapping[str, Any] | None = self._load(file)
+            except (EOFError, pickle.UnpicklingError) as error:
+                raise self._error("its snapshot is incomplete") from error
             begun = whole = file.tell()
             while whole < os.fstat(file.fileno()).st_size:
                 try:
-                    events.append(pickle.load(file))
+                    event = self._load(file)
                 except (EOFError, pickle.UnpicklingError):
                     file.truncate(whole)
                 else:
+                    if not _is_event(event):
+                        raise self._error(f"it must hold events of a coordinator, got a {type(event).__name__}")
+                    events.append(event)
                     whole = file.tell()
         self._open(begun)
         return state, events
+
+    def _load(self, file: IO[bytes]) -> Any:
+        """Return the next object. Raise EOFError or UnpicklingError if it is cut off, else DamagedJournalError."""
+        try:
+            return EventUnpickler(file).load()
+        except (EOFError, pickle.UnpicklingError):
+            raise
+        except Exception as error:  # a forged pickle can call what is known with any arguments
+            raise self._error(" ".join(str(error).split()) or type(error).__name__) from error
+
+    def _error(self, problem: str) -> DamagedJournalError:
+        return DamagedJournalError(
+            f"{self.path}: the journal cannot be read: {problem}; delete it, and resume the run from a checkpoint"
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -69,3 +97,9 @@ class EventJournal:
     def _open(self, begun: int) -> None:
         self.close()
         self._file, self._begun = open(self.path, "ab"), begun  # noqa: SIM115 - open as long as the journal is
+
+
+def _is_event(event: Any) -> bool:
+    if isinstance(event, tuple):
+        return all(isinstance(result, TaskResult) for result in event)
+    return isinstance(event, TrainerRequest | Reassigned | MetricsLogged)

@@ -13,11 +13,13 @@ import gc
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
+from reprlib import repr as short
 from typing import Any, Protocol
 
 from apportion.engines.metrics import allocation_metrics
+from apportion.predictors.saved import SavedValues
 from apportion.types import Batch
 from apportion.verl.coordinator.commits import failed_commit, without_reused, written_keys
 from apportion.verl.coordinator.journal import Event, EventJournal
@@ -42,6 +44,9 @@ GRACE_SECONDS = 60.0
 
 COUNTED = ("retried", "errors", "expired", "reassigned", "empty_rounds")
 """Counters of a round that ``metrics`` reports."""
+
+OWN = ("error", "_rounds", "_pending", "_ended", "_opened")
+"""Attributes of a coordinator that a snapshot holds."""
 
 
 class WorkerPool(Protocol):
@@ -153,23 +158,29 @@ class Coordinator:
         The journal is replaced by a snapshot.
         """
         self.journal.restart(self._snapshot())
-        unfinished = [round.committed for round in self._rounds.values() if not round.closed]
-        return self._learned() | {"unfinished": [batches for batches in unfinished if batches]}
+        committed = [round.committed for round in self._rounds.values() if not round.closed]
+        return self._learned() | {"unfinished": [_without_data(batches) for batches in committed if batches]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the ``state`` of a run with the same allocator. Raises ValueError for another allocator's."""
-        self._load_learned(state)
-        for batches in state["unfinished"]:
-            self.allocation.allocator.observe(Batch.concatenate(batches))
+        """Restore the ``state`` of a run with the same allocator. Raises ValueError for anything else."""
+        saved = SavedValues(state, "the coordinator", ["name", "allocator", "drawn", "unfinished"])
+        unfinished = saved.values["unfinished"]
+        if not isinstance(unfinished, list) or not all(isinstance(batch, Batch) for batch in unfinished):
+            raise saved.refusal("unfinished", "a list of batches")
+        self._load_learned({key: value for key, value in state.items() if key != "unfinished"})
+        for batch in unfinished:
+            self.allocation.allocator.observe(batch)
         self.journal.restart(self._snapshot())
 
     def replay(self) -> None:
         """Rebuild the state from the journal, after a restart."""
         snapshot, events = self.journal.resume()
         if snapshot is not None:
-            self._load_learned(snapshot["learned"])
-            for name, value in snapshot["own"].items():
-                setattr(self, name, value)
+            saved = SavedValues(snapshot, "the coordinator", ["learned", "own"])
+            own = SavedValues(saved.values["own"], "the coordinator", OWN)
+            self._load_learned(saved.state("learned"))
+            for name in OWN:
+                setattr(self, name, own.values[name])
         self._live = False
         for event in events:
             self._handle(event)
@@ -289,17 +300,26 @@ class Coordinator:
         return {"name": allocator.name, "allocator": allocator.state_dict(), "drawn": drawn}
 
     def _load_learned(self, state: Mapping[str, Any]) -> None:
-        allocator = self.allocation.allocator
+        saved, allocator = (
+            SavedValues(state, "the coordinator", ["name", "allocator", "drawn"]),
+            self.allocation.allocator,
+        )
         if state["name"] != allocator.name:
             raise ValueError(
-                f"the checkpoint must be of the same allocator, {allocator.name}, got one of {state['name']}; resume "
-                "with that allocator, or start a new run from the checkpoint's weights"
+                f"the checkpoint must be of the same allocator, {allocator.name}, got one of {short(state['name'])}; "
+                "resume with that allocator, or start a new run from the checkpoint's weights"
             )
-        allocator.load_state_dict(state["allocator"])
+        drawn = saved.count("drawn")
+        allocator.load_state_dict(saved.state("allocator"))
         if self.extra_prompts is not None:
-            self.extra_prompts.drawn = state["drawn"]
+            self.extra_prompts.drawn = drawn
 
     def _snapshot(self) -> dict[str, Any]:
         """Return the whole state, for the journal."""
-        names = ("error", "_rounds", "_pending", "_ended", "_opened")
-        return {"learned": self._learned(), "own": {name: getattr(self, name) for name in names}}
+        return {"learned": self._learned(), "own": {name: getattr(self, name) for name in OWN}}
+
+
+def _without_data(batches: Sequence[Batch]) -> Batch:
+    """Return ``batches`` as one that an allocator can learn from, without what engines attached to the prompts."""
+    batch = Batch.concatenate(batches)
+    return replace(batch, prompts=tuple(replace(prompt, data=None) for prompt in batch.prompts))

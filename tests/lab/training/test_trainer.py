@@ -8,9 +8,12 @@ import torch
 
 from apportion import AR3PO, DAPO, HORA, VIP, ReinforceAda, Uniform
 from apportion.baselines import Optimal, Predicted, Zero
+from apportion.engines.saved_state import SavedStateError, load_state, save_state
+from apportion.lab.policy.sampler import LedgerCompletion
 from apportion.lab.training.settings import Training
-from apportion.lab.training.trainer import Trainer
+from apportion.lab.training.trainer import KIND, Trainer
 from apportion.predictors import DiscountedCounts, RunningVariance
+from tests.hostile import FILES, MARKER
 
 ALLOCATORS = {
     "uniform": lambda: Uniform(rollouts_per_prompt=4),
@@ -99,6 +102,98 @@ def test_a_finished_run_is_not_repeated(small_base_folder, whole):
     before = (whole("uniform") / "metrics.jsonl").read_bytes()
     assert Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, whole("uniform")).run()
     assert (whole("uniform") / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, small_base_folder):
+    """Return the folder of an AR3PO run with a critic's state, stopped after three steps."""
+    folder = tmp_path_factory.mktemp("stopped")
+    run = Trainer(settings(small_base_folder, estimator="gae"), ALLOCATORS["ar3po"](), 0, folder)
+    assert not run.run(lambda record: record["step"] < 3)
+    return folder
+
+
+@pytest.fixture
+def damaged(tmp_path, small_base_folder, stopped):
+    """Return a function that resumes a copy of the stopped run with ``change`` made, and returns the error's line."""
+    folder = tmp_path / "vip-seed0"
+    shutil.copytree(stopped, folder)
+
+    def resume(change):
+        change(folder / "checkpoint.pt")
+        with pytest.raises(SavedStateError) as caught:
+            Trainer(settings(small_base_folder, estimator="gae"), ALLOCATORS["ar3po"](), 0, folder)
+        said = str(caught.value)
+        assert said.startswith(f"{folder / 'checkpoint.pt'}: ") and "\n" not in said
+        assert said.endswith(f"; delete {folder}, and the same command trains this run again from its start")
+        return said
+
+    return resume
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_foreign_checkpoint_is_refused_in_one_line_and_runs_no_code(tmp_path, damaged, name):
+    damaged(lambda path: path.write_bytes(FILES[name](tmp_path / MARKER)))
+    assert not (tmp_path / MARKER).exists()
+
+
+def _set(*keys, value):
+    """Return a function that changes one entry of a saved state."""
+
+    def change(path):
+        state = inner = load_state(path, KIND, remedy="", records=(LedgerCompletion,))
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = value(inner[keys[-1]]) if callable(value) else value
+        save_state(path, KIND, state)
+
+    return change
+
+
+WEIGHT = "model.embed_tokens.weight"
+STEP = "steps"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_set(STEP, value=-1), "steps must be a number of at least 0"),
+        (_set(STEP, value=2.5), "steps must be a number of at least 0"),
+        (_set("metrics_bytes", value=10**12), "metrics_bytes must be at most the size of"),
+        (_set("sampler", "tokens", value=float("nan")), "tokens must be"),
+        (_set("sampler", "generator", value=torch.zeros(3)), "generator must be the state"),
+        (_set("sampler", "generator", value=None), "generator must be the state"),
+        (_set("sampler", value=[]), "sampler must be values by name"),
+        (_set("allocator", value={}), "must come from the allocator 'ar3po', got None"),
+        (_set("allocator", "store", "step", value=-3), "step must be"),
+        (_set("baseline", value={"baseline": "zero"}), "baseline must be None"),
+        (_set("learner", "policy", WEIGHT, value=lambda saved: saved[:-1]), "must be a tensor"),
+        (_set("learner", "policy", WEIGHT, value=lambda saved: saved.double()), "must be a tensor"),
+        (_set("learner", "policy", WEIGHT, value=lambda saved: saved * float("nan")), "must be finite"),
+        (_set("learner", "policy", value={}), "policy must be the"),
+        (_set("learner", "optimizer", "param_groups", 0, "lr", value=9.0), "optimizer must be the settings"),
+        (_set("learner", "optimizer", "state", 0, "exp_avg_sq", value=lambda saved: saved - 1), "at least 0"),
+        (_set("learner", "optimizer", "state", 0, "exp_avg", value=torch.zeros(1)), "exp_avg of optimizer must be"),
+        (_set("learner", "optimizer", "state", value={10**6: {}}), "optimizer must be moments"),
+        (_set("learner", "critic_optimizer", value={"state": {}}), "critic_optimizer must be"),
+    ],
+)
+def test_a_forged_checkpoint_is_refused_in_one_line(damaged, change, problem):
+    assert problem in damaged(change)
+
+
+def test_a_checkpoint_of_another_kind_is_refused(damaged):
+    assert "got that of a 'TRL run'" in damaged(lambda path: save_state(path, "TRL run", {}))
+
+
+def test_a_run_whose_damaged_folder_is_deleted_trains_again(tmp_path, small_base_folder, whole):
+    shutil.copytree(whole("uniform"), tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.pt").write_bytes(b"damaged")
+    with pytest.raises(SavedStateError):
+        trainer(small_base_folder, "uniform", 0, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    assert trainer(small_base_folder, "uniform", 0, tmp_path / "run").run()
+    assert curve(tmp_path / "run") == curve(whole("uniform"))
 
 
 def test_each_epoch_visits_every_problem_once(tmp_path, small_base_folder):

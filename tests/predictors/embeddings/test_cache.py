@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from apportion.predictors.embeddings.cache import EmbeddingCache, default_cache_dir
+from apportion.predictors.embeddings.cache import EmbeddingCache, EmbeddingCacheError, default_cache_dir
 
 WRITER = """
 import sys, numpy as np
@@ -67,3 +69,42 @@ def test_the_default_folder_follows_xdg(monkeypatch):
     assert default_cache_dir() == Path("/somewhere/apportion/embeddings")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert default_cache_dir() == Path.home() / ".cache" / "apportion" / "embeddings"
+
+
+@pytest.mark.parametrize("content", [b"text", b"\x80\x04" + bytes(600), b"SQLite format 3\0" + b"x" * 600])
+def test_a_file_of_something_else_is_refused_in_one_line(tmp_path: Path, content: bytes):
+    path = tmp_path / "model.sqlite3"
+    path.write_bytes(content)
+    with pytest.raises(EmbeddingCacheError) as caught:
+        EmbeddingCache(path).read(["a"])
+    said = str(caught.value)
+    assert said.startswith(f"{path}: ") and said.endswith("; delete it, and texts are embedded again")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE embeddings (other TEXT)",
+        "CREATE VIEW embeddings AS SELECT 1 AS key, 2 AS vector",
+        "CREATE TABLE t (a); CREATE TRIGGER x AFTER INSERT ON t BEGIN DELETE FROM t; END",
+    ],
+)
+def test_a_database_of_something_else_is_refused(tmp_path: Path, sql: str):
+    with sqlite3.connect(tmp_path / "model.sqlite3") as connection:
+        connection.executescript(sql)
+    connection.close()
+    with pytest.raises(EmbeddingCacheError, match="delete it"):
+        EmbeddingCache(tmp_path / "model.sqlite3").read(["a"])
+
+
+@pytest.mark.parametrize("vector", [b"", b"abc", "text", 7, np.full(2, np.nan, "<f4").tobytes(), bytes(8)])
+def test_a_vector_that_is_none_of_the_models_is_refused(tmp_path: Path, vector: object):
+    cache = EmbeddingCache(tmp_path / "model.sqlite3")
+    cache.write({"a": np.ones(3, np.float32), "b": np.ones(3, np.float32)})
+    with sqlite3.connect(cache.path) as connection:
+        (key,) = connection.execute("SELECT key FROM embeddings LIMIT 1").fetchone()
+        connection.execute("UPDATE embeddings SET vector = ? WHERE key = ?", (vector, key))
+    connection.close()
+    with pytest.raises(EmbeddingCacheError, match="delete it"):
+        cache.read(["a", "b"])

@@ -2,12 +2,15 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
-from apportion import Rollout
+from apportion import Batch, Rollout
 from apportion.verl.coordinator import journal as journal_module
-from apportion.verl.coordinator.journal import EventJournal
+from apportion.verl.coordinator.event_pickles import restore_array
+from apportion.verl.coordinator.journal import DamagedJournalError, EventJournal
 from apportion.verl.coordinator.messages import MetricsLogged, Reassigned, TaskResult, WrittenRollout
+from tests.hostile import FILES, MARKER, Command
 from tests.verl.coordinator.worker_pool import request_of, texts
 
 ROLLOUT = Rollout(True, "4", completion=WrittenRollout(b"digest", "h1-0", 2, (5, 3)), tokens=8)
@@ -106,3 +109,88 @@ def test_a_failed_snapshot_leaves_the_old_journal(make, monkeypatch):
         journal.restart({"learned": lambda: None})
     journal.write(RECORDS[2])
     assert make().resume() == (None, [RECORDS[0], RECORDS[2]])
+
+
+def refused(journal):
+    """Return the error of a journal that cannot be read, which must be one line with file and remedy."""
+    with pytest.raises(DamagedJournalError) as caught:
+        journal.resume()
+    said = str(caught.value)
+    assert said.startswith(f"{journal.path}: the journal cannot be read: ") and "\n" not in said
+    assert said.endswith("; delete it, and resume the run from a checkpoint")
+    return said
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_foreign_file_is_refused_in_one_line_and_runs_no_code(make, tmp_path, name):
+    journal = make("foreign")
+    journal.path.write_bytes(FILES[name](tmp_path / MARKER))
+    refused(journal)
+    assert not (tmp_path / MARKER).exists()
+
+
+def test_code_among_the_events_is_refused_and_never_cut_off_as_incomplete(make, tmp_path):
+    journal = make()
+    journal.write(RECORDS[0])
+    with journal.path.open("ab") as file:
+        pickle.dump((TaskResult("h1-0:1"), Command(tmp_path / MARKER)), file)
+    before = journal.path.read_bytes()
+    assert "system" in refused(make())
+    assert journal.path.read_bytes() == before and not (tmp_path / MARKER).exists()
+
+
+@pytest.mark.parametrize("event", [b"text", {"state": 1}, [TaskResult("h1-0:1")], ("text",), ROLLOUT])
+def test_something_else_than_an_event_is_refused(make, event):
+    journal = make()
+    journal.write(RECORDS[0])
+    journal.write(event)
+    assert "must hold events of a coordinator" in refused(make())
+
+
+class Call:
+    """Unpickling it calls ``function``."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        Call(np.ndarray, (10**12,)),
+        Call(np.frombuffer, b"x" * 8, object),
+        Call(np.dtype, "O"),
+        np.array([None, "objects"]),
+        Call(restore_array, "O", (1,), bytes(8)),
+        Call(restore_array, "<f8", (10**12,), bytes(8)),
+        Call(restore_array, "<f8", (-5, 10**12), bytes(8)),
+        Call(restore_array, "no such type", (1,), bytes(8)),
+        Call(getattr, TaskResult, "__init__"),
+        Call(eval, "1"),
+        Call(Batch, 1, 2),
+    ],
+)
+def test_numpy_and_builtins_give_a_forged_journal_nothing_to_call(make, forged):
+    journal = make()
+    journal.path.parent.mkdir()
+    journal.path.write_bytes(pickle.dumps({"learned": forged}))
+    refused(journal)
+
+
+def test_arrays_and_numbers_of_numpy_come_back_exactly(make):
+    rng = np.random.default_rng(0)
+    state = {
+        "arrays": [rng.normal(size=(2, 3)).T, np.zeros((0, 2), np.int64), np.array(2.5), np.array([True, False])],
+        "numbers": [np.float64(0.1), np.float32(0.1), np.int64(7), np.bool_(True)],
+    }
+    journal = make()
+    journal.restart(state)
+    found, events = make().resume()
+    assert events == []
+    for key in state:
+        for one, other in zip(state[key], found[key], strict=True):
+            assert type(one) is type(other) and one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    assert found["arrays"][0].flags.writeable

@@ -91,7 +91,7 @@ def test_a_run_resumed_within_a_round_has_learned_what_was_committed(make_coordi
 
 def test_the_state_of_another_allocator_is_refused(make_coordinator):
     state = make_coordinator(Settings(ALLOCATORS["vip"]()), WorkerPool()).state()
-    with pytest.raises(ValueError, match="same allocator, uniform, got one of vip; resume"):
+    with pytest.raises(ValueError, match="same allocator, uniform, got one of 'vip'; resume"):
         make_coordinator(Settings(Uniform()), WorkerPool(), name="other").load(state)
 
 

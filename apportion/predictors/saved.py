@@ -1,0 +1,131 @@
+"""A saved state whose values are checked as they are read, so that a damaged or forged one cannot be restored."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from reprlib import repr as short
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+INFINITY = float("inf")
+LARGEST = float(np.finfo(np.float64).max)
+
+
+@dataclass(frozen=True)
+class SavedValues:
+    """The ``values`` of the saved state of ``owner``, by name. Each method returns one of them, or raises ValueError.
+
+    ``keys`` are the names that it must have, no more and no fewer.
+
+    >>> saved = SavedValues({"updates": 3, "rate": float("nan")}, "counts", keys=["updates", "rate"])
+    >>> saved.count("updates")
+    3
+    >>> saved.number("rate")
+    Traceback (most recent call last):
+    ValueError: rate must be a finite number in a saved state of 'counts', got nan; load a state that is unchanged
+    """
+
+    values: Any
+    owner: str
+    keys: Collection[str]
+
+    def __post_init__(self) -> None:
+        found = set(self.values) if isinstance(self.values, Mapping) else None
+        if found != set(self.keys):
+            got = short(self.values) if found is None else ", ".join(sorted(map(str, found))) or "nothing"
+            raise ValueError(
+                f"a saved state of {self.owner!r} must have {', '.join(sorted(self.keys)) or 'nothing'}, got {got}; "
+                "load a state that is unchanged"
+            )
+
+    def count(self, key: str) -> int:
+        """Return an integer that is at least 0."""
+        value = self.values[key]
+        if type(value) is not int or value < 0:
+            raise self.refusal(key, "a number of at least 0 without decimals")
+        return value
+
+    def number(self, key: str, low: float = -INFINITY) -> float:
+        """Return a finite number that is at least ``low``."""
+        value = self.values[key]
+        if type(value) not in (int, float, np.float64) or not max(low, -LARGEST) <= value <= LARGEST:
+            raise self.refusal(key, "a finite number" if low == -INFINITY else f"a finite number of at least {low:g}")
+        return float(value)
+
+    def array(
+        self,
+        key: str,
+        shape: tuple[int | None, ...],
+        *,
+        low: ArrayLike = -INFINITY,
+        high: float = INFINITY,
+        dtype: DTypeLike = np.float64,
+    ) -> NDArray[Any]:
+        """Return a finite array of this shape and type from ``low`` to ``high``. A size of None may be any.
+
+        ``low`` may differ by column.
+        """
+        value = self.values[key]
+        if not isinstance(value, np.ndarray) or value.dtype != dtype or not _has_shape(value, shape):
+            raise self.refusal(key, f"an array {_sizes(shape)} of {np.dtype(dtype)}")
+        if not (np.isfinite(value) & (value >= np.asarray(low)) & (value <= high)).all():
+            raise self.refusal(key, "finite and within its bounds")
+        return value
+
+    def by_prompt(self, key: str, low: tuple[float, ...]) -> dict[str, NDArray[np.float64]]:
+        """Return finite numbers by prompt id: as many for each as ``low`` has, each at least its entry there."""
+        value = self.values[key]
+        wanted = f"{len(low)} finite numbers by prompt id, at least {', '.join(f'{each:g}' for each in low)}"
+        if not isinstance(value, Mapping) or not all(type(id) is str for id in value):
+            raise self.refusal(key, wanted)
+        return dict(zip(value, _rows(list(value.values()), low, self.refusal(key, wanted)), strict=True))
+
+    def row(self, key: str, low: tuple[float, ...]) -> list[float]:
+        """Return as many finite numbers as ``low`` has, each at least its entry there."""
+        value = self.values[key]
+        return _rows([value], low, self.refusal(key, f"{len(low)} finite numbers"))[0].tolist()
+
+    def texts(self, key: str) -> list[str]:
+        """Return a list of texts."""
+        value = self.values[key]
+        if not isinstance(value, list) or not all(type(text) is str for text in value):
+            raise self.refusal(key, "a list of texts")
+        return value
+
+    def state(self, key: str) -> dict[str, Any]:
+        """Return a saved state within this one."""
+        value = self.values[key]
+        if not isinstance(value, dict) or not all(type(name) is str for name in value):
+            raise self.refusal(key, "values by name")
+        return value
+
+    def refusal(self, key: str, wanted: str) -> ValueError:
+        """Return the error for a value that is not as ``wanted``."""
+        return ValueError(
+            f"{key} must be {wanted} in a saved state of {self.owner!r}, got {short(self.values[key])}; "
+            "load a state that is unchanged"
+        )
+
+
+def _rows(rows: list[Any], low: tuple[float, ...], refusal: ValueError) -> NDArray[np.float64]:
+    """Return ``rows`` as an array [P, columns]. Raise ``refusal`` for anything but numbers within bounds."""
+    try:
+        found = np.array(rows or np.zeros((0, len(low))))  # no dtype: with one, numpy would read numbers from text
+    except ValueError as error:
+        raise refusal from error
+    if found.dtype.kind not in "fi" or found.shape != (len(rows), len(low)):
+        raise refusal
+    if not (np.isfinite(found) & (found >= np.array(low))).all():
+        raise refusal
+    return found.astype(np.float64)
+
+
+def _has_shape(value: NDArray[Any], shape: tuple[int | None, ...]) -> bool:
+    return value.ndim == len(shape) and all(
+        wanted in (None, size) for size, wanted in zip(value.shape, shape, strict=True)
+    )
+
+
+def _sizes(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"

@@ -1,0 +1,209 @@
+"""A saved state comes back bit for bit; any other file is refused in one line, without running code."""
+
+import json
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from apportion.engines.saved_state import SavedStateError, load_state, restoring, save_state
+from apportion.types import Batch, Belief, Prompt, Rollout
+from tests.hostile import FILES, MARKER
+
+REMEDY = "delete it"
+
+
+def rewritten(path, change, tensors=()):
+    """Write the file at ``path`` again with its JSON changed, and with ``tensors`` in place of its own if given."""
+    found = safetensors.torch.load(path.read_bytes())
+    head = json.loads(found.pop("apportion").numpy().tobytes())
+    change(head)
+    content = torch.frombuffer(bytearray(json.dumps(head).encode()), dtype=torch.uint8)
+    path.write_bytes(safetensors.torch.save({"apportion": content} | (dict(tensors) or found)))
+
+
+def same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        assert one.contiguous().numpy().tobytes() == other.numpy().tobytes()
+    elif isinstance(one, np.ndarray | np.generic):
+        assert one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            same(a, b)
+    else:
+        assert one == other or one != one != other
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        {"a": [1, -2.5, True, None, "text\n\u2028", b"\x00\xff", (1, (2,)), [], {}, ()]},
+        {0: "number", (1, "x"): "tuple", "dict": "key named like a kind", "tensor": 0},
+        [0.1 + 0.2, 5e-324, -0.0, float("inf"), float("nan"), 2**200, -(2**64)],
+        {"noise": np.random.default_rng(3).bit_generator.state},
+        [
+            np.zeros((0, 3)),
+            np.array(2.5),
+            np.arange(6, dtype=np.int32).reshape(2, 3),
+            np.array([True]),
+            np.float32(0.1),
+        ],
+        [np.arange(6.0).reshape(2, 3).T, np.arange(9)[::2], np.array([np.nan, -0.0, np.inf])],
+        [torch.arange(6.0).reshape(2, 3).T, torch.tensor(3), torch.zeros(0, 2, dtype=torch.float64)],
+        {"random": torch.Generator().manual_seed(5).get_state()},
+    ],
+)
+def test_plain_data_comes_back_exactly(tmp_path, state):
+    save_state(tmp_path / "state", "test", state)
+    same(state, load_state(tmp_path / "state", "test", remedy=REMEDY))
+
+
+def test_bfloat16_tensors_and_tensors_that_share_memory_come_back(tmp_path):
+    whole = torch.arange(8).to(torch.bfloat16)
+    save_state(tmp_path / "state", "test", OrderedDict(one=whole, two=whole[2:4], three=whole))
+    found = load_state(tmp_path / "state", "test", remedy=REMEDY)
+    assert found["one"].dtype == torch.bfloat16 and torch.equal(found["one"], whole)
+    assert torch.equal(found["two"], whole[2:4]) and torch.equal(found["three"], whole)
+
+
+def test_an_optimizer_continues_exactly(tmp_path):
+    weights = [torch.nn.Parameter(torch.arange(4.0)) for _ in range(2)]
+    optimizers = [torch.optim.AdamW([weight], lr=0.1) for weight in weights]
+    for step in range(4):
+        for weight, optimizer in zip(weights, optimizers, strict=True):
+            weight.grad = torch.sin(weight.detach() + step)
+            optimizer.step()
+        save_state(tmp_path / "state", "test", optimizers[1].state_dict())
+        optimizers[1].load_state_dict(load_state(tmp_path / "state", "test", remedy=REMEDY))
+    assert torch.equal(*weights)
+
+
+def test_dataclasses_come_back_if_the_reader_names_them(tmp_path):
+    batch = Batch.start([Prompt("a"), Prompt("b", data=(1, 2))], Belief.uniform(2))
+    save_state(tmp_path / "state", "test", [batch, Rollout(True, "4", tokens=3)])
+    records = (Batch, Belief, Prompt, Rollout)
+    assert load_state(tmp_path / "state", "test", remedy=REMEDY, records=records) == [
+        batch,
+        Rollout(True, "4", tokens=3),
+    ]
+    with pytest.raises(SavedStateError, match=r"a record must be one of Prompt, Belief, got 'Batch'.*; delete it"):
+        load_state(tmp_path / "state", "test", remedy=REMEDY, records=(Prompt, Belief))
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.array(["a"]), np.array([None]), lambda: None, Rollout])
+def test_what_is_no_plain_data_is_not_written(tmp_path, value):
+    with pytest.raises(TypeError):
+        save_state(tmp_path / "state", "test", [value])
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_value_that_contains_itself_is_not_written(tmp_path):
+    value = []
+    value.append(value)
+    with pytest.raises(ValueError, match="does a value contain itself"):
+        save_state(tmp_path / "state", "test", value)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_foreign_file_is_refused_in_one_line_and_runs_no_code(tmp_path, name):
+    path = tmp_path / "state"
+    path.write_bytes(FILES[name](tmp_path / MARKER))
+    with pytest.raises(SavedStateError) as caught:
+        load_state(path, "lab run", remedy="delete the folder")
+    said = str(caught.value)
+    assert said.startswith(f"{path}: the file must be the saved state of a lab run, got ")
+    assert said.endswith("; delete the folder") and "\n" not in said
+    assert not (tmp_path / MARKER).exists()
+
+
+def test_a_file_cut_anywhere_or_changed_in_one_byte_is_refused_or_loaded(tmp_path):
+    path = tmp_path / "state"
+    save_state(path, "test", {"a": torch.arange(4), "b": [1, "text"]})
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(SavedStateError):
+            load_state(path, "test", remedy=REMEDY)
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with suppress(SavedStateError):  # and no other error
+            load_state(path, "test", remedy=REMEDY)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda head: head.update(kind="TRL run"), "got that of a 'TRL run'"),
+        (lambda head: head.update(kind=["test"]), "got that of a"),
+        (lambda head: head.update(version=1), "of version 2, got version 1"),
+        (lambda head: head.update(version=None), "of version 2, got version None"),
+        (lambda head: head.pop("state"), "got a file of something else"),
+        (lambda head: head.update(state={"eval": "1"}), "an object must say what it is, got 'eval'"),
+        (
+            lambda head: head.update(state={"record": ["Path", {"dict": []}]}),
+            "a record must be one of none, got 'Path'",
+        ),
+        (lambda head: head.update(state={"tensor": 7}), "an object must say what it is"),
+        (lambda head: head.update(state={"tensor": -1}), "an object must say what it is"),
+        (lambda head: head.update(state=[{"tensor": 0}, {"tensor": 0}]), "an object must say what it is"),
+        (lambda head: head.update(state={"scalar": 0}), "a scalar must be one number"),
+        (lambda head: head.update(state={"dict": [["a", 1], ["a", 2]]}), "each key once"),
+        (lambda head: head.update(state={"dict": [[[1], 2]]}), "a key must be hashable"),
+        (lambda head: head.update(state={"dict": [[1]]}), "made of pairs"),
+        (lambda head: head.update(state={"bytes": "no hex"}), "non-hexadecimal"),
+        (lambda head: head.update(state={}), "an object must have one key"),
+        (lambda head: head.update(state=[[[[]]]] * 3 + [json.loads("[" * 80 + "]" * 80)]), "at most 64 levels"),
+    ],
+)
+def test_a_forged_head_is_refused(tmp_path, change, problem):
+    path = tmp_path / "state"
+    save_state(path, "test", torch.arange(3))
+    rewritten(path, change)
+    with pytest.raises(SavedStateError) as caught:
+        load_state(path, "test", remedy=REMEDY)
+    assert problem in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_tensors_must_be_numbered(tmp_path):
+    path = tmp_path / "state"
+    save_state(path, "test", torch.arange(3))
+    rewritten(path, lambda head: None, {"1": torch.arange(3)})
+    with pytest.raises(SavedStateError, match="not numbered"):
+        load_state(path, "test", remedy=REMEDY)
+
+
+@dataclass(frozen=True)
+class Pair:
+    numbers: tuple[int, ...]
+    name: str | None = None
+
+
+@pytest.mark.parametrize(
+    "fields", [[["numbers", [1]]], [["numbers", "x"], ["name", None]], [["numbers", {"tuple": [1.5]}], ["name", None]]]
+)
+def test_fields_of_a_record_must_have_their_types(tmp_path, fields):
+    path = tmp_path / "state"
+    save_state(path, "test", Pair((1, 2)))
+    rewritten(path, lambda head: head.update(state={"record": ["Pair", {"dict": fields}]}))
+    with pytest.raises(SavedStateError, match=r"of a Pair must be|must have the fields numbers, name"):
+        load_state(path, "test", remedy=REMEDY, records=(Pair,))
+
+
+def test_an_error_while_restoring_names_the_file_and_the_remedy(tmp_path):
+    with (
+        pytest.raises(SavedStateError, match=r"^state: window must be 8,\s?got 4; delete it$"),
+        restoring(tmp_path.__class__("state"), REMEDY),
+    ):
+        raise ValueError("window must be 8,\n got 4")

@@ -1,0 +1,150 @@
+"""A saved state with well-typed nonsense in it is refused by the predictor, baseline or allocator that reads it."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from apportion import AR3PO, VIP
+from apportion.allocators import HORA, Select
+from apportion.baselines import BASELINES
+from apportion.predictors import PREDICTORS, MeanLengths, Shuffled
+from apportion.types import Batch, Belief, Plan, Prompt, Rollout
+from tests.predictors.builders import embedder_of, make_prompts
+
+PROMPTS = make_prompts(6)
+EMBEDDER = embedder_of(PROMPTS, np.random.default_rng(0).normal(size=(6, 4)))
+
+
+def make_predictor(name):
+    return PREDICTORS[name](embedder=EMBEDDER) if name in ("ridge", "gp", "graded_gp") else PREDICTORS[name]()
+
+
+MAKERS = {
+    **{f"predictor {name}": (lambda name=name: make_predictor(name)) for name in PREDICTORS},
+    **{f"baseline {name}": BASELINES[name] for name in BASELINES},
+    "predictor shuffled": lambda: Shuffled(make_predictor("gp")),
+    "lengths": lambda: MeanLengths(initial=9),
+    "vip": lambda: VIP(tokens_per_prompt=80, lengths=MeanLengths(initial=9), predictor=make_predictor("counts")),
+    "ar3po": AR3PO,
+    "select": lambda: Select(allocator=HORA(pre_rollouts=2, rollouts_per_prompt=4), prompts=3),
+}
+
+
+def taught(name):
+    """Return one that has learned from a batch."""
+    learner = MAKERS[name]()
+    batch = Batch.start(PROMPTS, Belief.uniform(6))
+    if hasattr(learner, "start"):
+        batch = learner.start(PROMPTS)
+    rng = np.random.default_rng(1)
+    counts = np.where(np.asarray(getattr(batch, "chosen", np.ones(6, bool))), 4, 0)
+    rollouts = [
+        [Rollout(bool(rng.random() < 0.5), "4", completion=f"{q} {i}", tokens=5, score_norm=0.5) for i in range(n)]
+        for q, n in enumerate(counts)
+    ]
+    batch = batch.add(Plan(counts), rollouts)
+    (getattr(learner, "observe", None) or learner.update)(batch)
+    return learner
+
+
+def places(state, path=()):
+    """Yield the path of everything in ``state``, itself included."""
+    yield path
+    if isinstance(state, dict):
+        for key in state:
+            yield from places(state[key], (*path, key))
+    elif isinstance(state, list):
+        for index in range(min(len(state), 2)):
+            yield from places(state[index], (*path, index))
+
+
+def replaced(state, path, value):
+    state = copy.deepcopy(state)
+    if not path:
+        return value
+    inner = state
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return state
+
+
+NONSENSE = {
+    "None": None,
+    "text": "evil",
+    "nan": float("nan"),
+    "infinity": float("inf"),
+    "negative": -1,
+    "list": [1, 2, 3],
+    "dict": {"other": 1},
+    "nan array": np.full((2, 2), np.nan),
+    "object array": np.array([None, "x"], dtype=object),
+    "nested": {"a": {"b": [None]}},
+    "number": 10**400,
+}
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_nonsense_anywhere_in_a_state_is_a_value_error_or_changes_nothing_else(name):
+    """Every place of a state is replaced by every kind of nonsense. Predictions stay finite if it is accepted."""
+    learner = taught(name)
+    state, refused = learner.state_dict(), 0
+    for path in places(state):
+        for kind, value in NONSENSE.items():
+            twin = MAKERS[name]()
+            try:
+                twin.load_state_dict(replaced(state, path, value))
+            except ValueError:
+                refused += 1
+            else:
+                if hasattr(twin, "predict"):
+                    found = twin.predict(PROMPTS)
+                    for numbers in (found.mean, found.variance) if isinstance(found, Belief) else (found,):
+                        assert np.isfinite(numbers).all(), (path, kind)
+    assert refused > 8
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_a_key_too_many_or_too_few_is_refused(name):
+    state = taught(name).state_dict()
+    for path in places(state):
+        inner = state
+        for key in path:
+            inner = inner[key]
+        by_prompt = path and path[-1] in ("counts", "spreads", "sums", "seen")
+        if isinstance(inner, dict) and inner and not by_prompt:
+            fewer = {key: value for key, value in inner.items() if key != next(iter(inner))}
+            for changed in (fewer, inner | {"another": 1}):
+                with pytest.raises(ValueError):
+                    MAKERS[name]().load_state_dict(replaced(state, path, changed))
+
+
+def test_rows_of_a_gaussian_process_must_be_those_of_its_prompts():
+    state = taught("predictor gp").state_dict()
+    for rows in (state["rows"][::-1].copy(), state["rows"] + 1, state["rows"] * 0):
+        with pytest.raises(ValueError, match="rows must be"):
+            make_predictor("gp").load_state_dict(state | {"rows": rows})
+
+
+def test_a_stored_rollout_must_be_a_correct_one_of_the_past():
+    state = taught("ar3po").state_dict()
+    prompt_id, rollout = state["store"]["entries"][0]
+    for change in ({"correct": False}, {"step": 9}, {"completion": None}, {"tokens": -1}, {"score_norm": -1.0}):
+        forged = state | {"store": {**state["store"], "entries": [(prompt_id, rollout | change)]}}
+        with pytest.raises(ValueError, match=f"{next(iter(change))} must be"):
+            AR3PO().load_state_dict(forged)
+    with pytest.raises(ValueError, match="must have"):
+        AR3PO().load_state_dict(state | {"store": {**state["store"], "entries": [(prompt_id, {"correct": True})]}})
+
+
+def test_ids_that_no_data_set_has_do_no_harm():
+    predictor = taught("predictor counts")
+    state = predictor.state_dict()
+    state["counts"]["no such prompt"] = (1.0, 2.0)
+    twin = make_predictor("counts")
+    twin.load_state_dict(state)
+    assert twin.predict(PROMPTS).mean.tolist() == predictor.predict(PROMPTS).mean.tolist()
+    assert len(twin.predict([Prompt("another")])) == 1
