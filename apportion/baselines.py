@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors import DiscountedCounts, Predictor
 from apportion.predictors.base import check_source
 from apportion.predictors.saved import SavedValues
@@ -154,6 +155,7 @@ class Optimal(Baseline):
     _sums: PooledSums = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if not 0 <= self.strength < float("inf"):
             raise ValueError(f"strength must be finite and at least 0 rollouts, got {self.strength}; 0 pools nothing")
         self._sums = PooledSums(4, self.discount, self.bandwidth, self.pool_discount)

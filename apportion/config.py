@@ -20,7 +20,8 @@ from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES, Baseline
 from apportion.predictors import EMBEDDERS, PREDICTORS, Embedder, Predictor
 from apportion.stopping import RULES, Rule
-from apportion.toml import ConfigError, choices, load, shown, to_toml
+from apportion.toml import LONGEST_WORD, ConfigError, choices, load, to_toml
+from apportion.untrusted import shown
 from apportion.verifiers import VERIFIERS, Verifier
 
 __all__ = ["REGISTRIES", "ConfigError", "build", "choices", "dump", "load", "to_toml"]
@@ -45,6 +46,7 @@ LEAVES = {
     Path: ("a path, as a string", '"folder/file"'),
 }
 STRICT = ConfigDict(strict=True)
+LARGEST_INTEGER = 2**63 - 1
 
 
 def build(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
@@ -102,12 +104,12 @@ def _convert_dataclass(cls: Any, table: Mapping[str, Any], where: str) -> Any:
         name = given.pop("name", cls.name)
         if name != cls.name:
             raise ConfigError(
-                f"{_join_path(where, 'name')} must be {cls.name!r} here, got {name!r}; change or remove it"
+                f"{_join_path(where, 'name')} must be {cls.name!r} here, got {shown(name)}; change or remove it"
             )
     for key in given:
         if key not in settings:
             raise ConfigError(
-                f"{where or 'the configuration'} ({name}) has no key {key!r}; "
+                f"{where or 'the configuration'} ({name}) has no key {shown(key)}; "
                 f"{choices(key, settings) if settings else 'remove it'}"
             )
     required = [key for key, field in settings.items() if field.default is field.default_factory is MISSING]
@@ -173,11 +175,14 @@ def _convert_array(origin: Any, kinds: Sequence[Any], value: Any, where: str) ->
 
 def _convert_leaf(kind: Any, value: Any, where: str, wanted: Any) -> Any:
     try:
-        return TypeAdapter(kind, config=STRICT).validate_python(value)
+        converted = TypeAdapter(kind, config=STRICT).validate_python(value)
     except ValidationError as error:
         raise _wrong_type(wanted, value, where, error.errors()[0]["msg"]) from error
     except PydanticSchemaGenerationError as error:
         raise ConfigError(f"{where} cannot be set in TOML, got {shown(value)}; make it in Python") from error
+    if isinstance(converted, int) and abs(converted) > LARGEST_INTEGER:
+        raise ConfigError(f"{where} must be an integer of 64 bits, got {shown(value)}; write a smaller one")
+    return converted
 
 
 def _require_table(value: Any, where: str) -> Mapping[str, Any]:
@@ -192,7 +197,7 @@ def _wrong_type(kind: Any, value: Any, where: str, reason: str = "") -> ConfigEr
         return ConfigError(f"{place} does not fit, got {shown(value)}; {reason}")
     noun, example = _describe(kind)
     if get_origin(kind) is Literal and isinstance(value, str):
-        close = get_close_matches(value, [str(choice) for choice in get_args(kind)], n=1)
+        close = get_close_matches(value[:LONGEST_WORD], [str(choice) for choice in get_args(kind)], n=1)
         example = json.dumps(close[0]) if close else example
     return ConfigError(f"{place} must be {noun}, got {shown(value)}; {_remedy(where, example)}")
 

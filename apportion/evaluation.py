@@ -8,6 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+from apportion.checks import check_integer, integer_array, number_array
 from apportion.types import Floats
 
 BLOCK = 2**20
@@ -33,7 +34,8 @@ def pass_at_k(successes: ArrayLike, trials: ArrayLike, k: int) -> Floats:
     >>> pass_at_k([0, 1, 2, 4], [4, 4, 4, 4], k=2).round(3).tolist()
     [0.0, 0.5, 0.833, 1.0]
     """
-    c, n = np.broadcast_arrays(np.asarray(successes, np.int64), np.asarray(trials, np.int64))
+    c, n = np.broadcast_arrays(integer_array("successes", successes), integer_array("trials", trials))
+    k = check_integer("k", k)
     bad = np.flatnonzero((c < 0) | (c > n))
     if c.ndim != 1 or bad.size:
         raise ValueError(
@@ -61,7 +63,7 @@ def answer_scores(answers: Sequence[Sequence[str | None]], gold: Sequence[Collec
     """Return mean@k, pass@k and maj@k of k ``answers`` [P][k], given the right ones of each prompt, ``gold`` [P].
 
     None is no answer and does not vote. Of several answers with the most votes the majority is the one that came first.
-    Raises ValueError if there is no prompt, or a prompt without answers or gold.
+    Raises ValueError if there is no prompt, a prompt without answers or gold, or a text in place of a list of texts.
 
     >>> answer_scores([["7", "7", "9"], ["5", None, "4"]], [{"7"}, {"4"}])
     AnswerScores(mean=0.5, pass_any=1.0, majority=0.5)
@@ -71,6 +73,12 @@ def answer_scores(answers: Sequence[Sequence[str | None]], gold: Sequence[Collec
             f"answers must be [{len(gold)}][k], at least one for each prompt of gold, got {[*map(len, answers)]} of "
             f"{len(answers)} prompts; leave out prompts without them"
         )
+    for name, given in (("answers", [answers, *answers]), ("gold", [gold, *gold])):
+        texts = [each for each in given if isinstance(each, (str, bytes))]
+        if texts:
+            raise ValueError(
+                f"{name} must hold one list of texts a prompt, got the text {texts[0]!r:.80}; put it in a list"
+            )
     right = [[answer in known for answer in own] for own, known in zip(answers, gold, strict=True)]
     votes = [Counter(answer for answer in own if answer is not None) for own in answers]
     won = [bool(count) and count.most_common(1)[0][0] in known for count, known in zip(votes, gold, strict=True)]
@@ -94,7 +102,8 @@ def bootstrap_interval(
     >>> bootstrap_interval([0.0, 1.0] * 50)
     Interval(low=0.4, high=0.6)
     """
-    values = np.asarray(values, np.float64)
+    values = number_array("values", values)
+    resamples, seed = check_integer("resamples", resamples), check_integer("seed", seed, 0)
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
         raise ValueError(f"values must be [P], at least one and finite, got {values}; give one number a prompt")
     if not 0 < level < 1 or resamples < 1:

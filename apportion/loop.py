@@ -5,13 +5,18 @@ exception from it ends the batch.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from apportion.allocators import Allocator, check_rewards
-from apportion.types import Batch, Counts, Plan, Prompt, Rollout
+from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 
-Sampler = Callable[[Sequence[Prompt], Counts], Sequence[Sequence[Rollout]]]
-"""(prompts, number of rollouts of each [P]) -> one list of rollouts per prompt."""
+Sampler = Callable[[Sequence[Prompt], Any], Sequence[Sequence[Rollout]]]
+"""(prompts, number of rollouts of each [P]) -> one list of rollouts per prompt.
+
+The numbers are an integer array. A sampler may annotate them as ``Counts`` or as ``Sequence[int]``.
+"""
 
 AsyncSampler = Callable[[Prompt, int], Awaitable[Sequence[Rollout]]]
 """(prompt, number of rollouts) -> its rollouts, awaited."""
@@ -33,7 +38,7 @@ def collect(allocator: Allocator, prompts: Sequence[Prompt], sample: Sampler, *,
         if plan.fresh:
             batch = batch.join(allocator.start(_draw(source, plan.fresh)))
         else:
-            batch = batch.add(plan, sample(batch.prompts, plan.counts))
+            batch = batch.add(plan, _sampled(sample(batch.prompts, plan.counts)))
             check_rewards(allocator, batch)
     return batch
 
@@ -46,6 +51,7 @@ async def collect_async(
     With a separable allocator each prompt goes through its own rounds, without a barrier. If a task raises, the others
     are cancelled and the exception group is raised.
     """
+    prompts = prompt_list(prompts)
     if allocator.separable:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(_collect_one(allocator, prompt, sample)) for prompt in prompts]
@@ -63,7 +69,7 @@ async def collect_async(
 async def _collect_one(allocator: Allocator, prompt: Prompt, sample: AsyncSampler) -> Batch:
     batch = allocator.start([prompt])
     while plan := allocator.plan(batch):
-        batch = batch.add(plan, [await sample(prompt, int(plan.counts[0]))])
+        batch = batch.add(plan, [await _rollouts(sample, prompt, int(plan.counts[0]))])
         check_rewards(allocator, batch)
     return batch
 
@@ -79,7 +85,24 @@ async def _round(batch: Batch, plan: Plan, sample: AsyncSampler) -> list[Sequenc
 
 
 async def _rollouts(sample: AsyncSampler, prompt: Prompt, count: int) -> Sequence[Rollout]:
-    return await sample(prompt, count)
+    pending = sample(prompt, count)
+    if not inspect.isawaitable(pending):
+        raise ValueError(
+            f"sample must be asynchronous for collect_async, got {type(pending).__name__} from a plain function; "
+            "define it with async def, or use collect"
+        )
+    return await pending
+
+
+def _sampled(rollouts: Any) -> Sequence[Sequence[Rollout]]:
+    """Return ``rollouts``. Raise ValueError if a sampler of ``collect`` is asynchronous or returns no list."""
+    if inspect.isawaitable(rollouts):
+        if inspect.iscoroutine(rollouts):
+            rollouts.close()
+        raise ValueError("sample must be a plain function for collect, got a coroutine; use collect_async")
+    if isinstance(rollouts, (str, bytes, Mapping)) or not isinstance(rollouts, Iterable):
+        raise ValueError(f"sample must return one list of rollouts per prompt, got {rollouts!r:.80}; list them")
+    return list(rollouts)
 
 
 def _draw(source: Source | None, fresh: int) -> Sequence[Prompt]:
@@ -87,7 +110,7 @@ def _draw(source: Source | None, fresh: int) -> Sequence[Prompt]:
         raise ValueError(
             f"the allocator asks for {fresh} fresh prompts, but there is no source; pass source=, which draws them"
         )
-    prompts = source(fresh)
+    prompts = prompt_list(source(fresh))
     if len(prompts) != fresh:
         raise ValueError(
             f"the source must give the {fresh} fresh prompts that the allocator asks for, got {len(prompts)}; "

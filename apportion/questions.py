@@ -9,6 +9,7 @@ from typing import Any
 from apportion.answers.extraction import extract
 from apportion.tables import Table, TableError, read_columns, row_location
 from apportion.types import prompt_id
+from apportion.untrusted import shown
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")
 GOLD_COLUMNS = ("answer", "gold", "solution")
@@ -31,7 +32,7 @@ class Question:
 
     def __post_init__(self) -> None:
         if not isinstance(self.prompt, str) or not self.prompt.strip():
-            raise ValueError(f"a prompt must be a text, got {self.prompt!r}; write it, or drop the question")
+            raise ValueError(f"a prompt must be a text, got {shown(self.prompt)}; write it, or drop the question")
         try:
             self.prompt.encode()
         except UnicodeEncodeError as error:
@@ -88,7 +89,7 @@ def refuse_duplicate_ids(questions: Sequence[Question], places: Sequence[str] | 
         first = seen.setdefault(question.id, place)
         if first != place:
             raise TableError(
-                f"an id must be there once, got {question.id!r} in {first} and {place}; rename or remove one"
+                f"an id must be there once, got {shown(question.id)} in {first} and {place}; rename or remove one"
             )
 
 
@@ -109,9 +110,9 @@ def _first(table: Table, columns: Sequence[str]) -> tuple[Any, ...] | None:
 def make_question(place: str, id: Any, prompt: Any, gold: Any) -> Question:
     """Return the question in the cells of one row. Raise TableError, which names ``place``, if they hold none."""
     if gold is not None and (isinstance(gold, bool) or not isinstance(gold, (str, int, float))):
-        raise TableError(f"a gold answer must be a text or a number, got {gold!r} in {place}; correct it")
+        raise TableError(f"a gold answer must be a text or a number, got {shown(gold)} in {place}; correct it")
     if id is not None and (isinstance(id, bool) or not isinstance(id, (str, int))):
-        raise TableError(f"an id must be a text or an integer, got {id!r} in {place}; correct it")
+        raise TableError(f"an id must be a text or an integer, got {shown(id)} in {place}; correct it")
     missing = gold in (None, "") or gold != gold  # data frames write an empty cell as NaN
     try:
         after = re.findall(r"^####\s*(.+?)\s*$", str(gold), re.MULTILINE)  # the answer after a worked solution

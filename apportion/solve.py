@@ -1,23 +1,36 @@
 """Allocation in one call, from probabilities or pre-rollout counts, without a batch or a predictor."""
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from apportion.allocators.hora import hit_utility, maximise_hits
-from apportion.allocators.spending.solver import even_split
-from apportion.allocators.vip import GroupEstimator, check_estimator, check_low, gradient_variance, minimise_variance
-from apportion.types import Belief, Counts, Floats
+from apportion.allocators.spending.solver import check_high, even_split
+from apportion.allocators.vip import (
+    SMALLEST_LOW,
+    GroupEstimator,
+    check_estimator,
+    check_low,
+    gradient_variance,
+    minimise_variance,
+)
+from apportion.checks import LARGEST_INTEGER, number_array
+from apportion.types import ArrayValue, Belief, Counts, Floats
+from apportion.untrusted import shown
 
 Method = Literal["uniform", "vip", "hora"]
 Measure = Literal["gradient_variance", "expected_hits"]
 METHODS: tuple[Method, ...] = ("uniform", "vip", "hora")
 
+USUAL_LOW: dict[Method, int] = {"uniform": 1, "vip": SMALLEST_LOW, "hora": 0}
+"""The default of ``low``. Under "hora" a prompt keeps its pre-rollouts in any case, and needs no more."""
 
-@dataclass(frozen=True)
-class Solution:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution(ArrayValue):
     """Counts [P], their objective by the method's own ``measure``, and the same for an even split of the budget."""
 
     counts: Counts
@@ -33,7 +46,7 @@ def allocate(
     *,
     method: Method = "vip",
     estimator: GroupEstimator = "rloo",
-    low: int = 3,
+    low: int | None = None,
     high: int = 64,
     successes: ArrayLike | None = None,
     trials: ArrayLike | None = None,
@@ -46,6 +59,8 @@ def allocate(
         method: "vip" minimises the summed gradient variance of ``estimator`` (arXiv 2602.01601); "hora" maximises the
             expected number of prompts that get a correct answer after their pre-rollouts, under Beta(1, 1) (arXiv
             2605.07114); "uniform" splits evenly.
+        low, high: bounds on every prompt's rollouts. By default ``low`` is 3 for "vip", 1 for "uniform", and the
+            pre-rollouts of each prompt for "hora".
         successes, trials: correct and all pre-rollouts [P], integers, for "hora" only. A prompt keeps all that it had,
             even if they are more than ``low``.
 
@@ -67,7 +82,7 @@ def solve(
     *,
     method: Method = "vip",
     estimator: GroupEstimator = "rloo",
-    low: int = 3,
+    low: int | None = None,
     high: int = 64,
     successes: ArrayLike | None = None,
     trials: ArrayLike | None = None,
@@ -78,18 +93,20 @@ def solve(
     """
     if method not in METHODS:
         raise ValueError(
-            f"method must be one of {', '.join(METHODS)}, got {method!r}; other rules need rollouts to decide"
+            f"method must be one of {', '.join(METHODS)}, got {shown(method)}; other rules need rollouts to decide"
         )
     check_estimator(estimator)
-    budget, low, high = _integer("budget", budget), _integer("low", low, 1), _integer("high", high, 1)
+    low = USUAL_LOW[method] if low is None else _integer("low", low, 1)
+    budget, high = _integer("budget", budget), _integer("high", high, 1)
     if high < low:
-        raise ValueError(f"high must be at least low, got high {high} and low {low}; swap or change them")
+        raise ValueError(f"high must be at least low, got high {shown(high)} and low {shown(low)}; swap or change them")
+    check_high(low, high)
     if method == "hora":
         if success is not None:
             raise ValueError(
                 "hora takes no success probabilities, got some; give successes= and trials= of the pre-rollouts"
             )
-        return _most_hits(*_pre_rollouts(successes, trials), budget, low, high)
+        return _most_hits(*_pre_rollouts(successes, trials, high), budget, low, high)
     if successes is not None or trials is not None:
         raise ValueError(f"{method} takes no successes and trials, got some; give success=, or use method='hora'")
     if method == "vip":
@@ -107,11 +124,6 @@ def _least_variance(
 
 
 def _most_hits(successes: Counts, trials: Counts, budget: int, low: int, high: int) -> Solution:
-    over = np.flatnonzero(trials > high)
-    if over.size:
-        raise ValueError(
-            f"trials must be at most high, got {trials[over[0]]} for prompt {over[0]} and high {high}; raise high"
-        )
     bounds = np.maximum(trials, low)
     uniform = _even_counts(budget, bounds, high)
     posterior, pending = Belief.uniform(len(trials)).condition(successes, trials), bounds - trials
@@ -125,7 +137,7 @@ def _even_counts(budget: int, bounds: Counts, high: int) -> Counts:
     least, most = int(bounds.sum()), high * len(bounds)
     if not least <= budget <= most:
         raise ValueError(
-            f"budget must be between {least} and {most} for {len(bounds)} prompts, got {budget}; "
+            f"budget must be between {least} and {most} for {len(bounds)} prompts, got {shown(budget)}; "
             "change the budget, low or high"
         )
     return even_split(budget, bounds, high)
@@ -145,7 +157,7 @@ def _probabilities(success: ArrayLike | None, method: Method) -> Floats:
     return p
 
 
-def _pre_rollouts(successes: ArrayLike | None, trials: ArrayLike | None) -> tuple[Counts, Counts]:
+def _pre_rollouts(successes: ArrayLike | None, trials: ArrayLike | None, high: int) -> tuple[Counts, Counts]:
     if successes is None or trials is None:
         missing = "successes" if successes is None else "trials"
         raise ValueError(
@@ -162,14 +174,16 @@ def _pre_rollouts(successes: ArrayLike | None, trials: ArrayLike | None) -> tupl
         raise ValueError(
             f"successes must be integers between 0 and trials, got {s[q]:g} of {t[q]:g} for prompt {q}; count rollouts"
         )
+    over = np.flatnonzero(t > high)
+    if over.size:
+        raise ValueError(
+            f"trials must be at most high, got {t[over[0]]:g} for prompt {over[0]} and high {high}; raise high"
+        )
     return s.astype(np.int64), t.astype(np.int64)
 
 
 def _vector(name: str, values: ArrayLike) -> Floats:
-    try:
-        array = np.asarray(values, np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be numbers, got {values!r}; give one number a prompt") from None
+    array = number_array(name, values)
     if array.ndim != 1 or not array.size:
         raise ValueError(
             f"{name} must hold at least one prompt, one number each, got shape {array.shape}; give a flat list"
@@ -178,7 +192,8 @@ def _vector(name: str, values: ArrayLike) -> Floats:
 
 
 def _integer(name: str, value: int, least: int = 0) -> int:
-    whole = isinstance(value, (int, np.integer)) or (isinstance(value, float) and value.is_integer())
-    if not whole or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}; rollouts are whole")
+    whole = isinstance(value, Real) and value == value // 1
+    if not whole or isinstance(value, bool) or not least <= value <= LARGEST_INTEGER:
+        bounds = f"at least {least}" if value != value or value < LARGEST_INTEGER else f"at most {LARGEST_INTEGER}"
+        raise ValueError(f"{name} must be an integer of {bounds}, got {shown(value)}; rollouts are whole")
     return int(value)

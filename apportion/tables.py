@@ -1,8 +1,7 @@
 """Read columns of a file of prompts (CSV with a header, JSON lines or Parquet), and write counts as CSV."""
 
 import csv
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,9 +12,20 @@ from typing import Any
 import numpy as np
 
 from apportion.types import Counts, Floats
+from apportion.untrusted import TABLE_BYTES, check_file, parse_json, read_lines, shown
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 """Rows, each with its line in the file, from 1. Parquet has no lines, so there it is the number of the row."""
+
+
+MOST_ROWS = 10**8
+"""Rows of the largest Parquet file."""
+
+ROWS_AT_ONCE = 1000
+"""Rows of a Parquet file that are unpacked together."""
+
+UNPACKED_BYTES = 2**32
+"""Unpacked bytes of the largest Parquet file, whose own size may be a millionth of that."""
 
 
 class TableError(ValueError):
@@ -41,8 +51,8 @@ class Table:
                 with suppress(ValueError, OverflowError):
                     numbers[row] = float(cell)
             if not np.isfinite(numbers[row]):
-                shown, place = "nothing" if cell in (None, "") else repr(cell), row_location(self.path, line)
-                raise TableError(f"{column} must be a finite number, got {shown} in {place}; correct or remove it")
+                got, place = "nothing" if cell in (None, "") else shown(cell), row_location(self.path, line)
+                raise TableError(f"{column} must be a finite number, got {got} in {place}; correct or remove it")
         return numbers
 
 
@@ -68,8 +78,9 @@ def read_rows(path: Path, columns: Sequence[str]) -> Rows:
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise TableError(f"a table must end in {', '.join(READERS)}, got {str(path)!r}; convert or rename it")
+        raise TableError(f"a table must end in {', '.join(READERS)}, got {shown(str(path))}; convert or rename it")
     try:
+        check_file(path, TABLE_BYTES)
         yield from reader(path, columns)
     except OSError as error:
         raise TableError(f"a table must be readable, got {path} ({error.strerror or error}); check the path") from error
@@ -109,7 +120,7 @@ def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -
 
 def _csv(path: Path, _: Sequence[str]) -> Rows:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, skipinitialspace=True, strict=True)
+        reader = csv.reader(read_lines(file), skipinitialspace=True, strict=True)
         try:
             header = [name.strip() for name in next(reader, [])]
             if len(set(header)) < len(header):
@@ -128,17 +139,16 @@ def _csv(path: Path, _: Sequence[str]) -> Rows:
 
 def _jsonl(path: Path, _: Sequence[str]) -> Rows:
     with path.open(encoding="utf-8-sig") as file:
-        for line, text in enumerate(file, start=1):
+        for line, text in enumerate(read_lines(file), start=1):
             if not text.strip():
                 continue
             try:
-                row = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                reason = getattr(error, "msg", "too many levels or digits")
-                raise TableError(f"{path} must be JSON lines, got {reason} in line {line}; correct it") from error
+                row = parse_json(text)
+            except ValueError as error:
+                raise TableError(f"{path} must be JSON lines, got {error} in line {line}; correct it") from error
             if not isinstance(row, dict):
                 raise TableError(
-                    f"a row must be a JSON object, got {text.strip()[:40]} in {path} line {line}; "
+                    f"a row must be a JSON object, got {shown(row)} in {path} line {line}; "
                     'write it as {"column": value}'
                 )
             yield line, row
@@ -147,19 +157,53 @@ def _jsonl(path: Path, _: Sequence[str]) -> Rows:
 def _parquet(path: Path, columns: Sequence[str]) -> Rows:
     try:
         from pyarrow import ArrowException  # noqa: PLC0415 - an optional extra
-        from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+        from pyarrow.parquet import ParquetFile, read_metadata  # noqa: PLC0415
     except ImportError as error:
         raise TableError(
             f"reading {path} needs pyarrow, which cannot be imported; pip install 'apportion[report]', or give CSV"
         ) from error
     try:
-        with ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            batches = file.iter_batches(columns=[column for column in columns if column in names] or names[:1])
-            yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
+        metadata = read_metadata(path)
+        rows, schema = metadata.num_rows, metadata.schema.to_arrow_schema()
+        if rows > MOST_ROWS:
+            raise TableError(f"{path} must have at most {MOST_ROWS:,} rows, got {rows:,}; split or check the file")
+        kept = [column for column in columns if column in schema.names] or schema.names[:1]
+        texts = [column for column in kept if str(schema.field(column).type) in ("string", "binary")]
+        with ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
+            batches = file.iter_batches(ROWS_AT_ONCE, columns=kept)
+            yield from enumerate(chain.from_iterable(_unpack(path, batches)), start=1)
     except ArrowException as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise TableError(f"{path} must be Parquet, got another format ({reason}); check the file") from error
+
+
+def _unpack(path: Path, batches: Iterable[Any]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of each of a Parquet file's ``batches``. Raise TableError if they take too much memory."""
+    unpacked = 0
+    for batch in batches:
+        columns = {}
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                columns[name], size = _cells(column)
+            except (ValueError, OverflowError) as error:
+                raise TableError(
+                    f"{name} must hold texts or numbers, got {column.type} out of range in {path}; convert it"
+                ) from error
+            unpacked += size
+        if unpacked > UNPACKED_BYTES:
+            raise TableError(
+                f"{path} must have at most {UNPACKED_BYTES:,} bytes when it is unpacked, got more; split the file"
+            )
+        yield [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _cells(column: Any) -> tuple[list[Any], int]:
+    """Return the cells of an Arrow array, and their bytes. Cells that are stored once stay one object."""
+    if not hasattr(column, "dictionary"):
+        return column.to_pylist(), column.nbytes
+    values = column.dictionary.to_pylist()
+    cells = [None if index is None else values[index] for index in column.indices.to_pylist()]
+    return cells, sum(map(len, filter(None, cells)))
 
 
 READERS: dict[str, Callable[[Path, Sequence[str]], Rows]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

@@ -1,10 +1,22 @@
 """Configuration files as plain tables, read with overrides and written back."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+from apportion.untrusted import MAX_DEPTH, check_depth, read_config, shown
+
+_TEXT = re.compile(r'''"""(?s:.*?)"""|\'{3}(?s:.*?)\'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*''')
+_LONG_KEY = re.compile(rf"(?:\.[ \t]*[\w-]+[ \t]*){{{MAX_DEPTH}}}")
+
+NAME_BYTES = 200
+"""The longest name of a run's folder. File systems have 255, and suffixes are added to it."""
+
+LONGEST_WORD = 80
+"""Characters of an unknown word that are compared with the known ones."""
 
 
 class ConfigError(ValueError):
@@ -44,21 +56,25 @@ def to_toml(table: Mapping[str, Any]) -> str:
     return tomli_w.dumps(_without_none(table))
 
 
-def shown(value: Any) -> str:
-    """Return ``value`` as errors quote it, in one line of at most 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def check_folder_name(name: str, parent: Path) -> None:
+    """Raise ConfigError unless ``name`` names a folder directly under ``parent``."""
+    plain = bool(name) and Path(name).name == name and name != ".." and name.isprintable()
+    if not plain or len(name.encode(errors="replace")) > NAME_BYTES:
+        raise ConfigError(
+            f"name must be a plain folder name of at most {NAME_BYTES} bytes, got {shown(name)}; "
+            f"results go to {parent}/NAME"
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return _parse(read_config(path))
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"the configuration cannot be read, got {path} ({reason}); give a TOML file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"the configuration must be UTF-8, got {path} ({error.reason}); save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"the configuration must be TOML, got {path}: {error}; correct that line") from error
     except RecursionError as error:
         raise ConfigError(
@@ -66,12 +82,26 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
 
 
+def _parse(text: str) -> dict[str, Any]:
+    """Return what the TOML ``text`` says. Raise ValueError, also if it is nested too deep, for any other text."""
+    if _LONG_KEY.search(_TEXT.sub("text", text)):  # tomllib takes quadratic time for them
+        raise ValueError(f"a key of more than {MAX_DEPTH} parts")
+    try:
+        table = tomllib.loads(text.replace("\r\n", "\n"))
+    except RecursionError:
+        raise ValueError(f"more than {MAX_DEPTH} levels of nesting") from None
+    except ValueError as error:
+        raise ValueError("an integer of thousands of digits" if "digits" in str(error) else str(error)) from error
+    check_depth(table)
+    return table
+
+
 def _override(table: dict[str, Any], override: str) -> None:
     """Set one ``a.b.c=value`` in ``table``."""
     dotted, equals, text = (part.strip() for part in override.partition("="))
     keys = _split_key(dotted)
     if not equals or not text or not keys:
-        raise ConfigError(f"an override must be key=value, got {override!r}; write for example arms.main.low=4")
+        raise ConfigError(f"an override must be key=value, got {shown(override)}; write for example arms.main.low=4")
     value = _parse_value(text, override)
     for depth, key in enumerate(keys[:-1], start=1):
         inner = table.setdefault(key, {})
@@ -91,8 +121,8 @@ def _override(table: dict[str, Any], override: str) -> None:
 def _split_key(dotted: str) -> list[str]:
     """Return the parts of a dotted key, which may be quoted; an empty list for an invalid key."""
     try:
-        node: Any = tomllib.loads(f"{dotted} = 0")
-    except tomllib.TOMLDecodeError:
+        node: Any = _parse(f"{dotted} = 0")
+    except ValueError:
         return []
     keys = []
     while isinstance(node, dict) and len(node) == 1:
@@ -103,10 +133,10 @@ def _split_key(dotted: str) -> list[str]:
 
 def _parse_value(text: str, override: str) -> Any:
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError as error:
-        if text[0] in "[{\"'":
-            raise ConfigError(f"the value must be TOML, got {override!r}: {error}; close and quote it") from error
+        parsed = _parse(f"value = {text}")
+    except ValueError as error:
+        if text[0] in "[{\"'" or text.isdecimal():
+            raise ConfigError(f"the value must be TOML, got {shown(override)}: {error}; close and quote it") from error
         return text
     return parsed["value"] if len(parsed) == 1 else text
 
@@ -129,5 +159,5 @@ def choices(word: str, words: Iterable[str]) -> str:
     ("did you mean 'vip'? There are uniform, vip", 'use one of uniform, vip')
     """
     words = list(words)
-    close = get_close_matches(word, words, n=1)
+    close = get_close_matches(word[:LONGEST_WORD], words, n=1)
     return f"did you mean {close[0]!r}? There are {', '.join(words)}" if close else f"use one of {', '.join(words)}"

@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
+from reprlib import Repr
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from apportion.checks import check_integer, integer_array, number_array
+
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+SHOWN_PROMPTS = 5
+"""Prompts that the ``repr`` of a batch shows."""
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = 60
+
+LARGEST_REWARD = 1e100
+"""The largest size of a reward: sums of squares of many of them stay finite."""
 
 
 def prompt_id(text: str, dataset: str = "") -> str:
@@ -29,10 +42,18 @@ def prompt_id(text: str, dataset: str = "") -> str:
     return hashlib.blake2b(f"{dataset}\0{text}".encode(), digest_size=16).hexdigest()
 
 
-class _ByValue:
-    """Equality of dataclasses that hold arrays: of the same type, with equal fields."""
+class ArrayValue:
+    """Equality and a short ``repr`` of dataclasses that hold arrays: equal if of the same type, with equal fields.
+
+    >>> Plan(np.zeros(10_000))
+    Plan(counts=array([0, 0, 0, ..., 0, 0, 0], shape=(10000,)), fresh=0)
+    """
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        shown = (f"{each.name}={_brief(getattr(self, each.name))}" for each in fields(self) if each.repr)  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -43,7 +64,7 @@ class _ByValue:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Prompt:
     """One question for the policy. ``id`` is a content hash by default; the core never reads ``data``.
 
@@ -56,11 +77,18 @@ class Prompt:
     data: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        for name, value in (("text", self.text), ("id", self.id)):
+            if not isinstance(value, str):
+                raise ValueError(f"the {name} of a prompt must be a string, got {value!r:.80}; put the rest into data")
         if not self.id:
             object.__setattr__(self, "id", prompt_id(self.text))
 
+    def __repr__(self) -> str:
+        data = "" if self.data is None else f", data={_brief(self.data)}"
+        return f"Prompt({_brief(self.text)}, id={self.id!r:.40}{data})"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Rollout:
     """One sampled and verified response. The core never reads ``completion`` (tokens, log-probabilities, ...).
 
@@ -82,10 +110,24 @@ class Rollout:
     step: int | None = None
 
     def __post_init__(self) -> None:
-        if self.reward is None and self.correct is not None:
+        if isinstance(self.correct, np.bool_):
+            object.__setattr__(self, "correct", bool(self.correct))
+        if not (self.correct is None or isinstance(self.correct, bool)):
+            raise ValueError(
+                f"correct must be True, False or None, got {self.correct!r:.80}; give a graded score as reward="
+            )
+        if self.reward is not None:
+            _check_reward(self.reward)
+        elif self.correct is not None:
             object.__setattr__(self, "reward", float(self.correct))
-        if self.reward is not None and not np.isfinite(self.reward):
-            raise ValueError(f"a reward must be finite, got {self.reward}; drop the rollout or give it a score")
+        if self.tokens is not None:
+            check_integer("tokens", self.tokens, 0, "count the tokens of the completion")
+
+    def __repr__(self) -> str:
+        """Return the fields that are set."""
+        values = ((each.name, each.default, getattr(self, each.name)) for each in fields(self))
+        shown = [f"{name}={_brief(value)}" for name, usual, value in values if not (value is None or value is usual)]
+        return f"Rollout({', '.join(shown)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +142,8 @@ class Needs:
         reused_rollouts: rollouts of earlier steps (those with a ``step``) may enter the loss, so they must be kept.
         behaviour_logprobs: reused rollouts enter the loss with the log-probabilities they were sampled with; if False,
             all of them are in ``Group.recompute``. Only with ``reused_rollouts``.
+        estimator: the advantage estimator that must train, with the same weight for every prompt, because the rule
+            minimises its variance; None if any will do.
 
     >>> (Needs(binary=True) | Needs(score_norms=True)) == Needs(binary=True, score_norms=True)
     True
@@ -111,13 +155,14 @@ class Needs:
     tokens: bool = False
     reused_rollouts: bool = False
     behaviour_logprobs: bool = False
+    estimator: str | None = None
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(**{each.name: getattr(self, each.name) or getattr(other, each.name) for each in fields(Needs)})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Belief(_ByValue):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Belief(ArrayValue):
     """Beta(alpha[P], beta[P]): the belief about each prompt's success probability.
 
     One parameter may be 0 (then the mean is exactly 0 or 1), but not both. ``variance`` [P] is the variance of one
@@ -132,7 +177,7 @@ class Belief(_ByValue):
     variance: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        alpha, beta = _frozen(self.alpha, np.float64), _frozen(self.beta, np.float64)
+        alpha, beta = _frozen(number_array("alpha", self.alpha)), _frozen(number_array("beta", self.beta))
         if alpha.ndim != 1 or alpha.shape != beta.shape:
             raise ValueError(
                 f"alpha and beta must be [P] each, got {alpha.shape} and {beta.shape}; give one pair a prompt"
@@ -144,9 +189,9 @@ class Belief(_ByValue):
                 f"alpha and beta must be finite, at least 0 and not both 0, got ({alpha[q]}, {beta[q]}) for prompt "
                 f"{q}; use Belief.uniform if nothing is known"
             )
-        variance = _frozen(self.variance, np.float64)
+        variance = _frozen(number_array("variance", self.variance))
         if not variance.size:
-            variance = _frozen(alpha * beta / (alpha + beta) ** 2, np.float64)
+            variance = _frozen(alpha * beta / (alpha + beta) ** 2)
         if variance.shape != alpha.shape or not ((variance >= 0) & np.isfinite(variance)).all():
             raise ValueError(
                 f"variance must be [{len(alpha)}], finite and at least 0, got {variance}; leave it out for 0/1 rewards"
@@ -163,7 +208,7 @@ class Belief(_ByValue):
     @classmethod
     def from_mean(cls, mean: ArrayLike, strength: float = 2.0) -> Self:
         """Return the Beta with the given means [P] that weighs as much as ``strength`` rollouts."""
-        mean = np.asarray(mean, np.float64)
+        mean = number_array("mean", mean)
         bad = np.flatnonzero(~((mean >= 0) & (mean <= 1)))
         if bad.size:
             raise ValueError(f"a mean must be in [0, 1], got {mean[bad[0]]} for prompt {bad[0]}; give a probability")
@@ -176,15 +221,15 @@ class Belief(_ByValue):
 
     def condition(self, successes: ArrayLike, trials: ArrayLike) -> Belief:
         """Return the posterior after ``successes`` [P] among ``trials`` [P]."""
-        successes, trials = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
+        successes, trials = number_array("successes", successes), number_array("trials", trials)
         return Belief(self.alpha + successes, self.beta + trials - successes)
 
     def __len__(self) -> int:
         return len(self.alpha)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan(_ByValue):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Plan(ArrayValue):
     """The next request: ``fresh`` new prompts for the batch, or else ``counts`` [P] more rollouts. Falsy if finished.
 
     >>> bool(Plan([0, 0])), bool(Plan([0, 2])), bool(Plan([0], fresh=3))
@@ -195,7 +240,8 @@ class Plan(_ByValue):
     fresh: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "counts", _frozen(self.counts, np.int64))
+        object.__setattr__(self, "counts", _frozen(integer_array("counts", self.counts)))
+        check_integer("fresh", self.fresh)
         if (self.counts < 0).any() or self.fresh < 0:
             raise ValueError(f"a plan cannot take rollouts back, got counts {self.counts} and fresh {self.fresh}")
 
@@ -203,8 +249,8 @@ class Plan(_ByValue):
         return bool(self.counts.any()) or self.fresh > 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch(_ByValue):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Batch(ArrayValue):
     """Everything known about one step. Plans are pure functions of it.
 
     ``belief`` is the belief before the first rollout. ``asked`` [P] counts the rollouts requested, for which the budget
@@ -227,19 +273,37 @@ class Batch(_ByValue):
     round: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "asked", _frozen(self.asked, np.int64))
-        object.__setattr__(self, "costs", _frozen(self.costs, np.float64))
+        object.__setattr__(self, "asked", _frozen(integer_array("asked", self.asked)))
+        object.__setattr__(self, "costs", _frozen(number_array("costs", self.costs)))
         sizes = {len(self.prompts), len(self.belief), len(self.rollouts), len(self.asked), len(self.costs)}
         if len(sizes) != 1:
             raise ValueError(
                 f"prompts, belief, rollouts, asked and costs must have one entry per prompt, got sizes {sorted(sizes)}"
             )
 
+    def __repr__(self) -> str:
+        """Return a line for the batch and one for each of its first prompts."""
+        size = len(self.prompts)
+        lines = [f"{type(self).__name__} of {size} prompts, {self.asked.sum()} rollouts asked in {self.round} rounds"]
+        for q in range(min(size, SHOWN_PROMPTS)):
+            verdicts = [rollout.correct for rollout in self.rollouts[q]]
+            lines.append(
+                f"  {_brief(self.prompts[q].text)}: asked {self.asked[q]}, got {len(verdicts)}, "
+                f"{verdicts.count(True)} of {len(verdicts) - verdicts.count(None)} correct, "
+                f"expected {self.belief.mean[q]:.2f}"
+            )
+        if size > SHOWN_PROMPTS:
+            lines.append(f"  and {size - SHOWN_PROMPTS} more")
+        return "\n".join(lines)
+
     @classmethod
     def start(cls, prompts: Sequence[Prompt], belief: Belief, costs: ArrayLike | None = None) -> Self:
         """Return a batch without rollouts. By default every rollout costs 1."""
+        prompts = prompt_list(prompts)
         size = len(prompts)
-        costs = np.ones(size) if costs is None else np.asarray(costs, np.float64)
+        costs = np.ones(size) if costs is None else number_array("costs", costs)
+        if not (np.isfinite(costs) & (costs > 0)).all():
+            raise ValueError(f"costs must be finite and above 0, got {costs}; leave them out if all are equal")
         return cls(tuple(prompts), belief, ((),) * size, np.zeros(size, np.int64), costs, started=size)
 
     @property
@@ -264,6 +328,7 @@ class Batch(_ByValue):
 
     def add(self, plan: Plan, rollouts: Sequence[Sequence[Rollout]]) -> Batch:
         """Return the batch with ``rollouts`` of ``plan``, one list per prompt. If one is short, the others failed."""
+        rollouts = [_rollout_list(new, q) for q, new in enumerate(rollouts)]
         received = np.array([len(new) for new in rollouts], np.int64)
         if received.shape != plan.counts.shape or plan.counts.shape != self.asked.shape:
             raise ValueError(
@@ -304,8 +369,8 @@ class Batch(_ByValue):
         return rollout if rollout.round == self.round else replace(rollout, round=self.round)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Group(_ByValue):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Group(ArrayValue):
     """The rollouts of one prompt that share a baseline; only those in ``keep`` [G] enter the loss.
 
     ``recompute`` [G] marks rollouts reused from an earlier step whose behaviour log-probabilities the loss replaces by
@@ -321,9 +386,9 @@ class Group(_ByValue):
     def __post_init__(self) -> None:
         size = len(self.rollouts)
         for name, default in (("keep", True), ("recompute", False)):
-            mask = _frozen(getattr(self, name), np.bool_)
+            mask = _frozen(np.asarray(getattr(self, name), np.bool_))
             if not mask.size:
-                mask = _frozen(np.full(size, default), np.bool_)
+                mask = _frozen(np.full(size, default))
             if mask.shape != (size,):
                 raise ValueError(f"{name} must be [{size}], one entry per rollout, got {mask.shape}; or leave it out")
             object.__setattr__(self, name, mask)
@@ -344,7 +409,55 @@ class Group(_ByValue):
         return len(set(self.rewards.tolist())) > 1
 
 
-def _frozen(values: ArrayLike, dtype: Any) -> NDArray[Any]:
-    array = np.array(values, dtype)
+def prompt_list(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
+    """Return ``prompts``, listed once if they are a generator. Raise ValueError for a text or other entries.
+
+    >>> [prompt.text for prompt in prompt_list(Prompt(text) for text in ("a", "b"))]
+    ['a', 'b']
+    """
+    if isinstance(prompts, (str, bytes, Mapping, Prompt)) or not isinstance(prompts, Iterable):
+        raise ValueError(f"prompts must be a sequence of Prompt, got {prompts!r:.80}; write [Prompt(text), ...]")
+    listed = tuple(prompts)
+    for q, prompt in enumerate(listed):
+        if not isinstance(prompt, Prompt):
+            raise ValueError(f"prompts must be a sequence of Prompt, got {prompt!r:.80} at {q}; write Prompt(text)")
+    return listed
+
+
+def _rollout_list(rollouts: Iterable[Rollout], q: int) -> tuple[Rollout, ...]:
+    """Return the rollouts of prompt ``q``, listed once. Raise ValueError for anything but rollouts."""
+    listed = tuple(rollouts) if isinstance(rollouts, Iterable) else (rollouts,)
+    for rollout in listed:
+        if not isinstance(rollout, Rollout):
+            raise ValueError(
+                f"rollouts must be lists of Rollout, one list a prompt, got {rollout!r:.80} for prompt {q}; "
+                "return [Rollout(correct=...), ...] for each"
+            )
+    return listed
+
+
+def _brief(value: Any) -> str:
+    """Return a ``repr`` of one line and at most a few dozen characters."""
+    if isinstance(value, np.ndarray):
+        with np.printoptions(threshold=10, edgeitems=3, linewidth=10**6):
+            return " ".join(repr(value).split())
+    if isinstance(value, tuple) and len(value) > 3:
+        return f"({', '.join(map(_brief, value[:3]))}, and {len(value) - 3} more)"
+    if isinstance(value, (tuple, Prompt, Rollout, ArrayValue)):
+        return repr(value)
+    return " ".join(_REPR.repr(value).split())
+
+
+def _check_reward(reward: Any) -> None:
+    number = isinstance(reward, Real)
+    if number and abs(reward) <= LARGEST_REWARD:
+        return
+    if number and np.isfinite(reward):
+        raise ValueError(f"a reward must be at most {LARGEST_REWARD:g} in size, got {reward}; rescale the rewards")
+    raise ValueError(f"a reward must be finite, got {reward!r:.80}; drop the rollout or give it a score")
+
+
+def _frozen(values: NDArray[Any]) -> NDArray[Any]:
+    array = values.copy()
     array.flags.writeable = False
     return array

@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _steps(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [record for record in map(json.loads, lines) if "counts" in record]
 
 

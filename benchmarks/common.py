@@ -148,7 +148,9 @@ def _commit() -> str:
     """Return the short hash of the commit, with "+" if a Python file was changed since; "unknown" without git."""
 
     def git(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8"
+        )
 
     changed = git("diff", "--quiet", "HEAD", "--", "*.py").returncode
     found = git("rev-parse", "--short", "HEAD").stdout.strip()
@@ -157,7 +159,7 @@ def _commit() -> str:
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 

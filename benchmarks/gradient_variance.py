@@ -31,8 +31,9 @@ from apportion.lab.measure.gradients import completion_gradients
 from apportion.lab.measure.hits import expected_hits, expected_hits_under
 from apportion.lab.measure.moments import Moments, least_variance, score_moments
 from apportion.lab.measure.variance import Comparison, compare
-from apportion.lab.policy.base import RECIPES, base_policy
+from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import exact_success
+from apportion.lab.policy.recipes import RECIPES
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import Problem, encode, training_problems
 from apportion.types import Batch, Counts, Floats, Plan

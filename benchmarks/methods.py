@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from apportion.config import load
 from apportion.evaluation import bootstrap_interval
 from apportion.lab.command import run
-from apportion.lab.policy.base import task_of
+from apportion.lab.policy.recipes import task_of
 from apportion.lab.report.measures import Arm, summarise
 from apportion.lab.report.picture import COLOURS
 from apportion.lab.report.results import BANDS, Run, SeedInterval
@@ -101,7 +101,7 @@ def _sweep(config: Path, name: str, rate: str) -> dict[str, float]:
     """Return the mean area of every arm at one learning rate."""
     overrides = [f"training.learning_rate={rate}", f"seeds={list(SWEEP_SEEDS)}"]
     study = _train(config, f"{name}-{rate}", overrides)
-    summary = json.loads((study.directory / "summary.json").read_text())
+    summary = json.loads((study.directory / "summary.json").read_text(encoding="utf-8"))
     return {arm["name"]: arm["area"]["mean"] for arm in summary}
 
 
@@ -144,7 +144,7 @@ def _solutions(study: Study, arm: str) -> str:
 
 def _last(study: Study, arm: str, seed: int) -> dict[str, Any]:
     """Return the last record of a run."""
-    lines = (run_directory(study.directory, arm, seed) / "metrics.jsonl").read_text().splitlines()
+    lines = (run_directory(study.directory, arm, seed) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return dict(json.loads(lines[-1]))
 
 

@@ -28,7 +28,8 @@ from pathlib import Path
 from tokenizers import decoders
 from transformers import GenerationConfig
 
-from apportion.lab.policy.base import Recipe, Stage, trained_policy
+from apportion.lab.policy.base import trained_policy
+from apportion.lab.policy.recipes import Recipe, Stage
 from apportion.lab.world.demonstrator import MEDIUM
 from apportion.lab.world.task import EOS, PAD, Problem, problem_pool
 from apportion.lab.world.tokenizer import ledger_tokenizer
@@ -64,12 +65,16 @@ class ServedModel:
     @property
     def answered(self) -> int:
         """The number of requests for completions that it has answered."""
-        return len(re.findall(r'"POST /v1/(chat/)?completions HTTP/1.1" 200', self.log.read_text(errors="replace")))
+        return len(
+            re.findall(
+                r'"POST /v1/(chat/)?completions HTTP/1.1" 200', self.log.read_text(errors="replace", encoding="utf-8")
+            )
+        )
 
     @property
     def cpu_seconds(self) -> float:
         """The processor time of all threads of the server so far, on Linux only, in steps of 0.01 s."""
-        fields = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         user, system = fields[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -97,7 +102,7 @@ def serving(folder: Path) -> Iterator[ServedModel]:
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder)]
     command += ["--device", "cpu", "--host", "127.0.0.1", "--port", "0"]
     environment = {**os.environ, **OFFLINE, "HF_HOME": str(folder.parent / "huggingface")}
-    with log.open("w") as written:
+    with log.open("w", encoding="utf-8") as written:
         server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=written, stderr=subprocess.STDOUT, env=environment
         )
@@ -116,8 +121,10 @@ def _address(server: subprocess.Popen[bytes], log: Path) -> str:
     """Wait until the model is loaded and requests are taken, and return the server's address."""
     latest = time.monotonic() + SECONDS_TO_START
     while time.monotonic() < latest and server.poll() is None:
-        found = re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text(errors="replace"))
+        found = re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text(errors="replace", encoding="utf-8"))
         if found:
             return found[1]
         time.sleep(0.05)
-    raise RuntimeError(f"transformers serve did not start, exit code {server.poll()}:\n{log.read_text()[-2000:]}")
+    raise RuntimeError(
+        f"transformers serve did not start, exit code {server.poll()}:\n{log.read_text(encoding='utf-8')[-2000:]}"
+    )

@@ -106,7 +106,9 @@ def measure(served: ServedModel, questions: Sequence[Question], arm: Arm, seed: 
             save_completions=True,
         )
         client_seconds = time.process_time() - client
-        kept = {line["id"]: line["completions"] for line in map(json.loads, out.read_text().splitlines())}
+        kept = {
+            line["id"]: line["completions"] for line in map(json.loads, out.read_text(encoding="utf-8").splitlines())
+        }
     if not report.complete:
         raise RuntimeError(f"every question must be finished, got {len(report.ballots)} of {len(questions)}")
     return Vote(

@@ -11,8 +11,9 @@ from transformers import PrinterCallback
 from trl import GRPOConfig
 
 from apportion import HORA
-from apportion.lab.policy.base import Recipe, Stage, trained_policy
+from apportion.lab.policy.base import trained_policy
 from apportion.lab.policy.export import right, row
+from apportion.lab.policy.recipes import Recipe, Stage
 from apportion.lab.world.demonstrator import EASY
 from apportion.lab.world.task import problem_pool
 from apportion.trl import AllocatedGRPOTrainer

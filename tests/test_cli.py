@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -406,3 +407,131 @@ def test_version_and_help() -> None:
     assert "allocate" in invoke().stdout and invoke().exit_code == 0
     assert invoke("allocate", "--help").exit_code == 0
     assert "posterior_predictive" in invoke("vote", "--help").stdout
+
+
+def shell(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``script``, in which "apportion" is this package's command, in ``folder``."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    script = f'apportion() {{ "{sys.executable}" -m apportion "$@"; }}\n{script}'
+    return subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTHONPATH": path}
+    )
+
+
+VOTE = ["vote", "--questions", "q.jsonl", "--out", "o.jsonl", "--base-url", "http://a", "--model", "m", "--dry-run"]
+ALLOCATE = "apportion allocate --success 0.1,0.5,0.9 --budget 24"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [ALLOCATE, f"{ALLOCATE} --json", "apportion --help", "apportion vote --help"])
+def test_a_full_disk_for_the_output_is_one_line_and_exit_code_1(tmp_path: Path, arguments: str) -> None:
+    done = shell(f"{arguments} > /dev/full", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == ("error: the output cannot be written (No space left on device); give it room or a reader\n")
+
+
+@pytest.mark.parametrize("arguments", [ALLOCATE, "apportion --help"])
+def test_a_reader_that_is_gone_is_one_line_and_exit_code_1(tmp_path: Path, arguments: str) -> None:
+    # The reader has ended before the command writes, because the command waits for it.
+    done = shell(f"exec 3> >(exec true); wait $!; {arguments} >&3", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "error: the output cannot be written (Broken pipe); give it room or a reader\n"
+
+
+def test_a_closed_stdout_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    done = shell(f"{ALLOCATE} >&-", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "error: the output cannot be written, because stdout is closed; open it\n"
+
+
+def test_ids_do_not_reach_the_terminal_raw(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"id": "\\u001b[31mred", "success": 0.5}\n')
+    result = invoke("allocate", "--budget", "8", "--input", str(tmp_path / "p.jsonl"))
+    assert result.exit_code == 0 and r"\x1b[31mred" in result.stdout and "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize("where", ["2> /dev/full", "2>&-"])
+@pytest.mark.parametrize("arguments", ["apportion allocate --budget 24", "apportion allocate --nope"])
+def test_the_exit_code_says_what_a_closed_stderr_cannot(tmp_path: Path, arguments: str, where: str) -> None:
+    assert shell(f"{arguments} {where}", tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["allocate", "--budget", "3", "--success", "x" * 100_000],
+        ["allocate", "--budget", "9" * 5000, "--success", "0.5"],
+        ["allocate", "--budget", "3", "--success", "\x1b[31m0.5"],
+        ["allocate", "--\x1b[31mbudget", "3"],
+        ["allocate", "--budget", "3", "--success", "0.5", "--method", "m" * 100_000],
+        ["allocate", "--budget", "3", "--success", "0.5", "--high", str(2**63)],
+        ["allocate", "--budget", "", "--success", "0.5"],
+        ["lab", "--set", "k" * 100_000 + "=1"],
+        ["lab", "--set", ".".join(["a"] * 10_000) + "=1"],
+        ["lab", "--set", "x=" + "[" * 5000],
+        ["lab", "--set", "training.steps=" + "9" * 5000],
+        ["lab", "--set", f"training.steps={2**70}"],
+        ["lab", "--set", "__class__=1"],
+        ["lab", "--set", f"training.problems={10**12}"],
+        ["lab", "--labels", "none", "--prompts", "deep.jsonl"],
+        ["lab", "--set", f"training.base={'b' * 100_000}"],
+        ["lab", "--name", ".."],
+        ["lab", "--name", "n" * 100_000],
+        ["lab", "--name", "n" * 100_000, "--resume"],
+        ["lab", "--name", "\x1b[31m"],
+        ["lab", "--allocator", "a" * 100_000],
+        ["lab", "c" * 100_000],
+        ["lab", "/dev/zero"],
+        ["trl", "/dev/zero"],
+        ["trl", "--name", "n" * 100_000, "--resume"],
+        [*VOTE, "--extra-body", "[" * 5000],
+        [*VOTE, "--extra-body", '{"a": 1, "a": 2}'],
+        [*VOTE, "--extra-body", '{"a": NaN}'],
+        [*VOTE, "--max-samples", str(2**63)],
+        [*VOTE, "--concurrency", str(2**63)],
+        [*VOTE, "--wave", "9" * 5000],
+        [*VOTE, "--wave", "²"],
+        [*VOTE, "--template", "t" * 100_000],
+        [*VOTE, "--rule", "r" * 100_000],
+        [*VOTE, "--set", "__class__=1"],
+        [*VOTE, "--deadline", "nan"],
+        [*VOTE, "--out", "o" * 100_000 + ".jsonl"],
+    ],
+    ids=itertools.count(),
+)
+def test_a_hostile_option_is_one_short_printable_line(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("q.jsonl").write_text('{"prompt": "1 + 1?"}\n')
+    Path("deep.jsonl").write_text("[" * 5000)
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.exception
+    line = result.stderr.removesuffix("\n")
+    assert line.startswith("error: ") and line.isprintable() and len(line) < 3000
+    assert {path.name for path in tmp_path.iterdir()} == {"q.jsonl", "deep.jsonl"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["lab", "wrong.toml"],
+        ["lab", "--set", "training.learning_rate=-1"],
+        ["lab", "--labels", "nope"],
+        ["lab", "--labels", "none", "--prompts", "wrong.jsonl"],
+        ["trl", "wrong.toml"],
+        ["trl", "job.toml", "--set", "allocator.low=-1"],
+        ["vote", "--questions", "none.jsonl", "--out", "o.jsonl", "--base-url", "http://localhost", "--model", "m"],
+    ],
+)
+def test_a_wrong_configuration_is_refused_before_torch_is_imported(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "wrong.toml").write_text("nothing = 1\n")
+    (tmp_path / "wrong.jsonl").write_text("[\n")
+    (tmp_path / "job.toml").write_text('model = "m"\nallocator = {name = "vip"}\ndata = {path = "q.jsonl"}\n')
+    code = (
+        f"import os, sys; os.chdir({str(tmp_path)!r}); from apportion.__main__ import main\n"
+        "try: main()\n"
+        "finally: assert not {'torch', 'transformers', 'trl', 'datasets'} & sys.modules.keys()"
+    )
+    done = command(*arguments, code=code)
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr

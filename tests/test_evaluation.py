@@ -156,3 +156,26 @@ def test_values_are_one_finite_number_a_prompt(values):
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match="level must be above 0"):
         bootstrap_interval([1.0, 2.0], **settings)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "k", "message"),
+    [
+        ([1.5], [4], 2, r"successes must be integers, got 1\.5"),
+        ([float("nan")], [4], 2, "successes must be integers, got nan"),
+        ([1], [float("inf")], 2, "trials must be integers, got inf"),
+        ([1], [4], 2.0, "k must be an integer, got 2.0"),
+        ([1], [4], True, "k must be an integer, got True"),
+        (["1"], [4], 2, "successes must be numbers"),
+    ],
+)
+def test_counts_that_are_no_integers_are_refused_and_not_cut(successes, trials, k, message):
+    with pytest.raises(ValueError, match=message):
+        pass_at_k(successes, trials, k)
+
+
+def test_a_text_in_place_of_a_list_of_answers_is_refused():
+    with pytest.raises(ValueError, match="answers must hold one list of texts a prompt, got the text '77'"):
+        answer_scores(["77"], [{"7"}])
+    with pytest.raises(ValueError, match="gold must hold one list of texts a prompt, got the text '7'"):
+        answer_scores([["7", "7"]], ["7"])

@@ -24,6 +24,8 @@ MODULES = {
 }
 
 ORDER = (
+    {"untrusted"},
+    {"checks"},
     {"types"},
     {"stopping"},
     {"predictors"},
@@ -192,9 +194,7 @@ def code_runners(tree: ast.AST) -> Iterator[str]:
     """Yield each use of ``RUNS_CODE`` in ``tree``, and each load of torch or numpy that may unpickle."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            yield from (
-                f"{node.module}.{each.name}" for each in node.names if f"{node.module}.{each.name}" in RUNS_CODE
-            )
+            yield from {f"{node.module}.{each.name}" for each in node.names} & RUNS_CODE
         elif isinstance(node, ast.Attribute) and ast.unparse(node) in RUNS_CODE:
             yield ast.unparse(node)
         elif isinstance(node, ast.Call):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from apportion import Allocator, Plan, Rollout, Uniform, collect, collect_async
+from apportion import HORA, Allocator, Plan, Rollout, Uniform, collect, collect_async
 from tests.builders import bernoulli_sampler, make_prompts
 
 
@@ -103,3 +103,79 @@ def test_a_sampler_that_raises_ends_the_batch_and_cancels_the_others(allocator):
         asyncio.run(collect_async(allocator, make_prompts(4), sample))
     assert caught.group_contains(ConnectionError, match="the engine is gone")
     assert sorted(cancelled) == ["prompt 0", "prompt 2", "prompt 3"]
+
+
+def test_a_plain_function_is_refused_by_the_asynchronous_driver():
+    for allocator in (UntilCorrect(), HORA(pre_rollouts=1)):
+        with pytest.raises(ExceptionGroup) as raised:
+            asyncio.run(collect_async(allocator, make_prompts(2), lambda prompt, count: [Rollout(True)] * count))
+        assert "sample must be asynchronous for collect_async, got list from a plain" in str(raised.value.exceptions[0])
+
+
+def test_an_asynchronous_function_is_refused_by_the_plain_driver():
+    async def sample(prompts, counts):
+        return [[Rollout(True)] * n for n in counts]
+
+    with pytest.raises(ValueError, match="sample must be a plain function for collect, got a coroutine; use collect_a"):
+        collect(Uniform(), make_prompts(2), sample)
+
+
+@pytest.mark.parametrize("returned", [None, "text", 5, {"prompt 0": []}])
+def test_a_sampler_that_returns_no_lists_is_refused(returned):
+    with pytest.raises(ValueError, match="sample must return one list of rollouts per prompt"):
+        collect(Uniform(), make_prompts(2), lambda prompts, counts: returned)
+
+
+def test_generators_are_listed_once():
+    def sample(prompts, counts):
+        return ((Rollout(True) for _ in range(n)) for n in counts)
+
+    batch = collect(Uniform(2), (prompt for prompt in make_prompts(3)), sample)
+    assert batch.trials.tolist() == [2, 2, 2]
+
+    async def one(prompt, count):
+        return (Rollout(True) for _ in range(count))
+
+    again = asyncio.run(collect_async(Uniform(2), (prompt for prompt in make_prompts(3)), one))
+    assert again.trials.tolist() == [2, 2, 2]
+
+
+USER_SCRIPT = """
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion import HORA, Prompt, Rollout, collect, collect_async
+from apportion.loop import AsyncSampler, Sampler
+
+
+def with_integers(prompts: Sequence[Prompt], counts: Sequence[int]) -> list[list[Rollout]]:
+    return [[Rollout(correct=True)] * count for count in counts]
+
+
+def with_an_array(prompts: Sequence[Prompt], counts: NDArray[np.int64]) -> Sequence[Sequence[Rollout]]:
+    return [[Rollout(correct=True)] * int(count) for count in counts]
+
+
+async def one(prompt: Prompt, count: int) -> list[Rollout]:
+    return [Rollout(correct=True)] * count
+
+
+samplers: list[Sampler] = [with_integers, with_an_array]
+awaited: AsyncSampler = one
+batch = collect(HORA(), [Prompt("a")], with_integers)
+coroutine = collect_async(HORA(), [Prompt("a")], one)
+"""
+
+
+@pytest.mark.slow
+def test_samplers_of_users_pass_strict_type_checks(tmp_path):
+    api = pytest.importorskip("mypy.api")
+    script = tmp_path / "user.py"
+    script.write_text(USER_SCRIPT, encoding="utf-8")
+    options = ["--strict", "--no-warn-return-any", "--cache-dir", str(tmp_path), "--follow-imports", "silent"]
+    report, errors, status = api.run([*options, str(script)])
+    assert status == 0, report + errors
+    script.write_text(USER_SCRIPT.replace("prompt: Prompt, count: int", "prompt: Prompt, count: str"), encoding="utf-8")
+    assert api.run([*options, str(script)])[2] == 1, "a wrong sampler must not pass"

@@ -81,7 +81,7 @@ def test_the_limit_takes_the_first_questions(tmp_path: Path) -> None:
         ([{"text": "a"}], "must have a column prompt, question or problem"),
         ([{"prompt": "a"}, {"prompt": ["a"]}], r"line 2: a prompt must be a text, got \['a'\]"),
         ([{"prompt": "a"}, {"id": "x"}], "line 2: a prompt must be a text, got None"),
-        ([{"prompt": "a"}, {"prompt": "b\ud800"}], r"line 2: a prompt must be Unicode, got '.ud800' in it"),
+        ([{"prompt": "a"}, {"prompt": "b\ud800"}], "must be JSON lines, got half of a surrogate pair.* in line 2"),
         ([{"prompt": " "}], "a prompt must be a text, got ' '"),
         ([{"prompt": "a", "answer": [1]}], r"a gold answer must be a text or a number, got \[1\]"),
         ([{"prompt": "a", "id": 1.5}], "an id must be a text or an integer, got 1.5"),

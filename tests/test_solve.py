@@ -1,3 +1,6 @@
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -74,3 +77,85 @@ def test_bad_input_is_refused_with_problem_value_and_remedy(arguments, message):
     with pytest.raises(ValueError, match=message) as caught:
         allocate(**arguments)
     assert ";" in str(caught.value)
+
+
+BIG = 2**63
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"success": [0.1, 0.5], "budget": 24, "high": BIG}, "high must be at least 3.* at most 1000000000, got 92"),
+        ({"success": [0.1, 0.5], "budget": 24, "high": BIG, "method": "uniform"}, "at most 1000000000, got 92"),
+        ({"success": [0.1, 0.5], "budget": 24, "low": BIG, "high": BIG}, "high must be .* at most 1000000000"),
+        ({"success": [0.1, 0.5], "budget": 24, "low": BIG}, "high must be at least low"),
+        ({"success": [0.1, 0.5], "budget": BIG}, "budget must be between 6 and 128 for 2 prompts, got 92"),
+        ({"success": [0.1, 0.5], "budget": -(10**5000)}, "budget must be an integer .*, got an integer of 16610 bits"),
+        ({"success": [10**400], "budget": 3}, "success must be numbers, got .* bits"),
+        ({"success": ["x" * 10**6], "budget": 3}, r"success must be numbers, got \['xxx"),
+        ({"success": [0.5], "budget": 3, "method": "m" * 10**6}, "method must be one of"),
+        *(
+            ({"success": None, "method": "hora", "successes": [0], "trials": [trials], "budget": 24}, problem)
+            for trials, problem in (
+                (1e300, r"trials must be at most high, got 1e\+300 for prompt 0 and high 64"),
+                (10**18 + 1, r"trials must be at most high, got 1e\+18"),
+                (-1, "between 0 and trials, got 0 of -1"),
+                (float("nan"), "between 0 and trials, got 0 of nan"),
+                (float("inf"), "between 0 and trials, got 0 of inf"),
+            )
+        ),
+    ],
+    ids=itertools.count(),
+)
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_all_use_are_refused_in_one_short_line(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem) as refused:
+        solve(**arguments)
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"success": [0.1, 0.5, 0.9]},
+        {"success": None, "method": "hora", "successes": [0, 1], "trials": [2, 2]},
+    ],
+)
+def test_a_table_of_gains_that_does_not_fit_in_memory_is_refused_before_it_is_made(arguments: dict[str, Any]) -> None:
+    """A billion rollouts for three prompts once took 140 seconds and 8 GB."""
+    with pytest.raises(ValueError, match=r"at most 134,217,728, which take 1 GiB, got \d x .*; lower high"):
+        solve(**arguments, budget=10**9, high=10**9)
+
+
+def test_a_large_bound_costs_nothing_if_few_rollouts_are_spent() -> None:
+    success = np.random.default_rng(0).random(100_000)
+    large, small = (solve(success, 800_000, high=high) for high in (10**9, 2_000))
+    assert np.array_equal(large.counts, small.counts)
+    assert np.array_equal(solve(success, 10**9, method="uniform", high=10**9).counts, np.full(100_000, 10_000))
+
+
+def test_horas_default_low_is_its_pre_rollouts():
+    """The bound of 3 rollouts is VIP's; pre-rollouts of 1 and 2 need no more."""
+    assert allocate(None, 5, method="hora", successes=[0, 2], trials=[1, 2]).sum() == 5
+    assert allocate(None, 3, method="hora", successes=[0, 2], trials=[1, 2]).tolist() == [1, 2]
+
+
+def test_an_even_split_does_not_need_three_rollouts_a_prompt():
+    assert allocate([0.5, 0.5, 0.5], 4, method="uniform").tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize("budget", ["8", True, None, 7.5, float("nan"), -1, 2**63])
+def test_a_budget_that_is_no_integer_is_refused(budget):
+    with pytest.raises(ValueError, match="budget must be "):
+        allocate([0.5, 0.5], budget)
+
+
+def test_masked_probabilities_are_refused_because_the_mask_would_be_lost():
+    with pytest.raises(ValueError, match=r"success must not be masked.* 1 masked of 2"):
+        allocate(np.ma.masked_equal([0.5, 0.25], 0.25), 8)
+
+
+def test_a_solution_of_many_prompts_is_shown_in_one_line_and_compares_by_value():
+    solution = solve(np.full(10_000, 0.5), 80_000)
+    assert solution == solve(np.full(10_000, 0.5), 80_000)
+    assert len(repr(solution)) < 400 and "\n" not in repr(solution)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from apportion.tables import TableError, read_columns, write_counts
+from tests.test_untrusted import ENDLESS, make_sparse
 
 ROWS = [{"id": "a", "success": 0.5, "trials": 4}, {"id": "b", "success": 0.25, "trials": 2}]
 
@@ -103,6 +105,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, suffix: str) -> None:
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").touch()
     with pytest.raises(TableError, match=r"pip install 'apportion\[report\]'"):
         read_columns(tmp_path / "a.parquet", ["success"])
 
@@ -125,3 +128,90 @@ def test_counts_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
         write_counts(tmp_path / "a.json", np.array([3]))
     with pytest.raises(TableError, match="cannot be written"):
         write_counts(tmp_path / "absent" / "a.csv", np.array([3]))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'{"success": ' + b"[" * 5000 + b"]" * 5000 + b"}", "more than 64 levels of nesting in line 1"),
+        (b'{"success": ' + b"9" * 5000 + b"}", "an integer of thousands of digits in line 1"),
+        (b'{"success": 0.1, "success": 0.9}', "the key 'success' twice in line 1"),
+        (rb'{"success": 0.5, "id": "\ud800"}', "half of a surrogate pair"),
+        (b"\0\0", "must be JSON lines"),
+        ('{"success": 0.5}'.encode("utf-16"), "must be UTF-8"),
+    ],
+)
+def test_hostile_json_lines_are_one_table_error(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(TableError, match=problem):
+        read_columns(tmp_path / "a.jsonl", ["success"])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("make", ENDLESS.values(), ids=ENDLESS)
+def test_a_table_is_a_file_and_no_pipe_or_device(tmp_path: Path, suffix: str, make: Any) -> None:
+    make(tmp_path / f"a{suffix}")
+    with pytest.raises(TableError, match=r"a table must be readable, got .*; check the path"):
+        read_columns(tmp_path / f"a{suffix}", ["success"])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_line_without_end_is_not_read(tmp_path: Path, suffix: str) -> None:
+    make_sparse(tmp_path / f"a{suffix}")
+    with pytest.raises(TableError, match="a line of 16,777,216 characters or more"):
+        read_columns(tmp_path / f"a{suffix}", ["success"])
+
+
+@pytest.mark.parametrize("cell", [10**400, "x" * 10**6, [[]] * 10**5, True, "\x1b[31m"], ids=range(5))
+def test_a_cell_that_is_no_number_is_quoted_in_short(tmp_path: Path, cell: Any) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"success": cell}))
+    with pytest.raises(TableError, match="must be a finite number") as refused:
+        read_columns(tmp_path / "a.jsonl", ["success"]).numbers("success")
+    assert len(str(refused.value)) < 500 and str(refused.value).isprintable()
+
+
+def varint(number: int) -> bytes:
+    low, rest = number % 128, number // 128
+    return bytes([low + 128]) + varint(rest) if rest else bytes([low])
+
+
+def test_parquet_that_claims_a_trillion_rows_is_refused(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = write(tmp_path, ".parquet", [{"success": 0.5}] * 77)
+    content = path.read_bytes()
+    size = int.from_bytes(content[-8:-4], "little")
+    footer = content[-8 - size : -8].replace(b"\x16" + varint(2 * 77), b"\x16" + varint(2 * 10**12))
+    path.write_bytes(content[: -8 - size] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    assert parquet.read_metadata(path).num_rows == 10**12
+    with pytest.raises(TableError, match="at most 100,000,000 rows, got 1,000,000,000,000"):
+        read_columns(path, ["success"])
+
+
+def test_parquet_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 10_000, pyarrow.int32()), ["x" * 1_000_000])
+    parquet.write_table(pyarrow.table({"id": once}), tmp_path / "a.parquet", store_schema=False)
+    with pytest.raises(TableError, match="at most 4,294,967,296 bytes when it is unpacked"):
+        read_columns(tmp_path / "a.parquet", ["id"])
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.5, 0.9, 0.99])
+def test_truncated_parquet_is_refused(tmp_path: Path, kept: float) -> None:
+    pytest.importorskip("pyarrow")
+    path = write(tmp_path, ".parquet", [{"success": 0.5}] * 50)
+    path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
+    with pytest.raises(TableError, match=r"must be Parquet, got another format|must be readable"):
+        read_columns(path, ["success"])
+
+
+@pytest.mark.parametrize(("kind", "cell"), [("timestamp[us]", 2**62), ("binary", b"\xff"), ("list<int64>", [1])])
+def test_parquet_of_another_type_is_refused(tmp_path: Path, kind: str, cell: Any) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    kinds = {
+        "timestamp[us]": pyarrow.timestamp("us"),
+        "binary": pyarrow.binary(),
+        "list<int64>": pyarrow.list_(pyarrow.int64()),
+    }
+    parquet.write_table(pyarrow.table({"success": pyarrow.array([cell], kinds[kind])}), tmp_path / "a.parquet")
+    with pytest.raises(TableError, match=r"out of range|must be a finite number"):
+        read_columns(tmp_path / "a.parquet", ["success"]).numbers("success")

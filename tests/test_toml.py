@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.config import ConfigError, load, to_toml
+from apportion.toml import check_folder_name
+from apportion.untrusted import CONFIG_BYTES
+from tests.test_untrusted import ENDLESS
 
 scalars = st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False)
 values = st.recursive(
@@ -95,3 +98,69 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"a = '\xff'\n")
     with pytest.raises(ConfigError, match="UTF-8"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"x = " + b"[" * 5000 + b"]" * 5000, "more than 64 levels of nesting"),
+        (b"x = " + b"{a = " * 5000 + b"1" + b"}" * 5000, "more than 64 levels of nesting"),
+        (b".".join([b"a"] * 100_000) + b" = 1", "a key of more than 64 parts"),
+        (b"[" + b' . "a.b"' * 100 + b"]", "a key of more than 64 parts|Invalid"),
+        (b"x = " + b"9" * 5000, "an integer of thousands of digits"),
+        (b"x = 1\nx = 2", "overwrite"),
+        (b'x = "\x00"', "must be TOML"),
+        (b'x = "\xff"', "must be UTF-8"),
+        ("x = 1".encode("utf-16"), "must be UTF-8"),
+        (b"#" * (CONFIG_BYTES + 1), "it has 1,048,577 bytes, and at most 1,048,576 are read"),
+    ],
+)
+def test_a_hostile_file_is_one_config_error(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "a.toml").write_bytes(content)
+    with pytest.raises(ConfigError, match=problem) as refused:
+        load(tmp_path / "a.toml")
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("make", ENDLESS.values(), ids=ENDLESS)
+def test_a_configuration_is_a_file_and_no_pipe_or_device(tmp_path: Path, make: Any) -> None:
+    make(tmp_path / "a.toml")
+    with pytest.raises(ConfigError, match=r"cannot be read, got .* give a TOML file"):
+        load(tmp_path / "a.toml")
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfx = 1\r\ny = 2\r\n")
+    assert load(tmp_path / "a.toml") == {"x": 1, "y": 2}
+
+
+def test_dots_in_text_and_numbers_are_no_long_key(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(
+        f'x = "{"a." * 500}"\ny = {[0.5] * 500}\n# {"a." * 500}\nz = """\n{"a." * 500}"""\n'
+    )
+    assert load(tmp_path / "a.toml")["y"] == [0.5] * 500
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        ".".join(["a"] * 10_000) + "=1",
+        "x=" + "[" * 5000,
+        "x=" + "9" * 5000,
+        "=",
+        "a..b=1",
+        "k" * 100_000,
+        "a\nb=1",
+        "=1",
+    ],
+)
+def test_a_hostile_override_is_one_short_config_error(override: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(None, [override])
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "n" * 300, "a\x1b[31m", "a\0b"])
+def test_a_name_that_is_no_plain_folder_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"plain folder name of at most 200 bytes, got .*; results go to"):
+        check_folder_name(name, Path("runs"))

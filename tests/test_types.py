@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion import Batch, Belief, Plan, Prompt, Rollout
+from apportion import HORA, Batch, Belief, Plan, Prompt, Rollout, Uniform
+from apportion.predictors import DiscountedCounts
 from apportion.types import Group, prompt_id
 from tests.builders import make_batch, make_prompts
 
@@ -100,3 +101,98 @@ def test_groups_need_rewards_and_one_keep_entry_a_rollout():
         Group(Prompt("a"), rollouts, np.array([True]))
     with pytest.raises(ValueError, match="has no reward"):
         Group(Prompt("a"), (Rollout(None),), np.array([True])).rewards  # noqa: B018
+
+
+@pytest.mark.parametrize("count", [10, 10_000])
+def test_a_batch_is_shown_in_a_line_a_prompt_and_no_more_than_a_few(count):
+    prompts = [Prompt(f"{q} " + "long question " * 100, data={"row": list(range(1000))}) for q in range(count)]
+    batch = Batch.start(prompts, Belief.uniform(count))
+    rollouts = [[Rollout(True, completion="text " * 1000)] for _ in prompts]
+    batch = batch.add(Plan(np.ones(count, np.int64)), rollouts)
+    lines = repr(batch).splitlines()
+    assert len(lines) <= 12 and max(map(len, lines)) <= 160
+    assert lines[0] == f"Batch of {count} prompts, {count} rollouts asked in 1 rounds"
+    assert lines[-1] == f"  and {count - 5} more"
+
+
+def test_values_with_much_in_them_are_shown_in_one_short_line():
+    long = Rollout(True, answer="x" * 5000, completion=np.zeros(10_000), tokens=3)
+    prompt = Prompt("line\n" * 1000, data=[0] * 1000)
+    values = [
+        prompt,
+        long,
+        Plan(np.arange(10_000)),
+        Belief.uniform(10_000),
+        Group(prompt, (long,) * 1000),
+    ]
+    for value in values:
+        assert "\n" not in repr(value) and len(repr(value)) < 1200, type(value)
+    assert repr(Rollout(True, answer="7")) == "Rollout(correct=True, answer='7', reward=1.0)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tokens": -5}, "tokens must be an integer of at least 0, got -5"),
+        ({"tokens": 2.5}, "tokens must be an integer of at least 0, got 2.5"),
+        ({"tokens": True}, "tokens must be an integer of at least 0, got True"),
+        ({"correct": "yes"}, "correct must be True, False or None, got 'yes'"),
+        ({"correct": 1}, "correct must be True, False or None, got 1"),
+        ({"reward": float("nan")}, "a reward must be finite, got nan"),
+        ({"reward": float("-inf")}, "a reward must be finite, got -inf"),
+        ({"reward": "1"}, "a reward must be finite, got '1'"),
+        ({"reward": 1e308}, "a reward must be at most 1e\\+100 in size, got 1e\\+308; rescale"),
+    ],
+)
+def test_rollouts_that_make_no_sense_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Rollout(**arguments)
+
+
+def test_a_verdict_of_numpy_counts():
+    """np.True_ is not True: it used to be a trial without a success."""
+    batch = Batch.start(make_prompts(1), Belief.uniform(1)).add(Plan([2]), [[Rollout(np.True_), Rollout(np.False_)]])
+    assert batch.successes.tolist() == [1] and batch.trials.tolist() == [2]
+
+
+@pytest.mark.parametrize("prompts", ["a text", b"bytes", {"a": 1}, ["a", "b"], [Prompt("a"), None], 5, Prompt("a")])
+@pytest.mark.parametrize("start", [lambda p: Batch.start(p, Belief.uniform(2)), Uniform().start, HORA().start])
+def test_what_is_no_sequence_of_prompts_is_refused(start, prompts):
+    with pytest.raises(ValueError, match="prompts must be a sequence of Prompt, got "):
+        start(prompts)
+
+
+def test_prompts_may_come_from_a_generator():
+    assert len(HORA().start(prompt for prompt in make_prompts(3)).prompts) == 3
+
+
+@pytest.mark.parametrize("arguments", [{"text": 5}, {"text": b"a"}, {"text": "a", "id": 7}])
+def test_a_prompt_is_a_text_with_a_text_as_its_id(arguments):
+    with pytest.raises(ValueError, match="of a prompt must be a string, got "):
+        Prompt(**arguments)
+
+
+def test_arrays_that_would_lose_something_are_refused():
+    with pytest.raises(ValueError, match=r"counts must be integers, got 2\.7"):
+        Plan([2.7, 1])
+    with pytest.raises(ValueError, match="counts must be integers, got nan"):
+        Plan([float("nan")])
+    with pytest.raises(ValueError, match="alpha must not be masked"):
+        Belief(np.ma.masked_equal([1.0, 2.0], 2.0), [1.0, 1.0])
+    with pytest.raises(ValueError, match="costs must be finite and above 0"):
+        Batch.start(make_prompts(2), Belief.uniform(2), [1.0, float("nan")])
+
+
+@pytest.mark.parametrize("rollouts", [[True, False], "ab", 5, [None]])
+def test_a_round_holds_rollouts(rollouts):
+    batch = Batch.start(make_prompts(1), Belief.uniform(1))
+    with pytest.raises(ValueError, match="rollouts must be lists of Rollout, one list a prompt"):
+        batch.add(Plan([2]), [rollouts])
+
+
+def test_a_prompt_may_be_in_a_batch_twice():
+    """Its rollouts are pooled where statistics are by prompt id, and each place has its own group."""
+    batch = Batch.start([Prompt("a")] * 2, Belief.uniform(2)).add(Plan([1, 1]), [[Rollout(True)], [Rollout(False)]])
+    counts = DiscountedCounts()
+    counts.update(batch)
+    assert counts.predict([Prompt("a")]).mean.tolist() == [0.5] and len(Uniform().groups(batch)) == 2

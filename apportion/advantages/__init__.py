@@ -25,12 +25,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from apportion.advantages.agreement import check_agreement, default_weighting
 from apportion.advantages.gae import gae
 from apportion.advantages.group_relative import dr_grpo, grpo, rloo
 from apportion.advantages.grouping import Reduction, Weighting, prompt_weights, rollout_weights
 from apportion.advantages.maximum_likelihood import maxrl, sft
 from apportion.advantages.reinforce import reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, whiten
 from apportion.advantages.sequential import sequential
+from apportion.checks import number_array
 from apportion.types import Floats, Group
 
 Estimator = Callable[..., Floats]
@@ -94,8 +96,8 @@ def advantages_of(groups: Sequence[Group], estimator: str = "rloo", *, baseline:
     sizes = [len(group.rollouts) for group in groups]
     rewards = np.concatenate([np.zeros(0), *(group.rewards for group in groups)])
     columns: dict[str, ArrayLike] = {}
-    if "baseline" in wanted:
-        values = np.asarray(baseline, np.float64)
+    if baseline is not None:
+        values = number_array("baseline", baseline)
         if values.shape != (len(groups),):
             raise ValueError(
                 f"baseline must be [{len(groups)}], one number a group, got {values.shape}; it is not one a rollout"
@@ -127,7 +129,9 @@ __all__ = [
     "Reduction",
     "Weighting",
     "advantages_of",
+    "check_agreement",
     "check_baseline",
+    "default_weighting",
     "dr_grpo",
     "gae",
     "grpo",

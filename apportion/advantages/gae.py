@@ -6,6 +6,7 @@ Reference: Schulman et al. 2016, arXiv 1506.02438, equation 16. PPO whitens the 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from apportion.checks import number_array
 from apportion.types import Floats
 
 
@@ -21,12 +22,18 @@ def gae(rewards: ArrayLike, values: ArrayLike, mask: ArrayLike, gamma: float, la
     >>> advantages.tolist(), returns.tolist()
     ([[0.25, 0.5, 0.0]], [[0.75, 1.0, 0.0]])
     """
-    rewards, values, own = np.asarray(rewards, np.float64), np.asarray(values, np.float64), np.asarray(mask, bool)
+    rewards, values = number_array("rewards", rewards), number_array("values", values)
+    own = np.asarray(mask, bool)
     if rewards.ndim != 2 or not rewards.shape == values.shape == own.shape:
         raise ValueError(
             f"rewards, values and mask must be [N, T] each, got {rewards.shape}, {values.shape} and {own.shape}; "
             "pad the rollouts to one length"
         )
+    for name, factor in (("gamma", gamma), ("lam", lam)):
+        if not 0 <= factor <= 1:
+            raise ValueError(f"{name} must be between 0 and 1, got {factor}; 1 discounts nothing")
+    if not (np.isfinite(rewards[own]).all() and np.isfinite(values[own]).all()):
+        raise ValueError("rewards and values must be finite inside the mask, got nan or inf; check reward and critic")
     advantages = np.zeros(rewards.shape)
     next_advantage, next_value = np.zeros(len(rewards)), np.zeros(len(rewards))
     for t in reversed(range(rewards.shape[1])):

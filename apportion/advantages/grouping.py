@@ -5,25 +5,35 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from apportion.types import Counts, Floats
+from apportion.checks import number_array
+from apportion.types import LARGEST_REWARD, Counts, Floats
 
 Weighting = Literal["prompt", "rollout", "token"]
 Reduction = Literal["sum", "mean"]
 
 
 def flat(rewards: ArrayLike, group_ids: ArrayLike) -> tuple[Floats, NDArray[Any]]:
-    """Return rewards [N] and group ids [N] as arrays. Raise ValueError unless they are flat and of one length."""
-    values, ids = np.asarray(rewards, np.float64), np.asarray(group_ids)
+    """Return rewards [N] and group ids [N] as arrays. Raise ValueError unless they are flat and of one length.
+
+    Rewards must be finite and at most ``LARGEST_REWARD`` in size.
+    """
+    values, ids = number_array("rewards", rewards), np.asarray(group_ids)
     if values.ndim != 1 or values.shape != ids.shape:
         raise ValueError(
             f"rewards and group ids must be [N] each, got {values.shape} and {ids.shape}; flatten the groups first"
+        )
+    bad = np.flatnonzero(~(np.abs(values) <= LARGEST_REWARD))
+    if bad.size:
+        raise ValueError(
+            f"rewards must be finite and at most {LARGEST_REWARD:g} in size, got {values[bad[0]]} for rollout "
+            f"{bad[0]}; drop the rollout or rescale the rewards"
         )
     return values, ids
 
 
 def column(name: str, values: ArrayLike, rewards: Floats) -> Floats:
     """Return the column ``values`` as an array. Raise ValueError unless it is finite and [N] as ``rewards`` are."""
-    array = np.asarray(values, np.float64)
+    array = number_array(name, values)
     if array.shape != rewards.shape or not np.isfinite(array).all():
         raise ValueError(
             f"{name} must be {list(rewards.shape)} and finite, got {array!r}; give one number a rollout, in their order"
@@ -87,7 +97,7 @@ def rollout_weights(
         return prompt_weights(group_ids)
     if weighting == "rollout" or reduction == "sum":
         return np.ones(size)
-    lengths = np.zeros(0) if tokens is None else np.asarray(tokens, np.float64)
+    lengths = np.zeros(0) if tokens is None else number_array("tokens", tokens)
     if lengths.shape != (size,) or not ((lengths >= 0) & np.isfinite(lengths)).all() or (size and not lengths.any()):
         raise ValueError(
             f"tokens must be [{size}], at least 0 and not all 0, for 'token' weights of token means, got {tokens!r}; "

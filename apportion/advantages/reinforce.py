@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from apportion.advantages.grouping import centred, column, flat
-from apportion.types import Floats
+from apportion.checks import number_array
+from apportion.types import LARGEST_REWARD, Floats
 
 EPSILON = 1e-8
 """Added to the variance, as in verl."""
@@ -71,13 +72,19 @@ def whiten(values: ArrayLike, weights: ArrayLike) -> Floats:
 
 def moments(values: ArrayLike, weights: ArrayLike) -> tuple[Floats, float]:
     """Return differences from the weighted mean, 0 where the weight is 0, and sqrt(variance + 1e-8), n - 1 for n."""
-    values, weights = np.asarray(values, np.float64), np.asarray(weights, np.float64)
+    values, weights = number_array("values", values), number_array("weights", weights)
     if values.shape != weights.shape or not ((weights >= 0) & np.isfinite(weights)).all():
         raise ValueError(
             f"weights must be at least 0, one for each of {values.shape} values, got {weights.shape}; "
             "give a mask or numbers of tokens"
         )
     counted, total = weights > 0, weights.sum()
+    bad = values[counted & ~(np.abs(values) <= LARGEST_REWARD)]
+    if bad.size:
+        raise ValueError(
+            f"values must be finite and at most {LARGEST_REWARD:g} in size, got {bad[0]}; "
+            "drop them or give them weight 0"
+        )
     # The first value is subtracted first, so that equal values leave exactly 0 in spite of rounding.
     shifted = np.where(counted, values - values[counted][:1].sum(), 0.0)
     differences = np.where(counted, shifted - (shifted * weights).sum() / max(total, 1.0), 0.0)

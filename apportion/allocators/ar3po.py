@@ -24,6 +24,7 @@ import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.response_store import ResponseStore, response_key
+from apportion.checks import check_numbers
 from apportion.predictors.base import check_settings, check_source
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Group, Needs, Plan, Prompt, Rollout, prompt_id
@@ -72,6 +73,7 @@ class AR3PO(Allocator):
     _store: ResponseStore = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if min(self.stages, self.rollouts_per_stage) < 1:
             raise ValueError(
                 f"stages and rollouts_per_stage must be at least 1, got {self.stages} and {self.rollouts_per_stage}; "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from reprlib import repr as short
 from typing import Any, ClassVar
 
-from apportion.types import Batch, Belief, Group, Needs, Plan, Prompt
+from apportion.types import Batch, Belief, Group, Needs, Plan, Prompt, prompt_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Allocator(ABC):
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
         """Return an empty batch with the belief before any of its rollouts."""
+        prompts = prompt_list(prompts)
         self.size(len(prompts))
         return Batch.start(prompts, Belief.uniform(len(prompts)))
 

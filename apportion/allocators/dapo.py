@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size, check_rewards
+from apportion.checks import check_numbers
 from apportion.types import Batch, Group, Mask, Needs, Plan
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class DAPO(Allocator):
     needs: ClassVar[Needs] = Needs(binary=True)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.rollouts_per_prompt < 2:
             raise ValueError(
                 f"rollouts_per_prompt must be at least 2 for dapo, got {self.rollouts_per_prompt}; "

@@ -13,6 +13,10 @@ Note: ties go to the prompt with fewer rollouts, then by prompt order, so that e
 Note: under a token budget, which is ours, hits are weighed against tokens by ``spend_costs``. The pre-rollouts are
 charged at their predicted lengths too, not at the observed ones. Lengths are correlated with outcomes, so that counts
 would depend on outcomes twice. Besides, short pre-rollouts would leave tokens for a third stage, and a fourth.
+Note: the paper's prior is Beta(1, 1). If a predictor gives the prior, its mean is clipped to [0.05, 0.95], the same
+bounds as VIP's success rates have. A prior mean of 0, which ``MovingAverage`` predicts for a prompt that always failed,
+would make the hit utility 0 whatever is sampled. Such a prompt would never get more than its pre-rollouts, and a prompt
+that rarely succeeds would hardly be learnt.
 Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/bias.md.
 """
 
@@ -22,8 +26,24 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
-from apportion.allocators.spending.solver import most_extra, spend
+from apportion.allocators.spending.solver import check_table, spend_widening
+from apportion.checks import check_numbers
 from apportion.types import Batch, Belief, Counts, Floats, Needs, Plan
+
+CLIP = 0.05
+"""Prior means are clipped to [CLIP, 1 - CLIP]."""
+
+
+def clipped_prior(belief: Belief) -> Belief:
+    """Return ``belief`` with means in [CLIP, 1 - CLIP] and the same weight, so that every hit utility is above 0.
+
+    >>> prior = clipped_prior(Belief([0.0, 1.0], [2.0, 1.0]))
+    >>> prior.alpha.tolist(), prior.beta.tolist()
+    ([0.1, 1.0], [1.9, 1.0])
+    """
+    weight = belief.alpha + belief.beta
+    least, most = CLIP * weight, (1 - CLIP) * weight
+    return Belief(np.clip(belief.alpha, least, most), np.clip(belief.beta, least, most))
 
 
 def hit_utility(posterior: Belief, extra: Counts) -> Floats:
@@ -41,6 +61,7 @@ def hit_gains(posterior: Belief, width: int) -> Floats:
 
     It is a / (a + b) times the running product of (b + j) / (a + b + 1 + j), j < l, so that it never increases along l.
     """
+    check_table(len(posterior), width)
     a, b, j = posterior.alpha[:, None], posterior.beta[:, None], np.arange(max(width - 1, 0))
     factors = np.concatenate([a / (a + b), (b + j) / (a + b + 1 + j)], axis=1)[:, :width]
     return np.cumprod(factors, axis=1, out=factors)
@@ -55,7 +76,7 @@ def maximise_hits(posterior: Belief, budget: int, low: Counts, high: int, pendin
     >>> maximise_hits(prior.condition([0, 2, 4], [4, 4, 4]), budget=24, low=np.array([4, 4, 4]), high=12).tolist()
     [10, 8, 6]
     """
-    return spend(gains_beyond(posterior, low, high, most_extra(low, high, budget), pending), budget, low)
+    return spend_widening(lambda width: gains_beyond(posterior, low, high, width, pending), budget, low, high)
 
 
 def gains_beyond(posterior: Belief, low: Counts, high: int, width: int, pending: Counts | None = None) -> Floats:
@@ -79,7 +100,7 @@ class HORA(BudgetedAllocator):
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
         high: the most rollouts of one prompt, including pre-rollouts.
-        predictor: the prior; the paper's Beta(1, 1) by default.
+        predictor: the prior, its mean clipped to [0.05, 0.95]; the paper's Beta(1, 1) by default.
 
     >>> from apportion import Prompt, Rollout
     >>> allocator = HORA(pre_rollouts=2, rollouts_per_prompt=6)
@@ -95,6 +116,7 @@ class HORA(BudgetedAllocator):
     usual_rollouts: ClassVar[float] = 16.0
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.pre_rollouts < 1:
             raise ValueError(
                 f"pre_rollouts must be at least 1, got {self.pre_rollouts}; hora learns from them where to go on"
@@ -113,5 +135,6 @@ class HORA(BudgetedAllocator):
         pre = np.maximum(self.pre_rollouts - batch.asked, 0)
         if pre.any():
             return Plan(pre)
-        gains = gains_beyond(batch.posterior, batch.asked, self.high, self._budget.width(batch, batch.asked))
+        posterior = clipped_prior(batch.belief).condition(batch.successes, batch.trials)
+        gains = gains_beyond(posterior, batch.asked, self.high, self._budget.width(batch, batch.asked))
         return Plan(self._spend(batch, gains, batch.asked) - batch.asked)

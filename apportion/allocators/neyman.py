@@ -19,8 +19,9 @@ import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.vip import variance_drops
+from apportion.checks import check_numbers
 from apportion.predictors import Predictor, ScoreMoments
-from apportion.types import Batch, Counts, Floats, Plan
+from apportion.types import Batch, Counts, Floats, Needs, Plan
 
 NeymanEstimator = Literal["rloo", "dr_grpo", "reinforce"]
 LEAST_LOW: dict[str, int] = {"rloo": 2, "dr_grpo": 3, "reinforce": 1}
@@ -69,6 +70,7 @@ class Neyman(BudgetedAllocator):
     name: ClassVar[str] = "neyman"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.estimator not in LEAST_LOW:
             raise ValueError(
                 f"estimator must be one of {', '.join(LEAST_LOW)} for neyman, got {self.estimator!r}; "
@@ -80,6 +82,10 @@ class Neyman(BudgetedAllocator):
                 f"and convex below, got {self.low}; raise it, or use reinforce with a baseline from history for low = 1"
             )
         super().__post_init__()
+
+    @property
+    def needs(self) -> Needs:
+        return super().needs | Needs(estimator=self.estimator)
 
     @property
     def least(self) -> int:

@@ -20,6 +20,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size
+from apportion.checks import check_numbers
 from apportion.types import Batch, Group, Mask, Needs, Plan, Rollout
 
 Exit = Literal["positive", "balanced"]
@@ -73,6 +74,7 @@ class ReinforceAda(Allocator):
     needs: ClassVar[Needs] = Needs(binary=True)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.exit not in get_args(Exit):
             raise ValueError(
                 f"exit must be one of {', '.join(get_args(Exit))} for reinforce_ada, got {self.exit!r}; "

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.saved import SavedValues
 from apportion.types import Rollout
 
@@ -62,6 +63,7 @@ class ResponseStore:
     _by_age: OrderedDict[tuple[str, Hashable], None] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         for name in ("entries_per_prompt", "entries"):
             if getattr(self, name) < 1:
                 raise ValueError(

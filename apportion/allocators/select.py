@@ -26,9 +26,10 @@ import numpy as np
 
 from apportion.allocators.base import Allocator, Size, check_rewards
 from apportion.allocators.uniform import Uniform
+from apportion.checks import check_numbers
 from apportion.predictors import DiscountedCounts, Predictor
 from apportion.predictors.saved import SavedValues
-from apportion.types import Batch, Belief, Counts, Floats, Group, Mask, Needs, Plan, Prompt
+from apportion.types import Batch, Belief, Counts, Floats, Group, Mask, Needs, Plan, Prompt, prompt_list
 
 
 def mixed_probability(belief: Belief, group_size: int) -> Floats:
@@ -42,7 +43,7 @@ def mixed_probability(belief: Belief, group_size: int) -> Floats:
     return np.maximum(1 - right - wrong, 0.0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Candidates(Batch):
     """A batch in which only the prompts in ``chosen`` [P] get rollouts; their allocator started ``inner``."""
 
@@ -107,6 +108,7 @@ class Select(Allocator):
     _observed: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.prompts < 1:
             raise ValueError(f"prompts must be at least 1, got {self.prompts}; it is the number that get rollouts")
         if self.group_size < 2:
@@ -127,6 +129,7 @@ class Select(Allocator):
 
     def start(self, prompts: Sequence[Prompt]) -> Candidates:
         """Return an empty batch of candidates. Beliefs and costs of the chosen are the inner allocator's."""
+        prompts = prompt_list(prompts)
         self.size(len(prompts))
         belief = self.predictor.predict(prompts)
         chosen = self._choose(prompts, belief)

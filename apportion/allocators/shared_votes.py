@@ -31,7 +31,6 @@ Notes:
 """
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import ClassVar
 
 import numpy as np
@@ -88,8 +87,8 @@ class SharedVotes(ConsensusAllocator):
                 f"samples_per_prompt must be between {self.min_samples} and {self.max_samples}, the fewest and the "
                 f"most of a prompt, got {self.samples_per_prompt}; change it or the bounds"
             )
-        if not isinstance(self.rounds, Integral) or isinstance(self.rounds, bool) or self.rounds < 1:
-            raise ValueError(f"rounds must be an integer of at least 1, got {self.rounds!r}; 8 waste little")
+        if self.rounds < 1:
+            raise ValueError(f"rounds must be an integer of at least 1, got {self.rounds}; 8 waste little")
 
     @property
     def stopping(self) -> Rule:

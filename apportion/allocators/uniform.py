@@ -7,7 +7,10 @@ import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.spending.budget import BudgetedAllocator
+from apportion.allocators.spending.solver import MOST_ROLLOUTS, check_table
+from apportion.checks import check_numbers
 from apportion.types import Batch, Needs, Plan
+from apportion.untrusted import shown
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,15 @@ class Uniform(Allocator):
     separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.rollouts_per_prompt < 1:
             raise ValueError(
                 f"rollouts_per_prompt must be at least 1, got {self.rollouts_per_prompt}; "
                 "use 2 or more for group baselines"
+            )
+        if self.rollouts_per_prompt > MOST_ROLLOUTS:
+            raise ValueError(
+                f"rollouts_per_prompt must be at most {MOST_ROLLOUTS}, got {shown(self.rollouts_per_prompt)}; lower it"
             )
 
     def size(self, prompts: int) -> Size:
@@ -74,5 +82,7 @@ class Even(BudgetedAllocator):
     def plan(self, batch: Batch) -> Plan:
         low = np.zeros(len(batch.prompts), np.int64)
         level = self._budget.of(len(batch.prompts)) // max(1, int(batch.costs.sum()))
-        gains = np.zeros((len(low), min(level + 1, self.high)))  # equal gains: one per prompt in turn
+        width = min(level + 1, self.high)
+        check_table(len(low), width)
+        gains = np.zeros((len(low), width))  # equal gains: one per prompt in turn
         return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))

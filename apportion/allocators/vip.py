@@ -22,9 +22,11 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
-from apportion.allocators.spending.solver import most_extra, spend
+from apportion.allocators.spending.solver import spend_widening
+from apportion.checks import check_numbers
 from apportion.predictors import GaussianProcess, Predictor
-from apportion.types import Batch, Counts, Floats, Plan
+from apportion.types import Batch, Counts, Floats, Needs, Plan
+from apportion.untrusted import shown
 
 GroupEstimator = Literal["rloo", "dr_grpo"]
 SMALLEST_LOW = 3
@@ -59,8 +61,8 @@ def variance_drops(estimator: GroupEstimator, n: Counts) -> Floats:
 def minimise_variance(success: Floats, budget: int, estimator: GroupEstimator, low: int, high: int) -> Counts:
     """Return integer counts [P] that minimise the summed gradient variance: problem (5) of the paper, exactly.
 
-    It takes one partial sort of P (high - low) numbers. Prompts with p = 0 or p = 1 have no variance to reduce: they
-    keep ``low`` unless every other prompt is at ``high``; then they share the rest evenly.
+    It takes a partial sort of at most P (high - low) numbers. Prompts with p = 0 or p = 1 have no variance to reduce:
+    they keep ``low`` unless every other prompt is at ``high``; then they share the rest evenly.
 
     >>> minimise_variance(np.array([0.1, 0.5, 0.9]), 24, "rloo", low=3, high=12).tolist()
     [7, 10, 7]
@@ -74,7 +76,7 @@ def minimise_noise(variance: Floats, budget: int, estimator: GroupEstimator, low
     It is the variance of a graded reward (Propositions E.1 and E.2) or a measured second moment of the gradient.
     """
     bounds = np.full(len(variance), low, np.int64)
-    return spend(noise_drops(variance, estimator, low, most_extra(bounds, high, budget)), budget, bounds)
+    return spend_widening(lambda width: noise_drops(variance, estimator, low, width), budget, bounds, high)
 
 
 def noise_drops(variance: Floats, estimator: GroupEstimator, low: int, width: int) -> Floats:
@@ -112,9 +114,14 @@ class VIP(BudgetedAllocator):
     name: ClassVar[str] = "vip"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_estimator(self.estimator)
         check_low(self.low)
         super().__post_init__()
+
+    @property
+    def needs(self) -> Needs:
+        return super().needs | Needs(estimator=self.estimator)
 
     @property
     def least(self) -> int:
@@ -130,7 +137,7 @@ def check_estimator(estimator: str) -> None:
     """Raise ValueError unless VIP has a variance formula for ``estimator``."""
     if estimator not in get_args(GroupEstimator):
         raise ValueError(
-            f"estimator must be one of {', '.join(get_args(GroupEstimator))} for vip, got {estimator!r}; "
+            f"estimator must be one of {', '.join(get_args(GroupEstimator))} for vip, got {shown(estimator)}; "
             "name the one that trains, because each has its own variance"
         )
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from apportion.allocators.votes.base import Retain
 from apportion.allocators.votes.rewards import PseudoReward
 from apportion.allocators.votes.separate import SeparateVotes
-from apportion.stopping import Curtailed, PosteriorPredictive, Rule, Wave
+from apportion.stopping import USUAL_RULE, Curtailed, Rule, Wave, make_rule
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Voting(SeparateVotes):
     ([4, 4], [0, 4])
     """
 
-    rule: Rule = field(default_factory=PosteriorPredictive)
+    rule: Rule = field(default_factory=lambda: make_rule(USUAL_RULE))
     max_samples: int = 64
     min_samples: int = 1
     wave: Wave = "free"

@@ -11,6 +11,7 @@ from apportion.cli.allocation_text import allocation_json, allocation_text
 from apportion.cli.errors import usage_errors
 from apportion.solve import METHODS, Method, solve
 from apportion.tables import read_columns, write_counts
+from apportion.untrusted import shown
 
 
 def allocate(
@@ -24,7 +25,13 @@ def allocate(
         Path | None,
         typer.Option("--input", help=".csv, .jsonl or .parquet with a column success, or successes and trials."),
     ] = None,
-    low: Annotated[int, typer.Option(help="Fewest rollouts of a prompt.")] = 3,
+    low: Annotated[
+        int | None,
+        typer.Option(
+            help="Fewest rollouts of a prompt; by default 3 for vip, 1 for uniform, pre-rollouts for hora.",
+            show_default=False,
+        ),
+    ] = None,
     high: Annotated[int, typer.Option(help="Most rollouts of a prompt.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write all counts to this .csv.")] = None,
@@ -65,4 +72,6 @@ def _numbers(option: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"--{option} must be numbers separated by commas, got {text!r}; give one a prompt") from None
+        raise ValueError(
+            f"--{option} must be numbers separated by commas, got {shown(text)}; give one a prompt"
+        ) from None

@@ -10,6 +10,7 @@ import numpy as np
 from apportion.runs.text_table import text_table
 from apportion.solve import Solution
 from apportion.types import Counts
+from apportion.untrusted import one_line
 
 MAX_ROWS, FIRST_ROWS, LONGEST_NAME = 20, 10, 40
 MOST_BARS, BAR = 12, 40
@@ -30,8 +31,8 @@ def allocation_text(result: Solution, ids: Sequence[Any] | None, terminal: bool)
     gradient variance: 0.2311, uniform 0.2457 (ratio 0.9406)
     """
     number = len(result.counts)
-    names = [" ".join(str(name).split())[:LONGEST_NAME] for name in (range(number) if ids is None else ids)]
     listed = number if number <= MAX_ROWS else FIRST_ROWS
+    names = [one_line(str(name))[:LONGEST_NAME] for name in (range(listed) if ids is None else ids[:listed])]
     rows = [[names[q], str(result.counts[q]), str(result.uniform_counts[q])] for q in range(listed)]
     header = ["prompt" if ids is None else "id", "rollouts", "uniform"]
     parts = [text_table(rows, header, align="rrr", terminal=terminal)]

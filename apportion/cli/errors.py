@@ -1,14 +1,21 @@
-"""How a command ends if its input is refused: exit code 2 and one line on stderr."""
+"""How a command ends if its input is refused, or its output cannot be written: one line on stderr and an exit code."""
 
+import errno
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
-USAGE = 2
+from apportion.untrusted import one_line
+
+FAILED, USAGE = 1, 2
+UNWRITABLE = (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF, errno.EDQUOT)
+"""The errors of a full disk, and of a pipe or a terminal that nobody reads any more."""
+
 UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of click within typer
 
 
@@ -16,14 +23,30 @@ class OneLineErrors(TyperGroup):
     """A group of commands whose usage errors take one line, like all other errors."""
 
     def main(self, *args: Any, **settings: Any) -> Any:
+        if sys.stdout is None:
+            sys.exit(fail("the output cannot be written, because stdout is closed; open it", FAILED))
         try:
             code = super().main(*args, **{**settings, "standalone_mode": False})
+            with _output_errors():
+                sys.stdout.flush()  # now, because Python prints a warning if it fails at exit
         except UsageError as error:
             command = error.ctx.command_path if error.ctx else "apportion"
             code = fail(f"{error.format_message().rstrip('.')}; see {command} --help")
+        except typer.Exit as error:
+            code = error.exit_code
         except typer.Abort:
             code = 130
         sys.exit(code)
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        """Parse the arguments, which prints the help."""
+        with _output_errors():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, context: Any) -> Any:
+        """Run the command."""
+        with _output_errors():
+            return super().invoke(context)
 
 
 @contextmanager
@@ -35,7 +58,30 @@ def usage_errors(*kinds: type[Exception]) -> Iterator[None]:
         raise typer.Exit(fail(str(error))) from error
 
 
-def fail(problem: str) -> int:
-    """Write the line to stderr; return the exit code."""
-    typer.echo(f"error: {' '.join(problem.split())}", err=True)
-    return USAGE
+def fail(problem: str, code: int = USAGE) -> int:
+    """Write the line to stderr; return the exit code, also if stderr cannot be written to."""
+    try:
+        typer.echo(f"error: {one_line(problem)}", err=True)
+    except OSError:
+        _discard(sys.stderr)
+    return code
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    """End the command with code 1 and one line if stdout cannot be written to in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno not in UNWRITABLE:
+            raise
+        _discard(sys.stdout)
+        raise typer.Exit(
+            fail(f"the output cannot be written ({error.strerror}); give it room or a reader", FAILED)
+        ) from error
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is left in the buffer of ``stream`` nowhere, so that Python does not fail on it again at exit."""
+    with suppress(OSError, ValueError):  # a stream without a file has nothing to redirect
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

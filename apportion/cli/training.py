@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from apportion.cli.errors import fail, usage_errors
 from apportion.cli.options import DryRun, Name, Overrides, Resume
+from apportion.toml import ConfigError
 
 if TYPE_CHECKING:
     from apportion.trl.jobs.sources import ModelSource
@@ -36,7 +37,8 @@ def lab(
         str | None, typer.Option(metavar="gold|none", help="none: learn from votes, without right answers.")
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="Without labels: prompts to learn on, .jsonl, .csv or .parquet.")
+        Path | None,
+        typer.Option(help="Without labels: the lab's own toy problems, as 7 a+3 b*7 =, in .jsonl, .csv or .parquet."),
     ] = None,
     name: Name = None,
     resume: Resume = False,
@@ -44,11 +46,15 @@ def lab(
 ) -> None:
     """Compare allocators on a small policy, on the CPU.
 
-    With --labels none the policy learns at test time: the allocators take rewards from votes. Right answers in the file
-    of prompts are used for the report only.
+    With --labels none the policy learns at test time: the allocators take rewards from votes. The policy is tiny and
+    knows the lab's toy problems only, so a file of prompts must hold such problems. Right answers in it are used for
+    the report only. For a language model and your own questions, use apportion trl or apportion vote.
     """
-    chosen = {"allocators": allocator or [], "labels": labels, "prompts": prompts}
-    _train("lab", config, overrides or [], name=name, resume=resume, dry_run=dry_run, **chosen)
+    design = _import("lab", "apportion.lab.study.design")  # before torch, so that a refusal comes at once
+    with usage_errors(ConfigError):
+        study = design.read_study(config, overrides or [], name, resume, allocator or [], labels, prompts)
+        pools = design.read_pools(study)
+        raise typer.Exit(_import("lab", "apportion.lab.command").run_study(study, pools, dry_run))
 
 
 def trl(
@@ -62,8 +68,10 @@ def trl(
 
     The file names the model, the data, the verifier and the allocator.
     """
-    sources = {"lab:": _lab_source}
-    _train("trl", job, overrides or [], name=name, resume=resume, dry_run=dry_run, sources=sources)
+    sources, jobs = {"lab:": _lab_source}, _import("trl", "apportion.trl.jobs.job")  # before torch
+    with usage_errors(ConfigError):
+        read = jobs.read_job(job, overrides or [], name, resume, sources)
+        raise typer.Exit(_import("trl", "apportion.trl.jobs.command").run_job(*read, resume, dry_run, sources))
 
 
 def verl(context: typer.Context) -> None:
@@ -81,17 +89,12 @@ def _lab_source() -> ModelSource:
     return LabSource()
 
 
-def _train(command: str, config: Path | None, overrides: list[str], **settings: Any) -> None:
-    """Run the study or the job; end the command with its exit code, or with one line if an extra is missing."""
+def _import(command: str, module: str) -> Any:
+    """Return the module; end the command with one line if an extra is missing."""
     try:
-        module = import_module({"lab": "apportion.lab.command", "trl": "apportion.trl.jobs.command"}[command])
+        return import_module(module)
     except ImportError as error:
         if str(error.name).startswith("apportion"):
             raise
         missing = f"apportion {command} needs {error.name}, which is not installed; pip install 'apportion[{command}]'"
         raise typer.Exit(fail(missing if error.name else str(error))) from error
-    from apportion.config import ConfigError  # noqa: PLC0415 - pydantic comes with the same extra
-
-    with usage_errors(ConfigError):
-        code = module.run(config, overrides, **settings)
-    raise typer.Exit(code)

@@ -6,7 +6,6 @@ Most options are fields of ``Endpoint``, ``Voting`` and ``Setup``, which are imp
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -21,13 +20,14 @@ from typer.main import get_command
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import option_of
+from apportion.untrusted import one_line, parse_json, shown
 
 if TYPE_CHECKING:
     from apportion.questions import Question
     from apportion.vote import Ballot, Report
     from apportion.vote.setup import Setup
 
-MAX_SHOWN = 5
+MAX_SHOWN, DIGITS = 5, 20
 INTERRUPTED = 130
 
 
@@ -71,7 +71,8 @@ def vote(
     with usage_errors(ValueError):
         prices = make_prices(price_input, price_output)
         wave = settings["wave"]
-        settings |= {"wave": int(wave) if wave.isdecimal() else wave, "extra_body": _fields(settings["extra_body"])}
+        wave = int(wave) if wave.isdecimal() and len(wave) < DIGITS else wave
+        settings |= {"wave": wave, "extra_body": _fields(settings["extra_body"])}
         setup = make_setup(**settings, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
         check_run(asked, deadline)
@@ -84,7 +85,7 @@ def vote(
     summary, terminal = report.summary, sys.stdout.isatty()
     typer.echo(summary_json(summary, prices) if as_json else summary_text(summary, terminal, prices))
     for ballot in report.unfinished[:MAX_SHOWN]:
-        typer.echo(f"{ballot.id} is not finished: {ballot.errors[-1]}", err=True)
+        typer.echo(one_line(f"{ballot.id} is not finished: {ballot.errors[-1]}"), err=True)
     if not report.complete:
         typer.echo(_how_to_continue(len(report.ballots), report.questions), err=True)
         raise typer.Exit(1)
@@ -139,11 +140,11 @@ def _how_to_continue(finished: int, questions: int) -> str:
 def _fields(text: str | None) -> dict[str, Any]:
     """Return the JSON object in ``text``. Raises ValueError for anything else."""
     try:
-        fields = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
-        raise ValueError(f"extra_body must be JSON, got {text!r} ({error.msg}); quote it for the shell") from error
+        fields = parse_json(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"extra_body must be JSON, got {shown(text)} ({error}); quote it for the shell") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"extra_body must be a JSON object, got {text!r}; write '{{\"name\": value}}'")
+        raise ValueError(f"extra_body must be a JSON object, got {shown(text)}; write '{{\"name\": value}}'")
     return fields
 
 

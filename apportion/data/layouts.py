@@ -3,13 +3,12 @@
 A CSV has no lists, so a cell with a list is JSON there.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from apportion.data.templates import REMINDER, STEPS
-from apportion.toml import shown
 from apportion.types import prompt_id
+from apportion.untrusted import parse_json, shown
 
 Row = Mapping[str, Any]
 Layout = Callable[[Row, str, str], tuple[Any, Any]]
@@ -84,6 +83,6 @@ def _decode(cell: Any) -> Any:
     if not isinstance(cell, str) or cell.lstrip()[:2] not in ('["', "[{", '{"'):
         return cell
     try:
-        return json.loads(cell)
-    except json.JSONDecodeError:
+        return parse_json(cell)
+    except ValueError:
         return cell

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from apportion.answers.extraction import EXTRACTORS
 from apportion.questions import TEMPLATE, Question, fill_template
-from apportion.toml import choices, shown
+from apportion.toml import choices
+from apportion.untrusted import shown
 
 STEPS = (
     "Solve the following math problem step by step. The last line of your response should be of the form "

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+from apportion.checks import encodable
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -96,11 +98,6 @@ def error_text(error: Any) -> str:
         error = error.get("message") or error.get("detail") or error.get("error") or error
     text = error if isinstance(error, str) else json.dumps(error) if error else ""
     return " ".join(text.split())
-
-
-def encodable(text: str) -> str:
-    """Return ``text`` with "?" for lone surrogates, which JSON can carry but files and requests cannot."""
-    return text.encode(errors="replace").decode()
 
 
 def _text(choice: dict[str, Any]) -> tuple[str, int]:

@@ -7,8 +7,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from apportion.endpoint.client import Client
-from apportion.toml import shown
 from apportion.types import Prompt, Rollout
+from apportion.untrusted import shown
 from apportion.verifiers import Verifier
 
 Read = Callable[[str, Prompt], Rollout]

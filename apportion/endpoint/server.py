@@ -20,6 +20,7 @@ from typing import Any
 
 import openai
 
+from apportion.checks import encodable
 from apportion.endpoint.completion import (
     BadReply,
     Completion,
@@ -27,7 +28,6 @@ from apportion.endpoint.completion import (
     Failure,
     Refusal,
     Usage,
-    encodable,
     error_text,
     read_reply,
 )

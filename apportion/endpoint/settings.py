@@ -10,6 +10,10 @@ from urllib.parse import urlsplit
 
 from apportion.endpoint.client import Client
 from apportion.endpoint.completion import EndpointError, Usage
+from apportion.untrusted import shown
+
+LARGEST = 10**9
+"""The largest number of tokens, requests and retries that is taken for a setting and not for a mistake."""
 
 RESERVED = ("model", "messages", "prompt", "n", "seed", "stream")
 """Fields of a request that ``extra_body`` must not hold."""
@@ -72,6 +76,9 @@ class Endpoint:
             raise ValueError(f"timeout_seconds must be above 0 and finite, got {self.timeout_seconds}; 600 is usual")
         if self.max_retries < 0:
             raise ValueError(f"max_retries must be at least 0, got {self.max_retries}; 5 is usual")
+        for name in ("max_tokens", "concurrency", "max_retries"):
+            if (getattr(self, name) or 0) > LARGEST:
+                raise ValueError(f"{name} must be at most {LARGEST}, got {shown(getattr(self, name))}; lower it")
         for name in RESERVED:
             if name in self.extra_body:
                 raise ValueError(f"extra_body must not hold {name}, which the client sets; leave it out")
@@ -79,7 +86,7 @@ class Endpoint:
             json.dumps(dict(self.extra_body), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"extra_body must be JSON, got {self.extra_body!r} ({error}); change that value"
+                f"extra_body must be JSON, got {shown(dict(self.extra_body))} ({error}); change that value"
             ) from error
 
     @asynccontextmanager

@@ -83,9 +83,9 @@ def _read(content: bytes, kind: str, records: Records) -> Any:
         raise ValueError(f"{what}, got that of a {found['kind']!r:.40}")
     if found["version"] != VERSION:
         raise ValueError(f"{what} of version {VERSION}, got version {found['version']!r:.40}")
-    numbered = {number: tensors.get(str(number)) for number in range(len(tensors))}
-    if None in numbered.values():
+    if tensors.keys() != {str(number) for number in range(len(tensors))}:
         raise ValueError(f"{what}, got one whose tensors are not numbered")
+    numbered = {number: tensors[str(number)] for number in range(len(tensors))}
     try:
         return decode(found["state"], numbered, records)
     except ValueError as error:

@@ -15,18 +15,18 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
 
-from apportion.config import ConfigError
 from apportion.engines.saved_state import SavedStateError
-from apportion.lab.policy.base import base_policy, is_trained
+from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.recipes import is_trained
 from apportion.lab.report import with_labels, without_labels
 from apportion.lab.report.measures import arm_table, summarise
 from apportion.lab.report.picture import draw
 from apportion.lab.report.results import Run
 from apportion.lab.study import worker
-from apportion.lab.study.design import Study, claim, read_study
+from apportion.lab.study.design import Study, claim, read_pools, read_study
 from apportion.lab.study.plan import plan_lines
 from apportion.lab.study.worker import is_finished, run_directory
-from apportion.lab.training.pool import Pool, pool_of
+from apportion.lab.training.pool import Pool
 from apportion.predictors.embeddings.cache import EmbeddingCacheError
 from apportion.runs.progress import Display
 from apportion.runs.whole_files import write_whole
@@ -51,7 +51,11 @@ def run(
     ``allocators`` narrows it to these and its baseline. ``labels`` and ``prompts`` override those of the training.
     """
     study = read_study(config, overrides, name, resume, allocators, labels, prompts)
-    pools = _read_pools(study)
+    return run_study(study, read_pools(study), dry_run)
+
+
+def run_study(study: Study, pools: Mapping[int, Pool], dry_run: bool) -> int:
+    """Plan, train on the problems of each seed, and report; return the exit code. Raises ConfigError."""
     display = Display(study.training.length, study.training.unit)
     display.plan(plan_lines(study, pools[study.seeds[0]]))
     if dry_run:
@@ -78,21 +82,6 @@ def run(
             return 0
         display.say(f"{why} To go on: apportion lab --name {shlex.quote(study.name)} --resume")
         return code
-
-
-def _read_pools(study: Study) -> dict[int, Pool]:
-    """Return the problems of each seed. Raises ConfigError if the file of prompts does not suit every arm.
-
-    Arms share every setting that a pool depends on, except how many prompts a step draws.
-    """
-    trainings = (study.training, *study.trainings.values())
-    largest = max(trainings, key=lambda training: training.prompts_per_step)
-    try:
-        if largest.prompts is not None:
-            return dict.fromkeys(study.seeds, pool_of(largest, study.seeds[0]))
-        return {seed: pool_of(largest, seed) for seed in study.seeds}
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _prepare(study: Study, pools: Mapping[int, Pool], display: Display) -> None:
@@ -156,7 +145,7 @@ def _write_report(study: Study, pool: Pool, display: Display) -> None:
         lines += without_labels.findings(summary, baseline, *sizes)
     else:
         variance = folder / "variance.json"
-        measured = json.loads(variance.read_text()) if variance.exists() else []
+        measured = json.loads(variance.read_text(encoding="utf-8")) if variance.exists() else []
         summary = summarise(with_labels.MEASURES, runs, baseline)
         title, panels = with_labels.verdict(summary, baseline), with_labels.panels(runs, summary, measured)
         lines = [*arm_table(with_labels.MEASURES, summary), ""]

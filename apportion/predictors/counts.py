@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_discount, check_positive
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
@@ -35,6 +36,7 @@ class DiscountedCounts(Predictor):
     _counts: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_positive(self, prior_alpha=self.prior_alpha, prior_beta=self.prior_beta)
         check_discount(self.discount)
 

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import check_clip, check_positive
 from apportion.predictors.kernels.latent import LatentProcess
 from apportion.predictors.statistics.per_prompt import observations
@@ -70,6 +71,7 @@ class GaussianProcess(LatentProcess):
     name: ClassVar[str] = "gp"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_clip(self, self.clip)
         check_positive(self, strength=self.strength)
         super().__post_init__()

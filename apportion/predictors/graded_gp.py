@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import check_discount, check_positive
 from apportion.predictors.kernels.latent import LatentProcess
 from apportion.predictors.saved import SavedValues
@@ -92,6 +93,7 @@ class GradedGaussianProcess(LatentProcess):
     _observed: float = field(default=0.0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if not 0 < self.floor < 1:
             raise ValueError(
                 f"floor must be above 0 and below 1 for {self.name!r}, got {self.floor}; leave it out for the default"

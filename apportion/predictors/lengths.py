@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import check_discount
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Counts, Prompt
@@ -43,6 +44,7 @@ class MeanLengths:
     _overall: Sums = field(default=(0.0, 0.0), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if not 1 <= self.initial < math.inf:
             raise ValueError(f"initial must be at least 1 token, got {self.initial}; give the length that you expect")
         check_discount(self.discount)

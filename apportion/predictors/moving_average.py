@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_positive, check_window
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
@@ -40,9 +41,10 @@ class MovingAverage(Predictor):
     _recent: deque[tuple[str, float]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_window(self, self.window)
         check_positive(self, strength=self.strength)
-        self._recent = deque(maxlen=self.window)
+        self._recent = deque(maxlen=int(self.window))
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         rates: dict[str, list[float]] = {}
@@ -66,4 +68,4 @@ class MovingAverage(Predictor):
         if len(ids) > self.window:
             raise saved.refusal("ids", f"at most {self.window} texts")
         rates = saved.array("rates", (len(ids),), low=0, high=1)
-        self._recent = deque(zip(ids, rates.tolist(), strict=True), maxlen=self.window)
+        self._recent = deque(zip(ids, rates.tolist(), strict=True), maxlen=int(self.window))

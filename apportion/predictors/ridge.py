@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_clip, check_positive, check_window
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
 from apportion.predictors.saved import SavedValues
@@ -59,6 +60,7 @@ class Ridge(Predictor):
     _line: tuple[Floats, float] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_window(self, self.window)
         check_positive(self, penalty=self.penalty, strength=self.strength)
         check_clip(self, self.clip)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_discount, check_positive
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import spreads
@@ -52,6 +53,7 @@ class RunningVariance(Predictor):
     _spreads: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_discount(self.discount)
         check_positive(self, strength=self.strength)
 

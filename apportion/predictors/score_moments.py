@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_positive
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.pooled import PooledSums
@@ -96,6 +97,7 @@ class ScoreMoments(Predictor):
     _sums: PooledSums = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_positive(self, prior_alpha=self.prior_alpha, prior_beta=self.prior_beta, strength=self.strength)
         if self.baseline not in get_args(HistoryBaseline):
             raise ValueError(

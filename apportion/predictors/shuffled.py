@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Belief, Needs, Prompt
@@ -31,6 +32,11 @@ class Shuffled(Predictor):
 
     name: ClassVar[str] = "shuffled"
     _updates: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}; any other integer will do")
 
     @property
     def needs(self) -> Needs:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_positive
 from apportion.types import Batch, Belief, Needs, Prompt
 
@@ -25,6 +26,7 @@ class UniformPrior(Predictor):
     needs: ClassVar[Needs] = Needs()
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_positive(self, alpha=self.alpha, beta=self.beta)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:

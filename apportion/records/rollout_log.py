@@ -20,9 +20,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
+from apportion.checks import encodable, number_array
 from apportion.runs.whole_files import write_whole
 from apportion.types import Batch, Group, Rollout
 
@@ -202,7 +202,7 @@ def _rows(
             "step": step,
             "place": place,
             "prompt_id": prompt.id,
-            "prompt": _unicode(prompt.text),
+            "prompt": encodable(prompt.text),
             "predicted": predicted[place],
             "asked": batch.asked[place],
             "kept": False,
@@ -220,14 +220,13 @@ def _rows(
 def _cells(index: int, rollout: Rollout, use: _Use | None, text: Callable[[Any], str]) -> dict[str, Any]:
     """Return the cells of one rollout, without those that its prompt shares."""
     cells = {name: getattr(rollout, name) for name in ("round", "correct", "reward", "tokens", "score_norm")}
-    cells |= {"index": index, "answer": _unicode(rollout.answer), "reused_step": rollout.step}
-    cells["completion"] = None if rollout.completion is None else _unicode(text(rollout.completion))
+    cells |= {
+        "index": index,
+        "answer": None if rollout.answer is None else encodable(rollout.answer),
+        "reused_step": rollout.step,
+    }
+    cells["completion"] = None if rollout.completion is None else encodable(text(rollout.completion))
     return cells if use is None else cells | {"kept": use.kept, "advantage": use.advantage, "weight": use.weight}
-
-
-def _unicode(text: str | None) -> str | None:
-    """Return ``text`` with "?" for lone surrogates, which JSON may contain and files cannot."""
-    return None if text is None else text.encode(errors="replace").decode()
 
 
 def _as_list(name: str, values: ArrayLike | None, groups: Sequence[Group]) -> list[float | None]:
@@ -235,7 +234,7 @@ def _as_list(name: str, values: ArrayLike | None, groups: Sequence[Group]) -> li
     size = sum(len(group.rollouts) for group in groups)
     if values is None:
         return [None] * size
-    array = np.asarray(values, np.float64)
+    array = number_array(name, values)
     if array.shape != (size,):
         raise ValueError(
             f"{name} must be [{size}], one for each rollout of the groups, got {array.shape}; "

@@ -16,7 +16,8 @@ from filelock import FileLock, Timeout
 
 from apportion import __version__
 from apportion.runs.whole_files import write_whole
-from apportion.toml import ConfigError, shown, to_toml
+from apportion.toml import ConfigError, to_toml
+from apportion.untrusted import shown
 
 ENVIRONMENT = "environment.json"
 LOCK = "lock"

@@ -34,6 +34,7 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
+from apportion.checks import check_numbers
 from apportion.stopping.base import CountRule
 from apportion.stopping.votes import top_two
 from apportion.types import Counts, Floats, Mask
@@ -62,6 +63,7 @@ class AdaptiveConsistencyBeta(CountRule):
     name: ClassVar[str] = "adaptive_consistency_beta"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         _check_confidence(self.confidence)
 
     def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
@@ -89,6 +91,7 @@ class AdaptiveConsistencyDirichlet(CountRule):
     name: ClassVar[str] = "adaptive_consistency_dirichlet"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         _check_confidence(self.confidence)
         if self.top is not None and self.top < 3:
             raise ValueError(

@@ -3,16 +3,22 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, overload
+from numbers import Integral
+from typing import Literal, overload
 
 import numpy as np
 
+from apportion.checks import LARGEST_INTEGER, check_integer
 from apportion.stopping.base import Rule
 from apportion.stopping.votes import Stream, count_votes, encode_answers
-from apportion.types import Counts
+from apportion.types import ArrayValue, Counts
+from apportion.untrusted import shown
 
 Wave = int | Literal["free"]
 """Number of samples between two decisions. "free" takes ``Rule.earliest`` each time, which wastes no sample."""
+
+MOST_SAMPLES = 10**6
+"""The most samples of a prompt. Some rules keep tables of this length."""
 
 BLOCK = 2**21
 """Largest number of vote counts in memory at once."""
@@ -27,8 +33,8 @@ class Decision:
     waves: int
 
 
-@dataclass(frozen=True)
-class Decisions(Sequence[Decision]):
+@dataclass(frozen=True, eq=False, repr=False)
+class Decisions(ArrayValue, Sequence[Decision]):
     """The results of a rule on several streams, as columns [Q] and as a sequence of ``Decision``."""
 
     samples: Counts
@@ -49,19 +55,18 @@ class Decisions(Sequence[Decision]):
 
 
 def check_max_samples(max_samples: int) -> None:
-    """Raise ValueError unless ``max_samples`` is an integer of at least 1."""
-    if not _is_positive_integer(max_samples):
-        raise ValueError(f"max_samples must be an integer of at least 1, got {max_samples!r}; 64 is usual")
+    """Raise ValueError unless ``max_samples`` is an integer from 1 to ``MOST_SAMPLES``."""
+    check_integer("max_samples", max_samples, 1, "64 is usual")
+    if max_samples > MOST_SAMPLES:
+        raise ValueError(f"max_samples must be at most {MOST_SAMPLES}, got {shown(max_samples)}; 64 is usual")
 
 
 def check_wave(wave: Wave) -> None:
     """Raise ValueError unless ``wave`` is an integer of at least 1, or "free"."""
-    if not (_is_positive_integer(wave) or (isinstance(wave, str) and wave == "free")):
-        raise ValueError(f'wave must be an integer of at least 1, or "free", got {wave!r}; 1 asks after every sample')
-
-
-def _is_positive_integer(number: Any) -> bool:
-    return isinstance(number, (int, np.integer)) and not isinstance(number, bool) and bool(number >= 1)
+    if isinstance(wave, str) and wave == "free":
+        return
+    if not isinstance(wave, Integral) or isinstance(wave, bool) or not 1 <= wave <= LARGEST_INTEGER:
+        raise ValueError(f'wave must be an integer of at least 1, or "free", got {shown(wave)}; 1 asks after each')
 
 
 def are_streams(answers: Stream | Sequence[Stream]) -> bool:

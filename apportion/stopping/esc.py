@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.stopping.base import Rule
 from apportion.types import Counts, Mask
 
@@ -34,6 +35,7 @@ class ESC(Rule):
     name: ClassVar[str] = "esc"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.window < 2:
             raise ValueError(f"window must be at least 2, got {self.window}; one sample always agrees with itself")
 

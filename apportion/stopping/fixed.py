@@ -6,6 +6,7 @@ Reference: Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoni
 from dataclasses import dataclass
 from typing import ClassVar
 
+from apportion.checks import check_numbers
 from apportion.stopping.base import CountRule
 from apportion.types import Counts, Mask
 
@@ -19,6 +20,7 @@ class Fixed(CountRule):
     name: ClassVar[str] = "fixed"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.samples is not None and self.samples < 1:
             raise ValueError(f"samples must be at least 1, got {self.samples}; or leave it out for the maximum")
 

@@ -32,6 +32,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.stopping.base import Rule
 from apportion.stopping.sprt import check_error_budgets, log_boundaries
 from apportion.stopping.votes import leader, rival_votes, top_two
@@ -71,6 +72,7 @@ class BayesianSPRT(Rule):
     name: ClassVar[str] = "optpo"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.min_samples < 1 or self.exceedances < 1:
             raise ValueError(
                 f"min_samples and exceedances must be at least 1, got {self.min_samples} and {self.exceedances}; "

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import scipy
 
+from apportion.checks import check_numbers
 from apportion.stopping.base import CountRule
 from apportion.stopping.votes import top_two
 from apportion.types import Counts, Floats, Mask
@@ -35,6 +36,7 @@ class PValue(CountRule):
     name: ClassVar[str] = "p_value"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if not 0 < self.threshold < 0.5:
             raise ValueError(f"threshold must be above 0 and below 0.5, got {self.threshold}; 0.05 is usual")
 

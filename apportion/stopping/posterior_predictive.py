@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.stopping.base import CountRule
 from apportion.stopping.overtaking import ANSWERS, overtaking
 from apportion.stopping.votes import rival_votes
@@ -41,6 +42,7 @@ class PosteriorPredictive(CountRule):
     name: ClassVar[str] = "posterior_predictive"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if not 0 < self.eps < 1:
             raise ValueError(f"eps must be above 0 and below 1, got {self.eps}; 0.01 is one question in a hundred")
 

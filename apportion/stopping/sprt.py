@@ -28,6 +28,7 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
+from apportion.checks import check_numbers
 from apportion.stopping.base import CountRule
 from apportion.stopping.votes import first_true, top_two
 from apportion.types import Counts, Floats, Mask
@@ -100,6 +101,7 @@ class SPRT(LikelihoodRatioTest):
     name: ClassVar[str] = "sprt"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if not 0.5 < self.p1 < 1:
             raise ValueError(f"p1 must be above 0.5 and below 1, got {self.p1}; the leader has the majority under H1")
         check_error_budgets(self.alpha, self.beta)
@@ -126,6 +128,7 @@ class MSPRT(LikelihoodRatioTest):
     name: ClassVar[str] = "msprt"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if not 0 < self.prior_beta <= self.prior_alpha < np.inf:
             raise ValueError(
                 f"prior_beta must be above 0 and at most prior_alpha, got {self.prior_beta} and {self.prior_alpha}; "

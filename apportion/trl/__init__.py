@@ -1,6 +1,18 @@
 """TRL 1.x with any allocator: ``AllocatedGRPOTrainer`` and ``AllocatedRLOOTrainer`` replace TRL's trainers."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from apportion.trl.settings import TRLAllocation
-from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+
+if TYPE_CHECKING:
+    from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 
 __all__ = ["AllocatedGRPOTrainer", "AllocatedRLOOTrainer", "TRLAllocation"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a trainer when it is first used, so that a job's file is checked without the time that torch takes."""
+    if name in __all__:
+        return getattr(import_module("apportion.trl.trainer"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -255,5 +255,5 @@ class BatchPlanner:
         tokens = np.array([rollout.tokens for group in groups for rollout in group.rollouts], np.float64)
         reduction = LOSSES[self.loss.kind][0]
         weights = np.zeros(len(keep))
-        weights[keep] = rollout_weights(owner[keep], self.allocation.weighting, tokens[keep], reduction=reduction)
+        weights[keep] = rollout_weights(owner[keep], self.allocation.loss_weighting, tokens[keep], reduction=reduction)
         return weights

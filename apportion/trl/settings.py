@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from apportion.advantages import ESTIMATORS, Weighting, check_baseline
+from apportion.advantages import ESTIMATORS, Weighting, check_agreement, check_baseline, default_weighting
 from apportion.allocators import Allocator
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.baselines import Baseline
@@ -42,7 +42,8 @@ class TRLAllocation:
 
     Args:
         allocator: decides how many rollouts each prompt gets, with labels or without.
-        weighting: whether every "prompt", "rollout" or "token" has equal weight in the loss. "rollout" is TRL's own.
+        weighting: whether every "prompt", "rollout" or "token" has equal weight in the loss. The default is the one
+            that the estimator is unbiased under, "prompt" for all but "sequential". Equal groups have TRL's weights.
         estimator: one of ``apportion.advantages.ESTIMATORS``, by default TRL's formula.
         baseline: what the estimator "reinforce" subtracts from rewards.
         verdict: the name of the reward function that is above 0 for correct completions. A single one with rewards of
@@ -56,7 +57,7 @@ class TRLAllocation:
     """
 
     allocator: Allocator
-    weighting: Weighting = "rollout"
+    weighting: Weighting | None = None
     estimator: str | None = None
     baseline: Baseline | None = None
     verdict: str | None = None
@@ -70,10 +71,10 @@ class TRLAllocation:
             raise TypeError(
                 f"allocator must be an Allocator, got {self.allocator!r}; make one, such as apportion.HORA()"
             )
-        if self.weighting not in get_args(Weighting):
+        if self.weighting not in (None, *get_args(Weighting)):
             raise ValueError(
-                f"weighting must be one of {', '.join(get_args(Weighting))}, got {self.weighting!r}; "
-                '"rollout" is TRL\'s own'
+                f"weighting must be one of {', '.join(get_args(Weighting))}, got {self.weighting!r}; leave it out for "
+                "the one that suits the estimator"
             )
         if self.estimator is not None and self.estimator not in ESTIMATORS:
             raise ValueError(
@@ -96,6 +97,11 @@ class TRLAllocation:
     def label_free(self) -> bool:
         """Whether rewards come from votes."""
         return not self.allocator.needs.labels
+
+    @property
+    def loss_weighting(self) -> Weighting:
+        """What has equal weight in the loss."""
+        return self.weighting or default_weighting(self.estimator)
 
     @property
     def vote_reward_name(self) -> str:
@@ -126,6 +132,7 @@ class TRLAllocation:
                 f"loss_type must be one of {', '.join(LOSSES)}, got {args.loss_type!r}; "
                 "it must be known how the loss treats masked rows"
             )
+        check_agreement(self.allocator, self.estimator or _trained(args), self.loss_weighting)
         self._check_size(int(args.generation_batch_size), int(args.num_generations))
 
     def check_repeated(self, differing: int, prompts: int) -> None:
@@ -187,3 +194,10 @@ class TRLAllocation:
                 prompts,
                 rows,
             )
+
+
+def _trained(args: Any) -> str:
+    """Return the name in ``ESTIMATORS`` of TRL's own formula under ``args``, up to a factor that all prompts share."""
+    if not hasattr(args, "scale_rewards"):
+        return "rloo"
+    return "grpo" if args.scale_rewards in ("group", True) else "dr_grpo"

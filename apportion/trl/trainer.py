@@ -51,7 +51,7 @@ class _AllocatedTrainer(CheckpointedTrainer):
         self,
         *args: Any,
         allocator: Allocator,
-        weighting: Weighting = "rollout",
+        weighting: Weighting | None = None,
         estimator: str | None = None,
         baseline: Baseline | None = None,
         verdict: str | None = None,

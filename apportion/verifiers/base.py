@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 from apportion.answers import EXTRACTORS, extract
 from apportion.questions import Question
 from apportion.tables import TableError
-from apportion.toml import choices, shown
+from apportion.toml import choices
+from apportion.untrusted import shown
 
 NAMED_OFFENDERS = 3
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.questions import Question
-from apportion.toml import shown
+from apportion.untrusted import shown
 from apportion.verifiers.base import Verifier, refuse_questions
 
 

@@ -9,6 +9,7 @@ from verl.trainer.ppo.core_algos import AdvantageEstimator, get_adv_estimator_fn
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.import_utils import load_class_from_fqn
 
+from apportion.advantages import check_agreement, default_weighting
 from apportion.allocators import AR3PO, DAPO, Allocator, ReinforceAda, Select
 from apportion.toml import choices
 from apportion.verl.checkpoints import SavedAllocation, resumed_file
@@ -112,8 +113,10 @@ def _check_estimator(config: DictConfig, allocation: VerlAllocation) -> None:
         )
     if by_row(config):
         _check_own_estimator(config, name)
+        own = name.removeprefix(PREFIX)
+        check_agreement(allocation.allocator, own, allocation.weighting or default_weighting(own))
     else:
-        _check_verls_estimator(name, allocation)
+        _check_verls_estimator(config, name, allocation)
 
 
 def _check_own_estimator(config: DictConfig, name: str) -> None:
@@ -142,13 +145,13 @@ def _check_own_estimator(config: DictConfig, name: str) -> None:
         )
 
 
-def _check_verls_estimator(name: str, allocation: VerlAllocation) -> None:
+def _check_verls_estimator(config: DictConfig, name: str, allocation: VerlAllocation) -> None:
     try:
         get_adv_estimator_fn(name)
     except ValueError as error:
         known = [*NAMES, *(each.value for each in AdvantageEstimator if each.value not in UNSUPPORTED)]
         raise ValueError(f"algorithm.adv_estimator must be known, got {name}; {choices(name, known)}") from error
-    if allocation.weighting != "prompt":
+    if allocation.weighting is not None:
         raise ValueError(
             f"allocation.weighting needs an {PREFIX} estimator, got {allocation.weighting} with {name}; leave it out, "
             f"or set algorithm.adv_estimator={PREFIX}rloo"
@@ -158,6 +161,7 @@ def _check_verls_estimator(name: str, allocation: VerlAllocation) -> None:
             f"algorithm.adv_estimator must be one of {', '.join(NAMES)} with {allocation.allocator.name}, got {name}; "
             "its baselines use rollouts that are not trained on, which verl's own estimators do not see"
         )
+    check_agreement(allocation.allocator, _trained(config, name), "prompt")  # its weights are warned of below
     if name != AdvantageEstimator.GAE.value:
         logger.warning(
             "algorithm.adv_estimator=%s weighs prompts by their numbers of rollouts, and its baselines use trained "
@@ -165,6 +169,12 @@ def _check_verls_estimator(name: str, allocation: VerlAllocation) -> None:
             name,
             PREFIX,
         )
+
+
+def _trained(config: DictConfig, name: str) -> str:
+    """Return the name in ``ESTIMATORS`` of verl's own estimator ``name``, or ``name`` if there is none."""
+    normalised = config.algorithm.get("norm_adv_by_std_in_grpo", True)
+    return "dr_grpo" if name == AdvantageEstimator.GRPO.value and not normalised else name
 
 
 def _compares_beyond_loss(allocator: Allocator) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from verl.trainer.ppo.core_algos import register_adv_est
 
-from apportion.advantages import ESTIMATORS, Reduction, Weighting, needs, rollout_weights
+from apportion.advantages import ESTIMATORS, Reduction, Weighting, default_weighting, needs, rollout_weights
 from apportion.types import Floats
 from apportion.verl.rows import columns_of
 
@@ -106,7 +106,11 @@ class _GroupRows:
         return np.concatenate([np.asarray(own[name], np.float64) for own in self._groups])
 
 
-def register(weighting: Weighting, loss: str, *, kl_in_reward: bool = False) -> None:
-    """Register ``NAMES`` with verl in this process. A second call must have the same arguments."""
+def register(weighting: Weighting | None, loss: str, *, kl_in_reward: bool = False) -> None:
+    """Register ``NAMES`` with verl in this process, each with ``weighting``, or with its own default if that is None.
+
+    A second call must have the same arguments.
+    """
     for name in NAMES:
-        register_adv_est(name)(GroupEstimator(name.removeprefix(PREFIX), weighting, loss, kl_in_reward))
+        own = name.removeprefix(PREFIX)
+        register_adv_est(name)(GroupEstimator(own, weighting or default_weighting(own), loss, kl_in_reward))

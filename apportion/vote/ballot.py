@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
 from apportion.runs.declared_types import check_fields
+from apportion.untrusted import parse_json
 
 Stopped = Literal["rule", "max_samples", "failures"]
 """Why sampling ended. After failures the question is left to another run."""
@@ -90,10 +91,7 @@ class Ballot:
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
         """Return the ballot that ``to_json`` wrote, without its completions. Raises ValueError for anything else."""
-        try:
-            record = json.loads(line)
-        except RecursionError as error:
-            raise ValueError("too many levels") from error
+        record = parse_json(line)
         known = {field.name for field in fields(cls)}
         if not isinstance(record, dict) or not known - {"errors", "completions"} <= record.keys() <= known:
             raise ValueError("not a finished question")

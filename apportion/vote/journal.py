@@ -17,10 +17,14 @@ from typing import Any, Self
 from apportion.runs.folder import check_settings, hold_lock
 from apportion.runs.whole_files import write_whole
 from apportion.toml import ConfigError
+from apportion.untrusted import TABLE_BYTES, check_file, parse_json, read_config, shown
 from apportion.vote.ballot import Ballot
 
 MAY_CHANGE = ("apportion", "base_url")
 """Settings that another run may change: a newer version, or the same model served at another address."""
+
+BEGINNING = b'{"id": '
+"""The first bytes of every answer."""
 
 
 class JournalError(ValueError):
@@ -102,8 +106,8 @@ def read_finished(path: Path, settings: Mapping[str, Any]) -> dict[str, Ballot]:
 def check_path(path: Path) -> None:
     """Raise JournalError unless ``path`` is a .jsonl file in a folder that exists."""
     if path.suffix != ".jsonl":
-        raise JournalError(f"answers are written as .jsonl, got {str(path)!r}; rename it")
-    if path.is_dir() or not path.parent.is_dir():
+        raise JournalError(f"answers are written as .jsonl, got {shown(str(path))}; rename it")
+    if not os.path.isdir(path.parent) or (os.path.exists(path) and not os.path.isfile(path)):
         raise JournalError(f"answers must go to a file in a folder that exists, got {path}; make the folder")
 
 
@@ -115,6 +119,7 @@ def settings_path(path: Path) -> Path:
 def _read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Ballot], int]:
     """Return the ballots and the number of bytes that they take. A torn last line is not among them."""
     try:
+        check_file(path, TABLE_BYTES)
         content = path.read_bytes()
     except FileNotFoundError:
         return {}, 0
@@ -129,7 +134,8 @@ def _read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Ballot], i
         try:
             ballot = Ballot.from_json(line)
         except ValueError as error:
-            if number == len(lines) and not line.endswith(b"\n"):
+            begins = BEGINNING.startswith(line[: len(BEGINNING)])  # else it may be a file of something else
+            if number == len(lines) and not line.endswith(b"\n") and begins:
                 break
             raise JournalError(
                 f"{path} must hold answers of apportion vote, got something else in line {number}; "
@@ -161,7 +167,7 @@ def _check_answers(path: Path) -> None:
 def _compare(path: Path, settings: Mapping[str, Any]) -> None:
     """Raise JournalError if the answers were started with other settings."""
     try:
-        started = json.loads(settings_path(path).read_text("utf-8"))
+        started = parse_json(read_config(settings_path(path)))
     except (OSError, ValueError) as error:
         raise JournalError(
             f"{path} holds answers, and {settings_path(path).name} must say under which settings, got none; "

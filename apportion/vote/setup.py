@@ -11,7 +11,8 @@ from apportion.answers.extraction import EXTRACTORS
 from apportion.config import build, choices
 from apportion.endpoint import Endpoint
 from apportion.questions import TEMPLATE
-from apportion.stopping import RULES, Rule, make_rule
+from apportion.stopping import RULES, USUAL_RULE, Rule, make_rule
+from apportion.untrusted import shown
 
 ENDPOINT_SETTINGS = ("base_url", "model", "api", "temperature", "top_p", "max_tokens", "seed", "extra_body")
 """Settings of the endpoint that decide answers. The others decide how fast answers come, and the key is a secret."""
@@ -38,11 +39,11 @@ class Setup:
     def __post_init__(self) -> None:
         if "{question}" not in self.template:
             raise ValueError(
-                f"template must contain {{question}}, got {self.template!r}; put it where the question goes"
+                f"template must contain {{question}}, got {shown(self.template)}; put it where the question goes"
             )
         for name, known in (("extract", EXTRACTORS), ("equivalence", EQUIVALENCES)):
             if (value := getattr(self, name)) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}; choose one")
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(value)}; choose one")
 
     def resolved(self) -> dict[str, Any]:
         """Return the settings that decide answers, as plain values by name. The key is not among them."""
@@ -72,7 +73,7 @@ def make_setup(
     base_url: str,
     model: str,
     *,
-    rule: str | Rule = "posterior_predictive",
+    rule: str | Rule = USUAL_RULE,
     rule_settings: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Setup:
@@ -88,5 +89,5 @@ def make_setup(
     elif rule in RULES:
         made = build(RULES[rule], of_rule, rule)
     else:
-        raise ValueError(f"rule must be known, got {rule!r}; {choices(rule, RULES)}")
+        raise ValueError(f"rule must be known, got {shown(rule)}; {choices(rule, RULES)}")
     return Setup(endpoint, Voting(made, **voting), **reading)

@@ -9,8 +9,8 @@ from scipy import stats
 from scipy.special import betaln
 
 from apportion import HORA, Belief, Plan, Rollout, collect
-from apportion.allocators.hora import hit_gains, hit_utility, maximise_hits
-from apportion.predictors import MeanLengths
+from apportion.allocators.hora import clipped_prior, hit_gains, hit_utility, maximise_hits
+from apportion.predictors import MeanLengths, MovingAverage
 from tests.builders import make_batch, make_prompts
 
 
@@ -117,3 +117,35 @@ def test_resuming_in_the_middle_of_the_pre_rollouts_asks_for_the_missing_ones():
 def test_wrong_settings_are_refused_at_construction(settings, message):
     with pytest.raises(ValueError, match=message):
         HORA(**settings)
+
+
+def test_a_prompt_that_always_failed_is_not_starved_for_good():
+    """MovingAverage predicts exactly 0 for it. After it becomes solvable it must be found, and get further rollouts."""
+    rng = np.random.default_rng(0)
+    allocator = HORA(pre_rollouts=2, rollouts_per_prompt=8, predictor=MovingAverage())
+    prompts, further = make_prompts(4), []
+    for step in range(60):
+        success = {prompt.text: 0.5 for prompt in prompts} | {"prompt 0": 0.0 if step < 20 else 0.15}
+
+        def sample(asked, counts, success=success):
+            return [
+                [Rollout(bool(rng.random() < success[p.text])) for _ in range(n)]
+                for p, n in zip(asked, counts, strict=True)
+            ]
+
+        before = allocator.start(prompts).belief.mean[0]
+        batch = collect(allocator, prompts, sample)
+        assert batch.asked.sum() == 32
+        if step < 20 and step > 0:
+            assert before == 0.0
+        further.append(int(batch.asked[0]) - 2)
+        allocator.observe(batch)
+    assert min(further[1:20]) > 0, "more than its pre-rollouts although it has never succeeded"
+    assert allocator.predictor.predict(prompts).mean[0] > 0.0
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_every_hit_utility_is_above_zero_whatever_the_predictor_says(mean):
+    prior = clipped_prior(Belief.from_mean([mean, 0.5]))
+    assert (hit_gains(prior.condition([0, 0], [8, 8]), 4) > 0).all()
+    assert prior.alpha[1] == prior.beta[1] == 1.0, "the paper's prior is not changed"

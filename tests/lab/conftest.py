@@ -6,7 +6,8 @@ import os
 import pytest
 import torch
 
-from apportion.lab.policy.base import Recipe, Stage, trained_policy
+from apportion.lab.policy.base import trained_policy
+from apportion.lab.policy.recipes import Recipe, Stage
 from apportion.lab.world.demonstrator import EASY, MEDIUM
 
 torch.set_num_threads(1)

@@ -1,5 +1,6 @@
 """The replay on recorded answers against a loop over prefixes; its inputs, results, errors and speed."""
 
+import inspect
 import time
 import tracemalloc
 from collections import Counter, deque
@@ -7,7 +8,9 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 
-from apportion.stopping import RULES, BayesianSPRT, Decision, Decisions, decide, decisions, make_rule
+from apportion import Voting
+from apportion.stopping import RULES, USUAL_RULE, BayesianSPRT, Decision, Decisions, decide, decisions, make_rule
+from apportion.vote.setup import make_setup
 
 M = 24
 SETTINGS = [
@@ -75,10 +78,10 @@ def test_free_waves_take_the_samples_of_asking_one_by_one(name, chosen, curtail)
 @pytest.mark.parametrize("wave", [1, "free"])
 def test_small_blocks_change_nothing(monkeypatch, wave):
     streams = [*recorded(30), *recorded(10, samples=11, answers=30)]
-    whole = decide(streams, max_samples=M, min_samples=4, wave=wave)
+    whole = decide(streams, "optpo", M, min_samples=4, wave=wave)
     for block in (1, 200, 1000):
         monkeypatch.setattr(decisions, "BLOCK", block)
-        assert list(decide(streams, max_samples=M, min_samples=4, wave=wave)) == list(whole)
+        assert list(decide(streams, "optpo", M, min_samples=4, wave=wave)) == list(whole)
 
 
 def test_memory_is_that_of_a_block(monkeypatch):
@@ -87,21 +90,33 @@ def test_memory_is_that_of_a_block(monkeypatch):
     monkeypatch.setattr(decisions, "BLOCK", 2**15)
     tracemalloc.start()
     try:
-        decide(streams)
+        decide(streams, "optpo")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert distinct > 40 and peak < 1000 * 64 * distinct * 8 / 4
 
 
+def test_one_default_rule_is_stated_once():
+    """``decide``, ``apportion vote`` and ``Voting`` stop by the same rule if none is named."""
+    streams = recorded(50, seed=5)
+    assert list(decide(streams)) == list(decide(streams, USUAL_RULE))
+    assert make_setup("http://localhost", "model").voting.rule == Voting().rule == make_rule(USUAL_RULE)
+    named = (
+        inspect.signature(make_setup).parameters["rule"].default,
+        inspect.signature(decide).parameters["rule"].default,
+    )
+    assert named == (USUAL_RULE, USUAL_RULE)
+
+
 def test_one_stream_gives_one_decision():
-    assert decide(["a"] * 64) == Decision(samples=20, answer="a", waves=20)
-    assert decide(["a"] * 64, wave=8) == Decision(samples=24, answer="a", waves=3)
-    assert decide(["a"] * 64, wave="free") == Decision(samples=20, answer="a", waves=1)
+    assert decide(["a"] * 64, "optpo") == Decision(samples=20, answer="a", waves=20)
+    assert decide(["a"] * 64, "optpo", wave=8) == Decision(samples=24, answer="a", waves=3)
+    assert decide(["a"] * 64, "optpo", wave="free") == Decision(samples=20, answer="a", waves=1)
 
 
 def test_many_streams_give_columns_and_a_sequence():
-    decisions = decide([["a"] * 64, ["b"] * 10, [None] * 3])
+    decisions = decide([["a"] * 64, ["b"] * 10, [None] * 3], "optpo")
     assert isinstance(decisions, Decisions) and len(decisions) == 3
     assert decisions.samples.tolist() == [20, 10, 3] and decisions.waves.tolist() == [20, 10, 3]
     assert decisions.answer == ("a", "b", None)
@@ -157,7 +172,7 @@ def test_a_rule_may_be_given_in_place_of_its_name():
     ("answers", "settings", "message"),
     [
         (["a"], {"rule": "majority"}, "rule must be one of fixed, .*, got 'majority'"),
-        (["a"], {"eps": 0.1}, "optpo has no setting 'eps'; it has min_samples, alpha"),
+        (["a"], {"rule": "optpo", "eps": 0.1}, "optpo has no setting 'eps'; it has min_samples, alpha"),
         (["a"], {"rule": BayesianSPRT(), "alpha": 0.1}, "settings belong to a rule given by name, got alpha"),
         (["a"], {"max_samples": 0}, "max_samples must be an integer of at least 1, got 0"),
         (["a"], {"max_samples": 64.0}, "max_samples must be an integer of at least 1, got 64.0"),
@@ -189,7 +204,7 @@ def test_invalid_arguments_are_refused(answers, settings, message):
 
 
 def test_an_integer_of_numpy_is_a_wave():
-    assert decide(["a"] * 64, wave=np.int64(8)) == decide(["a"] * 64, wave=8)
+    assert decide(["a"] * 64, "optpo", wave=np.int64(8)) == decide(["a"] * 64, "optpo", wave=8)
 
 
 @pytest.mark.slow

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from apportion.stopping import BayesianSPRT, count_votes, decide, encode_answers
+from apportion import stopping
+from apportion.stopping import BayesianSPRT, count_votes, encode_answers
+
+
+def decide(streams, rule="optpo", **settings):
+    return stopping.decide(streams, rule, **settings)
 
 
 def as_in_the_paper(

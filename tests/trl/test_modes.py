@@ -46,17 +46,21 @@ def allocator(request):
 
 @pytest.fixture
 def build(policy, tmp_path, monkeypatch):
-    """Return a function that makes a trainer and its watch; ``reward_funcs`` come before the judge."""
+    """Return a function that makes a trainer and its watch; ``reward_funcs`` come before the judge.
+
+    It weighs rollouts equally, so that the loss sees the advantages as they are.
+    """
 
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")  # it warns about rollout functions
 
     def built(trainer=AllocatedGRPOTrainer, *, config=None, judge=None, reward_funcs=(), folder="run", **given):
         watch = Watch(Judge() if judge is None else judge)
+        equal = {"weighting": "rollout"} if "allocator" in given else {}
         made = trainer(
             model=policy,
             reward_funcs=[*reward_funcs, watch.judge],
             args=configured(tmp_path / folder, trainer, **(config or {})),
-            **{"train_dataset": make_questions(), "processing_class": make_tokenizer()} | given,
+            **{"train_dataset": make_questions(), "processing_class": make_tokenizer()} | equal | given,
         )
         made.remove_callback(PrinterCallback)
         return watch.on(made), watch

@@ -126,6 +126,23 @@ def test_it_is_refused_before_a_model_is_loaded(make, name):
         make(AllocatedGRPOTrainer, **{"allocator": Uniform(8)} | given, policy="no/such-model")
 
 
+def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(make, caplog):
+    message = r'vip must minimise .* the estimator that trains, dr_grpo, got rloo; give it estimator="dr_grpo"'
+    vip = VIP(rollouts_per_prompt=8, predictor=UniformPrior())
+    with pytest.raises(ValueError, match=message):
+        make(AllocatedGRPOTrainer, config={"scale_rewards": "none"}, allocator=vip)
+    with pytest.raises(ValueError, match=r"the estimator that trains, rloo, got dr_grpo"):
+        make(AllocatedRLOOTrainer, allocator=VIP(estimator="dr_grpo", predictor=UniformPrior()))
+    make(AllocatedGRPOTrainer, allocator=vip)
+    assert "vip minimises the variance of rloo, and the run trains grpo, for which it has no formula" in caplog.text
+
+
+def test_every_prompt_has_equal_weight_by_default():
+    assert TRLAllocation(allocator=Uniform(8)).loss_weighting == "prompt"
+    assert TRLAllocation(allocator=Uniform(8), estimator="sequential").loss_weighting == "rollout"
+    assert TRLAllocation(allocator=Uniform(8), weighting="token").loss_weighting == "token"
+
+
 def test_rloo_with_a_penalty_is_refused(make):
     message = r"beta must be 0 for RLOO under an allocator, got 0.05\b.*; set beta=0.0, or use AllocatedGRPOTrainer"
     with pytest.raises(ValueError, match=message):

@@ -121,6 +121,7 @@ def run(allocator, tmp_path, monkeypatch):
         settings = {"max_completion_length": 80, **(config or {})}
         questions = make_questions(16).map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]})
         built = AllocatedGRPOTrainer(
+            weighting="rollout",  # so that the loss sees the advantages as they are
             model=make_policy(),
             reward_funcs=[watch.judge, *reward_funcs],
             args=configured(tmp_path / "run", AllocatedGRPOTrainer, **settings),

@@ -228,7 +228,12 @@ def gradient_of(model):
 
 
 def made(trainer, policy, folder, *, config=None, reward_funcs=None, questions=None, **given):
-    """Return a trainer of the class ``trainer`` with the policy in ``policy`` and its output in ``folder``."""
+    """Return a trainer of the class ``trainer`` with the policy in ``policy`` and its output in ``folder``.
+
+    Ours weighs rollouts equally unless ``weighting`` is given, so that the loss sees the advantages as they are.
+    """
+    if "allocator" in given:
+        given = {"weighting": "rollout"} | given
     built = trainer(
         model=policy,
         reward_funcs=[Judge()] if reward_funcs is None else reward_funcs,

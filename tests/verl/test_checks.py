@@ -54,6 +54,11 @@ def refused(message, allocator="vip", settings=None, **allocation):
         check(config, allocation_of(config))
 
 
+def configured_with(settings):
+    config = configured("vip", settings)
+    return config, allocation_of(config)
+
+
 def warned(caplog, allocator="vip", settings=None):
     config = configured(allocator, settings)
     with caplog.at_level(logging.WARNING, logger=checks.__name__):
@@ -133,9 +138,22 @@ def test_a_weighting_that_verl_would_not_know_of_is_refused(caplog):
         weighting="rollout",
         settings={"algorithm.adv_estimator": "grpo"},
     )
-    assert warned(caplog, settings={"algorithm.adv_estimator": "gae"}) == []
-    (message,) = warned(caplog, settings={"algorithm.adv_estimator": "grpo"})
+    assert warned(caplog, allocator="hora", settings={"algorithm.adv_estimator": "gae"}) == []
+    (message,) = warned(caplog, allocator="hora", settings={"algorithm.adv_estimator": "grpo"})
     assert message.startswith("algorithm.adv_estimator=grpo weighs prompts by their numbers of rollouts")
+
+
+@pytest.mark.parametrize(
+    ("name", "normalised", "trained"),
+    [("apportion_dr_grpo", True, "dr_grpo"), ("grpo", False, "dr_grpo"), ("apportion_grpo", True, None)],
+)
+def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(name, normalised, trained, caplog):
+    settings = {"algorithm.adv_estimator": name, "algorithm.norm_adv_by_std_in_grpo": normalised}
+    if trained is None:
+        check(*configured_with(settings))
+        assert f"the run trains {name.removeprefix('apportion_')}, for which it has no formula" in caplog.text
+    else:
+        refused(f"vip must minimise the variance of the estimator that trains, {trained}, got rloo", settings=settings)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.spending.knapsack import spend_costs
-from apportion.allocators.spending.solver import most_extra, spend
+from apportion.allocators.spending.solver import check_high, check_table, most_extra, spend
+from apportion.checks import check_numbers
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
-from apportion.types import Batch, Counts, Floats, Needs, Prompt
+from apportion.types import Batch, Counts, Floats, Needs, Prompt, prompt_list
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,15 @@ class Budget:
     total: int | None = None
 
     def __post_init__(self) -> None:
-        _check_high(self.low, self.high)
+        check_numbers(self)
+        check_high(self.low, self.high)
         if (self.rollouts_per_prompt is None) == (self.total is None):
             raise ValueError(
                 f"give either rollouts_per_prompt or budget, got {self.rollouts_per_prompt} and {self.total}; "
                 "budget counts a whole batch"
             )
+        if self.total is not None and self.total < 0:
+            raise ValueError(f"budget must be at least 0, got {self.total}; it counts the rollouts of a whole batch")
         if self.rollouts_per_prompt is not None and not self.low <= self.rollouts_per_prompt <= self.high:
             raise ValueError(
                 f"rollouts_per_prompt must be between {self.low} and {self.high}, got {self.rollouts_per_prompt}; "
@@ -58,8 +62,10 @@ class Budget:
         return self.of(prompts)
 
     def width(self, batch: Batch, low: Counts) -> int:
-        """Return the most rollouts beyond its ``low`` [P] that one prompt could get."""
-        return most_extra(low, self.high, self.of(len(batch.prompts)))
+        """Return the most rollouts beyond its ``low`` [P] that one prompt could get. Raise ValueError for too many."""
+        width = most_extra(low, self.high, self.of(len(batch.prompts)))
+        check_table(len(low), width)
+        return width
 
     def spend(self, batch: Batch, gains: Floats, low: Counts) -> Counts:
         """Return counts [P], at least ``low`` [P], of the largest total gain."""
@@ -82,7 +88,8 @@ class TokenBudget:
     tokens_per_prompt: float
 
     def __post_init__(self) -> None:
-        _check_high(self.low, self.high)
+        check_numbers(self)
+        check_high(self.low, self.high)
         if not max(1, self.low) <= self.tokens_per_prompt < math.inf:
             raise ValueError(
                 f"tokens_per_prompt must be finite and pay for {self.low} rollouts of a token or more, "
@@ -98,9 +105,11 @@ class TokenBudget:
         return self.high * prompts
 
     def width(self, batch: Batch, low: Counts) -> int:
-        """Return the most rollouts beyond its ``low`` [P] that one prompt could get."""
+        """Return the most rollouts beyond its ``low`` [P] that one prompt could get. Raise ValueError for too many."""
         left = self._left(batch, low)
-        return max(0, min(self.high - int(low.min(initial=self.high)), int(left // batch.costs.min(initial=math.inf))))
+        width = max(0, min(self.high - int(low.min(initial=self.high)), int(left // batch.costs.min(initial=math.inf))))
+        check_table(len(low), width)
+        return width
 
     def spend(self, batch: Batch, gains: Floats, low: Counts) -> Counts:
         """Return counts [P], at least ``low`` [P], of the largest total gain."""
@@ -147,6 +156,7 @@ class BudgetedAllocator(Allocator):
     """Rollouts per prompt if no budget is given."""
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.tokens_per_prompt is not None and (self.rollouts_per_prompt, self.budget) != (None, None):
             raise ValueError(
                 f"give one of rollouts_per_prompt, budget and tokens_per_prompt, got {self.rollouts_per_prompt}, "
@@ -186,6 +196,7 @@ class BudgetedAllocator(Allocator):
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
         """Return an empty batch with predicted costs. Raise ValueError if a token budget does not pay for ``least``."""
+        prompts = prompt_list(prompts)
         self.size(len(prompts))
         belief = self.predictor.predict(prompts)
         batch = Batch.start(prompts, belief, None if self.lengths is None else self.lengths.predict(prompts))
@@ -228,8 +239,3 @@ class BudgetedAllocator(Allocator):
         Under a token budget gains are compared per token, and rollouts of negative gain are not bought.
         """
         return self._budget.spend(batch, gains, low)
-
-
-def _check_high(low: int, high: int) -> None:
-    if high < low:
-        raise ValueError(f"high must be at least {low}, the least every prompt gets, got {high}; raise high")

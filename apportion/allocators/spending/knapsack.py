@@ -16,16 +16,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from apportion.allocators.spending.solver import spend
-from apportion.types import Counts, Floats, Mask
+from apportion.allocators.spending.solver import check_gains, spend
+from apportion.checks import check_integer, number_array
+from apportion.types import ArrayValue, Counts, Floats, Mask
 
 FIRST_CORE, LARGEST_CORE = 16, 1024
 MOST_WORK = 2**26
 """Cells of the largest dynamic programme, core items x budget: one byte each, in all about half a second."""
 
 
-@dataclass(frozen=True)
-class Spent:
+@dataclass(frozen=True, eq=False, repr=False)
+class Spent(ArrayValue):
     """Counts [P], and ``gap``: no other counts gain more than these by over ``gap``, which is 0.0 if they are optimal.
 
     The certificate is exact up to the rounding of floating-point sums.
@@ -47,14 +48,15 @@ def spend_costs(gains: Floats, budget: int, low: Counts, costs: ArrayLike, most_
     more than ``most_work`` cells, or ``LARGEST_CORE`` items, the result is the best one found so far, and ``gap``
     bounds its distance from the optimum. With ``most_work`` 0 it is the greedy one, by gain per cost.
 
-    Raises ValueError if the budget does not pay for ``low``, and for costs that are not whole.
+    Raises ValueError if the budget does not pay for ``low``, for costs that are not whole, and for NaN or inf as gains.
 
     >>> gains = np.array([[0.9, 0.5], [0.6, 0.55]])
     >>> spend_costs(gains, budget=5, low=np.array([0, 0]), costs=[3, 2])
     Spent(counts=array([1, 1]), gap=0.0)
     """
+    gains, low = check_gains(gains, low)
     costs = _whole(costs, len(low))
-    room = int(budget) - int(costs @ low)
+    room = check_integer("budget", budget) - int(costs @ low)
     if room < 0:
         raise ValueError(
             f"budget must be at least {costs @ low} to pay for the {low.sum()} rollouts already granted, got {budget}; "
@@ -75,7 +77,7 @@ def spend_costs(gains: Floats, budget: int, low: Counts, costs: ArrayLike, most_
 
 
 def _whole(costs: ArrayLike, prompts: int) -> Counts:
-    given = np.asarray(costs, np.float64)
+    given = number_array("costs", costs)
     if given.shape != (prompts,):
         raise ValueError(f"costs must be [{prompts}], one per prompt, got {given.shape}; give every prompt its own")
     bad = np.flatnonzero(~((given >= 1) & (given == np.floor(given)) & np.isfinite(given)))

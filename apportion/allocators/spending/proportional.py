@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
+from apportion.checks import check_numbers
 from apportion.types import Batch, Belief, Counts, Floats, Plan
 
 
@@ -35,6 +36,7 @@ class ProportionalAllocator(BudgetedAllocator):
     epsilon: float = 0.05
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.low < 1:
             raise ValueError(
                 f"low must be at least 1 for {self.name}, got {self.low}; a prompt without rollouts teaches nothing"

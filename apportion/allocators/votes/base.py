@@ -13,11 +13,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from numbers import Integral
 from typing import ClassVar, Literal, get_args
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.votes.rewards import PseudoReward, check_reward, pseudo_rewards
+from apportion.checks import check_numbers
 from apportion.stopping import Rule, check_max_samples, count_votes, encode_answers, top_two
 from apportion.types import Batch, Counts, Group, Needs, Prompt, Rollout
 
@@ -60,11 +60,11 @@ class ConsensusAllocator(Allocator):
 
     def __post_init__(self) -> None:
         """Check the settings that all votes have. Subclasses with more to check call it."""
+        check_numbers(self)
         check_max_samples(self.max_samples)
-        whole = isinstance(self.min_samples, Integral) and not isinstance(self.min_samples, bool)
-        if not (whole and 1 <= self.min_samples <= self.max_samples):
+        if not 1 <= self.min_samples <= self.max_samples:
             raise ValueError(
-                f"min_samples must be an integer from 1 to max_samples, got {self.min_samples!r} and "
+                f"min_samples must be an integer from 1 to max_samples, got {self.min_samples} and "
                 f"{self.max_samples}; it is N, the minimum drawn"
             )
         if self.retain not in get_args(Retain):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from apportion.checks import number_array
 from apportion.types import Floats, Rollout
 
 PseudoReward = Callable[[Sequence[Rollout], str], ArrayLike]
@@ -50,8 +51,8 @@ def pseudo_rewards(reward: str | PseudoReward, rollouts: Sequence[Rollout], labe
     function = REWARDS[reward] if isinstance(reward, str) else reward
     given, name = function(rollouts, label), getattr(function, "__name__", repr(function))
     try:
-        values = np.asarray(given, np.float64)
-    except (TypeError, ValueError) as error:
+        values = number_array("rewards", given)
+    except ValueError as error:
         raise ValueError(f"rewards must be numbers, got {given!r}; change what {name} returns") from error
     if values.shape != (len(rollouts),):
         raise ValueError(

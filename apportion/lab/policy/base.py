@@ -6,16 +6,14 @@ also cached. The config of a saved policy names its task.
 On one thread a recipe gives the same bits each time on the same machine and version of torch.
 """
 
-import hashlib
 import json
 import math
-import os
 import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -23,80 +21,15 @@ from transformers import Qwen2ForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from apportion.lab.policy.network import completion_logprobs, new_policy
-from apportion.lab.world.demonstrator import CAREFUL, EASY, FORKS, HARD, MEDIUM, Demonstrator
+from apportion.lab.policy.recipes import RECIPES, Recipe, Stage, check_base
+from apportion.lab.world.demonstrator import Demonstrator
 from apportion.lab.world.task import EOS, encode, task_named
 from apportion.lab.world.tokenizer import ledger_tokenizer
 
-FORMAT = 1  # raise it when the policy, the vocabulary or the training loop changes, so that old caches are not found
 BATCHES_SORTED = 16
 
 Progress = Callable[[int, int, float], None]
 """Called after each training step with the step (from 1), the steps of this stage, and the loss in nats per token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Supervised learning from one demonstrator, with ``steps`` and a peak ``learning_rate``."""
-
-    demonstrator: Demonstrator
-    steps: int
-    learning_rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that a base policy depends on. ``steps`` scales the steps, warm-up and sequences of every stage.
-
-    The first of the ``operation_weights`` is for problems with the fewest operations, the next for one more.
-    """
-
-    stages: tuple[Stage, ...]
-    steps: float = 1.0
-    sequences: int = 120_000
-    operation_weights: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0)
-    batch_size: int = 64
-    warm_up_steps: int = 100
-    final_learning_rate: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    policy_seed: int = 0
-    data_seed: int = 7
-    order_seed: int = 0
-    task: str = "ledger"
-
-    def __post_init__(self) -> None:
-        if not self.stages:
-            raise ValueError("a recipe needs at least one stage, got none; give Stage(EASY, 1700, 3e-3)")
-        if self.steps <= 0:
-            raise ValueError(f"steps scales the recipe and must be positive, got {self.steps}; 1.0 is the full one")
-        least, most = task_named(self.task).operations
-        if not 1 <= len(self.operation_weights) <= most - least + 1:
-            raise ValueError(
-                f"operation_weights must be 1 to {most - least + 1}, for {least} to {most} operations, got "
-                f"{len(self.operation_weights)}; weight what the task holds"
-            )
-
-    @property
-    def directory(self) -> Path:
-        """The folder of the cached policy. Its name is a hash of the recipe and the format."""
-        settings = asdict(self)
-        if self.task == "ledger":  # the name leaves out the default
-            del settings["task"]
-        content = json.dumps([FORMAT, settings], sort_keys=True)
-        digest = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
-        return cache_directory() / f"ledger-base-{digest}"
-
-
-_WARM_START = Stage(EASY, steps=1700, learning_rate=3e-3)
-RECIPES = {
-    "easy": Recipe((_WARM_START, Stage(EASY, steps=700, learning_rate=2e-3))),
-    "medium": Recipe((_WARM_START, Stage(MEDIUM, steps=700, learning_rate=2e-3))),
-    "hard": Recipe((_WARM_START, Stage(HARD, steps=700, learning_rate=2e-3))),
-    "forks": Recipe(
-        (Stage(CAREFUL, steps=1300, learning_rate=3e-3), Stage(FORKS, steps=700, learning_rate=2e-3)), task="forks"
-    ),
-}
 
 
 def base_policy(base: str = "medium", progress: Progress | None = None) -> Qwen2ForCausalLM:
@@ -107,31 +40,6 @@ def base_policy(base: str = "medium", progress: Progress | None = None) -> Qwen2
     """
     check_base(base)
     return trained_policy(RECIPES[base], progress) if base in RECIPES else _load(Path(base))
-
-
-def check_base(base: str) -> None:
-    """Raise ValueError unless ``base`` names a recipe or a folder with a saved policy."""
-    if base not in RECIPES and not (Path(base) / "config.json").is_file():
-        raise ValueError(
-            f"base must be {', '.join(RECIPES)}, or a folder with a saved policy, got {base!r}; check the spelling"
-        )
-
-
-def task_of(base: str) -> str:
-    """Return the task that ``base`` has learned, a key of ``TASKS``. A folder that names none has learned "ledger".
-
-    >>> task_of("medium"), task_of("forks")
-    ('ledger', 'forks')
-    """
-    check_base(base)
-    if base in RECIPES:
-        return RECIPES[base].task
-    return str(json.loads((Path(base) / "config.json").read_text(encoding="utf-8")).get("lab_task", "ledger"))
-
-
-def is_trained(base: str) -> bool:
-    """Return whether ``base_policy`` finds ``base`` trained."""
-    return base not in RECIPES or RECIPES[base].directory.exists()
 
 
 def trained_policy(recipe: Recipe, progress: Progress | None = None) -> Qwen2ForCausalLM:
@@ -158,11 +66,6 @@ def _load(directory: Path) -> Qwen2ForCausalLM:
         return Qwen2ForCausalLM.from_pretrained(
             directory, dtype=torch.float32, local_files_only=True, use_safetensors=True
         ).eval()
-
-
-def cache_directory() -> Path:
-    """Return ``$XDG_CACHE_HOME/apportion``, or ``~/.cache/apportion``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "apportion"
 
 
 def _train(policy: Qwen2ForCausalLM, recipe: Recipe, stage: Stage, progress: Progress | None) -> None:

@@ -8,7 +8,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from apportion.lab.policy.base import RECIPES, Progress, cache_directory, is_trained, task_of, trained_policy
+from apportion.lab.policy.base import Progress, trained_policy
+from apportion.lab.policy.recipes import RECIPES, cache_directory, is_trained, task_of
 from apportion.lab.world.task import TASKS, Problem, held_out_problems, stated, training_problems
 from apportion.runs.whole_files import write_whole
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from apportion.lab.policy.base import check_base, is_trained
 from apportion.lab.policy.export import RIGHT, STATED, max_new_tokens, policy_folder, problems_file
 from apportion.lab.policy.network import new_policy
+from apportion.lab.policy.recipes import check_base, is_trained
 from apportion.lab.world.task import encode
 from apportion.lab.world.tokenizer import ledger_tokenizer
 from apportion.runs.progress import Display

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import eq
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,12 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from apportion.lab.policy.decoder import Decoder
-from apportion.lab.world.task import Problem, verify
+from apportion.lab.world.task import Problem, Reward, verify
 from apportion.lab.world.tokenizer import ledger_tokenizer
 from apportion.predictors.saved import SavedValues
 from apportion.types import Prompt, Rollout
 
-Reward = Literal["exact", "share"]
 MAX_ROWS = 256
 MAX_NEW_TOKENS = 14
 

@@ -16,6 +16,11 @@ from apportion.types import Floats
 COLOURS = ("#0072B2", "#D55E00", "#999999", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 TITLE_WIDTH = 55
 """Letters of the title above each panel."""
+DASHES = ("-", "--", "-.", ":")
+MARKERS = "osD^vPX*"
+"""Arms differ in colour, dashes and marker, so that curves that coincide are still told apart."""
+LEGEND_ROW = 3
+"""Names in a row of a legend, which stands below its panel."""
 WINDOWS = 12
 """Shares of votes are averaged over this many stretches of a run, because one step has few votes."""
 
@@ -39,27 +44,28 @@ def draw_curves(axes: Axes, runs: Runs, key: str, **text: Any) -> None:
     Each run has a thin line. The thick one is the mean over seeds at equal shares of their runs.
     """
     shares = np.linspace(0, 1, 60)
-    for name, colour in _colours(runs).items():
+    for number, (name, colour) in enumerate(_colours(runs).items()):
         places, heights = [], []
         for run in runs[name]:
             axes.plot(run.rollouts, run.evaluations[key], color=colour, alpha=0.25, linewidth=0.8)
             places.append(shares * run.rollouts[-1])
             heights.append(np.interp(places[-1], run.rollouts, run.evaluations[key]))
-        axes.plot(np.mean(places, axis=0), np.mean(heights, axis=0), color=colour, label=name, linewidth=2)
+        place, height = np.mean(places, axis=0), np.mean(heights, axis=0)
+        axes.plot(place, height, color=colour, label=name, linewidth=2, **_style(number))
     axes.set(xlabel="rollouts", **text)
-    axes.legend(frameon=False, loc="lower right")
+    _add_legend(axes)
 
 
 def draw_bands(axes: Axes, rollouts: Mapping[str, Sequence[float]]) -> None:
     """Draw the mean rollouts of a prompt in each of the ``BANDS``, for every arm."""
     places = np.arange(len(BANDS) - 1)
-    for name, colour in _colours(rollouts).items():
-        axes.plot(places, rollouts[name], "o-", color=colour, label=name)
+    for number, (name, colour) in enumerate(_colours(rollouts).items()):
+        axes.plot(places, rollouts[name], color=colour, label=name, **_style(number, every=1))
     axes.set_xticks(places, [f"{low:g}–{high:g}" for low, high in pairwise(BANDS)], fontsize=8)
     axes.set(
         xlabel="exact success of the prompt", ylabel="rollouts a prompt", title="Where rollouts go", ylim=(0, None)
     )
-    axes.legend(frameon=False)
+    _add_legend(axes)
 
 
 def draw_variance(axes: Axes, measured: Sequence[Mapping[str, Any]]) -> None:
@@ -80,21 +86,22 @@ def draw_variance(axes: Axes, measured: Sequence[Mapping[str, Any]]) -> None:
         xlabel=f"expected hits (uniform {measured[0]['expected_hits']:.1f}), less uniform's:\n{hits}",
     )
     axes.xaxis.label.set_fontsize(8)
-    axes.legend(frameon=False)
+    _add_legend(axes)
 
 
 def draw_votes(axes: Axes, runs: Runs, solid: str, dashed: str, of: str | None, **text: Any) -> None:
     """Draw two keys of the steps as shares of the key ``of`` (None: of 1), over all seeds together."""
-    for name, colour in _colours(runs).items():
+    for number, (name, colour) in enumerate(_colours(runs).items()):
         steps = min(run.step_count for run in runs[name])
         width = max(1, steps // WINDOWS)
         total = np.sum([run.steps[of][:steps] if of else np.ones(steps) for run in runs[name]], axis=0)
         for key, style in ((solid, "-"), (dashed, "--")):
             shares = window_shares(np.sum([run.steps[key][:steps] for run in runs[name]], axis=0), total, width)
             places = width * np.arange(len(shares)) + (width + 1) / 2
-            axes.plot(places, shares, style, color=colour, label=name if style == "-" else None)
+            marked = _style(number, every=1) | {"linestyle": style}
+            axes.plot(places, shares, color=colour, label=name if style == "-" else None, **marked)
     axes.set(xlabel="steps", **text)
-    axes.legend(frameon=False)
+    _add_legend(axes)
 
 
 def window_shares(amounts: Floats, of: Floats, width: int) -> Floats:
@@ -108,6 +115,23 @@ def window_shares(amounts: Floats, of: Floats, width: int) -> Floats:
     whole = len(amounts) // width * width
     top, bottom = (values[:whole].reshape(-1, width).sum(axis=1) for values in (amounts, of))
     return np.divide(top, bottom, out=np.full(len(top), np.nan), where=bottom > 0)
+
+
+def _style(number: int, every: int = 10) -> dict[str, Any]:
+    """Return the dashes, marker and layer of arm number ``number``, marked at every ``every``-th point."""
+    return {
+        "linestyle": DASHES[number % len(DASHES)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "markevery": (number % every, every),
+        "markersize": 5,
+        "markerfacecolor": "white",
+        "zorder": 3 + number,
+    }
+
+
+def _add_legend(axes: Axes) -> None:
+    """Put the legend below the panel, in a solid frame, where it hides no curve."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=LEGEND_ROW, framealpha=1.0, fontsize=8)
 
 
 def _colours(arms: Mapping[str, Any]) -> dict[str, str]:

@@ -70,7 +70,7 @@ class Run:
     @classmethod
     def read(cls, directory: Path) -> Run:
         """Return the run whose metrics are in ``directory``."""
-        records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         evaluations = _columns([record for record in records if "success" in record])
         steps = [record for record in records if "counts" in record]
         for step in steps:

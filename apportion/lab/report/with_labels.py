@@ -68,8 +68,12 @@ def findings(summary: Sequence[Arm], baseline: str, seeds: int, measured: Sequen
                 "part of a difference may be its number of updates."
             )
     heads = ["allocator", *(f"{low:g} to {high:g}" for low, high in pairwise(BANDS))]
-    rows = [[arm.name, *(f"{rollouts:.1f}" for rollouts in arm.rollouts_by_band)] for arm in summary]
-    bands = ["Rollouts a prompt by its exact success probability:", "", *markdown_table(heads, rows)]
+    rows = [[arm.name, *("-" if np.isnan(each) else f"{each:.1f}" for each in arm.rollouts_by_band)] for arm in summary]
+    bands = [
+        "Rollouts a prompt by its exact success probability (- if no prompt drawn had it):",
+        "",
+        *markdown_table(heads, rows),
+    ]
     return [*lines, "", *_variance_lines(measured), "", *bands]
 
 

@@ -10,9 +10,12 @@ from typing import Any
 
 from apportion.allocators import Allocator
 from apportion.config import REGISTRIES, ConfigError, build, choices, dump, load
+from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import LENGTHS, Training
 from apportion.runs.folder import check_settings, environment_with, hold_folder, usable_cores, write_run
 from apportion.runs.whole_files import write_whole
+from apportion.toml import check_folder_name
+from apportion.untrusted import shown
 
 DEFAULT = Path(__file__).with_name("default.toml")
 LABEL_FREE_DEFAULT = Path(__file__).with_name("label_free.toml")
@@ -45,8 +48,7 @@ class Study:
     variance_draws: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.name or Path(self.name).name != self.name:
-            raise ValueError(f"name must be a plain folder name, got {self.name!r}; results go to {RUNS}/NAME")
+        check_folder_name(self.name, RUNS)
         known = ", ".join(self.allocators)
         if self.baseline not in self.allocators:
             raise ValueError(f"baseline must be one of {known}, got {self.baseline!r}; name one of the allocators")
@@ -115,7 +117,9 @@ def read_study(
         also = [config, *(f"--allocator {arm}" for arm in allocators), prompts and f"--prompts {prompts}"]
         if first := next(filter(None, also), None):
             raise ConfigError(f"--resume goes on with a started study, got also {first}; give --name, or no --resume")
-        config = RUNS / (name or load(default)["name"]) / "config.toml"
+        started = name or load(default)["name"]
+        check_folder_name(started, RUNS)
+        config = RUNS / started / "config.toml"
         if not config.exists():
             raise ConfigError(f"there is nothing to resume: {config} does not exist; start it without --resume")
     given = {"labels": labels, "prompts": None if prompts is None else str(prompts)}
@@ -130,6 +134,21 @@ def read_study(
         for arm, given in table.get("trainings", {}).items()
     }
     return build(Study, table | ({"trainings": trainings} if trainings else {}) | ({"name": name} if name else {}))
+
+
+def read_pools(study: Study) -> dict[int, Pool]:
+    """Return the problems of each seed. Raises ConfigError if the file of prompts does not suit every arm.
+
+    Arms share every setting that a pool depends on, except how many prompts a step draws.
+    """
+    trainings = (study.training, *study.trainings.values())
+    largest = max(trainings, key=lambda training: training.prompts_per_step)
+    try:
+        if largest.prompts is not None:
+            return dict.fromkeys(study.seeds, pool_of(largest, study.seeds[0]))
+        return {seed: pool_of(largest, seed) for seed in study.seeds}
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -148,7 +167,7 @@ def _narrow(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     unknown = [arm for arm in wanted if arm not in there and arm not in registered]
     if unknown:
         raise ConfigError(
-            f"--allocator must be an arm of the study or a registered allocator, got {unknown[0]!r}; "
+            f"--allocator must be an arm of the study or a registered allocator, got {shown(unknown[0])}; "
             f"{choices(unknown[0], {**there, **registered})}"
         )
     kept = dict.fromkeys([table.get("baseline", ""), *wanted])
@@ -174,7 +193,7 @@ def claim(study: Study) -> Iterator[None]:
             now = f"{hashlib.sha256(prompts.read_bytes()).hexdigest()}  {prompts}\n"  # for ``sha256sum --check``
             if not fingerprint.exists():
                 write_whole(fingerprint, now)
-            elif (started := fingerprint.read_text()) != now:
+            elif (started := fingerprint.read_text(encoding="utf-8")) != now:
                 raise ConfigError(
                     f"{prompts} must be as it was when {directory} was started, got SHA-256 {now[:12]} and not "
                     f"{started[:12]}; restore it, or choose another --name"

@@ -2,7 +2,7 @@
 
 from apportion.allocators import Allocator
 from apportion.allocators.votes import ConsensusAllocator
-from apportion.lab.policy.base import is_trained
+from apportion.lab.policy.recipes import is_trained
 from apportion.lab.study.design import Study
 from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training

@@ -59,7 +59,7 @@ def measure(path: Path, training: Training, draws: int) -> bool:
 def is_finished(directory: Path, training: Training) -> bool:
     """Return whether the metrics of the run in ``directory`` reach the length of its ``training``."""
     metrics = directory / "metrics.jsonl"
-    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
     if not lines or not lines[-1].endswith("}"):
         return False
     return bool(json.loads(lines[-1])[training.unit] >= training.length)

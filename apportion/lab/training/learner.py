@@ -43,7 +43,7 @@ class Learner:
             rows = self._actor_critic_rows(groups)
         else:
             fixed = None if baseline is None else baseline.predict([group.prompt for group in groups])
-            rows = training_rows(groups, settings.estimator, settings.weighting, fixed)
+            rows = training_rows(groups, settings.estimator, settings.loss_weighting, fixed)
         rows = [row for row in rows if settings.kl or np.any(row.advantage)]
         rows = sorted(rows, key=lambda row: len(row.prompt) + len(row.completion.tokens))
         rows = refresh_logprobs(self.policy, rows, settings.temperature)
@@ -117,7 +117,7 @@ class Learner:
             value_loss(values, old, torch.from_numpy(returns).float(), mask, VALUE_CLIP).backward()
             self._step(self.critic_optimizer, self.critic)
         of_tokens = [row[: len(tokens)] for row, tokens in zip(advantages, completions, strict=True)]
-        return rows_with(groups, of_tokens, settings.weighting)
+        return rows_with(groups, of_tokens, settings.loss_weighting)
 
     def _step(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> float:
         """Take one optimiser step. Return the gradient norm before clipping."""

@@ -4,17 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from apportion.advantages import ESTIMATORS, Weighting, check_baseline
+from apportion.advantages import ESTIMATORS, Weighting, check_agreement, check_baseline, default_weighting
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
-from apportion.lab.policy.base import check_base, task_of
-from apportion.lab.policy.sampler import Reward
+from apportion.lab.policy.recipes import check_base, task_of
+from apportion.lab.world.task import Reward
 
 Labels = Literal["gold", "none"]
 LENGTHS = ("rollouts", "tokens", "steps")
 """The lengths that a run may have."""
 ROLLOUTS = 30_720
 """The default length."""
+MOST_PROBLEMS = 10**6
+"""The most problems that are drawn. All of them are kept in memory."""
 COUNTS = ("problems", "prompts_per_step", "updates_per_step", "critic_updates", "evaluate_every", "checkpoint_every")
 
 
@@ -24,8 +26,9 @@ class Training:
 
     ``base`` is easy, medium, hard or forks, or a folder with a saved policy.
     The length of a run is one of ``rollouts`` (default 30,720), ``tokens`` and ``steps``. The step that reaches it is
-    the last. A ``weighting`` of "prompt" gives every prompt of a step the same share of the loss. ``checkpoint_every``
-    counts steps. ``evaluate_every`` counts steps if the length does, and otherwise rollouts.
+    the last. A ``weighting`` of "prompt" gives every prompt of a step the same share of the loss. The default is that
+    of the estimator, "rollout" for "sequential" and "prompt" for others. ``checkpoint_every`` counts steps.
+    ``evaluate_every`` counts steps if the length does, and otherwise rollouts.
 
     With ``labels`` "none" the policy learns at test time: nothing is verified, and the allocator makes pseudo-labels
     from votes. Right answers are only for the report. ``prompts`` is a file of prompts that replaces the ``problems``
@@ -50,7 +53,7 @@ class Training:
     steps: int | None = None
     estimator: str = "rloo"
     baseline: Baseline | None = None
-    weighting: Weighting = "prompt"
+    weighting: Weighting | None = None
     learning_rate: float = 5e-4
     updates_per_step: int = 1
     clip_ratio: float = 0.2
@@ -71,10 +74,12 @@ class Training:
         for key in COUNTS:
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} must be at least 1, got {getattr(self, key)}; leave it out for the default")
+        if self.problems > MOST_PROBLEMS:
+            raise ValueError(f"problems must be at most {MOST_PROBLEMS}, got {self.problems}; lower it")
         for key in ("learning_rate", "clip_ratio", "max_grad_norm", "temperature", "critic_learning_rate"):
             if not 0 < getattr(self, key) < float("inf"):
                 raise ValueError(f"{key} must be positive, got {getattr(self, key)}; leave it out for the default")
-        if self.estimator not in (*ESTIMATORS, "gae") or self.weighting not in get_args(Weighting):
+        if self.estimator not in (*ESTIMATORS, "gae") or self.weighting not in (None, *get_args(Weighting)):
             raise ValueError(
                 f"estimator must be one of {', '.join(ESTIMATORS)}, gae, and weighting of "
                 f"{', '.join(get_args(Weighting))}, got {self.estimator!r} and {self.weighting!r}; check the spelling"
@@ -117,6 +122,11 @@ class Training:
             raise ValueError(f"held_out must be between 1 and 1000, got {self.held_out}; the pool has 1000 problems")
 
     @property
+    def loss_weighting(self) -> Weighting:
+        """What has equal weight in the loss."""
+        return self.weighting or default_weighting(self.estimator)
+
+    @property
     def task(self) -> str:
         """Name of the task that the base has learnt, a key of ``TASKS``."""
         return task_of(self.base)
@@ -136,6 +146,7 @@ class Training:
     def check(self, allocator: Allocator) -> None:
         """Raise ValueError if ``allocator`` cannot plan such a step or cannot take such rewards."""
         allocator.size(self.prompts_per_step)
+        check_agreement(allocator, self.estimator, self.loss_weighting)
         votes = not allocator.needs.labels
         if votes != (self.labels == "none"):
             raise ValueError(

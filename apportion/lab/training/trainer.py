@@ -76,7 +76,7 @@ class Trainer:
 
     def run(self, on_step: Callable[[dict[str, Any]], bool] = lambda record: True) -> bool:
         """Take steps until the budget is spent (True), or ``on_step`` returns False for a step's record (False)."""
-        with self.metrics.open("a") as lines:
+        with self.metrics.open("a", encoding="utf-8", newline="\n") as lines:
             if not self.asked:
                 self._write(lines, {"step": 0, "rollouts": 0, "tokens": 0, **self._evaluate()})
             while not self.finished:

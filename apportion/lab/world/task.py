@@ -17,9 +17,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, groupby, takewhile
-from typing import Self
+from typing import Literal, Self
 
 from apportion.types import Prompt, prompt_id
+
+Reward = Literal["exact", "share"]
+"""Whether a completion is right, or the share of its leading digits that are right."""
 
 DIGITS = tuple("0123456789")
 LABELS = tuple("abcdefgh")

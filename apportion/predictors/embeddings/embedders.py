@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from apportion.checks import check_numbers
 from apportion.predictors.embeddings.cache import EmbeddingCache, EmbeddingCacheError, default_cache_dir
 from apportion.types import Prompt
 
@@ -74,6 +75,7 @@ class SentenceTransformerEmbedder:
     _encoder: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if not self.model:
             raise ValueError(
                 f"model must name a sentence-transformers model, got {self.model!r}; leave it out for {DEFAULT_MODEL}"

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_positive
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
 from apportion.predictors.embeddings.table import EmbeddingTable, Rows
@@ -60,6 +61,7 @@ class LatentProcess(Predictor):
     _h: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_positive(self, noise=self.noise)
         if self.noise < SMALLEST_NOISE:
             raise ValueError(

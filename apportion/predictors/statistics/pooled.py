@@ -73,7 +73,7 @@ class Profile:
     def __init__(self, columns: int, bandwidth: float = 1.0, discount: float = 1.0) -> None:
         if not 0 < bandwidth < float("inf"):
             raise ValueError(f"bandwidth must be finite and above 0 in log-odds, got {bandwidth}; 1 is usual")
-        check_discount(discount, called="the discount of what is pooled")
+        check_discount(discount, called="pool_discount")
         self.bandwidth, self.discount = bandwidth, discount
         self.sums = np.zeros((NODES, columns))
 

@@ -5,7 +5,7 @@ rollout log (``rollouts``) and at the end the model (``model``).
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from apportion.engines.prompts import last_text
 from apportion.engines.saved_state import SavedStateError
 from apportion.runs.progress import Display
 from apportion.trl.jobs.folder import MODEL, claim, newest_checkpoint, remove_results
-from apportion.trl.jobs.job import read_job
+from apportion.trl.jobs.job import Job, read_job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import Prepared, prepare
 from apportion.trl.jobs.sources import NO_SOURCES, Sources
@@ -34,11 +34,15 @@ def run(
     dry_run: bool,
     sources: Sources = NO_SOURCES,
 ) -> int:
-    """Print the plan, then train; return the exit code. Raises ConfigError before weights are loaded.
+    """Print the plan, then train; return the exit code. Raises ConfigError before weights are loaded."""
+    return run_job(*read_job(config, overrides, name, resume, sources), resume, dry_run, sources)
 
-    Of several processes only the first prints and writes.
+
+def run_job(job: Job, settings: Mapping[str, Any], resume: bool, dry_run: bool, sources: Sources = NO_SOURCES) -> int:
+    """Print the plan, then train; return the exit code. ``settings`` are those of the job, as tables.
+
+    Of several processes only the first prints and writes. Raises ConfigError before weights are loaded.
     """
-    job, settings = read_job(config, overrides, name, resume, sources)
     with job.judge or nullcontext():
         prepared = prepare(job, sources)
         display = Display(prepared.optimizer_steps, "step")

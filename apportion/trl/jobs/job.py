@@ -20,6 +20,7 @@ from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.config import ConfigError, build, dump, load
 from apportion.data import Data
+from apportion.toml import check_folder_name
 from apportion.trl.jobs.sources import NO_SOURCES, Sources, find_source
 from apportion.trl.settings import TRLAllocation
 from apportion.verifiers import Verifier
@@ -58,7 +59,7 @@ class Job:
     data: Data
     allocator: Allocator
     algorithm: Literal["grpo", "rloo"] = "grpo"
-    weighting: Weighting = "rollout"
+    weighting: Weighting | None = None
     estimator: str | None = None
     baseline: Baseline | None = None
     extract: str | None = None
@@ -71,8 +72,7 @@ class Job:
     lora: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if not self.name or Path(self.name).name != self.name:
-            raise ValueError(f"name must be a plain folder name, got {self.name!r}; results go to {RUNS}/NAME")
+        check_folder_name(self.name, RUNS)
         if self.tools and self.algorithm == "rloo":
             raise ValueError(f"tools are for grpo, got {', '.join(self.tools)} with rloo; TRL's RLOO has none")
         self.tool_functions  # noqa: B018 - raises now if a tool does not exist
@@ -142,6 +142,7 @@ def read_job(
     if config is None:
         if not (resume and name):
             raise ConfigError("a job must be a TOML file, got none; give one, or --name and --resume for a started one")
+        check_folder_name(name, RUNS)
         config = RUNS / name / FILE
         if not config.exists():
             raise ConfigError(f"there is nothing to resume: {config} does not exist; give the job's file")

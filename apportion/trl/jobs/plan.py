@@ -81,7 +81,7 @@ def _verifier(prepared: Prepared) -> str:
 
 def _algorithm(prepared: Prepared) -> str:
     job = prepared.job
-    parts = [job.algorithm, f"every {job.weighting} counts the same"]
+    parts = [job.algorithm, f"every {job.allocation.loss_weighting} counts the same"]
     if job.estimator is not None:
         parts.append(f"estimator {job.estimator}")
     if job.baseline is not None:

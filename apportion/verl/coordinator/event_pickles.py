@@ -8,6 +8,7 @@ be made to allocate any amount of memory.
 import copyreg
 import pickle
 from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,11 @@ def _reduce_scalar(scalar: np.generic) -> Any:
     return restore_scalar, (scalar.dtype.str, scalar.tobytes())
 
 
-REDUCERS = {**copyreg.dispatch_table, np.ndarray: _reduce_array, **dict.fromkeys(SCALARS, _reduce_scalar)}
+REDUCERS: Mapping[type, Callable[[Any], Any]] = {
+    **copyreg.dispatch_table,
+    np.ndarray: _reduce_array,
+    **dict.fromkeys(SCALARS, _reduce_scalar),
+}
 
 
 class EventPickler(pickle.Pickler):

@@ -1,7 +1,7 @@
 """The settings that a user gives under ``allocation`` in verl's configuration."""
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from apportion.advantages import Weighting
 from apportion.allocators import Allocator
@@ -17,7 +17,8 @@ class VerlAllocation:
 
     Args:
         allocator: decides how many rollouts each prompt gets, with or without labels.
-        weighting: what counts the same in the loss under the ``apportion_`` estimators: prompt, rollout or token.
+        weighting: what counts the same in the loss under the ``apportion_`` estimators: prompt, rollout or token; by
+            default the one that the estimator is unbiased under, prompt for all but ``apportion_sequential``.
         verdict: what decides whether a rollout is correct: a key that the reward function returns beside the score, or
             "score". It is correct if the value is above 0. None if scores are 0 and 1.
         id_key: the key of ``extra_info`` that identifies a prompt; by default a hash of its text and data source.
@@ -29,7 +30,7 @@ class VerlAllocation:
     """
 
     allocator: Allocator
-    weighting: Weighting = "prompt"
+    weighting: Weighting | None = None
     verdict: str | None = None
     id_key: str | None = None
     extract: str = "auto"
@@ -38,12 +39,17 @@ class VerlAllocation:
     retries: int = 1
 
     def __post_init__(self) -> None:
-        known = {"weighting": get_args(Weighting), "extract": EXTRACTORS, "equivalence": EQUIVALENCES}
+        known: dict[str, Any] = {"extract": EXTRACTORS, "equivalence": EQUIVALENCES}
         for name, values in known.items():
             if getattr(self, name) not in values:
                 raise ValueError(
                     f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}; check the spelling"
                 )
+        if self.weighting not in (None, *get_args(Weighting)):
+            raise ValueError(
+                f"weighting must be one of {', '.join(get_args(Weighting))}, got {self.weighting!r}; leave it out for "
+                "the one that suits the estimator"
+            )
         if not self.deadline_seconds > 0:
             raise ValueError(f"deadline_seconds must be above 0, got {self.deadline_seconds}; .inf waits forever")
         if self.retries < 0:

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.allocators.spending.solver import even_split, spend
+from apportion.allocators.spending.knapsack import spend_costs
+from apportion.allocators.spending.solver import even_split, most_extra, spend, spend_widening
+from apportion.types import Floats
 
 
 def best_by_dynamic_programming(gains: np.ndarray, extra: int) -> float:
@@ -107,3 +109,41 @@ def test_even_split_is_level(low, high, data):
     assert counts.sum() == budget and (counts >= bounds).all() and counts.max() <= high
     raised = counts[counts > bounds]
     assert not raised.size or counts.min() >= raised.max() - 1
+
+
+@given(st.data())
+def test_a_table_that_widens_gives_the_counts_of_the_whole_table(data: st.DataObject) -> None:
+    """Few distinct gains, so that there are ties, and some prompts that take far more than others."""
+    prompts, high = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 400))
+    low = np.array(data.draw(st.lists(st.integers(0, high), min_size=prompts, max_size=prompts)))
+    budget = data.draw(st.integers(int(low.sum()), prompts * high))
+    scale = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 50.0]), min_size=prompts, max_size=prompts)))
+
+    def gains(width: int) -> Floats:
+        number = np.arange(width)
+        return np.where(low[:, None] + number < high, scale[:, None] / (1 + number // 3), -np.inf)
+
+    whole = spend(gains(most_extra(low, high, budget)), budget, low)
+    assert spend_widening(gains, budget, low, high).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_gains_that_are_not_finite_are_refused_and_not_underspent(bad):
+    gains = np.array([[0.5, 0.1], [bad, bad]])
+    with pytest.raises(ValueError, match=r"gains must be finite, .* for prompt 1; check the predictions"):
+        spend(gains, 4, np.array([1, 1]))
+    with pytest.raises(ValueError, match="gains must be finite"):
+        spend_costs(gains, 8, np.array([1, 1]), [1, 2])
+
+
+@pytest.mark.parametrize("budget", ["4", 4.5, True, None, float("nan")])
+def test_a_budget_that_is_no_integer_is_refused(budget):
+    with pytest.raises(ValueError, match="budget must be an integer"):
+        spend(np.ones((2, 4)), budget, np.array([1, 1]))
+
+
+def test_tables_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"gains must be \[P, W\] and low \[P\]"):
+        spend(np.ones((2, 4)), 4, np.array([1, 1, 1]))
+    with pytest.raises(ValueError, match="gains must not be masked"):
+        spend(np.ma.masked_equal(np.ones((2, 4)), 1), 4, np.array([1, 1]))

@@ -5,9 +5,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from apportion.lab.policy.base import RECIPES, Recipe, Stage, base_policy, cache_directory, task_of, trained_policy
+from apportion.lab.policy.base import base_policy, trained_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.network import new_policy
+from apportion.lab.policy.recipes import RECIPES, Recipe, Stage, cache_directory, task_of
 from apportion.lab.world.demonstrator import EASY, MEDIUM
 from apportion.lab.world.task import encode, problem_pool
 

@@ -7,8 +7,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from apportion.lab.policy.network import completion_logprobs, new_policy
-from apportion.lab.policy.sampler import LedgerSampler, Reward, leading_share, sample
-from apportion.lab.world.task import EOS, Problem, encode, problem_pool
+from apportion.lab.policy.sampler import LedgerSampler, leading_share, sample
+from apportion.lab.world.task import EOS, Problem, Reward, encode, problem_pool
 from apportion.lab.world.tokenizer import ledger_tokenizer
 from apportion.types import Prompt
 

@@ -1,8 +1,10 @@
 import json
 
 import pytest
+from matplotlib.figure import Figure
 
 from apportion.lab.report.measures import arm_table, summarise
+from apportion.lab.report.picture import draw_curves
 from apportion.lab.report.results import BANDS, Run
 from apportion.lab.report.with_labels import MEASURES, findings, verdict
 
@@ -78,3 +80,23 @@ def test_an_arm_without_a_matched_control_is_pointed_out(tmp_path):
         "few has no control with as many rollouts a prompt (2.0)" in line
         for line in findings(summary, "uniform", 3, [])
     )
+
+
+def test_a_band_without_prompts_has_a_dash_and_not_nan(tmp_path):
+    summary = summarise(MEASURES, {"uniform": runs(tmp_path, "u", 0.0, [4, 4, 4])}, "uniform")
+    text = "\n".join(findings(summary, "uniform", 3, []))
+    assert "nan" not in text
+    assert "".join(text.splitlines()[-1].split()) == "|uniform|4.0|-|-|4.0|-|4.0|"
+
+
+def test_curves_that_coincide_are_told_apart_and_no_legend_lies_on_them(tmp_path):
+    same = {name: runs(tmp_path, name, 0.0, [4, 4, 4]) for name in ("uniform", "vip", "hora")}
+    axes = Figure(layout="constrained").subplots()
+    draw_curves(axes, same, "success")
+    thick = [line for line in axes.lines if line.get_linewidth() == 2]
+    styles = {(line.get_linestyle(), line.get_marker(), line.get_color(), line.get_zorder()) for line in thick}
+    assert len(thick) == len(styles) == 3 and len({line.get_linestyle() for line in thick}) == 3
+    axes.figure.canvas.draw()
+    legend = axes.get_legend()
+    assert legend.get_frame().get_alpha() == 1.0
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from apportion.cli import app
 from apportion.config import ConfigError
-from apportion.lab.policy.base import RECIPES, Recipe, Stage, trained_policy
+from apportion.lab.policy.base import trained_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.job_source import LabSource
+from apportion.lab.policy.recipes import RECIPES, Recipe, Stage
 from apportion.lab.world.demonstrator import EASY
 from apportion.lab.world.task import Problem
 from apportion.records import read_log
@@ -147,7 +148,10 @@ REFUSED = {
         {"allocator": "optpo", "verifier": None, "evaluation": {"path": "questions.jsonl"}},
         "an evaluation needs a verifier, got none with optpo",
     ),
-    "a folder's name that is a path": ({"name": "a/b"}, "name must be a plain folder name, got 'a/b'"),
+    "a folder's name that is a path": (
+        {"name": "a/b"},
+        "name must be a plain folder name of at most 200 bytes, got 'a/b'",
+    ),
 }
 
 
@@ -190,7 +194,7 @@ def test_a_run_leaves_its_job_its_rollouts_its_checkpoints_and_a_model(whole, po
     assert any(not torch.equal(tuned[name], before[name]) for name in before)
     assert AutoTokenizer.from_pretrained(whole / "model")("012")["input_ids"] == make_tokenizer()("012")["input_ids"]
     job = tomllib.loads((whole / "job.toml").read_text())
-    assert job["allocator"]["pre_rollouts"] == 3 and job["weighting"] == "rollout" and job["training"]["max_steps"] == 4
+    assert job["allocator"]["pre_rollouts"] == 3 and "weighting" not in job and job["training"]["max_steps"] == 4
     log = rollouts(whole)
     questions = (whole.parents[1] / "questions.jsonl").read_text().splitlines()
     gold = {row["prompt"]: int(row["answer"]) for row in map(json.loads, questions)}

@@ -82,7 +82,7 @@ def test_a_plan_has_a_line_for_everything(folder, policy):
         "prompt has 5 characters.",
         "verifier     function: function verifier.py:judged, needs_gold true",
         "allocator    hora: rollouts_per_prompt 8.0, high 16, predictor (uniform: alpha 1.0, beta 1.0), pre_rollouts 3",
-        "algorithm    grpo, every rollout counts the same",
+        "algorithm    grpo, every prompt counts the same",
         "a batch      4 prompts, 32 rollouts",
         "a run        4 batches, 4 optimizer steps",
         "rollouts     128 rollouts; 5 tokens each at most, 640 in all",
@@ -110,7 +110,7 @@ def test_a_plan_has_a_line_for_everything(folder, policy):
         ),
         (
             {"estimator": "reinforce", "baseline": "predicted"},
-            "algorithm    grpo, every rollout counts the same, estimator reinforce, baseline predicted: ",
+            "algorithm    grpo, every prompt counts the same, estimator reinforce, baseline predicted: ",
         ),
         ({"training": {"save_strategy": "no"}}, "checkpoints  none, so a run that is stopped cannot be resumed"),
         ({"training": {"save_strategy": "epoch"}}, "checkpoints  every epoch, of which the last 2 are kept"),

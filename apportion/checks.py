@@ -1,0 +1,131 @@
+"""Checks of what users pass in: the numbers among a dataclass's settings, single integers, arrays, and texts.
+
+All raise ValueError, also for a wrong type, because the loader of TOML files turns that into a message for the user.
+"""
+
+from dataclasses import fields
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from apportion.untrusted import shown
+
+LARGEST_INTEGER = 2**63 - 1
+"""The largest integer that an array of counts holds."""
+
+
+def check_numbers(settings: Any) -> None:
+    """Raise ValueError unless the fields of a dataclass that are annotated as numbers hold numbers.
+
+    Call it first in ``__post_init__``. It reads the annotations: ``int`` takes integers of Python and numpy that fit in
+    64 bits, ``float`` real numbers, ``bool`` True and False, each of them None if the annotation says so. True is no
+    number, and 8.0 no integer. NaN, inf and ranges are left to the checks that follow. Fields of other types are
+    skipped.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Example:
+    ...     rounds: int | None = None
+    ...     def __post_init__(self):
+    ...         check_numbers(self)
+    >>> Example(), Example(3)
+    (Example(rounds=None), Example(rounds=3))
+    >>> Example("8")
+    Traceback (most recent call last):
+    ValueError: rounds must be an integer, got '8'; write a whole number, without quotes or a point
+    """
+    cls: Any = type(settings)
+    for name, kinds in _numeric_fields(cls).items():
+        value = getattr(settings, name)
+        if (value is None and NoneType in kinds) or (isinstance(value, str) and str in kinds):
+            continue
+        if float in kinds:
+            if not isinstance(value, Real) or isinstance(value, bool):
+                raise ValueError(f"{name} must be a number, got {shown(value)}; write one such as 0.5, without quotes")
+        elif int in kinds:
+            check_integer(name, value)
+        elif not isinstance(value, (bool, np.bool_)):
+            raise ValueError(f"{name} must be True or False, got {shown(value)}; choose one")
+
+
+def check_integer(name: str, value: Any, least: int | None = None, remedy: str | None = None) -> int:
+    """Return ``value`` as an int. Raise ValueError unless it is an integer of at least ``least`` that fits in 64 bits.
+
+    >>> check_integer("budget", np.int32(24), least=0)
+    24
+    """
+    bound = "" if least is None else f" of at least {least}"
+    if not isinstance(value, Integral) or isinstance(value, bool) or (least is not None and value < least):
+        remedy = remedy or "write a whole number, without quotes or a point"
+        raise ValueError(f"{name} must be an integer{bound}, got {shown(value)}; {remedy}")
+    if abs(int(value)) > LARGEST_INTEGER:
+        raise ValueError(f"{name} must fit in 64 bits, got {value}; use at most {LARGEST_INTEGER}")
+    return int(value)
+
+
+def number_array(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """Return ``values`` as an array of floats, which may hold NaN. Raise ValueError for masked and other values.
+
+    >>> number_array("gains", np.ma.masked_equal([1, 2], 2))
+    Traceback (most recent call last):
+    ValueError: gains must not be masked, because a mask would be lost, got 1 masked of 2; leave these entries out
+    """
+    _refuse_mask(name, values)
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "iufbO":
+            return array.astype(np.float64, copy=False)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"{name} must be numbers, got {shown(values)}; give a list or an array of numbers")
+
+
+def integer_array(name: str, values: ArrayLike) -> NDArray[np.int64]:
+    """Return ``values`` as an array of integers. Raise ValueError for fractions, NaN, masked and other values.
+
+    >>> integer_array("trials", [4, 8.0]).tolist()
+    [4, 8]
+    >>> integer_array("trials", [2.5])
+    Traceback (most recent call last):
+    ValueError: trials must be integers, got 2.5; count rollouts
+    """
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and not isinstance(values, np.ma.MaskedArray):
+        return values
+    numbers = number_array(name, values)
+    bad = ~((numbers == np.floor(numbers)) & (np.abs(numbers) < float(LARGEST_INTEGER)))
+    if bad.any():
+        raise ValueError(f"{name} must be integers, got {numbers[bad][0]:g}; count rollouts")
+    return np.asarray(values).astype(np.int64)
+
+
+def encodable(text: str) -> str:
+    """Return ``text`` with "?" for lone surrogates, which JSON can carry but files and requests cannot.
+
+    >>> encodable("a" + chr(0xD800))
+    'a?'
+    """
+    return text.encode(errors="replace").decode()
+
+
+def _refuse_mask(name: str, values: Any) -> None:
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError(
+            f"{name} must not be masked, because a mask would be lost, got {int(np.ma.getmaskarray(values).sum())} "
+            f"masked of {values.size}; leave these entries out"
+        )
+
+
+@cache
+def _numeric_fields(cls: type) -> dict[str, set[Any]]:
+    """Return the types of each init field of ``cls`` that is a number or a flag, and str if it may be a literal."""
+    hints, found = get_type_hints(cls), {}
+    for field in (field for field in fields(cls) if field.init):
+        kinds = {hints[field.name], *get_args(hints[field.name])}
+        if kinds & {int, float, bool}:
+            literals = {type(value) for kind in kinds for value in get_args(kind)}
+            found[field.name] = kinds | literals
+    return found

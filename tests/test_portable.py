@@ -1,0 +1,122 @@
+"""What the package asks of the platform: nothing that only POSIX has, no default encoding, and its own metadata.
+
+CI runs on Linux. These tests stand in for other systems as far as imports and encodings go.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import apportion
+from tests.test_house import MODULES, ROOT, part
+
+POSIX = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")
+TRAINERS = {"trl", "verl"}
+"""Rooms that need a trainer, which runs on Linux; their sources are read, and not imported here."""
+ATTRIBUTES = {"fork", "forkpty", "getuid", "uname", "killpg", "setsid", "SIGKILL", "SIGHUP", "SIGALRM", "SIGUSR1"}
+
+HIDE = f"""
+import importlib, importlib.abc, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        frame = sys._getframe()
+        while frame and ("importlib" in frame.f_code.co_filename or frame.f_code.co_filename == "<string>"):
+            frame = frame.f_back
+        if name in {POSIX!r} and frame and {str(ROOT / "apportion")!r} in frame.f_code.co_filename:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+for module in sys.argv[1:]:
+    for name in {POSIX!r}:
+        sys.modules.pop(name, None)
+    importlib.import_module(module)
+print(len(sys.argv) - 1)
+"""
+
+
+@pytest.mark.slow
+def test_every_module_outside_the_trainers_imports_without_posix():
+    names = [name for name in MODULES if part(name) not in {*TRAINERS, "__main__"}]
+    done = subprocess.run(
+        [sys.executable, "-c", HIDE, *names], capture_output=True, text=True, encoding="utf-8", cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split()[-1] == str(len(names))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_module_imports_what_only_posix_has(module):
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not imported & set(POSIX)
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not used & ATTRIBUTES, "Windows has none of these"
+
+
+def test_every_text_file_is_opened_as_utf_8():
+    """The default encoding of Windows is another one."""
+    missing = []
+    for folder in ("apportion", "benchmarks", "examples", "hydra_plugins"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and opens_text(node) and not says_encoding(node):
+                    missing.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not missing, "give encoding='utf-8'"
+
+
+def says_encoding(call: ast.Call) -> bool:
+    """Return whether the encoding is given, by name or as text."""
+    given = {value.value for value in call.args if isinstance(value, ast.Constant)}
+    return "encoding" in {keyword.arg for keyword in call.keywords} or bool(given & {"utf-8", "utf-8-sig"})
+
+
+def opens_text(call: ast.Call) -> bool:
+    """Return whether this reads or writes text: a file that is not opened with "b", or a process with text=True."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if name in ("read_text", "write_text"):
+        return True
+    if name in ("run", "Popen", "check_output"):
+        return any(keyword.arg == "text" for keyword in call.keywords)
+    modes = [value.value for value in call.args if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+    modes = [mode for mode in modes if mode and set(mode) <= set("rwaxbt+")]
+    return name == "open" and bool(modes) and "b" not in modes[-1]
+
+
+def test_the_citation_names_this_version_its_licence_and_the_four_papers():
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert citation["version"] == apportion.__version__ == project["version"]
+    assert citation["license"] == project["license"] == "Apache-2.0"
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    papers = {identifier["value"] for each in citation["references"] for identifier in each["identifiers"]}
+    assert papers == {f"arXiv:{number}" for number in ("2602.01601", "2605.07114", "2509.25808", "2512.02882")}
+    assert all({"type", "title", "authors"} <= each.keys() for each in citation["references"])
+
+
+def test_classifiers_say_every_supported_python():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == ">=3.11"
+    named = {line.rsplit(" ", 1)[1] for line in project["classifiers"] if "Python :: 3." in line}
+    assert named == {"3.11", "3.12", "3.13"}
+
+
+@pytest.mark.parametrize("path", sorted(Path(ROOT / "apportion").rglob("*.py")), ids=lambda path: path.name)
+def test_sources_are_of_the_grammar_of_python_3_11(path):
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 11))
+
+
+def test_nothing_imports_what_python_3_13_has_removed():
+    removed = {"cgi", "cgitb", "crypt", "imghdr", "nntplib", "pipes", "sndhdr", "telnetlib", "uu", "audioop", "imp"}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+            assert not names & removed, module
