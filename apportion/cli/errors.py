@@ -1,4 +1,4 @@
-"""How a command ends if its input is refused: exit code 2 and one line on stderr."""
+"""How a command ends if its input is refused: exit code 2 and one line on stderr. A signal ends it with a line too."""
 
 import sys
 from collections.abc import Iterator
@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+from apportion.runs.signals import INTERRUPTED, code_of
 
 USAGE = 2
 UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of click within typer
@@ -22,8 +24,16 @@ class OneLineErrors(TyperGroup):
             command = error.ctx.command_path if error.ctx else "apportion"
             code = fail(f"{error.format_message().rstrip('.')}; see {command} --help")
         except typer.Abort:
-            code = 130
+            code = INTERRUPTED
         sys.exit(code)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. A signal that it leaves to us ends it with one line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            typer.echo("Stopped.", err=True)
+            raise typer.Exit(code_of(stop)) from None
 
 
 @contextmanager

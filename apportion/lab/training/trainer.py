@@ -22,11 +22,12 @@ from apportion.lab.policy.exact import effective_solutions, exact_success, solut
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.judge import Judge
 from apportion.lab.training.learner import Learner
+from apportion.lab.training.metrics import METRICS, cut_metrics
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import Training
 from apportion.lab.world.task import TASKS
 from apportion.loop import collect
-from apportion.runs.whole_files import write_whole_by
+from apportion.runs.whole_files import is_file, write_whole_by
 from apportion.types import Batch, Counts, Group, Prompt
 
 
@@ -42,7 +43,7 @@ class Trainer:
         torch.set_num_threads(1)
         training.check(allocator)
         self.training, self.allocator, self.seed = training, allocator, seed
-        self.metrics, self.checkpoint = directory / "metrics.jsonl", directory / "checkpoint.pt"
+        self.metrics, self.checkpoint = directory / METRICS, directory / "checkpoint.pt"
         directory.mkdir(parents=True, exist_ok=True)
         self.policy = base_policy(training.base)
         self.start = copy.deepcopy(self.policy)
@@ -60,7 +61,7 @@ class Trainer:
         allocator.prepare(self.prompts)
         if self.baseline is not None:
             self.baseline.prepare(self.prompts)
-        if self.checkpoint.exists():
+        if is_file(self.checkpoint):
             self._restore()
         else:
             self.metrics.unlink(missing_ok=True)
@@ -174,7 +175,7 @@ class Trainer:
         if self.baseline is not None:
             self.baseline.load_state_dict(state["baseline"])
         self.steps, self.asked, self.drawn, self.evaluations, metrics_end = state["counters"]
-        os.truncate(self.metrics, metrics_end)
+        cut_metrics(self.metrics, metrics_end, self.steps)
 
 
 @lru_cache(maxsize=4)

@@ -12,6 +12,7 @@ from typing import Any
 
 from apportion.engines.prompts import last_text
 from apportion.runs.progress import Display
+from apportion.runs.signals import code_of
 from apportion.trl.jobs.folder import MODEL, claim, newest_checkpoint, remove_results
 from apportion.trl.jobs.job import read_job
 from apportion.trl.jobs.plan import plan_lines
@@ -20,7 +21,6 @@ from apportion.trl.jobs.sources import NO_SOURCES, Sources
 from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.verifiers import Verifier
 
-INTERRUPTED = 130
 TRAINERS = {"grpo": AllocatedGRPOTrainer, "rloo": AllocatedRLOOTrainer}
 
 
@@ -97,12 +97,12 @@ def _train(prepared: Prepared, display: Display, resume: bool) -> int:
     trainer = make_trainer(prepared, weights)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         last = newest_checkpoint(folder)
         where = "the beginning" if last is None else f"step {last.name.rpartition('-')[2]}"
         command = f"apportion trl --name {shlex.quote(job.name)} --resume"
         say(f"Stopped in step {trainer.state.global_step + 1}. To continue from {where}: {command}")
-        return INTERRUPTED
+        return code_of(stop)
     unfinished = folder / f"{MODEL}.unfinished"
     trainer.save_model(str(unfinished))
     if trainer.is_world_process_zero():
