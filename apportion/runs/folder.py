@@ -34,6 +34,7 @@ def hold_lock(path: Path, wait_seconds: float = 0.0) -> Iterator[None]:
     try:
         lock.acquire(timeout=wait_seconds)
     except Timeout as error:
+        path.stat()  # a lock that cannot be made counts as held, too
         raise BlockingIOError(f"another process holds {path}") from error
     try:
         yield
