@@ -24,7 +24,7 @@ from apportion.lab.study.design import VARIANCE, Study, claim, read_study
 from apportion.lab.study.plan import plan_lines
 from apportion.lab.study.worker import is_finished, run_directory
 from apportion.lab.training.pool import Pool, pool_of
-from apportion.runs.children import RunError, Task, run_all
+from apportion.runs.children import ChildTask, RunError, run_all
 from apportion.runs.progress import Display
 from apportion.runs.signals import code_of
 from apportion.runs.whole_files import write_whole
@@ -132,11 +132,11 @@ def _train(
     tasks, names = [], [f"{arm}, seed {seed}" for arm, seed in runs]
     if measure:
         arguments = (study.directory / VARIANCE, study.training, study.variance_draws)
-        tasks.append(Task("the measurement of the variance", worker.measure, arguments, saves=False))
+        tasks.append(ChildTask("the measurement of the variance", worker.measure, arguments, saves=False))
     for (arm, seed), name in zip(runs, names, strict=True):
         directory = run_directory(study.directory, arm, seed)
         settings = (study.training_of(arm), study.allocators[arm], seed, pools[seed])
-        tasks.append(Task(name, worker.train, (directory, *settings)))
+        tasks.append(ChildTask(name, worker.train, (directory, *settings)))
     records: SimpleQueue[Any] = SimpleQueue()
 
     def show(name: str, record: Any) -> None:

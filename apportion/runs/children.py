@@ -31,7 +31,7 @@ class ChildError(Exception):
 
 
 @dataclass(frozen=True)
-class Task:
+class ChildTask:
     """``function(parent, *arguments)``, called by ``name`` in errors. ``saves`` says that it saves something if told
     to stop; otherwise it is killed.
     """
@@ -68,7 +68,7 @@ class Parent:
 
 
 def run_all(
-    tasks: Sequence[Task], parallel: int, hear: Callable[[str, Any], None], interrupted: Callable[[], None]
+    tasks: Sequence[ChildTask], parallel: int, hear: Callable[[str, Any], None], interrupted: Callable[[], None]
 ) -> None:
     """Run ``tasks`` in this order, at most ``parallel`` at a time. ``hear`` gets the name of a task and each message.
 
@@ -96,12 +96,12 @@ def run_all(
 
 @dataclass(frozen=True)
 class _Child:
-    task: Task
+    task: ChildTask
     link: Connection
     process: Any
 
 
-def _start(task: Task, running: dict[Connection, _Child]) -> None:
+def _start(task: ChildTask, running: dict[Connection, _Child]) -> None:
     """Start the process of ``task``, and add it to those that are ``running``."""
     content = pickle.dumps((task.function, task.arguments))
     context = multiprocessing.get_context("spawn")

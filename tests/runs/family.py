@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from apportion.runs.children import RunError, Task, run_all
+from apportion.runs.children import ChildTask, RunError, run_all
 from apportion.runs.signals import run_command
 
 
@@ -52,13 +52,13 @@ def fail(parent, folder, name, error):
 
 
 def tasks(folder, kind):
-    work_twice = [Task(f"work-{i}", work, (folder, f"work-{i}")) for i in range(2)]
+    work_twice = [ChildTask(f"work-{i}", work, (folder, f"work-{i}")) for i in range(2)]
     third = {
-        "compute": Task("third", compute, (folder, "third"), saves=False),
-        "import": Task("third", import_slowly, (Slow(folder / "third"), "third"), saves=False),
-        "run error": Task("third", fail, (folder, "third", RunError("this run is damaged; delete it"))),
-        "full disk": Task("third", fail, (folder, "third", OSError(28, "No space left on device", "checkpoint"))),
-        "bug": Task("third", fail, (folder, "third", KeyError("bug"))),
+        "compute": ChildTask("third", compute, (folder, "third"), saves=False),
+        "import": ChildTask("third", import_slowly, (Slow(folder / "third"), "third"), saves=False),
+        "run error": ChildTask("third", fail, (folder, "third", RunError("this run is damaged; delete it"))),
+        "full disk": ChildTask("third", fail, (folder, "third", OSError(28, "No space left on device", "checkpoint"))),
+        "bug": ChildTask("third", fail, (folder, "third", KeyError("bug"))),
     }
     return [*work_twice, third[kind]]
 

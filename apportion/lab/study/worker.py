@@ -1,6 +1,7 @@
 """What a process of a study does: it trains a run on one thread, reports each step, and stops after a step if told."""
 
 import json
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import held_out_problems
 from apportion.runs.children import Parent, RunError
 from apportion.runs.folder import LOCK, hold_lock
-from apportion.runs.whole_files import write_whole
+from apportion.runs.whole_files import remove_unfinished, write_whole
 
 SHOWN = ("step", "rollouts", "tokens", "mean_16", "success", "informative", "counts")
 """Keys of a step's record that the display shows."""
@@ -33,27 +34,24 @@ def train(parent: Parent, directory: Path, training: Training, allocator: Alloca
     Raises RunError if another process trains it, or if what it has saved is damaged.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    try:
-        with hold_lock(directory / LOCK, LOCK_SECONDS):
-            _train(parent, directory, training, allocator, seed, pool)
-    except BlockingIOError as error:
-        raise RunError(
-            f"one process trains a run at a time, got {directory}, which another still trains; wait until it has ended"
-        ) from error
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold_lock(directory / LOCK, LOCK_SECONDS))
+            remove_unfinished(directory)
+            trainer = Trainer(training, allocator, seed, directory, pool)
+        except BlockingIOError as error:
+            raise RunError(
+                f"one process trains a run at a time, got {directory}, which another still trains; wait until it ends"
+            ) from error
+        except ValueError as error:  # a checkpoint or metrics that cannot be used
+            raise RunError(str(error)) from error
 
+        def show(record: dict[str, Any]) -> bool:
+            parent.tell({key: record[key] for key in SHOWN if key in record})
+            return not parent.wants_to_stop
 
-def _train(parent: Parent, directory: Path, training: Training, allocator: Allocator, seed: int, pool: Pool) -> None:
-    try:
-        trainer = Trainer(training, allocator, seed, directory, pool)
-    except ValueError as error:  # a checkpoint or metrics that cannot be read
-        raise RunError(str(error)) from error
-
-    def show(record: dict[str, Any]) -> bool:
-        parent.tell({key: record[key] for key in SHOWN if key in record})
-        return not parent.wants_to_stop
-
-    if show({"step": trainer.steps, "rollouts": trainer.asked, "tokens": trainer.sampler.tokens}):
-        trainer.run(show)
+        if show({"step": trainer.steps, "rollouts": trainer.asked, "tokens": trainer.sampler.tokens}):
+            trainer.run(show)
 
 
 def measure(parent: Parent, path: Path, training: Training, draws: int) -> None:
