@@ -17,7 +17,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from apportion.runs.signals import ignore_signals, on_stop, signals_held
+from apportion.runs.signals import ignore_signals, on_stop, signals_held, stop_later
 
 STOP = b"stop"
 
@@ -32,8 +32,9 @@ class ChildError(Exception):
 
 @dataclass(frozen=True)
 class ChildTask:
-    """``function(parent, *arguments)``, called by ``name`` in errors. ``saves`` says that it saves something if told
-    to stop; otherwise it is killed.
+    """A call of ``function(parent, *arguments)`` in a process of its own. Errors call it by its ``name``.
+
+    ``saves`` says that it saves something if it is told to stop. If it does not, it is killed.
     """
 
     name: str
@@ -74,8 +75,9 @@ def run_all(
 
     If a task fails, or a signal comes, all others are told to stop, and the error is raised when they have ended. On a
     signal ``interrupted`` is called first.
-    Raises RunError for a process that was killed, whatever OSError or RunError a task raises, and ChildError for any
-    other error.
+
+    Raises RunError for a process that was killed, the OSError or RunError that a task raises, and ChildError for any
+    other error of a task.
     """
     waiting, running = list(reversed(tasks)), dict[Connection, _Child]()
     try:
@@ -146,21 +148,22 @@ class _Ended:
 
 
 def _hear_from(running: dict[Connection, _Child], hear: Callable[[str, Any], None]) -> None:
-    """Take one message from every child that has one. Raise the error of a child that failed."""
+    """Wait for children that have a message, and take one of each. Raise the error of a child that failed."""
     for link in wait(list(running)):
         assert isinstance(link, Connection)
-        child = running[link]
-        try:
-            message = link.recv()
-        except (EOFError, OSError):
-            message = _Ended(RunError(f"{child.task.name} was killed from outside (out of memory?)"))
-        if not isinstance(message, _Ended):
-            hear(child.task.name, message)
-            continue
-        del running[link]
-        _reap(child)
-        if message.error is not None:
-            raise message.error
+        with stop_later():
+            child = running[link]
+            try:
+                message = link.recv()
+            except (EOFError, OSError):
+                message = _Ended(RunError(f"{child.task.name} was killed from outside (out of memory?)"))
+            if not isinstance(message, _Ended):
+                hear(child.task.name, message)
+                continue
+            del running[link]
+            _reap(child)
+            if message.error is not None:
+                raise message.error
 
 
 def _stop(running: dict[Connection, _Child], hear: Callable[[str, Any], None]) -> Exception | None:

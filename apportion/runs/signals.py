@@ -110,18 +110,25 @@ def on_stop(action: Callable[[], object]) -> Iterator[None]:
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Hold signals back for a block, also in the processes that it starts until they call ``ignore_signals``."""
+def stop_later() -> Iterator[None]:
+    """Let a first signal act behind a block."""
     held: list[bool] = []
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if HAS_MASK else set()
-    try:
-        with on_stop(lambda: held.append(True)):  # another thread may have received the signal
-            yield
-    finally:
-        if HAS_MASK:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with on_stop(lambda: held.append(True)):
+        yield
     if held:
         _signals.act()
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold signals back for a block, also in the processes that it starts until they call ``ignore_signals``."""
+    with stop_later():  # because another thread may receive the signal
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if HAS_MASK else set()
+        try:
+            yield
+        finally:
+            if HAS_MASK:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
