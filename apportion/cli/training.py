@@ -90,6 +90,9 @@ def _train(command: str, config: Path | None, overrides: list[str], **settings: 
             raise
         missing = f"apportion {command} needs {error.name}, which is not installed; pip install 'apportion[{command}]'"
         raise typer.Exit(fail(missing if error.name else str(error))) from error
+    except OSError as error:  # a library of it needs a folder for temporary files
+        problem = f"apportion {command} cannot be loaded, got an error of the system ({error}); make room on the disk"
+        raise typer.Exit(fail(problem)) from error
     from apportion.config import ConfigError  # noqa: PLC0415 - pydantic comes with the same extra
 
     with usage_errors(ConfigError):
