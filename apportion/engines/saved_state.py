@@ -1,13 +1,15 @@
 """Files with the state of a run: the only place where the package writes and reads them.
 
-A file is in the safetensors format: a table of tensors that covers the file exactly, so that no number in it can ask
-for more memory than the file has bytes. One of the tensors is UTF-8 JSON with the kind of the file, its version, and
-the state by ``plain_data``. Loading a file builds these values and nothing else. It never runs code.
+A file is in the safetensors format, followed by the SHA-256 of these bytes, so that a damaged file is never loaded as
+another state. The format is a table of tensors that covers its bytes exactly, so that no number in it can ask for more
+memory than the file has bytes. One of the tensors is UTF-8 JSON with the kind of the file, its version, and the state
+by ``plain_data``. Loading a file builds these values and nothing else. It never runs code.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from apportion.runs.whole_files import write_whole
 
 VERSION = 2
 """Version of all files; 1 were pickles."""
+CHECKSUM_BYTES = 32
 HEAD = "apportion"
 """Name of the tensor that holds the JSON. The others are numbered from 0."""
 
@@ -37,7 +40,8 @@ def save_state(path: Path, kind: str, state: Any) -> None:
     tensors: list[Tensor] = []
     head = json.dumps({"kind": kind, "version": VERSION, "state": encode(state, tensors)}).encode()
     numbered = {str(number): tensor for number, tensor in enumerate(tensors)}
-    write_whole(path, save({HEAD: torch.frombuffer(bytearray(head), dtype=torch.uint8), **numbered}))
+    content = save({HEAD: torch.frombuffer(bytearray(head), dtype=torch.uint8), **numbered})
+    write_whole(path, content + sha256(content).digest())
 
 
 def load_state(path: Path, kind: str, *, remedy: str, records: Records = ()) -> Any:
@@ -62,6 +66,9 @@ def restoring(path: Path, remedy: str) -> Iterator[None]:
 
 def _read(content: bytes, kind: str, records: Records) -> Any:
     what = f"the file must be the saved state of a {kind}"
+    content, checksum = content[:-CHECKSUM_BYTES], content[-CHECKSUM_BYTES:]
+    if sha256(content).digest() != checksum:
+        raise ValueError(f"{what}, got a file that is damaged or of something else")
     try:
         tensors = load(content)
         head = tensors.pop(HEAD)

@@ -102,7 +102,8 @@ def write_step(
 
     uses = _uses(batch, groups, _as_list("advantages", advantages, groups), _as_list("weights", weights, groups))
     sink = BufferOutputStream()
-    write_table(Table.from_pylist(list(_rows(step, batch, uses, text)), schema), sink, compression="zstd")
+    rows = Table.from_pylist(list(_rows(step, batch, uses, text)), schema)
+    write_table(rows, sink, compression="zstd", write_page_checksum=True)
     path = folder / f"step-{step:06d}.parquet"
     write_whole(path, memoryview(sink.getvalue()))
     return path
@@ -261,11 +262,11 @@ def _read(path: Path) -> Table:
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
     try:
-        with ParquetFile(path) as file:
+        with ParquetFile(path, page_checksum_verification=True) as file:
             version = (file.schema_arrow.metadata or {}).get(_MARK, b"").decode()
             if version == str(VERSION) and file.schema_arrow.equals(_schema()):
                 return file.read()
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise RecordError(f"{path} must be a step of a rollout log, got no Parquet ({reason}); remove it") from error
     if not version or version == str(VERSION):

@@ -1,13 +1,13 @@
 """The events of a coordinator, written to disk before it acts on them, so that it can be restarted."""
 
-import os
-import pickle
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from apportion.runs.whole_files import write_whole_by
-from apportion.verl.coordinator.event_pickles import EventPickler, EventUnpickler
+from apportion.runs.whole_files import write_whole
+from apportion.verl.coordinator.event_pickles import EventUnpickler
+from apportion.verl.coordinator.frames import DamagedFrameError, make_frame, read_frame
 from apportion.verl.coordinator.messages import MetricsLogged, Reassigned, TaskResult, TrainerRequest
 
 Event = TrainerRequest | Reassigned | MetricsLogged | tuple[TaskResult, ...]
@@ -38,48 +38,49 @@ class EventJournal:
         if self._file is None:
             self.restart(None)
         assert self._file is not None
-        EventPickler(self._file, pickle.HIGHEST_PROTOCOL).dump(event)
+        self._file.write(make_frame(event))
         self._file.flush()
 
     def restart(self, state: Mapping[str, Any] | None) -> None:
         """Replace the file by the snapshot ``state``. If that cannot be written, the old file stays."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole_by(self.path, lambda file: EventPickler(file, pickle.HIGHEST_PROTOCOL).dump(state))
+        write_whole(self.path, make_frame(state))
         self._open(self.path.stat().st_size)
 
     def resume(self) -> tuple[Mapping[str, Any] | None, list[Event]]:
         """Return the snapshot and its events, and append later ones to them. Cut off an event that is incomplete.
 
-        Raises DamagedJournalError for a file that no coordinator wrote.
+        Raises DamagedJournalError for a file that is damaged, or that no coordinator wrote.
         """
         if not self.path.exists():
             return None, []
         events: list[Event] = []
         with open(self.path, "r+b") as file:
-            try:
-                state: Mapping[str, Any] | None = self._load(file)
-            except (EOFError, pickle.UnpicklingError) as error:
-                raise self._error("its snapshot is incomplete") from error
+            snapshot = self._read(file)
+            if snapshot is None:
+                raise self._error("its snapshot is incomplete")
+            state: Mapping[str, Any] | None = self._load(snapshot)
             begun = whole = file.tell()
-            while whole < os.fstat(file.fileno()).st_size:
-                try:
-                    event = self._load(file)
-                except (EOFError, pickle.UnpicklingError):
-                    file.truncate(whole)
-                else:
-                    if not _is_event(event):
-                        raise self._error(f"it must hold events of a coordinator, got a {type(event).__name__}")
-                    events.append(event)
-                    whole = file.tell()
+            while (content := self._read(file)) is not None:
+                event = self._load(content)
+                if not _is_event(event):
+                    raise self._error(f"it must hold events of a coordinator, got a {type(event).__name__}")
+                events.append(event)
+                whole = file.tell()
+            file.truncate(whole)
         self._open(begun)
         return state, events
 
-    def _load(self, file: IO[bytes]) -> Any:
-        """Return the next object. Raise EOFError or UnpicklingError if it is cut off, else DamagedJournalError."""
+    def _read(self, file: IO[bytes]) -> bytes | None:
         try:
-            return EventUnpickler(file).load()
-        except (EOFError, pickle.UnpicklingError):
-            raise
+            return read_frame(file)
+        except DamagedFrameError as error:
+            raise self._error(str(error)) from error
+
+    def _load(self, content: bytes) -> Any:
+        """Return the value that was pickled. Raise DamagedJournalError for what no coordinator pickles."""
+        try:
+            return EventUnpickler(io.BytesIO(content)).load()
         except Exception as error:  # a forged pickle can call what is known with any arguments
             raise self._error(" ".join(str(error).split()) or type(error).__name__) from error
 

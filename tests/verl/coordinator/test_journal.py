@@ -8,6 +8,7 @@ import pytest
 from apportion import Batch, Rollout
 from apportion.verl.coordinator import journal as journal_module
 from apportion.verl.coordinator.event_pickles import restore_array
+from apportion.verl.coordinator.frames import make_frame
 from apportion.verl.coordinator.journal import DamagedJournalError, EventJournal
 from apportion.verl.coordinator.messages import MetricsLogged, Reassigned, TaskResult, WrittenRollout
 from tests.hostile import FILES, MARKER, Command
@@ -82,10 +83,22 @@ def test_a_file_cut_anywhere_gives_the_complete_events_and_continues(make):
         assert make("cut").resume()[1] == [*expected, MetricsLogged()]
 
 
+def test_a_journal_with_one_bit_changed_gives_no_other_events(make):
+    """The size of an event is checked, too: a wrong one would make all later events look cut off."""
+    writer = make()
+    for event in RECORDS:
+        writer.write(event)
+    whole = writer.path.read_bytes()
+    for place in range(len(whole)):
+        journal = make("changed")
+        journal.path.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        assert "are not those that were written" in refused(journal)
+
+
 def test_it_is_large_once_events_outgrow_the_snapshot(make, monkeypatch):
     monkeypatch.setattr(journal_module, "LARGE_BYTES", 3000)
     event = RECORDS[1]
-    size = len(pickle.dumps(event, protocol=pickle.HIGHEST_PROTOCOL))
+    size = len(make_frame(event))
     for state, least in ((None, 3000), (b"x" * 9000, 9000)):
         journal, written = make(), 0
         assert not journal.large
@@ -133,7 +146,7 @@ def test_code_among_the_events_is_refused_and_never_cut_off_as_incomplete(make, 
     journal = make()
     journal.write(RECORDS[0])
     with journal.path.open("ab") as file:
-        pickle.dump((TaskResult("h1-0:1"), Command(tmp_path / MARKER)), file)
+        file.write(make_frame((TaskResult("h1-0:1"), Command(tmp_path / MARKER))))
     before = journal.path.read_bytes()
     assert "system" in refused(make())
     assert journal.path.read_bytes() == before and not (tmp_path / MARKER).exists()
@@ -176,7 +189,7 @@ class Call:
 def test_numpy_and_builtins_give_a_forged_journal_nothing_to_call(make, forged):
     journal = make()
     journal.path.parent.mkdir()
-    journal.path.write_bytes(pickle.dumps({"learned": forged}))
+    journal.path.write_bytes(make_frame({"learned": forged}))
     refused(journal)
 
 

@@ -1,0 +1,284 @@
+"""Damage every file that apportion reads, and its command lines, thousands of times, and judge what it makes of them.
+
+    python -m benchmarks.hostile_input                # the table
+    python -m benchmarks.hostile_input --cases 200 --only CSV --show
+
+A case is a valid input with one seeded mutation. It runs in a process of its own within bounds of time and memory. It
+passes if the exit code is 0, 1 or 2, no traceback is shown, a refusal is one line that begins with "error:", no code of
+a file was executed, nothing was written beside the run's folder, and what was accepted is right by an independent
+reader.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
+    os.environ[name] = "1"  # read on import: no case may ask a hub for what it names
+
+import argparse
+import gc
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import apportion.lab.command
+import apportion.trl.jobs.command
+import apportion.vote.estimate
+from benchmarks.common import RESULTS, write
+from benchmarks.hostile_forks import CPU_SECONDS, MEMORY_BYTES, Outcome, run_apart, run_forked
+from benchmarks.hostile_judges import Accepted, Unreadable
+from benchmarks.hostile_mutations import MARKER, change_arguments
+from benchmarks.hostile_targets import FORMATS, Seed, Target, make_targets, replies
+from benchmarks.small_study import base_folder
+
+CASES, APART, SEED = 2000, 100, 0
+REFUSED = 2
+COLUMNS = (
+    "format, command, cases, refused, accepted and right, failed in the run, tracebacks, wrong exit or lines, "
+    "silent nonsense, code executed, written elsewhere, beyond the bounds, slowest s, most MiB"
+).split(", ")
+VERDICTS = ("refused", "right", "failed", "traceback", "lines", "nonsense", "executed", "elsewhere", "bounds")
+"""What a case can be, in the order of the columns. The first three are passes."""
+PASSES = VERDICTS[:3]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A damaged input of ``target``: a valid ``seed`` with the ``content`` of its victim, or with other ``arguments``."""
+
+    target: Target
+    seed: Seed
+    number: int
+    mutation: str
+    content: bytes
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a case ended, its verdict, and what is wrong with it."""
+
+    case: Case
+    outcome: Outcome
+    verdict: str
+    why: str
+
+
+def study(
+    results: Path = RESULTS, cases: int = CASES, apart: int = APART, only: Sequence[str] = (), show: bool = False
+) -> list[Result]:
+    """Run ``cases`` mutations of every format and write the table ``hostile_input``. Return all results.
+
+    ``apart`` of them are run again as real processes.
+    """
+    started, base = time.perf_counter(), base_folder()
+    with tempfile.TemporaryDirectory() as name, replies() as port:
+        folder = Path(name).resolve()
+        targets = [target for target in make_targets(base, folder / "valid", port) if not only or target.format in only]
+        gc.collect()
+        gc.freeze()  # children then share the imported modules' memory
+        found: list[Result] = []
+        check_valid(targets, folder / "case")
+        for target in targets:
+            found += [run(case, folder / "case") for case in cases_of(target, targets, cases)]
+            _show(target, found, show)
+        again = _compared(found, apart, folder / "apart")
+    agreed = sum(agrees for _, agrees in again)
+    for result, agrees in again:
+        if not agrees:
+            print("not the same as a process of its own:", describe(result), flush=True)
+    minutes = (time.perf_counter() - started) / 60
+    write(
+        "hostile_input",
+        "Damaged files and command lines",
+        COLUMNS,
+        rows(found),
+        [
+            f"{len(found):,} cases: a valid input with one seeded mutation each. Bits are flipped, ranges are lost, "
+            "repeated, overwritten or spliced, lines shuffled, numbers and strings made extreme, keys renamed, values "
+            "nested deeply, encodings changed, files compressed, arguments changed; pickles get code to run. Each case "
+            "runs the real command or the library's loader in a fork of a process that has imported it, with "
+            f"{CPU_SECONDS} s of processor time and {MEMORY_BYTES // 2**30} GiB of memory beyond the start.",
+            "Refused: exit code 2 and one line that begins with `error:`. Accepted and right: exit code 0, and an "
+            "independent reader finds the output right; a loader restored exactly what was saved. Failed in the run: "
+            "exit code 1 without a traceback, as a vote whose server sends nonsense. All further columns are defects.",
+            f"{len(again)} random command lines ran again as `python -m apportion`: {agreed} ended with the same exit "
+            f"code and the same output. The run took {minutes:.0f} minutes.",
+        ],
+        seeds=[SEED],
+        cells={"defects": [describe(result) for result in found if result.verdict not in PASSES]},
+        results=results,
+    )
+    return found
+
+
+def cases_of(target: Target, targets: Sequence[Target], cases: int) -> Iterator[Case]:
+    """Yield the target's share of its format's cases."""
+    whole = sum(each.share for each in targets if each.format == target.format)
+    for number in range(max(1, round(cases * target.share / whole))):
+        rng = Random(f"{SEED} {target.format} {target.command} {number}")
+        seed, other = rng.choice(list(target.seeds)), rng.choice(list(target.seeds))
+        if not seed.victim:
+            yield Case(target, seed, number, "arguments", b"", tuple(change_arguments(rng, seed.arguments, other.arguments)))
+            continue
+        mutation = rng.choice(target.mutations)
+        content = mutation(rng, seed.files[seed.victim], other.files[other.victim])
+        yield Case(target, seed, number, mutation.__name__, content, seed.arguments)
+
+
+def check_valid(targets: Sequence[Target], folder: Path) -> None:
+    """Raise ValueError unless every valid input is accepted and right, because mutations of it would prove nothing."""
+    for target in targets:
+        for number, seed in enumerate(target.seeds):
+            case = Case(target, seed, number, "none", seed.files.get(seed.victim, b""), seed.arguments)
+            result = run(case, folder)
+            if result.verdict != "right":
+                raise ValueError(f"a valid input must be accepted, got {describe(result)}: {result.outcome}; correct it")
+
+
+def run(case: Case, folder: Path) -> Result:
+    """Run the case in a fork, in a folder of its own within ``folder``, and judge it."""
+    work, arguments = _laid_out(case, folder)
+    outcome = run_forked(lambda: case.target.run(arguments), work, _environment(folder))
+    verdict, why = judge(case, Accepted(arguments, work, outcome.out, outcome.err), outcome)
+    shutil.rmtree(folder)
+    return Result(case, outcome, verdict, why)
+
+
+def judge(case: Case, accepted: Accepted, outcome: Outcome) -> tuple[str, str]:
+    """Return the verdict on a case, and what is wrong."""
+    target, lines = case.target, outcome.err.splitlines()
+    if any((accepted.folder.parent.parent).rglob(MARKER)):
+        return "executed", "code in the file was executed"
+    if outcome.code < 0 or outcome.code > 128 or outcome.memory > MEMORY_BYTES or "MemoryError" in outcome.err:
+        return "bounds", f"exit {outcome.code} after {outcome.seconds:.1f} s and {outcome.memory / 2**20:.0f} MiB"
+    if "Traceback (most recent call last)" in outcome.err:
+        return "traceback", " ".join(lines[-1].split())[:300] if lines else ""
+    if written := _written(case, accepted):
+        return "elsewhere", f"wrote {written}"
+    if outcome.code not in (0, 1, REFUSED):
+        return "lines", f"exit {outcome.code}"
+    if any("Warning" in line for line in lines):
+        return "lines", f"exit {outcome.code}: {outcome.err[:200]}"
+    if outcome.code == REFUSED:
+        good = len(lines) == 1 and lines[0].startswith("error: ") and lines[0].isprintable() and len(lines[0]) < 2000
+        return ("refused", "") if good else ("lines", f"{len(lines)} lines: {outcome.err[:300]!r}")
+    if outcome.code == 1:
+        return "failed", ""
+    if lines and not target.talks:
+        return "lines", f"exit 0 and {outcome.err[:200]!r}"
+    try:
+        why = target.judge(accepted)
+    except (Unreadable, KeyError, ValueError, TypeError, OSError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+    return ("nonsense", why) if why else ("right", "")
+
+
+def rows(found: Sequence[Result]) -> list[list[str]]:
+    """Return one row for each format and command, one for each format, and one for all."""
+    keys = list(dict.fromkeys((result.case.target.format, result.case.target.command) for result in found))
+    formats = list(dict.fromkeys(format for format, _ in keys))
+    lines = [_row(*key, [each for each in found if (each.case.target.format, each.case.target.command) == key]) for key in keys]
+    lines += [_row(format, "all", [each for each in found if each.case.target.format == format]) for format in formats]
+    return [*lines, _row("all", "all", found)]
+
+
+def describe(result: Result) -> dict[str, object]:
+    """Return what a person needs to see a case again."""
+    case = result.case
+    return {
+        "format": case.target.format,
+        "command": case.target.command,
+        "number": case.number,
+        "mutation": case.mutation,
+        "verdict": result.verdict,
+        "exit": result.outcome.code,
+        "why": result.why,
+    }
+
+
+def _row(format: str, command: str, found: Sequence[Result]) -> list[str]:
+    counts = Counter(result.verdict for result in found)
+    slowest, most = max(each.outcome.seconds for each in found), max(each.outcome.memory for each in found)
+    cells = [f"{counts[verdict]:,}" for verdict in VERDICTS]
+    return [format, command, f"{len(found):,}", *cells, f"{slowest:.1f}", f"{most / 2**20:,.0f}"]
+
+
+def _compared(found: Sequence[Result], apart: int, folder: Path) -> list[tuple[Result, bool]]:
+    """Run a random choice of the command lines again as real processes; return whether both ended the same way."""
+    plain = [each for each in found if each.case.target.act is None and each.verdict != "bounds"]
+    chosen = Random(SEED).sample(plain, min(apart, len(plain)))
+    compared = []
+    for result in chosen:
+        work, arguments = _laid_out(result.case, folder)
+        outcome = run_apart(arguments, work, _environment(folder))
+        shutil.rmtree(folder)
+        compared.append((result, _steady(outcome) == _steady(result.outcome)))
+    return compared
+
+
+def _steady(outcome: Outcome) -> tuple[int, str, str]:
+    """Return how a case ended, without what differs from run to run."""
+    last = outcome.err.splitlines()[-1][:200] if outcome.code == REFUSED and outcome.err.strip() else ""
+    return outcome.code, last.replace("/apart/", "/case/"), "" if "seconds" in outcome.out else outcome.out.replace("/apart/", "/case/")
+
+
+def _laid_out(case: Case, folder: Path) -> tuple[Path, list[str]]:
+    """Write the case's files; return its working directory, deep enough for path tricks to show, and its arguments."""
+    work = folder / "a" / "b" / "work"
+    work.mkdir(parents=True)
+    for name, content in case.seed.files.items():
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(case.content if name == case.seed.victim else content)
+    return work, [argument.replace("/FOLDER", str(work)) for argument in case.arguments]
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder / "home")}
+
+
+def _written(case: Case, accepted: Accepted) -> str:
+    """Return a file that was written, changed or removed where the command has no business, or ""."""
+    work = accepted.folder
+    top = work.parents[2]
+    allowed = {*case.target.writes, accepted.option("--out")} - {""}
+    own = {"a/b/out", "a/b/err", "a/b/start"}
+    for path in [path for path in top.rglob("*") if path.is_file()]:
+        name = str(path.relative_to(top))
+        if name in own or name.startswith(("cache/", "home/")):
+            continue
+        inside = str(path.relative_to(work)) if path.is_relative_to(work) else ""
+        if inside and any(inside == each or inside.startswith(f"{each}/") for each in allowed):
+            continue
+        content = case.content if inside and inside == case.seed.victim else case.seed.files.get(inside)
+        if content is None or path.read_bytes() != content:
+            return inside or name
+    return ""
+
+
+def _show(target: Target, found: Sequence[Result], show: bool) -> None:
+    own = [each for each in found if each.case.target is target]
+    print(target.format, target.command, dict(Counter(each.verdict for each in own)), flush=True)
+    for each in own if show else ():
+        if each.verdict not in PASSES:
+            print("  ", each.case.number, each.case.mutation, each.verdict, each.outcome.code, each.why[:220], flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=CASES, help="mutations of each format")
+    parser.add_argument("--apart", type=int, default=APART, help="cases that also run as real processes")
+    parser.add_argument("--only", nargs="+", default=(), choices=FORMATS)
+    parser.add_argument("--show", action="store_true", help="print every defect")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    study(given.results, given.cases, given.apart, given.only, given.show)

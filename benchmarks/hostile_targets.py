@@ -1,0 +1,635 @@
+"""The valid inputs that are damaged, and the commands and loaders that read them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import torch
+from pyarrow.parquet import write_table
+
+import apportion.verl.command as verl_command
+from apportion import AR3PO, VIP, Batch, Plan, Prompt, Rollout, Uniform
+from apportion.__main__ import main
+from apportion.cli.errors import usage_errors
+from apportion.lab.training.settings import Training
+from apportion.lab.training.trainer import Trainer
+from apportion.predictors import DiscountedCounts
+from apportion.records import prepare_log, read_streams, write_step
+from apportion.trl import checkpoints
+from apportion.verl import seam
+from apportion.verl.checkpoints import FILE as VERL_FILE
+from apportion.verl.coordinator.journal import EventJournal
+from apportion.verl.coordinator.service import Coordinator
+from apportion.verl.coordinator.settings import VerlAllocation
+from apportion.vote import Ballot
+from apportion.vote.setup import make_setup
+from benchmarks.hostile_judges import (
+    Accepted,
+    judge_allocate,
+    judge_job,
+    judge_nothing,
+    judge_overrides,
+    judge_study,
+    judge_vote,
+    judge_vote_plan,
+)
+from benchmarks.hostile_mutations import BYTES, PICKLED, TEXT, Mutation
+from benchmarks.small_study import study_text
+from benchmarks.verl_load_alone import LoadPool
+from benchmarks.verl_load_answers import Answers
+
+ROOT = Path(__file__).resolve().parents[1]
+FORMATS = ("TOML", "CSV", "JSONL", "JSON", "Parquet", "journals", "saved state", "options")
+URL = "http://127.0.0.1:9/v1"
+VOTE = ("--base-url", URL, "--model", "tiny", "--max-samples", "4", "--equivalence", "exact")
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A valid input: files by their path, the one that is damaged ("" for the command line), and the arguments."""
+
+    files: Mapping[str, bytes]
+    victim: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What reads the damaged input.
+
+    ``act`` is called with the arguments in the working directory, and ``judge`` says what is wrong with an accepted
+    case. Files may be written below ``writes`` and to the option ``--out``. A command that ``talks`` may write to
+    stderr although it succeeds. The ``share`` is of the format's cases.
+    """
+
+    format: str
+    command: str
+    seeds: Sequence[Seed]
+    judge: Callable[[Accepted], str]
+    mutations: tuple[Mutation, ...] = TEXT
+    act: Callable[[Sequence[str]], object] | None = None
+    writes: tuple[str, ...] = ()
+    talks: bool = False
+    share: float = 1.0
+
+    def run(self, arguments: Sequence[str]) -> None:
+        """Run the target in this process."""
+        (self.act or command_line)(arguments)
+
+
+def command_line(arguments: Sequence[str]) -> None:
+    """Run ``apportion`` with ``arguments``."""
+    sys.argv = ["apportion", *arguments]
+    main()
+
+
+def make_targets(base: Path, folder: Path, port: int) -> list[Target]:
+    """Return all targets. Valid files are made in ``folder``; a scripted server listens on ``port``."""
+    return [
+        *_toml_targets(base),
+        *_table_targets(base),
+        *_vote_targets(port),
+        *_saved_targets(base, folder),
+        *_option_targets(base),
+    ]
+
+
+def _toml_targets(base: Path) -> Iterator[Target]:
+    prompts = (ROOT / "examples" / "prompts.jsonl").read_bytes()
+    label_free = (ROOT / "examples" / "label_free.toml").read_text().replace("examples/", "")
+    default = (ROOT / "apportion" / "lab" / "study" / "default.toml").read_text()
+    named = {"small": study_text(base, 160), "free": label_free.replace('"medium"', f'"{base}"'), "default": default}
+    named["default"] = named["default"].replace('base = "hard"', f'base = "{base}"')
+    own = {"prompts.jsonl": prompts}
+    studies = [
+        Seed(own | {"study.toml": text.encode()}, "study.toml", ("lab", "study.toml", "--dry-run"))
+        for text in named.values()
+    ]
+    yield Target("TOML", "lab --dry-run", studies, judge_study)
+    yield Target(
+        "TOML",
+        "lab --resume --dry-run",
+        [
+            Seed({"runs/small/config.toml": text.encode()}, "runs/small/config.toml", RESUMED)
+            for text in (named["small"], named["default"].replace('"hard"', '"small"', 1))
+        ],
+        lambda case: judge_study(Accepted([*case.arguments, "runs/small/config.toml"], case.folder, case.out, case.err)),
+    )
+    yield Target("TOML", "trl --dry-run", [_job(base, text) for text in JOBS], judge_job)
+
+
+RESUMED = ("lab", "--name", "small", "--resume", "--dry-run")
+TRAINING = """
+[training]
+learning_rate = 1e-3
+max_steps = 4
+max_completion_length = 12
+num_generations = 4
+per_device_train_batch_size = 8
+gradient_accumulation_steps = 2
+save_steps = 2
+use_cpu = true
+"""
+JOBS = (
+    """model = "BASE"
+algorithm = "grpo"
+weighting = "prompt"
+[data]
+path = "questions.jsonl"
+template = "plain"
+[verifier]
+name = "exact"
+[allocator]
+name = "hora"
+pre_rollouts = 2
+rollouts_per_prompt = 4
+high = 8
+"""
+    + TRAINING,
+    """model = "BASE"
+[data]
+path = "questions.jsonl"
+template = "{question}"
+limit = 8
+seed = 3
+[verifier]
+name = "exact"
+[allocator]
+name = "vip"
+low = 3
+high = 12
+rollouts_per_prompt = 4
+predictor = { name = "counts", discount = 0.8 }
+"""
+    + TRAINING,
+)
+
+
+def _job(base: Path, text: str, victim: str = "job.toml", data: str = "questions.jsonl", content: bytes = b"") -> Seed:
+    questions = (ROOT / "examples" / "prompts.jsonl").read_bytes()
+    job = text.replace("BASE", str(base)).replace("questions.jsonl", data)
+    return Seed(
+        {"job.toml": job.encode(), "questions.jsonl": questions} | ({data: content} if content else {}),
+        victim,
+        ("trl", "job.toml", "--dry-run"),
+    )
+
+
+def _table_targets(base: Path) -> Iterator[Target]:
+    """Tables that ``allocate`` reads, and questions that ``vote``, ``lab`` and ``trl`` read."""
+    for suffix, write in (("csv", _csv), ("jsonl", _jsonl), ("parquet", _parquet)):
+        kind = {"csv": "CSV", "jsonl": "JSONL", "parquet": "Parquet"}[suffix]
+        mutations = BYTES if suffix == "parquet" else TEXT
+        tables = [
+            Seed(
+                {f"table.{suffix}": write(rows)},
+                f"table.{suffix}",
+                ("allocate", "--budget", str(budget), "--method", method, "--low", str(low), "--high", "12", "--json",
+                 "--out", "counts.csv", "--input", f"table.{suffix}"),
+            )
+            for method, low, budget, rows in TABLES
+        ]  # fmt: skip
+        yield Target(kind, "allocate", tables, judge_allocate, mutations, share=2.0)
+        questions, name = write(QUESTIONS), f"questions.{suffix}"
+        yield Target(
+            kind,
+            "vote --dry-run",
+            [
+                Seed({name: questions}, name, ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json")),
+                Seed({name: write(LEDGER)}, name, ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json")),
+            ],
+            judge_vote_plan,
+            mutations,
+        )
+        if suffix == "parquet":
+            continue
+        free = (ROOT / "examples" / "label_free.toml").read_text().replace("examples/prompts.jsonl", name)
+        study = Seed(
+            {"study.toml": free.replace('"medium"', f'"{base}"').encode(), name: write(LEDGER)},
+            name,
+            ("lab", "study.toml", "--dry-run"),
+        )
+        yield Target(kind, "lab --dry-run", [study], _judge_prompts, mutations, share=0.5)
+        yield Target(kind, "trl --dry-run", [_job(base, JOBS[0], name, name, write(LEDGER))], judge_job, mutations, share=0.25)
+
+
+QUESTIONS = [
+    {"id": f"q{n}", "prompt": f"What is {n} times {n + 3}, \u00e9tudiant?", "answer": str(n * (n + 3))} for n in range(6)
+]
+LEDGER = [json.loads(line) for line in (ROOT / "examples" / "prompts.jsonl").read_text().splitlines()]
+TABLES: tuple[tuple[str, int, int, list[dict[str, Any]]], ...] = (
+    ("vip", 3, 40, [{"id": f"p{n}", "success": round(0.05 + 0.09 * n, 2)} for n in range(8)]),
+    ("hora", 4, 64, [{"id": n, "successes": n % 4, "trials": 4} for n in range(8)]),
+    ("uniform", 3, 40, [{"success": 0.5, "id": f"text {n}", "note": "a, b"} for n in range(5)]),
+)
+
+
+def _judge_prompts(case: Accepted) -> str:
+    """Check that the plan has as many prompts as the table has rows, each with a prompt of its own."""
+    path = next(case.folder.glob("questions.*"))
+    from benchmarks.hostile_judges import rows_of
+
+    prompts = [row.get("prompt") for row in rows_of(path)]
+    if len(set(prompts)) < len(prompts) or not all(isinstance(each, str) for each in prompts):
+        return "a prompt is missing or there twice"
+    return "" if f"{len(prompts)} for training" in case.out else f"the plan has not {len(prompts)} prompts"
+
+
+def _vote_targets(port: int) -> Iterator[Target]:
+    """The answers of earlier runs, the settings beside them, and replies of a server."""
+    setup = make_setup(URL, "tiny", max_samples=4, equivalence="exact", wave=8)
+    made = make_setup(URL, "tiny", max_samples=4, equivalence="exact")
+    finished = [_ballot(row) for row in QUESTIONS[:4]]
+    answers = "".join(f"{ballot.to_json()}\n" for ballot in finished).encode()
+    arguments = ("--questions", "questions.jsonl", "--out", "answers.jsonl")
+    files = {
+        "questions.jsonl": _jsonl(QUESTIONS),
+        "answers.jsonl": answers,
+        "answers.run.json": (json.dumps(made.resolved(), indent=1) + "\n").encode(),
+    }
+    other = files | {"answers.jsonl": b"".join(answers.splitlines(keepends=True)[:2])}
+    assert setup != made
+    planned = ("vote", *VOTE, *arguments, "--dry-run", "--json")
+    yield Target(
+        "journals",
+        "vote --dry-run",
+        [Seed(each, "answers.jsonl", planned) for each in (files, other)],
+        judge_vote_plan,
+        share=2.0,
+    )
+    yield Target("JSON", "vote --dry-run", [Seed(files, "answers.run.json", planned)], judge_vote_plan)
+    served = [each.replace(URL, f"http://127.0.0.1:{port}/FOLDER") for each in VOTE]
+    quick = ("--max-retries", "1", "--request-timeout", "5", "--json")
+    asked = ("vote", *served, *arguments, *quick)
+    reply = {"reply.json": json.dumps(REPLY).encode()}
+    writes = ("answers.jsonl", "answers.run.json", "answers.lock")
+    same_url = {"answers.run.json": json.dumps(made.resolved()).encode()}
+    yield Target(
+        "journals", "vote", [Seed(files | same_url | reply, "answers.jsonl", asked)], judge_vote, writes=writes, talks=True,
+        share=0.5,
+    )  # fmt: skip
+    questions = {"questions.jsonl": files["questions.jsonl"]}
+    yield Target("JSONL", "vote", [Seed(questions | reply, "questions.jsonl", asked)], judge_vote, writes=writes, talks=True, share=0.25)
+    yield Target("JSON", "vote, replies", [Seed(questions | reply, "reply.json", asked)], judge_vote, writes=writes, talks=True, share=0.5)
+
+
+REPLY = {
+    "id": "reply",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "tiny",
+    "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "It is \\boxed{18}."}}
+    ],
+    "usage": {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17},
+}
+
+
+def _ballot(row: Mapping[str, Any]) -> Ballot:
+    question, gold = Prompt(row["prompt"]), row["answer"]
+    counts = {"samples": 4, "failed": 0, "unparsed": 1, "cancelled": 0, "waves": 2, "texts": 4}
+    tokens = {"prompt_length": 10, "prompt_tokens": 40, "completion_tokens": 80}
+    return Ballot(
+        row["id"], question.id, gold, gold, True, {gold: 2, "7": 1}, **counts, stopped="rule", **tokens, seconds=1.5,
+        disagreement=0.01,
+    )  # fmt: skip
+
+
+def _saved_targets(base: Path, folder: Path) -> Iterator[Target]:
+    """Rollout logs, journals and checkpoints, which the package writes and reads itself."""
+    yield _rollout_log(folder / "log")
+    yield from _lab_checkpoints(base, folder / "lab")
+    yield from _trl_checkpoints(folder / "trl")
+    yield from _verl_files(folder / "verl")
+    config = {"base/config.json": (base / "config.json").read_bytes()}
+    study = study_text(Path("base"), 160).encode()
+    yield Target(
+        "JSON", "lab --dry-run", [Seed(config | {"study.toml": study}, "base/config.json", ("lab", "study.toml", "--dry-run"))],
+        judge_study, share=0.5,
+    )  # fmt: skip
+
+
+def _rollout_log(folder: Path) -> Target:
+    write_log(folder, 2)
+    expected = digest(read_streams(folder))
+    files = {f"log/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
+
+    def act(arguments: Sequence[str]) -> None:
+        with usage_errors_as_exit(ValueError):
+            _compare(digest(read_streams(Path("log"))), expected)
+
+    return Target("Parquet", "rollout log", [Seed(files, name) for name in files], judge_nothing, BYTES, act, share=1.5)
+
+
+def _lab_checkpoints(base: Path, folder: Path) -> Iterator[Target]:
+    training = Training(
+        base=str(base), problems=16, prompts_per_step=4, rollouts=160, evaluate_every=80, checkpoint_every=2, held_out=10
+    )
+    makers = {"ar3po": lambda: AR3PO(stages=2, rollouts_per_stage=2, reuse="recompute"), "vip": _vip}
+    states, metrics = [], []
+    acts: dict[str, tuple[str, str]] = {}
+    for name, make in makers.items():
+        run = folder / name
+        trainer = Trainer(training, make(), 0, run)
+        trainer.run(lambda record: record["step"] < 4)
+        files = {f"{name}/{each}": (run / each).read_bytes() for each in ("checkpoint.pt", "metrics.jsonl")}
+        again = Trainer(training, make(), 0, run)
+        acts[name] = (_digest_of_trainer(again), digest((run / "metrics.jsonl").read_bytes()))
+        states.append(Seed(files, f"{name}/checkpoint.pt", (name,)))
+        metrics.append(Seed(files, f"{name}/metrics.jsonl", (name,)))
+
+    def act(arguments: Sequence[str]) -> None:
+        (name,) = arguments
+        with usage_errors_as_exit(ValueError):
+            trainer = Trainer(training, makers[name](), 0, Path(name))
+            found = (_digest_of_trainer(trainer), digest((Path(name) / "metrics.jsonl").read_bytes()))
+            _compare(found, acts[name])
+
+    writes = tuple(makers)
+    yield Target("saved state", "lab checkpoint", states, judge_nothing, PICKLED, act, writes, share=1.5)
+    yield Target("saved state", "lab metrics", metrics, judge_nothing, TEXT, act, writes, share=0.5)
+
+
+def _trl_checkpoints(folder: Path) -> Iterator[Target]:
+    allocators = {"vip": _vip(), "uniform": Uniform(4), "ar3po": AR3PO(stages=2, rollouts_per_stage=2, reuse="replay")}
+    states, batches, expected = [], [], {}
+    for name, allocator in allocators.items():
+        allocator.observe(_observed_batch(0))
+        own = folder / name
+        own.mkdir(parents=True)
+        state = checkpoints.SavedState(allocator.state_dict(), None, name, 12, 3, 5, (1, 2))
+        chunks = [
+            {"ids": torch.arange(24).reshape(4, 6) + n, "advantages": torch.linspace(-1, 1, 4), "num_items": torch.tensor(9)}
+            for n in range(2)
+        ]
+        checkpoints.save(own, state)
+        checkpoints.save_batch(own, 0, chunks)
+        expected[name] = (digest(vars(checkpoints.load(own, name))), digest(chunks))
+        files = {f"{name}/{path.name}": path.read_bytes() for path in sorted(own.iterdir())}
+        states += [Seed(files, f"{name}/{checkpoints.FILE}", (name,))]
+        batches += [Seed(files, f"{name}/apportion_batch_0.pt", (name,))]
+
+    def act(arguments: Sequence[str]) -> None:
+        (name,) = arguments
+        with usage_errors_as_exit(ValueError):
+            state = checkpoints.load(Path(name), name)
+            chunks = checkpoints.load_batch(Path(name), 0, (1, 2), torch.device("cpu"), state)
+            _compare((digest(vars(state)), digest(chunks)), expected[name])
+
+    yield Target("saved state", "TRL checkpoint", states, judge_nothing, PICKLED, act)
+    yield Target("saved state", "TRL batch", batches, judge_nothing, PICKLED, act, share=0.5)
+
+
+def _verl_files(folder: Path) -> Iterator[Target]:
+    """The coordinator's journal and its state in a checkpoint."""
+    folder.mkdir(parents=True)
+    answers = Answers(6, 2, seed=0)
+    coordinator = Coordinator(VerlAllocation(allocator=_vip()), LoadPool(), EventJournal(folder / "journal"))
+    pool: LoadPool = coordinator.pool  # type: ignore[assignment]
+
+    async def carry_out(reports: int) -> None:
+        for _ in range(reports):
+            if pool.sent:
+                coordinator.receive((answers.report(pool.sent.popleft()),))
+
+    async def drive() -> None:
+        coordinator.open(answers.request(1))
+        await carry_out(100)
+        save_verl(coordinator, folder / VERL_FILE)
+        coordinator.open(answers.request(2))
+        await carry_out(5)
+        coordinator.journal.close()
+
+    asyncio.run(drive())
+    files = {"journal": (folder / "journal").read_bytes(), VERL_FILE: (folder / VERL_FILE).read_bytes()}
+    state, events = _resumed(folder / "journal")
+    whole = (digest(state), [digest(event) for event in events])
+    expected = digest(load_verl(folder / VERL_FILE, folder / "other"))
+
+    def act_journal(arguments: Sequence[str]) -> None:
+        with usage_errors_as_exit(ValueError):
+            state, events = _resumed(Path("journal"))
+            found = [digest(event) for event in events]
+            _compare((digest(state), found), (whole[0], whole[1][: len(found)]))
+
+    def act_checkpoint(arguments: Sequence[str]) -> None:
+        with usage_errors_as_exit(ValueError):
+            _compare(digest(load_verl(Path(VERL_FILE), Path("other"))), expected)
+
+    yield Target("journals", "verl journal", [Seed(files, "journal")], judge_nothing, PICKLED, act_journal, ("journal",), share=2.0)
+    yield Target("saved state", "verl checkpoint", [Seed(files, VERL_FILE)], judge_nothing, PICKLED, act_checkpoint, ("other",))
+
+
+def save_verl(coordinator: Coordinator, path: Path) -> None:
+    """Write the coordinator's state as the callback of verl's trainer does."""
+    from apportion.runs.whole_files import write_whole_by
+
+    state = coordinator.state()
+    write_whole_by(path, lambda file: torch.save(state, file))
+
+
+def load_verl(path: Path, journal: Path) -> Mapping[str, Any]:
+    """Return what the coordinator has learnt after it has loaded the checkpoint ``path`` as its actor does."""
+    coordinator = Coordinator(VerlAllocation(allocator=_vip()), LoadPool(), EventJournal(journal))
+    coordinator.load(torch.load(path, weights_only=False))
+    coordinator.journal.close()
+    return coordinator._learned()
+
+
+def _resumed(path: Path) -> tuple[Any, list[Any]]:
+    journal = EventJournal(path)
+    found = journal.resume()
+    journal.close()
+    return found
+
+
+def _option_targets(base: Path) -> Iterator[Target]:
+    """Command lines; a file that they name is valid."""
+    tables = {"table.csv": _csv(TABLES[0][3]), "hora.csv": _csv(TABLES[1][3])}
+    allocate = [
+        ("allocate", "--budget", "40", "--low", "3", "--high", "12", "--json", "--input", "table.csv", "--out", "counts.csv"),
+        ("allocate", "--budget", "64", "--method", "hora", "--successes", "1,2,3", "--trials", "4,4,4", "--low", "4", "--json"),
+        ("allocate", "--budget", "24", "--estimator", "dr_grpo", "--success", "0.1,0.5,0.9", "--high", "12", "--json"),
+        ("allocate", "--budget", "24", "--method", "uniform", "--success", "0.1,0.5,0.9", "--json"),
+    ]
+    yield Target("options", "allocate", [Seed(tables, "", each) for each in allocate], judge_allocate, share=1.5)
+    vote = [
+        ("vote", *VOTE, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--dry-run", "--json", "--limit", "3"),
+        ("vote", *VOTE, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--dry-run", "--json", "--rule",
+         "adaptive_consistency_beta", "--set", "confidence=0.9", "--temperature", "0.7", "--top-p", "0.9", "--price-input",
+         "1.5", "--price-output", "2", "--deadline", "60", "--extra-body", '{"top_k": 20}', "--concurrency", "4"),
+    ]  # fmt: skip
+    questions = {"questions.jsonl": _jsonl(QUESTIONS)}
+    yield Target("options", "vote --dry-run", [Seed(questions, "", each) for each in vote], judge_vote_plan, share=1.5)
+    study = {"study.toml": study_text(base, 160).encode()}
+    lab = [
+        ("lab", "study.toml", "--dry-run", "--set", "training.rollouts=320", "--set", "allocators.vip.low=4", "--name", "small"),
+        ("lab", "study.toml", "--dry-run", "--allocator", "hora", "--set", "training.learning_rate=1e-4", "--set", "seeds=[1,2]"),
+    ]
+    yield Target("options", "lab --dry-run", [Seed(study, "", each) for each in lab], judge_study)
+    job = _job(base, JOBS[0])
+    settings = ("--set", "training.max_steps=8", "--set", "allocator.high=10", "--set", "data.limit=20", "--name", "own")
+    yield Target("options", "trl --dry-run", [Seed(job.files, "", (*job.arguments, *settings))], judge_job, share=0.25)
+    yield Target("options", "verl", [Seed({}, "", each) for each in VERL], judge_overrides, act=_verl, writes=("outputs",), share=0.15)
+
+
+VERL = (
+    ("verl", "allocation=vip", "allocation.allocator.low=4", "allocation.retries=2", "actor_rollout_ref.rollout.n=8",
+     "data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=32", "trainer.resume_mode=disable",
+     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8"),
+    ("verl", "allocation=hora", "allocation.allocator.high=16", "actor_rollout_ref.rollout.n=8", "data.train_batch_size=64",
+     "actor_rollout_ref.actor.ppo_mini_batch_size=32", "trainer.resume_mode=disable",
+     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8"),
+)  # fmt: skip
+
+
+def _verl(arguments: Sequence[str]) -> None:
+    """Check a configuration of verl, as in an environment without TRL, and train nothing."""
+    verl_command.run_ppo = lambda config, task_runner_class: None
+    seam.is_trl_available = lambda: False
+    command_line(arguments)
+
+
+def usage_errors_as_exit(*kinds: type[Exception]) -> Any:
+    """Return a context in which these errors end the process as they end a command."""
+
+    @contextmanager
+    def ending() -> Iterator[None]:
+        import typer
+
+        try:
+            with usage_errors(*kinds):
+                yield
+        except typer.Exit as exit:
+            sys.exit(exit.exit_code)
+
+    return ending()
+
+
+def digest(value: Any) -> str:
+    """Return a hash of a state: tensors, arrays, generators, records and plain values, with their types."""
+    hashed = hashlib.blake2b(digest_size=16)
+    _feed(hashed, value)
+    return hashed.hexdigest()
+
+
+def _feed(hashed: Any, value: Any) -> None:
+    hashed.update(type(value).__name__.encode() + b"(")
+    if isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        hashed.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _feed(hashed, key)
+            _feed(hashed, item)
+    elif isinstance(value, (list, tuple, np.ndarray)):
+        for item in value:
+            _feed(hashed, item)
+    elif isinstance(value, (set, frozenset)):
+        for item in sorted(value, key=repr):
+            _feed(hashed, item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            _feed(hashed, getattr(value, field.name, None))
+    elif isinstance(value, bytes):
+        hashed.update(value)
+    elif value is None or isinstance(value, (str, int, float, np.generic)):
+        hashed.update(repr(value).encode("utf-8", "surrogatepass"))
+    else:
+        _feed(hashed, vars(value))
+    hashed.update(b")")
+
+
+def _digest_of_trainer(trainer: Trainer) -> str:
+    states = [each.state_dict() for each in (trainer.learner, trainer.sampler, trainer.allocator)]
+    return digest([*states, trainer.steps, trainer.asked, trainer.drawn, trainer.evaluations])
+
+
+def _compare(found: Any, expected: Any) -> None:
+    print("as it was" if found == expected else f"loaded another state: {found} and not {expected}")
+
+
+def _vip() -> VIP:
+    return VIP(rollouts_per_prompt=4, low=3, high=12, predictor=DiscountedCounts())
+
+
+def write_log(folder: Path, steps: int) -> None:
+    """Write a rollout log."""
+    prepare_log(folder)
+    for step in range(steps):
+        batch = _observed_batch(step)
+        write_step(folder, step, batch, Uniform(4).groups(batch))
+
+
+def _observed_batch(step: int) -> Batch:
+    prompts = [Prompt(f"prompt {q}") for q in range(4)]
+    rng = np.random.default_rng(step)
+    rollouts = [
+        [Rollout(bool(rng.random() < 0.5), f"{q}", completion=f"text {q} {n}", tokens=5 + n) for n in range(4)]
+        for q in range(4)
+    ]
+    return Uniform(4).start(prompts).add(Plan(np.full(4, 4)), rollouts)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    lines = [",".join(rows[0])]
+    lines += [",".join(f'"{cell}"' if "," in str(cell) else str(cell) for cell in row.values()) for row in rows]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _jsonl(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+
+
+def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    write_table(pyarrow.Table.from_pylist(list(rows)), sink, compression="zstd", write_page_checksum=True)
+    return sink.getvalue().to_pybytes()
+
+
+class _Replies(BaseHTTPRequestHandler):
+    """Answers a request to ``FOLDER/chat/completions`` with the bytes of ``FOLDER/reply.json``."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = Path(self.path.removesuffix("/chat/completions")) / "reply.json"
+        content = path.read_bytes() if path.is_file() else b"{}"
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Write no log."""
+
+
+@contextmanager
+def replies() -> Iterator[int]:
+    """Serve replies on loopback from a process of its own; yield its port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Replies)
+    process = get_context("fork").Process(target=server.serve_forever, daemon=True)
+    process.start()
+    port = server.server_address[1]
+    server.server_close()
+    try:
+        yield port
+    finally:
+        os.kill(process.pid, 9)
+        process.join()

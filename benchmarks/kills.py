@@ -1,0 +1,274 @@
+"""Kill a lab study again and again at random moments, resume it to its end, and compare with a study left alone.
+
+    python -m benchmarks.kills                  # 100 kills and a failure of every write: both tables
+    python -m benchmarks.kills --kills 14 kills
+
+Linux only: the processes of a study are found by a mark in their environment, in ``/proc``.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import argparse
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from statistics import median
+from uuid import uuid4
+
+from benchmarks.common import RESULTS, write
+from benchmarks.full_disk import study_full_disk
+from benchmarks.small_study import NAME, base_folder, study_text
+
+ROOT = Path(__file__).resolve().parents[1]
+KILLS, SEED, ROLLOUTS, KILLS_A_STUDY = 100, 0, 8000, 10
+GONE_SECONDS = 5.0
+"""How long processes may live after a kill."""
+LATEST_SECONDS, START_SECONDS, END_SECONDS = 2.5, 300.0, 60.0
+MARK = "APPORTION_KILLED_STUDY"
+COLUMNS = (
+    "fault, tried, survived, median s until no process was left, most s, steps repeated, most repeated in a run"
+).split(", ")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is sent to the parent and to a worker, in order, and the exit codes that are documented for it."""
+
+    name: str
+    signals: tuple[tuple[str, signal.Signals], ...]
+    codes: tuple[int, ...]
+
+
+FAULTS = (
+    Fault("SIGKILL to the parent", (("parent", signal.SIGKILL),), (-9,)),
+    Fault("SIGTERM to the parent", (("parent", signal.SIGTERM),), (143,)),
+    Fault("SIGINT to the parent", (("parent", signal.SIGINT),), (130,)),
+    Fault("SIGKILL to a worker", (("worker", signal.SIGKILL),), (1,)),
+    Fault("SIGKILL to a worker, SIGTERM to the parent", (("worker", signal.SIGKILL), ("parent", signal.SIGTERM)), (1, 143)),
+    Fault("SIGSTOP to a worker, SIGKILL to the parent", (("worker", signal.SIGSTOP), ("parent", signal.SIGKILL)), (-9,)),
+    Fault("SIGTERM to the parent, twice", (("parent", signal.SIGTERM), ("parent", signal.SIGTERM)), (143,)),
+)
+
+
+@dataclass
+class Kill:
+    """One kill: the exit code, the seconds until no process was left, the steps done again, and what went wrong."""
+
+    fault: Fault
+    code: int
+    gone_seconds: float
+    repeated: Mapping[str, int]
+    wrong: list[str] = field(default_factory=list)
+
+
+def study_kills(results: Path = RESULTS, kills: int = KILLS, rollouts: int = ROLLOUTS) -> list[Kill]:
+    """Kill studies ``kills`` times and write the table ``kills``. Return what was found."""
+    started, base, rng = time.perf_counter(), base_folder(), Random(SEED)
+    faults, found, studies = cycle(FAULTS), [], 0
+    with tempfile.TemporaryDirectory() as name:
+        whole = Path(name) / "whole"
+        unbroken = _run_to_end(_new_study(whole, base, rollouts))
+        while len(found) < kills:
+            studies += 1
+            folder = _new_study(Path(name) / f"study{studies}", base, rollouts)
+            own: list[Kill] = []
+            for _ in range(min(KILLS_A_STUDY, kills - len(found))):
+                kill = _kill(folder, next(faults), rng)
+                if kill is None:
+                    break
+                own.append(kill)
+                print(len(found) + len(own), kill.fault.name, kill.code, f"{kill.gone_seconds:.1f}", kill.repeated, kill.wrong, flush=True)
+            ended = _run_to_end(folder)
+            if ended != unbroken:
+                for kill in own:
+                    kill.wrong.append("the metrics differ from those of an unbroken study")
+            print(f"study {studies}:", "equal" if ended == unbroken else "NOT EQUAL", flush=True)
+            found += own
+    minutes = (time.perf_counter() - started) / 60
+    write(
+        "kills",
+        "Studies that were killed and resumed",
+        COLUMNS,
+        rows(found),
+        [
+            f"{len(found)} kills of {studies} lab studies with two workers, each at a random moment between its first "
+            "new step on the disk and its end, and each followed by `--resume`. The studies were then run to their "
+            f"ends. A kill is survived if all metrics are those of an unbroken study, byte by byte except "
+            f"`cpu_seconds`, no process of the study lives {GONE_SECONDS:g} s after it, the exit code is the "
+            "documented one (143 after SIGTERM, 130 after SIGINT, 1 after the death of a worker), and no traceback was "
+            "shown. A run takes a checkpoint every second step. Steps repeated are those on the disk after the kill "
+            "that the checkpoint does not hold, in the mean over kills and both runs.",
+            f"The run took {minutes:.0f} minutes.",
+        ],
+        seeds=[SEED],
+        cells={"kills": [{**vars(kill), "fault": kill.fault.name} for kill in found]},
+        results=results,
+    )
+    return found
+
+
+def rows(found: Sequence[Kill]) -> list[list[str]]:
+    """Return one row for each fault, and one for all."""
+    lines = [_row(fault.name, [kill for kill in found if kill.fault is fault]) for fault in FAULTS]
+    return [*[line for line in lines if line], _row("all", found)]
+
+
+def _row(name: str, found: Sequence[Kill]) -> list[str]:
+    if not found:
+        return []
+    seconds = [kill.gone_seconds for kill in found]
+    repeated = [steps for kill in found for steps in kill.repeated.values()]
+    survived = sum(not kill.wrong for kill in found)
+    mean = f"{sum(repeated) / max(1, len(repeated)):.1f}"
+    return [name, str(len(found)), str(survived), f"{median(seconds):.1f}", f"{max(seconds):.1f}", mean, str(max(repeated, default=0))]
+
+
+def _kill(folder: Path, fault: Fault, rng: Random) -> Kill | None:
+    """Continue the study, kill it in mid-run, and wait for its processes. Return None if it ended before."""
+    before, mark = _lines(folder), uuid4().hex
+    process = _start(folder, mark)
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and not _has_grown(before, _lines(folder)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no step of the study in {folder} within {START_SECONDS:g} s; see its file err")
+        time.sleep(0.02)
+    time.sleep(rng.uniform(0, LATEST_SECONDS))
+    workers = [pid for pid in _processes(mark) if pid != process.pid and _is_worker(pid)]
+    if process.poll() is not None or not workers:
+        return None if _wait(process) == 0 else Kill(fault, process.returncode, 0.0, {}, ["it ended before the kill"])
+    struck = {"parent": process.pid, "worker": rng.choice(workers)}
+    for who, number in fault.signals:
+        _send(struck[who], number)
+        time.sleep(rng.uniform(0, 0.2) if len(fault.signals) > 1 else 0)
+    began = time.monotonic()
+    while _processes(mark) and time.monotonic() < began + END_SECONDS:
+        process.poll()  # a zombie that nobody waits for has a mark no longer
+        time.sleep(0.02)
+    gone = time.monotonic() - began
+    for pid in _processes(mark):
+        _send(pid, signal.SIGKILL)
+    code, err = _wait(process), (folder / "err").read_text("utf-8", "replace")
+    if code == 0:
+        return None
+    kill = Kill(fault, code, gone, _repeated(folder))
+    if code not in fault.codes:
+        kill.wrong.append(f"exit code {code}")
+    if gone > GONE_SECONDS:
+        kill.wrong.append(f"a process lived {gone:.1f} s")
+    if "Traceback (most recent call last)" in err:
+        kill.wrong.append(f"traceback: {err.strip().splitlines()[-1][:200]}")
+    return kill
+
+
+def _new_study(folder: Path, base: Path, rollouts: int) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "study.toml").write_text(study_text(base, rollouts), encoding="utf-8")
+    return folder
+
+
+def _start(folder: Path, mark: str) -> subprocess.Popen[bytes]:
+    begun = (folder / "runs" / NAME / "config.toml").exists()
+    arguments = ["--name", NAME, "--resume"] if begun else ["study.toml"]
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        return subprocess.Popen(
+            [sys.executable, "-m", "apportion", "lab", *arguments],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT), MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+
+
+def _run_to_end(folder: Path) -> dict[str, bytes]:
+    """Run the study to its end; return the metrics of each run without their seconds."""
+    process = _start(folder, uuid4().hex)
+    if process.wait() != 0:
+        raise RuntimeError(f"the study in {folder} must end, got exit code {process.returncode}: {(folder / 'err').read_text()}")
+    files = sorted((folder / "runs" / NAME).glob("*-seed*/metrics.jsonl"))
+    return {path.parent.name: re.sub(rb', "cpu_seconds": [^,}]+', b"", path.read_bytes()) for path in files}
+
+
+def _lines(folder: Path) -> dict[str, int]:
+    """Return the number of whole lines of each run's metrics."""
+    files = (folder / "runs" / NAME).glob("*-seed*/metrics.jsonl")
+    return {path.parent.name: path.read_bytes().count(b"\n") for path in files}
+
+
+def _has_grown(before: Mapping[str, int], now: Mapping[str, int]) -> bool:
+    """Return whether a run has a new training step; its first line is of step 0."""
+    return any(lines > max(1, before.get(run, 0)) for run, lines in now.items())
+
+
+def _repeated(folder: Path) -> dict[str, int]:
+    """Return how many steps of each run are on the disk and not in its checkpoint."""
+    return {run: lines - 1 - _steps_saved(folder / "runs" / NAME / run) for run, lines in _lines(folder).items()}
+
+
+def _steps_saved(run: Path) -> int:
+    """Return the step of the run's checkpoint; 0 without one."""
+    import torch
+
+    path = run / "checkpoint.pt"
+    return int(torch.load(path, weights_only=False)["counters"][0]) if path.exists() else 0
+
+
+def _processes(mark: str) -> list[int]:
+    """Return the processes whose environment holds the mark."""
+    return [pid for pid in _all_processes() if f"{MARK}={mark}".encode() in _read(Path("/proc") / str(pid) / "environ")]
+
+
+def _all_processes() -> Iterator[int]:
+    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+
+
+def _is_worker(pid: int) -> bool:
+    command = _read(Path("/proc") / str(pid) / "cmdline")
+    return b"spawn_main" in command and b"resource_tracker" not in command
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of a file of a process; nothing if the process has ended."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    return process.wait(timeout=END_SECONDS)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="kills|disk", help="what to measure; both if left out")
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help="of each of the two runs of a study")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    if "disk" in (given.parts or ["disk"]):
+        study_full_disk(given.results)
+    if "kills" in (given.parts or ["kills"]):
+        study_kills(given.results, given.kills, given.rollouts)
