@@ -2,9 +2,15 @@
 
 import sys
 
+from apportion.runs.signals import run_command
+
 
 def main() -> None:
     """Run the command line. Exit with code 2 and one line if typer, an extra, is missing."""
+    run_command(_run)
+
+
+def _run() -> None:
     try:
         from apportion.cli import app  # noqa: PLC0415 - typer is an optional extra
     except ModuleNotFoundError as error:

@@ -44,6 +44,15 @@ OFFLINE = {
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
 }
+SERVER = """
+import os, runpy, sys, threading
+def end_with_parent():
+    sys.stdin.buffer.read()
+    os._exit(1)
+threading.Thread(target=end_with_parent, daemon=True).start()
+runpy.run_module("transformers.cli.transformers", run_name="__main__", alter_sys=True)
+"""
+"""The server's process, which ends when the other end of its standard input is closed."""
 SECONDS_TO_START = 120.0  # six to eight on an idle machine
 SECONDS_TO_END = 10.0
 
@@ -99,16 +108,18 @@ def train_model(folder: Path) -> None:
 def serving(folder: Path) -> Iterator[ServedModel]:
     """Serve the model in ``folder`` on a free port. The log is written beside the folder."""
     log = folder.parent / "server.log"
-    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder)]
+    command = [sys.executable, "-c", SERVER, "serve", str(folder)]
     command += ["--device", "cpu", "--host", "127.0.0.1", "--port", "0"]
     environment = {**os.environ, **OFFLINE, "HF_HOME": str(folder.parent / "huggingface")}
     with log.open("w", encoding="utf-8") as written:
         server = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=written, stderr=subprocess.STDOUT, env=environment
+            command, stdin=subprocess.PIPE, stdout=written, stderr=subprocess.STDOUT, env=environment
         )
     try:
         yield ServedModel(f"{_address(server, log)}/v1", folder, log, server.pid)
     finally:
+        assert server.stdin is not None
+        server.stdin.close()
         server.terminate()
         try:
             server.wait(SECONDS_TO_END)

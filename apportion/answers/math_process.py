@@ -9,12 +9,13 @@ Unlike ``multiprocessing`` it does not import the caller's main module again, so
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 import warnings
 from functools import lru_cache
-from threading import Event, Timer
+from threading import Event, Thread, Timer
 from typing import Any
 
 START_SECONDS = 120.0
@@ -131,9 +132,13 @@ class MathProcess:
 def main(limit_seconds: float) -> None:
     """Answer each line of standard input until it ends.
 
-    On POSIX the process also ends after ``limit_seconds`` over one pair, in case its caller was killed meanwhile.
+    The process ends with its caller, also while it imports or computes. C code of sympy may keep it from noticing; on
+    POSIX it then ends after ``limit_seconds`` over one pair.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the caller ends and closes the pipe
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to a whole group of processes; the caller ends and closes
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    Thread(target=_end_with_caller, daemon=True).start()
     from math_verify import parse, verify  # noqa: PLC0415 - an optional extra
 
     logging.disable()  # it would warn that its own timeouts are off
@@ -158,6 +163,15 @@ def main(limit_seconds: float) -> None:
         alarm(0)
         replies.write(f"{json.dumps(verdict)}\n")
         replies.flush()
+
+
+def _end_with_caller() -> None:
+    """End this process as soon as the other end of standard input is closed."""
+    if hasattr(select, "poll"):
+        watched = select.poll()
+        watched.register(0, 0)  # of no event but the end
+        watched.poll()
+        os._exit(1)
 
 
 if __name__ == "__main__":

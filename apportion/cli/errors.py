@@ -1,4 +1,4 @@
-"""How a command ends if its input is refused, or its output cannot be written: one line on stderr and an exit code."""
+"""How a command ends if its input is refused, its output cannot be written, or a signal comes: one line on stderr."""
 
 import errno
 import os
@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import typer
 from typer.core import TyperGroup
 
+from apportion.runs.signals import INTERRUPTED, code_of
 from apportion.untrusted import one_line
 
 FAILED, USAGE = 1, 2
@@ -35,7 +36,7 @@ class OneLineErrors(TyperGroup):
         except typer.Exit as error:
             code = error.exit_code
         except typer.Abort:
-            code = 130
+            code = INTERRUPTED
         sys.exit(code)
 
     def make_context(self, *args: Any, **settings: Any) -> Any:
@@ -43,10 +44,14 @@ class OneLineErrors(TyperGroup):
         with _output_errors():
             return super().make_context(*args, **settings)
 
-    def invoke(self, context: Any) -> Any:
-        """Run the command."""
-        with _output_errors():
-            return super().invoke(context)
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. A signal that it leaves to us ends it with one line."""
+        try:
+            with _output_errors():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            typer.echo("Stopped.", err=True)
+            raise typer.Exit(code_of(stop)) from None
 
 
 @contextmanager

@@ -98,3 +98,6 @@ def _import(command: str, module: str) -> Any:
             raise
         missing = f"apportion {command} needs {error.name}, which is not installed; pip install 'apportion[{command}]'"
         raise typer.Exit(fail(missing if error.name else str(error))) from error
+    except OSError as error:  # a library of it needs a folder for temporary files
+        problem = f"apportion {command} cannot be loaded, got an error of the system ({error}); make room on the disk"
+        raise typer.Exit(fail(problem)) from error

@@ -5,7 +5,6 @@ Most options are fields of ``Endpoint``, ``Voting`` and ``Setup``, which are imp
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from typer.main import get_command
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import option_of
+from apportion.runs.signals import code_of, run_async
 from apportion.untrusted import one_line, parse_json, shown
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from apportion.vote.setup import Setup
 
 MAX_SHOWN, DIGITS = 5, 20
-INTERRUPTED = 130
 
 
 class VoteCommand(TyperCommand):
@@ -120,10 +119,10 @@ def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Repo
 
     with usage_errors(EndpointError, JournalError, ImportError), _log_to_stderr():
         try:
-            return asyncio.run(run(asked, setup, out, progress=True, **running))
-        except KeyboardInterrupt:
+            return run_async(run(asked, setup, out, progress=True, **running))
+        except KeyboardInterrupt as stop:
             typer.echo(_how_to_continue(len(_finished(asked, setup, out)), len(asked)), err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(code_of(stop)) from None
 
 
 def _finished(asked: list[Question], setup: Setup, out: Path) -> tuple[Ballot, ...]:

@@ -6,16 +6,14 @@ and the report. The same command resumes a stopped study. Finished runs are not 
 
 import copy
 import json
-import multiprocessing
 import shlex
-import signal
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
-from apportion.engines.saved_state import SavedStateError
+from apportion.config import ConfigError
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.recipes import is_trained
 from apportion.lab.report import with_labels, without_labels
@@ -23,15 +21,17 @@ from apportion.lab.report.measures import arm_table, summarise
 from apportion.lab.report.picture import draw
 from apportion.lab.report.results import Run
 from apportion.lab.study import worker
-from apportion.lab.study.design import Study, claim, read_pools, read_study
+from apportion.lab.study.design import VARIANCE, Study, claim, read_pools, read_study
 from apportion.lab.study.plan import plan_lines
 from apportion.lab.study.worker import is_finished, run_directory
 from apportion.lab.training.pool import Pool
 from apportion.predictors.embeddings.cache import EmbeddingCacheError
+from apportion.runs.children import ChildTask, RunError, run_all
 from apportion.runs.progress import Display
+from apportion.runs.signals import code_of
 from apportion.runs.whole_files import write_whole
 
-FAILED, INTERRUPTED = 1, 130
+FAILED = 1
 
 
 def run(
@@ -60,28 +60,48 @@ def run_study(study: Study, pools: Mapping[int, Pool], dry_run: bool) -> int:
     display.plan(plan_lines(study, pools[study.seeds[0]]))
     if dry_run:
         return 0
-    with claim(study):
-        try:
-            runs = [
-                (arm, seed)
-                for arm, seed in study.runs
-                if not is_finished(run_directory(study.directory, arm, seed), study.training_of(arm))
-            ]
+    try:
+        with claim(study):
+            measured = _read_measured(study)
+            runs = _open_runs(study)
             _prepare(study, {seed: pools[seed] for _, seed in runs}, display)
-            _train(study, runs, pools, display)
-        except KeyboardInterrupt:
-            code, why = INTERRUPTED, "Stopped; every run is saved at its last step."
-        except BrokenProcessPool:
-            code, why = FAILED, "A run was killed from outside (out of memory?); its checkpoint is kept."
-        except (SavedStateError, EmbeddingCacheError) as error:
-            code, why = FAILED, f"{error}."
-        except OSError as error:
-            code, why = FAILED, f"A file could not be written or read: {error}. Checkpoints are kept whole."
-        else:
+            _train(study, runs, pools, display, measure=measured is None)
             _write_report(study, pools[study.seeds[0]], display)
             return 0
-        display.say(f"{why} To go on: apportion lab --name {shlex.quote(study.name)} --resume")
-        return code
+    except KeyboardInterrupt as stop:
+        code, why = code_of(stop), "Stopped; every run is saved at its last step."
+    except (RunError, EmbeddingCacheError) as error:
+        code, why = FAILED, f"{error}."
+    except OSError as error:
+        code, why = FAILED, f"A file could not be written or read: {error}. Checkpoints are kept whole."
+    display.say(f"{why} To go on: apportion lab --name {shlex.quote(study.name)} --resume")
+    return code
+
+
+def _open_runs(study: Study) -> list[tuple[str, int]]:
+    """Return (allocator, seed) of each run that is not finished. Raises ConfigError if metrics are damaged."""
+    try:
+        return [
+            (arm, seed)
+            for arm, seed in study.runs
+            if not is_finished(run_directory(study.directory, arm, seed), study.training_of(arm))
+        ]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _read_measured(study: Study) -> list[dict[str, Any]] | None:
+    """Return the measured gradient variances, empty if the study has none; None if they have yet to be measured."""
+    path = study.directory / VARIANCE
+    if not study.variance_draws:
+        return []
+    if not path.exists():
+        return None
+    try:
+        measured: list[dict[str, Any]] = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path} must hold measured variances, got no JSON; delete it to measure again") from error
+    return measured
 
 
 def _prepare(study: Study, pools: Mapping[int, Pool], display: Display) -> None:
@@ -96,37 +116,28 @@ def _prepare(study: Study, pools: Mapping[int, Pool], display: Display) -> None:
             each.prepare(pool.prompts)
 
 
-def _train(study: Study, runs: Sequence[tuple[str, int]], pools: Mapping[int, Pool], display: Display) -> None:
-    """Train ``runs`` side by side. Raises KeyboardInterrupt once all have saved a checkpoint."""
-    context = multiprocessing.get_context("spawn")
-    records, stop = context.Queue(), context.Event()
-    names = [f"{arm}, seed {seed}" for arm, seed in runs]
-    with (
-        ProcessPoolExecutor(study.parallel, context, worker.begin, (records, stop)) as processes,
-        display.training(records, names),
-    ):
-        jobs: list[Future[bool]] = []
-        # New processes inherit this: Ctrl-C must not strike one that still imports.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            variance = study.directory / "variance.json"
-            if study.variance_draws and not variance.exists():
-                jobs.append(processes.submit(worker.measure, variance, study.training, study.variance_draws))
-            for (arm, seed), name in zip(runs, names, strict=True):
-                settings = (study.training_of(arm), study.allocators[arm], seed, pools[seed])
-                directory = run_directory(study.directory, arm, seed)
-                jobs.append(processes.submit(worker.train, directory, *settings, name))
-        finally:
-            signal.signal(signal.SIGINT, before)
-        try:
-            for job in as_completed(jobs):
-                job.result()
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                display.say("Stopping: each run ends its step and saves a checkpoint.")
-            stop.set()
-            processes.shutdown(cancel_futures=True)
-            raise
+def _train(
+    study: Study, runs: Sequence[tuple[str, int]], pools: Mapping[int, Pool], display: Display, *, measure: bool
+) -> None:
+    """Train ``runs`` side by side, and ``measure`` the variance. Raises the errors of ``run_all``."""
+    tasks, names = [], [f"{arm}, seed {seed}" for arm, seed in runs]
+    if measure:
+        arguments = (study.directory / VARIANCE, study.training, study.variance_draws)
+        tasks.append(ChildTask("the measurement of the variance", worker.measure, arguments, saves=False))
+    for (arm, seed), name in zip(runs, names, strict=True):
+        directory = run_directory(study.directory, arm, seed)
+        settings = (study.training_of(arm), study.allocators[arm], seed, pools[seed])
+        tasks.append(ChildTask(name, worker.train, (directory, *settings)))
+    records: SimpleQueue[Any] = SimpleQueue()
+
+    def show(name: str, record: Any) -> None:
+        records.put((name, record))
+
+    def interrupted() -> None:
+        display.say("Stopping: each run ends its step and saves a checkpoint.")
+
+    with display.training(records, names):
+        run_all(tasks, study.parallel, show, interrupted)
 
 
 def _write_report(study: Study, pool: Pool, display: Display) -> None:
@@ -144,8 +155,7 @@ def _write_report(study: Study, pool: Pool, display: Display) -> None:
         sizes = (len(study.seeds), study.training.steps, len(pool.gold), len(pool.problems))
         lines += without_labels.findings(summary, baseline, *sizes)
     else:
-        variance = folder / "variance.json"
-        measured = json.loads(variance.read_text(encoding="utf-8")) if variance.exists() else []
+        measured = _read_measured(study) or []
         summary = summarise(with_labels.MEASURES, runs, baseline)
         title, panels = with_labels.verdict(summary, baseline), with_labels.panels(runs, summary, measured)
         lines = [*arm_table(with_labels.MEASURES, summary), ""]

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from apportion import __version__
-from apportion.runs.whole_files import write_whole
-from apportion.toml import ConfigError, to_toml
+from apportion.runs.whole_files import is_file, remove_unfinished, write_whole
+from apportion.toml import ConfigError, load, to_toml
 from apportion.untrusted import shown
 
 ENVIRONMENT = "environment.json"
@@ -24,15 +24,18 @@ LOCK = "lock"
 
 
 @contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
+def hold_lock(path: Path, wait_seconds: float = 0.0) -> Iterator[None]:
     """Keep other processes out of a block by a lock on the file ``path``. The lock of a process that dies is free.
 
-    Raises BlockingIOError if another process holds the lock, and OSError if the file cannot be made.
+    Raises BlockingIOError if another process still holds the lock after ``wait_seconds``, ValueError if ``path`` is not
+    a file, and OSError if the file cannot be made.
     """
+    is_file(path)
     lock = FileLock(path)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=wait_seconds)
     except Timeout as error:
+        path.stat()  # a lock that cannot be made counts as held, too
         raise BlockingIOError(f"another process holds {path}") from error
     try:
         yield
@@ -44,16 +47,37 @@ def hold_lock(path: Path) -> Iterator[None]:
 def hold_folder(folder: Path, kind: str) -> Iterator[None]:
     """Make ``folder``, and keep other processes out of it for a block. ``kind`` is "study" or "job".
 
-    Raises ConfigError if another process is in it.
+    Raises ConfigError if another process is in it, or if it cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(hold_lock(folder / LOCK))
+            remove_unfinished(folder)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"one process trains a {kind} at a time, got {folder}, which another trains; wait for it, or choose "
+                "another --name"
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"a {kind} needs a folder that it can write to, got {folder} ({error.strerror or error}); remove what "
+                "is in its place, or choose another --name"
+            ) from error
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        yield
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings that ``write_run`` wrote to ``path``. Raises ConfigError if they cannot be read."""
     try:
-        with hold_lock(folder / LOCK):
-            yield
-    except BlockingIOError as error:
+        is_file(path)
+        return load(path)
+    except ValueError as error:
+        problem = str(error).partition("; ")[0]
         raise ConfigError(
-            f"one process trains a {kind} at a time, got {folder}, which another trains; wait for it, or choose "
-            "another --name"
+            f"{problem}; restore {path}, which says how the run was started, or delete {path.parent} to start again"
         ) from error
 
 
@@ -80,9 +104,15 @@ def check_settings(
 
 
 def write_run(settings_file: Path, settings: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-    """Write the settings of a run as TOML to ``settings_file``, and the environment beside it."""
-    write_whole(settings_file, to_toml(settings))
-    write_whole(settings_file.parent / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
+    """Write the settings of a run as TOML to ``settings_file``, and the environment beside it. Raises ConfigError."""
+    try:
+        write_whole(settings_file, to_toml(settings))
+        write_whole(settings_file.parent / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(
+            f"the settings cannot be written to {settings_file.parent} ({error.strerror or error}); make room, "
+            "or choose another --name"
+        ) from error
 
 
 def environment_with(packages: Sequence[str]) -> dict[str, Any]:

@@ -2,21 +2,26 @@
 
 import io
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
+
+UNFINISHED = ".unfinished"
 
 
 def write_whole(path: Path, content: str | bytes | memoryview) -> None:
     """Write ``content``, text as UTF-8, to ``path`` in one step.
 
     A kill or a full disk leaves the old file, never half of the new one. Several processes may write the same file at
-    the same time. Raises OSError.
+    the same time. No link is followed: a link at ``path`` is replaced. A killed process leaves a file
+    ``.NAME.HEX.unfinished`` behind, which nothing reads. Raises OSError.
     """
-    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
+    unfinished = path.with_name(f".{path.name}.{uuid4().hex}{UNFINISHED}")
+    file = unfinished.open("xb")
     try:
-        with unfinished.open("wb") as file:
+        with file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())  # the content must reach the disk before the name does
@@ -31,3 +36,28 @@ def write_whole_by(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     whole = io.BytesIO()
     write(whole)  # to memory first, because torch.save raises no OSError on a full disk
     write_whole(path, whole.getbuffer())
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed writers left in ``folder``. Call it under the lock of the folder."""
+    for path in folder.glob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a file at ``path``.
+
+    Raises ValueError if something else is in its place, because to read a named pipe would wait without end.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = None
+    except OSError as error:
+        raise ValueError(
+            f"{path} must be a file, got an error ({error.strerror or error}); remove what is in its place"
+        ) from error
+    if mode is None or stat.S_ISREG(mode):
+        return mode is not None
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    raise ValueError(f"{path} must be a file, got {kinds.get(stat.S_IFMT(mode), 'a device')}; remove it")

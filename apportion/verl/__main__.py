@@ -6,6 +6,8 @@ It adds the group ``allocation`` to verl's configuration. ``--help`` lists the a
 
 import sys
 
+from apportion.runs.signals import run_command
+
 
 def main() -> None:
     """Run the command. Exit with code 2 and one line on stderr if verl, an optional extra, is missing."""
@@ -23,4 +25,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from apportion.runs.folder import check_settings, hold_lock
-from apportion.runs.whole_files import write_whole
+from apportion.runs.whole_files import is_file, write_whole
 from apportion.toml import ConfigError
 from apportion.untrusted import TABLE_BYTES, check_file, parse_json, read_config, shown
 from apportion.vote.ballot import Ballot
@@ -50,9 +50,12 @@ class Journal:
             self.ballots, whole = _read(path, settings)
             if not self.ballots:
                 _write_settings(path, settings)
-            self._file.truncate(whole)
-            if whole and _last_byte(path) != b"\n":
-                self._write(b"\n")
+            try:
+                self._file.truncate(whole)
+                if whole and _last_byte(path) != b"\n":
+                    self._write(b"\n")
+            except OSError as error:
+                raise _unwritable(path, error) from error
             self._stack = stack.pop_all()
 
     def append(self, ballot: Ballot) -> None:
@@ -78,16 +81,14 @@ class Journal:
     def _open(self, stack: ExitStack) -> FileIO:
         """Lock and open the file until ``stack`` closes."""
         try:
-            stack.enter_context(hold_lock(self.path.with_suffix(".lock")))
+            stack.enter_context(hold_lock(_lock_path(self.path)))
             return stack.enter_context(self.path.open("ab", buffering=0))
         except BlockingIOError as error:
             raise JournalError(
                 f"one run writes to a file at a time, got {self.path}, which another has open; wait, or change the path"
             ) from error
         except OSError as error:
-            raise JournalError(
-                f"answers cannot be written to {self.path} ({error.strerror or error}); change the path"
-            ) from error
+            raise _unwritable(self.path, error) from error
 
     def _write(self, line: bytes) -> None:
         while line:
@@ -104,16 +105,29 @@ def read_finished(path: Path, settings: Mapping[str, Any]) -> dict[str, Ballot]:
 
 
 def check_path(path: Path) -> None:
-    """Raise JournalError unless ``path`` is a .jsonl file in a folder that exists."""
+    """Raise JournalError unless ``path`` is a .jsonl file in a folder that exists, or could be one."""
     if path.suffix != ".jsonl":
         raise JournalError(f"answers are written as .jsonl, got {shown(str(path))}; rename it")
-    if not os.path.isdir(path.parent) or (os.path.exists(path) and not os.path.isfile(path)):
+    if not path.parent.is_dir():
         raise JournalError(f"answers must go to a file in a folder that exists, got {path}; make the folder")
+    try:
+        for each in (path, settings_path(path), _lock_path(path)):
+            is_file(each)
+    except ValueError as error:
+        raise JournalError(str(error)) from error
 
 
 def settings_path(path: Path) -> Path:
     """Return where the settings of the answers at ``path`` are: ``answers.run.json`` beside ``answers.jsonl``."""
     return path.with_suffix(".run.json")
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_suffix(".lock")
+
+
+def _unwritable(path: Path, error: OSError) -> JournalError:
+    return JournalError(f"answers cannot be written to {path} ({error.strerror or error}); change the path")
 
 
 def _read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Ballot], int]:
@@ -168,6 +182,8 @@ def _compare(path: Path, settings: Mapping[str, Any]) -> None:
     """Raise JournalError if the answers were started with other settings."""
     try:
         started = parse_json(read_config(settings_path(path)))
+        if not isinstance(started, dict):
+            raise ValueError(f"settings are a JSON object, got {type(started).__name__}")
     except (OSError, ValueError) as error:
         raise JournalError(
             f"{path} holds answers, and {settings_path(path).name} must say under which settings, got none; "

@@ -1,14 +1,24 @@
 """One process at a time in the folder of a run, and one run's settings."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
-from apportion.runs.folder import check_settings, environment_with, hold_folder, hold_lock, write_run
+from apportion.runs.folder import (
+    check_settings,
+    environment_with,
+    hold_folder,
+    hold_lock,
+    read_settings,
+    write_run,
+)
 from apportion.toml import ConfigError
 
 HOLD = """
@@ -60,6 +70,53 @@ def test_a_folder_that_another_run_holds_is_refused_in_one_line(tmp_path):
         hold_folder(tmp_path / "runs" / "quick", "study"),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (
+            lambda folder: folder.write_text(""),
+            r"a study needs a folder that it can write to, got .*quick \(File exists\)",
+        ),
+        (lambda folder: folder.symlink_to(folder), r"a study needs a folder that it can write to, got .*quick \("),
+        (lambda folder: (folder / "lock").mkdir(parents=True), r"quick/lock must be a file, got a folder; remove it"),
+        (lambda folder: (folder.mkdir(), os.mkfifo(folder / "lock")), r"quick/lock must be a file, got a named pipe"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused_in_one_line(tmp_path, damage, problem):
+    folder = tmp_path / "quick"
+    damage(folder)
+    with pytest.raises(ConfigError, match=problem) as caught, hold_folder(folder, "study"):
+        pass
+    assert "\n" not in str(caught.value)
+    shutil.rmtree(folder) if folder.is_dir() else folder.unlink()  # the remedy
+    with hold_folder(folder, "study"):
+        pass
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no /proc, in which not even root makes files")
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line():
+    for folder in (Path("/proc/self"), Path("/proc/self/quick")):
+        with pytest.raises(ConfigError, match="needs a folder that it can write to"), hold_folder(folder, "study"):
+            pass
+
+
+def test_a_lock_is_waited_for(tmp_path):
+    lock = tmp_path / "lock"
+    other = other_process(lock, 1)
+    assert other.stdout.readline() == "held\n"
+    with hold_lock(lock, wait_seconds=60):
+        assert other.communicate(timeout=60)[1] == ""
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_text("seeds = [0"), os.mkfifo, lambda path: path.mkdir()])
+def test_settings_that_are_damaged_are_refused_in_one_line(tmp_path, damage):
+    path = tmp_path / "config.toml"
+    damage(path)
+    with pytest.raises(ConfigError, match=r"config\.toml.*; restore .* or delete .* to start again") as caught:
+        read_settings(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_settings_that_were_written_can_be_compared(tmp_path):

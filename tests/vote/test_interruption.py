@@ -100,9 +100,10 @@ def test_a_killed_run_can_be_continued(tmp_path: Path) -> None:
     assert totals["accuracy"]["mean"] == sum(line["correct"] for line in lines) / len(QUESTIONS)
 
 
-def test_an_interrupted_run_reports_its_progress_and_can_be_continued(tmp_path: Path) -> None:
-    first, said, requests, between, _ = run_twice(tmp_path, signal.SIGINT)
-    assert first.returncode == 130
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_reports_its_progress_and_can_be_continued(tmp_path: Path, number: signal.Signals) -> None:
+    first, said, requests, between, _ = run_twice(tmp_path, number)
+    assert first.returncode == 128 + number
     assert said == f"{len(between)} of {len(QUESTIONS)} finished; run the same command again to continue\n"
     assert not {line["id"] for line in between} & requests.keys()
     expect_the_answers_of_one_run(finished(tmp_path))

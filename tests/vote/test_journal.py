@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -198,3 +199,49 @@ def test_a_path_that_cannot_be_used_is_refused(tmp_path: Path, name: str, proble
 
 def test_reading_changes_nothing(tmp_path: Path) -> None:
     assert read_finished(tmp_path / "answers.jsonl", SETTINGS) == {} and not list(tmp_path.iterdir())
+
+
+DAMAGE = {
+    "a folder in its place": (lambda out: out.mkdir(), "must be a file, got a folder; remove it"),
+    "a named pipe in its place": (lambda out: os.mkfifo(out), "must be a file, got a named pipe; remove it"),
+    "a device in its place": (lambda out: out.symlink_to("/dev/full"), "must be a file, got a device; remove it"),
+    "a circle of links": (
+        lambda out: out.symlink_to(out),
+        "must be a file, got an error .* remove what is in its place",
+    ),
+    "a lock that is a folder": (lambda out: out.with_suffix(".lock").mkdir(), "lock must be a file, got a folder"),
+    "a lock that is a pipe": (lambda out: os.mkfifo(out.with_suffix(".lock")), "lock must be a file, got a named pipe"),
+    "settings that are a pipe": (lambda out: os.mkfifo(settings_path(out)), "must be a file, got a named pipe"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_what_is_not_a_file_is_refused_and_never_waited_for(out: Path, case: str) -> None:
+    damage, problem = DAMAGE[case]
+    damage(out)
+    for use in (lambda: Journal(out, SETTINGS), lambda: read_finished(out, SETTINGS)):
+        with pytest.raises(JournalError, match=problem) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+    (damaged,) = out.parent.iterdir()
+    damaged.rmdir() if damaged.is_dir() else damaged.unlink()  # the remedy
+    write(out, "a")
+    assert list(read_finished(out, SETTINGS)) == ["a"]
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "null"])
+def test_settings_that_are_no_settings_are_refused(out: Path, content: str) -> None:
+    write(out, "a")
+    settings_path(out).write_text(content)
+    with pytest.raises(JournalError, match=r"answers\.run\.json must say under which settings, got none; restore it"):
+        Journal(out, SETTINGS)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """No file can be made in /proc, not even by root."""
+    if not Path("/proc/self").is_dir():
+        pytest.skip("there is no /proc")
+    with pytest.raises(
+        JournalError, match=r"answers cannot be written to /proc/self/answers\.jsonl .*; change the path"
+    ):
+        Journal(Path("/proc/self/answers.jsonl"), SETTINGS)

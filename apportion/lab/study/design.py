@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,8 +13,16 @@ from apportion.allocators import Allocator
 from apportion.config import REGISTRIES, ConfigError, build, choices, dump, load
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import LENGTHS, Training
-from apportion.runs.folder import check_settings, environment_with, hold_folder, usable_cores, write_run
-from apportion.runs.whole_files import write_whole
+from apportion.runs.folder import (
+    ENVIRONMENT,
+    check_settings,
+    environment_with,
+    hold_folder,
+    read_settings,
+    usable_cores,
+    write_run,
+)
+from apportion.runs.whole_files import is_file, write_whole
 from apportion.toml import check_folder_name
 from apportion.untrusted import shown
 
@@ -23,6 +32,10 @@ RUNS = Path("runs")
 SHARED = ("base", "labels", "reward", "problems", "prompts", "held_out", *LENGTHS, "evaluate_every")
 """Training settings that all arms of a study must share, because their curves are compared."""
 VARIANCE_DRAWS = 60
+CONFIG = "config.toml"
+PROMPTS, VARIANCE = "prompts.sha256", "variance.json"
+FILES = (CONFIG, ENVIRONMENT, PROMPTS, VARIANCE, "report.md", "summary.json", "curves.png", "curves.svg")
+"""Files of a study, beside the lock and the folders of its runs."""
 MAY_CHANGE = ("processes",)
 """Settings that may change when a study is resumed."""
 
@@ -119,9 +132,10 @@ def read_study(
             raise ConfigError(f"--resume goes on with a started study, got also {first}; give --name, or no --resume")
         started = name or load(default)["name"]
         check_folder_name(started, RUNS)
-        config = RUNS / started / "config.toml"
-        if not config.exists():
+        config = RUNS / started / CONFIG
+        if not os.path.lexists(config):
             raise ConfigError(f"there is nothing to resume: {config} does not exist; start it without --resume")
+        read_settings(config)
     given = {"labels": labels, "prompts": None if prompts is None else str(prompts)}
     options = [f"training.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
     table = _with_one_length(load(config or default, [*overrides, *options]), overrides)
@@ -183,20 +197,33 @@ def claim(study: Study) -> Iterator[None]:
 
     The folder also keeps a hash of the file of prompts, which must not change. Raises ConfigError.
     """
-    directory, config = study.directory, study.directory / "config.toml"
-    settings, prompts, fingerprint = dump(study), study.training.prompts, directory / "prompts.sha256"
+    directory = study.directory
+    settings, prompts = dump(study), study.training.prompts
+    config, fingerprint = directory / CONFIG, directory / PROMPTS
     with hold_folder(directory, "study"):
-        if config.exists():
+        try:
+            started = [name for name in FILES if is_file(directory / name)]
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if CONFIG in started:
             remedy = "change it back, choose another --name, or delete the folder"
-            check_settings(directory, load(config), settings, remedy, MAY_CHANGE)
+            check_settings(directory, read_settings(config), settings, remedy, MAY_CHANGE)
+        elif runs := sorted(path.name for path in directory.iterdir() if path.is_dir()):
+            raise ConfigError(
+                f"{directory} holds runs such as {runs[0]}, and {CONFIG} must say how they were started, got none; "
+                "restore it, choose another --name, or delete the folder"
+            )
         if prompts is not None:
-            now = f"{hashlib.sha256(prompts.read_bytes()).hexdigest()}  {prompts}\n"  # for ``sha256sum --check``
-            if not fingerprint.exists():
+            now = (
+                f"{hashlib.sha256(prompts.read_bytes()).hexdigest()}  {prompts}\n".encode()
+            )  # for ``sha256sum --check``
+            if PROMPTS not in started:
                 write_whole(fingerprint, now)
-            elif (started := fingerprint.read_text(encoding="utf-8")) != now:
+            elif (before := fingerprint.read_bytes()) != now:
+                was, now_is = (text[:12].decode(errors="replace") for text in (before, now))
                 raise ConfigError(
-                    f"{prompts} must be as it was when {directory} was started, got SHA-256 {now[:12]} and not "
-                    f"{started[:12]}; restore it, or choose another --name"
+                    f"{prompts} must be as it was when {directory} was started, got SHA-256 {now_is} and not {was}; "
+                    "restore it, or choose another --name"
                 )
         write_run(config, settings, environment_with(("numpy", "scipy", "torch", "transformers")))
         yield

@@ -23,11 +23,13 @@ from apportion.lab.policy.exact import effective_solutions, exact_success, solut
 from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
 from apportion.lab.training.judge import Judge
 from apportion.lab.training.learner import Learner
+from apportion.lab.training.metrics import METRICS, cut_metrics
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import Training
 from apportion.lab.world.task import TASKS
 from apportion.loop import collect
 from apportion.predictors.saved import SavedValues
+from apportion.runs.whole_files import is_file
 from apportion.types import Batch, Counts, Group, Prompt
 
 KIND = "lab run"
@@ -46,7 +48,7 @@ class Trainer:
         torch.set_num_threads(1)
         training.check(allocator)
         self.training, self.allocator, self.seed = training, allocator, seed
-        self.metrics, self.checkpoint = directory / "metrics.jsonl", directory / "checkpoint.pt"
+        self.metrics, self.checkpoint = directory / METRICS, directory / "checkpoint.pt"
         directory.mkdir(parents=True, exist_ok=True)
         self.policy = base_policy(training.base)
         self.start = copy.deepcopy(self.policy)
@@ -64,7 +66,7 @@ class Trainer:
         allocator.prepare(self.prompts)
         if self.baseline is not None:
             self.baseline.prepare(self.prompts)
-        if self.checkpoint.exists():
+        if is_file(self.checkpoint):
             self._restore()
         else:
             self.metrics.unlink(missing_ok=True)
@@ -179,8 +181,6 @@ class Trainer:
             parts = ("learner", "sampler", "allocator", "baseline")
             saved = SavedValues(state, KIND, [*parts, *COUNTERS, "metrics_bytes"])
             metrics_bytes = saved.count("metrics_bytes")
-            if not self.metrics.exists() or metrics_bytes > self.metrics.stat().st_size:
-                raise saved.refusal("metrics_bytes", f"at most the size of {self.metrics}")
             if (self.baseline is None) != (state["baseline"] is None):
                 raise saved.refusal("baseline", "None" if self.baseline is None else f"that of {self.baseline.name}")
             counters = {name: saved.count(name) for name in COUNTERS}
@@ -191,7 +191,7 @@ class Trainer:
                 self.baseline.load_state_dict(saved.state("baseline"))
         for name, value in counters.items():
             setattr(self, name, value)
-        os.truncate(self.metrics, metrics_bytes)
+        cut_metrics(self.metrics, metrics_bytes, self.steps)
 
 
 @lru_cache(maxsize=4)

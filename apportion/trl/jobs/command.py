@@ -10,9 +10,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerCallback
+
 from apportion.engines.prompts import last_text
 from apportion.engines.saved_state import SavedStateError
 from apportion.runs.progress import Display
+from apportion.runs.signals import code_of
 from apportion.trl.jobs.folder import MODEL, claim, newest_checkpoint, remove_results
 from apportion.trl.jobs.job import Job, read_job
 from apportion.trl.jobs.plan import plan_lines
@@ -21,7 +24,9 @@ from apportion.trl.jobs.sources import NO_SOURCES, Sources
 from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.verifiers import Verifier
 
-FAILED, INTERRUPTED = 1, 130
+FAILED = 1
+SHOWN = 300
+"""Maximum number of characters of an error of TRL or transformers in ours."""
 TRAINERS = {"grpo": AllocatedGRPOTrainer, "rloo": AllocatedRLOOTrainer}
 
 
@@ -99,21 +104,46 @@ def _train(prepared: Prepared, display: Display, resume: bool) -> int:
     elif main:
         remove_results(folder)
     weights = job.model if source_model is None else str(source_model.folder(display if main else None))
-    trainer = make_trainer(prepared, weights)
+    trainer, begun = make_trainer(prepared, weights), _Begun()
+    trainer.add_callback(begun)
+    to_continue = f"apportion trl --name {shlex.quote(job.name)} --resume"
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        _save_model(trainer, folder)
     except SavedStateError as error:
-        say(f"{error}.")
+        say(f"{error}. To continue: {to_continue}")
         return FAILED
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         last = newest_checkpoint(folder)
         where = "the beginning" if last is None else f"step {last.name.rpartition('-')[2]}"
-        command = f"apportion trl --name {shlex.quote(job.name)} --resume"
-        say(f"Stopped in step {trainer.state.global_step + 1}. To continue from {where}: {command}")
-        return INTERRUPTED
+        say(f"Stopped in step {trainer.state.global_step + 1}. To continue from {where}: {to_continue}")
+        return code_of(stop)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:SHOWN] or type(error).__name__
+        if checkpoint is not None and not begun.is_true:  # TRL's files raise errors of many kinds if they are damaged
+            say(f"{checkpoint} cannot be loaded ({reason}). Delete it to continue from the one before: {to_continue}")
+        elif isinstance(error, OSError):
+            say(f"A file could not be written or read: {reason}. To continue from the last checkpoint: {to_continue}")
+        else:
+            raise
+        return FAILED
+    say(f"Finished. The model is in {folder / MODEL}, the rollouts are in {folder / 'rollouts'}.")
+    return 0
+
+
+class _Begun(TrainerCallback):
+    """Knows whether a step has begun, so that a checkpoint was loaded."""
+
+    def __init__(self) -> None:
+        self.is_true = False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Remember it."""
+        self.is_true = True
+
+
+def _save_model(trainer: AllocatedGRPOTrainer | AllocatedRLOOTrainer, folder: Path) -> None:
     unfinished = folder / f"{MODEL}.unfinished"
     trainer.save_model(str(unfinished))
     if trainer.is_world_process_zero():
         unfinished.rename(folder / MODEL)  # in one step, because this folder says that the run has finished
-    say(f"Finished. The model is in {folder / MODEL}, the rollouts are in {folder / 'rollouts'}.")
-    return 0

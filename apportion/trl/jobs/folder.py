@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,9 +11,18 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from apportion.config import ConfigError, load
+from apportion.config import ConfigError
 from apportion.records import remove_steps_after
-from apportion.runs.folder import ENVIRONMENT, LOCK, check_settings, environment_with, hold_folder, write_run
+from apportion.runs.folder import (
+    ENVIRONMENT,
+    LOCK,
+    check_settings,
+    environment_with,
+    hold_folder,
+    read_settings,
+    write_run,
+)
+from apportion.runs.whole_files import is_file
 from apportion.trl.jobs.job import FILE
 from apportion.trl.jobs.prepared import Prepared
 
@@ -46,7 +56,7 @@ def claim(prepared: Prepared, settings: Mapping[str, Any], resume: bool) -> Iter
     Raises ConfigError.
     """
     folder, path = prepared.job.directory, prepared.job.directory / FILE
-    if resume and not path.exists():
+    if resume and not os.path.lexists(path):
         raise ConfigError(f"there is nothing to resume: {path} does not exist; start the job without --resume")
     with hold_folder(folder, "job"):
         if resume:
@@ -77,11 +87,22 @@ def remove_results(folder: Path) -> None:
 
 def _check_same_job(path: Path, settings: Mapping[str, Any], prepared: Prepared) -> None:
     folder, environment = path.parent, path.with_name(ENVIRONMENT)
-    check_settings(folder, load(path), settings, "change it back, or choose another --name", MAY_CHANGE)
-    started, now = json.loads(environment.read_text("utf-8")) if environment.exists() else {}, _facts(prepared)
+    check_settings(folder, read_settings(path), settings, "change it back, or choose another --name", MAY_CHANGE)
+    started, now = _read_environment(environment), _facts(prepared)
     for key, remedy in (("questions", "restore the data"), ("processes", "start as many")):
         before = {key: started.get(key, now[key])}
         check_settings(folder, before, {key: now[key]}, f"{remedy}, or choose another --name")
+
+
+def _read_environment(path: Path) -> dict[str, Any]:
+    """Return what is known of the environment of a run, nothing if there is no file. Raises ConfigError."""
+    try:
+        found = json.loads(path.read_bytes()) if is_file(path) else {}
+        if not isinstance(found, dict):
+            raise ValueError(f"{path} must be a JSON object, got {type(found).__name__}")
+    except ValueError as error:
+        raise ConfigError(f"{path} must say where the run was started, got {error}; delete it to go on") from error
+    return found
 
 
 def _facts(prepared: Prepared) -> dict[str, Any]:

@@ -9,6 +9,7 @@
 A model or a data set may also be one of a source that the caller offers, such as "lab:medium".
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,7 @@ from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.config import ConfigError, build, dump, load
 from apportion.data import Data
+from apportion.runs.folder import read_settings
 from apportion.toml import check_folder_name
 from apportion.trl.jobs.sources import NO_SOURCES, Sources, find_source
 from apportion.trl.settings import TRLAllocation
@@ -144,8 +146,9 @@ def read_job(
             raise ConfigError("a job must be a TOML file, got none; give one, or --name and --resume for a started one")
         check_folder_name(name, RUNS)
         config = RUNS / name / FILE
-        if not config.exists():
+        if not os.path.lexists(config):
             raise ConfigError(f"there is nothing to resume: {config} does not exist; give the job's file")
+        read_settings(config)
     table = {"name": config.stem} | load(config, overrides) | ({"name": name} if name else {})
     try:
         job = build(Job, _with_source_data(table, sources))

@@ -1,0 +1,55 @@
+"""The metrics of a run: one JSON object for each step, on one line, from step 0 up. A kill may tear the last line."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from apportion.runs.whole_files import is_file
+
+METRICS = "metrics.jsonl"
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the records at ``path``, without a torn last line; none if there is no file.
+
+    Raises ValueError for any other line that is not the record of the next step.
+    """
+    lines = path.read_bytes().split(b"\n")[:-1] if is_file(path) else []  # what follows the last line break is torn
+    records = [_record(line) for line in lines]
+    if records and records[-1] is None:
+        records.pop()
+    for step, record in enumerate(records):
+        if record is None or record["step"] != step:
+            raise ValueError(f"{path} must hold step {step} in line {step + 1}, got something else; {_remedy(path)}")
+    return [record for record in records if record is not None]
+
+
+def cut_metrics(path: Path, size: int, steps: int) -> None:
+    """Cut the metrics at ``path`` to the ``size`` in bytes and the ``steps`` that the checkpoint beside them counts.
+
+    Raises ValueError if they do not hold these steps.
+    """
+    if not is_file(path) or path.stat().st_size < size:
+        raise ValueError(f"{path} must hold the {steps} steps of the checkpoint beside it, got less; {_remedy(path)}")
+    os.truncate(path, size)
+    records = read_metrics(path)
+    if len(records) != steps + 1:
+        raise ValueError(
+            f"{path} must hold the {steps} steps of the checkpoint beside it, got {max(0, len(records) - 1)}; "
+            f"{_remedy(path)}"
+        )
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """Return the record on ``line``; None if there is none."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    counted = isinstance(record, dict) and all(type(record.get(key)) is int for key in ("step", "rollouts", "tokens"))
+    return record if counted else None
+
+
+def _remedy(path: Path) -> str:
+    return f"delete {path.parent} to train this run again from its start"

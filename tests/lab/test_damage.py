@@ -1,0 +1,209 @@
+"""Damaged folders of a study: one line says what is wrong, and what it says to do leads to the same curves."""
+
+import os
+import re
+import shutil
+import signal
+
+import pytest
+
+from apportion.config import ConfigError
+from apportion.lab import command
+from tests.lab.test_command import curves
+from tests.lab.test_processes import CONFIG, start_training, whole  # noqa: F401 - a fixture
+from tests.processes import Command
+
+pytestmark = [pytest.mark.xdist_group("study"), pytest.mark.slow]
+RUN = "runs/quick/vip-seed0"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, small_base_folder):
+    """Return the working directory of a study that was stopped in the middle of both runs."""
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "quick.toml").write_text(CONFIG.format(base=small_base_folder))
+    with start_training(folder) as started:
+        started.process.send_signal(signal.SIGTERM)
+        assert started.ended()[0] == 143
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, stopped, monkeypatch):
+    """Return a copy of the stopped study's working directory, and go there."""
+    shutil.copytree(stopped, tmp_path / "study")
+    monkeypatch.chdir(tmp_path / "study")
+    return tmp_path / "study"
+
+
+def resume():
+    return command.run(None, [], name="quick", resume=True, dry_run=False)
+
+
+def replace_by(make):
+    """Return what puts something else in the place of a file."""
+
+    def damage(path):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        make(path)
+
+    return damage
+
+
+def put_in_the_middle(line):
+    def damage(path):
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n")
+
+    return damage
+
+
+def append(text):
+    def damage(path):
+        with path.open("a") as file:
+            file.write(text)
+
+    return damage
+
+
+def repeat_a_step(path):
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[-2]]) + "\n")
+
+
+a_folder, a_pipe, a_circle = (
+    replace_by(lambda path: path.mkdir()),
+    replace_by(os.mkfifo),
+    replace_by(lambda path: path.symlink_to(path)),
+)
+REFUSED = {
+    "a foreign line among the metrics": (
+        "metrics.jsonl",
+        put_in_the_middle("hello"),
+        "must hold step 2 in line 3, got",
+    ),
+    "a foreign object among the metrics": ("metrics.jsonl", put_in_the_middle("{}"), "must hold step 2 in line 3, got"),
+    "steps out of order": (
+        "metrics.jsonl",
+        repeat_a_step,
+        r"must hold step \d+ in line \d+, got something else; delete",
+    ),
+    "metrics that are a folder": ("metrics.jsonl", a_folder, "must be a file, got a folder; remove it"),
+    "metrics that are a pipe": ("metrics.jsonl", a_pipe, "must be a file, got a named pipe; remove it"),
+    "metrics that are a circle of links": ("metrics.jsonl", a_circle, "must be a file, got an error"),
+    "a run that is a file": (
+        "",
+        replace_by(lambda path: path.write_text("")),
+        "must be a file, got an error .Not a dir",
+    ),
+    "settings that are torn": ("../config.toml", lambda path: os.truncate(path, 300), "must be TOML, .*; restore"),
+    "settings that are a pipe": ("../config.toml", a_pipe, "config.toml must be a file, got a named pipe; restore"),
+    "a lock that is a folder": ("../lock", a_folder, "quick/lock must be a file, got a folder; remove it"),
+    "a report that is a folder": ("../report.md", a_folder, "report.md must be a file, got a folder; remove it"),
+    "a picture that is a pipe": ("../curves.png", a_pipe, "curves.png must be a file, got a named pipe; remove it"),
+    "a study that is a file": (
+        "..",
+        replace_by(lambda path: path.write_text("")),
+        "config.toml must be a file|nothing to",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_damage_is_refused_in_one_line_before_anything_is_trained(folder, case):
+    name, damage, problem = REFUSED[case]
+    damage(folder / RUN / name if name != ".." else folder / "runs" / "quick")
+    with pytest.raises(ConfigError, match=problem) as caught:
+        resume()
+    assert "\n" not in str(caught.value)
+
+
+def test_runs_without_settings_are_refused(folder):
+    (folder / "runs/quick/config.toml").unlink()
+    with pytest.raises(ConfigError, match=r"runs/quick/config.toml does not exist; start it without --resume"):
+        resume()
+    with pytest.raises(
+        ConfigError, match=r"quick holds runs such as .*, and config.toml must say how .*, got none; restore"
+    ):
+        command.run(folder / "quick.toml", [], name=None, resume=False, dry_run=False)
+
+
+LOST = {
+    "metrics that are missing": ("metrics.jsonl", lambda path: path.unlink(), r"got less; delete (\S+) to train"),
+    "metrics that are short": ("metrics.jsonl", lambda path: os.truncate(path, 90), r"got less; delete (\S+) to train"),
+    "a checkpoint that is a pipe": ("checkpoint.pt", a_pipe, r"(\S+) must be a file, got a named pipe; remove it"),
+    "a checkpoint that is a folder": ("checkpoint.pt", a_folder, r"(\S+) must be a file, got a folder; remove it"),
+    "a lock that is a pipe": ("lock", a_pipe, r"(\S+) must be a file, got a named pipe; remove it"),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_a_run_that_is_damaged_ends_the_study_and_its_remedy_leads_to_the_same_curves(folder, whole, case, capsys):  # noqa: F811
+    name, damage, problem = LOST[case]
+    damage(folder / RUN / name)
+    assert resume() == 1
+    said = capsys.readouterr()
+    last = said.out.splitlines()[-1]
+    assert "Traceback" not in said.out + said.err and last.endswith("To go on: apportion lab --name quick --resume")
+    (culprit,) = re.search(problem, last).groups()
+    shutil.rmtree(culprit) if os.path.isdir(culprit) else os.remove(culprit)
+    assert resume() == 0
+    assert curves(folder / "runs/quick") == curves(whole / "runs/quick")
+
+
+HARMLESS = {
+    "a checkpoint that is missing": ("checkpoint.pt", lambda path: path.unlink()),
+    "a torn line that looks whole": ("metrics.jsonl", append('{"step": 99, "p": {"a": 1}')),
+    "what a killed writer left": (".checkpoint.pt.00.unfinished", lambda path: path.write_text("half")),
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_what_a_kill_leaves_does_no_harm(folder, whole, case):  # noqa: F811
+    name, damage = HARMLESS[case]
+    damage(folder / RUN / name)
+    assert resume() == 0
+    assert curves(folder / "runs/quick") == curves(whole / "runs/quick")
+    assert not list((folder / "runs").rglob("*.unfinished"))
+
+
+def test_a_finished_run_needs_no_checkpoint(whole, tmp_path, monkeypatch):  # noqa: F811
+    shutil.copytree(whole, tmp_path / "study")
+    monkeypatch.chdir(tmp_path / "study")
+    before = curves(tmp_path / "study/runs/quick")
+    for path in (tmp_path / "study").rglob("checkpoint.pt"):
+        path.unlink()
+    assert resume() == 0
+    assert curves(tmp_path / "study/runs/quick") == before
+
+
+def test_measured_variances_that_are_torn_are_measured_again_once_they_are_deleted(whole, tmp_path, monkeypatch):  # noqa: F811
+    shutil.copytree(whole, tmp_path / "study")
+    monkeypatch.chdir(tmp_path / "study")
+    for path in (tmp_path / "study/runs/quick/config.toml", tmp_path / "study/quick.toml"):
+        path.write_text(path.read_text().replace("variance_draws = 0", "variance_draws = 3"))
+    measured = tmp_path / "study/runs/quick/variance.json"
+    measured.write_text('[{"ra')
+    with pytest.raises(
+        ConfigError, match=r"variance.json must hold measured variances, got no JSON; delete it to measure"
+    ):
+        resume()
+    measured.unlink()
+    assert resume() == 0
+    assert "gradient variance / uniform" in (measured.parent / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("room", "code", "problem"),
+    [(0, 2, "No usable temporary directory"), (2000, 1, "could not be written .*File too large")],
+)
+def test_a_disk_that_is_full_is_told_in_one_line(folder, room, code, problem):
+    """No file may grow beyond ``room`` bytes."""
+    limit = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
+    limit += "from apportion.__main__ import main\nsys.argv[1:] = ['lab', '--name', 'quick', '--resume']\nmain()"
+    with Command(folder, python=("-c", limit)) as limited:
+        ended, said, errors = limited.ended()
+        assert limited.nothing_left()
+    assert ended == code and "Traceback" not in said + errors
+    lines = errors.splitlines() if code == 2 else said.splitlines()[-1:]
+    assert len(lines) == 1 and re.search(problem, lines[0])

@@ -1,0 +1,186 @@
+"""Signals and kills at every stage of a study leave no process behind, and it resumes to the same curves."""
+
+import shutil
+import signal
+
+import psutil
+import pytest
+
+from apportion.lab.study import worker
+from apportion.lab.training.metrics import read_metrics
+from apportion.runs.children import RunError
+from apportion.runs.folder import LOCK, hold_lock
+from tests.lab.test_command import curves
+from tests.processes import Command
+
+CONFIG = """
+name = "quick"
+baseline = "uniform"
+seeds = [0]
+variance_draws = 0
+
+[training]
+base = "{base}"
+problems = 32
+prompts_per_step = 8
+rollouts = 1600
+evaluate_every = 320
+checkpoint_every = 2
+held_out = 40
+
+[allocators]
+uniform = {{ name = "uniform", rollouts_per_prompt = 4 }}
+vip = {{ name = "vip", rollouts_per_prompt = 4, high = 12, predictor = "counts" }}
+"""
+
+pytestmark = [pytest.mark.xdist_group("study"), pytest.mark.slow]
+
+
+@pytest.fixture
+def folder(tmp_path, small_base_folder):
+    (tmp_path / "quick.toml").write_text(CONFIG.format(base=small_base_folder))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, small_base_folder):
+    """Return the working directory of a study that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "quick.toml").write_text(CONFIG.format(base=small_base_folder))
+    with Command(folder, "lab", "quick.toml") as command:
+        code, _, errors = command.ended()
+        assert (code, errors) == (0, "")
+        assert command.nothing_left()
+    return folder
+
+
+def resume(folder):
+    with Command(folder, "lab", "--name", "quick", "--resume") as command:
+        code, _, errors = command.ended()
+        assert (code, errors) == (0, "")
+
+
+def start_training(folder, *arguments):
+    """Start the study, and wait until both runs have a checkpoint."""
+    command = Command(folder, "lab", "quick.toml", *arguments)
+    command.until(lambda: len(list(folder.glob("runs/quick/*/checkpoint.pt"))) == 2)
+    return command
+
+
+def has_loaded(process, library):
+    """Return whether a process has a library in its memory, so that it is in the middle of importing, or beyond."""
+    try:
+        return any(library in each.path for each in psutil.Process(process.pid).memory_maps())
+    except psutil.Error:
+        return False
+
+
+def test_a_study_that_is_killed_leaves_no_process_and_can_be_resumed_at_once(folder, whole):
+    """The resumed study waits for processes that have yet to end, so no two processes write the same metrics."""
+    with start_training(folder) as killed:
+        killed.process.kill()
+        resume(folder)
+        assert not killed.children()
+    assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_study_saves_every_run_at_its_last_step(folder, whole, number):
+    with start_training(folder) as command:
+        command.process.send_signal(number)
+        code, said, errors = command.ended()
+        assert (code, errors) == (128 + number, "")
+        assert command.nothing_left()
+    assert "Stopping: each run ends its step and saves a checkpoint." in said
+    assert said.endswith(
+        "Stopped; every run is saved at its last step. To go on: apportion lab --name quick --resume\n"
+    )
+    before = curves(folder / "runs" / "quick")
+    resume(folder)
+    after = curves(folder / "runs" / "quick")
+    assert all(after[run][: len(records)] == records for run, records in before.items())
+    assert after == curves(whole / "runs" / "quick")
+
+
+def test_a_run_that_is_killed_ends_the_study_with_one_line_and_the_others_are_saved(folder, whole):
+    with start_training(folder) as command:
+        workers = [each for each in command.children() if has_loaded(each, "libtorch")]
+        workers[0].kill()
+        code, said, errors = command.ended()
+        assert (code, errors) == (1, "")
+        assert command.nothing_left()
+    assert " was killed from outside (out of memory?). To go on: apportion lab --name quick --resume" in said
+    resume(folder)
+    assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_imports_ends_the_command_with_one_line(folder, number):
+    with Command(folder, "lab", "quick.toml") as command:
+        command.until(lambda: has_loaded(command.process, "libtorch"))
+        command.process.send_signal(number)
+        assert command.ended() == (128 + number, "", "Stopped.\n")
+    assert not (folder / "runs").exists()
+
+
+def test_a_signal_during_the_training_of_the_base_leaves_nothing_unfinished(folder):
+    overrides = ["--set", "training.base=medium"]
+    with Command(folder, "lab", "quick.toml", *overrides, XDG_CACHE_HOME=str(folder / "cache")) as command:
+        while "Training the base policy" not in (line := command.process.stdout.readline()):
+            assert line
+        command.process.send_signal(signal.SIGTERM)
+        code, said, errors = command.ended()
+    assert (code, errors) == (143, "") and "apportion lab --name quick --resume" in said
+    assert not [path for path in (folder / "cache" / "apportion").rglob("*") if path.is_file()]
+
+
+def test_a_signal_during_the_report_ends_the_command_with_one_line(folder, whole):
+    shutil.copytree(whole / "runs", folder / "runs")
+    report = folder / "runs" / "quick" / "report.md"
+    report.unlink()
+    with Command(folder, "lab", "quick.toml") as command:
+        command.until(report.exists)  # its pictures are drawn next, which takes a second
+        command.process.send_signal(signal.SIGTERM)
+        code, said, errors = command.ended()
+    last = said.splitlines()[-1]
+    assert errors == "" and (
+        (code == 143 and last.endswith("To go on: apportion lab --name quick --resume"))
+        or (code == 0 and last.startswith("report "))
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_measurement_of_the_variance_ends_with_its_study(folder, number):
+    overrides = ["--set", "variance_draws=100000", "--set", "processes=1"]
+    with Command(folder, "lab", "quick.toml", *overrides) as command:
+        command.until(lambda: any(has_loaded(each, "libtorch") for each in command.children()))
+        command.process.send_signal(number)
+        assert command.ended()[0] == (143 if number == signal.SIGTERM else -signal.SIGKILL)
+        assert command.nothing_left()
+
+
+def test_a_run_that_another_process_trains_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "LOCK_SECONDS", 0.1)
+    with (
+        hold_lock(tmp_path / LOCK),
+        pytest.raises(RunError, match=r"one process trains a run at a time, got .*, which another still trains; wait"),
+    ):
+        worker.train(None, tmp_path, None, None, 0, None)
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+def test_a_run_waits_for_a_process_of_an_earlier_study_to_end(folder, whole):
+    """That process has not noticed yet that its study is gone."""
+    shutil.copytree(whole / "runs", folder / "runs")
+    run = folder / "runs" / "quick" / "vip-seed0"
+    (run / "checkpoint.pt").unlink()
+    (run / "metrics.jsonl").unlink()
+    hold = "import time; from pathlib import Path; from apportion.runs.folder import hold_lock\n"
+    hold += f"with hold_lock(Path({str(run / LOCK)!r})):\n    print('held', flush=True)\n    time.sleep(600)"
+    with Command(folder, python=("-c", hold)) as orphan, Command(folder, "lab", "quick.toml") as command:
+        assert orphan.process.stdout.readline() == "held\n"
+        command.until(lambda: any(has_loaded(each, "libtorch") for each in command.children()))
+        assert not (run / "metrics.jsonl").exists()
+        orphan.process.kill()
+        assert command.ended()[0] == 0
+    assert len(read_metrics(run / "metrics.jsonl")) == len(read_metrics(whole / "runs/quick/vip-seed0/metrics.jsonl"))

@@ -1,0 +1,74 @@
+"""The metrics of a run, whole, torn and damaged."""
+
+import json
+import os
+
+import pytest
+
+from apportion.lab.training.metrics import cut_metrics, read_metrics
+
+RECORDS = [{"step": step, "rollouts": 8 * step, "tokens": 40 * step, "counts": [4, 4]} for step in range(4)]
+LINES = [json.dumps(record).encode() + b"\n" for record in RECORDS]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+def test_a_run_that_has_not_begun_has_no_metrics(path):
+    assert read_metrics(path) == []
+
+
+@pytest.mark.parametrize(
+    "torn", [b"", LINES[3][:1], LINES[3][:-1], b'{"step": 3, "p": {"a": 1}', b"\xff\xfe\n", b"{}\n", b"4\n"]
+)
+def test_a_torn_last_line_is_left_out(path, torn):
+    """Also one that is torn behind a bracket, so that it looks whole."""
+    path.write_bytes(b"".join(LINES[:3]) + torn)
+    assert read_metrics(path) == RECORDS[:3]
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ([LINES[0], b"hello\n", LINES[1]], 2),
+        ([b"\n", *LINES], 1),
+        ([*LINES, LINES[3]], 5),
+        ([LINES[0], LINES[2]], 2),
+        ([LINES[1]], 1),
+        ([LINES[0], b'{"step": 1}\n', LINES[2]], 2),
+        ([LINES[0], b'{"step": true, "rollouts": 1, "tokens": 1}\n', LINES[2]], 2),
+    ],
+)
+def test_a_line_that_is_not_the_next_step_is_refused(path, lines, line):
+    """Two processes that write one file leave steps out of order."""
+    path.write_bytes(b"".join(lines))
+    problem = (
+        rf"metrics\.jsonl must hold step {line - 1} in line {line}, got something else; delete .* to train this run"
+    )
+    with pytest.raises(ValueError, match=problem):
+        read_metrics(path)
+
+
+def test_metrics_are_cut_to_the_steps_of_a_checkpoint(path):
+    path.write_bytes(b"".join(LINES) + b'{"step": 4')
+    cut_metrics(path, sum(map(len, LINES[:3])), 2)
+    assert path.read_bytes() == b"".join(LINES[:3])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"".join(LINES[:2]), b"".join(LINES[:3])[:-1], b"x" * 1000])
+def test_metrics_without_the_steps_of_a_checkpoint_are_refused(path, content):
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"metrics\.jsonl must hold the 2 steps of the checkpoint beside it, got .*; delete "
+    ):
+        cut_metrics(path, sum(map(len, LINES[:3])), 2)
+
+
+def test_metrics_that_are_not_a_file_are_refused_and_never_waited_for(path):
+    os.mkfifo(path)
+    for use in (lambda: read_metrics(path), lambda: cut_metrics(path, 10, 1)):
+        with pytest.raises(ValueError, match=r"metrics\.jsonl must be a file, got a named pipe; remove it"):
+            use()

@@ -1,0 +1,75 @@
+"""Commands that tests start, with all processes that come of them, and a look at which of these still run."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+MARK = "APPORTION_TEST_FAMILY"
+PATIENCE_SECONDS = 400.0
+"""How long to wait for what must come; machines are busy."""
+
+
+class Command:
+    """A command in the folder ``cwd``, started at once. As a context it ends with all its processes."""
+
+    def __init__(self, cwd, *arguments, python=("-m", "apportion"), **environment):
+        self.mark = uuid4().hex
+        self.process = subprocess.Popen(
+            [sys.executable, *python, *map(str, arguments)],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", MARK: self.mark, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for each in self.family():
+            each.kill()
+        self.process.communicate()
+
+    def family(self):
+        """Return the processes of this command that still run."""
+        return [each for each in psutil.process_iter() if _mark(each) == self.mark]
+
+    def children(self):
+        """Return those besides the first."""
+        return [each for each in self.family() if each.pid != self.process.pid]
+
+    def until(self, true):
+        """Wait until ``true`` returns something true, and return that. The command must still run."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (found := true()):
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return found
+
+    def ended(self):
+        """Wait for the end; return the exit code, stdout and stderr."""
+        out, errors = self.process.communicate(timeout=PATIENCE_SECONDS)
+        return self.process.returncode, out, errors
+
+    def nothing_left(self, seconds=20.0):
+        """Return whether all its processes end by themselves within ``seconds``, of which most need well under 5."""
+        deadline = time.monotonic() + seconds
+        while (left := self.family()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return not left
+
+
+def _mark(process):
+    try:
+        return process.environ().get(MARK) if process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.Error, OSError):
+        return None

@@ -1,0 +1,125 @@
+"""Damaged folders of jobs: one line says what is wrong, and what it says to do leads to the same results."""
+
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+
+from apportion.config import ConfigError
+from tests.processes import Command
+from tests.trl.jobs.small import make_files, make_job
+from tests.trl.jobs.test_job import rollouts, train, weights
+
+pytestmark = pytest.mark.slow
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="module")
+def whole(policy, tmp_path_factory):
+    """Return the folder of a job that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    make_files(folder)
+    with Command(folder, "trl", make_job(folder, policy), **OFFLINE) as command:
+        code, _, errors = command.ended()
+        assert code == 0, errors
+        assert command.nothing_left()
+    return folder / "runs" / "job"
+
+
+@pytest.fixture(scope="module")
+def terminated(policy, tmp_path_factory):
+    """Return the working directory of a job that SIGTERM stopped behind its first checkpoint, and its end."""
+    folder = tmp_path_factory.mktemp("terminated")
+    make_files(folder)
+    (folder / "stop").write_text("90 SIGTERM")
+    with Command(folder, "trl", make_job(folder, policy), **OFFLINE) as command:
+        ended = command.ended()
+        assert command.nothing_left()
+    (folder / "stop").unlink()
+    return folder, ended
+
+
+@pytest.fixture
+def folder(terminated, tmp_path, monkeypatch):
+    """Return a copy of the terminated job's working directory, and go there."""
+    shutil.copytree(terminated[0], tmp_path / "job")
+    monkeypatch.chdir(tmp_path / "job")
+    return tmp_path / "job"
+
+
+def resume():
+    return train(None, name="job", resume=True)
+
+
+def expect_the_results_of(whole, folder):
+    assert rollouts(folder / "runs/job") == rollouts(whole)
+    went_on, at_once = weights(folder / "runs/job/model"), weights(whole / "model")
+    assert all(torch.equal(went_on[name], at_once[name]) for name in at_once)
+
+
+def test_a_terminated_job_says_how_to_continue_and_does(terminated, folder, whole):
+    code, said, errors = terminated[1]
+    assert code == 143 and "Traceback" not in said + errors
+    line = "Stopped in step 3. To continue from step 2: apportion trl --name job --resume"
+    assert line in said
+    assert resume() == 0
+    expect_the_results_of(whole, folder)
+
+
+REFUSED = {
+    "settings that are torn": (
+        "job.toml",
+        lambda path: os.truncate(path, 150),
+        "must be TOML, .*; restore .* or delete",
+    ),
+    "settings that are a pipe": ("job.toml", os.mkfifo, "job.toml must be a file, got a named pipe; restore"),
+    "an environment that is torn": ("environment.json", lambda path: os.truncate(path, 9), "delete it to go on"),
+    "an environment that is a list": ("environment.json", lambda path: path.write_text("[]"), "delete it to go on"),
+    "a lock that is a folder": ("lock", lambda path: path.mkdir(), "lock must be a file, got a folder; remove it"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_damage_is_refused_in_one_line_before_anything_is_trained(folder, case):
+    name, damage, problem = REFUSED[case]
+    path = folder / "runs" / "job" / name
+    if not path.name.endswith((".toml", ".json")) or damage is os.mkfifo:
+        path.unlink()
+    damage(path)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        resume()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt"])
+@pytest.mark.parametrize("room", [0, 30])
+def test_a_checkpoint_that_is_torn_is_named_and_its_remedy_leads_to_the_same_results(folder, whole, name, room, capsys):
+    checkpoint = folder / "runs/job/checkpoints/checkpoint-2"
+    os.truncate(checkpoint / name, room)
+    assert resume() == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("runs/job/checkpoints/checkpoint-2 cannot be loaded (")
+    assert last.endswith("). Delete it to continue from the one before: apportion trl --name job --resume")
+    shutil.rmtree(checkpoint)
+    assert resume() == 0
+    expect_the_results_of(whole, folder)
+
+
+def test_a_job_that_is_killed_leaves_no_process(tmp_path, policy):
+    make_files(tmp_path)
+    (tmp_path / "stop").write_text("90 SIGKILL")
+    with Command(tmp_path, "trl", make_job(tmp_path, policy), **OFFLINE) as command:
+        assert command.ended()[0] == -signal.SIGKILL
+        assert command.nothing_left()
+
+
+def test_a_disk_that_is_full_is_told_in_one_line(folder):
+    """No file may grow beyond 2,000 bytes."""
+    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+    limit += "from apportion.__main__ import main\nsys.argv[1:] = ['trl', '--name', 'job', '--resume']\nmain()"
+    with Command(folder, python=("-c", limit), **OFFLINE) as limited:
+        code, said, errors = limited.ended()
+        assert limited.nothing_left()
+    assert code in (1, 2) and "Traceback" not in said + errors, errors
