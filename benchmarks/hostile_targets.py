@@ -480,10 +480,10 @@ def _option_targets(base: Path) -> Iterator[Target]:
         ("lab", "study.toml", "--dry-run", "--set", "training.rollouts=320", "--set", "allocators.vip.low=4", "--name", "small"),
         ("lab", "study.toml", "--dry-run", "--allocator", "hora", "--set", "training.learning_rate=1e-4", "--set", "seeds=[1,2]"),
     ]
-    yield Target("options", "lab --dry-run", [Seed(study, "", each) for each in lab], judge_study)
+    yield Target("options", "lab --dry-run", [Seed(study, "", each) for each in lab], judge_study, writes=("runs",))
     job = _job(base, JOBS[0])
     settings = ("--set", "training.max_steps=8", "--set", "allocator.high=10", "--set", "data.limit=20", "--name", "own")
-    yield Target("options", "trl --dry-run", [Seed(job.files, "", (*job.arguments, *settings))], judge_job, talks=True, share=0.25)
+    yield Target("options", "trl --dry-run", [Seed(job.files, "", (*job.arguments, *settings))], judge_job, writes=("runs",), talks=True, share=0.25)
     yield Target("options", "verl", [Seed({}, "", each) for each in VERL], judge_overrides, act=_verl, writes=("outputs",), share=0.15)
 
 
@@ -621,10 +621,17 @@ class _Replies(BaseHTTPRequestHandler):
         """Write no log."""
 
 
+class _Server(ThreadingHTTPServer):
+    """A server whose clients may leave at any moment."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that has left."""
+
+
 @contextmanager
 def replies() -> Iterator[int]:
     """Serve replies on loopback from a process of its own; yield its port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Replies)
+    server = _Server(("127.0.0.1", 0), _Replies)
     process = get_context("fork").Process(target=server.serve_forever, daemon=True)
     process.start()
     port = server.server_address[1]
