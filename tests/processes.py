@@ -1,6 +1,7 @@
 """Commands that tests start, with all processes that come of them, and a look at which of these still run."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=_default_signals,
         )
 
     def __enter__(self):
@@ -66,6 +68,12 @@ class Command:
         while (left := self.family()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return not left
+
+
+def _default_signals():
+    """Let signals act as usual: the tests may run under nohup, or in the background of a shell, which ignore some."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
 
 
 def _mark(process):
