@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from apportion.types import Counts, Floats
-from apportion.untrusted import TABLE_BYTES, check_file, parse_json, read_lines, shown
+from apportion.untrusted import TABLE_BYTES, check_file, parse_json, parse_number, read_lines, shown
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 """Rows, each with its line in the file, from 1. Parquet has no lines, so there it is the number of the row."""
@@ -49,7 +49,7 @@ class Table:
         for row, (line, cell) in enumerate(zip(self.lines, self.cells[column], strict=True)):
             if isinstance(cell, (str, int, float, Decimal)) and not isinstance(cell, bool):
                 with suppress(ValueError, OverflowError):
-                    numbers[row] = float(cell)
+                    numbers[row] = parse_number(cell) if isinstance(cell, str) else float(cell)
             if not np.isfinite(numbers[row]):
                 got, place = "nothing" if cell in (None, "") else shown(cell), row_location(self.path, line)
                 raise TableError(f"{column} must be a finite number, got {got} in {place}; correct or remove it")

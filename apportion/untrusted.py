@@ -129,6 +129,22 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
+def parse_number(text: str) -> float:
+    """Return the number that ``text`` is in digits from 0 to 9. Raise ValueError for anything else.
+
+    ``float`` also takes underscores between digits, and the digits of other scripts.
+
+    >>> parse_number(" 1e-3")
+    0.001
+    >>> parse_number("1_000")
+    Traceback (most recent call last):
+    ValueError: a number must be written in digits, got '1_000'; correct it
+    """
+    if "_" in text or not text.isascii():
+        raise ValueError(f"a number must be written in digits, got {shown(text)}; correct it")
+    return float(text)
+
+
 def check_depth(value: Any) -> None:
     """Raise ValueError if more than ``MAX_DEPTH`` mappings and lists lie within each other in ``value``."""
     level = [value]

@@ -169,7 +169,7 @@ def judge(case: Case, accepted: Accepted, outcome: Outcome) -> tuple[str, str]:
     if any("Warning" in line for line in lines):
         return "lines", f"exit {outcome.code}: {outcome.err[:200]}"
     if outcome.code == REFUSED:
-        good = len(lines) == 1 and lines[0].startswith("error: ") and lines[0].isprintable() and len(lines[0]) < 2000
+        good = len(lines) == 1 and lines[0].startswith("error: ") and lines[0].isprintable() and len(lines[0]) < 2100
         return ("refused", "") if good else ("lines", f"{len(lines)} lines: {outcome.err[:300]!r}")
     if outcome.code == 1:
         return "failed", ""

@@ -24,6 +24,7 @@ import apportion.verl.command as verl_command
 from apportion import AR3PO, VIP, Batch, Plan, Prompt, Rollout, Uniform
 from apportion.__main__ import main
 from apportion.cli.errors import usage_errors
+from apportion.engines.saved_state import save_state
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.predictors import DiscountedCounts
@@ -31,6 +32,8 @@ from apportion.records import prepare_log, read_streams, write_step
 from apportion.trl import checkpoints
 from apportion.verl import seam
 from apportion.verl.checkpoints import FILE as VERL_FILE
+from apportion.verl.checkpoints import KIND as VERL_KIND
+from apportion.verl.checkpoints import load_into
 from apportion.verl.coordinator.journal import EventJournal
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import VerlAllocation
@@ -71,8 +74,8 @@ class Target:
     """What reads the damaged input.
 
     ``act`` is called with the arguments in the working directory, and ``judge`` says what is wrong with an accepted
-    case. Files may be written below ``writes`` and to the option ``--out``. A command that ``talks`` may write to
-    stderr although it succeeds. The ``share`` is of the format's cases.
+    case. Files may be written below ``writes`` and to the option ``--out``. A command that ``talks`` may write
+    to stderr although it succeeds: progress, or a warning about a setting. The ``share`` is of the format's cases.
     """
 
     format: str
@@ -128,7 +131,7 @@ def _toml_targets(base: Path) -> Iterator[Target]:
         ],
         lambda case: judge_study(Accepted([*case.arguments, "runs/small/config.toml"], case.folder, case.out, case.err)),
     )
-    yield Target("TOML", "trl --dry-run", [_job(base, text) for text in JOBS], judge_job)
+    yield Target("TOML", "trl --dry-run", [_job(base, text) for text in JOBS], judge_job, talks=True)
 
 
 RESUMED = ("lab", "--name", "small", "--resume", "--dry-run")
@@ -160,6 +163,7 @@ high = 8
 """
     + TRAINING,
     """model = "BASE"
+algorithm = "rloo"
 [data]
 path = "questions.jsonl"
 template = "{question}"
@@ -223,7 +227,7 @@ def _table_targets(base: Path) -> Iterator[Target]:
             ("lab", "study.toml", "--dry-run"),
         )
         yield Target(kind, "lab --dry-run", [study], _judge_prompts, mutations, share=0.5)
-        yield Target(kind, "trl --dry-run", [_job(base, JOBS[0], name, name, write(LEDGER))], judge_job, mutations, share=0.25)
+        yield Target(kind, "trl --dry-run", [_job(base, JOBS[0], name, name, write(LEDGER))], judge_job, mutations, talks=True, share=0.25)
 
 
 QUESTIONS = [
@@ -435,16 +439,13 @@ def _verl_files(folder: Path) -> Iterator[Target]:
 
 def save_verl(coordinator: Coordinator, path: Path) -> None:
     """Write the coordinator's state as the callback of verl's trainer does."""
-    from apportion.runs.whole_files import write_whole_by
-
-    state = coordinator.state()
-    write_whole_by(path, lambda file: torch.save(state, file))
+    save_state(path, VERL_KIND, coordinator.state())
 
 
 def load_verl(path: Path, journal: Path) -> Mapping[str, Any]:
     """Return what the coordinator has learnt after it has loaded the checkpoint ``path`` as its actor does."""
     coordinator = Coordinator(VerlAllocation(allocator=_vip()), LoadPool(), EventJournal(journal))
-    coordinator.load(torch.load(path, weights_only=False))
+    load_into(coordinator, path)
     coordinator.journal.close()
     return coordinator._learned()
 
@@ -479,10 +480,10 @@ def _option_targets(base: Path) -> Iterator[Target]:
         ("lab", "study.toml", "--dry-run", "--set", "training.rollouts=320", "--set", "allocators.vip.low=4", "--name", "small"),
         ("lab", "study.toml", "--dry-run", "--allocator", "hora", "--set", "training.learning_rate=1e-4", "--set", "seeds=[1,2]"),
     ]
-    yield Target("options", "lab --dry-run", [Seed(study, "", each) for each in lab], judge_study)
+    yield Target("options", "lab --dry-run", [Seed(study, "", each) for each in lab], judge_study, writes=("runs",))
     job = _job(base, JOBS[0])
     settings = ("--set", "training.max_steps=8", "--set", "allocator.high=10", "--set", "data.limit=20", "--name", "own")
-    yield Target("options", "trl --dry-run", [Seed(job.files, "", (*job.arguments, *settings))], judge_job, share=0.25)
+    yield Target("options", "trl --dry-run", [Seed(job.files, "", (*job.arguments, *settings))], judge_job, writes=("runs",), talks=True, share=0.25)
     yield Target("options", "verl", [Seed({}, "", each) for each in VERL], judge_overrides, act=_verl, writes=("outputs",), share=0.15)
 
 
@@ -620,10 +621,17 @@ class _Replies(BaseHTTPRequestHandler):
         """Write no log."""
 
 
+class _Server(ThreadingHTTPServer):
+    """A server whose clients may leave at any moment."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that has left."""
+
+
 @contextmanager
 def replies() -> Iterator[int]:
     """Serve replies on loopback from a process of its own; yield its port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Replies)
+    server = _Server(("127.0.0.1", 0), _Replies)
     process = get_context("fork").Process(target=server.serve_forever, daemon=True)
     process.start()
     port = server.server_address[1]

@@ -28,6 +28,8 @@ from random import Random
 from statistics import median
 from uuid import uuid4
 
+from apportion.engines.saved_state import load_state
+from apportion.lab.training.trainer import KIND
 from benchmarks.common import RESULTS, write
 from benchmarks.full_disk import study_full_disk
 from benchmarks.small_study import NAME, base_folder, study_text
@@ -221,10 +223,8 @@ def _repeated(folder: Path) -> dict[str, int]:
 
 def _steps_saved(run: Path) -> int:
     """Return the step of the run's checkpoint; 0 without one."""
-    import torch
-
     path = run / "checkpoint.pt"
-    return int(torch.load(path, weights_only=False)["counters"][0]) if path.exists() else 0
+    return int(load_state(path, KIND, remedy="delete it")["steps"]) if path.exists() else 0
 
 
 def _processes(mark: str) -> list[int]:

@@ -215,3 +215,12 @@ def test_parquet_of_another_type_is_refused(tmp_path: Path, kind: str, cell: Any
     parquet.write_table(pyarrow.table({"success": pyarrow.array([cell], kinds[kind])}), tmp_path / "a.parquet")
     with pytest.raises(TableError, match=r"out of range|must be a finite number"):
         read_columns(tmp_path / "a.parquet", ["success"]).numbers("success")
+
+
+@pytest.mark.parametrize("cell", ["1_0", "\uff11", "\u0663", "0.\u0665"])
+def test_a_number_in_other_digits_or_with_underscores_is_refused(tmp_path, cell):
+    """Python's float takes them."""
+    path = tmp_path / "table.csv"
+    path.write_text(f"p\n{cell}\n", encoding="utf-8")
+    with pytest.raises(TableError, match=r"p must be a finite number, got .* in .*table\.csv line 2"):
+        read_columns(path, ["p"]).numbers("p")

@@ -11,7 +11,7 @@ from apportion.cli.allocation_text import allocation_json, allocation_text
 from apportion.cli.errors import usage_errors
 from apportion.solve import METHODS, Method, solve
 from apportion.tables import read_columns, write_counts
-from apportion.untrusted import shown
+from apportion.untrusted import parse_number, shown
 
 
 def allocate(
@@ -70,7 +70,7 @@ def allocate(
 
 def _numbers(option: str, text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")]
+        return [parse_number(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(
             f"--{option} must be numbers separated by commas, got {shown(text)}; give one a prompt"

@@ -5,9 +5,12 @@ task, then messages back, and a word to stop. The pipe is at its end when the pa
 of the process waits for that. It runs before anything slow is imported.
 """
 
+import ctypes
 import multiprocessing
 import os
 import pickle
+import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,6 +23,8 @@ from typing import Any
 from apportion.runs.signals import ignore_signals, on_stop, signals_held, stop_later
 
 STOP = b"stop"
+PR_SET_PDEATHSIG = 1
+"""Linux's number for the signal that a process gets when its parent ends."""
 
 
 class RunError(Exception):
@@ -34,7 +39,8 @@ class ChildError(Exception):
 class ChildTask:
     """A call of ``function(parent, *arguments)`` in a process of its own. Errors call it by its ``name``.
 
-    ``saves`` says that it saves something if it is told to stop. If it does not, it is killed.
+    ``saves`` says that it saves something if it is told to stop. If it does not, or has not sent its first message
+    yet, it is killed.
     """
 
     name: str
@@ -96,11 +102,12 @@ def run_all(
         raise
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Child:
     task: ChildTask
     link: Connection
     process: Any
+    has_begun: bool = False
 
 
 def _start(task: ChildTask, running: dict[Connection, _Child]) -> None:
@@ -122,6 +129,7 @@ def _start(task: ChildTask, running: dict[Connection, _Child]) -> None:
 def _begin(link: Connection) -> None:
     """Run the task that comes through ``link``, and send back how it ended."""
     ignore_signals()
+    _end_with_parent_if_stopped()
     parent = Parent(link)
     try:
         task = link.recv_bytes()
@@ -138,6 +146,12 @@ def _begin(link: Connection) -> None:
     except BaseException:  # noqa: BLE001 - the parent raises it
         outcome = ChildError(traceback.format_exc())
     link.send(_Ended(outcome))
+
+
+def _end_with_parent_if_stopped() -> None:
+    """Have Linux kill this process when its parent ends, because a process that is stopped by SIGSTOP reads no pipe."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -158,6 +172,7 @@ def _hear_from(running: dict[Connection, _Child], hear: Callable[[str, Any], Non
             except (EOFError, OSError):
                 message = _Ended(RunError(f"{child.task.name} was killed from outside (out of memory?)"))
             if not isinstance(message, _Ended):
+                child.has_begun = True
                 hear(child.task.name, message)
                 continue
             del running[link]
@@ -171,7 +186,7 @@ def _stop(running: dict[Connection, _Child], hear: Callable[[str, Any], None]) -
     failure: Exception | None = None
     with on_stop(lambda: None):
         for link, child in list(running.items()):
-            if child.task.saves:
+            if child.task.saves and (child.has_begun or link.poll()):
                 with suppress(OSError):  # it has ended, and its last message is read below
                     link.send_bytes(STOP)
             else:

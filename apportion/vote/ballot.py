@@ -91,7 +91,7 @@ class Ballot:
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
         """Return the ballot that ``to_json`` wrote, without its completions. Raises ValueError for anything else."""
-        record = parse_json(line)
+        record = parse_json(line.decode() if isinstance(line, bytes) else line)
         known = {field.name for field in fields(cls)}
         if not isinstance(record, dict) or not known - {"errors", "completions"} <= record.keys() <= known:
             raise ValueError("not a finished question")
@@ -99,7 +99,25 @@ class Ballot:
         if isinstance(whole["errors"], list):
             whole["errors"] = tuple(whole["errors"])
         check_fields(cls, whole)
-        return cls(**whole)
+        ballot = cls(**whole)
+        if not _is_possible(ballot):
+            raise ValueError("counts that no vote has")
+        return ballot
+
+
+def _is_possible(ballot: Ballot) -> bool:
+    """Return whether the numbers of ``ballot`` fit together."""
+    counts = [ballot.samples, ballot.failed, ballot.unparsed, ballot.cancelled, ballot.waves, ballot.texts]
+    tokens = [ballot.prompt_length, ballot.prompt_tokens, ballot.completion_tokens]
+    return (
+        min(*counts, *(number for number in tokens if number is not None)) >= 0
+        and all(votes > 0 for votes in ballot.votes.values())
+        and sum(ballot.votes.values()) == ballot.samples - ballot.failed - ballot.unparsed
+        and (ballot.answer in ballot.votes if ballot.votes else ballot.answer is None)
+        and (ballot.correct is None) == (ballot.gold is None)
+        and 0 <= ballot.seconds < float("inf")
+        and 0 <= ballot.disagreement <= 1
+    )
 
 
 def total(counts: Iterable[int | None]) -> int | None:

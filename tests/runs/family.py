@@ -55,7 +55,7 @@ def tasks(folder, kind):
     work_twice = [ChildTask(f"work-{i}", work, (folder, f"work-{i}")) for i in range(2)]
     third = {
         "compute": ChildTask("third", compute, (folder, "third"), saves=False),
-        "import": ChildTask("third", import_slowly, (Slow(folder / "third"), "third"), saves=False),
+        "import": ChildTask("third", import_slowly, (Slow(folder / "third"), "third")),
         "run error": ChildTask("third", fail, (folder, "third", RunError("this run is damaged; delete it"))),
         "full disk": ChildTask("third", fail, (folder, "third", OSError(28, "No space left on device", "checkpoint"))),
         "bug": ChildTask("third", fail, (folder, "third", KeyError("bug"))),

@@ -1,6 +1,8 @@
 """Processes end with their parent, and save if one of them fails or a signal comes."""
 
+import os
 import signal
+import sys
 
 import psutil
 import pytest
@@ -29,6 +31,16 @@ def test_processes_end_with_a_parent_that_was_killed(tmp_path, kind):
         command.process.wait()
         assert command.nothing_left()
     assert not saved(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process that is stopped")
+def test_a_process_that_is_stopped_ends_with_its_parent(tmp_path):
+    """It cannot notice the end of the parent itself."""
+    with start(tmp_path, "compute") as command:
+        os.kill(int((tmp_path / "work-0").read_text()), signal.SIGSTOP)
+        command.process.kill()
+        command.process.wait()
+        assert command.nothing_left()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

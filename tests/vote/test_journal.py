@@ -31,7 +31,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def test_ballots_can_be_read_back(out: Path) -> None:
-    ballots = [make_ballot("a", errors=("500",)), make_ballot("b", answer=None, votes={}, gold=None, correct=None)]
+    ballots = [make_ballot("a", errors=("500",)), make_ballot("b", answer=None, votes={}, unparsed=5, gold=None, correct=None)]
     with Journal(out, SETTINGS) as journal:
         for ballot in ballots:
             journal.append(ballot)
@@ -41,12 +41,37 @@ def test_ballots_can_be_read_back(out: Path) -> None:
     assert json.loads(settings_path(out).read_text()) == SETTINGS
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"samples": 6}, {"votes": {"7": 3, "8": 2}}, {"votes": {"7": 5, "8": -1}}, {"answer": "9"}, {"answer": None},
+        {"seconds": -1.0}, {"seconds": float("nan")}, {"disagreement": 1.5}, {"waves": -1}, {"completion_tokens": -1},
+        {"correct": None}, {"gold": None},
+    ],
+)  # fmt: skip
+def test_an_answer_whose_numbers_no_vote_can_have_is_refused(out: Path, changes: dict[str, Any]) -> None:
+    write(out, "a")
+    record = json.loads(out.read_bytes()) | changes
+    out.write_text(json.dumps(record) + "\n")
+    with pytest.raises(JournalError, match="must hold answers of apportion vote, got something else in line 1"):
+        read_finished(out, SETTINGS)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
+def test_answers_in_another_encoding_are_refused(out: Path, encoding: str) -> None:
+    """json.loads would guess the encoding of each line."""
+    write(out, "a")
+    out.write_bytes(out.read_text().encode(encoding))
+    with pytest.raises(JournalError, match="must hold answers of apportion vote, got something else in line 1"):
+        read_finished(out, SETTINGS)
+
+
 @given(text=st.text(), answer=st.text())
 def test_any_text_is_one_line(text: str, answer: str) -> None:
-    ballot = make_ballot(text, answer=answer, votes={answer: 3}, completions=({"text": text},))
+    ballot = make_ballot(text, answer=answer, votes={answer: 4}, completions=({"text": text},))
     line = ballot.to_json()
     assert "\n" not in line and json.loads(line)["completions"] == [{"text": text}]
-    assert Ballot.from_json(line) == make_ballot(text, answer=answer, votes={answer: 3})
+    assert Ballot.from_json(line) == make_ballot(text, answer=answer, votes={answer: 4})
 
 
 @pytest.mark.parametrize("kept", [1, 40, -1])

@@ -2,6 +2,7 @@
 
 import json
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,21 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [record for record in records if record is not None]
 
 
-def cut_metrics(path: Path, size: int, steps: int) -> None:
+def checksum_of(path: Path, size: int) -> str:
+    """Return the SHA-256 of the first ``size`` bytes at ``path``, in hexadecimal."""
+    with path.open("rb") as file:
+        return sha256(file.read(size)).hexdigest()
+
+
+def cut_metrics(path: Path, size: int, steps: int, checksum: str) -> None:
     """Cut the metrics at ``path`` to the ``size`` in bytes and the ``steps`` that the checkpoint beside them counts.
 
-    Raises ValueError if they do not hold these steps.
+    Raises ValueError, and changes nothing, if they do not hold these steps or have another ``checksum``.
     """
     if not is_file(path) or path.stat().st_size < size:
         raise ValueError(f"{path} must hold the {steps} steps of the checkpoint beside it, got less; {_remedy(path)}")
+    if checksum_of(path, size) != checksum:
+        raise ValueError(f"{path} must hold what the run has written, got something else; {_remedy(path)}")
     os.truncate(path, size)
     records = read_metrics(path)
     if len(records) != steps + 1:

@@ -23,7 +23,7 @@ from apportion.lab.policy.exact import effective_solutions, exact_success, solut
 from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
 from apportion.lab.training.judge import Judge
 from apportion.lab.training.learner import Learner
-from apportion.lab.training.metrics import METRICS, cut_metrics
+from apportion.lab.training.metrics import METRICS, checksum_of, cut_metrics
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import Training
 from apportion.lab.world.task import TASKS
@@ -170,6 +170,7 @@ class Trainer:
             "baseline": None if self.baseline is None else self.baseline.state_dict(),
             **{name: getattr(self, name) for name in COUNTERS},
             "metrics_bytes": metrics_bytes,
+            "metrics_sha256": checksum_of(self.metrics, metrics_bytes),
         }
         save_state(self.checkpoint, KIND, state)
 
@@ -179,8 +180,10 @@ class Trainer:
         state = load_state(self.checkpoint, KIND, remedy=remedy, records=(LedgerCompletion,))
         with restoring(self.checkpoint, remedy):
             parts = ("learner", "sampler", "allocator", "baseline")
-            saved = SavedValues(state, KIND, [*parts, *COUNTERS, "metrics_bytes"])
-            metrics_bytes = saved.count("metrics_bytes")
+            saved = SavedValues(state, KIND, [*parts, *COUNTERS, "metrics_bytes", "metrics_sha256"])
+            metrics_bytes, checksum = saved.count("metrics_bytes"), state["metrics_sha256"]
+            if not isinstance(checksum, str):
+                raise saved.refusal("metrics_sha256", "text")
             if (self.baseline is None) != (state["baseline"] is None):
                 raise saved.refusal("baseline", "None" if self.baseline is None else f"that of {self.baseline.name}")
             counters = {name: saved.count(name) for name in COUNTERS}
@@ -191,7 +194,7 @@ class Trainer:
                 self.baseline.load_state_dict(saved.state("baseline"))
         for name, value in counters.items():
             setattr(self, name, value)
-        cut_metrics(self.metrics, metrics_bytes, self.steps)
+        cut_metrics(self.metrics, metrics_bytes, self.steps, checksum)
 
 
 @lru_cache(maxsize=4)

@@ -190,10 +190,10 @@ def _texts(job: Job, data: Data, questions: Sequence[Question], tokenizer: Any, 
 
 
 def _lengths(job: Job, model: SourceModel | None, texts: Sequence[str], tokenizer: Any) -> list[int]:
-    """Return the number of tokens of each text. Raise ConfigError for one that a model of a source cannot read."""
-    if model is None:
-        return [len(tokens) for tokens in tokenizer(texts)["input_ids"]]
+    """Return the number of tokens of each text. Raise ConfigError for one that the model cannot read."""
     try:
+        if model is None:  # without its warning of texts that are too long, which are refused later
+            return [len(tokens) for tokens in tokenizer(texts, verbose=False)["input_ids"]]
         return model.lengths(texts)
-    except ValueError as error:
+    except Exception as error:  # the tokenizers package raises Exception itself
         raise ConfigError(f"data must ask what {job.model} can read: {error}") from error

@@ -2,13 +2,15 @@
 
 import json
 import os
+from hashlib import sha256
 
 import pytest
 
-from apportion.lab.training.metrics import cut_metrics, read_metrics
+from apportion.lab.training.metrics import checksum_of, cut_metrics, read_metrics
 
 RECORDS = [{"step": step, "rollouts": 8 * step, "tokens": 40 * step, "counts": [4, 4]} for step in range(4)]
 LINES = [json.dumps(record).encode() + b"\n" for record in RECORDS]
+SIZE, CHECKSUM = sum(map(len, LINES[:3])), sha256(b"".join(LINES[:3])).hexdigest()
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_a_line_that_is_not_the_next_step_is_refused(path, lines, line):
 
 def test_metrics_are_cut_to_the_steps_of_a_checkpoint(path):
     path.write_bytes(b"".join(LINES) + b'{"step": 4')
-    cut_metrics(path, sum(map(len, LINES[:3])), 2)
+    cut_metrics(path, SIZE, 2, CHECKSUM)
     assert path.read_bytes() == b"".join(LINES[:3])
 
 
@@ -64,11 +66,18 @@ def test_metrics_without_the_steps_of_a_checkpoint_are_refused(path, content):
     with pytest.raises(
         ValueError, match=r"metrics\.jsonl must hold the 2 steps of the checkpoint beside it, got .*; delete "
     ):
-        cut_metrics(path, sum(map(len, LINES[:3])), 2)
+        cut_metrics(path, SIZE, 2, CHECKSUM if content is None or len(content) < SIZE else checksum_of(path, SIZE))
+
+
+def test_metrics_with_one_digit_changed_are_refused_and_left_as_they_are(path):
+    path.write_bytes(b"".join(LINES).replace(b"40", b"41", 1))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl must hold what the run has written, got .*; delete "):
+        cut_metrics(path, SIZE, 2, CHECKSUM)
+    assert len(path.read_bytes()) == sum(map(len, LINES))
 
 
 def test_metrics_that_are_not_a_file_are_refused_and_never_waited_for(path):
     os.mkfifo(path)
-    for use in (lambda: read_metrics(path), lambda: cut_metrics(path, 10, 1)):
+    for use in (lambda: read_metrics(path), lambda: cut_metrics(path, 10, 1, CHECKSUM)):
         with pytest.raises(ValueError, match=r"metrics\.jsonl must be a file, got a named pipe; remove it"):
             use()

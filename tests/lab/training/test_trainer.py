@@ -131,6 +131,22 @@ def damaged(tmp_path, small_base_folder, stopped):
     return resume
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda content: content[:-200], "must hold the 3 steps of the checkpoint beside it, got less"),
+        (lambda content: content.replace(b"0.1", b"0.2", 1), "must hold what the run has written, got something else"),
+    ],
+)
+def test_metrics_that_were_changed_since_the_checkpoint_are_refused(tmp_path, small_base_folder, stopped, change, problem):
+    folder = tmp_path / "vip-seed0"
+    shutil.copytree(stopped, folder)
+    metrics = folder / "metrics.jsonl"
+    metrics.write_bytes(change(metrics.read_bytes()))
+    with pytest.raises(ValueError, match=problem):
+        Trainer(settings(small_base_folder, estimator="gae"), ALLOCATORS["ar3po"](), 0, folder)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_foreign_checkpoint_is_refused_in_one_line_and_runs_no_code(tmp_path, damaged, name):
     damaged(lambda path: path.write_bytes(FILES[name](tmp_path / MARKER)))
@@ -159,7 +175,8 @@ STEP = "steps"
     [
         (_set(STEP, value=-1), "steps must be a number of at least 0"),
         (_set(STEP, value=2.5), "steps must be a number of at least 0"),
-        (_set("metrics_bytes", value=10**12), "metrics_bytes must be at most the size of"),
+        (_set("metrics_bytes", value=-1), "metrics_bytes must be a number of at least 0"),
+        (_set("metrics_sha256", value=None), "metrics_sha256 must be"),
         (_set("sampler", "tokens", value=float("nan")), "tokens must be"),
         (_set("sampler", "generator", value=torch.zeros(3)), "generator must be the state"),
         (_set("sampler", "generator", value=None), "generator must be the state"),
