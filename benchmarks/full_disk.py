@@ -21,15 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import apportion.lab.command
-import apportion.vote.estimate
 from apportion.records import read_log
 from benchmarks.common import RESULTS, write
 from benchmarks.hostile_forks import Outcome, run_forked
 from benchmarks.hostile_targets import QUESTIONS, REPLY, VOTE, command_line, replies, usage_errors_as_exit, write_log
 from benchmarks.small_study import base_folder, study_text
 
-COLUMNS = "run, fault, tried, survived, still equal after the next run".split(", ")
+COLUMNS = ["run", "fault", "tried", "survived", "still equal after the next run"]
 ERRORS = {"no space left": errno.ENOSPC, "read-only": errno.EROFS}
 CHANGES = {"os.rename", "os.truncate", "os.mkdir", "os.remove", "os.ftruncate"}
 MOST_WRITES = 200

@@ -29,9 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-import apportion.lab.command
-import apportion.trl.jobs.command
-import apportion.vote.estimate
 from benchmarks.common import RESULTS, write
 from benchmarks.hostile_forks import CPU_SECONDS, MEMORY_BYTES, Outcome, run_apart, run_forked
 from benchmarks.hostile_judges import Accepted, Unreadable
@@ -41,10 +38,7 @@ from benchmarks.small_study import base_folder
 
 CASES, APART, SEED = 2000, 100, 0
 REFUSED = 2
-COLUMNS = (
-    "format, command, cases, refused, accepted and right, failed in the run, tracebacks, wrong exit or lines, "
-    "silent nonsense, code executed, written elsewhere, beyond the bounds, slowest s, most MiB"
-).split(", ")
+COLUMNS = ["format", "command", "cases", "refused", "accepted and right", "failed in the run", "tracebacks", "wrong exit or lines", "silent nonsense", "code executed", "written elsewhere", "beyond the bounds", "slowest s", "most MiB"]
 VERDICTS = ("refused", "right", "failed", "traceback", "lines", "nonsense", "executed", "elsewhere", "bounds")
 """What a case can be, in the order of the columns. The first three are passes."""
 PASSES = VERDICTS[:3]

@@ -40,9 +40,7 @@ GONE_SECONDS = 5.0
 """How long processes may live after a kill."""
 LATEST_SECONDS, START_SECONDS, END_SECONDS = 2.5, 300.0, 60.0
 MARK = "APPORTION_KILLED_STUDY"
-COLUMNS = (
-    "fault, tried, survived, median s until no process was left, most s, steps repeated, most repeated in a run"
-).split(", ")
+COLUMNS = ["fault", "tried", "survived", "median s until no process was left", "most s", "steps repeated", "most repeated in a run"]
 
 
 @dataclass(frozen=True)
