@@ -165,7 +165,7 @@ def ballots(path: Path) -> dict[str, dict[str, Any]]:
         text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise Unreadable(str(error)) from error
-    lines = text.split("\n")
+    lines = re.split(r"\r\n|\n|\r", text)
     for number, line in enumerate(lines):
         try:
             ballot = strict_json(line)
