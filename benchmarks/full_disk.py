@@ -105,7 +105,11 @@ def make_runs(base: Path, port: int) -> Iterator[Run]:
     questions = "".join(f"{json.dumps(row)}\n" for row in QUESTIONS).encode()
     yield Run("lab", {"study.toml": text}, study, _curves, (3000, 20_000, 1_000_000))
     yield Run(
-        "vote", {"questions.jsonl": questions, "reply.json": json.dumps(REPLY).encode()}, vote, _answers, range(300, 3200, 150)
+        "vote",
+        {"questions.jsonl": questions, "reply.json": json.dumps(REPLY).encode()},
+        vote,
+        _answers,
+        range(300, 3200, 150),
     )
     yield Run("rollout log", {}, log, lambda folder: read_log(folder / "log").to_pylist(), range(100, 9000, 700))
 
@@ -113,11 +117,19 @@ def make_runs(base: Path, port: int) -> Iterator[Run]:
 def rows(found: Sequence[Fault]) -> list[list[str]]:
     """Return one row for each run and kind of fault, and one for all."""
     keys = list(dict.fromkeys((fault.run, fault.kind) for fault in found))
-    return [_row(*key, [fault for fault in found if (fault.run, fault.kind) == key]) for key in keys] + [_row("all", "all", found)]
+    return [_row(*key, [fault for fault in found if (fault.run, fault.kind) == key]) for key in keys] + [
+        _row("all", "all", found)
+    ]
 
 
 def _row(run: str, kind: str, found: Sequence[Fault]) -> list[str]:
-    return [run, kind, str(len(found)), str(sum(not fault.wrong for fault in found)), str(sum(fault.equal for fault in found))]
+    return [
+        run,
+        kind,
+        str(len(found)),
+        str(sum(not fault.wrong for fault in found)),
+        str(sum(fault.equal for fault in found)),
+    ]
 
 
 def _try_all(run: Run, folder: Path, most: int) -> list[Fault]:

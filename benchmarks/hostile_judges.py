@@ -155,7 +155,9 @@ def judge_vote(case: Accepted) -> str:
     if missing:
         return f"{len(missing)} questions have no ballot"
     found = strict_json(case.out)
-    return "" if found["finished"] == found["questions"] == len(rows) else f"{found['finished']} of {len(rows)} finished"
+    return (
+        "" if found["finished"] == found["questions"] == len(rows) else f"{found['finished']} of {len(rows)} finished"
+    )
 
 
 def ballots(path: Path) -> dict[str, dict[str, Any]]:
@@ -187,7 +189,9 @@ def judge_study(case: Accepted) -> str:
     if "--help" in case.arguments:
         return ""
     table = _toml(case.folder / _config(case))
-    for override in [each for place, each in enumerate(case.arguments) if place and case.arguments[place - 1] == "--set"]:
+    for override in [
+        each for place, each in enumerate(case.arguments) if place and case.arguments[place - 1] == "--set"
+    ]:
         _override(table, override)
     wrong = _wrong_types(Study, table)
     if wrong:
@@ -207,7 +211,9 @@ def judge_job(case: Accepted) -> str:
     if "--help" in case.arguments:
         return ""
     table = _toml(case.folder / _config(case))
-    for override in [each for place, each in enumerate(case.arguments) if place and case.arguments[place - 1] == "--set"]:
+    for override in [
+        each for place, each in enumerate(case.arguments) if place and case.arguments[place - 1] == "--set"
+    ]:
         _override(table, override)
     training = table.get("training", {})
     if table.get("algorithm") not in (None, "grpo", "rloo"):

@@ -129,7 +129,9 @@ def _toml_targets(base: Path) -> Iterator[Target]:
             Seed({"runs/small/config.toml": text.encode()}, "runs/small/config.toml", RESUMED)
             for text in (named["small"], named["default"].replace('"hard"', '"small"', 1))
         ],
-        lambda case: judge_study(Accepted([*case.arguments, "runs/small/config.toml"], case.folder, case.out, case.err)),
+        lambda case: judge_study(
+            Accepted([*case.arguments, "runs/small/config.toml"], case.folder, case.out, case.err)
+        ),
     )
     yield Target("TOML", "trl --dry-run", [_job(base, text) for text in JOBS], judge_job, talks=True)
 
@@ -212,8 +214,16 @@ def _table_targets(base: Path) -> Iterator[Target]:
             kind,
             "vote --dry-run",
             [
-                Seed({name: questions}, name, ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json")),
-                Seed({name: write(LEDGER)}, name, ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json")),
+                Seed(
+                    {name: questions},
+                    name,
+                    ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json"),
+                ),
+                Seed(
+                    {name: write(LEDGER)},
+                    name,
+                    ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json"),
+                ),
             ],
             judge_vote_plan,
             mutations,
@@ -227,11 +237,20 @@ def _table_targets(base: Path) -> Iterator[Target]:
             ("lab", "study.toml", "--dry-run"),
         )
         yield Target(kind, "lab --dry-run", [study], _judge_prompts, mutations, share=0.5)
-        yield Target(kind, "trl --dry-run", [_job(base, JOBS[0], name, name, write(LEDGER))], judge_job, mutations, talks=True, share=0.25)
+        yield Target(
+            kind,
+            "trl --dry-run",
+            [_job(base, JOBS[0], name, name, write(LEDGER))],
+            judge_job,
+            mutations,
+            talks=True,
+            share=0.25,
+        )
 
 
 QUESTIONS = [
-    {"id": f"q{n}", "prompt": f"What is {n} times {n + 3}, \u00e9tudiant?", "answer": str(n * (n + 3))} for n in range(6)
+    {"id": f"q{n}", "prompt": f"What is {n} times {n + 3}, \u00e9tudiant?", "answer": str(n * (n + 3))}
+    for n in range(6)
 ]
 LEDGER = [json.loads(line) for line in (ROOT / "examples" / "prompts.jsonl").read_text().splitlines()]
 TABLES: tuple[tuple[str, int, int, list[dict[str, Any]]], ...] = (
@@ -286,8 +305,24 @@ def _vote_targets(port: int) -> Iterator[Target]:
         share=0.5,
     )  # fmt: skip
     questions = {"questions.jsonl": files["questions.jsonl"]}
-    yield Target("JSONL", "vote", [Seed(questions | reply, "questions.jsonl", asked)], judge_vote, writes=writes, talks=True, share=0.25)
-    yield Target("JSON", "vote, replies", [Seed(questions | reply, "reply.json", asked)], judge_vote, writes=writes, talks=True, share=0.5)
+    yield Target(
+        "JSONL",
+        "vote",
+        [Seed(questions | reply, "questions.jsonl", asked)],
+        judge_vote,
+        writes=writes,
+        talks=True,
+        share=0.25,
+    )
+    yield Target(
+        "JSON",
+        "vote, replies",
+        [Seed(questions | reply, "reply.json", asked)],
+        judge_vote,
+        writes=writes,
+        talks=True,
+        share=0.5,
+    )
 
 
 REPLY = {
@@ -340,7 +375,13 @@ def _rollout_log(folder: Path) -> Target:
 
 def _lab_checkpoints(base: Path, folder: Path) -> Iterator[Target]:
     training = Training(
-        base=str(base), problems=16, prompts_per_step=4, rollouts=160, evaluate_every=80, checkpoint_every=2, held_out=10
+        base=str(base),
+        problems=16,
+        prompts_per_step=4,
+        rollouts=160,
+        evaluate_every=80,
+        checkpoint_every=2,
+        held_out=10,
     )
     makers = {"ar3po": lambda: AR3PO(stages=2, rollouts_per_stage=2, reuse="recompute"), "vip": _vip}
     states, metrics = [], []
@@ -376,7 +417,11 @@ def _trl_checkpoints(folder: Path) -> Iterator[Target]:
         own.mkdir(parents=True)
         state = checkpoints.SavedState(allocator.state_dict(), None, name, 12, 3, 5, (1, 2))
         chunks = [
-            {"ids": torch.arange(24).reshape(4, 6) + n, "advantages": torch.linspace(-1, 1, 4), "num_items": torch.tensor(9)}
+            {
+                "ids": torch.arange(24).reshape(4, 6) + n,
+                "advantages": torch.linspace(-1, 1, 4),
+                "num_items": torch.tensor(9),
+            }
             for n in range(2)
         ]
         checkpoints.save(own, state)
@@ -433,8 +478,19 @@ def _verl_files(folder: Path) -> Iterator[Target]:
         with usage_errors_as_exit(ValueError):
             _compare(digest(load_verl(Path(VERL_FILE), Path("other"))), expected)
 
-    yield Target("journals", "verl journal", [Seed(files, "journal")], judge_nothing, PICKLED, act_journal, ("journal",), share=2.0)
-    yield Target("saved state", "verl checkpoint", [Seed(files, VERL_FILE)], judge_nothing, PICKLED, act_checkpoint, ("other",))
+    yield Target(
+        "journals",
+        "verl journal",
+        [Seed(files, "journal")],
+        judge_nothing,
+        PICKLED,
+        act_journal,
+        ("journal",),
+        share=2.0,
+    )
+    yield Target(
+        "saved state", "verl checkpoint", [Seed(files, VERL_FILE)], judge_nothing, PICKLED, act_checkpoint, ("other",)
+    )
 
 
 def save_verl(coordinator: Coordinator, path: Path) -> None:
@@ -461,8 +517,34 @@ def _option_targets(base: Path) -> Iterator[Target]:
     """Command lines; a file that they name is valid."""
     tables = {"table.csv": _csv(TABLES[0][3]), "hora.csv": _csv(TABLES[1][3])}
     allocate = [
-        ("allocate", "--budget", "40", "--low", "3", "--high", "12", "--json", "--input", "table.csv", "--out", "counts.csv"),
-        ("allocate", "--budget", "64", "--method", "hora", "--successes", "1,2,3", "--trials", "4,4,4", "--low", "4", "--json"),
+        (
+            "allocate",
+            "--budget",
+            "40",
+            "--low",
+            "3",
+            "--high",
+            "12",
+            "--json",
+            "--input",
+            "table.csv",
+            "--out",
+            "counts.csv",
+        ),
+        (
+            "allocate",
+            "--budget",
+            "64",
+            "--method",
+            "hora",
+            "--successes",
+            "1,2,3",
+            "--trials",
+            "4,4,4",
+            "--low",
+            "4",
+            "--json",
+        ),
         ("allocate", "--budget", "24", "--estimator", "dr_grpo", "--success", "0.1,0.5,0.9", "--high", "12", "--json"),
         ("allocate", "--budget", "24", "--method", "uniform", "--success", "0.1,0.5,0.9", "--json"),
     ]
@@ -477,14 +559,59 @@ def _option_targets(base: Path) -> Iterator[Target]:
     yield Target("options", "vote --dry-run", [Seed(questions, "", each) for each in vote], judge_vote_plan, share=1.5)
     study = {"study.toml": study_text(base, 160).encode()}
     lab = [
-        ("lab", "study.toml", "--dry-run", "--set", "training.rollouts=320", "--set", "allocators.vip.low=4", "--name", "small"),
-        ("lab", "study.toml", "--dry-run", "--allocator", "hora", "--set", "training.learning_rate=1e-4", "--set", "seeds=[1,2]"),
+        (
+            "lab",
+            "study.toml",
+            "--dry-run",
+            "--set",
+            "training.rollouts=320",
+            "--set",
+            "allocators.vip.low=4",
+            "--name",
+            "small",
+        ),
+        (
+            "lab",
+            "study.toml",
+            "--dry-run",
+            "--allocator",
+            "hora",
+            "--set",
+            "training.learning_rate=1e-4",
+            "--set",
+            "seeds=[1,2]",
+        ),
     ]
     yield Target("options", "lab --dry-run", [Seed(study, "", each) for each in lab], judge_study, writes=("runs",))
     job = _job(base, JOBS[0])
-    settings = ("--set", "training.max_steps=8", "--set", "allocator.high=10", "--set", "data.limit=20", "--name", "own")
-    yield Target("options", "trl --dry-run", [Seed(job.files, "", (*job.arguments, *settings))], judge_job, writes=("runs",), talks=True, share=0.25)
-    yield Target("options", "verl", [Seed({}, "", each) for each in VERL], judge_overrides, act=_verl, writes=("outputs",), share=0.15)
+    settings = (
+        "--set",
+        "training.max_steps=8",
+        "--set",
+        "allocator.high=10",
+        "--set",
+        "data.limit=20",
+        "--name",
+        "own",
+    )
+    yield Target(
+        "options",
+        "trl --dry-run",
+        [Seed(job.files, "", (*job.arguments, *settings))],
+        judge_job,
+        writes=("runs",),
+        talks=True,
+        share=0.25,
+    )
+    yield Target(
+        "options",
+        "verl",
+        [Seed({}, "", each) for each in VERL],
+        judge_overrides,
+        act=_verl,
+        writes=("outputs",),
+        share=0.15,
+    )
 
 
 VERL = (

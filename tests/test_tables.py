@@ -230,7 +230,9 @@ def test_a_parquet_table_whose_pages_do_not_match_their_checksums_is_refused(tmp
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "table.parquet"
     numbers = [0.125, 0.25, 0.5]
-    parquet.write_table(pyarrow.table({"p": numbers}), path, write_page_checksum=True, use_dictionary=False, compression="none")
+    parquet.write_table(
+        pyarrow.table({"p": numbers}), path, write_page_checksum=True, use_dictionary=False, compression="none"
+    )
     assert read_columns(path, ["p"]).numbers("p").tolist() == numbers
     whole, place = path.read_bytes(), path.read_bytes().index(np.array(numbers).tobytes())
     path.write_bytes(whole[: place + 5] + bytes([whole[place + 5] ^ 1]) + whole[place + 6 :])

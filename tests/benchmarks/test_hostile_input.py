@@ -98,7 +98,14 @@ def test_independent_readers_refuse_what_is_ambiguous(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"samples": 5}, {"votes": {"7": 2, "8": 1.0}}, {"answer": "9"}, {"seconds": -1}, {"stopped": "failures"}, {"id": 3}],
+    [
+        {"samples": 5},
+        {"votes": {"7": 2, "8": 1.0}},
+        {"answer": "9"},
+        {"seconds": -1},
+        {"stopped": "failures"},
+        {"id": 3},
+    ],
 )
 def test_ballots_that_no_vote_has_written_are_found(tmp_path, change):
     path = tmp_path / "answers.jsonl"
