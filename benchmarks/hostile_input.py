@@ -15,8 +15,8 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
-    os.environ[name] = "1"  # read on import: no case may ask a hub for what it names
+os.environ["HF_HUB_OFFLINE"] = "1"  # read on import: no case may ask a hub for what it names
+os.environ["TRANSFORMERS_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 import argparse
 import gc
@@ -31,7 +31,7 @@ from random import Random
 
 import apportion.lab.command
 import apportion.trl.jobs.command
-import apportion.vote.estimate
+import apportion.vote.estimate  # noqa: F401 - so that no case has to import it
 from benchmarks.common import RESULTS, write
 from benchmarks.hostile_forks import CPU_SECONDS, MEMORY_BYTES, Outcome, run_apart, run_forked
 from benchmarks.hostile_judges import Accepted, Unreadable
@@ -42,9 +42,10 @@ from benchmarks.small_study import base_folder
 CASES, APART, SEED = 2000, 100, 0
 REFUSED = 2
 COLUMNS = (
-    "format, command, cases, refused, accepted and right, failed in the run, tracebacks, wrong exit or lines, "
-    "silent nonsense, code executed, written elsewhere, beyond the bounds, slowest s, most MiB"
-).split(", ")
+    "format", "command", "cases", "refused", "accepted and right", "failed in the run", "tracebacks",
+    "wrong exit or lines", "silent nonsense", "code executed", "written elsewhere", "beyond the bounds", "slowest s",
+    "most MiB",
+)  # fmt: skip
 VERDICTS = ("refused", "right", "failed", "traceback", "lines", "nonsense", "executed", "elsewhere", "bounds")
 """What a case can be, in the order of the columns. The first three are passes."""
 PASSES = VERDICTS[:3]
@@ -52,7 +53,7 @@ PASSES = VERDICTS[:3]
 
 @dataclass(frozen=True)
 class Case:
-    """A damaged input of ``target``: a valid ``seed`` with the ``content`` of its victim, or with other ``arguments``."""
+    """A damaged input of ``target``: a ``seed`` with another ``content`` of its victim, or with other ``arguments``."""
 
     target: Target
     seed: Seed

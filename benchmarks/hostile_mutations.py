@@ -1,4 +1,4 @@
-"""Damage files and command lines: flipped bits, torn and spliced files, extreme tokens, wrong encodings, code in pickles.
+"""Damage files and command lines: flip bits, tear and splice files, write extreme tokens, put code into pickles.
 
 A mutation takes random numbers, a valid file and another file of the same kind, and returns the damaged bytes. It is a
 function of its arguments, so a seed gives the same cases each time.

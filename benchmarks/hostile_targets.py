@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import torch
+import typer
 from pyarrow.parquet import write_table
 
 import apportion.verl.command as verl_command
@@ -48,6 +49,7 @@ from benchmarks.hostile_judges import (
     judge_study,
     judge_vote,
     judge_vote_plan,
+    rows_of,
 )
 from benchmarks.hostile_mutations import BYTES, PICKLED, TEXT, Mutation
 from benchmarks.small_study import study_text
@@ -262,10 +264,7 @@ TABLES: tuple[tuple[str, int, int, list[dict[str, Any]]], ...] = (
 
 def _judge_prompts(case: Accepted) -> str:
     """Check that the plan has as many prompts as the table has rows, each with a prompt of its own."""
-    path = next(case.folder.glob("questions.*"))
-    from benchmarks.hostile_judges import rows_of
-
-    prompts = [row.get("prompt") for row in rows_of(path)]
+    prompts = [row.get("prompt") for row in rows_of(next(case.folder.glob("questions.*")))]
     if len(set(prompts)) < len(prompts) or not all(isinstance(each, str) for each in prompts):
         return "a prompt is missing or there twice"
     return "" if f"{len(prompts)} for training" in case.out else f"the plan has not {len(prompts)} prompts"
@@ -301,8 +300,8 @@ def _vote_targets(port: int) -> Iterator[Target]:
     writes = ("answers.jsonl", "answers.run.json", "answers.lock")
     same_url = {"answers.run.json": json.dumps(made.resolved()).encode()}
     yield Target(
-        "journals", "vote", [Seed(files | same_url | reply, "answers.jsonl", asked)], judge_vote, writes=writes, talks=True,
-        share=0.5,
+        "journals", "vote", [Seed(files | same_url | reply, "answers.jsonl", asked)], judge_vote, writes=writes,
+        talks=True, share=0.5,
     )  # fmt: skip
     questions = {"questions.jsonl": files["questions.jsonl"]}
     yield Target(
@@ -356,8 +355,9 @@ def _saved_targets(base: Path, folder: Path) -> Iterator[Target]:
     config = {"base/config.json": (base / "config.json").read_bytes()}
     study = study_text(Path("base"), 160).encode()
     yield Target(
-        "JSON", "lab --dry-run", [Seed(config | {"study.toml": study}, "base/config.json", ("lab", "study.toml", "--dry-run"))],
-        judge_study, share=0.5,
+        "JSON", "lab --dry-run",
+        [Seed(config | {"study.toml": study}, "base/config.json", ("lab", "study.toml", "--dry-run"))], judge_study,
+        share=0.5,
     )  # fmt: skip
 
 
@@ -550,10 +550,12 @@ def _option_targets(base: Path) -> Iterator[Target]:
     ]
     yield Target("options", "allocate", [Seed(tables, "", each) for each in allocate], judge_allocate, share=1.5)
     vote = [
-        ("vote", *VOTE, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--dry-run", "--json", "--limit", "3"),
+        ("vote", *VOTE, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--dry-run", "--json", "--limit",
+         "3"),
         ("vote", *VOTE, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--dry-run", "--json", "--rule",
-         "adaptive_consistency_beta", "--set", "confidence=0.9", "--temperature", "0.7", "--top-p", "0.9", "--price-input",
-         "1.5", "--price-output", "2", "--deadline", "60", "--extra-body", '{"top_k": 20}', "--concurrency", "4"),
+         "adaptive_consistency_beta", "--set", "confidence=0.9", "--temperature", "0.7", "--top-p", "0.9",
+         "--price-input", "1.5", "--price-output", "2", "--deadline", "60", "--extra-body", '{"top_k": 20}',
+         "--concurrency", "4"),
     ]  # fmt: skip
     questions = {"questions.jsonl": _jsonl(QUESTIONS)}
     yield Target("options", "vote --dry-run", [Seed(questions, "", each) for each in vote], judge_vote_plan, share=1.5)
@@ -614,14 +616,18 @@ def _option_targets(base: Path) -> Iterator[Target]:
     )
 
 
+_COMMON = (
+    "actor_rollout_ref.rollout.n=8",
+    "data.train_batch_size=64",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+    "trainer.resume_mode=disable",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
+)
 VERL = (
-    ("verl", "allocation=vip", "allocation.allocator.low=4", "allocation.retries=2", "actor_rollout_ref.rollout.n=8",
-     "data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=32", "trainer.resume_mode=disable",
-     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8"),
-    ("verl", "allocation=hora", "allocation.allocator.high=16", "actor_rollout_ref.rollout.n=8", "data.train_batch_size=64",
-     "actor_rollout_ref.actor.ppo_mini_batch_size=32", "trainer.resume_mode=disable",
-     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8"),
-)  # fmt: skip
+    ("verl", "allocation=vip", "allocation.allocator.low=4", "allocation.retries=2", *_COMMON),
+    ("verl", "allocation=hora", "allocation.allocator.high=16", *_COMMON),
+)
 
 
 def _verl(arguments: Sequence[str]) -> None:
@@ -631,20 +637,14 @@ def _verl(arguments: Sequence[str]) -> None:
     command_line(arguments)
 
 
-def usage_errors_as_exit(*kinds: type[Exception]) -> Any:
-    """Return a context in which these errors end the process as they end a command."""
-
-    @contextmanager
-    def ending() -> Iterator[None]:
-        import typer
-
-        try:
-            with usage_errors(*kinds):
-                yield
-        except typer.Exit as exit:
-            sys.exit(exit.exit_code)
-
-    return ending()
+@contextmanager
+def usage_errors_as_exit(*kinds: type[Exception]) -> Iterator[None]:
+    """End the process as a command ends if one of these errors is raised in the block."""
+    try:
+        with usage_errors(*kinds):
+            yield
+    except typer.Exit as exit:
+        sys.exit(exit.exit_code)
 
 
 def digest(value: Any) -> str:

@@ -41,8 +41,9 @@ GONE_SECONDS = 5.0
 LATEST_SECONDS, START_SECONDS, END_SECONDS = 2.5, 300.0, 60.0
 MARK = "APPORTION_KILLED_STUDY"
 COLUMNS = (
-    "fault, tried, survived, median s until no process was left, most s, steps repeated, most repeated in a run"
-).split(", ")
+    "fault", "tried", "survived", "median s until no process was left", "most s", "steps repeated",
+    "most repeated in a run",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
