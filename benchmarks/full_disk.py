@@ -74,8 +74,8 @@ def study_full_disk(results: Path = RESULTS, most: int = MOST_WRITES) -> list[Fa
         [
             "The k-th time that a process of the run opens a file for writing, renames, cuts, removes or makes one, "
             "and every later time, fails with the error, for every k; or no file may become larger than a size. A "
-            "fault is survived if the run ends with an exit code above 0, without a traceback, with at most one line on "
-            "stderr, and if the next run, which has room, ends with what an unbroken run gives.",
+            "fault is survived if the run ends with an exit code above 0, without a traceback, with at most one line "
+            "on stderr, and if the next run, which has room, ends with what an unbroken run gives.",
             f"The run took {minutes:.0f} minutes.",
         ],
         seeds=[0],
@@ -103,7 +103,7 @@ def make_runs(base: Path, port: int) -> Iterator[Run]:
 
     text = study_text(base, 64, checkpoint_every=1).encode()
     questions = "".join(f"{json.dumps(row)}\n" for row in QUESTIONS).encode()
-    yield Run("lab", {"study.toml": text}, study, curves, (3000, 20_000, 1_000_000))
+    yield Run("lab", {"study.toml": text}, study, curves, (3000, 20_000, 500_000))
     yield Run(
         "vote",
         {"questions.jsonl": questions, "reply.json": json.dumps(REPLY).encode()},
