@@ -169,7 +169,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> Rows:
             raise TableError(f"{path} must have at most {MOST_ROWS:,} rows, got {rows:,}; split or check the file")
         kept = [column for column in columns if column in schema.names] or schema.names[:1]
         texts = [column for column in kept if str(schema.field(column).type) in ("string", "binary")]
-        with ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
+        with ParquetFile(path, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
             batches = file.iter_batches(ROWS_AT_ONCE, columns=kept)
             yield from enumerate(chain.from_iterable(_unpack(path, batches)), start=1)
     except ArrowException as error:

@@ -21,13 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import apportion.lab.command
+import apportion.vote.estimate  # noqa: F401 - so that no case has to import it
 from apportion.records import read_log
 from benchmarks.common import RESULTS, write
 from benchmarks.hostile_forks import Outcome, run_forked
 from benchmarks.hostile_targets import QUESTIONS, REPLY, VOTE, command_line, replies, usage_errors_as_exit, write_log
-from benchmarks.small_study import base_folder, study_text
+from benchmarks.small_study import base_folder, curves, study_text
 
-COLUMNS = ["run", "fault", "tried", "survived", "still equal after the next run"]
+COLUMNS = ("run", "fault", "tried", "survived", "still equal after the next run")
 ERRORS = {"no space left": errno.ENOSPC, "read-only": errno.EROFS}
 CHANGES = {"os.rename", "os.truncate", "os.mkdir", "os.remove", "os.ftruncate"}
 MOST_WRITES = 200
@@ -70,10 +72,10 @@ def study_full_disk(results: Path = RESULTS, most: int = MOST_WRITES) -> list[Fa
         COLUMNS,
         rows(found),
         [
-            "The k-th time that a process of the run opens a file for writing, renames, cuts, removes or makes one, and "
-            "every later time, fails with the error, for every k; or no file may become larger than a size. A fault is "
-            "survived if the run ends with an exit code above 0, without a traceback, with at most one line on "
-            "stderr, and if the next run, which has room, ends with what an unbroken run gives.",
+            "The k-th time that a process of the run opens a file for writing, renames, cuts, removes or makes one, "
+            "and every later time, fails with the error, for every k; or no file may become larger than a size. A "
+            "fault is survived if the run ends with an exit code above 0, without a traceback, with at most one line "
+            "on stderr, and if the next run, which has room, ends with what an unbroken run gives.",
             f"The run took {minutes:.0f} minutes.",
         ],
         seeds=[0],
@@ -101,9 +103,13 @@ def make_runs(base: Path, port: int) -> Iterator[Run]:
 
     text = study_text(base, 64, checkpoint_every=1).encode()
     questions = "".join(f"{json.dumps(row)}\n" for row in QUESTIONS).encode()
-    yield Run("lab", {"study.toml": text}, study, _curves, (3000, 20_000, 1_000_000))
+    yield Run("lab", {"study.toml": text}, study, curves, (3000, 20_000, 500_000))
     yield Run(
-        "vote", {"questions.jsonl": questions, "reply.json": json.dumps(REPLY).encode()}, vote, _answers, range(300, 3200, 150)
+        "vote",
+        {"questions.jsonl": questions, "reply.json": json.dumps(REPLY).encode()},
+        vote,
+        _answers,
+        range(300, 3200, 150),
     )
     yield Run("rollout log", {}, log, lambda folder: read_log(folder / "log").to_pylist(), range(100, 9000, 700))
 
@@ -111,11 +117,19 @@ def make_runs(base: Path, port: int) -> Iterator[Run]:
 def rows(found: Sequence[Fault]) -> list[list[str]]:
     """Return one row for each run and kind of fault, and one for all."""
     keys = list(dict.fromkeys((fault.run, fault.kind) for fault in found))
-    return [_row(*key, [fault for fault in found if (fault.run, fault.kind) == key]) for key in keys] + [_row("all", "all", found)]
+    return [_row(*key, [fault for fault in found if (fault.run, fault.kind) == key]) for key in keys] + [
+        _row("all", "all", found)
+    ]
 
 
 def _row(run: str, kind: str, found: Sequence[Fault]) -> list[str]:
-    return [run, kind, str(len(found)), str(sum(not fault.wrong for fault in found)), str(sum(fault.equal for fault in found))]
+    return [
+        run,
+        kind,
+        str(len(found)),
+        str(sum(not fault.wrong for fault in found)),
+        str(sum(fault.equal for fault in found)),
+    ]
 
 
 def _try_all(run: Run, folder: Path, most: int) -> list[Fault]:
@@ -193,12 +207,6 @@ def _laid_out(run: Run, work: Path) -> Path:
     for name, content in run.files.items():
         (work / name).write_bytes(content)
     return work
-
-
-def _curves(folder: Path) -> Any:
-    from benchmarks.small_study import curves
-
-    return curves(folder)
 
 
 def _answers(folder: Path) -> Any:

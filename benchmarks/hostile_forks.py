@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES, FILE_BYTES = 10, 120, 2 * 2**30, 2**28
@@ -62,7 +63,12 @@ def run_apart(arguments: Sequence[str], folder: Path, environment: Mapping[str, 
     started = time.process_time()
     own = os.environ | NO_NETWORK | {"PYTHONPATH": str(ROOT)} | environment
     done = subprocess.run(
-        [sys.executable, "-m", "apportion", *arguments], cwd=folder, env=own, capture_output=True, check=False, timeout=600
+        [sys.executable, "-m", "apportion", *arguments],
+        cwd=folder,
+        env=own,
+        capture_output=True,
+        check=False,
+        timeout=600,
     )
     out, err = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
     return Outcome(done.returncode, time.process_time() - started, 0, out, err)
@@ -75,6 +81,7 @@ def _run_and_exit(
     code = 70
     try:
         os.setsid()
+        sys.modules["__main__"] = ModuleType("__main__")  # or processes that a case spawns would import the benchmark
         (folder.parent / "start").write_text(str(_resident_bytes()))  # less than the parent's, which has files mapped
         os.chdir(folder)
         os.environ.update(NO_NETWORK | dict(environment))

@@ -15,8 +15,8 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
-    os.environ[name] = "1"  # read on import: no case may ask a hub for what it names
+os.environ["HF_HUB_OFFLINE"] = "1"  # read on import: no case may ask a hub for what it names
+os.environ["TRANSFORMERS_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 import argparse
 import gc
@@ -29,6 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import apportion.lab.command
+import apportion.trl.jobs.command
+import apportion.vote.estimate  # noqa: F401 - so that no case has to import it
 from benchmarks.common import RESULTS, write
 from benchmarks.hostile_forks import CPU_SECONDS, MEMORY_BYTES, Outcome, run_apart, run_forked
 from benchmarks.hostile_judges import Accepted, Unreadable
@@ -38,7 +41,11 @@ from benchmarks.small_study import base_folder
 
 CASES, APART, SEED = 2000, 100, 0
 REFUSED = 2
-COLUMNS = ["format", "command", "cases", "refused", "accepted and right", "failed in the run", "tracebacks", "wrong exit or lines", "silent nonsense", "code executed", "written elsewhere", "beyond the bounds", "slowest s", "most MiB"]
+COLUMNS = (
+    "format", "command", "cases", "refused", "accepted and right", "failed in the run", "tracebacks",
+    "wrong exit or lines", "silent nonsense", "code executed", "written elsewhere", "beyond the bounds", "slowest s",
+    "most MiB",
+)  # fmt: skip
 VERDICTS = ("refused", "right", "failed", "traceback", "lines", "nonsense", "executed", "elsewhere", "bounds")
 """What a case can be, in the order of the columns. The first three are passes."""
 PASSES = VERDICTS[:3]
@@ -46,7 +53,7 @@ PASSES = VERDICTS[:3]
 
 @dataclass(frozen=True)
 class Case:
-    """A damaged input of ``target``: a valid ``seed`` with the ``content`` of its victim, or with other ``arguments``."""
+    """A damaged input of ``target``: a ``seed`` with another ``content`` of its victim, or with other ``arguments``."""
 
     target: Target
     seed: Seed
@@ -103,7 +110,8 @@ def study(
             f"{CPU_SECONDS} s of processor time and {MEMORY_BYTES // 2**30} GiB of memory beyond the start.",
             "Refused: exit code 2 and one line that begins with `error:`. Accepted and right: exit code 0, and an "
             "independent reader finds the output right; a loader restored exactly what was saved. Failed in the run: "
-            "exit code 1 without a traceback, as a vote whose server sends nonsense. All further columns are defects.",
+            "exit code 1 without a traceback, as a vote whose server sends nonsense, and overrides of verl that Hydra "
+            "itself refuses. All further columns are defects.",
             f"{len(again)} random command lines ran again as `python -m apportion`: {agreed} ended with the same exit "
             f"code and the same output. The run took {minutes:.0f} minutes.",
         ],
@@ -121,7 +129,9 @@ def cases_of(target: Target, targets: Sequence[Target], cases: int) -> Iterator[
         rng = Random(f"{SEED} {target.format} {target.command} {number}")
         seed, other = rng.choice(list(target.seeds)), rng.choice(list(target.seeds))
         if not seed.victim:
-            yield Case(target, seed, number, "arguments", b"", tuple(change_arguments(rng, seed.arguments, other.arguments)))
+            yield Case(
+                target, seed, number, "arguments", b"", tuple(change_arguments(rng, seed.arguments, other.arguments))
+            )
             continue
         mutation = rng.choice(target.mutations)
         content = mutation(rng, seed.files[seed.victim], other.files[other.victim])
@@ -135,7 +145,9 @@ def check_valid(targets: Sequence[Target], folder: Path) -> None:
             case = Case(target, seed, number, "none", seed.files.get(seed.victim, b""), seed.arguments)
             result = run(case, folder)
             if result.verdict != "right":
-                raise ValueError(f"a valid input must be accepted, got {describe(result)}: {result.outcome}; correct it")
+                raise ValueError(
+                    f"a valid input must be accepted, got {describe(result)}: {result.outcome}; correct it"
+                )
 
 
 def run(case: Case, folder: Path) -> Result:
@@ -180,7 +192,10 @@ def rows(found: Sequence[Result]) -> list[list[str]]:
     """Return one row for each format and command, one for each format, and one for all."""
     keys = list(dict.fromkeys((result.case.target.format, result.case.target.command) for result in found))
     formats = list(dict.fromkeys(format for format, _ in keys))
-    lines = [_row(*key, [each for each in found if (each.case.target.format, each.case.target.command) == key]) for key in keys]
+    lines = [
+        _row(*key, [each for each in found if (each.case.target.format, each.case.target.command) == key])
+        for key in keys
+    ]
     lines += [_row(format, "all", [each for each in found if each.case.target.format == format]) for format in formats]
     return [*lines, _row("all", "all", found)]
 
@@ -222,7 +237,11 @@ def _compared(found: Sequence[Result], apart: int, folder: Path) -> list[tuple[R
 def _steady(outcome: Outcome) -> tuple[int, str, str]:
     """Return how a case ended, without what differs from run to run."""
     last = outcome.err.splitlines()[-1][:200] if outcome.code == REFUSED and outcome.err.strip() else ""
-    return outcome.code, last.replace("/apart/", "/case/"), "" if "seconds" in outcome.out else outcome.out.replace("/apart/", "/case/")
+    return (
+        outcome.code,
+        last.replace("/apart/", "/case/"),
+        "" if "seconds" in outcome.out else outcome.out.replace("/apart/", "/case/"),
+    )
 
 
 def _laid_out(case: Case, folder: Path) -> tuple[Path, list[str]]:
@@ -264,7 +283,9 @@ def _show(target: Target, found: Sequence[Result], show: bool) -> None:
     print(target.format, target.command, dict(Counter(each.verdict for each in own)), flush=True)
     for each in own if show else ():
         if each.verdict not in PASSES:
-            print("  ", each.case.number, each.case.mutation, each.verdict, each.outcome.code, each.why[:220], flush=True)
+            print(
+                "  ", each.case.number, each.case.mutation, each.verdict, each.outcome.code, each.why[:220], flush=True
+            )
 
 
 if __name__ == "__main__":

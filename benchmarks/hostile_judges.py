@@ -1,4 +1,6 @@
-"""Whether what a command accepted is right, by readers that share no code with the package.
+"""Whether what a command accepted is right, by readers that share no code with the package's.
+
+Only the names and types of settings are taken from the package.
 
 A judge returns "" if the output is right, and otherwise what is wrong with it.
 """
@@ -16,6 +18,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
+
+import pyarrow
+from pyarrow.parquet import ParquetFile
+from trl import GRPOConfig, RLOOConfig
+
+from apportion.lab.study.design import Study
+from apportion.trl.jobs.job import Job
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 PROMPTS, GOLDS = ("prompt", "question", "problem"), ("answer", "gold", "solution")
@@ -118,9 +127,9 @@ def judge_allocate(case: Accepted) -> str:
     elif any(not 0 <= p <= 1 for p in given["success"]):
         return "a success probability is outside [0, 1]"
     ids = [row.get("id") for row in rows]
-    if any("id" in row for row in rows):
-        if [_text(each) for each in found["ids"]] != [_text(each) for each in ids]:
-            return "other ids than in the table"
+    named = any("id" in row for row in rows)
+    if named and [_text(each) for each in found["ids"]] != [_text(each) for each in ids]:
+        return "other ids than in the table"
     written = case.option("--out")
     if written:
         lines = list(csv.reader(io.StringIO((case.folder / written).read_bytes().decode("utf-8"), newline="")))
@@ -155,7 +164,9 @@ def judge_vote(case: Accepted) -> str:
     if missing:
         return f"{len(missing)} questions have no ballot"
     found = strict_json(case.out)
-    return "" if found["finished"] == found["questions"] == len(rows) else f"{found['finished']} of {len(rows)} finished"
+    return (
+        "" if found["finished"] == found["questions"] == len(rows) else f"{found['finished']} of {len(rows)} finished"
+    )
 
 
 def ballots(path: Path) -> dict[str, dict[str, Any]]:
@@ -165,7 +176,7 @@ def ballots(path: Path) -> dict[str, dict[str, Any]]:
         text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise Unreadable(str(error)) from error
-    lines = text.split("\n")
+    lines = re.split(r"\r\n|\n|\r", text)
     for number, line in enumerate(lines):
         try:
             ballot = strict_json(line)
@@ -182,12 +193,12 @@ def ballots(path: Path) -> dict[str, dict[str, Any]]:
 
 def judge_study(case: Accepted) -> str:
     """Check the types and ranges of a study's settings, and that the plan shows its numbers of arms and seeds."""
-    from apportion.lab.study.design import Study
-
     if "--help" in case.arguments:
         return ""
     table = _toml(case.folder / _config(case))
-    for override in [each for place, each in enumerate(case.arguments) if place and case.arguments[place - 1] == "--set"]:
+    for override in [
+        each for place, each in enumerate(case.arguments) if place and case.arguments[place - 1] == "--set"
+    ]:
         _override(table, override)
     wrong = _wrong_types(Study, table)
     if wrong:
@@ -200,14 +211,12 @@ def judge_study(case: Accepted) -> str:
 
 def judge_job(case: Accepted) -> str:
     """Check the types and ranges of a job's settings, TRL's included, and the number of questions in the plan."""
-    from trl import GRPOConfig, RLOOConfig
-
-    from apportion.trl.jobs.job import Job
-
     if "--help" in case.arguments:
         return ""
     table = _toml(case.folder / _config(case))
-    for override in [each for place, each in enumerate(case.arguments) if place and case.arguments[place - 1] == "--set"]:
+    for override in [
+        each for place, each in enumerate(case.arguments) if place and case.arguments[place - 1] == "--set"
+    ]:
         _override(table, override)
     training = table.get("training", {})
     if table.get("algorithm") not in (None, "grpo", "rloo"):
@@ -312,11 +321,8 @@ def _csv_rows(text: str) -> list[dict[str, Any]]:
 
 
 def _parquet_rows(path: Path) -> list[dict[str, Any]]:
-    import pyarrow
-    import pyarrow.parquet as parquet
-
     try:
-        return parquet.ParquetFile(path, page_checksum_verification=True).read().to_pylist()
+        return ParquetFile(path, page_checksum_verification=True).read().to_pylist()
     except (OSError, ValueError, pyarrow.ArrowException, RecursionError) as error:
         raise Unreadable(str(error).splitlines()[0]) from error
 
@@ -351,9 +357,9 @@ def _wrong_types(cls: type[Any], table: Mapping[str, Any]) -> str:
             return f"{key} is no setting"
         hint = hints[key]
         kinds = tuple(kind for kind in (get_args(hint) or (hint,)) if kind is not NoneType)
-        if is_dataclass(kinds[0]) and isinstance(value, dict):
-            if wrong := _wrong_types(kinds[0], value):
-                return wrong
+        nested = is_dataclass(kinds[0]) and isinstance(value, dict)
+        if nested and (wrong := _wrong_types(kinds[0], value)):
+            return wrong
         if any(kind in (int, float) for kind in kinds) and isinstance(value, str) and str not in kinds:
             return f"{key} = {value[:40]!r}"
         if all(kind is int for kind in kinds) and type(value) is not int:

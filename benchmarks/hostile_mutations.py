@@ -1,4 +1,4 @@
-"""Damage files and command lines: flipped bits, torn and spliced files, extreme tokens, wrong encodings, code in pickles.
+"""Damage files and command lines: flip bits, tear and splice files, write extreme tokens, put code into pickles.
 
 A mutation takes random numbers, a valid file and another file of the same kind, and returns the damaged bytes. It is a
 function of its arguments, so a seed gives the same cases each time.
@@ -229,7 +229,14 @@ def payloads() -> list[bytes]:
     found += [_call(*call, opcode=b"o") for call in calls[:6]]
     bomb = b"\x80\x04]\x94(" + b"h\x00" * 0 + b"K\x01e."
     doubled = b"(lp0\n" + b"".join(b"(g%d\ng%d\nlp%d\n" % (n, n, n + 1) for n in range(40)) + b"."
-    return [*found, bomb, doubled, b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b".", b"\x80\x05\x96" + b"\xff" * 8, b"."]
+    return [
+        *found,
+        bomb,
+        doubled,
+        b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b".",
+        b"\x80\x05\x96" + b"\xff" * 8,
+        b".",
+    ]
 
 
 def rewrite_zip(own: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
@@ -259,7 +266,9 @@ def change_arguments(rng: Random, own: Sequence[str], other: Sequence[str]) -> l
         elif kind == 1 and found:
             found.insert(place, found[place])
         elif kind == 2:
-            found.insert(place, rng.choice(("--nonsense", "--set", "--", "-", "", "-x", "--json", "--dry-run", "--help")))
+            found.insert(
+                place, rng.choice(("--nonsense", "--set", "--", "-", "", "-x", "--json", "--dry-run", "--help"))
+            )
         elif kind == 3:
             found.insert(place, rng.choice(other))
         elif kind == 4 and found:
@@ -268,8 +277,12 @@ def change_arguments(rng: Random, own: Sequence[str], other: Sequence[str]) -> l
             found[place] = rng.choice(STRINGS)
         elif found:
             changed = rng.choice((change_number, change_string, change_word, punctuate, flip))
-            found[place] = changed(rng, found[place].encode("utf-8", "surrogateescape"), b"x").decode("utf-8", "surrogateescape")
-    return [each.replace("\0", "").encode("utf-8", "replace").decode("utf-8", "surrogateescape")[:100_000] for each in found]
+            found[place] = changed(rng, found[place].encode("utf-8", "surrogateescape"), b"x").decode(
+                "utf-8", "surrogateescape"
+            )
+    return [
+        each.replace("\0", "").encode("utf-8", "replace").decode("utf-8", "surrogateescape")[:100_000] for each in found
+    ]
 
 
 def _call(module: str, name: str, arguments: tuple[object, ...], opcode: bytes = b"R") -> bytes:
@@ -311,5 +324,9 @@ def _text(content: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    return b"".join(character.encode("utf-8", "surrogatepass") if not "\udc80" <= character <= "\udcff" else
-                    character.encode("utf-8", "surrogateescape") for character in text)
+    return b"".join(
+        character.encode("utf-8", "surrogatepass")
+        if not "\udc80" <= character <= "\udcff"
+        else character.encode("utf-8", "surrogateescape")
+        for character in text
+    )

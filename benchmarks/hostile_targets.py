@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import torch
+import typer
 from pyarrow.parquet import write_table
 
 import apportion.verl.command as verl_command
@@ -48,6 +49,7 @@ from benchmarks.hostile_judges import (
     judge_study,
     judge_vote,
     judge_vote_plan,
+    rows_of,
 )
 from benchmarks.hostile_mutations import BYTES, PICKLED, TEXT, Mutation
 from benchmarks.small_study import study_text
@@ -129,7 +131,9 @@ def _toml_targets(base: Path) -> Iterator[Target]:
             Seed({"runs/small/config.toml": text.encode()}, "runs/small/config.toml", RESUMED)
             for text in (named["small"], named["default"].replace('"hard"', '"small"', 1))
         ],
-        lambda case: judge_study(Accepted([*case.arguments, "runs/small/config.toml"], case.folder, case.out, case.err)),
+        lambda case: judge_study(
+            Accepted([*case.arguments, "runs/small/config.toml"], case.folder, case.out, case.err)
+        ),
     )
     yield Target("TOML", "trl --dry-run", [_job(base, text) for text in JOBS], judge_job, talks=True)
 
@@ -212,8 +216,16 @@ def _table_targets(base: Path) -> Iterator[Target]:
             kind,
             "vote --dry-run",
             [
-                Seed({name: questions}, name, ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json")),
-                Seed({name: write(LEDGER)}, name, ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json")),
+                Seed(
+                    {name: questions},
+                    name,
+                    ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json"),
+                ),
+                Seed(
+                    {name: write(LEDGER)},
+                    name,
+                    ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json"),
+                ),
             ],
             judge_vote_plan,
             mutations,
@@ -227,11 +239,20 @@ def _table_targets(base: Path) -> Iterator[Target]:
             ("lab", "study.toml", "--dry-run"),
         )
         yield Target(kind, "lab --dry-run", [study], _judge_prompts, mutations, share=0.5)
-        yield Target(kind, "trl --dry-run", [_job(base, JOBS[0], name, name, write(LEDGER))], judge_job, mutations, talks=True, share=0.25)
+        yield Target(
+            kind,
+            "trl --dry-run",
+            [_job(base, JOBS[0], name, name, write(LEDGER))],
+            judge_job,
+            mutations,
+            talks=True,
+            share=0.25,
+        )
 
 
 QUESTIONS = [
-    {"id": f"q{n}", "prompt": f"What is {n} times {n + 3}, \u00e9tudiant?", "answer": str(n * (n + 3))} for n in range(6)
+    {"id": f"q{n}", "prompt": f"What is {n} times {n + 3}, \u00e9tudiant?", "answer": str(n * (n + 3))}
+    for n in range(6)
 ]
 LEDGER = [json.loads(line) for line in (ROOT / "examples" / "prompts.jsonl").read_text().splitlines()]
 TABLES: tuple[tuple[str, int, int, list[dict[str, Any]]], ...] = (
@@ -243,10 +264,7 @@ TABLES: tuple[tuple[str, int, int, list[dict[str, Any]]], ...] = (
 
 def _judge_prompts(case: Accepted) -> str:
     """Check that the plan has as many prompts as the table has rows, each with a prompt of its own."""
-    path = next(case.folder.glob("questions.*"))
-    from benchmarks.hostile_judges import rows_of
-
-    prompts = [row.get("prompt") for row in rows_of(path)]
+    prompts = [row.get("prompt") for row in rows_of(next(case.folder.glob("questions.*")))]
     if len(set(prompts)) < len(prompts) or not all(isinstance(each, str) for each in prompts):
         return "a prompt is missing or there twice"
     return "" if f"{len(prompts)} for training" in case.out else f"the plan has not {len(prompts)} prompts"
@@ -282,12 +300,28 @@ def _vote_targets(port: int) -> Iterator[Target]:
     writes = ("answers.jsonl", "answers.run.json", "answers.lock")
     same_url = {"answers.run.json": json.dumps(made.resolved()).encode()}
     yield Target(
-        "journals", "vote", [Seed(files | same_url | reply, "answers.jsonl", asked)], judge_vote, writes=writes, talks=True,
-        share=0.5,
+        "journals", "vote", [Seed(files | same_url | reply, "answers.jsonl", asked)], judge_vote, writes=writes,
+        talks=True, share=0.5,
     )  # fmt: skip
     questions = {"questions.jsonl": files["questions.jsonl"]}
-    yield Target("JSONL", "vote", [Seed(questions | reply, "questions.jsonl", asked)], judge_vote, writes=writes, talks=True, share=0.25)
-    yield Target("JSON", "vote, replies", [Seed(questions | reply, "reply.json", asked)], judge_vote, writes=writes, talks=True, share=0.5)
+    yield Target(
+        "JSONL",
+        "vote",
+        [Seed(questions | reply, "questions.jsonl", asked)],
+        judge_vote,
+        writes=writes,
+        talks=True,
+        share=0.25,
+    )
+    yield Target(
+        "JSON",
+        "vote, replies",
+        [Seed(questions | reply, "reply.json", asked)],
+        judge_vote,
+        writes=writes,
+        talks=True,
+        share=0.5,
+    )
 
 
 REPLY = {
@@ -321,8 +355,9 @@ def _saved_targets(base: Path, folder: Path) -> Iterator[Target]:
     config = {"base/config.json": (base / "config.json").read_bytes()}
     study = study_text(Path("base"), 160).encode()
     yield Target(
-        "JSON", "lab --dry-run", [Seed(config | {"study.toml": study}, "base/config.json", ("lab", "study.toml", "--dry-run"))],
-        judge_study, share=0.5,
+        "JSON", "lab --dry-run",
+        [Seed(config | {"study.toml": study}, "base/config.json", ("lab", "study.toml", "--dry-run"))], judge_study,
+        share=0.5,
     )  # fmt: skip
 
 
@@ -340,7 +375,13 @@ def _rollout_log(folder: Path) -> Target:
 
 def _lab_checkpoints(base: Path, folder: Path) -> Iterator[Target]:
     training = Training(
-        base=str(base), problems=16, prompts_per_step=4, rollouts=160, evaluate_every=80, checkpoint_every=2, held_out=10
+        base=str(base),
+        problems=16,
+        prompts_per_step=4,
+        rollouts=160,
+        evaluate_every=80,
+        checkpoint_every=2,
+        held_out=10,
     )
     makers = {"ar3po": lambda: AR3PO(stages=2, rollouts_per_stage=2, reuse="recompute"), "vip": _vip}
     states, metrics = [], []
@@ -376,7 +417,11 @@ def _trl_checkpoints(folder: Path) -> Iterator[Target]:
         own.mkdir(parents=True)
         state = checkpoints.SavedState(allocator.state_dict(), None, name, 12, 3, 5, (1, 2))
         chunks = [
-            {"ids": torch.arange(24).reshape(4, 6) + n, "advantages": torch.linspace(-1, 1, 4), "num_items": torch.tensor(9)}
+            {
+                "ids": torch.arange(24).reshape(4, 6) + n,
+                "advantages": torch.linspace(-1, 1, 4),
+                "num_items": torch.tensor(9),
+            }
             for n in range(2)
         ]
         checkpoints.save(own, state)
@@ -433,8 +478,19 @@ def _verl_files(folder: Path) -> Iterator[Target]:
         with usage_errors_as_exit(ValueError):
             _compare(digest(load_verl(Path(VERL_FILE), Path("other"))), expected)
 
-    yield Target("journals", "verl journal", [Seed(files, "journal")], judge_nothing, PICKLED, act_journal, ("journal",), share=2.0)
-    yield Target("saved state", "verl checkpoint", [Seed(files, VERL_FILE)], judge_nothing, PICKLED, act_checkpoint, ("other",))
+    yield Target(
+        "journals",
+        "verl journal",
+        [Seed(files, "journal")],
+        judge_nothing,
+        PICKLED,
+        act_journal,
+        ("journal",),
+        share=2.0,
+    )
+    yield Target(
+        "saved state", "verl checkpoint", [Seed(files, VERL_FILE)], judge_nothing, PICKLED, act_checkpoint, ("other",)
+    )
 
 
 def save_verl(coordinator: Coordinator, path: Path) -> None:
@@ -461,40 +517,117 @@ def _option_targets(base: Path) -> Iterator[Target]:
     """Command lines; a file that they name is valid."""
     tables = {"table.csv": _csv(TABLES[0][3]), "hora.csv": _csv(TABLES[1][3])}
     allocate = [
-        ("allocate", "--budget", "40", "--low", "3", "--high", "12", "--json", "--input", "table.csv", "--out", "counts.csv"),
-        ("allocate", "--budget", "64", "--method", "hora", "--successes", "1,2,3", "--trials", "4,4,4", "--low", "4", "--json"),
+        (
+            "allocate",
+            "--budget",
+            "40",
+            "--low",
+            "3",
+            "--high",
+            "12",
+            "--json",
+            "--input",
+            "table.csv",
+            "--out",
+            "counts.csv",
+        ),
+        (
+            "allocate",
+            "--budget",
+            "64",
+            "--method",
+            "hora",
+            "--successes",
+            "1,2,3",
+            "--trials",
+            "4,4,4",
+            "--low",
+            "4",
+            "--json",
+        ),
         ("allocate", "--budget", "24", "--estimator", "dr_grpo", "--success", "0.1,0.5,0.9", "--high", "12", "--json"),
         ("allocate", "--budget", "24", "--method", "uniform", "--success", "0.1,0.5,0.9", "--json"),
     ]
     yield Target("options", "allocate", [Seed(tables, "", each) for each in allocate], judge_allocate, share=1.5)
     vote = [
-        ("vote", *VOTE, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--dry-run", "--json", "--limit", "3"),
+        ("vote", *VOTE, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--dry-run", "--json", "--limit",
+         "3"),
         ("vote", *VOTE, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--dry-run", "--json", "--rule",
-         "adaptive_consistency_beta", "--set", "confidence=0.9", "--temperature", "0.7", "--top-p", "0.9", "--price-input",
-         "1.5", "--price-output", "2", "--deadline", "60", "--extra-body", '{"top_k": 20}', "--concurrency", "4"),
+         "adaptive_consistency_beta", "--set", "confidence=0.9", "--temperature", "0.7", "--top-p", "0.9",
+         "--price-input", "1.5", "--price-output", "2", "--deadline", "60", "--extra-body", '{"top_k": 20}',
+         "--concurrency", "4"),
     ]  # fmt: skip
     questions = {"questions.jsonl": _jsonl(QUESTIONS)}
     yield Target("options", "vote --dry-run", [Seed(questions, "", each) for each in vote], judge_vote_plan, share=1.5)
     study = {"study.toml": study_text(base, 160).encode()}
     lab = [
-        ("lab", "study.toml", "--dry-run", "--set", "training.rollouts=320", "--set", "allocators.vip.low=4", "--name", "small"),
-        ("lab", "study.toml", "--dry-run", "--allocator", "hora", "--set", "training.learning_rate=1e-4", "--set", "seeds=[1,2]"),
+        (
+            "lab",
+            "study.toml",
+            "--dry-run",
+            "--set",
+            "training.rollouts=320",
+            "--set",
+            "allocators.vip.low=4",
+            "--name",
+            "small",
+        ),
+        (
+            "lab",
+            "study.toml",
+            "--dry-run",
+            "--allocator",
+            "hora",
+            "--set",
+            "training.learning_rate=1e-4",
+            "--set",
+            "seeds=[1,2]",
+        ),
     ]
     yield Target("options", "lab --dry-run", [Seed(study, "", each) for each in lab], judge_study, writes=("runs",))
     job = _job(base, JOBS[0])
-    settings = ("--set", "training.max_steps=8", "--set", "allocator.high=10", "--set", "data.limit=20", "--name", "own")
-    yield Target("options", "trl --dry-run", [Seed(job.files, "", (*job.arguments, *settings))], judge_job, writes=("runs",), talks=True, share=0.25)
-    yield Target("options", "verl", [Seed({}, "", each) for each in VERL], judge_overrides, act=_verl, writes=("outputs",), share=0.15)
+    settings = (
+        "--set",
+        "training.max_steps=8",
+        "--set",
+        "allocator.high=10",
+        "--set",
+        "data.limit=20",
+        "--name",
+        "own",
+    )
+    yield Target(
+        "options",
+        "trl --dry-run",
+        [Seed(job.files, "", (*job.arguments, *settings))],
+        judge_job,
+        writes=("runs",),
+        talks=True,
+        share=0.25,
+    )
+    yield Target(
+        "options",
+        "verl",
+        [Seed({}, "", each) for each in VERL],
+        judge_overrides,
+        act=_verl,
+        writes=("outputs",),
+        share=0.15,
+    )
 
 
+_COMMON = (
+    "actor_rollout_ref.rollout.n=8",
+    "data.train_batch_size=64",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+    "trainer.resume_mode=disable",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
+)
 VERL = (
-    ("verl", "allocation=vip", "allocation.allocator.low=4", "allocation.retries=2", "actor_rollout_ref.rollout.n=8",
-     "data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=32", "trainer.resume_mode=disable",
-     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8"),
-    ("verl", "allocation=hora", "allocation.allocator.high=16", "actor_rollout_ref.rollout.n=8", "data.train_batch_size=64",
-     "actor_rollout_ref.actor.ppo_mini_batch_size=32", "trainer.resume_mode=disable",
-     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8"),
-)  # fmt: skip
+    ("verl", "allocation=vip", "allocation.allocator.low=4", "allocation.retries=2", *_COMMON),
+    ("verl", "allocation=hora", "allocation.allocator.high=16", *_COMMON),
+)
 
 
 def _verl(arguments: Sequence[str]) -> None:
@@ -504,20 +637,14 @@ def _verl(arguments: Sequence[str]) -> None:
     command_line(arguments)
 
 
-def usage_errors_as_exit(*kinds: type[Exception]) -> Any:
-    """Return a context in which these errors end the process as they end a command."""
-
-    @contextmanager
-    def ending() -> Iterator[None]:
-        import typer
-
-        try:
-            with usage_errors(*kinds):
-                yield
-        except typer.Exit as exit:
-            sys.exit(exit.exit_code)
-
-    return ending()
+@contextmanager
+def usage_errors_as_exit(*kinds: type[Exception]) -> Iterator[None]:
+    """End the process as a command ends if one of these errors is raised in the block."""
+    try:
+        with usage_errors(*kinds):
+            yield
+    except typer.Exit as exit:
+        sys.exit(exit.exit_code)
 
 
 def digest(value: Any) -> str:

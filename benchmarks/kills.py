@@ -40,7 +40,10 @@ GONE_SECONDS = 5.0
 """How long processes may live after a kill."""
 LATEST_SECONDS, START_SECONDS, END_SECONDS = 2.5, 300.0, 60.0
 MARK = "APPORTION_KILLED_STUDY"
-COLUMNS = ["fault", "tried", "survived", "median s until no process was left", "most s", "steps repeated", "most repeated in a run"]
+COLUMNS = (
+    "fault", "tried", "survived", "median s until no process was left", "most s", "steps repeated",
+    "most repeated in a run",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,12 @@ FAULTS = (
     Fault("SIGTERM to the parent", (("parent", signal.SIGTERM),), (143,)),
     Fault("SIGINT to the parent", (("parent", signal.SIGINT),), (130,)),
     Fault("SIGKILL to a worker", (("worker", signal.SIGKILL),), (1,)),
-    Fault("SIGKILL to a worker, SIGTERM to the parent", (("worker", signal.SIGKILL), ("parent", signal.SIGTERM)), (1, 143)),
-    Fault("SIGSTOP to a worker, SIGKILL to the parent", (("worker", signal.SIGSTOP), ("parent", signal.SIGKILL)), (-9,)),
+    Fault(
+        "SIGKILL to a worker, SIGTERM to the parent", (("worker", signal.SIGKILL), ("parent", signal.SIGTERM)), (1, 143)
+    ),
+    Fault(
+        "SIGSTOP to a worker, SIGKILL to the parent", (("worker", signal.SIGSTOP), ("parent", signal.SIGKILL)), (-9,)
+    ),
     Fault("SIGTERM to the parent, twice", (("parent", signal.SIGTERM), ("parent", signal.SIGTERM)), (143,)),
 )
 
@@ -90,7 +97,15 @@ def study_kills(results: Path = RESULTS, kills: int = KILLS, rollouts: int = ROL
                 if kill is None:
                     break
                 own.append(kill)
-                print(len(found) + len(own), kill.fault.name, kill.code, f"{kill.gone_seconds:.1f}", kill.repeated, kill.wrong, flush=True)
+                print(
+                    len(found) + len(own),
+                    kill.fault.name,
+                    kill.code,
+                    f"{kill.gone_seconds:.1f}",
+                    kill.repeated,
+                    kill.wrong,
+                    flush=True,
+                )
             ended = _run_to_end(folder)
             if ended != unbroken:
                 for kill in own:
@@ -133,7 +148,15 @@ def _row(name: str, found: Sequence[Kill]) -> list[str]:
     repeated = [steps for kill in found for steps in kill.repeated.values()]
     survived = sum(not kill.wrong for kill in found)
     mean = f"{sum(repeated) / max(1, len(repeated)):.1f}"
-    return [name, str(len(found)), str(survived), f"{median(seconds):.1f}", f"{max(seconds):.1f}", mean, str(max(repeated, default=0))]
+    return [
+        name,
+        str(len(found)),
+        str(survived),
+        f"{median(seconds):.1f}",
+        f"{max(seconds):.1f}",
+        mean,
+        str(max(repeated, default=0)),
+    ]
 
 
 def _kill(folder: Path, fault: Fault, rng: Random) -> Kill | None:
@@ -198,7 +221,9 @@ def _run_to_end(folder: Path) -> dict[str, bytes]:
     """Run the study to its end; return the metrics of each run without their seconds."""
     process = _start(folder, uuid4().hex)
     if process.wait() != 0:
-        raise RuntimeError(f"the study in {folder} must end, got exit code {process.returncode}: {(folder / 'err').read_text()}")
+        raise RuntimeError(
+            f"the study in {folder} must end, got exit code {process.returncode}: {(folder / 'err').read_text()}"
+        )
     files = sorted((folder / "runs" / NAME).glob("*-seed*/metrics.jsonl"))
     return {path.parent.name: re.sub(rb', "cpu_seconds": [^,}]+', b"", path.read_bytes()) for path in files}
 

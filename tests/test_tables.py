@@ -224,3 +224,17 @@ def test_a_number_in_other_digits_or_with_underscores_is_refused(tmp_path, cell)
     path.write_text(f"p\n{cell}\n", encoding="utf-8")
     with pytest.raises(TableError, match=r"p must be a finite number, got .* in .*table\.csv line 2"):
         read_columns(path, ["p"]).numbers("p")
+
+
+def test_a_parquet_table_whose_pages_do_not_match_their_checksums_is_refused(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "table.parquet"
+    numbers = [0.125, 0.25, 0.5]
+    parquet.write_table(
+        pyarrow.table({"p": numbers}), path, write_page_checksum=True, use_dictionary=False, compression="none"
+    )
+    assert read_columns(path, ["p"]).numbers("p").tolist() == numbers
+    whole, place = path.read_bytes(), path.read_bytes().index(np.array(numbers).tobytes())
+    path.write_bytes(whole[: place + 5] + bytes([whole[place + 5] ^ 1]) + whole[place + 6 :])
+    with pytest.raises(TableError, match=r"table\.parquet .*checksum"):
+        read_columns(path, ["p"])

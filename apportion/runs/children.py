@@ -145,6 +145,10 @@ def _begin(link: Connection) -> None:
     except BaseException:  # noqa: BLE001 - the parent raises it
         outcome = ChildError(traceback.format_exc())
     link.send(_Ended(outcome))
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with suppress(OSError):  # nobody may read it any more
+            stream.flush()
+    os._exit(0)  # it takes Python seconds to take down what a task has imported
 
 
 def _end_with_parent_if_stopped() -> None:

@@ -17,8 +17,10 @@ if find_spec("verl") is None or not hasattr(os, "pidfd_open"):
     pytest.skip("needs verl and Linux", allow_module_level=True)
 
 from benchmarks.hostile_forks import Outcome, run_forked
+from benchmarks.hostile_input import Case, judge
 from benchmarks.hostile_judges import Accepted, Unreadable, ballots, judge_allocate, rows_of, strict_json
 from benchmarks.hostile_mutations import BYTES, MARKER, PICKLED, TEXT, change_arguments, payloads
+from benchmarks.hostile_targets import Seed, Target
 
 ROOT = Path(__file__).parents[2]
 FILE = b'{"id": "a", "success": 0.5}\n{"id": "b", "success": 0.25}\n'
@@ -80,7 +82,7 @@ def test_a_fork_reports_its_output_its_time_and_its_memory(tmp_path):
 
     def act():
         filled = bytearray(os.urandom(2**26))
-        print(len(filled) and Path.cwd(), file=sys.stderr)
+        sys.stderr.write(f"{len(filled) and Path.cwd()}\n")
 
     found = run_forked(act, work, {})
     assert found.err == f"{work}\n" and 2**25 < found.memory < 2**30 and found.seconds > 0
@@ -98,7 +100,14 @@ def test_independent_readers_refuse_what_is_ambiguous(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"samples": 5}, {"votes": {"7": 2, "8": 1.0}}, {"answer": "9"}, {"seconds": -1}, {"stopped": "failures"}, {"id": 3}],
+    [
+        {"samples": 5},
+        {"votes": {"7": 2, "8": 1.0}},
+        {"answer": "9"},
+        {"seconds": -1},
+        {"stopped": "failures"},
+        {"id": 3},
+    ],
 )
 def test_ballots_that_no_vote_has_written_are_found(tmp_path, change):
     path = tmp_path / "answers.jsonl"
@@ -122,9 +131,6 @@ def test_wrong_counts_are_found(tmp_path, counts, wrong):
 
 
 def test_a_case_is_judged_by_all_that_it_left(tmp_path):
-    from benchmarks.hostile_input import Case, judge
-    from benchmarks.hostile_targets import Seed, Target
-
     work = tmp_path / "a" / "b" / "work"
     work.mkdir(parents=True)
     target = Target("CSV", "none", (), lambda case: "" if case.out == "right" else "wrong")

@@ -71,7 +71,18 @@ def test_only_changes_below_the_folder_fail(tmp_path):
 @pytest.mark.xdist_group("study")
 def test_a_study_survives_two_kills(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.kills", "kills", "--kills", "2", "--rollouts", "3200", "--results", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.kills",
+            "kills",
+            "--kills",
+            "2",
+            "--rollouts",
+            "3200",
+            "--results",
+            str(tmp_path),
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,

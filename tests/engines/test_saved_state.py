@@ -142,7 +142,7 @@ def test_a_file_cut_anywhere_or_changed_in_one_bit_is_refused(tmp_path):
             load_state(path, "test", remedy=REMEDY)
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        with pytest.raises(SavedStateError, match="damaged or of something else|an archive or a pickle"):
+        with pytest.raises(SavedStateError, match=r"damaged or of something else|an archive or a pickle"):
             load_state(path, "test", remedy=REMEDY)
 
 

@@ -31,7 +31,10 @@ def out(tmp_path: Path) -> Path:
 
 
 def test_ballots_can_be_read_back(out: Path) -> None:
-    ballots = [make_ballot("a", errors=("500",)), make_ballot("b", answer=None, votes={}, unparsed=5, gold=None, correct=None)]
+    ballots = [
+        make_ballot("a", errors=("500",)),
+        make_ballot("b", answer=None, votes={}, unparsed=5, gold=None, correct=None),
+    ]
     with Journal(out, SETTINGS) as journal:
         for ballot in ballots:
             journal.append(ballot)

@@ -138,7 +138,9 @@ def damaged(tmp_path, small_base_folder, stopped):
         (lambda content: content.replace(b"0.1", b"0.2", 1), "must hold what the run has written, got something else"),
     ],
 )
-def test_metrics_that_were_changed_since_the_checkpoint_are_refused(tmp_path, small_base_folder, stopped, change, problem):
+def test_metrics_that_were_changed_since_the_checkpoint_are_refused(
+    tmp_path, small_base_folder, stopped, change, problem
+):
     folder = tmp_path / "vip-seed0"
     shutil.copytree(stopped, folder)
     metrics = folder / "metrics.jsonl"
