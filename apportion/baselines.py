@@ -93,7 +93,7 @@ class Zero(Baseline):
 
 @dataclass
 class Predicted(Baseline):
-    """b = p, as ``predictor`` predicts it. ``update`` trains the predictor, so do not share it with an allocator.
+    """b = p, the expected reward that ``predictor`` predicts. ``update`` trains the predictor, so do not share it with an allocator.
 
     >>> Predicted().predict([Prompt("never seen")]).tolist()
     [0.5]
@@ -111,7 +111,7 @@ class Predicted(Baseline):
         self.predictor.prepare(prompts)
 
     def predict(self, prompts: Sequence[Prompt]) -> Floats:
-        return self.predictor.predict(prompts).mean
+        return self.predictor.expected_rewards(prompts)
 
     def update(self, batch: Batch) -> None:
         self.predictor.update(batch)

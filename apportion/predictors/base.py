@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar
 
-from apportion.types import Batch, Belief, Needs, Prompt
+from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
 
 class Predictor(ABC):
@@ -29,6 +29,10 @@ class Predictor(ABC):
     @abstractmethod
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         """Return the belief [P] about ``prompts``, seen before or not; P may be 0. Later predictions do not change."""
+
+    def expected_rewards(self, prompts: Sequence[Prompt]) -> Floats:
+        """Return the expected reward of one rollout, [P]: the mean of the belief, if rewards are 0 and 1."""
+        return self.predict(prompts).mean
 
     @abstractmethod
     def update(self, batch: Batch) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.predictors.base import Predictor
-from apportion.types import Batch, Belief, Needs, Prompt
+from apportion.types import Batch, Belief, Counts, Floats, Needs, Prompt
 
 
 @dataclass
@@ -39,13 +39,18 @@ class Shuffled(Predictor):
         self.predictor.prepare(prompts)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        belief = self.predictor.predict(prompts)
-        order = np.random.default_rng([self.seed, self._updates]).permutation(len(prompts))
+        belief, order = self.predictor.predict(prompts), self._order(prompts)
         return Belief(belief.alpha[order], belief.beta[order], belief.variance[order])
+
+    def expected_rewards(self, prompts: Sequence[Prompt]) -> Floats:
+        return self.predictor.expected_rewards(prompts)[self._order(prompts)]
 
     def update(self, batch: Batch) -> None:
         self.predictor.update(batch)
         self._updates += 1
+
+    def _order(self, prompts: Sequence[Prompt]) -> Counts:
+        return np.random.default_rng([self.seed, self._updates]).permutation(len(prompts))
 
     def _settings(self) -> dict[str, Any]:
         return {"seed": self.seed, "inner": self.predictor.name}

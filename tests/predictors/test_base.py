@@ -39,6 +39,7 @@ def test_registry_is_by_name():
     assert set(PREDICTORS) == {
         "uniform",
         "counts",
+        "empirical_bayes",
         "moving_average",
         "ridge",
         "gp",
