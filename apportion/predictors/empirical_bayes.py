@@ -36,6 +36,7 @@ from apportion.predictors.statistics.prior import History, Prior
 from apportion.types import Batch, Belief, Floats, Needs, Prompt, Rollout
 
 LANDMARKS = 384
+OWN_VARIANCE_STRENGTH = 2.0
 TRIALS, SQUARED_WEIGHTS, MEAN, SQUARES = range(4)
 
 
@@ -101,10 +102,12 @@ class EmpiricalBayes(Predictor):
             return Belief.uniform(len(prompts))
         rows = self._join(prompts)
         prior = self._prior or Prior.of(self._history(rows[:0]))
-        means, strengths = prior.posterior(self._history(rows))
-        low, high = self._range
-        variance = prior.dispersion * means * (1 - means) * strengths / (strengths + 1) * (high - low) ** 2
-        return Belief(strengths * means, strengths * (1 - means), variance)
+        history, (low, high) = self._history(rows), self._range
+        means, strengths = prior.posterior(history)
+        variance = prior.dispersion * means * (1 - means) * strengths / (strengths + 1)
+        if self._graded:  # their variance is no function of the mean alone
+            variance = (OWN_VARIANCE_STRENGTH * variance + history.squares) / (OWN_VARIANCE_STRENGTH + history.freedom)
+        return Belief(strengths * means, strengths * (1 - means), variance * (high - low) ** 2)
 
     def update(self, batch: Batch) -> None:
         seen: dict[str, tuple[Prompt, list[float]]] = {}

@@ -54,8 +54,8 @@ class Prior:
     The mean is a base plus a regression on features. The base is a map of the known rate, or else 1/2; the regression
     adds the mean of the prompts without a known rate, and what embeddings say. Its noise is that of a mean of few
     rewards, plus the variance between prompts that the features leave unexplained. The share of the variance between
-    prompts that embeddings explain is the most probable of ``EXPLAINED_SHARES``, climbing from the last one; 0 is among
-    them, and then embeddings do not matter.
+    prompts that embeddings explain is the most probable of ``EXPLAINED_SHARES``. Half of its prior is on 0, where
+    embeddings do not matter. The others are climbed from the last one.
 
     Args:
         line: the map from known rates, ``fit_line``.
@@ -102,7 +102,7 @@ class Prior:
 
         sample = seen.at(slice(None, None, -(-len(rated) // SAMPLE) or 1))
         if seen.features.shape[1] > 1:
-            explained = _climb(lambda index: regress(sample, index).fit.evidence, explained, len(EXPLAINED_SHARES))
+            explained = _most_probable(lambda index: regress(sample, index).fit.evidence, explained)
         prior = regress(seen, explained)
         dispersion = 1.0
         if graded:
@@ -137,14 +137,15 @@ def _between(seen: History, levels: Floats, within: float) -> float:
     return max(float(UNIFORM_VARIANCE + excess) / max(len(levels), 1), SMALLEST_VARIANCE)
 
 
-def _climb(value: Callable[[int], float], start: int, size: int) -> int:
-    """Return a local maximum of ``value`` over 0, ..., ``size`` - 1, from ``start`` on."""
+def _most_probable(evidence: Callable[[int], float], start: int) -> int:
+    """Return the index of the most probable share, looking for a maximum of ``evidence`` above 0 from ``start`` on."""
     found: dict[int, float] = {}
-    best = start
+    others = range(1, len(EXPLAINED_SHARES))
+    best = max(start, 1)
     while True:
-        near = [index for index in (best, best - 1, best + 1) if 0 <= index < size]
-        found |= {index: value(index) for index in near if index not in found}
+        near = [index for index in (best, best - 1, best + 1) if index in others]
+        found |= {index: evidence(index) for index in near if index not in found}
         highest = max(near, key=found.__getitem__)
         if highest == best:
-            return best
+            return best if found[best] - np.log(len(others)) > evidence(0) else 0
         best = highest
