@@ -121,7 +121,7 @@ class EmpiricalBayes(Predictor):
             new = np.array([_summary((np.array(rewards) - low) / (high - low)) for _, rewards in seen.values()])
             self._follow_drift(rows, new)
             self._add(rows, new)
-            self._fit(self._prior.explained if self._prior else 0)
+            self._fit()
 
     def expected_rewards(self, prompts: Sequence[Prompt]) -> Floats:
         low, high = self._range
@@ -190,10 +190,10 @@ class EmpiricalBayes(Predictor):
         both[:, SQUARES] += apart**2 * old[:, TRIALS] * new[:, TRIALS] / trials
         self._sums[rows] = both
 
-    def _fit(self, explained: int) -> None:
-        """Fit the prior to all prompts seen; the search for the share explained begins at ``explained``."""
+    def _fit(self) -> None:
+        """Fit the prior to all prompts seen."""
         seen = self._history(np.flatnonzero(self._sums[:, TRIALS] > 0))
-        self._prior = Prior.of(seen, self._graded, explained)
+        self._prior = Prior.of(seen, self._graded)
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings, with a hash in place of the known rates."""
@@ -211,19 +211,18 @@ class EmpiricalBayes(Predictor):
             "drift": [self._drift.excess, self._drift.batches],
             "range": list(self._range),
             "graded": self._graded,
-            "explained": None if self._prior is None else self._prior.explained,
         }
 
     def _restore(self, memory: dict[str, Any]) -> None:
-        known, landmarks, explained = self.rates or {}, memory["landmarks"], memory["explained"]
+        known, landmarks = self.rates or {}, memory["landmarks"]
         self._row = {id: row for row, id in enumerate(memory["ids"])}
         self._rates = np.array([known.get(id, np.nan) for id in self._row], np.float64)
         self._sums, self._features = memory["sums"], memory["features"]
         self._map = None if landmarks is None else NystromFeatures.of(landmarks, memory["bandwidth"])
         self._drift, self._range = Drift(*memory["drift"]), (memory["range"][0], memory["range"][1])
         self._graded, self._prior = memory["graded"], None
-        if explained is not None:
-            self._fit(explained)
+        if self._sums[:, TRIALS].any():
+            self._fit()
 
 
 def _reward(rollout: Rollout) -> float | None:

@@ -1,6 +1,5 @@
 """A Beta prior for each prompt, fitted to what has been seen of all prompts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -11,11 +10,14 @@ from apportion.predictors.kernels.regression import LinearFit
 from apportion.predictors.statistics.beta_binomial import USUAL_STRENGTH, expit, fit_line, fit_strength, log_odds
 from apportion.types import Counts, Floats
 
-EXPLAINED_SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+EXPLAINED_SHARES = np.array([0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9])
+SHARE_PRIOR = np.array([0.5, *[0.5 / 6] * 6])
 SAMPLE = 1024
+LEAST_SHARE = 0.01
 EDGE = 0.01
 MEAN_VARIANCE = 0.25
 UNIFORM_VARIANCE = 1 / 12
+USUAL_WITHIN = 2 / 3
 SMALLEST_VARIANCE = 1e-4
 
 
@@ -54,8 +56,8 @@ class Prior:
     The mean is a base plus a regression on features. The base is a map of the known rate, or else 1/2; the regression
     adds the mean of the prompts without a known rate, and what embeddings say. Its noise is that of a mean of few
     rewards, plus the variance between prompts that the features leave unexplained. The share of the variance between
-    prompts that embeddings explain is the most probable of ``EXPLAINED_SHARES``. Half of its prior is on 0, where
-    embeddings do not matter. The others are climbed from the last one.
+    prompts that embeddings explain is its posterior mean over ``EXPLAINED_SHARES``. Half of its prior is on 0, where
+    embeddings do not matter.
 
     Args:
         line: the map from known rates, ``fit_line``.
@@ -65,7 +67,7 @@ class Prior:
         strengths: [2], how many rewards the prior is worth, for the same.
         dispersion: variance of a reward over that of a verdict of the same mean: 1 for verdicts, less for graded
             rewards. A graded reward counts as 1 / dispersion verdicts (a quasi-likelihood).
-        explained: index of the share in ``EXPLAINED_SHARES``.
+        explained: share of the variance between prompts that embeddings explain.
     """
 
     line: Floats
@@ -74,36 +76,38 @@ class Prior:
     left: Floats
     strengths: Floats
     dispersion: float
-    explained: int
+    explained: float
 
     @staticmethod
-    def of(seen: History, graded: bool = False, explained: int = 0) -> "Prior":
-        """Fit the prior to the prompts ``seen``, maybe none. The share explained is looked for from ``explained`` on.
+    def of(seen: History, graded: bool = False) -> "Prior":
+        """Fit the prior to the prompts ``seen``, maybe none.
 
-        The share and the strengths are fitted to at most 1,024 prompts, evenly chosen in order of arrival.
+        The share explained and the strengths are fitted to at most 1,024 of them, evenly chosen in order of arrival.
         """
         rated, known = seen.rated, seen.rated == 1
         line = fit_line(seen.rates[known], seen.means[known], seen.trials[known])
         centre = (seen.means.sum() + 0.5) / (len(rated) + 1)
-        within = float((centre * (1 - centre) + seen.squares.sum()) / (1 + seen.freedom.sum()))
+        within = float((USUAL_WITHIN * centre * (1 - centre) + seen.squares.sum()) / (1 + seen.freedom.sum()))
         base = _base(line, seen.rates)
         levels = np.where(known, base, (seen.means[~known].sum() + 0.5) / ((~known).sum() + 1))
         between = np.array([_between(seen.at(rated == kind), levels[rated == kind], within) for kind in (0, 1)])
         common = float(between[rated].mean()) if len(rated) else UNIFORM_VARIANCE
 
-        def regress(some: History, explained: int) -> Prior:
-            share = EXPLAINED_SHARES[explained]
+        def regress(some: History, share: float) -> Prior:
             features = some.features if share else some.features[:, :1]
             variances = np.r_[MEAN_VARIANCE, np.full(features.shape[1] - 1, share * common)]
             left = (1 - share) * between
             residuals, noise = some.means - _base(line, some.rates), within * some.spreads + left[some.rated]
             fit = LinearFit.of(features, residuals, noise, variances)
-            return Prior(line, fit, within, left, np.full(2, USUAL_STRENGTH), 1.0, explained)
+            return Prior(line, fit, within, left, np.full(2, USUAL_STRENGTH), 1.0, share)
 
         sample = seen.at(slice(None, None, -(-len(rated) // SAMPLE) or 1))
-        if seen.features.shape[1] > 1:
-            explained = _most_probable(lambda index: regress(sample, index).fit.evidence, explained)
-        prior = regress(seen, explained)
+        share = 0.0
+        if sample.features.shape[1] > 1:
+            evidence = np.array([regress(sample, share).fit.evidence for share in EXPLAINED_SHARES])
+            weights = SHARE_PRIOR * np.exp(evidence - evidence.max())
+            share = float(weights @ EXPLAINED_SHARES / weights.sum())
+        prior = regress(seen, share if share >= LEAST_SHARE else 0.0)
         dispersion = 1.0
         if graded:
             spread = _between(seen, np.full(len(rated), centre), within)
@@ -135,17 +139,3 @@ def _between(seen: History, levels: Floats, within: float) -> float:
     """Return the variance of true means around ``levels`` [P], as if one more prompt had been drawn uniformly."""
     excess = ((seen.means - levels) ** 2 - within * seen.spreads).sum()
     return max(float(UNIFORM_VARIANCE + excess) / max(len(levels), 1), SMALLEST_VARIANCE)
-
-
-def _most_probable(evidence: Callable[[int], float], start: int) -> int:
-    """Return the index of the most probable share, looking for a maximum of ``evidence`` above 0 from ``start`` on."""
-    found: dict[int, float] = {}
-    others = range(1, len(EXPLAINED_SHARES))
-    best = max(start, 1)
-    while True:
-        near = [index for index in (best, best - 1, best + 1) if index in others]
-        found |= {index: evidence(index) for index in near if index not in found}
-        highest = max(near, key=found.__getitem__)
-        if highest == best:
-            return best if found[best] - np.log(len(others)) > evidence(0) else 0
-        best = highest

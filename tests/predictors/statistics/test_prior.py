@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apportion.predictors.statistics.prior import EXPLAINED_SHARES, History, Prior
+from apportion.predictors.statistics.prior import History, Prior
 
 
 def seen_prompts(rng, means, trials=8.0, features=None, rates=None):
@@ -44,16 +44,19 @@ def test_embeddings_explain_the_share_that_they_do():
     x = rng.normal(size=(1000, 4)) / 2
     told = 0.5 + 0.2 * x[:, 0] + 0.2 * x[:, 1]
     p = np.clip(told + 0.1 * rng.normal(size=1000), 0.02, 0.98)
-    share = EXPLAINED_SHARES[Prior.of(seen_prompts(rng, p, features=x)).explained]
-    assert share == pytest.approx(told.var() / p.var(), abs=0.11)
-    assert Prior.of(seen_prompts(rng, rng.permutation(p), features=x)).explained == 0
+    share = Prior.of(seen_prompts(rng, p, features=x)).explained
+    assert share == pytest.approx(told.var() / p.var(), abs=0.1)
+    assert Prior.of(seen_prompts(rng, rng.permutation(p), features=x)).explained < 0.02
 
 
-def test_the_share_does_not_depend_on_where_the_search_begins():
+def test_single_verdicts_show_what_embeddings_explain():
+    """The spread between prompts cannot be told from that of one verdict, but embeddings still can."""
     rng = np.random.default_rng(3)
-    x = rng.normal(size=(300, 3)) / 2
-    seen = seen_prompts(rng, np.clip(0.5 + 0.25 * x[:, 0] + 0.1 * rng.normal(size=300), 0.02, 0.98), features=x)
-    assert len({Prior.of(seen, explained=start).explained for start in range(len(EXPLAINED_SHARES))}) == 1
+    x = rng.normal(size=(1000, 2)) / 2
+    p = np.clip(0.5 + 0.4 * x[:, 0], 0.02, 0.98)
+    seen = seen_prompts(rng, p, trials=1.0, features=x)
+    prior = Prior.of(seen)
+    assert prior.explained > 0.1 and np.corrcoef(prior.means(seen), p)[0, 1] > 0.9
 
 
 def test_the_mean_of_a_prompt_leaves_its_own_rewards_out():
@@ -64,7 +67,7 @@ def test_the_mean_of_a_prompt_leaves_its_own_rewards_out():
     prior = Prior.of(seen)
     assert prior.explained > 0
     noise = prior.within * seen.spreads + prior.left[0]
-    share = EXPLAINED_SHARES[prior.explained]
+    share = prior.explained
     variances = np.r_[0.25, np.full(3, share * prior.left[0] / (1 - share))]
     for q in (0, 17, 59):
         others = np.arange(60) != q
