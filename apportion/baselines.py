@@ -93,7 +93,9 @@ class Zero(Baseline):
 
 @dataclass
 class Predicted(Baseline):
-    """b = p, the expected reward that ``predictor`` predicts. ``update`` trains the predictor, so do not share it with an allocator.
+    """b = p, the expected reward that ``predictor`` predicts.
+
+    ``update`` trains the predictor, so do not share it with an allocator.
 
     >>> Predicted().predict([Prompt("never seen")]).tolist()
     [0.5]

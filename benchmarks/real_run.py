@@ -13,16 +13,13 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Callable
 
 import numpy as np
 
 from apportion import Belief, Plan, Rollout
 from apportion.allocators.hora import maximise_hits
 from apportion.allocators.vip import gradient_variance, minimise_noise
-from apportion.evaluation import bootstrap_interval
 from apportion.predictors import (
     DiscountedCounts,
     EmpiricalBayes,
@@ -40,27 +37,24 @@ from apportion.types import Batch, Floats
 from benchmarks.common import table, write
 from benchmarks.real_run_data import Recorded, deepscaler, grpo_run, reasoning_gym
 from benchmarks.real_run_picture import draw
+from benchmarks.real_run_tables import (
+    OURS,
+    VARIANCE_ONLY,
+    Pairs,
+    Replayed,
+    all_seeds,
+    beside_counts,
+    errors,
+    interval,
+    point,
+    qualities,
+    ratio,
+    squared,
+)
 
 SEEDS = (0, 1, 2)
 BATCH, GROUP, LOW, HIGH, HORA_HIGH = 128, 8, 3, 32, 64
 EPOCHS, SHOWN, WINDOW = 8, (0, 1, 2, 4, 7), 5
-RESAMPLES, BINS = 2000, 10
-
-Pairs = list[tuple[float, float]]
-"""A quantity under a rule and under uniform allocation, one pair for each batch."""
-
-
-@dataclass
-class Replayed:
-    """What a predictor said along one replay: means [E, Q], and for each epoch one row for each batch.
-
-    ``variances`` has RLOO's variance under VIP's counts and under uniform ones, ``hits`` the expected hits of HORA's
-    extra rollouts and of uniform ones.
-    """
-
-    means: Floats
-    variances: list[Pairs] = field(default_factory=list)
-    hits: list[Pairs] = field(default_factory=list)
 
 
 def predictors(data: Recorded, rates: bool = True) -> dict[str, Callable[[], Predictor]]:
@@ -84,15 +78,6 @@ def predictors(data: Recorded, rates: bool = True) -> dict[str, Callable[[], Pre
         found["empirical Bayes, known rates"] = lambda: EmpiricalBayes(rates=known)
         found["empirical Bayes, both"] = lambda: EmpiricalBayes(embedder, known)
     return found
-
-
-OURS = (
-    "empirical Bayes",
-    "empirical Bayes, embeddings",
-    "empirical Bayes, known rates",
-    "empirical Bayes, both",
-)
-VARIANCE_ONLY = ("running variance", "graded gp")
 
 
 def near_truth(shares: Floats, visit: int, without: bool = False) -> Floats:
@@ -143,73 +128,6 @@ def hora(belief: Belief, right: Floats, truth: Floats) -> tuple[float, float]:
     return tuple(float((1 - (1 - truth) ** extra).sum()) for extra in (counts - low, low))
 
 
-def interval(values: Floats, form: str = ".3f") -> str:
-    """Return the mean of ``values`` [Q] and its bootstrap interval over prompts."""
-    low, high = bootstrap_interval(values, resamples=RESAMPLES)
-    return f"{values.mean():{form}} [{low:{form}}, {high:{form}}]"
-
-
-def ratio(pairs: Pairs) -> str:
-    """Return the ratio of summed ``pairs``, and its bootstrap interval over them: batches of all seeds."""
-    values = np.array(pairs)
-    drawn = values[np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))].sum(axis=1)
-    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
-    return f"{values[:, 0].sum() / values[:, 1].sum():.3f} [{low:.3f}, {high:.3f}]"
-
-
-def all_seeds(parts: Iterable[Pairs]) -> Pairs:
-    """Return the batches of all seeds."""
-    return list(chain.from_iterable(parts))
-
-
-def calibration_error(means: Floats, shares: Floats) -> float:
-    """Return the mean distance between predicted and observed means in ten bins of the prediction, by their size."""
-    which = np.minimum((means * BINS).astype(int), BINS - 1)
-    return float(np.abs(np.bincount(which, means - shares, BINS)).sum() / len(means))
-
-
-def correlation(means: Floats, shares: Floats) -> float:
-    """Return the correlation, nan if all predictions are equal."""
-    return float(np.corrcoef(means, shares)[0, 1]) if means.std() > 1e-9 else float("nan")
-
-
-def quality(runs: Sequence[Replayed], shares: Floats, epoch: int) -> str:
-    """Return correlation and calibration error of an epoch, means over seeds."""
-    pairs = [(run.means[epoch], shares[:, epoch]) for run in runs]
-    found = np.mean([correlation(*pair) for pair in pairs]), np.mean([calibration_error(*pair) for pair in pairs])
-    return f"{found[0]:.3f}, {found[1]:.3f}".replace("nan", "-")
-
-
-def squared(runs: Sequence[Replayed], shares: Floats, epoch: int) -> Floats:
-    """Return the squared error of each prompt's predicted share, [Q], mean over seeds."""
-    return np.mean([(run.means[epoch] - shares[:, epoch]) ** 2 for run in runs], axis=0)
-
-
-def errors(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[str]]:
-    """Return a row of squared errors for each predictor of means."""
-    return [
-        [name, *(interval(squared(runs, shares, epoch)) for epoch in epochs)]
-        for name, runs in found.items()
-        if name not in VARIANCE_ONLY
-    ]
-
-
-def beside_counts(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[str]]:
-    """Return a row of paired differences of squared errors to counts for each empirical Bayes."""
-    counts = [squared(found["counts"], shares, epoch) for epoch in epochs]
-    return [
-        [
-            f"{name}, less counts",
-            *(
-                interval(squared(runs, shares, epoch) - base, "+.4f")
-                for epoch, base in zip(epochs, counts, strict=True)
-            ),
-        ]
-        for name, runs in found.items()
-        if name in OURS
-    ]
-
-
 def main() -> None:
     data = grpo_run()
     found = {name: [replay(make(), data, EPOCHS, seed) for seed in SEEDS] for name, make in predictors(data).items()}
@@ -240,7 +158,7 @@ def main() -> None:
             NOTES[0],
             table(["paired difference", *epochs], beside_counts(found, data.shares, SHOWN)),
             NOTES[1],
-            table(["correlation, calibration error", *epochs], _qualities(means, data.shares)),
+            table(["correlation, calibration error", *epochs], qualities(means, data.shares, SHOWN)),
             NOTES[2],
             table(["VIP's variance over uniform's", *epochs], gains),
             NOTES[3],
@@ -254,8 +172,8 @@ def main() -> None:
     drawn = ("counts", "gp", "gp, noise 1", "ridge", *OURS)
     draw(
         {n: [squared(found[n], data.shares, e).mean() for e in range(EPOCHS)] for n in drawn},
-        {n: [_point(all_seeds(r.variances[e] for r in found[n])) for e in range(EPOCHS)] for n in drawn},
-        [_point(best(data, epoch)[0]) for epoch in range(EPOCHS)],
+        {n: [point(all_seeds(r.variances[e] for r in found[n])) for e in range(EPOCHS)] for n in drawn},
+        [point(best(data, epoch)[0]) for epoch in range(EPOCHS)],
     )
 
 
@@ -296,35 +214,28 @@ class CountedShares(DiscountedCounts):
             self._counts[prompt.id] = (self.discount * right + shares[0], self.discount * wrong + shares[1])
 
 
-def _qualities(found: Mapping[str, Sequence[Replayed]], shares: Floats) -> list[list[str]]:
-    return [[f"{name}, quality", *(quality(runs, shares, e) for e in SHOWN)] for name, runs in found.items()]
-
-
-def _point(pairs: Pairs) -> float:
-    first, second = np.array(pairs).sum(axis=0)
-    return float(first / second)
-
-
 NOTES = [
     "Mean squared error of the predicted share of right answers in the next group of 8, whose own binomial noise is in "
     "it. In brackets: 95%, bootstrap over the 1,209 problems, after averaging over the seeds, which order the visits. "
-    "Epoch e is the e-th visit of each problem; 128 problems a batch. Nothing was fitted to this run: all predictors "
-    "have their default settings, except `noise 1`. 'Empirical Bayes' alone knows no embeddings. Known rates are "
+    "Epoch e is the e-th visit of each problem; 128 problems a batch. No constant was fitted to this run: all "
+    "predictors have their default settings, except `noise 1`. One decision about empirical Bayes was taken after a "
+    "first replay: to average the share that embeddings explain, and not to pick one. 'Empirical Bayes' alone knows no embeddings. Known rates are "
     "Qwen2.5-Math-7B's, for 898 of the problems. 'Sees the future' is the mean of up to nine visits around, without "
     "that one.",
     "The same, less that of counts, paired by problem: below 0 is better than counts.",
     "Correlation with the share in the next group, and calibration error: the mean distance of predicted and observed "
     "means in ten bins of the prediction. Means over seeds.",
     f"RLOO's gradient variance in expectation under VIP ({LOW} to {HIGH} a prompt, {GROUP} on average), over that "
-    f"under {GROUP} each, at the success rates of a window of ten visits around. 95%: bootstrap over batches of all seeds, "
-    "which treats them as independent. `Shuffled` has the same beliefs at random prompts; `exact p` is told the "
+    f"under {GROUP} each, at the success rates of a window of ten visits around. 95%: bootstrap over batches of all "
+    "seeds, which treats them as independent. `Shuffled` has the same beliefs at random prompts; `exact p` is told the "
     "rates by which it is judged.",
     f"Expected prompts with a right answer among {GROUP} extra rollouts a prompt, which HORA places after the recorded "
     f"group of {GROUP} (at most {HORA_HIGH} a prompt in all), over the same with {GROUP} extra for each. HORA as "
     "published has `one half for all`, Beta(1, 1).",
     "Two other recorded sets, of fixed models, so that there is no drift. deepscaler: 2,000 other problems of "
     "DeepScaleR, groups of 8 of 128 samples of Qwen2.5-Math-7B, MiniLM embeddings in 64 dimensions; this set was "
-    "looked at while the predictor was designed. reasoning gym: 5,007 questions of 101 tasks, graded scores of "
+    "looked at while the predictor was designed. A first replay of reasoning gym showed that single rewards needed a "
+    "prior on their spread. reasoning gym: 5,007 questions of 101 tasks, graded scores of "
     "Llama-3.3-70B, one answer a visit; the task is the embedding, Mistral-Small-3.1-24B's mean score the known rate, "
     "and a graded score is a share of a success to counts.",
 ]
