@@ -219,9 +219,9 @@ NOTES = [
     "it. In brackets: 95%, bootstrap over the 1,209 problems, after averaging over the seeds, which order the visits. "
     "Epoch e is the e-th visit of each problem; 128 problems a batch. No constant was fitted to this run: all "
     "predictors have their default settings, except `noise 1`. One decision about empirical Bayes was taken after a "
-    "first replay: to average the share that embeddings explain, and not to pick one. 'Empirical Bayes' alone knows no embeddings. Known rates are "
-    "Qwen2.5-Math-7B's, for 898 of the problems. 'Sees the future' is the mean of up to nine visits around, without "
-    "that one.",
+    "first replay: to average the share that embeddings explain, and not to pick one. 'Empirical Bayes' alone knows no "
+    "embeddings. Known rates are Qwen2.5-Math-7B's, for 898 of the problems. 'Sees the future' is the mean of up to "
+    "nine visits around, without that one.",
     "The same, less that of counts, paired by problem: below 0 is better than counts.",
     "Correlation with the share in the next group, and calibration error: the mean distance of predicted and observed "
     "means in ten bins of the prediction. Means over seeds.",
