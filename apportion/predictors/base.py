@@ -23,6 +23,11 @@ class Predictor(ABC):
         """What this predictor needs to know of each rollout: by default whether it is correct."""
         return Needs(binary=True)
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether ``prepare`` reads the texts of the prompts, for example to embed them."""
+        return type(self).prepare is not Predictor.prepare
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - most predictors have nothing to compute
         """Announce ``prompts`` before training, for example to embed them all at once. Optional, and often faster."""
 

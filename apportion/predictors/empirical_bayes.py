@@ -93,6 +93,10 @@ class EmpiricalBayes(Predictor):
             if not 0 <= rate <= 1:
                 raise ValueError(f"rates must be between 0 and 1, got {rate} for prompt {id!r}; divide by the trials")
 
+    @property
+    def reads_texts(self) -> bool:
+        return self.embedder is not None
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Embed new ``prompts``; the first ones that are embedded set the landmarks and the bandwidth."""
         self._join(prompts)

@@ -35,6 +35,10 @@ class Shuffled(Predictor):
     def needs(self) -> Needs:
         return self.predictor.needs
 
+    @property
+    def reads_texts(self) -> bool:
+        return self.predictor.reads_texts
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.predictor.prepare(prompts)
 
