@@ -33,7 +33,7 @@ from apportion.predictors.kernels.rbf import median_distance
 from apportion.predictors.kernels.regression import NystromFeatures
 from apportion.predictors.statistics.drift import Drift, moved
 from apportion.predictors.statistics.prior import History, Prior
-from apportion.types import Batch, Belief, Floats, Needs, Prompt, Rollout
+from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
 LANDMARKS = 384
 OWN_VARIANCE_STRENGTH = 2.0
@@ -48,8 +48,10 @@ class EmpiricalBayes(Predictor):
     better for prompts never seen. Each is used as far as the rewards seen so far support it. A prompt without a known
     rate is predicted from the others without one.
 
-    Rewards are verdicts, or else graded. A graded reward counts as a share of the range of all rewards seen, which is
-    at least [0, 1]. The belief's mean is then the expected share, and its variance is in units of the reward squared.
+    It learns ``Rollout.reward``, which is 0 or 1 for a verdict. Another reward counts as a share of the range of all
+    rewards seen, which is at least [0, 1], and the belief's mean is the expected share. Rewards of two values are as
+    verdicts. If there are others, the variance is that of the prompt's own rewards, shrunk with two degrees of freedom,
+    as in ``RunningVariance``, to one that follows from the mean. It is in units of the reward squared.
 
     Args:
         embedder: gives the embedding of each prompt, once; by default none. ``SentenceTransformerEmbedder()`` needs
@@ -116,7 +118,7 @@ class EmpiricalBayes(Predictor):
     def update(self, batch: Batch) -> None:
         seen: dict[str, tuple[Prompt, list[float]]] = {}
         for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
-            if rewards := [value for rollout in rollouts if (value := _reward(rollout)) is not None]:
+            if rewards := [rollout.reward for rollout in rollouts if rollout.reward is not None]:
                 seen.setdefault(prompt.id, (prompt, []))[1].extend(rewards)
         if seen:
             rows = self._join([prompt for prompt, _ in seen.values()])
@@ -172,7 +174,8 @@ class EmpiricalBayes(Predictor):
             ratio, seen = (old_high - old_low) / (high - low), self._sums[:, TRIALS] > 0
             self._sums[seen, MEAN] = (old_low - low) / (high - low) + ratio * self._sums[seen, MEAN]
             self._sums[:, SQUARES] *= ratio**2
-            self._range, self._graded = (low, high), True
+            self._range = low, high
+            self._graded |= bool(seen.any())
         self._graded |= bool(((rewards != low) & (rewards != high)).any())
 
     def _follow_drift(self, rows: Rows, new: Floats) -> None:
@@ -227,11 +230,6 @@ class EmpiricalBayes(Predictor):
         self._graded, self._prior = memory["graded"], None
         if self._sums[:, TRIALS].any():
             self._fit()
-
-
-def _reward(rollout: Rollout) -> float | None:
-    """Return a verdict as 0 or 1, or else the reward."""
-    return rollout.reward if rollout.correct is None else float(rollout.correct)
 
 
 def _summary(rewards: Floats) -> tuple[float, float, float, float]:

@@ -12,7 +12,7 @@ import pytest
 from apportion.allocators import VIP
 from apportion.baselines import Predicted
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, Predictor, Shuffled
-from apportion.types import Batch, Prompt
+from apportion.types import Batch, Belief, Plan, Prompt, Rollout
 from tests.predictors.builders import embedder_of, graded_batch, make_batch, make_prompts
 
 ROLLOUTS = 8
@@ -216,6 +216,24 @@ def test_graded_rewards_of_any_range_are_predicted_in_their_unit(low, high):
     assert np.corrcoef(found, level)[0, 1] > 0.98 and np.abs(found - level).mean() < 0.08
     variance = predictor.predictor.predict(prompts).variance
     assert np.median(variance) == pytest.approx((0.1 * (high - low)) ** 2, rel=1.0)
+
+
+def test_verdicts_with_rewards_of_their_own_are_predicted_by_these():
+    """A reward of -1 or 1 is twice a verdict less 1: the same mean, twice the spread."""
+    rng, prompts = np.random.default_rng(13), make_prompts(50)
+    plain, signed = EmpiricalBayes(), EmpiricalBayes()
+    p = rng.random(50)
+    for _ in range(3):
+        right = rng.random((50, 6)) < p[:, None]
+        for predictor, rewards in ((plain, right.astype(float)), (signed, 2.0 * right - 1)):
+            rollouts = [
+                [Rollout(bool(verdict), reward=float(reward)) for verdict, reward in zip(*both, strict=True)]
+                for both in zip(right, rewards, strict=True)
+            ]
+            predictor.update(Batch.start(prompts, Belief.uniform(50)).add(Plan([6] * 50), rollouts))
+    np.testing.assert_allclose(signed.predict(prompts).mean, plain.predict(prompts).mean)
+    np.testing.assert_allclose(signed.predict(prompts).variance, 4 * plain.predict(prompts).variance)
+    np.testing.assert_allclose(signed.expected_rewards(prompts), 2 * plain.expected_rewards(prompts) - 1)
 
 
 def test_shuffled_expected_rewards_keep_their_unit():
