@@ -213,19 +213,18 @@ class EmpiricalBayes(Predictor):
             "ids": list(self._row),
             "sums": self._sums,
             "features": self._features,
-            "landmarks": None if found is None else found.landmarks,
-            "bandwidth": None if found is None else found.bandwidth,
+            "map": None if found is None else [found.landmarks, found.bandwidth, found.projection],
             "drift": [self._drift.excess, self._drift.batches],
             "range": list(self._range),
             "graded": self._graded,
         }
 
     def _restore(self, memory: dict[str, Any]) -> None:
-        known, landmarks = self.rates or {}, memory["landmarks"]
+        known = self.rates or {}
         self._row = {id: row for row, id in enumerate(memory["ids"])}
         self._rates = np.array([known.get(id, np.nan) for id in self._row], np.float64)
         self._sums, self._features = memory["sums"], memory["features"]
-        self._map = None if landmarks is None else NystromFeatures.of(landmarks, memory["bandwidth"])
+        self._map = None if memory["map"] is None else NystromFeatures(*memory["map"])
         self._drift, self._range = Drift(*memory["drift"]), (memory["range"][0], memory["range"][1])
         self._graded, self._prior = memory["graded"], None
         if self._sums[:, TRIALS].any():

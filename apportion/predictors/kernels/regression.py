@@ -32,7 +32,7 @@ class NystromFeatures:
 
     >>> features = NystromFeatures.of(np.array([[0.0], [1.0]]), bandwidth=1.0)
     >>> values = features(np.array([[0.0], [1.0]]))
-    >>> (values @ values.T).round(3).tolist()
+    >>> (values @ values.T).astype(float).round(3).tolist()
     [[1.0, 0.607], [0.607, 1.0]]
     """
 
@@ -43,13 +43,17 @@ class NystromFeatures:
     @classmethod
     def of(cls, landmarks: NDArray[Any], bandwidth: float) -> Self:
         """Return the features with these ``landmarks`` [r, d], r at least 1."""
-        values, vectors = np.linalg.eigh(_kernel(landmarks, landmarks, bandwidth))
+        blocks = rbf_blocks(landmarks, np.arange(len(landmarks)), landmarks, bandwidth)
+        values, vectors = np.linalg.eigh(np.concatenate([kernel.copy() for _, kernel in blocks]))
         kept = values > SMALLEST_EIGENVALUE * values[-1]
         return cls(landmarks, bandwidth, vectors[:, kept] / np.sqrt(values[kept]))
 
-    def __call__(self, x: NDArray[Any]) -> Floats:
-        """Return the features [P, f] of ``x`` [P, d]."""
-        return _kernel(x, self.landmarks, self.bandwidth) @ self.projection
+    def __call__(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the features [P, f] of ``x`` [P, d], in float32 because they are kept for every prompt."""
+        features = np.empty((len(x), self.projection.shape[1]), np.float32)
+        for some, kernel in rbf_blocks(x, np.arange(len(x)), self.landmarks, self.bandwidth):
+            features[some] = kernel @ self.projection
+        return features
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,3 @@ class LinearFit:
         mean = features @ self.weights
         leverage = np.einsum("pf,pf->p", features @ self.covariance, features) / noise
         return np.asarray((mean - leverage * y) / (1 - leverage))
-
-
-def _kernel(x: NDArray[Any], centres: NDArray[Any], bandwidth: float) -> Floats:
-    blocks = [k.copy() for _, k in rbf_blocks(x, np.arange(len(x)), centres, bandwidth)]
-    return np.concatenate([np.empty((0, len(centres))), *blocks])

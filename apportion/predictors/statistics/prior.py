@@ -12,12 +12,12 @@ from apportion.types import Counts, Floats
 
 EXPLAINED_SHARES = np.array([0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9])
 SHARE_PRIOR = np.array([0.5, *[0.5 / 6] * 6])
-SAMPLE = 1024
 LEAST_SHARE = 0.01
+SAMPLE = 1024
 EDGE = 0.01
 MEAN_VARIANCE = 0.25
-UNIFORM_VARIANCE = 1 / 12
-USUAL_WITHIN = 2 / 3
+UNIFORM_VARIANCE, UNIFORM_WITHIN = 1 / 12, 2 / 3
+"""Under Beta(1, 1), the variance of p, and the share of a verdict's variance that is not between prompts."""
 SMALLEST_VARIANCE = 1e-4
 
 
@@ -57,7 +57,8 @@ class Prior:
     adds the mean of the prompts without a known rate, and what embeddings say. Its noise is that of a mean of few
     rewards, plus the variance between prompts that the features leave unexplained. The share of the variance between
     prompts that embeddings explain is its posterior mean over ``EXPLAINED_SHARES``. Half of its prior is on 0, where
-    embeddings do not matter.
+    embeddings do not matter. Until enough has been seen, variances are those under Beta(1, 1): estimates are made as if
+    one more prompt, and one more reward of a prompt, had been drawn from it.
 
     Args:
         line: the map from known rates, ``fit_line``.
@@ -87,7 +88,7 @@ class Prior:
         rated, known = seen.rated, seen.rated == 1
         line = fit_line(seen.rates[known], seen.means[known], seen.trials[known])
         centre = (seen.means.sum() + 0.5) / (len(rated) + 1)
-        within = float((USUAL_WITHIN * centre * (1 - centre) + seen.squares.sum()) / (1 + seen.freedom.sum()))
+        within = float((UNIFORM_WITHIN * centre * (1 - centre) + seen.squares.sum()) / (1 + seen.freedom.sum()))
         base = _base(line, seen.rates)
         levels = np.where(known, base, (seen.means[~known].sum() + 0.5) / ((~known).sum() + 1))
         between = np.array([_between(seen.at(rated == kind), levels[rated == kind], within) for kind in (0, 1)])
