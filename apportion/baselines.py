@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.predictors import DiscountedCounts, Predictor
+from apportion.predictors import EmpiricalBayes, Predictor
 from apportion.predictors.base import check_source
 from apportion.predictors.score_moments import score_norm
 from apportion.predictors.statistics.pooled import PooledSums
@@ -95,13 +95,14 @@ class Zero(Baseline):
 class Predicted(Baseline):
     """b = p, the expected reward that ``predictor`` predicts.
 
-    ``update`` trains the predictor, so do not share it with an allocator.
+    ``update`` trains the predictor, so do not share it with an allocator. By default it learns from each prompt's own
+    rewards and those of all, binary or graded.
 
     >>> Predicted().predict([Prompt("never seen")]).tolist()
     [0.5]
     """
 
-    predictor: Predictor = field(default_factory=DiscountedCounts)
+    predictor: Predictor = field(default_factory=EmpiricalBayes)
 
     name: ClassVar[str] = "predicted"
 
@@ -137,10 +138,10 @@ class Optimal(Baseline):
 
     Every rollout with a reward needs a ``score_norm``, of any scale; otherwise ``update`` raises ValueError.
 
-    >>> from apportion.types import Plan, Rollout
+    >>> from apportion.types import Belief, Plan, Rollout
     >>> baseline, prompts = Optimal(), [Prompt("a")]
     >>> rollouts = [[Rollout(True, score_norm=1.0)] * 3 + [Rollout(False, score_norm=9.0)]]
-    >>> baseline.update(Batch.start(prompts, DiscountedCounts().predict(prompts)).add(Plan([4]), rollouts))
+    >>> baseline.update(Batch.start(prompts, Belief.uniform(1)).add(Plan([4]), rollouts))
     >>> baseline.predict(prompts).tolist()
     [0.25]
     """
