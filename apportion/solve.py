@@ -193,7 +193,8 @@ def _vector(name: str, values: ArrayLike) -> Floats:
 
 def _integer(name: str, value: int, least: int = 0) -> int:
     whole = isinstance(value, Real) and value == value // 1
-    if not whole or isinstance(value, bool) or not least <= value <= LARGEST_INTEGER:
-        bounds = f"at least {least}" if value != value or value < LARGEST_INTEGER else f"at most {LARGEST_INTEGER}"
-        raise ValueError(f"{name} must be an integer of {bounds}, got {shown(value)}; rollouts are whole")
+    if not whole or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}; rollouts are whole")
+    if value > LARGEST_INTEGER:
+        raise ValueError(f"{name} must be at most {LARGEST_INTEGER}, got {shown(value)}; lower it")
     return int(value)

@@ -184,6 +184,8 @@ MAY_RUN_CODE = {
     "apportion/verl/coordinator/event_pickles.py": "its unpickler finds a fixed list of classes of our own alone",
     "apportion/cli/training.py": "imports one of our own modules, by a name in the source",
     "apportion/verl/__init__.py": "imports one of our own modules, by a name in the source",
+    "apportion/trl/__init__.py": "imports one of our own modules, by a name in the source",
+    "apportion/runs/children.py": "unpickles what its own parent process sends through a pipe",
     "apportion/endpoint/server.py": "imports the HTTP library that openai itself imports",
     "benchmarks/verl_load_alone.py": "unpickles what it has just pickled, to measure how long that takes",
 }

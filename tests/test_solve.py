@@ -80,16 +80,28 @@ def test_bad_input_is_refused_with_problem_value_and_remedy(arguments, message):
 
 
 BIG = 2**63
+MANY = 2**40
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"success": [0.1, 0.5], "budget": 24, "high": BIG}, "high must be at least 3.* at most 1000000000, got 92"),
-        ({"success": [0.1, 0.5], "budget": 24, "high": BIG, "method": "uniform"}, "at most 1000000000, got 92"),
-        ({"success": [0.1, 0.5], "budget": 24, "low": BIG, "high": BIG}, "high must be .* at most 1000000000"),
-        ({"success": [0.1, 0.5], "budget": 24, "low": BIG}, "high must be at least low"),
-        ({"success": [0.1, 0.5], "budget": BIG}, "budget must be between 6 and 128 for 2 prompts, got 92"),
+        ({"success": [0.1, 0.5], "budget": 24, "high": BIG}, "high must be at most 9223372036854775807, got 92"),
+        (
+            {"success": [0.1, 0.5], "budget": 24, "high": BIG, "method": "uniform"},
+            "high must be at most 9223372036854775807, got 92",
+        ),
+        (
+            {"success": [0.1, 0.5], "budget": 24, "low": BIG, "high": BIG},
+            "low must be at most 9223372036854775807, got 92",
+        ),
+        ({"success": [0.1, 0.5], "budget": 24, "low": BIG}, "low must be at most 9223372036854775807, got 92"),
+        (
+            {"success": [0.1, 0.5], "budget": 24, "high": MANY},
+            "high must be at least 3.* at most 1000000000, got 10995",
+        ),
+        ({"success": [0.1, 0.5], "budget": MANY}, "budget must be between 6 and 128 for 2 prompts, got 10995"),
+        ({"success": [0.1, 0.5], "budget": BIG}, "budget must be at most 9223372036854775807, got 92"),
         ({"success": [0.1, 0.5], "budget": -(10**5000)}, "budget must be an integer .*, got an integer of 16610 bits"),
         ({"success": [10**400], "budget": 3}, "success must be numbers, got .* bits"),
         ({"success": ["x" * 10**6], "budget": 3}, r"success must be numbers, got \['xxx"),

@@ -3,10 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from reprlib import repr as short
 from typing import Any, ClassVar
 
 from apportion.types import Batch, Belief, Group, Needs, Plan, Prompt, prompt_list
+from apportion.untrusted import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Allocator(ABC):
         """Restore what ``state_dict`` returned."""
         if state != {}:
             raise ValueError(
-                f"{type(self).__name__} keeps no state, got {short(state)}; is this another allocator's checkpoint?"
+                f"{type(self).__name__} keeps no state, got {shown(state)}; is this another allocator's checkpoint?"
             )
 
 

@@ -4,7 +4,6 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from reprlib import repr as short
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from apportion.checks import check_numbers
 from apportion.predictors.saved import SavedValues
 from apportion.types import Rollout
+from apportion.untrusted import shown
 
 
 def response_key(rollout: Rollout) -> Hashable:
@@ -135,7 +135,7 @@ def _saved_rollout(entry: Any, step: int) -> tuple[str, Rollout]:
     """Return the prompt id and the rollout of a saved entry. Raise ValueError if no store has it at ``step``."""
     if not isinstance(entry, tuple) or len(entry) != 2 or type(entry[0]) is not str:
         raise ValueError(
-            f"an entry of a saved store must be a prompt id and a rollout, got {short(entry)}; "
+            f"an entry of a saved store must be a prompt id and a rollout, got {shown(entry)}; "
             "load a state that is unchanged"
         )
     prompt_id, values = entry

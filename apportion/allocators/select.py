@@ -19,7 +19,6 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from reprlib import repr as short
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +29,7 @@ from apportion.checks import check_numbers
 from apportion.predictors import DiscountedCounts, Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Belief, Counts, Floats, Group, Mask, Needs, Plan, Prompt, prompt_list
+from apportion.untrusted import shown
 
 
 def mixed_probability(belief: Belief, group_size: int) -> Floats:
@@ -180,7 +180,7 @@ class Select(Allocator):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping) or state.get("name") != self.name:
             raise ValueError(
-                f"the state must come from {self.name!r}, got {short(state)}; is this another allocator's checkpoint?"
+                f"the state must come from {self.name!r}, got {shown(state)}; is this another allocator's checkpoint?"
             )
         saved = SavedValues(state, self.name, ["name", "observed", "allocator", "predictor"])
         observed = saved.count("observed")

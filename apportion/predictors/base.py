@@ -4,11 +4,11 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from reprlib import repr as short
 from typing import Any, ClassVar
 
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Belief, Needs, Prompt
+from apportion.untrusted import shown
 
 
 class Predictor(ABC):
@@ -70,7 +70,7 @@ def check_source(state: Mapping[str, Any], kind: str, name: str) -> None:
     found = state.get(kind) if isinstance(state, Mapping) else None
     if type(found) is not str or found != name:
         raise ValueError(
-            f"the state must come from the {kind} {name!r}, got {short(found)}; "
+            f"the state must come from the {kind} {name!r}, got {shown(found)}; "
             f"configure the {kind} of the checkpoint, or start from an empty state"
         )
 
@@ -85,7 +85,7 @@ def check_settings(saved: Mapping[str, Any], settings: Mapping[str, Any], name: 
     for key in sorted({*saved, *settings}):
         if not _equal(saved.get(key), settings.get(key)):
             raise ValueError(
-                f"{key} must be {short(saved.get(key))} to load this state of {name!r}, got {settings.get(key)!r}; "
+                f"{key} must be {shown(saved.get(key))} to load this state of {name!r}, got {settings.get(key)!r}; "
                 f"use the saved {key}, or start from an empty state"
             )
 

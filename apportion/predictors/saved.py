@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from reprlib import repr as short
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from apportion.untrusted import shown
 
 INFINITY = float("inf")
 LARGEST = float(np.finfo(np.float64).max)
@@ -33,7 +34,7 @@ class SavedValues:
     def __post_init__(self) -> None:
         found = set(self.values) if isinstance(self.values, Mapping) else None
         if found != set(self.keys):
-            got = short(self.values) if found is None else ", ".join(sorted(map(str, found))) or "nothing"
+            got = shown(self.values) if found is None else ", ".join(sorted(map(str, found))) or "nothing"
             raise ValueError(
                 f"a saved state of {self.owner!r} must have {', '.join(sorted(self.keys)) or 'nothing'}, got {got}; "
                 "load a state that is unchanged"
@@ -103,7 +104,7 @@ class SavedValues:
     def refusal(self, key: str, wanted: str) -> ValueError:
         """Return the error for a value that is not as ``wanted``."""
         return ValueError(
-            f"{key} must be {wanted} in a saved state of {self.owner!r}, got {short(self.values[key])}; "
+            f"{key} must be {wanted} in a saved state of {self.owner!r}, got {shown(self.values[key])}; "
             "load a state that is unchanged"
         )
 

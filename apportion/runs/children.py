@@ -9,7 +9,6 @@ import ctypes
 import multiprocessing
 import os
 import pickle
-import signal
 import sys
 import threading
 import traceback
@@ -23,7 +22,7 @@ from typing import Any
 from apportion.runs.signals import ignore_signals, on_stop, signals_held, stop_later
 
 STOP = b"stop"
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, KILL = 1, 9
 """Linux's number for the signal that a process gets when its parent ends."""
 
 
@@ -155,7 +154,7 @@ def _begin(link: Connection) -> None:
 def _end_with_parent_if_stopped() -> None:
     """Have Linux kill this process when its parent ends, because a process that is stopped by SIGSTOP reads no pipe."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, KILL)
 
 
 @dataclass(frozen=True)

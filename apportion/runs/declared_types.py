@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from reprlib import repr as short
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+
+from apportion.untrusted import shown
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -48,4 +49,4 @@ def check_fields(kind: type[Any], values: Any) -> None:
         raise ValueError(f"a {kind.__name__} must have the fields {', '.join(types)}, got others")
     for field, value in values.items():
         if not fits(value, types[field]):
-            raise ValueError(f"{field} of a {kind.__name__} must be of type {types[field]}, got {short(value)}")
+            raise ValueError(f"{field} of a {kind.__name__} must be of type {types[field]}, got {shown(value)}")

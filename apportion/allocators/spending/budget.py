@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from reprlib import repr as short
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from apportion.allocators.spending.solver import check_high, check_table, most_e
 from apportion.checks import check_numbers
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
 from apportion.types import Batch, Counts, Floats, Needs, Prompt, prompt_list
+from apportion.untrusted import shown
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,9 @@ class BudgetedAllocator(Allocator):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping) or ("lengths" in state) != (self.lengths is not None):
             budget = "rollouts" if self.lengths is None else "tokens"
+            got = ", ".join(sorted(map(str, state))) if isinstance(state, Mapping) else shown(state)
             raise ValueError(
-                f"a checkpoint under a budget in {budget} is needed, got {short(state)}; "
+                f"a checkpoint under a budget in {budget} is needed, got {got or 'nothing'}; "
                 "budget as the run that wrote it did, or start from an empty state"
             )
         self.predictor.load_state_dict({key: value for key, value in state.items() if key != "lengths"})

@@ -15,12 +15,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
-from reprlib import repr as short
 from typing import Any, Protocol
 
 from apportion.engines.metrics import allocation_metrics
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch
+from apportion.untrusted import shown
 from apportion.verl.coordinator.commits import failed_commit, without_reused, written_keys
 from apportion.verl.coordinator.journal import Event, EventJournal
 from apportion.verl.coordinator.messages import (
@@ -306,7 +306,7 @@ class Coordinator:
         )
         if state["name"] != allocator.name:
             raise ValueError(
-                f"the checkpoint must be of the same allocator, {allocator.name}, got one of {short(state['name'])}; "
+                f"the checkpoint must be of the same allocator, {allocator.name}, got one of {shown(state['name'])}; "
                 "resume with that allocator, or start a new run from the checkpoint's weights"
             )
         drawn = saved.count("drawn")
