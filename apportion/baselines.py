@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.checks import check_numbers
-from apportion.predictors import DiscountedCounts, Predictor
+from apportion.predictors import EmpiricalBayes, Predictor
 from apportion.predictors.base import check_source
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.score_moments import score_norm
@@ -95,13 +95,16 @@ class Zero(Baseline):
 
 @dataclass
 class Predicted(Baseline):
-    """b = p, as ``predictor`` predicts it. ``update`` trains the predictor, so do not share it with an allocator.
+    """b = p, the expected reward that ``predictor`` predicts.
+
+    ``update`` trains the predictor, so do not share it with an allocator. By default it learns from each prompt's own
+    rewards and those of all, binary or graded.
 
     >>> Predicted().predict([Prompt("never seen")]).tolist()
     [0.5]
     """
 
-    predictor: Predictor = field(default_factory=DiscountedCounts)
+    predictor: Predictor = field(default_factory=EmpiricalBayes)
 
     name: ClassVar[str] = "predicted"
 
@@ -113,7 +116,7 @@ class Predicted(Baseline):
         self.predictor.prepare(prompts)
 
     def predict(self, prompts: Sequence[Prompt]) -> Floats:
-        return self.predictor.predict(prompts).mean
+        return self.predictor.expected_rewards(prompts)
 
     def update(self, batch: Batch) -> None:
         self.predictor.update(batch)
@@ -137,10 +140,10 @@ class Optimal(Baseline):
 
     Every rollout with a reward needs a ``score_norm``, of any scale; otherwise ``update`` raises ValueError.
 
-    >>> from apportion.types import Plan, Rollout
+    >>> from apportion.types import Belief, Plan, Rollout
     >>> baseline, prompts = Optimal(), [Prompt("a")]
     >>> rollouts = [[Rollout(True, score_norm=1.0)] * 3 + [Rollout(False, score_norm=9.0)]]
-    >>> baseline.update(Batch.start(prompts, DiscountedCounts().predict(prompts)).add(Plan([4]), rollouts))
+    >>> baseline.update(Batch.start(prompts, Belief.uniform(1)).add(Plan([4]), rollouts))
     >>> baseline.predict(prompts).tolist()
     [0.25]
     """

@@ -59,7 +59,7 @@ LEARNERS: dict[str, Callable[[], Predictor | Baseline]] = {
     "gp, noise 1": lambda: GaussianProcess(SentenceTransformerEmbedder(), noise=1.0),
     "score moments": ScoreMoments,
     "score moments, b*": lambda: ScoreMoments(baseline="optimal"),
-    "predicted": Predicted,
+    "predicted": lambda: Predicted(DiscountedCounts()),
     "optimal": Optimal,
 }
 

@@ -47,7 +47,7 @@ def small_settings(name: str, rollouts: int = 6, **own: Any) -> dict[str, Any]:
     chosen = {key: value for key, value in (by_field | exceptions.get(name, {})).items() if key in found}
     if name != "select" and "predictor" in found:
         predictor = found["predictor"].default_factory()  # type: ignore[misc]
-        if hasattr(predictor, "embedder") or predictor.needs.score_norms:
+        if predictor.reads_texts or predictor.needs.score_norms:
             chosen["predictor"] = "counts"
     return {"name": name} | chosen | own
 

@@ -10,8 +10,8 @@ f is convex and decreasing from n = 3 on, so ``spend`` finds the integer optimum
 keep the paper's route as a reference.
 Note: under a token budget the constraint of problem (5) is sum c_q n_q <= C, with c_q the predicted length of a
 completion of prompt q: a knapsack, which ``spend_costs`` solves. This is ours; the paper counts rollouts.
-Note: in benchmarks/moments, during real training, the p of the default predictor raises the variance above that of
-uniform counts, as shuffled p does; ``DiscountedCounts`` does not, and exact p lowers it.
+Note: the default predictor is not the paper's. In benchmarks/moments and benchmarks/real_run the p of its Gaussian
+process raises the variance above that of uniform counts. ``VIP(predictor=GaussianProcess())`` is VIP as printed.
 Note: its Assumption 4.1(ii), reward uncorrelated with gradient norm, does not hold on every task;
 benchmarks/gradient_variance measures what that costs.
 """
@@ -24,7 +24,7 @@ import numpy as np
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import spend_widening
 from apportion.checks import check_numbers
-from apportion.predictors import GaussianProcess, Predictor
+from apportion.predictors import EmpiricalBayes, Predictor
 from apportion.types import Batch, Counts, Floats, Needs, Plan
 from apportion.untrusted import shown
 
@@ -97,8 +97,9 @@ class VIP(BudgetedAllocator):
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
         low, high: bounds on every prompt's rollouts, low at least 3. The paper does not print its U: 64 is our choice.
-        predictor: predicts p; by default the paper's Gaussian process on MiniLM embeddings, which needs binary
-            rewards. "graded_gp" (the paper's Appendix E) and "running_variance" take graded ones.
+        predictor: predicts the variance of a reward; by default from each prompt's own rewards and those of all,
+            binary or graded. ``GaussianProcess()``, "gp" in TOML, is the paper's, on MiniLM embeddings, for binary
+            rewards; "graded_gp" is its Appendix E for graded ones.
 
     >>> from apportion import Prompt
     >>> from apportion.predictors import UniformPrior
@@ -109,7 +110,7 @@ class VIP(BudgetedAllocator):
 
     estimator: GroupEstimator = "rloo"
     low: int = SMALLEST_LOW
-    predictor: Predictor = field(default_factory=GaussianProcess)
+    predictor: Predictor = field(default_factory=EmpiricalBayes)
 
     name: ClassVar[str] = "vip"
 

@@ -3,6 +3,7 @@
 from apportion.predictors.base import Predictor
 from apportion.predictors.counts import DiscountedCounts
 from apportion.predictors.embeddings import EMBEDDERS, Embedder, PrecomputedEmbeddings, SentenceTransformerEmbedder
+from apportion.predictors.empirical_bayes import EmpiricalBayes
 from apportion.predictors.gp import GaussianProcess
 from apportion.predictors.graded_gp import GradedGaussianProcess
 from apportion.predictors.lengths import MeanLengths
@@ -18,6 +19,7 @@ PREDICTORS: dict[str, type[Predictor]] = {
     for predictor in (
         UniformPrior,
         DiscountedCounts,
+        EmpiricalBayes,
         MovingAverage,
         Ridge,
         GaussianProcess,
@@ -34,6 +36,7 @@ __all__ = [
     "PREDICTORS",
     "DiscountedCounts",
     "Embedder",
+    "EmpiricalBayes",
     "GaussianProcess",
     "GradedGaussianProcess",
     "MeanLengths",

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, ClassVar
 
 from apportion.predictors.saved import SavedValues
-from apportion.types import Batch, Belief, Needs, Prompt
+from apportion.types import Batch, Belief, Floats, Needs, Prompt
 from apportion.untrusted import shown
 
 
@@ -25,12 +25,21 @@ class Predictor(ABC):
         """What this predictor needs to know of each rollout: by default whether it is correct."""
         return Needs(binary=True)
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether ``prepare`` reads the texts of the prompts, for example to embed them."""
+        return type(self).prepare is not Predictor.prepare
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - most predictors have nothing to compute
         """Announce ``prompts`` before training, for example to embed them all at once. Optional, and often faster."""
 
     @abstractmethod
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         """Return the belief [P] about ``prompts``, seen before or not; P may be 0. Later predictions do not change."""
+
+    def expected_rewards(self, prompts: Sequence[Prompt]) -> Floats:
+        """Return the expected reward of one rollout, [P]: the mean of the belief, if rewards are 0 and 1."""
+        return self.predict(prompts).mean
 
     @abstractmethod
     def update(self, batch: Batch) -> None:

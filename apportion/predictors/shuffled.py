@@ -13,7 +13,7 @@ import numpy as np
 from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor
 from apportion.predictors.saved import SavedValues
-from apportion.types import Batch, Belief, Needs, Prompt
+from apportion.types import Batch, Belief, Counts, Floats, Needs, Prompt
 
 
 @dataclass
@@ -42,17 +42,26 @@ class Shuffled(Predictor):
     def needs(self) -> Needs:
         return self.predictor.needs
 
+    @property
+    def reads_texts(self) -> bool:
+        return self.predictor.reads_texts
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.predictor.prepare(prompts)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        belief = self.predictor.predict(prompts)
-        order = np.random.default_rng([self.seed, self._updates]).permutation(len(prompts))
+        belief, order = self.predictor.predict(prompts), self._order(prompts)
         return Belief(belief.alpha[order], belief.beta[order], belief.variance[order])
+
+    def expected_rewards(self, prompts: Sequence[Prompt]) -> Floats:
+        return self.predictor.expected_rewards(prompts)[self._order(prompts)]
 
     def update(self, batch: Batch) -> None:
         self.predictor.update(batch)
         self._updates += 1
+
+    def _order(self, prompts: Sequence[Prompt]) -> Counts:
+        return np.random.default_rng([self.seed, self._updates]).permutation(len(prompts))
 
     def _settings(self) -> dict[str, Any]:
         return {"seed": self.seed, "inner": self.predictor.name}

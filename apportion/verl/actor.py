@@ -129,8 +129,8 @@ class CoordinatorActor:
         self._pool = RayWorkerPool(by_row(config))
         self._coordinator = Coordinator(allocation, self._pool, EventJournal(journal), prompts)
         self._pool.receive = self._coordinator.receive
-        predictor = getattr(allocation.allocator, "predictor", None)
-        if predictor is not None and type(predictor).prepare is not Predictor.prepare:  # it reads the texts
+        predictor: Predictor | None = getattr(allocation.allocator, "predictor", None)
+        if predictor is not None and predictor.reads_texts:
             allocation.allocator.prepare(prompts.all())
         self._watches: list[asyncio.Task[None]] = []
         self._start: asyncio.Task[None] | None = None

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion import VIP, Batch, Belief
+from apportion import VIP, Allocator, Batch, Belief
 from apportion.allocators.vip import gradient_variance, minimise_variance, variance_drops
-from apportion.predictors import MeanLengths, UniformPrior
+from apportion.config import build
+from apportion.predictors import EmpiricalBayes, GaussianProcess, MeanLengths, UniformPrior
 from tests.allocators import reference_vip
 from tests.builders import make_batch, make_prompts
 
@@ -144,3 +145,8 @@ def test_budget_in_total_and_per_prompt_agree():
 def test_certain_beliefs_of_exactly_zero_and_one_are_planned():
     batch = make_batch([[], []], Belief.from_mean([0.0, 1.0]))
     assert VIP(rollouts_per_prompt=4, predictor=UniformPrior()).plan(batch).counts.tolist() == [4, 4]
+
+
+def test_the_default_predictor_embeds_nothing_and_the_papers_is_chosen_by_name():
+    assert VIP().predictor == EmpiricalBayes() and not VIP().predictor.reads_texts
+    assert build(Allocator, {"name": "vip", "predictor": "gp"}) == VIP(predictor=GaussianProcess())

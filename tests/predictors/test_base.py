@@ -7,7 +7,15 @@ import pickle
 import numpy as np
 import pytest
 
-from apportion.predictors import PREDICTORS, GaussianProcess, MovingAverage, Predictor, Ridge
+from apportion.predictors import (
+    PREDICTORS,
+    EmpiricalBayes,
+    GaussianProcess,
+    MovingAverage,
+    Predictor,
+    Ridge,
+    Shuffled,
+)
 from apportion.types import Batch, Belief, Prompt
 from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
 
@@ -39,6 +47,7 @@ def test_registry_is_by_name():
     assert set(PREDICTORS) == {
         "uniform",
         "counts",
+        "empirical_bayes",
         "moving_average",
         "ridge",
         "gp",
@@ -172,6 +181,13 @@ def test_successes_of_one_prompt_raise_its_mean_or_lower_its_variance(predictor)
     variance, before = predictor.predict([prompt]).variance[0], make(predictor.name).predict([prompt]).variance[0]
     assert variance < before or predictor.name == "uniform"
     assert predictor.predict([prompt]).mean[0] > 0.5 or not predictor.needs.binary
+
+
+@pytest.mark.parametrize("name", sorted(PREDICTORS.keys() - CONTROLS))
+def test_only_predictors_with_an_embedder_read_texts(name):
+    assert make(name).reads_texts == (name in EMBEDDING)
+    assert Shuffled(make(name)).reads_texts == (name in EMBEDDING)
+    assert EmpiricalBayes(EMBEDDER).reads_texts
 
 
 def test_the_gp_embeds_each_prompt_once():

@@ -8,7 +8,7 @@ from trl import RLOOConfig
 
 from apportion import AR3PO, DAPO, HORA, TTRL, VIP, OptPO, ReinforceAda, Select, Uniform
 from apportion.baselines import Predicted
-from apportion.predictors import UniformPrior
+from apportion.predictors import DiscountedCounts, UniformPrior
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation
 from apportion.trl.settings import LOSSES
 from apportion.types import Plan
@@ -79,7 +79,11 @@ CONSTRUCTED = {
         "verdict; name the one that is positive for correct completions",
     ),
     "several rewards and a baseline that counts": (
-        {"estimator": "reinforce", "baseline": Predicted(), "reward_funcs": [Judge(), Judge(name="other")]},
+        {
+            "estimator": "reinforce",
+            "baseline": Predicted(DiscountedCounts()),
+            "reward_funcs": [Judge(), Judge(name="other")],
+        },
         "verdict must name a reward function for uniform",
     ),
     "a verdict that no function has": (

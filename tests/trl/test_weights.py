@@ -9,6 +9,7 @@ import pytest
 from apportion import AR3PO, HORA, ReinforceAda
 from apportion.advantages import ESTIMATORS
 from apportion.baselines import Predicted, Zero
+from apportion.predictors import DiscountedCounts
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from tests.trl.tiny import (
     TERMS,
@@ -91,7 +92,7 @@ def rounds_of(step):
 @pytest.mark.parametrize("trainer", [AllocatedGRPOTrainer, AllocatedRLOOTrainer])
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
 def test_our_estimators_replace_trl_s_formula(make, trainer, name):
-    given = {"baseline": Predicted()} if name == "reinforce" else {}
+    given = {"baseline": Predicted(DiscountedCounts())} if name == "reinforce" else {}
     allocator = HORA(pre_rollouts=3, rollouts_per_prompt=8, high=16)
     _, watch = run(make, trainer, allocator, {"max_steps": 4}, estimator=name, **given)
     right, wrong = defaultdict(float), defaultdict(float)

@@ -30,7 +30,6 @@ def by_default(kind):
         return Select(allocator=Uniform(8))
     names = {field.name for field in fields(kind)}
     given = {PER_PROMPT: 8} if PER_PROMPT in names else {}
-    given |= {"embedder": SentenceTransformerEmbedder()} if "embedder" in names else {}
     return kind(**given)
 
 

@@ -253,7 +253,7 @@ def test_graded_rewards_train(tmp_path, small_base_folder):
     *_, last = curve(tmp_path)
     assert 0 < last["train_reward"] < 1
     assert len(set(last["counts"])) > 1
-    baseline = replace(training, estimator="reinforce", baseline=Predicted())
+    baseline = replace(training, estimator="reinforce", baseline=Predicted(DiscountedCounts()))
     with pytest.raises(ValueError, match="reward must be 'exact' for the baseline predicted"):
         baseline.check(Uniform(rollouts_per_prompt=1))
 

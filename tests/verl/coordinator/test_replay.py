@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from apportion import Uniform
 from apportion.verl.coordinator import journal as journal_module
+from apportion.verl.coordinator.frames import make_frame
 from apportion.verl.coordinator.journal import EventJournal
 from apportion.verl.coordinator.messages import MetricsLogged, Reassigned, RolloutTask, TrainerRequest, address_of
 from tests.verl.coordinator.worker_pool import (
@@ -156,8 +157,8 @@ def by_uid(commits):
 
 def restart(coordinator, journal, torn):
     """Replay ``journal``, which ends in the first bytes of an event, a share ``torn`` of it."""
-    begun = pickle.dumps(request_of(texts(0, 1, 2)))
-    coordinator.journal.path.write_bytes(journal + begun[: int(torn * len(begun))])
+    begun = make_frame(request_of(texts(0, 1, 2)))
+    coordinator.journal.path.write_bytes(journal + bytes(begun[: int(torn * len(begun))]))
     coordinator.replay()
 
 

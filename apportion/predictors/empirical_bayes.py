@@ -1,0 +1,258 @@
+"""Empirical Bayes: a Beta prior for each prompt that is learned from all prompts, and the prompt's own recent rewards.
+
+The posterior of a prompt is Beta(k m + s, k (1 - m) + n - s). s of its own n rollouts were right, discounted at each
+visit. m is predicted from other prompts: by their mean, by a regression on embeddings, or by a known rate such as the
+pass rate of another model. k is how many rollouts m is worth. Everything about m and k is fitted to the rewards seen so
+far, by likelihood or by moments; see ``statistics/prior.py``.
+
+References: H. Robbins, "An Empirical Bayes Approach to Statistics", 1956; J. G. Skellam, "A Probability Distribution
+Derived from the Binomial Distribution by Regarding the Probability of Success as Variable between the Sets of Trials",
+1948, for the Beta-binomial likelihood; R. W. M. Wedderburn, "Quasi-likelihood functions", 1974, for graded rewards.
+Note: training moves prompts that are not visited, too. A shift of the log-odds of all prompts is estimated from the
+residuals of prompts that come again, and applied to all; see ``statistics/drift.py``.
+Note: ``Belief.variance`` is the expectation of p (1 - p) under the posterior, which is below mean (1 - mean). VIP
+minimises an expected variance, in which p (1 - p) enters linearly, so this is what it needs.
+Note: the kernel is approximated by 384 landmarks, the dimensions of MiniLM: O(Q r) memory and O(Q r^2) time an update.
+With the median bandwidth the kernel is close to linear, so that few more directions matter.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.checks import check_numbers
+from apportion.predictors.base import Predictor, check_discount, check_positive
+from apportion.predictors.embeddings import Embedder, embed
+from apportion.predictors.embeddings.table import EmbeddingTable, Rows
+from apportion.predictors.kernels.latent import MEDIAN_SAMPLE
+from apportion.predictors.kernels.rbf import SMALLEST_BANDWIDTH, median_distance
+from apportion.predictors.kernels.regression import NystromFeatures
+from apportion.predictors.saved import LARGEST, SavedValues
+from apportion.predictors.statistics.drift import Drift, moved
+from apportion.predictors.statistics.prior import History, Prior
+from apportion.types import Batch, Belief, Floats, Needs, Prompt
+
+LANDMARKS = 384
+OWN_VARIANCE_STRENGTH = 2.0
+TRIALS, SQUARED_WEIGHTS, MEAN, SQUARES = range(4)
+
+
+@dataclass
+class EmpiricalBayes(Predictor):
+    """Beta posteriors from each prompt's discounted rewards and a prior learned from all prompts.
+
+    With no settings the prior's mean is that of the prompts seen so far. An ``embedder`` or known ``rates`` make it
+    better for prompts never seen. Each is used as far as the rewards seen so far support it. A prompt without a known
+    rate is predicted from the others without one.
+
+    It learns ``Rollout.reward``, which is 0 or 1 for a verdict. Another reward counts as a share of the range of all
+    rewards seen, which is at least [0, 1], and the belief's mean is the expected share. Rewards of two values are as
+    verdicts. If there are others, the variance is that of the prompt's own rewards, shrunk with two degrees of freedom,
+    as in ``RunningVariance``, to one that follows from the mean. It is in units of the reward squared.
+
+    Args:
+        embedder: gives the embedding of each prompt, once; by default none. ``SentenceTransformerEmbedder()`` needs
+            ``apportion[embed]`` and embeds all prompts at ``prepare``.
+        rates: known success rates by prompt id, within [0, 1]; by default none.
+        discount: weight of a prompt's earlier rewards each time that it is seen again.
+        bandwidth: of the kernel; by default the median distance between the prompts known at ``prepare``, or at the
+            first update if nothing was prepared, and constant from then on.
+
+    >>> from apportion.types import Plan, Rollout
+    >>> predictor, prompts = EmpiricalBayes(), [Prompt(f"{q} + {q} =") for q in range(20)]
+    >>> batch = Batch.start(prompts[:16], predictor.predict(prompts[:16]))
+    >>> rollouts = [[Rollout(q % 4 == 0)] * 8 for q in range(16)]
+    >>> predictor.update(batch.add(Plan([8] * 16), rollouts))
+    >>> predictor.predict([prompts[0], prompts[1], prompts[19]]).mean.round(2).tolist()
+    [0.98, 0.01, 0.26]
+    """
+
+    embedder: Embedder | None = None
+    rates: Mapping[str, float] | None = field(default=None, repr=False, compare=False)
+    discount: float = 0.9
+    bandwidth: float | None = None
+
+    name: ClassVar[str] = "empirical_bayes"
+    needs: ClassVar[Needs] = Needs()
+    _row: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _sums: Floats = field(default_factory=lambda: np.zeros((0, 4)), init=False, repr=False, compare=False)
+    _rates: Floats = field(default_factory=lambda: np.zeros(0), init=False, repr=False, compare=False)
+    _features: NDArray[np.float32] | None = field(default=None, init=False, repr=False, compare=False)
+    _map: NystromFeatures | None = field(default=None, init=False, repr=False, compare=False)
+    _drift: Drift = field(default_factory=Drift, init=False, repr=False, compare=False)
+    _range: tuple[float, float] = field(default=(0.0, 1.0), init=False, repr=False, compare=False)
+    _graded: bool = field(default=False, init=False, repr=False, compare=False)
+    _prior: Prior | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        check_discount(self.discount)
+        if self.bandwidth is not None:
+            check_positive(self, bandwidth=self.bandwidth)
+        for id, rate in (self.rates or {}).items():
+            if not 0 <= rate <= 1:
+                raise ValueError(f"rates must be between 0 and 1, got {rate} for prompt {id!r}; divide by the trials")
+
+    @property
+    def reads_texts(self) -> bool:
+        return self.embedder is not None
+
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        """Embed new ``prompts``; the first ones that are embedded set the landmarks and the bandwidth."""
+        self._join(prompts)
+
+    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+        if not prompts or (self._prior is None and not self.rates):
+            return Belief.uniform(len(prompts))
+        rows = self._join(prompts)
+        prior = self._prior or Prior.of(self._history(rows[:0]))
+        history, (low, high) = self._history(rows), self._range
+        means, strengths = prior.posterior(history)
+        variance = prior.dispersion * means * (1 - means) * strengths / (strengths + 1)
+        if self._graded:  # their variance is no function of the mean alone
+            variance = (OWN_VARIANCE_STRENGTH * variance + history.squares) / (OWN_VARIANCE_STRENGTH + history.freedom)
+        return Belief(strengths * means, strengths * (1 - means), variance * (high - low) ** 2)
+
+    def update(self, batch: Batch) -> None:
+        seen: dict[str, tuple[Prompt, list[float]]] = {}
+        for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
+            if rewards := [rollout.reward for rollout in rollouts if rollout.reward is not None]:
+                seen.setdefault(prompt.id, (prompt, []))[1].extend(rewards)
+        if seen:
+            rows = self._join([prompt for prompt, _ in seen.values()])
+            self._widen_range(np.concatenate([rewards for _, rewards in seen.values()]))
+            low, high = self._range
+            new = np.array([_summary((np.array(rewards) - low) / (high - low)) for _, rewards in seen.values()])
+            self._follow_drift(rows, new)
+            self._add(rows, new)
+            self._fit()
+
+    def expected_rewards(self, prompts: Sequence[Prompt]) -> Floats:
+        low, high = self._range
+        return low + (high - low) * self.predict(prompts).mean
+
+    def _join(self, prompts: Sequence[Prompt]) -> Rows:
+        """Return the row of each prompt, [P]; new prompts get one, with their embedding's features and known rate."""
+        new = list({prompt.id: prompt for prompt in prompts if prompt.id not in self._row}.values())
+        if new:
+            known = self.rates or {}
+            rates = np.array([known.get(prompt.id, np.nan) for prompt in new])
+            features = np.concatenate([np.isnan(rates)[:, None], self._embed(new)], axis=1).astype(np.float32)
+            self._row |= {prompt.id: row for row, prompt in enumerate(new, start=len(self._row))}
+            self._features = features if self._features is None else np.concatenate([self._features, features])
+            self._rates = np.append(self._rates, rates)
+            self._sums = np.concatenate([self._sums, np.zeros((len(new), 4))])
+        return np.array([self._row[prompt.id] for prompt in prompts], np.int64)
+
+    def _embed(self, prompts: Sequence[Prompt]) -> NDArray[Any]:
+        """Return the features [P, f] of ``prompts``, f = 0 without an embedder."""
+        if self.embedder is None:
+            return np.empty((len(prompts), 0))
+        x = embed(self.embedder, prompts)
+        if self._map is None:
+            table = EmbeddingTable()
+            table.add([prompt.id for prompt in prompts], x)
+            bandwidth = self.bandwidth or median_distance(table.embeddings[table.sample(MEDIAN_SAMPLE)])
+            self._map = NystromFeatures.of(table.embeddings[table.sample(LANDMARKS)], bandwidth)
+        return self._map(x)
+
+    def _history(self, rows: Rows) -> History:
+        features = np.ones((0, 1)) if self._features is None else self._features[rows]
+        trials, squared, means, squares = self._sums[rows].T
+        seen = trials > 0
+        spreads = np.divide(squared, trials**2, out=np.full(len(rows), np.inf), where=seen)
+        freedom = trials - np.divide(squared, trials, out=np.zeros(len(rows)), where=seen)
+        return History(trials, means, spreads, squares, freedom, self._rates[rows], features)
+
+    def _widen_range(self, rewards: Floats) -> None:
+        """Make the range contain ``rewards``; what was seen so far is put into the new units."""
+        old_low, old_high = self._range
+        low, high = min(old_low, float(rewards.min())), max(old_high, float(rewards.max()))
+        if (low, high) != self._range:
+            ratio, seen = (old_high - old_low) / (high - low), self._sums[:, TRIALS] > 0
+            self._sums[seen, MEAN] = (old_low - low) / (high - low) + ratio * self._sums[seen, MEAN]
+            self._sums[:, SQUARES] *= ratio**2
+            self._range = low, high
+            self._graded |= bool(seen.any())
+        self._graded |= bool(((rewards != low) & (rewards != high)).any())
+
+    def _follow_drift(self, rows: Rows, new: Floats) -> None:
+        """Estimate the common shift from prompts that come again, and apply it to all."""
+        again = self._sums[rows, TRIALS] > 0
+        if self._prior is None or not again.any():
+            return
+        means, strengths = self._prior.posterior(self._history(rows[again]))
+        step = self._drift.observe(means, strengths, new[again, MEAN], new[again, TRIALS] / self._prior.dispersion)
+        self._sums[:, MEAN] = moved(self._sums[:, MEAN], step)
+
+    def _add(self, rows: Rows, new: Floats) -> None:
+        """Discount the sums of ``rows`` and add ``new`` ones, by the update of Chan, Golub and LeVeque (1979)."""
+        old = self._sums[rows] * [self.discount, self.discount**2, 1.0, self.discount]
+        trials = old[:, TRIALS] + new[:, TRIALS]
+        apart = new[:, MEAN] - old[:, MEAN]
+        both = old + new
+        both[:, MEAN] = old[:, MEAN] + apart * new[:, TRIALS] / trials
+        both[:, SQUARES] += apart**2 * old[:, TRIALS] * new[:, TRIALS] / trials
+        self._sums[rows] = both
+
+    def _fit(self) -> None:
+        """Fit the prior to all prompts seen."""
+        seen = self._history(np.flatnonzero(self._sums[:, TRIALS] > 0))
+        self._prior = Prior.of(seen, self._graded)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings, with a hash in place of the known rates."""
+        rates = json.dumps(sorted((self.rates or {}).items())).encode()
+        return super()._settings() | {"rates": hashlib.blake2b(rates, digest_size=16).hexdigest()}
+
+    def _memory(self) -> dict[str, Any]:
+        found = self._map
+        return {
+            "ids": list(self._row),
+            "sums": self._sums,
+            "features": self._features,
+            "landmarks": None if found is None else found.landmarks,
+            "projection": None if found is None else found.projection,
+            "bandwidth": None if found is None else found.bandwidth,
+            "drift": [self._drift.excess, self._drift.batches],
+            "range": list(self._range),
+            "graded": int(self._graded),
+        }
+
+    def _restore(self, saved: SavedValues) -> None:
+        ids, known = saved.texts("ids"), self.rates or {}
+        sums = saved.array("sums", (len(ids), 4), low=0)
+        if len(set(ids)) < len(ids) or (sums[:, MEAN] > 1).any():
+            raise saved.refusal("sums", "sums of rewards in [0, 1], one row for each prompt")
+        features_map, features = self._saved_map(saved), None
+        if ids:
+            columns = 1 + (0 if features_map is None else features_map.projection.shape[1])
+            features = saved.array("features", (len(ids), columns), dtype=np.float32)
+        low, high = saved.row("range", (-LARGEST, 1.0))
+        if low > 0 or not high - low < LARGEST:
+            raise saved.refusal("range", "a range that holds 0 and 1")
+        self._drift = Drift(*saved.row("drift", (-LARGEST, 0.0)))
+        self._row = {id: row for row, id in enumerate(ids)}
+        self._rates = np.array([known.get(id, np.nan) for id in ids], np.float64)
+        self._sums, self._features, self._map, self._range = sums, features, features_map, (low, high)
+        self._graded, self._prior = saved.count("graded") > 0, None
+        if self._sums[:, TRIALS].any():
+            self._fit()
+
+    def _saved_map(self, saved: SavedValues) -> NystromFeatures | None:
+        if self.embedder is None or saved.values["landmarks"] is None:
+            return None
+        landmarks = saved.array("landmarks", (None, None), dtype=np.float32)
+        projection = saved.array("projection", (len(landmarks), None))
+        return NystromFeatures(landmarks, saved.number("bandwidth", low=SMALLEST_BANDWIDTH), projection)
+
+
+def _summary(rewards: Floats) -> tuple[float, float, float, float]:
+    """Return the number of rewards, the sum of their squared weights of 1, their mean, and their squared deviations."""
+    mean = rewards.mean()
+    return float(len(rewards)), float(len(rewards)), float(mean), float(((rewards - mean) ** 2).sum())

@@ -1,0 +1,75 @@
+"""Recorded outcomes of real models: a GRPO run, and two sets of scores. See ``data/README.md`` for their origin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from apportion import Prompt
+from apportion.types import Counts, Floats
+
+DATA = Path(__file__).parent / "data"
+MISSING = 255
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Rewards of Q prompts at each of V visits.
+
+    Args:
+        rewards: [Q, V, G], 0 or 1, or graded within [0, 1].
+        embeddings: [Q, d].
+        rates: [Q], another model's success rate, nan where there is none.
+    """
+
+    rewards: Floats
+    embeddings: Floats
+    rates: Floats
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompts, whose texts are their numbers."""
+        return [Prompt(str(q), id=str(q)) for q in range(len(self.rewards))]
+
+    @property
+    def shares(self) -> Floats:
+        """Mean reward of each group, [Q, V]."""
+        return self.rewards.mean(axis=2)
+
+
+def grpo_run() -> Recorded:
+    """Return the first 44 visits of 1,209 problems in a GRPO run of Qwen2.5-Math-1.5B, groups of 8, MiniLM embeddings.
+
+    The rates are those of Qwen2.5-Math-7B, of 128 samples, for 898 problems.
+    """
+    file = np.load(DATA / "grpo_run.npz")
+    counts = file["correct_of_8"]
+    counts = counts[:, : int((counts != MISSING).sum(axis=1).min())].astype(np.int64)
+    rates = np.where(file["stronger_of_128"] == MISSING, np.nan, file["stronger_of_128"] / 128)
+    return Recorded(verdicts(counts, 8), file["embeddings"].astype(np.float32), rates)
+
+
+def deepscaler(visits: int = 4, seed: int = 0) -> Recorded:
+    """Return groups of 8 of 2,000 other problems, drawn from 128 samples of Qwen2.5-Math-7B without replacement."""
+    file = np.load(DATA / "deepscaler_rates.npz")
+    correct = file["correct_of_128"].astype(np.int64)
+    right = np.random.default_rng(seed).permuted(np.arange(128) < correct[:, None], axis=1)
+    counts = right[:, : 8 * visits].reshape(len(right), visits, 8).sum(axis=2)
+    return Recorded(verdicts(counts, 8), file["embeddings"].astype(np.float32), np.full(len(right), np.nan))
+
+
+def reasoning_gym() -> Recorded:
+    """Return graded scores of Llama-3.3-70B on 5,007 questions of 101 tasks: three visits with one answer each.
+
+    The embedding of a question is its task. The rates are mean scores of Mistral-Small-3.1-24B.
+    """
+    file = np.load(DATA / "reasoning_gym.npz")
+    embeddings = np.eye(len(file["tasks"]), dtype=np.float32)[file["task"]]
+    return Recorded(file["scores"].astype(np.float64)[:, :, None], embeddings, file["other"].astype(np.float64))
+
+
+def verdicts(counts: Counts, group: int) -> Floats:
+    """Return 0/1 rewards [Q, V, G] with these sums [Q, V], the right ones first."""
+    return (np.arange(group) < counts[:, :, None]).astype(np.float64)

@@ -1,0 +1,117 @@
+"""Tables of the replay of a real run: squared errors, correlations, calibration, and ratios to uniform allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from apportion.evaluation import bootstrap_interval
+from apportion.types import Floats
+
+RESAMPLES, BINS = 2000, 10
+
+Pairs = list[tuple[float, float]]
+"""A quantity under a rule and under uniform allocation, one pair for each batch."""
+
+
+OURS = (
+    "empirical Bayes",
+    "empirical Bayes, embeddings",
+    "empirical Bayes, known rates",
+    "empirical Bayes, both",
+)
+VARIANCE_ONLY = ("running variance", "graded gp")
+
+
+@dataclass
+class Replayed:
+    """What a predictor said along one replay: means [E, Q], and for each epoch one row for each batch.
+
+    ``variances`` has RLOO's variance under VIP's counts and under uniform ones, ``hits`` the expected hits of HORA's
+    extra rollouts and of uniform ones.
+    """
+
+    means: Floats
+    variances: list[Pairs] = field(default_factory=list)
+    hits: list[Pairs] = field(default_factory=list)
+
+
+def interval(values: Floats, form: str = ".3f") -> str:
+    """Return the mean of ``values`` [Q] and its bootstrap interval over prompts."""
+    low, high = bootstrap_interval(values, resamples=RESAMPLES)
+    return f"{values.mean():{form}} [{low:{form}}, {high:{form}}]"
+
+
+def ratio(pairs: Pairs) -> str:
+    """Return the ratio of summed ``pairs``, and its bootstrap interval over them: batches of all seeds."""
+    values = np.array(pairs)
+    drawn = values[np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))].sum(axis=1)
+    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
+    return f"{values[:, 0].sum() / values[:, 1].sum():.3f} [{low:.3f}, {high:.3f}]"
+
+
+def all_seeds(parts: Iterable[Pairs]) -> Pairs:
+    """Return the batches of all seeds."""
+    return list(chain.from_iterable(parts))
+
+
+def calibration_error(means: Floats, shares: Floats) -> float:
+    """Return the mean distance between predicted and observed means in ten bins of the prediction, by their size."""
+    which = np.minimum((means * BINS).astype(int), BINS - 1)
+    return float(np.abs(np.bincount(which, means - shares, BINS)).sum() / len(means))
+
+
+def correlation(means: Floats, shares: Floats) -> float:
+    """Return the correlation, nan if all predictions are equal."""
+    return float(np.corrcoef(means, shares)[0, 1]) if means.std() > 1e-9 else float("nan")
+
+
+def quality(runs: Sequence[Replayed], shares: Floats, epoch: int) -> str:
+    """Return correlation and calibration error of an epoch, means over seeds."""
+    pairs = [(run.means[epoch], shares[:, epoch]) for run in runs]
+    found = np.mean([correlation(*pair) for pair in pairs]), np.mean([calibration_error(*pair) for pair in pairs])
+    return f"{found[0]:.3f}, {found[1]:.3f}".replace("nan", "-")
+
+
+def squared(runs: Sequence[Replayed], shares: Floats, epoch: int) -> Floats:
+    """Return the squared error of each prompt's predicted share, [Q], mean over seeds."""
+    return np.mean([(run.means[epoch] - shares[:, epoch]) ** 2 for run in runs], axis=0)
+
+
+def errors(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[str]]:
+    """Return a row of squared errors for each predictor of means."""
+    return [
+        [name, *(interval(squared(runs, shares, epoch)) for epoch in epochs)]
+        for name, runs in found.items()
+        if name not in VARIANCE_ONLY
+    ]
+
+
+def beside_counts(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[str]]:
+    """Return a row of paired differences of squared errors to counts for each empirical Bayes."""
+    counts = [squared(found["counts"], shares, epoch) for epoch in epochs]
+    return [
+        [
+            f"{name}, less counts",
+            *(
+                interval(squared(runs, shares, epoch) - base, "+.4f")
+                for epoch, base in zip(epochs, counts, strict=True)
+            ),
+        ]
+        for name, runs in found.items()
+        if name in OURS
+    ]
+
+
+def qualities(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[str]]:
+    """Return a row of correlations and calibration errors for each predictor."""
+    return [[f"{name}, quality", *(quality(runs, shares, e) for e in epochs)] for name, runs in found.items()]
+
+
+def point(pairs: Pairs) -> float:
+    """Return the ratio of summed ``pairs``."""
+    first, second = np.array(pairs).sum(axis=0)
+    return float(first / second)

@@ -1,0 +1,79 @@
+"""Tests of the replay of recorded outcomes: the vendored data, its measures, and what the belief must keep to."""
+
+import numpy as np
+import pytest
+
+from apportion import Belief
+from apportion.predictors import DiscountedCounts, EmpiricalBayes, Shuffled, UniformPrior
+from benchmarks.real_run import (
+    CountedShares,
+    hora,
+    near_truth,
+    predictors,
+    replay,
+    vip,
+)
+from benchmarks.real_run_data import DATA, Recorded, deepscaler, grpo_run, reasoning_gym
+from benchmarks.real_run_tables import calibration_error, ratio
+
+
+@pytest.fixture(scope="module")
+def run():
+    return grpo_run()
+
+
+def test_the_data_are_small_and_whole(run):
+    assert sum(path.stat().st_size for path in DATA.glob("*.npz")) < 1_500_000
+    assert run.rewards.shape == (1209, 44, 8) and run.embeddings.shape == (1209, 384)
+    assert np.isnan(run.rates).sum() == 1209 - 898
+    assert 0.3 < run.shares[:, 0].mean() < run.shares[:, -1].mean() < 0.6  # the policy improves
+    assert reasoning_gym().rewards.shape == (5007, 3, 1) and deepscaler().rewards.shape == (2000, 4, 8)
+
+
+def test_the_window_is_cut_at_the_ends_and_can_leave_its_centre_out():
+    shares = np.arange(12.0)[None]
+    assert near_truth(shares, 0) == [2.0] and near_truth(shares, 6) == [5.5] and near_truth(shares, 11) == [8.5]
+    assert near_truth(shares, 0, without=True) == [2.5]
+
+
+def test_vip_and_hora_gain_nothing_where_all_prompts_are_alike():
+    same = np.full(16, 0.3)
+    assert vip(same * (1 - same), same) == pytest.approx((4 * 0.21 / 7 * 16,) * 2)
+    hits = hora(Belief.from_mean(same, 1e9), np.full(16, 2), same)
+    assert hits[0] == pytest.approx(hits[1]) == pytest.approx(16 * (1 - 0.7**8))
+
+
+def test_the_ratio_of_equal_pairs_has_no_spread():
+    assert ratio([(1.0, 2.0)] * 5) == "0.500 [0.500, 0.500]"
+
+
+def test_calibration_error_is_the_distance_within_bins():
+    assert calibration_error(np.array([0.15, 0.15, 0.95]), np.array([0.0, 0.1, 1.0])) == pytest.approx(0.25 / 3)
+
+
+def test_predictors_do_not_see_the_group_that_they_predict():
+    """Whatever is recorded at the last visit, its predictions are the same."""
+    rng = np.random.default_rng(0)
+    rewards = (rng.random((40, 2, 8)) < 0.5).astype(float)
+    changed = rewards.copy()
+    changed[:, 1] = 1 - changed[:, 1]
+    one, other = (
+        replay(EmpiricalBayes(), Recorded(each, np.zeros((40, 1)), np.full(40, np.nan)), 2, 0, allocate=False)
+        for each in (rewards, changed)
+    )
+    np.testing.assert_array_equal(one.means[0], other.means[0])
+
+
+def test_every_predictor_of_the_table_has_its_own_name(run):
+    found = {name: make() for name, make in predictors(run).items()}
+    assert isinstance(found["empirical Bayes, embeddings, shuffled"], Shuffled)
+    assert found["one half for all"] == UniformPrior()
+
+
+def test_the_belief_is_better_than_counts_on_every_set(run):
+    for data in (run, deepscaler(), reasoning_gym()):
+        binary = np.isin(data.rewards, (0, 1)).all()
+        counts = DiscountedCounts() if binary else CountedShares()
+        ours, theirs = (replay(each, data, 3, 0, allocate=False).means for each in (EmpiricalBayes(), counts))
+        shares = data.shares[:, :3].T
+        assert (((ours - shares) ** 2).mean(axis=1) < ((theirs - shares) ** 2).mean(axis=1)).all()

@@ -1,0 +1,284 @@
+"""Tests of the empirical Bayes predictor: what it adds to counts, and what it must never lose against them."""
+
+from __future__ import annotations
+
+import pickle
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from apportion.allocators import VIP
+from apportion.baselines import Predicted
+from apportion.predictors import DiscountedCounts, EmpiricalBayes, Predictor, Shuffled
+from apportion.types import Batch, Belief, Plan, Prompt, Rollout
+from tests.predictors.builders import embedder_of, graded_batch, make_batch, make_prompts
+
+ROLLOUTS = 8
+
+
+def draw(rng: np.random.Generator, p: np.ndarray, some: np.ndarray, prompts: list[Prompt]) -> Batch:
+    return make_batch([prompts[q] for q in some], rng.binomial(ROLLOUTS, p[some]).tolist(), [ROLLOUTS] * len(some))
+
+
+def errors(predictor: Predictor, success: list[np.ndarray], seed: int, size: int = 32) -> np.ndarray:
+    """Return the mean squared error of predicted success in each epoch; ``success`` [epochs][Q] are the true ones."""
+    rng, prompts, found = np.random.default_rng(seed), make_prompts(len(success[0])), []
+    predictor.prepare(prompts)
+    for p in success:
+        order, squares = rng.permutation(len(p)), []
+        for first in range(0, len(p), size):
+            some = order[first : first + size]
+            squares.extend((predictor.predict([prompts[q] for q in some]).mean - p[some]) ** 2)
+            predictor.update(draw(rng, p, some, prompts))
+        found.append(np.mean(squares))
+    return np.array(found)
+
+
+def logistic(latent: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-latent))
+
+
+POPULATIONS = {
+    "uniform": lambda rng: rng.random(320),
+    "all equal": lambda rng: np.full(320, 0.4),
+    "nearly all hopeless": lambda rng: rng.beta(0.1, 2.0, 320),
+    "hopeless or solved": lambda rng: rng.beta(0.2, 0.2, 320),
+    "of medium difficulty": lambda rng: rng.beta(8, 8, 320),
+}
+
+
+@pytest.mark.parametrize("population", POPULATIONS)
+@pytest.mark.parametrize("embedded", [False, True])
+def test_it_is_never_worse_than_counts_though_embeddings_say_nothing(population, embedded):
+    """Where the mean is 1/2, counts know it from the start; they are at most 5% ahead there, in the first epoch."""
+    ratios = []
+    for seed in range(3):
+        rng = np.random.default_rng([7, seed])
+        p = POPULATIONS[population](rng)
+        embedder = embedder_of(make_prompts(len(p)), rng.normal(size=(len(p), 8))) if embedded else None
+        ours, counts = (errors(made, [p] * 3, seed) for made in (EmpiricalBayes(embedder), DiscountedCounts()))
+        ratios.append(ours / counts)
+    assert (np.mean(ratios, axis=0) <= 1.05).all(), np.mean(ratios, axis=0)
+
+
+def test_embeddings_that_tell_difficulty_help_before_the_first_visit_and_never_harm():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    p = logistic(2.0 * x[:, 0] + 0.5 * rng.normal(size=400))
+    prompts = make_prompts(400)
+    kernel, pooled = (errors(EmpiricalBayes(each), [p] * 3, 1) for each in (embedder_of(prompts, x), None))
+    assert kernel[0] < 0.6 * pooled[0]
+    assert kernel[1] < 0.9 * pooled[1] and kernel[2] < 1.01 * pooled[2]
+
+
+def test_the_mean_rises_with_the_share_that_a_prompt_like_it_earned():
+    prompts = make_prompts(22)
+    x = np.r_[np.zeros(10), np.full(10, 10.0), 0.0, 10.0][:, None]
+    predictor = EmpiricalBayes(embedder_of(prompts, x))
+    predictor.update(make_batch(prompts[:20], [7] * 10 + [1] * 10, [8] * 20))
+    like_easy, like_hard = predictor.predict(prompts[20:]).mean
+    assert like_easy > 0.7 and like_hard < 0.3
+
+
+def test_known_rates_predict_before_the_first_update_and_are_mapped_to_the_policy_afterwards():
+    rng = np.random.default_rng(3)
+    rates = rng.random(300)
+    p = logistic(np.log(rates / (1 - rates)) - 1.5)  # a weaker model
+    prompts = make_prompts(300)
+    predictor = EmpiricalBayes(rates={prompt.id: rate for prompt, rate in zip(prompts, rates, strict=True)})
+    np.testing.assert_allclose(predictor.predict(prompts[:5]).mean, np.clip(rates[:5], 0.01, 0.99))
+    predictor.update(draw(rng, p, np.arange(200), prompts))
+    assert np.abs(predictor.predict(prompts[200:]).mean - p[200:]).mean() < 0.04
+
+
+def test_a_prompt_without_a_known_rate_is_predicted_from_the_others_without_one():
+    prompts = make_prompts(80)
+    rates = {prompt.id: 0.9 for prompt in prompts[:40]}
+    predictor = EmpiricalBayes(rates=rates)
+    predictor.update(make_batch(prompts[:30] + prompts[40:70], [7] * 30 + [2] * 30, [8] * 60))
+    rated, unrated = predictor.predict([prompts[35], prompts[75]]).mean
+    assert rated == pytest.approx(7 / 8, abs=0.05) and unrated == pytest.approx(2 / 8, abs=0.05)
+
+
+def test_rates_that_say_nothing_are_ignored():
+    rng = np.random.default_rng(4)
+    p, prompts = rng.beta(0.5, 0.5, 400), make_prompts(400)
+    rates = dict(zip((prompt.id for prompt in prompts), rng.random(400).tolist(), strict=True))
+    misled, pooled = errors(EmpiricalBayes(rates=rates), [p] * 2, 5), errors(EmpiricalBayes(), [p] * 2, 5)
+    assert misled[1] <= 1.05 * pooled[1]
+
+
+def test_own_counts_are_discounted_at_each_visit():
+    """Weights 0.5^2, 0.5 and 1, and a prior of the fitted strength and mean; the population does not drift."""
+    prompts, predictor = make_prompts(2), EmpiricalBayes(discount=0.5)
+    for successes in (8, 4, 0):
+        predictor.update(make_batch(prompts[:1], [successes], [8]))
+    belief, prior = predictor.predict(prompts[:1]), predictor._prior
+    own = 8 * 0.25 + 4 * 0.5 + 0
+    mean = prior.means(predictor._history(np.array([0])))[0]
+    assert belief.alpha[0] == pytest.approx(prior.strengths[0] * mean + own)
+    assert belief.beta[0] == pytest.approx(prior.strengths[0] * (1 - mean) + 8 * (0.25 + 0.5 + 1) - own)
+
+
+def test_beliefs_about_prompts_not_visited_follow_a_population_that_improves():
+    rng, prompts = np.random.default_rng(6), make_prompts(600)
+    latent = rng.normal(-1, 1.0, 600)
+    predictor, still = EmpiricalBayes(), DiscountedCounts()
+    for start in range(0, 600, 100):
+        batch = draw(rng, logistic(latent), np.arange(start, start + 100), prompts)
+        predictor.update(batch), still.update(batch)
+    for _ in range(20):  # only the first half is seen again
+        latent = latent + 0.05
+        batch = draw(rng, logistic(latent), rng.choice(300, 100, replace=False), prompts)
+        predictor.update(batch), still.update(batch)
+    away = prompts[300:]
+    ours, counts = ((each.predict(away).mean - logistic(latent[300:])).mean() for each in (predictor, still))
+    assert counts < -0.1 and abs(ours) < 0.04
+
+
+def test_beliefs_stay_where_the_population_does():
+    rng, prompts = np.random.default_rng(7), make_prompts(300)
+    p = rng.beta(1, 1, 300)
+    predictor = EmpiricalBayes()
+    for _ in range(12):
+        predictor.update(draw(rng, p, rng.choice(200, 64, replace=False), prompts))
+    assert abs((predictor.predict(prompts[:200]).mean - p[:200]).mean()) < 0.03
+
+
+def test_a_prompt_that_joins_late_gets_what_it_would_have_had_from_the_start():
+    rng, prompts = np.random.default_rng(8), make_prompts(60)
+    x = rng.normal(size=(60, 2))
+    p = logistic(2 * x[:, 0])
+    early, late = (EmpiricalBayes(embedder_of(prompts, x)) for _ in range(2))
+    early.prepare(prompts[:40]), late.prepare(prompts[:40])
+    early.predict(prompts), early.prepare(prompts)  # the others have no say in landmarks and bandwidth
+    for _ in range(3):
+        batch = draw(rng, p, rng.choice(40, 20, replace=False), prompts)
+        early.update(batch), late.update(batch)
+    np.testing.assert_allclose(late.predict(prompts).mean, early.predict(prompts).mean, rtol=1e-6)
+    assert np.corrcoef(late.predict(prompts[40:]).mean, p[40:])[0, 1] > 0.8
+
+
+def test_rollouts_of_one_id_are_pooled():
+    prompts = make_prompts(3)
+    once, twice = EmpiricalBayes(), EmpiricalBayes()
+    once.update(make_batch(prompts, [5, 1, 0], [8, 4, 4]))
+    twice.update(make_batch([prompts[0], *prompts], [2, 3, 1, 0], [3, 5, 4, 4]))
+    np.testing.assert_allclose(twice.predict(prompts).alpha, once.predict(prompts).alpha)
+
+
+def test_a_state_is_plain_data_and_continues_to_the_last_bit():
+    rng, prompts = np.random.default_rng(9), make_prompts(80)
+    x, p = rng.normal(size=(80, 5)), rng.random(80)
+    rates = {prompt.id: float(rate) for prompt, rate in zip(prompts[:50], p, strict=False)}
+
+    def new() -> EmpiricalBayes:
+        return EmpiricalBayes(embedder_of(prompts, x), rates)
+
+    first = new()
+    first.prepare(prompts[:60])
+    for _ in range(4):
+        first.update(draw(rng, p, rng.choice(70, 16, replace=False), prompts))
+    second = new()
+    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+    for _ in range(6):
+        np.testing.assert_array_equal(second.predict(prompts).alpha, first.predict(prompts).alpha)
+        batch = draw(rng, p, rng.choice(80, 16, replace=False), prompts)
+        first.update(batch), second.update(batch)
+    with pytest.raises(ValueError, match="rates must be"):
+        EmpiricalBayes(embedder_of(prompts, x)).load_state_dict(first.state_dict())
+
+
+def test_graded_rewards_count_for_more_than_verdicts_if_they_vary_little():
+    rng, prompts = np.random.default_rng(10), make_prompts(200)
+    level = rng.random(200)
+    predictor = EmpiricalBayes()
+    for _ in range(2):
+        predictor.update(graded_batch(prompts, np.clip(level[:, None] + 0.05 * rng.normal(size=(200, 2)), 0, 1)))
+    belief = predictor.predict(prompts)
+    assert np.abs(belief.mean - level).mean() < 0.05
+    assert predictor._prior.dispersion < 0.05
+    assert np.median(belief.variance) == pytest.approx(0.05**2, rel=1.0)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 40.0), (-7.0, -2.0)])
+def test_graded_rewards_of_any_range_are_predicted_in_their_unit(low, high):
+    rng, prompts = np.random.default_rng(11), make_prompts(100)
+    level = rng.random(100)
+    predictor = Predicted(EmpiricalBayes())
+    for visit in range(9):
+        some = np.flatnonzero(level < (0.3 if visit == 0 else 1))  # the range becomes known in two steps
+        rewards = np.clip(level[some, None] + 0.1 * rng.normal(size=(len(some), 8)), 0, 1)
+        predictor.update(graded_batch([prompts[q] for q in some], low + (high - low) * rewards))
+    found = (predictor.predict(prompts) - low) / (high - low)
+    assert np.corrcoef(found, level)[0, 1] > 0.98 and np.abs(found - level).mean() < 0.08
+    variance = predictor.predictor.predict(prompts).variance
+    assert np.median(variance) == pytest.approx((0.1 * (high - low)) ** 2, rel=1.0)
+
+
+def test_verdicts_with_rewards_of_their_own_are_predicted_by_these():
+    """A reward of -1 or 1 is twice a verdict less 1: the same mean, twice the spread."""
+    rng, prompts = np.random.default_rng(13), make_prompts(50)
+    plain, signed = EmpiricalBayes(), EmpiricalBayes()
+    p = rng.random(50)
+    for _ in range(3):
+        right = rng.random((50, 6)) < p[:, None]
+        for predictor, rewards in ((plain, right.astype(float)), (signed, 2.0 * right - 1)):
+            rollouts = [
+                [Rollout(bool(verdict), reward=float(reward)) for verdict, reward in zip(*both, strict=True)]
+                for both in zip(right, rewards, strict=True)
+            ]
+            predictor.update(Batch.start(prompts, Belief.uniform(50)).add(Plan([6] * 50), rollouts))
+    np.testing.assert_allclose(signed.predict(prompts).mean, plain.predict(prompts).mean)
+    np.testing.assert_allclose(signed.predict(prompts).variance, 4 * plain.predict(prompts).variance)
+    np.testing.assert_allclose(signed.expected_rewards(prompts), 2 * plain.expected_rewards(prompts) - 1)
+
+
+def test_shuffled_expected_rewards_keep_their_unit():
+    prompts = make_prompts(6)
+    inner = EmpiricalBayes()
+    inner.update(graded_batch(prompts, [[-3.0, -2.0], [3.0, 2.0], [0.0, 1.0], [4.0, 4.0], [-4.0, -4.0], [1.0, 1.0]]))
+    shuffled = Shuffled(inner)
+    assert sorted(shuffled.expected_rewards(prompts)) == sorted(inner.expected_rewards(prompts))
+
+
+def test_vip_plans_by_it():
+    prompts = make_prompts(40)
+    allocator = VIP(rollouts_per_prompt=8, low=3, high=24, predictor=EmpiricalBayes())
+    allocator.observe(make_batch(prompts, [0, 4] * 20, [8] * 40))
+    hopeless, medium = allocator.plan(allocator.start(prompts)).counts.reshape(-1, 2).T
+    assert medium.min() > hopeless.max()
+
+
+def test_rates_outside_zero_and_one_are_refused():
+    with pytest.raises(ValueError, match=r"rates must be between 0 and 1, got 87 for prompt 'a'; divide by the trials"):
+        EmpiricalBayes(rates={"a": 87})
+
+
+def seconds_and_mib(prompts: int) -> tuple[float, float]:
+    """Return processor seconds and peak memory of an update of 128, once all ``prompts`` have been seen."""
+    rng, everything = np.random.default_rng(12), make_prompts(prompts)
+    x = rng.normal(size=(prompts, 384)).astype(np.float32)
+    predictor = EmpiricalBayes(embedder_of(everything, x))
+    predictor.prepare(everything)
+    predictor.update(make_batch(everything, rng.integers(0, 3, prompts).tolist(), [2] * prompts))
+    times = []
+    tracemalloc.start()
+    for _ in range(3):
+        batch = draw(rng, np.full(prompts, 0.5), rng.choice(prompts, 128, replace=False), everything)
+        started = time.process_time()
+        predictor.update(batch)
+        times.append(time.process_time() - started)
+    peak = tracemalloc.get_traced_memory()[1] / 2**20
+    tracemalloc.stop()
+    return min(times), peak
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("prompts", "seconds", "mib"), [(17_000, 2.0, 150), (100_000, 10.0, 700)])
+def test_an_update_of_many_prompts_is_quick_and_small(prompts, seconds, mib):
+    """The kernel of 17,000 prompts would take 2,300 MiB, that of 100,000 80,000 MiB."""
+    took, peak = seconds_and_mib(prompts)
+    assert took <= seconds and peak <= mib
