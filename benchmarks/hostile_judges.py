@@ -54,10 +54,10 @@ class Accepted:
         return found
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a table. Raises Unreadable."""
+def rows_of(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a table, of Parquet only these ``columns`` of each. Raises Unreadable."""
     if path.suffix.lower() == ".parquet":
-        return _parquet_rows(path)
+        return _parquet_rows(path, columns)
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -108,7 +108,7 @@ def judge_allocate(case: Accepted) -> str:
     low, high = int(case.option("--low", "3")), int(case.option("--high", "64"))
     table = case.option("--input")
     if table:
-        rows = rows_of(case.folder / table)
+        rows = rows_of(case.folder / table, ["id", *_columns(method)])
         given = {name: [number_of(row.get(name)) for row in rows] for name in _columns(method)}
     else:
         named = {name: case.option(f"--{name}") for name in _columns(method)}
@@ -283,7 +283,7 @@ def _check_ballot(ballot: Any) -> None:
 
 def _questions(case: Accepted) -> list[dict[str, Any]]:
     """Return the rows of questions up to the limit; each must have a prompt, and ids must differ."""
-    rows = rows_of(case.folder / case.option("--questions"))
+    rows = rows_of(case.folder / case.option("--questions"), ["id", *PROMPTS, *GOLDS])
     limit = case.option("--limit")
     rows = rows[: int(limit)] if limit else rows
     prompts = [next((row[name] for name in PROMPTS if row.get(name) is not None), None) for row in rows]
@@ -320,9 +320,11 @@ def _csv_rows(text: str) -> list[dict[str, Any]]:
     return [dict(zip(names, line, strict=True)) for line in lines[1:]]
 
 
-def _parquet_rows(path: Path) -> list[dict[str, Any]]:
+def _parquet_rows(path: Path, columns: Sequence[str] | None) -> list[dict[str, Any]]:
     try:
-        return ParquetFile(path, page_checksum_verification=True).read().to_pylist()
+        with ParquetFile(path, page_checksum_verification=True) as file:
+            kept = [name for name in file.schema_arrow.names if columns is None or name in columns]
+            return file.read(columns=kept).to_pylist()
     except (OSError, ValueError, pyarrow.ArrowException, RecursionError) as error:
         raise Unreadable(str(error).splitlines()[0]) from error
 
