@@ -226,13 +226,13 @@ def test_dump_refuses_none_if_the_default_is_not_none() -> None:
 def test_dump_writes_names_and_omits_learned_state() -> None:
     assert dump(HORA()) == {
         "name": "hora",
-        "pre_rollouts": 8,
         "rollouts_per_prompt": None,
         "budget": None,
         "tokens_per_prompt": None,
         "lengths": None,
         "high": 64,
         "predictor": {"name": "uniform", "alpha": 1.0, "beta": 1.0},
+        "pre_rollouts": None,
     }
 
 

@@ -8,7 +8,7 @@ probability that at least one of the extra rollouts is correct.
 All rollouts of a prompt form its group, and G0 is part of the budget. The hit utility is concave in the number of
 extra rollouts, so ``spend`` maximises its sum exactly.
 Note: G0 = 8 is read off the paper's Figure 3. The text gives neither the total budget nor a cap: 16 per prompt and 64
-are our choice.
+are our choice. With another budget G0 is half of it, because pre-rollouts that take all of it leave nothing to decide.
 Note: ties go to the prompt with fewer rollouts, then by prompt order, so that every rank makes the same plan.
 Note: under a token budget, which is ours, hits are weighed against tokens by ``spend_costs``. The pre-rollouts are
 charged at their predicted lengths too, not at the observed ones. Lengths are correlated with outcomes, so that counts
@@ -20,6 +20,7 @@ that rarely succeeds would hardly be learnt.
 Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/bias.md.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -95,7 +96,7 @@ class HORA(BudgetedAllocator):
     """Pre-rollouts, a Beta posterior, then the rest of the budget by hit utility; needs binary rewards.
 
     Args:
-        pre_rollouts: G0, drawn first, for every prompt.
+        pre_rollouts: G0, drawn first, for every prompt; half of what the budget pays for by default, and at least 1.
         rollouts_per_prompt: budget per prompt, on average, including pre-rollouts (16 if no budget is given).
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
@@ -110,14 +111,14 @@ class HORA(BudgetedAllocator):
     [3, 5]
     """
 
-    pre_rollouts: int = 8
+    pre_rollouts: int | None = None
 
     name: ClassVar[str] = "hora"
     usual_rollouts: ClassVar[float] = 16.0
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.pre_rollouts < 1:
+        if self.pre_rollouts is not None and self.pre_rollouts < 1:
             raise ValueError(
                 f"pre_rollouts must be at least 1, got {self.pre_rollouts}; hora learns from them where to go on"
             )
@@ -129,12 +130,22 @@ class HORA(BudgetedAllocator):
 
     @property
     def least(self) -> int:
-        return self.pre_rollouts
+        return self.pre_rollouts or (1 if self.budget is not None else self._half(prompts=1))
 
     def plan(self, batch: Batch) -> Plan:
-        pre = np.maximum(self.pre_rollouts - batch.asked, 0)
+        pre = np.maximum((self.pre_rollouts or self._half(len(batch.prompts))) - batch.asked, 0)
         if pre.any():
             return Plan(pre)
         posterior = clipped_prior(batch.belief).condition(batch.successes, batch.trials)
         gains = gains_beyond(posterior, batch.asked, self.high, self._budget.width(batch, batch.asked))
         return Plan(self._spend(batch, gains, batch.asked) - batch.asked)
+
+    def _half(self, prompts: int) -> int:
+        """Return half of the rollouts that the budget pays for on average, in a batch of ``prompts``."""
+        if self.budget is not None:
+            average = self.budget / max(1, prompts)
+        elif self.tokens_per_prompt is not None and self.lengths is not None:
+            average = self.tokens_per_prompt / self.lengths.initial
+        else:
+            average = self.rollouts_per_prompt or self.usual_rollouts
+        return int(average // 2) if 2 <= average < math.inf else 1

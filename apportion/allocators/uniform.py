@@ -74,6 +74,7 @@ class Even(BudgetedAllocator):
     """
 
     name: ClassVar[str] = "even"
+    adapts: ClassVar[bool] = False
 
     @property
     def needs(self) -> Needs:

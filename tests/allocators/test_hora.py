@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import betaln
 
-from apportion import HORA, Belief, Plan, Rollout, collect
+from apportion import HORA, Belief, Plan, Prompt, Rollout, collect
 from apportion.allocators.hora import clipped_prior, hit_gains, hit_utility, maximise_hits
 from apportion.predictors import MeanLengths, MovingAverage
 from tests.builders import make_batch, make_prompts
@@ -149,3 +149,22 @@ def test_every_hit_utility_is_above_zero_whatever_the_predictor_says(mean):
     prior = clipped_prior(Belief.from_mean([mean, 0.5]))
     assert (hit_gains(prior.condition([0, 0], [8, 8]), 4) > 0).all()
     assert prior.alpha[1] == prior.beta[1] == 1.0, "the paper's prior is not changed"
+
+
+@pytest.mark.parametrize(
+    ("settings", "pre"),
+    [
+        ({}, 8),
+        ({"rollouts_per_prompt": 8}, 4),
+        ({"rollouts_per_prompt": 3}, 1),
+        ({"rollouts_per_prompt": 1}, 1),
+        ({"budget": 36}, 6),
+        ({"budget": 3}, 1),
+        ({"tokens_per_prompt": 700, "lengths": MeanLengths(initial=100)}, 3),
+        ({"rollouts_per_prompt": 8, "pre_rollouts": 2}, 2),
+    ],
+)
+def test_pre_rollouts_are_half_of_the_budget_if_they_are_not_given(settings, pre):
+    """With 8 of 8, verl's default, hora was uniform without a word."""
+    allocator = HORA(**settings)
+    assert allocator.plan(allocator.start([Prompt(text) for text in "abc"])).counts.tolist() == [pre] * 3

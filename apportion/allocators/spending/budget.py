@@ -1,5 +1,6 @@
 """Budgets of a batch, in rollouts or in tokens, and the base class of allocators that spend one."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from apportion.checks import check_numbers
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
 from apportion.types import Batch, Counts, Floats, Needs, Prompt, prompt_list
 from apportion.untrusted import shown
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,8 @@ class BudgetedAllocator(Allocator):
 
     usual_rollouts: ClassVar[float] = 8.0
     """Rollouts per prompt if no budget is given."""
+    adapts: ClassVar[bool] = True
+    """Whether prompts can get unequal counts, if the bounds leave room for it."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -167,7 +172,17 @@ class BudgetedAllocator(Allocator):
                 f"tokens_per_prompt and lengths go together, got {self.tokens_per_prompt} and {self.lengths}; "
                 "give lengths=MeanLengths(initial=...), the tokens expected of a completion, or leave both out"
             )
-        self._budget  # noqa: B018 - checks the bounds
+        budget = self._budget  # raises now if the bounds do not fit
+        average = budget.rollouts_per_prompt if isinstance(budget, Budget) else None
+        if self.adapts and average is not None and (self.least >= average or self.high <= average):
+            logger.warning(
+                "%s gives every prompt the same: of %g rollouts per prompt, at least %d and at most %d go to each; raise "
+                "the budget, or change the bounds",
+                self.name,
+                average,
+                self.least,
+                self.high,
+            )
 
     @property
     def least(self) -> int:
