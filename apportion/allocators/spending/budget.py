@@ -176,8 +176,8 @@ class BudgetedAllocator(Allocator):
         average = budget.rollouts_per_prompt if isinstance(budget, Budget) else None
         if self.adapts and average is not None and (self.least >= average or self.high <= average):
             logger.warning(
-                "%s gives every prompt the same: of %g rollouts per prompt, each gets at least %d and at most %d; raise "
-                "the budget, or change the bounds",
+                "%s gives every prompt the same: of %g rollouts per prompt, each gets at least %d and at most %d; "
+                "raise the budget, or change the bounds",
                 self.name,
                 average,
                 self.least,
