@@ -52,7 +52,7 @@ def run_forked(act: Callable[[], object], folder: Path, environment: Mapping[str
     return Outcome(
         os.waitstatus_to_exitcode(status),
         used.ru_utime + used.ru_stime,
-        max(0, used.ru_maxrss * 1024 - int((folder.parent / "start").read_text())),
+        max(0, used.ru_maxrss * 1024 - int((folder.parent / "start").read_text(encoding="utf-8"))),
         out.read_text("utf-8", "replace"),
         err.read_text("utf-8", "replace"),
     )
@@ -82,14 +82,16 @@ def _run_and_exit(
     try:
         os.setsid()
         sys.modules["__main__"] = ModuleType("__main__")  # or processes that a case spawns would import the benchmark
-        (folder.parent / "start").write_text(str(_resident_bytes()))  # less than the parent's, which has files mapped
+        (folder.parent / "start").write_text(
+            str(_resident_bytes()), encoding="utf-8"
+        )  # less than the parent's, which has files mapped
         os.chdir(folder)
         os.environ.update(NO_NETWORK | dict(environment))
         for path, place in ((out, 1), (err, 2)):
             os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), place)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", errors="backslashreplace")  # as Python begins
-        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        now = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_BYTES,) * 2)
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES,) * 2)
@@ -126,4 +128,4 @@ def _end_group(leader: int) -> None:
 
 
 def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()

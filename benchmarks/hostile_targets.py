@@ -114,8 +114,8 @@ def make_targets(base: Path, folder: Path, port: int) -> list[Target]:
 
 def _toml_targets(base: Path) -> Iterator[Target]:
     prompts = (ROOT / "examples" / "prompts.jsonl").read_bytes()
-    label_free = (ROOT / "examples" / "label_free.toml").read_text().replace("examples/", "")
-    default = (ROOT / "apportion" / "lab" / "study" / "default.toml").read_text()
+    label_free = (ROOT / "examples" / "label_free.toml").read_text(encoding="utf-8").replace("examples/", "")
+    default = (ROOT / "apportion" / "lab" / "study" / "default.toml").read_text(encoding="utf-8")
     named = {"small": study_text(base, 160), "free": label_free.replace('"medium"', f'"{base}"'), "default": default}
     named["default"] = named["default"].replace('base = "hard"', f'base = "{base}"')
     own = {"prompts.jsonl": prompts}
@@ -232,7 +232,9 @@ def _table_targets(base: Path) -> Iterator[Target]:
         )
         if suffix == "parquet":
             continue
-        free = (ROOT / "examples" / "label_free.toml").read_text().replace("examples/prompts.jsonl", name)
+        free = (
+            (ROOT / "examples" / "label_free.toml").read_text(encoding="utf-8").replace("examples/prompts.jsonl", name)
+        )
         study = Seed(
             {"study.toml": free.replace('"medium"', f'"{base}"').encode(), name: write(LEDGER)},
             name,
@@ -254,7 +256,7 @@ QUESTIONS = [
     {"id": f"q{n}", "prompt": f"What is {n} times {n + 3}, \u00e9tudiant?", "answer": str(n * (n + 3))}
     for n in range(6)
 ]
-LEDGER = [json.loads(line) for line in (ROOT / "examples" / "prompts.jsonl").read_text().splitlines()]
+LEDGER = [json.loads(line) for line in (ROOT / "examples" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()]
 TABLES: tuple[tuple[str, int, int, list[dict[str, Any]]], ...] = (
     ("vip", 3, 40, [{"id": f"p{n}", "success": round(0.05 + 0.09 * n, 2)} for n in range(8)]),
     ("hora", 4, 64, [{"id": n, "successes": n % 4, "trials": 4} for n in range(8)]),
@@ -568,7 +570,7 @@ def _option_targets(base: Path) -> Iterator[Target]:
             "--set",
             "training.rollouts=320",
             "--set",
-            "allocators.vip.low=4",
+            "allocators.vip.high=10",
             "--name",
             "small",
         ),

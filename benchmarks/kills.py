@@ -222,7 +222,7 @@ def _run_to_end(folder: Path) -> dict[str, bytes]:
     process = _start(folder, uuid4().hex)
     if process.wait() != 0:
         raise RuntimeError(
-            f"the study in {folder} must end, got exit code {process.returncode}: {(folder / 'err').read_text()}"
+            f"the study in {folder} must end, got exit code {process.returncode}: {(folder / 'err').read_text('utf-8')}"
         )
     files = sorted((folder / "runs" / NAME).glob("*-seed*/metrics.jsonl"))
     return {path.parent.name: re.sub(rb', "cpu_seconds": [^,}]+', b"", path.read_bytes()) for path in files}

@@ -54,7 +54,7 @@ def study_text(base: Path, rollouts: int, checkpoint_every: int = 2, processes: 
 def curves(folder: Path) -> Mapping[str, list[dict[str, Any]]]:
     """Return the records of every run of the study in ``folder``, without the time that they took."""
     files = sorted((folder / "runs" / NAME).glob("*-seed*/metrics.jsonl"))
-    return {file.parent.name: [_steady(line) for line in file.read_text().splitlines()] for file in files}
+    return {file.parent.name: [_steady(line) for line in file.read_text("utf-8").splitlines()] for file in files}
 
 
 def _steady(line: str) -> dict[str, Any]:
