@@ -123,7 +123,7 @@ def _convert_dataclass(cls: Any, table: Mapping[str, Any], where: str) -> Any:
     values = {key: _convert(kinds[key], value, _join_path(where, key)) for key, value in given.items()}
     try:
         return cls(**values)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # OverflowError: a class of another package makes inf an integer
         raise ConfigError(f"{where}: {error}" if where else str(error)) from error
 
 
@@ -182,6 +182,8 @@ def _convert_leaf(kind: Any, value: Any, where: str, wanted: Any) -> Any:
         raise ConfigError(f"{where} cannot be set in TOML, got {shown(value)}; make it in Python") from error
     if isinstance(converted, int) and abs(converted) > LARGEST_INTEGER:
         raise ConfigError(f"{where} must be an integer of 64 bits, got {shown(value)}; write a smaller one")
+    if isinstance(converted, float) and converted != converted:
+        raise ConfigError(f"{where} must be a number, got nan; write one")
     return converted
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from math import gcd
+from math import gcd, isinf
 from typing import Any
 
 import torch
@@ -34,6 +34,9 @@ SET_BY_JOB = {
 }
 """Settings of TRL that a file must not set, each with its remedy."""
 
+MAY_BE_INFINITE = ("max_grad_norm",)
+"""Settings of TRL that mean something if they are infinite: no clipping of gradients."""
+
 
 @dataclass(frozen=True)
 class Default:
@@ -44,10 +47,13 @@ class Default:
 
 
 def check_names(job: Job) -> None:
-    """Raise ConfigError for an unknown setting of ``training`` or ``lora``. Cheap, so this is the first check."""
+    """Raise ConfigError for an unknown or infinite setting of ``training`` or ``lora``. Cheap, so it comes first."""
     for key, remedy in SET_BY_JOB.items():
         if key in job.training:
             raise ConfigError(f"training.{key} is set by the job, got {job.training[key]!r}; leave it out: {remedy}")
+    for key, value in job.training.items():
+        if isinstance(value, float) and isinf(value) and key not in MAY_BE_INFINITE:
+            raise ConfigError(f"training.{key} must be finite, got {value}; write a number")
     _check_names("training", job.training, CONFIGS[job.algorithm], "trl")
     if job.lora is not None:
         _check_names("lora", job.lora, _lora_config(), "peft")

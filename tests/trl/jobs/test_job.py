@@ -88,6 +88,11 @@ REFUSED = {
         "training.learning_rate must be a number, got 'fast'; write learning_rate = 1.0",
     ),
     "a size of a wrong type": ({"training": {"num_generations": 7.5}}, "training.num_generations must be an integer"),
+    "an infinite number of epochs": (
+        {"training": {"num_train_epochs": float("inf")}},
+        "training.num_train_epochs must be finite, got inf; write a number",
+    ),
+    "steps that are no number": ({"training": {"save_steps": float("nan")}}, "training.save_steps must be a number"),
     "what TRL refuses": (
         {"training": {"num_generations": 7}},
         "training: generation_batch_size .* must be divisible by num_generations",
