@@ -78,7 +78,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Rows:
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise TableError(f"a table must end in {', '.join(READERS)}, got {shown(str(path))}; convert or rename it")
+        raise TableError(f"a table must end in {', '.join(READERS)}, got {shown(path.name)}; convert or rename it")
     try:
         check_file(path, TABLE_BYTES)
         yield from reader(path, columns)

@@ -68,15 +68,15 @@ def _read(content: bytes, kind: str, records: Records) -> Any:
     what = f"the file must be the saved state of a {kind}"
     content, checksum = content[:-CHECKSUM_BYTES], content[-CHECKSUM_BYTES:]
     if sha256(content).digest() != checksum:
-        raise ValueError(f"{what}, got a file that is damaged or of something else")
+        pickled = content.startswith((b"PK\x03\x04", b"\x80"))
+        got = "an archive or a pickle of an earlier version" if pickled else "a file that is damaged"
+        raise ValueError(f"{what}, got {got} or of something else")
     try:
         tensors = load(content)
         head = tensors.pop(HEAD)
         found = json.loads(head.numpy().tobytes())
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
-        pickled = content.startswith((b"PK\x03\x04", b"\x80"))
-        got = "an archive or a pickle of an earlier version" if pickled else "a file that is damaged"
-        raise ValueError(f"{what}, got {got} or of something else") from error
+        raise ValueError(f"{what}, got a file that is damaged or of something else") from error
     if not isinstance(found, Mapping) or found.keys() != {"kind", "version", "state"}:
         raise ValueError(f"{what}, got a file of something else")
     if found["kind"] != kind:

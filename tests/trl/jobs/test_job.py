@@ -458,6 +458,7 @@ def test_wrong_options_end_the_command_with_one_line(tmp_path, monkeypatch, argu
 @pytest.mark.slow
 def test_without_trl_one_line_says_what_to_install(tmp_path):
     code = "import sys; sys.modules['trl'] = None; from apportion.__main__ import main; main()"
+    shutil.copy(ROOT / "examples" / "trl.toml", tmp_path / "x.toml")
     done = subprocess.run(
         [sys.executable, "-c", code, "trl", "x.toml"],
         cwd=tmp_path,
