@@ -102,14 +102,15 @@ def read_lines(file: TextIO) -> Iterator[str]:
 def parse_json(text: str | bytes) -> Any:
     """Return what the JSON ``text`` says. Raise ValueError, with the reason in a few words, if it cannot be used.
 
-    Nesting beyond ``MAX_DEPTH``, integers of more than 4,300 digits, repeated keys and lone surrogates are refused.
+    Nesting beyond ``MAX_DEPTH``, integers of more than 4,300 digits, repeated keys, lone surrogates, NaN and Infinity are
+    refused.
 
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
     ValueError: the key 'a' twice
     """
     try:
-        value = json.loads(text, object_pairs_hook=_object)
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except json.JSONDecodeError as error:
         raise ValueError(error.msg) from error
     except UnicodeDecodeError:
@@ -159,6 +160,10 @@ def _entries(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
+
+
+def _constant(word: str) -> Any:
+    raise ValueError(f"{word}, which is no JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -59,6 +59,12 @@ def test_json_that_cannot_be_used_is_one_value_error(text: str | bytes, reason: 
         parse_json(text)
 
 
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_json_has_not_are_refused(word: str) -> None:
+    with pytest.raises(ValueError, match=f"{word}, which is no JSON"):
+        parse_json(f'{{"a": [{word}]}}')
+
+
 def test_ordinary_json_is_read_as_ever() -> None:
     deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert parse_json(deepest) == nested(MAX_DEPTH)
