@@ -102,8 +102,8 @@ def read_lines(file: TextIO) -> Iterator[str]:
 def parse_json(text: str | bytes) -> Any:
     """Return what the JSON ``text`` says. Raise ValueError, with the reason in a few words, if it cannot be used.
 
-    Nesting beyond ``MAX_DEPTH``, integers of more than 4,300 digits, repeated keys, lone surrogates, NaN and Infinity are
-    refused.
+    Nesting beyond ``MAX_DEPTH``, integers of more than 4,300 digits, repeated keys, lone surrogates, NaN and Infinity
+    are refused.
 
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):

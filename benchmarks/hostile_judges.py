@@ -158,11 +158,14 @@ def judge_vote_plan(case: Accepted) -> str:
 
 
 def judge_vote(case: Accepted) -> str:
-    """Check that every question has one valid ballot, and that the summary counts them."""
+    """Check that every question has one valid ballot, and that the summary counts them.
+
+    A question without an id gets one by its prompt.
+    """
     rows, done = _questions(case), ballots(case.folder / case.option("--out"))
-    missing = [row for row in rows if _text(row.get("id")) not in done]
-    if missing:
-        return f"{len(missing)} questions have no ballot"
+    missing = [row for row in rows if row.get("id") not in (None, "") and _text(row["id"]) not in done]
+    if missing or len(done) < len(rows):
+        return f"{max(len(missing), len(rows) - len(done))} questions have no ballot"
     found = strict_json(case.out)
     return (
         "" if found["finished"] == found["questions"] == len(rows) else f"{found['finished']} of {len(rows)} finished"
