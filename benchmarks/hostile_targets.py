@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -636,6 +637,7 @@ def _verl(arguments: Sequence[str]) -> None:
     """Check a configuration of verl, as in an environment without TRL, and train nothing."""
     verl_command.run_ppo = lambda config, task_runner_class: None
     seam.is_trl_available = lambda: False
+    warnings.simplefilter("ignore", UserWarning)  # verl warns of valid configurations, too
     command_line(arguments)
 
 
