@@ -29,7 +29,7 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=_default_signals,
+            preexec_fn=default_signals,
         )
 
     def __enter__(self):
@@ -70,7 +70,7 @@ class Command:
         return not left
 
 
-def _default_signals():
+def default_signals():
     """Let signals act as usual: the tests may run under nohup, or in the background of a shell, which ignore some."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)

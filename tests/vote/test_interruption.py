@@ -18,6 +18,7 @@ pytest.importorskip("typer")
 
 from apportion.stopping import decide
 from tests.endpoint.fault_server import FaultServer
+from tests.processes import default_signals
 from tests.vote.builders import answering, make_questions, stream_of
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,7 @@ async def start(server: FaultServer, folder: Path) -> Process:
         *(sys.executable, "-m", "apportion", *command.split(), *more.split()),
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=default_signals,
         stdout=PIPE,
         stderr=PIPE,
     )
