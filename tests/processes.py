@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -36,13 +37,18 @@ class Command:
         return self
 
     def __exit__(self, *error):
-        for each in self.family():
-            each.kill()
+        self.signal_all(signal.SIGKILL)
         self.process.communicate()
 
     def family(self):
         """Return the processes of this command that still run."""
         return [each for each in psutil.process_iter() if _mark(each) == self.mark]
+
+    def signal_all(self, number):
+        """Send a signal to every process of this command. Some may end before it comes, because another one ended."""
+        for each in self.family():
+            with suppress(psutil.NoSuchProcess):
+                each.send_signal(number)
 
     def children(self):
         """Return those besides the first."""

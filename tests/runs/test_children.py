@@ -56,8 +56,7 @@ def test_a_signal_lets_each_task_save_and_is_the_exit_code(tmp_path, number, kin
 def test_a_signal_to_every_process_lets_each_task_save(tmp_path):
     """As a terminal does on Ctrl-C, and Slurm with SIGTERM."""
     with start(tmp_path, "compute") as command:
-        for each in command.family():
-            each.send_signal(signal.SIGTERM)
+        command.signal_all(signal.SIGTERM)
         assert command.ended()[0] == 143
         assert saved(tmp_path) == ["work-0.saved", "work-1.saved"]
         assert command.nothing_left()
