@@ -1,7 +1,8 @@
 """How many rollouts each prompt gets, when language models learn from verifiable rewards.
 
 Each module imports only earlier ones of this list: ``types`` (values), ``stopping`` (from votes to stop or go on),
-``predictors`` (from prompts to beliefs), ``allocators`` (from beliefs to plans), ``loop`` (from plans to rollouts),
+``predictors`` (from prompts to beliefs), ``selection`` (from beliefs to prompts), ``allocators`` (from beliefs to
+plans), ``loop`` (from plans to rollouts),
 ``advantages`` (from groups to advantages). ``solve`` allocates in one call, from probabilities.
 """
 
@@ -9,6 +10,7 @@ from apportion.allocators import (
     ALLOCATORS,
     AR3PO,
     DAPO,
+    DARS,
     HORA,
     TTRL,
     VIP,
@@ -16,10 +18,11 @@ from apportion.allocators import (
     Even,
     InverseAccuracy,
     InverseVariance,
+    Knapsack,
     Neyman,
     OptPO,
+    PilotCommit,
     ReinforceAda,
-    Select,
     SharedVotes,
     Uniform,
     Voting,
@@ -34,6 +37,7 @@ __all__ = [
     "ALLOCATORS",
     "AR3PO",
     "DAPO",
+    "DARS",
     "HORA",
     "TTRL",
     "VIP",
@@ -44,13 +48,14 @@ __all__ = [
     "Group",
     "InverseAccuracy",
     "InverseVariance",
+    "Knapsack",
     "Neyman",
     "OptPO",
+    "PilotCommit",
     "Plan",
     "Prompt",
     "ReinforceAda",
     "Rollout",
-    "Select",
     "SharedVotes",
     "Uniform",
     "Voting",

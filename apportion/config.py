@@ -19,6 +19,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES, Baseline
 from apportion.predictors import EMBEDDERS, PREDICTORS, Embedder, Predictor
+from apportion.selection import SELECTORS, Selector
 from apportion.stopping import RULES, Rule
 from apportion.toml import LONGEST_WORD, ConfigError, choices, load, to_toml
 from apportion.untrusted import shown
@@ -33,6 +34,7 @@ REGISTRIES: dict[Any, dict[str, Any]] = {
     Predictor: PREDICTORS,
     Embedder: EMBEDDERS,
     Baseline: BASELINES,
+    Selector: SELECTORS,
     Rule: RULES,
     Verifier: VERIFIERS,
 }

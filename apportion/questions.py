@@ -9,7 +9,7 @@ from typing import Any
 from apportion.answers.extraction import extract
 from apportion.tables import Table, TableError, read_columns, row_location
 from apportion.types import prompt_id
-from apportion.untrusted import shown
+from apportion.untrusted import parse_number, shown
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")
 GOLD_COLUMNS = ("answer", "gold", "solution")
@@ -22,6 +22,8 @@ TEMPLATE = "{question}\n\nPlease reason step by step, and put your final answer 
 class Question:
     """One question. An empty ``id`` becomes a content hash of the prompt; ``gold`` is None if unknown.
 
+    ``rate`` is a success rate that is known before training, within [0, 1]; None if unknown.
+
     >>> Question("sum", "What is 2 + 2?", "4").gold
     '4'
     """
@@ -29,6 +31,7 @@ class Question:
     id: str
     prompt: str
     gold: str | None = None
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.prompt, str) or not self.prompt.strip():
@@ -55,12 +58,14 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     return make_questions(read_columns(path, [], [*PROMPT_COLUMNS, *GOLD_COLUMNS, "id"]))[:limit]
 
 
-def make_questions(table: Table, prompt_column: str | None = None, gold_column: str | None = None) -> list[Question]:
+def make_questions(
+    table: Table, prompt_column: str | None = None, gold_column: str | None = None, rate_column: str | None = None
+) -> list[Question]:
     """Return the questions in the rows of ``table``. Columns that are not named are found as in ``read_questions``.
 
     Raises TableError as ``read_questions`` does, and if a named column is missing.
     """
-    for column in (prompt_column, gold_column):
+    for column in (prompt_column, gold_column, rate_column):
         if column is not None and column not in table.cells:
             raise TableError(f"{table.path} must have a column {column}, got {', '.join(table.cells)}; name another")
     prompts = _first(table, PROMPT_COLUMNS if prompt_column is None else (prompt_column,))
@@ -70,8 +75,9 @@ def make_questions(table: Table, prompt_column: str | None = None, gold_column: 
         )
     golds, ids = _first(table, GOLD_COLUMNS if gold_column is None else (gold_column,)), table.cells.get("id")
     none = (None,) * len(table)
+    rates = none if rate_column is None else table.cells[rate_column]
     places = [row_location(table.path, line) for line in table.lines]
-    questions = [make_question(*row) for row in zip(places, ids or none, prompts, golds or none, strict=True)]
+    questions = [make_question(*row) for row in zip(places, ids or none, prompts, golds or none, rates, strict=True)]
     refuse_duplicate_ids(questions, places)
     return questions
 
@@ -107,7 +113,7 @@ def _first(table: Table, columns: Sequence[str]) -> tuple[Any, ...] | None:
     return next((table.cells[column] for column in columns if column in table.cells), None)
 
 
-def make_question(place: str, id: Any, prompt: Any, gold: Any) -> Question:
+def make_question(place: str, id: Any, prompt: Any, gold: Any, rate: Any = None) -> Question:
     """Return the question in the cells of one row. Raise TableError, which names ``place``, if they hold none."""
     if gold is not None and (isinstance(gold, bool) or not isinstance(gold, (str, int, float))):
         raise TableError(f"a gold answer must be a text or a number, got {shown(gold)} in {place}; correct it")
@@ -117,6 +123,22 @@ def make_question(place: str, id: Any, prompt: Any, gold: Any) -> Question:
     try:
         after = re.findall(r"^####\s*(.+?)\s*$", str(gold), re.MULTILINE)  # the answer after a worked solution
         final = None if missing else extract(str(gold), "boxed") or (after[-1] if after else str(gold).strip())
-        return Question("" if id is None else str(id), prompt, final)
+        return Question("" if id is None else str(id), prompt, final, _rate(rate))
     except ValueError as error:
         raise TableError(f"{place}: {error}") from error
+
+
+def _rate(cell: Any) -> float | None:
+    """Return the known rate in a cell; None for an empty one. Raise ValueError if it holds no rate."""
+    if cell in (None, "") or cell != cell:  # data frames write an empty cell as NaN
+        return None
+    try:
+        rate = parse_number(cell) if isinstance(cell, str) else float(cell)
+    except (TypeError, ValueError):
+        rate = -1.0
+    if isinstance(cell, bool) or not 0 <= rate <= 1:
+        raise ValueError(
+            f"a known rate must be a number between 0 and 1, got {shown(cell)}; divide the successes by the trials, or "
+            "leave it empty"
+        )
+    return rate

@@ -68,6 +68,9 @@ class ArrayValue:
 class Prompt:
     """One question for the policy. ``id`` is a content hash by default; the core never reads ``data``.
 
+    ``rate`` is a success rate that is known before training, within [0, 1], such as the pass rate of another model.
+    It is a prior for predictors that take known rates.
+
     >>> Prompt("What is 2 + 2?").id == Prompt("What is 2 + 2?", data={"row": 7}).id
     True
     """
@@ -75,6 +78,7 @@ class Prompt:
     text: str
     id: str = ""
     data: Any = field(default=None, compare=False)
+    rate: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name, value in (("text", self.text), ("id", self.id)):
@@ -82,10 +86,16 @@ class Prompt:
                 raise ValueError(f"the {name} of a prompt must be a string, got {value!r:.80}; put the rest into data")
         if not self.id:
             object.__setattr__(self, "id", prompt_id(self.text))
+        if self.rate is not None and not (isinstance(self.rate, Real) and 0 <= self.rate <= 1):
+            raise ValueError(
+                f"the rate of a prompt must be a number between 0 and 1, got {self.rate!r:.80} for {self.id!r:.40}; "
+                "divide the successes by the trials, or leave it out if it is unknown"
+            )
 
     def __repr__(self) -> str:
         data = "" if self.data is None else f", data={_brief(self.data)}"
-        return f"Prompt({_brief(self.text)}, id={self.id!r:.40}{data})"
+        rate = "" if self.rate is None else f", rate={self.rate}"
+        return f"Prompt({_brief(self.text)}, id={self.id!r:.40}{data}{rate})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -96,8 +106,9 @@ class Rollout:
     ``correct``. A rollout that failed has no Rollout, but it counts in ``Batch.asked``. Only some methods read these:
 
     ``tokens``: length of the completion, including the end token. ``score_norm``: squared norm of the gradient of its
-    log-probability, or a quantity proportional to it. ``round``: the round of its batch, from 0; ``Batch.add`` sets it.
-    ``step``: the earlier step that the rollout is reused from; None for a fresh one.
+    log-probability, up to a common factor, or a proxy such as ``sampled_score_norm``; of one kind in a run. ``round``:
+    the round of its batch, from 0; ``Batch.add`` sets it. ``step``: the earlier step that the rollout is reused from;
+    None for a fresh one.
     """
 
     correct: bool | None = None
@@ -140,6 +151,7 @@ class Needs:
         score_norms: ``Rollout.score_norm`` is set on every rollout with a reward.
         tokens: ``Rollout.tokens`` is set on every fresh rollout.
         reused_rollouts: rollouts of earlier steps (those with a ``step``) may enter the loss, so they must be kept.
+        reused_incorrect: among them are incorrect ones; if False, all that are reused are correct.
         behaviour_logprobs: reused rollouts enter the loss with the log-probabilities they were sampled with; if False,
             all of them are in ``Group.recompute``. Only with ``reused_rollouts``.
         estimator: the advantage estimator that must train, with the same weight for every prompt, because the rule
@@ -154,6 +166,7 @@ class Needs:
     score_norms: bool = False
     tokens: bool = False
     reused_rollouts: bool = False
+    reused_incorrect: bool = False
     behaviour_logprobs: bool = False
     estimator: str | None = None
 
@@ -307,6 +320,12 @@ class Batch(ArrayValue):
         return cls(tuple(prompts), belief, ((),) * size, np.zeros(size, np.int64), costs, started=size)
 
     @property
+    def sampled(self) -> Batch:
+        """This batch without rollouts reused from an earlier step, which what learns from batches has seen before."""
+        own = tuple(tuple(rollout for rollout in group if rollout.step is None) for group in self.rollouts)
+        return replace(self, rollouts=own)
+
+    @property
     def trials(self) -> Counts:
         """Verified rollouts, [P]."""
         return np.array([sum(r.correct is not None for r in group) for group in self.rollouts], np.int64)
@@ -315,6 +334,14 @@ class Batch(ArrayValue):
     def successes(self) -> Counts:
         """Correct rollouts, [P]."""
         return np.array([sum(r.correct is True for r in group) for group in self.rollouts], np.int64)
+
+    @property
+    def spread(self) -> Floats:
+        """Standard deviation of each prompt's outcomes, [P]: verdicts as 1 or 0, rewards where there is no verdict.
+
+        It is exactly 0 if all outcomes are equal or there are none, and above 0 if any two differ.
+        """
+        return np.array([_deviation(group) for group in self.rollouts], np.float64)
 
     @property
     def votes(self) -> tuple[Counter[str], ...]:
@@ -434,6 +461,14 @@ def _rollout_list(rollouts: Iterable[Rollout], q: int) -> tuple[Rollout, ...]:
                 "return [Rollout(correct=...), ...] for each"
             )
     return listed
+
+
+def _deviation(rollouts: Iterable[Rollout]) -> float:
+    """Return the standard deviation of outcomes. It is taken over their range, so that squares do not underflow."""
+    scored = [rollout for rollout in rollouts if rollout.reward is not None]
+    outcomes = np.array([r.reward if r.correct is None else r.correct for r in scored], np.float64)
+    low, high = outcomes.min(initial=np.inf), outcomes.max(initial=-np.inf)
+    return float((high - low) * np.std((outcomes - low) / (high - low))) if low < high else 0.0
 
 
 def _brief(value: Any) -> str:

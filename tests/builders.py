@@ -11,7 +11,9 @@ from apportion.types import Counts
 
 LABEL_FREE = {name: rule for name, rule in ALLOCATORS.items() if not rule().needs.labels}
 LABELLED = {name: rule for name, rule in ALLOCATORS.items() if name not in LABEL_FREE}
-GROUP_RELATIVE = frozenset({"grpo", "dr_grpo", "rloo", "sequential", "maxrl", "reinforce_plus_plus_baseline"})
+GROUP_RELATIVE = frozenset(
+    {"grpo", "dr_grpo", "rloo", "sequential", "group_optimal", "opo", "maxrl", "reinforce_plus_plus_baseline"}
+)
 """Estimators that give exactly 0 to every rollout of a group of one and of a group of equal rewards."""
 
 

@@ -28,6 +28,9 @@ def small_settings(name: str, rollouts: int = 6, **own: Any) -> dict[str, Any]:
         "rollouts_per_stage": rollouts // 2,
         "rollouts_per_round": rollouts // 2,
         "rounds": 2,
+        "pilots": rollouts // 2,
+        "commits": rollouts,
+        "max_rounds": 4,
         "draw": 4,
         "max_draws": 4,
         "min_samples": 4,
@@ -41,11 +44,9 @@ def small_settings(name: str, rollouts: int = 6, **own: Any) -> dict[str, Any]:
         "optpo": {"max_samples": 2 * rollouts + 4, "wave": 6},  # waves that do not divide what is left
         "shared_votes": {"max_samples": 2 * rollouts + 4},
     }
-    if name == "select":
-        own = {"allocator": small_settings("vip", rollouts + 1), "prompts": 6, "exploration": 0.3} | own
     found = {field.name: field for field in fields(ALLOCATORS[name]) if field.init}
     chosen = {key: value for key, value in (by_field | exceptions.get(name, {})).items() if key in found}
-    if name != "select" and "predictor" in found:
+    if "predictor" in found:
         predictor = found["predictor"].default_factory()  # type: ignore[misc]
         if predictor.reads_texts or predictor.needs.score_norms:
             chosen["predictor"] = "counts"

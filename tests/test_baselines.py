@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import Batch, Belief, Plan, Prompt, Rollout
-from apportion.baselines import BASELINES, Baseline, Optimal, Predicted, Zero
+from apportion.baselines import BASELINES, SPO, Baseline, Optimal, Predicted, Zero
 from apportion.config import build, dump
 from apportion.predictors import DiscountedCounts
 from tests.builders import make_batch, make_prompts
@@ -194,3 +194,120 @@ def test_every_baseline_can_be_configured(name):
 def test_wrong_settings_are_refused(settings):
     with pytest.raises(ValueError, match=r"must be .*, got .*; "):
         Optimal(**settings)
+
+
+SCOPES = ("constant", "curve", "prompt")
+
+
+def four_bandits(batches, **settings):
+    """Return ``Optimal`` of every scope after some batches of ``BANDITS``, whose success rates are .1, .5 and .9."""
+    rng, learnt = np.random.default_rng(2), {scope: Optimal(scope=scope, **settings) for scope in SCOPES}
+    prompts = make_prompts(3)
+    for _ in range(batches):
+        batch = graded_batch(prompts, [bandit.sample(rng, 500) for bandit in BANDITS[:3]])
+        for baseline in learnt.values():
+            baseline.update(batch)
+    return {scope: baseline.predict([*prompts, Prompt("never seen")]) for scope, baseline in learnt.items()}
+
+
+def test_a_constant_is_the_ratio_of_the_sums_of_all_prompts_and_the_same_for_all():
+    found = four_bandits(20, pool_discount=1.0)["constant"]
+    rights = sum(float(bandit.pi @ (bandit.rewards * bandit.norms)) for bandit in BANDITS[:3])
+    norms = sum(float(bandit.pi @ bandit.norms) for bandit in BANDITS[:3])
+    assert found == pytest.approx(np.full(4, rights / norms), abs=0.02)
+    assert len(set(found.tolist())) == 1
+
+
+def test_a_curve_knows_prompts_by_their_mean_reward_alone():
+    found = four_bandits(20, bandwidth=0.3, discount=1.0, pool_discount=1.0)["curve"]
+    assert found[:3] == pytest.approx([bandit.optimal for bandit in BANDITS[:3]], abs=0.05)
+    assert found[3] == pytest.approx(found[1], abs=0.05)  # a prompt never seen counts as p = 1/2
+
+
+def test_the_finer_the_scope_the_smaller_the_variance_once_much_was_seen():
+    found = four_bandits(40, bandwidth=0.3, discount=1.0, pool_discount=1.0)
+    variance = {
+        scope: sum(bandit.variance(b) for bandit, b in zip(BANDITS[:3], found[scope][:3], strict=True))
+        for scope in SCOPES
+    }
+    assert variance["prompt"] <= 1.001 * variance["curve"] <= 1.002 * variance["constant"]
+    assert variance["constant"] < sum(bandit.variance(bandit.pi[0]) for bandit in BANDITS[:3])
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_before_anything_was_seen_every_scope_is_zero(scope):
+    assert Optimal(scope=scope).predict(make_prompts(2)).tolist() == [0.0, 0.0]
+    assert Optimal(scope=scope).predict([]).shape == (0,)
+
+
+def test_an_unknown_scope_is_refused():
+    with pytest.raises(ValueError, match="scope must be one of constant, curve, prompt, got 'global'; prompt is the"):
+        Optimal(scope="global")
+
+
+def test_spo_tracks_success_as_its_paper_does():
+    rng, prompts = np.random.default_rng(3), make_prompts(2)
+    tracker, a, b = SPO(rho=0.9), np.full(2, 0.5), np.full(2, 0.5)
+    for _ in range(20):
+        rewards = rng.random(2).round(2)
+        assert tracker.predict(prompts) == pytest.approx(a / (a + b))
+        tracker.update(graded_batch(prompts, [[(reward, 1.0)] for reward in rewards]))
+        a, b = 0.9 * a + rewards, 0.9 * b + 1 - rewards
+
+
+def test_spo_starts_from_known_rates_with_the_weight_that_counts_settle_at():
+    known, unknown = Prompt("known"), Prompt("unknown")
+    tracker = SPO(rates={known.id: 3 / 8})
+    assert tracker.predict([known, unknown]) == pytest.approx([3.5 / 9, 0.5])
+    tracker.update(graded_batch([known, unknown], [[(1.0, 1.0)], [(1.0, 1.0)]]))
+    a, b = 8 * 3.5 / 9, 8 * 5.5 / 9
+    assert tracker.predict([known, unknown]) == pytest.approx([(0.875 * a + 1) / 8, 1.4375 / 1.875])
+    assert 0.875 * (a + b) + 1 == pytest.approx(8)
+
+
+def test_spo_starts_from_the_rates_of_prompts_and_the_mapping_wins():
+    rated, other = Prompt("a", rate=3 / 8), Prompt("b", rate=0.0)
+    by_mapping, by_prompt = SPO(rates={rated.id: 3 / 8, other.id: 0.5}), SPO(rates={other.id: 0.5})
+    np.testing.assert_allclose(by_prompt.predict([rated, other]), by_mapping.predict([rated, other]))
+    for tracker in (by_mapping, by_prompt):
+        tracker.update(graded_batch([rated, other], [[(1.0, 1.0)], [(0.0, 1.0)]]))
+    np.testing.assert_allclose(by_prompt.predict([rated, other]), by_mapping.predict([rated, other]))
+
+
+def test_spo_discounts_once_for_all_rollouts_of_a_batch():
+    tracker, prompts = SPO(rho=0.5), make_prompts(1)
+    tracker.update(graded_batch(prompts, [[(1.0, 1.0), (1.0, 1.0), (0.0, 1.0)]]))
+    assert tracker.predict(prompts) == pytest.approx([2.25 / 3.5])
+
+
+@pytest.mark.parametrize("reward", [-0.1, 1.5])
+def test_spo_refuses_a_reward_that_is_no_success_and_learns_nothing(reward):
+    tracker, prompts = SPO(), make_prompts(2)
+    with pytest.raises(ValueError, match=rf"within \[0, 1\] for spo, got {reward} for prompt 'prompt 1'; rescale"):
+        tracker.update(graded_batch(prompts, [[(1.0, 1.0)], [(reward, 1.0)]]))
+    assert tracker.predict(prompts).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rho": 1.0}, "rho must be at least 0 and below 1, got 1.0"),
+        ({"rho": -0.1}, "rho must be at least 0 and below 1, got -0.1"),
+        ({"rates": {"a": 1.2}}, "rates must be between 0 and 1, got 1.2 for prompt 'a'; divide by the trials"),
+        ({"rates": {"a": float("nan")}}, "rates must be between 0 and 1, got nan"),
+    ],
+)
+def test_wrong_settings_of_spo_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SPO(**settings)
+
+
+def test_known_rates_can_be_configured():
+    tracker = build(Baseline, {"name": "spo", "rates": {"a": 1}})
+    assert tracker.predict([Prompt("one", id="a")]) == pytest.approx([8.5 / 9])
+
+
+@pytest.mark.parametrize("counts", [{"a": [0.0, 0.0]}, {"a": [1.0]}, {"a": [-1.0, 2.0]}, {"a": "x"}])
+def test_a_damaged_state_of_spo_is_refused(counts):
+    with pytest.raises(ValueError, match=r"counts must be .* in a saved state of 'spo'"):
+        SPO().load_state_dict({"baseline": "spo", "counts": counts})

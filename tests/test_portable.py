@@ -17,7 +17,7 @@ import apportion
 from tests.test_house import MODULES, ROOT, part
 
 POSIX = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")
-TRAINERS = {"trl", "verl"}
+TRAINERS = {"tinker", "trl", "verl"}
 """Rooms that need a trainer, which runs on Linux; their sources are read, and not imported here."""
 ATTRIBUTES = {"fork", "forkpty", "getuid", "uname", "killpg", "setsid", "SIGKILL", "SIGHUP", "SIGALRM", "SIGUSR1"}
 

@@ -93,6 +93,28 @@ def test_plans_cannot_take_rollouts_back():
         Plan([1, -1])
 
 
+@given(st.lists(st.none() | st.floats(-1e100, 1e100).map(lambda reward: round(reward, 9)), max_size=8))
+def test_the_spread_is_the_standard_deviation_and_zero_for_equal_outcomes_alone(rewards):
+    plan = Plan([len(rewards)])
+    batch = Batch.start(make_prompts(1), Belief.uniform(1)).add(plan, [[Rollout(reward=reward) for reward in rewards]])
+    known = [reward for reward in rewards if reward is not None]
+    (spread,) = batch.spread
+    assert (spread > 0) == (len(set(known)) > 1)
+    rounding = 1e-13 * max(map(abs, known), default=0.0)  # differences of large numbers lose their last digits
+    assert spread == pytest.approx(np.std(known) if known else 0.0, rel=1e-9, abs=max(rounding, 1e-150))
+
+
+def test_the_spread_of_verdicts_is_theirs_and_not_that_of_shaped_rewards():
+    shaped = [Rollout(False, reward=0.0), Rollout(False, reward=0.3), Rollout(True, reward=0.1)]
+    batch = Batch.start(make_prompts(3), Belief.uniform(3)).add(Plan([2, 3, 0]), [shaped[:2], shaped, []])
+    assert batch.spread.tolist() == pytest.approx([0, np.std([0, 0, 1]), 0])
+
+
+def test_the_spread_of_equal_rewards_is_zero_where_their_mean_is_rounded():
+    batch = Batch.start(make_prompts(1), Belief.uniform(1)).add(Plan([3]), [[Rollout(reward=0.1)] * 3])
+    assert np.std([0.1] * 3) > 0 == batch.spread[0]
+
+
 def test_groups_need_rewards_and_one_keep_entry_a_rollout():
     rollouts = (Rollout(True), Rollout(False))
     assert Group(Prompt("a"), rollouts, np.array([True, False])).informative
@@ -196,3 +218,16 @@ def test_a_prompt_may_be_in_a_batch_twice():
     counts = DiscountedCounts()
     counts.update(batch)
     assert counts.predict([Prompt("a")]).mean.tolist() == [0.5] and len(Uniform().groups(batch)) == 2
+
+
+def test_a_known_rate_is_no_part_of_a_prompt_s_identity():
+    assert Prompt("2 + 2 =", rate=0.25) == Prompt("2 + 2 =") and Prompt("2 + 2 =").rate is None
+    assert repr(Prompt("2 + 2 =", id="a", rate=0.25)) == "Prompt('2 + 2 =', id='a', rate=0.25)"
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan"), "0.5"])
+def test_a_known_rate_outside_zero_and_one_is_refused(rate):
+    with pytest.raises(
+        ValueError, match=r"the rate of a prompt must be a number between 0 and 1, got .* for 'a'; divi"
+    ):
+        Prompt("2 + 2 =", id="a", rate=rate)

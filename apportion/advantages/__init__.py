@@ -1,22 +1,30 @@
 """Advantages: from flat rewards [N] and group ids [N] to advantages [N]. Groups may be ragged.
 
-================================ ============================= ======== ==========================================
-estimator                        advantage                     needs    expectation, over n rollouts of a prompt
-================================ ============================= ======== ==========================================
-``dr_grpo``                      r - mean                               (n - 1) / n of the gradient
-``grpo``                         (r - mean) / deviation                 hard and easy prompts weigh more
-``rloo``                         r - mean of the others                 the gradient, where counts ignore outcomes
-``sequential``                   r - mean of the others so far rounds   the gradient times n, whatever decides n
-``reinforce``                    r - baseline                  baseline the gradient times n, whatever decides n
-``maxrl``                        (r - mean) / mean                      that of log p, expanded to order n - 1
-``sft``                          r / mean                               that of log p, expanded to order n
-``reinforce_plus_plus``          (r - batch mean) / deviation  tokens   nearly a multiple of the gradient
-``reinforce_plus_plus_baseline`` (r - mean) / batch deviation  tokens   nearly a multiple of dr_grpo's
-================================ ============================= ======== ==========================================
+================================ ============================= =========== =======================================
+estimator                        advantage                     needs       expectation, over n rollouts of a prompt
+================================ ============================= =========== =======================================
+``dr_grpo``                      r - mean                                  (n - 1) / n of the gradient
+``grpo``                         (r - mean) / deviation                    hard and easy prompts weigh more
+``rloo``                         r - mean of the others                    the gradient, if counts ignore outcomes
+``sequential``                   r - mean of the others so far rounds      the gradient times n, whatever decides n
+``group_optimal``                r - norm-weighted mean of the score_norms the gradient, if counts ignore outcomes
+                                 others
+``batch_optimal``                r - norm-weighted mean of the score_norms the gradient times n, if the counts of
+                                 other prompts                             others ignore this prompt's outcomes
+``opo``                          r - length-weighted mean      tokens      that of dr_grpo at equal lengths, else
+                                                                           biased by how lengths depend on r
+``reinforce``                    r - baseline                  baseline    the gradient times n, whatever decides n
+``spo``                          (r - baseline - batch mean)   baseline    nearly a multiple of the gradient
+                                 / deviation
+``maxrl``                        (r - mean) / mean                         that of log p, expanded to order n - 1
+``sft``                          r / mean                                  that of log p, expanded to order n
+``reinforce_plus_plus``          (r - batch mean) / deviation  tokens      nearly a multiple of the gradient
+``reinforce_plus_plus_baseline`` (r - mean) / batch deviation  tokens      nearly a multiple of dr_grpo's
+================================ ============================= =========== =======================================
 
 A group of one and a group of equal rewards get exactly 0 from ``grpo``, ``dr_grpo``, ``rloo``, ``sequential``,
-``maxrl`` and ``reinforce_plus_plus_baseline``, which have nothing to compare them with. ``gae`` needs a critic, works
-per token, and has a signature of its own.
+``group_optimal``, ``opo``, ``maxrl`` and ``reinforce_plus_plus_baseline``, which have nothing to compare them with.
+``gae`` needs a critic, works per token, and has a signature of its own.
 """
 
 import inspect
@@ -25,15 +33,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from apportion.advantages.agreement import check_agreement, default_weighting
+from apportion.advantages.agreement import check_agreement, check_weighting, default_weighting
 from apportion.advantages.gae import gae
 from apportion.advantages.group_relative import dr_grpo, grpo, rloo
 from apportion.advantages.grouping import Reduction, Weighting, prompt_weights, rollout_weights
 from apportion.advantages.maximum_likelihood import maxrl, sft
-from apportion.advantages.reinforce import reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, whiten
+from apportion.advantages.reinforce import reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, spo, whiten
 from apportion.advantages.sequential import sequential
+from apportion.advantages.weighted_means import batch_optimal, group_optimal, opo
 from apportion.checks import number_array
-from apportion.types import Floats, Group
+from apportion.predictors.score_norms import score_norm
+from apportion.types import Floats, Group, Needs
 
 Estimator = Callable[..., Floats]
 """(rewards [N], group_ids [N], *, further columns [N]) -> advantages [N]."""
@@ -45,7 +55,11 @@ ESTIMATORS: dict[str, Estimator] = {
         dr_grpo,
         rloo,
         sequential,
+        group_optimal,
+        batch_optimal,
+        opo,
         reinforce,
+        spo,
         maxrl,
         sft,
         reinforce_plus_plus,
@@ -66,21 +80,33 @@ def needs(name: str) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty)
 
 
+def rollout_needs(estimator: str | None) -> Needs:
+    """Return what an estimator needs to know of each rollout; nothing if it is an engine's own, or None.
+
+    >>> rollout_needs("batch_optimal") == Needs(score_norms=True), rollout_needs("gae") == Needs()
+    (True, True)
+    """
+    columns = needs(estimator) if estimator in ESTIMATORS else ()
+    return Needs(score_norms="score_norms" in columns, tokens="tokens" in columns)
+
+
 def check_baseline(estimator: str | None, baseline: object) -> None:
     """Raise ValueError unless a ``baseline`` other than None is given exactly if the estimator takes one."""
     takes = estimator in ESTIMATORS and "baseline" in needs(estimator)
     if takes != (baseline is not None):
         raise ValueError(
-            f"a baseline goes with the estimator 'reinforce', got {baseline} with {estimator!r}; set both, or neither"
+            f"a baseline goes with the estimators 'reinforce' and 'spo', got {baseline} with {estimator!r}; set both, "
+            "or neither"
         )
 
 
 def advantages_of(groups: Sequence[Group], estimator: str = "rloo", *, baseline: ArrayLike | None = None) -> Floats:
     """Return the advantages [N] of all rollouts of the groups, in order, including those outside ``keep``.
 
-    ``baseline`` [groups] is one number a group, fixed before the rollouts, for estimators that take one. Lengths come
-    from ``Rollout.tokens`` and rounds from ``Rollout.round``. Raises ValueError for an unknown estimator, for a
-    rollout without a length that is needed, and for a baseline that is missing or would not be read.
+    ``baseline`` [groups] is one number a group, fixed before the rollouts, for estimators that take one. Other columns
+    come from ``Rollout.tokens``, ``Rollout.round`` and ``Rollout.score_norm``. Raises ValueError for an unknown
+    estimator, for a rollout without a length or norm that is needed, and for a baseline that is missing or would not be
+    read.
 
     >>> from apportion import Prompt, Rollout
     >>> group = Group(Prompt("1 + 1 ="), (Rollout(True), Rollout(False), Rollout(False)))
@@ -107,6 +133,10 @@ def advantages_of(groups: Sequence[Group], estimator: str = "rloo", *, baseline:
         columns["tokens"] = _tokens(groups, estimator)
     if "rounds" in wanted:
         columns["rounds"] = [rollout.round for group in groups for rollout in group.rollouts]
+    if "score_norms" in wanted:
+        columns["score_norms"] = [
+            score_norm(rollout, group.prompt, estimator) for group in groups for rollout in group.rollouts
+        ]
     return ESTIMATORS[estimator](rewards, np.repeat(np.arange(len(groups)), sizes), **columns)
 
 
@@ -129,21 +159,27 @@ __all__ = [
     "Reduction",
     "Weighting",
     "advantages_of",
+    "batch_optimal",
     "check_agreement",
     "check_baseline",
+    "check_weighting",
     "default_weighting",
     "dr_grpo",
     "gae",
+    "group_optimal",
     "grpo",
     "maxrl",
     "needs",
+    "opo",
     "prompt_weights",
     "reinforce",
     "reinforce_plus_plus",
     "reinforce_plus_plus_baseline",
     "rloo",
+    "rollout_needs",
     "rollout_weights",
     "sequential",
     "sft",
+    "spo",
     "whiten",
 ]

@@ -5,6 +5,7 @@ their numbers of rollouts, and the same counts raise that variance above that of
 """
 
 import logging
+from typing import get_args
 
 from apportion.advantages.grouping import Weighting
 from apportion.allocators import Allocator
@@ -25,6 +26,15 @@ def default_weighting(estimator: str | None) -> Weighting:
     ('prompt', 'rollout')
     """
     return "rollout" if estimator in UNBIASED_BY_ROLLOUT else "prompt"
+
+
+def check_weighting(weighting: object) -> None:
+    """Raise ValueError unless ``weighting`` is a ``Weighting``, or None for the estimator's own."""
+    if weighting not in (None, *get_args(Weighting)):
+        raise ValueError(
+            f"weighting must be one of {', '.join(get_args(Weighting))}, got {weighting!r}; leave it out for the one "
+            "that suits the estimator"
+        )
 
 
 def check_agreement(allocator: Allocator, estimator: str, weighting: Weighting) -> None:

@@ -1,8 +1,9 @@
-"""REINFORCE with a baseline fixed before the rollouts, and REINFORCE++, which has one scale for the whole batch.
+"""REINFORCE with a baseline fixed before the rollouts, and SPO and REINFORCE++, which have one scale for the batch.
 
 Reference: R. J. Williams, "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning",
 Machine Learning 8 (1992). J. Hu, J. K. Liu, H. Xu, W. Shen, "REINFORCE++: Stabilizing Critic-Free Policy Optimization
-with Global Normalization", arXiv 2501.03262 (2025). As in verl, REINFORCE++ normalises over tokens, so that long
+with Global Normalization", arXiv 2501.03262 (2025). Z. Xu, Z. Ding, "Single-stream Policy Optimization", arXiv
+2509.13232 (2025), for SPO. As in verl, REINFORCE++ normalises over tokens, so that long
 rollouts count for more.
 
 Note: the REINFORCE++ paper takes a KL penalty off each token's reward first; here, if there is one, it is in the loss.
@@ -34,6 +35,21 @@ def reinforce(rewards: ArrayLike, group_ids: ArrayLike, *, baseline: ArrayLike) 
     """
     rewards, _ = flat(rewards, group_ids)
     return rewards - column("baseline", baseline, rewards)
+
+
+def spo(rewards: ArrayLike, group_ids: ArrayLike, *, baseline: ArrayLike) -> Floats:
+    """Return a = r - baseline, normalised over the batch: (a - mean(a)) / sqrt(variance(a) + 1e-8), [N].
+
+    The variance is the sample one (n - 1). ``baseline`` [N] is fixed before the rollouts, in SPO by the tracker of
+    ``apportion.baselines.SPO``. Groups are ignored, and single rollouts are the rule. The batch's own mean is
+    subtracted and its own deviation divided by, so the estimate is only nearly a multiple of the gradient, as in
+    ``reinforce_plus_plus``. Equal differences get exactly 0.
+
+    >>> spo([1, 0, 1], [0, 1, 2], baseline=[0.25, 0.25, 0.5]).round(3).tolist()
+    [0.801, -1.121, 0.32]
+    """
+    differences = reinforce(rewards, group_ids, baseline=baseline)
+    return whiten(differences, np.ones_like(differences))
 
 
 def reinforce_plus_plus(rewards: ArrayLike, group_ids: ArrayLike, *, tokens: ArrayLike) -> Floats:

@@ -3,13 +3,15 @@
 from apportion.allocators.ar3po import AR3PO
 from apportion.allocators.base import Allocator, Size, check_rewards
 from apportion.allocators.dapo import DAPO
+from apportion.allocators.dars import DARS
 from apportion.allocators.hora import HORA
 from apportion.allocators.inverse_accuracy import InverseAccuracy
 from apportion.allocators.inverse_variance import InverseVariance
+from apportion.allocators.knapsack import Knapsack
 from apportion.allocators.neyman import Neyman
 from apportion.allocators.optpo import OptPO
+from apportion.allocators.pilot_commit import PilotCommit
 from apportion.allocators.reinforce_ada import ReinforceAda
-from apportion.allocators.select import Select
 from apportion.allocators.shared_votes import SharedVotes
 from apportion.allocators.spending.solver import spend
 from apportion.allocators.ttrl import TTRL
@@ -26,11 +28,13 @@ ALLOCATORS: dict[str, type[Allocator]] = {
         HORA,
         AR3PO,
         DAPO,
+        DARS,
+        PilotCommit,
         ReinforceAda,
+        Knapsack,
         InverseAccuracy,
         InverseVariance,
         Neyman,
-        Select,
         Voting,
         TTRL,
         OptPO,
@@ -43,6 +47,7 @@ __all__ = [
     "ALLOCATORS",
     "AR3PO",
     "DAPO",
+    "DARS",
     "HORA",
     "TTRL",
     "VIP",
@@ -50,10 +55,11 @@ __all__ = [
     "Even",
     "InverseAccuracy",
     "InverseVariance",
+    "Knapsack",
     "Neyman",
     "OptPO",
+    "PilotCommit",
     "ReinforceAda",
-    "Select",
     "SharedVotes",
     "Size",
     "Uniform",

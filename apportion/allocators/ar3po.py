@@ -9,7 +9,8 @@ Adaptive rollout: a prompt leaves with its first correct response, so one with s
 p)^k + ... + (1 - p)^(k (S - 1))) rollouts on average. Response reuse (section 3.2): if a group has no correct response
 and B has one, it replaces one incorrect response, and the advantages are those of the mixed group.
 
-Note: the paper leaves the size of B open. 4 responses per prompt and 10,000 in all, oldest out first, are our choice.
+Note: the paper leaves the size of B open. 4 responses per prompt and a gibibyte in all, oldest out first, are our
+choice. A prompt reuses a response that it got in an earlier epoch, so B must hold those of the whole data set.
 Note: rollouts of one prompt are exchangeable, so the last incorrect response is replaced. A group of fewer than two
 incorrect responses is not changed, because no incorrect one would remain.
 Note: the draw from B is seeded from the seed, the step and the prompt, so that every rank reuses the same response.
@@ -23,7 +24,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size
-from apportion.allocators.response_store import ResponseStore, response_key
+from apportion.allocators.response_store import GIB, ResponseStore, response_key
 from apportion.checks import check_numbers
 from apportion.predictors.base import check_settings, check_source
 from apportion.predictors.saved import SavedValues
@@ -43,7 +44,9 @@ class AR3PO(Allocator):
             changes the baseline. "recompute", its Option I: with its log-probabilities under the current policy as the
             behaviour's. "replay", which the paper compares with: with the log-probabilities it was sampled with. "none"
             is adaptive rollout without reuse.
-        entries_per_prompt, entries: the most responses kept of one prompt, and in all.
+        entries_per_prompt: the most responses kept of one prompt.
+        entries: the most in all; by default only ``store_bytes`` bounds them.
+        store_bytes: the most memory for them, where the allocator runs; a checkpoint takes about as much.
         seed: seeds the draw among a prompt's responses.
 
     A reused rollout has ``Rollout.step`` and is otherwise as it was sampled, including the completion. Rollouts without
@@ -65,7 +68,8 @@ class AR3PO(Allocator):
     rollouts_per_stage: int = 4
     reuse: Reuse = "stop_gradient"
     entries_per_prompt: int = 4
-    entries: int = 10_000
+    entries: int | None = None
+    store_bytes: int = GIB
     seed: int = 0
 
     name: ClassVar[str] = "ar3po"
@@ -86,7 +90,7 @@ class AR3PO(Allocator):
                 f"reuse must be one of {', '.join(get_args(Reuse))} for ar3po, got {self.reuse!r}; "
                 'the paper recommends "stop_gradient"'
             )
-        object.__setattr__(self, "_store", ResponseStore(self.entries_per_prompt, self.entries))
+        object.__setattr__(self, "_store", ResponseStore(self.entries_per_prompt, self.entries, self.store_bytes))
 
     @property
     def needs(self) -> Needs:
@@ -113,6 +117,7 @@ class AR3PO(Allocator):
         return {
             "reused": float(reused),
             "store_entries": float(len(self._store)),
+            "store_bytes": float(self._store.bytes),
             "without_correct": without / size,
             "without_correct_after_reuse": (without - reused) / size,
         }
@@ -131,7 +136,12 @@ class AR3PO(Allocator):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         check_source(state, "allocator", self.name)
         saved = SavedValues(state, self.name, ["allocator", "settings", "store"])
-        check_settings(saved.state("settings"), self._settings(), self.name)
+        settings, own = saved.state("settings"), self._settings()
+        if (
+            "store_bytes" not in settings
+        ):  # its store was bounded by entries alone; the bounds of today hold from now on
+            settings = settings | {key: own[key] for key in ("entries", "store_bytes")}
+        check_settings(settings, own, self.name)
         self._store.restore(saved.state("store"))
 
     def _settings(self) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """The allocator protocol: start, plan, groups, observe."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
 from apportion.types import Batch, Belief, Group, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
@@ -17,11 +18,13 @@ class Size:
         asked: the most rollouts that can be requested; None if only the data bounds it.
         kept: the most rollouts that can enter the loss, by ``Group.keep``; None if only the data bounds it.
         exact: whether exactly ``asked`` rollouts are requested, whatever their outcomes.
+        fresh: the most fresh prompts that can be drawn in the middle of the batch.
     """
 
     asked: int | None = None
     kept: int | None = None
     exact: bool = False
+    fresh: int = 0
 
 
 class Allocator(ABC):
@@ -36,6 +39,9 @@ class Allocator(ABC):
     separable: ClassVar[bool] = False
     """Whether prompts are independent, so that each may run as a batch of one with no barrier between them."""
 
+    one_round: ClassVar[bool] = False
+    """Whether all rollouts are planned at once, so that no outcome of a batch decides about its plan."""
+
     @property
     def needs(self) -> Needs:
         """What this rule needs to know of each rollout."""
@@ -47,6 +53,23 @@ class Allocator(ABC):
         Raises ValueError if a batch of so many prompts cannot be planned; ``start`` calls it for that reason.
         """
         return Size()
+
+    def with_budget(self, rollouts_per_prompt: int) -> Self:
+        """Return this rule with a budget of ``rollouts_per_prompt`` on average, if its settings leave the budget open.
+
+        Engines call it once, with the number of rollouts that they draw without an allocator. The result shares the
+        predictors of this rule. A rule that has a budget, or settings that decide its numbers, is returned as it is.
+
+        Raises ValueError if the other settings do not fit the budget.
+        """
+        return self
+
+    def _copied(self, rollouts_per_prompt: int) -> Self:
+        """Return a checked copy of a dataclass with this setting, also if a subclass has a constructor of its own."""
+        changed: Any = copy.copy(self)
+        object.__setattr__(changed, "rollouts_per_prompt", rollouts_per_prompt)
+        changed.__post_init__()
+        return changed
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - a hook, empty by default
         """Announce a data set before training, so that no step waits for embeddings."""
@@ -87,20 +110,30 @@ class Allocator(ABC):
             )
 
 
-def check_rewards(allocator: Allocator, batch: Batch) -> None:
-    """Raise ValueError if a rollout of ``batch`` lacks a verdict or a length that ``allocator`` needs.
+class HasNeeds(Protocol):
+    """An allocator, a selector or a baseline, which says what it needs to know of rollouts."""
+
+    name: ClassVar[str]
+
+    @property
+    def needs(self) -> Needs:
+        """What it needs to know of each rollout."""
+
+
+def check_rewards(reader: HasNeeds, batch: Batch) -> None:
+    """Raise ValueError if a rollout of ``batch`` lacks a verdict or a length that ``reader`` needs.
 
     Drivers call it after every round, before more is sampled or trained on.
     """
-    needs = allocator.needs
+    needs = reader.needs
     for rollout in (rollout for rollouts in batch.rollouts for rollout in rollouts):
         if needs.binary and rollout.correct is None and rollout.reward is not None:
             raise ValueError(
-                f"rewards must be 0 or 1 for {allocator.name}, which counts correct rollouts, got {rollout.reward} "
+                f"rewards must be 0 or 1 for {reader.name}, which counts correct rollouts, got {rollout.reward} "
                 f"without a verdict; set Rollout.correct, or use an allocator or predictor for graded rewards"
             )
         if needs.tokens and rollout.tokens is None and rollout.step is None:
             raise ValueError(
-                f"rollouts must say their tokens under the token budget of {allocator.name}, got one without; "
+                f"rollouts must say their tokens under the token budget of {reader.name}, got one without; "
                 "set Rollout.tokens in the sampler, or give a budget in rollouts"
             )

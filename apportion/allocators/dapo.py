@@ -5,6 +5,10 @@ section 3.2 and the constraint 0 < correct < G of its objective. Symbols of the 
 (``rollouts_per_prompt``). A prompt whose rollouts are neither all right nor all wrong is called mixed here; the others
 have no group-relative advantage and are dropped.
 
+Note: graded rewards are not in the paper. A group of them is mixed if its standard deviation is above ``tolerance``,
+the test that is asked for in OpenRLHF (issue 1270) and that verl's filter_groups makes with a tolerance of 0. A rollout
+with a verdict counts as 1 or 0, as with filter_groups.metric=acc. So a group in which all are wrong is dropped, even if
+rewards for format or length tell its rollouts apart.
 Note: mixed prompts beyond ``target`` are paid for and not trained on, as in verl's recipe.
 Note: the paper has no limit on draws. The cap of 10 is that of verl's recipe, which then raises an error; we train on
 the mixed groups found and log a warning, because the rollouts are paid for.
@@ -15,34 +19,39 @@ large if it is kept, and it is kept with probability P(mixed).
 
 import logging
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size, check_rewards
 from apportion.checks import check_numbers
-from apportion.types import Batch, Group, Mask, Needs, Plan
+from apportion.types import Batch, Group, Mask, Plan
 
 logger = logging.getLogger(__name__)
 
 
-def mixed(batch: Batch) -> Mask:
-    """Return which prompts [P] have both a correct and a wrong rollout."""
-    return (batch.successes > 0) & (batch.successes < batch.trials)
+def mixed(batch: Batch, tolerance: float = 0.0) -> Mask:
+    """Return which prompts [P] have outcomes with a standard deviation above ``tolerance``.
+
+    With verdicts and no tolerance these are the prompts that have both a correct and a wrong rollout.
+    """
+    return batch.spread > tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
 class DAPO(Allocator):
-    """The same number of rollouts for every prompt, and fresh prompts until ``target`` are mixed; needs binary rewards.
+    """The same number of rollouts for every prompt, and fresh prompts until ``target`` are mixed.
 
-    Drivers need a source of fresh prompts.
+    Rewards may be binary or graded. Drivers need a source of fresh prompts.
 
     Args:
-        rollouts_per_prompt: G, at least 2.
+        rollouts_per_prompt: G, at least 2; by default the number of the engine that trains, and 16 without one.
         target: mixed groups wanted, by default as many as the batch started with. verl's recipe starts with three
             times its target, so that one draw is often enough.
         draw: fresh prompts in each further draw, by default as many as the batch started with.
         max_draws: the most draws, including the first.
+        tolerance: a group is mixed if the standard deviation of its outcomes is above this; by default if any two
+            differ. A verdict counts as 1 or 0.
 
     >>> from apportion import Prompt, Rollout
     >>> allocator = DAPO(rollouts_per_prompt=2, target=1, draw=3)
@@ -52,17 +61,18 @@ class DAPO(Allocator):
     Plan(counts=array([0]), fresh=3)
     """
 
-    rollouts_per_prompt: int = 16
+    rollouts_per_prompt: int | None = None
     target: int | None = None
     draw: int | None = None
     max_draws: int = 10
+    tolerance: float = 0.0
 
     name: ClassVar[str] = "dapo"
-    needs: ClassVar[Needs] = Needs(binary=True)
+    usual_rollouts: ClassVar[int] = 16
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.rollouts_per_prompt < 2:
+        if self._each < 2:
             raise ValueError(
                 f"rollouts_per_prompt must be at least 2 for dapo, got {self.rollouts_per_prompt}; "
                 "a single rollout is never mixed"
@@ -70,28 +80,39 @@ class DAPO(Allocator):
         for key, value in (("target", self.target), ("draw", self.draw), ("max_draws", self.max_draws)):
             if value is not None and value < 1:
                 raise ValueError(f"{key} must be at least 1 for dapo, got {value}; leave it out for the default")
+        if not 0 <= self.tolerance < float("inf"):
+            raise ValueError(
+                f"tolerance must be finite and at least 0 for dapo, got {self.tolerance}; 0 keeps any difference"
+            )
+
+    def with_budget(self, rollouts_per_prompt: int) -> Self:
+        return self if self.rollouts_per_prompt is not None else self._copied(rollouts_per_prompt)
 
     def size(self, prompts: int) -> Size:
         target = prompts if self.target is None else self.target
         further = prompts if self.draw is None else self.draw
-        drawn = prompts + (self.max_draws - 1) * further
-        return Size(asked=self.rollouts_per_prompt * drawn, kept=self.rollouts_per_prompt * target)
+        fresh = (self.max_draws - 1) * further
+        return Size(asked=self._each * (prompts + fresh), kept=self._each * target, fresh=fresh)
 
     def plan(self, batch: Batch) -> Plan:
-        counts = np.maximum(self.rollouts_per_prompt - batch.asked, 0)
-        if counts.any() or mixed(batch).sum() >= self._wanted(batch) or batch.round >= self.max_draws:
+        counts = np.maximum(self._each - batch.asked, 0)
+        if counts.any() or self._mixed(batch).sum() >= self._wanted(batch) or batch.round >= self.max_draws:
             return Plan(counts)
         return Plan(counts, fresh=batch.started if self.draw is None else self.draw)
 
     def groups(self, batch: Batch) -> list[Group]:
         """Return the first ``target`` mixed groups in prompt order, or fewer if the cap was hit."""
         check_rewards(self, batch)
-        kept = np.flatnonzero(mixed(batch))[: self._wanted(batch)]
+        kept = np.flatnonzero(self._mixed(batch))[: self._wanted(batch)]
         return [Group(batch.prompts[q], batch.rollouts[q]) for q in kept]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """Return the numbers of ``mixed`` prompts and of ``draws``, and ``capped``: 1 if ``max_draws`` ended them."""
-        return {"mixed": float(mixed(batch).sum()), "draws": float(batch.round), "capped": float(self._capped(batch))}
+        return {
+            "mixed": float(self._mixed(batch).sum()),
+            "draws": float(batch.round),
+            "capped": float(self._capped(batch)),
+        }
 
     def observe(self, batch: Batch) -> None:
         """Log a warning if the batch is smaller than wanted; learn nothing."""
@@ -99,14 +120,21 @@ class DAPO(Allocator):
             logger.warning(
                 "dapo found %d mixed groups of the %d wanted, among %d prompts in %d draws, the most allowed; "
                 "raise max_draws or draw, or train on prompts that are neither solved nor hopeless",
-                mixed(batch).sum(),
+                self._mixed(batch).sum(),
                 self._wanted(batch),
                 len(batch.prompts),
                 batch.round,
             )
 
+    @property
+    def _each(self) -> int:
+        return self.usual_rollouts if self.rollouts_per_prompt is None else self.rollouts_per_prompt
+
+    def _mixed(self, batch: Batch) -> Mask:
+        return mixed(batch, self.tolerance)
+
     def _wanted(self, batch: Batch) -> int:
         return batch.started if self.target is None else self.target
 
     def _capped(self, batch: Batch) -> bool:
-        return batch.round >= self.max_draws and bool(mixed(batch).sum() < self._wanted(batch))
+        return batch.round >= self.max_draws and bool(self._mixed(batch).sum() < self._wanted(batch))

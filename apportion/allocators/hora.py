@@ -97,7 +97,8 @@ class HORA(BudgetedAllocator):
 
     Args:
         pre_rollouts: G0, drawn first, for every prompt; half of what the budget pays for by default, and at least 1.
-        rollouts_per_prompt: budget per prompt, on average, including pre-rollouts (16 if no budget is given).
+        rollouts_per_prompt: budget per prompt, on average, including pre-rollouts; by default the number of the
+            engine that trains, and 16 without one.
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
         high: the most rollouts of one prompt, including pre-rollouts.
@@ -130,7 +131,8 @@ class HORA(BudgetedAllocator):
 
     @property
     def least(self) -> int:
-        return self.pre_rollouts or (1 if self.budget is not None else self._half(prompts=1))
+        half_is_known = self.rollouts_per_prompt is not None or self.tokens_per_prompt is not None
+        return self.pre_rollouts or (self._half(prompts=1) if half_is_known else 1)
 
     def plan(self, batch: Batch) -> Plan:
         pre = np.maximum((self.pre_rollouts or self._half(len(batch.prompts))) - batch.asked, 0)

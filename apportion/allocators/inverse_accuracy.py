@@ -24,7 +24,7 @@ class InverseAccuracy(ProportionalAllocator):
     """Splits a fixed budget in proportion to 1 - success probability + epsilon; needs binary rewards.
 
     Args:
-        rollouts_per_prompt: budget per prompt, on average (8 if no budget is given).
+        rollouts_per_prompt: budget per prompt, on average; by default the engine's number, or 8.
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens, and what predicts the length of a completion.
         low, high: bounds on every prompt's rollouts, low at least 1.

@@ -26,7 +26,7 @@ class InverseVariance(ProportionalAllocator):
     Rewards as its predictor takes them, binary or graded.
 
     Args:
-        rollouts_per_prompt: budget per prompt, on average (8 if no budget is given).
+        rollouts_per_prompt: budget per prompt, on average; by default the engine's number, or 8.
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens, and what predicts the length of a completion.
         low, high: bounds on every prompt's rollouts, low at least 1.

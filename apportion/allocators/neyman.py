@@ -50,7 +50,7 @@ class Neyman(BudgetedAllocator):
 
     Args:
         estimator: the run's advantage estimator: "rloo", "dr_grpo", or "reinforce" with a baseline fixed beforehand.
-        rollouts_per_prompt: budget per prompt, on average (8 if no budget is given).
+        rollouts_per_prompt: budget per prompt, on average; by default the engine's number, or 8.
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens, and what predicts the length of a completion.
         low, high: bounds on every prompt's rollouts; low at least 2 for rloo, 3 for dr_grpo, 1 for reinforce.
@@ -68,6 +68,7 @@ class Neyman(BudgetedAllocator):
     predictor: Predictor = field(default_factory=ScoreMoments)
 
     name: ClassVar[str] = "neyman"
+    one_round: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -6,6 +6,8 @@ model-free, sequential variant of the paper. Symbols of the paper used here: n r
 (``keep``). The defaults are those of its published code: at most 4 rounds of 8, n = 4, the balanced exit.
 
 The baseline, mean and deviation, is over all rollouts of the prompt, the loss over ``keep`` of them (``Group.keep``).
+Note: graded rewards are not in the paper. Its exits and its subset count correct and wrong rollouts, so ``threshold``
+must say which rewards are correct. The advantages stay those of the graded rewards.
 Note: the first rollouts of each kind are kept, as in the published code.
 Note: a prompt that never meets the exit keeps n of its rollouts. If all are wrong, or all right, it has no advantage.
 Note: the counts and what is kept depend on outcomes of the same batch, which biases the gradient. With these defaults,
@@ -15,6 +17,7 @@ at .3 and .7, 1.1 times at .5. See docs/bias.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -26,25 +29,27 @@ from apportion.types import Batch, Group, Mask, Needs, Plan, Rollout
 Exit = Literal["positive", "balanced"]
 
 
-def balanced_subset(rollouts: Sequence[Rollout], keep: int) -> Mask:
-    """Return which [G] of ``rollouts`` enter the loss: ``keep`` of them, or all verified ones if they are fewer.
+def balanced_subset(verdicts: Sequence[bool | None], keep: int) -> Mask:
+    """Return which [G] rollouts enter the loss: ``keep`` of them, or all that have a verdict if they are fewer.
 
     These are the first ``keep // 2`` correct ones and the first wrong ones; if one kind has too few, more of the other.
 
-    >>> balanced_subset([Rollout(x) for x in (False, False, False, True, True, True)], keep=4).tolist()
+    >>> balanced_subset([False, False, False, True, True, True], keep=4).tolist()
     [True, True, False, True, True, False]
-    >>> balanced_subset([Rollout(x) for x in (True, True, False, True, True)], keep=4).tolist()
+    >>> balanced_subset([True, True, False, True, True], keep=4).tolist()
     [True, True, True, True, False]
     """
-    correct = np.array([rollout.correct is True for rollout in rollouts], bool)
-    wrong = np.array([rollout.correct is False for rollout in rollouts], bool)
+    correct = np.array([verdict is True for verdict in verdicts], bool)
+    wrong = np.array([verdict is False for verdict in verdicts], bool)
     right = min(int(correct.sum()), max(keep // 2, keep - int(wrong.sum())))
     return (correct & (correct.cumsum() <= right)) | (wrong & (wrong.cumsum() <= keep - right))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReinforceAda(Allocator):
-    """Rounds of rollouts until a prompt meets the exit or the rounds are used up; needs binary rewards.
+    """Rounds of rollouts until a prompt meets the exit or the rounds are used up.
+
+    It needs binary rewards, or graded ones and a ``threshold``.
 
     Args:
         exit: "positive" stops a prompt at its first correct rollout; "balanced" at ``keep // 2`` correct ones and as
@@ -54,6 +59,7 @@ class ReinforceAda(Allocator):
         keep: n, the rollouts of a prompt that enter the loss, at least 2. The baseline is over all of its rollouts.
         down_sample: if False, all rollouts of a prompt enter the loss, and ``keep`` only decides the exit. With the
             estimator "sequential" and weights by rollout the gradient is then unbiased; see docs/bias.md.
+        threshold: rollouts with a reward above it are correct, and the others wrong; by default verdicts say so.
 
     >>> from apportion import Prompt
     >>> allocator = ReinforceAda(rollouts_per_round=2, keep=2)
@@ -68,10 +74,10 @@ class ReinforceAda(Allocator):
     rounds: int = 4
     keep: int = 4
     down_sample: bool = True
+    threshold: float | None = None
 
     name: ClassVar[str] = "reinforce_ada"
     separable: ClassVar[bool] = True
-    needs: ClassVar[Needs] = Needs(binary=True)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -91,6 +97,14 @@ class ReinforceAda(Allocator):
                 f"keep must be between 2, one of each kind, and the {most} rollouts that a prompt can have, got "
                 f"{self.keep}; change it or the rounds"
             )
+        if self.threshold is not None and not isfinite(self.threshold):
+            raise ValueError(
+                f"threshold must be finite for reinforce_ada, got {self.threshold}; rewards above it are correct"
+            )
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(binary=self.threshold is None)
 
     def size(self, prompts: int) -> Size:
         asked = prompts * self.rounds * self.rollouts_per_round
@@ -98,7 +112,8 @@ class ReinforceAda(Allocator):
 
     def exited(self, batch: Batch) -> Mask:
         """Return which prompts [P] have shown enough signal."""
-        correct, wrong = batch.successes, batch.trials - batch.successes
+        verdicts = [self._verdicts(rollouts) for rollouts in batch.rollouts]
+        correct, wrong = (np.array([own.count(kind) for own in verdicts], np.int64) for kind in (True, False))
         if self.exit == "positive":
             return correct >= 1
         return (correct >= self.keep // 2) & (wrong >= self.keep - self.keep // 2)
@@ -112,7 +127,13 @@ class ReinforceAda(Allocator):
         groups = super().groups(batch)
         if not self.down_sample:
             return groups
-        return [replace(group, keep=balanced_subset(group.rollouts, self.keep)) for group in groups]
+        return [replace(group, keep=balanced_subset(self._verdicts(group.rollouts), self.keep)) for group in groups]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         return {"exited": float(self.exited(batch).sum())}
+
+    def _verdicts(self, rollouts: Sequence[Rollout]) -> list[bool | None]:
+        """Return whether each of ``rollouts`` is correct; None if it was not scored."""
+        if self.threshold is None:
+            return [rollout.correct for rollout in rollouts]
+        return [None if rollout.reward is None else rollout.reward > self.threshold for rollout in rollouts]

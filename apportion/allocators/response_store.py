@@ -1,17 +1,48 @@
-"""Correct responses of earlier steps, kept for reuse. The number is bounded per prompt and in all, oldest out first."""
+"""Correct responses of earlier steps, kept for reuse: bounded per prompt and, in bytes, in all; oldest out first."""
 
 import hashlib
+import logging
+import sys
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
+from apportion.allocators.stored_rollouts import for_reuse, plain_rollout, restored_rollout
 from apportion.checks import check_numbers
 from apportion.predictors.saved import SavedValues
 from apportion.types import Rollout
 from apportion.untrusted import shown
+
+logger = logging.getLogger(__name__)
+
+GIB = 2**30
+ARRAY_BYTES = 250
+"""What an array or a tensor takes beside its numbers."""
+ENTRY_BYTES = 1200
+"""What an entry takes beside its completion: the rollout, two keys and their places in two dictionaries."""
+
+
+def completion_bytes(value: Any) -> int:
+    """Return how much memory ``value`` takes, with all that it holds: arrays, tensors, texts, numbers, objects.
+
+    >>> completion_bytes(np.zeros(1000, np.int32)) - completion_bytes(np.zeros(0, np.int32))
+    4000
+    """
+    if hasattr(value, "nbytes"):
+        return ARRAY_BYTES + int(value.nbytes)
+    own = sys.getsizeof(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return own + sum(completion_bytes(getattr(value, each.name)) for each in fields(value))
+    if isinstance(value, Mapping):
+        return own + sum(completion_bytes(key) + completion_bytes(part) for key, part in value.items())
+    if isinstance(value, Collection) and not isinstance(value, str | bytes):
+        return own + sum(map(completion_bytes, value))
+    if hasattr(value, "__dict__") and not isinstance(value, type):
+        return own + completion_bytes(vars(value))
+    return own
 
 
 def response_key(rollout: Rollout) -> Hashable:
@@ -39,16 +70,18 @@ def response_key(rollout: Rollout) -> Hashable:
 
 @dataclass(eq=False)
 class ResponseStore:
-    """Rollouts by prompt id, each with the step it was sampled in. Every operation touches O(1) entries.
+    """Rollouts by prompt id, each with the step it was sampled in. Every operation touches O(1) entries on average.
 
     Args:
         entries_per_prompt: the most rollouts of one prompt; its oldest is dropped first.
-        entries: the most in all; the oldest of any prompt is dropped first.
+        entries: the most in all, or None; the oldest of any prompt is dropped first.
+        store_bytes: the most memory in all, by ``completion_bytes``; the oldest of any prompt are dropped first.
 
     A response that is sampled again replaces its earlier copy and counts as new, because its log-probabilities are new.
-    A rollout without a completion is not kept.
+    A rollout without a completion is not kept. The first time that an entry is dropped because the store as a whole is
+    full, a warning is logged.
 
-    >>> store = ResponseStore(entries_per_prompt=2, entries=100)
+    >>> store = ResponseStore(entries_per_prompt=2)
     >>> for text in ("4", "four", "4", "2 + 2 = 4"):
     ...     store.add("sum", Rollout(True, completion=text))
     >>> [rollout.completion for rollout in store.responses("sum").values()], len(store), store.prompts
@@ -56,16 +89,19 @@ class ResponseStore:
     """
 
     entries_per_prompt: int
-    entries: int
+    entries: int | None = None
+    store_bytes: int = GIB
     step: int = field(default=0, init=False)
     """The current step, from 0, which added rollouts get."""
     _by_prompt: dict[str, OrderedDict[Hashable, Rollout]] = field(default_factory=dict, init=False, repr=False)
-    _by_age: OrderedDict[tuple[str, Hashable], None] = field(default_factory=OrderedDict, init=False, repr=False)
+    _by_age: OrderedDict[tuple[str, Hashable], int] = field(default_factory=OrderedDict, init=False, repr=False)
+    _bytes: int = field(default=0, init=False, repr=False)
+    _was_full: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        for name in ("entries_per_prompt", "entries"):
-            if getattr(self, name) < 1:
+        for name in ("entries_per_prompt", "entries", "store_bytes"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(
                     f'{name} must be at least 1, got {getattr(self, name)}; use reuse="none" to store none'
                 )
@@ -78,13 +114,18 @@ class ResponseStore:
         """The number of prompts that have a response."""
         return len(self._by_prompt)
 
+    @property
+    def bytes(self) -> int:
+        """The memory that the entries take."""
+        return self._bytes
+
     def responses(self, prompt_id: str) -> dict[Hashable, Rollout]:
         """Return the rollouts of one prompt by ``response_key``, oldest first; {} if there are none."""
         return dict(self._by_prompt.get(prompt_id, {}))
 
     def add(self, prompt_id: str, rollout: Rollout) -> None:
         """Keep ``rollout``, as sampled in the current step."""
-        self._put(prompt_id, replace(rollout, step=self.step))
+        self._put(prompt_id, for_reuse(rollout, self.step))
 
     def advance(self) -> None:
         """End the step."""
@@ -92,21 +133,21 @@ class ResponseStore:
 
     def state(self) -> dict[str, Any]:
         """Return the step and all entries, oldest first, as plain Python values. Completions are not copied."""
-        names = [each.name for each in fields(Rollout)]
         kept = ((prompt_id, self._by_prompt[prompt_id][key]) for prompt_id, key in self._by_age)
-        entries = [(prompt_id, {name: getattr(rollout, name) for name in names}) for prompt_id, rollout in kept]
+        entries = [(prompt_id, plain_rollout(rollout)) for prompt_id, rollout in kept]
         return {"step": self.step, "entries": entries}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Replace everything by what ``state`` returned. Raise ValueError for anything else."""
         saved = SavedValues(state, "the store of responses", ["step", "entries"])
         step, entries = saved.count("step"), saved.values["entries"]
-        if not isinstance(entries, list) or len(entries) > self.entries:
-            raise saved.refusal("entries", f"a list of at most {self.entries} rollouts")
+        if not isinstance(entries, list):
+            raise saved.refusal("entries", "a list of rollouts")
         rollouts = [_saved_rollout(entry, step) for entry in entries]
         self.step = step
         self._by_prompt.clear()
         self._by_age.clear()
+        self._bytes = 0
         for prompt_id, rollout in rollouts:
             self._put(prompt_id, rollout)
 
@@ -114,19 +155,44 @@ class ResponseStore:
         key = response_key(rollout)
         if key is None:
             return
+        size = ENTRY_BYTES + completion_bytes(rollout.completion)
+        if size > self.store_bytes:  # it would drop all others and then itself
+            self._warn_once()
+            return
         own = self._by_prompt.get(prompt_id, OrderedDict())
         if key in own:
             self._remove(prompt_id, key)
         elif len(own) == self.entries_per_prompt:
             self._remove(prompt_id, next(iter(own)))
-        elif len(self) == self.entries:
-            self._remove(*next(iter(self._by_age)))
         self._by_prompt.setdefault(prompt_id, OrderedDict())[key] = rollout
-        self._by_age[prompt_id, key] = None
+        self._by_age[prompt_id, key] = size
+        self._bytes += size
+        while self._is_over_full():
+            self._remove(*next(iter(self._by_age)))
+
+    def _is_over_full(self) -> bool:
+        """Return whether the oldest entry must go, and log a warning the first time."""
+        over = self._bytes > self.store_bytes or (self.entries is not None and len(self) > self.entries)
+        if over:
+            self._warn_once()
+        return over
+
+    def _warn_once(self) -> None:
+        if not self._was_full:
+            self._was_full = True
+            logger.warning(
+                "the store of responses is full with %d entries of %d prompts in %d bytes: the oldest are dropped from "
+                "now on, so that fewer prompts can reuse one; raise store_bytes%s, or lower entries_per_prompt",
+                len(self),
+                self.prompts,
+                self._bytes,
+                "" if self.entries is None else " or entries",
+            )
 
     def _remove(self, prompt_id: str, key: Hashable) -> None:
         own = self._by_prompt[prompt_id]
-        del own[key], self._by_age[prompt_id, key]
+        del own[key]
+        self._bytes -= self._by_age.pop((prompt_id, key))
         if not own:
             del self._by_prompt[prompt_id]
 
@@ -139,19 +205,7 @@ def _saved_rollout(entry: Any, step: int) -> tuple[str, Rollout]:
             "load a state that is unchanged"
         )
     prompt_id, values = entry
-    saved = SavedValues(values, "a stored rollout", [each.name for each in fields(Rollout)])
-    if saved.values["correct"] is not True:
-        raise saved.refusal("correct", "true")
-    if saved.count("step") > step:
-        raise saved.refusal("step", f"at most {step}, the present one,")
-    if type(saved.values["answer"]) not in (str, type(None)):
-        raise saved.refusal("answer", "a text or None")
-    if saved.values["completion"] is None:
-        raise saved.refusal("completion", "a response")
-    saved.number("reward")
-    saved.count("round")
-    if saved.values["tokens"] is not None:
-        saved.count("tokens")
-    if saved.values["score_norm"] is not None:
-        saved.number("score_norm", low=0)
-    return prompt_id, Rollout(**values)
+    rollout = restored_rollout(values, step)
+    if not rollout.correct:
+        raise ValueError("correct must be true in a saved store of correct responses, got false; load it unchanged")
+    return prompt_id, rollout

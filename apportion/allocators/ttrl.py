@@ -30,6 +30,7 @@ class TTRL(SeparateVotes):
     reward: str | PseudoReward = "agreement"
 
     name: ClassVar[str] = "ttrl"
+    one_round: ClassVar[bool] = True
 
     def size(self, prompts: int) -> Size:
         return replace(super().size(prompts), exact=True)

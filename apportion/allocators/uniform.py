@@ -1,7 +1,7 @@
 """Uniform: the same number of rollouts for every prompt, the default of GRPO, Dr. GRPO and RLOO."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from apportion.untrusted import shown
 
 @dataclass(frozen=True)
 class Uniform(Allocator):
-    """``rollouts_per_prompt`` rollouts for every prompt; any rewards, binary or graded.
+    """The same number of rollouts for every prompt; any rewards, binary or graded.
+
+    Args:
+        rollouts_per_prompt: by default the number of the engine that trains, and 8 without one.
 
     >>> from apportion import Prompt
     >>> allocator = Uniform(rollouts_per_prompt=4)
@@ -23,29 +26,38 @@ class Uniform(Allocator):
     [4, 4]
     """
 
-    rollouts_per_prompt: int = 8
+    rollouts_per_prompt: int | None = None
 
     name: ClassVar[str] = "uniform"
+    one_round: ClassVar[bool] = True
     separable: ClassVar[bool] = True
+    usual_rollouts: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.rollouts_per_prompt < 1:
+        if self._each < 1:
             raise ValueError(
                 f"rollouts_per_prompt must be at least 1, got {self.rollouts_per_prompt}; "
                 "use 2 or more for group baselines"
             )
-        if self.rollouts_per_prompt > MOST_ROLLOUTS:
+        if self._each > MOST_ROLLOUTS:
             raise ValueError(
                 f"rollouts_per_prompt must be at most {MOST_ROLLOUTS}, got {shown(self.rollouts_per_prompt)}; lower it"
             )
 
+    def with_budget(self, rollouts_per_prompt: int) -> Self:
+        return self if self.rollouts_per_prompt is not None else self._copied(rollouts_per_prompt)
+
     def size(self, prompts: int) -> Size:
-        total = self.rollouts_per_prompt * prompts
+        total = self._each * prompts
         return Size(asked=total, kept=total, exact=True)
 
     def plan(self, batch: Batch) -> Plan:
-        return Plan(np.maximum(self.rollouts_per_prompt - batch.asked, 0))
+        return Plan(np.maximum(self._each - batch.asked, 0))
+
+    @property
+    def _each(self) -> int:
+        return self.usual_rollouts if self.rollouts_per_prompt is None else self.rollouts_per_prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +69,8 @@ class Even(BudgetedAllocator):
     rewards will do, binary or graded.
 
     Args:
-        rollouts_per_prompt: budget per prompt, on average, whole or not (8 if no budget is given).
+        rollouts_per_prompt: budget per prompt, on average, whole or not. Without any budget it is the number of the
+            engine that trains, and 8 without one.
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
         high: the most rollouts of one prompt.
@@ -74,6 +87,7 @@ class Even(BudgetedAllocator):
     """
 
     name: ClassVar[str] = "even"
+    one_round: ClassVar[bool] = True
     adapts: ClassVar[bool] = False
 
     @property

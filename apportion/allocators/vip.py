@@ -93,7 +93,8 @@ class VIP(BudgetedAllocator):
 
     Args:
         estimator: the advantage estimator of the training run, "rloo" or "dr_grpo"; each has its own variance.
-        rollouts_per_prompt: budget per prompt, on average (the paper's settings are 8 and 16; 8 if neither is given).
+        rollouts_per_prompt: budget per prompt, on average; by default the engine's number, or 8. The paper's settings
+            are 8 and 16.
         budget: or the budget of a batch in total.
         tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
         low, high: bounds on every prompt's rollouts, low at least 3. The paper does not print its U: 64 is our choice.
@@ -113,6 +114,7 @@ class VIP(BudgetedAllocator):
     predictor: Predictor = field(default_factory=EmpiricalBayes)
 
     name: ClassVar[str] = "vip"
+    one_round: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -30,6 +30,11 @@ class Predictor(ABC):
         """Whether ``prepare`` reads the texts of the prompts, for example to embed them."""
         return type(self).prepare is not Predictor.prepare
 
+    @property
+    def reads_rates(self) -> bool:
+        """Whether known success rates of prompts, ``Prompt.rate``, are a prior."""
+        return False
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - most predictors have nothing to compute
         """Announce ``prompts`` before training, for example to embed them all at once. Optional, and often faster."""
 

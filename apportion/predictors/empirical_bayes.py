@@ -40,6 +40,8 @@ from apportion.types import Batch, Belief, Floats, Needs, Prompt
 LANDMARKS = 384
 OWN_VARIANCE_STRENGTH = 2.0
 TRIALS, SQUARED_WEIGHTS, MEAN, SQUARES = range(4)
+UNKNOWN = -1.0
+"""The rate in a saved state of a prompt without a known one."""
 
 
 @dataclass
@@ -58,7 +60,8 @@ class EmpiricalBayes(Predictor):
     Args:
         embedder: gives the embedding of each prompt, once; by default none. ``SentenceTransformerEmbedder()`` needs
             ``apportion[embed]`` and embeds all prompts at ``prepare``.
-        rates: known success rates by prompt id, within [0, 1]; by default none.
+        rates: known success rates by prompt id, within [0, 1]; by default those of the prompts, ``Prompt.rate``. The
+            rate that a prompt has when it is first announced, predicted or learned from stays.
         discount: weight of a prompt's earlier rewards each time that it is seen again.
         bandwidth: of the kernel; by default the median distance between the prompts known at ``prepare``, or at the
             first update if nothing was prepared, and constant from then on.
@@ -102,12 +105,16 @@ class EmpiricalBayes(Predictor):
     def reads_texts(self) -> bool:
         return self.embedder is not None
 
+    @property
+    def reads_rates(self) -> bool:
+        return True
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Embed new ``prompts``; the first ones that are embedded set the landmarks and the bandwidth."""
         self._join(prompts)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        if not prompts or (self._prior is None and not self.rates):
+        if not prompts or (self._prior is None and not self._knows_a_rate(prompts)):
             return Belief.uniform(len(prompts))
         rows = self._join(prompts)
         prior = self._prior or Prior.of(self._history(rows[:0]))
@@ -140,14 +147,21 @@ class EmpiricalBayes(Predictor):
         """Return the row of each prompt, [P]; new prompts get one, with their embedding's features and known rate."""
         new = list({prompt.id: prompt for prompt in prompts if prompt.id not in self._row}.values())
         if new:
-            known = self.rates or {}
-            rates = np.array([known.get(prompt.id, np.nan) for prompt in new])
+            rates = np.array([np.nan if (rate := self._rate_of(prompt)) is None else rate for prompt in new])
             features = np.concatenate([np.isnan(rates)[:, None], self._embed(new)], axis=1).astype(np.float32)
             self._row |= {prompt.id: row for row, prompt in enumerate(new, start=len(self._row))}
             self._features = features if self._features is None else np.concatenate([self._features, features])
             self._rates = np.append(self._rates, rates)
             self._sums = np.concatenate([self._sums, np.zeros((len(new), 4))])
         return np.array([self._row[prompt.id] for prompt in prompts], np.int64)
+
+    def _rate_of(self, prompt: Prompt) -> float | None:
+        return (self.rates or {}).get(prompt.id, prompt.rate)
+
+    def _knows_a_rate(self, prompts: Sequence[Prompt]) -> bool:
+        """Return whether a rate is known, of ``prompts`` or of another prompt."""
+        known = bool(self.rates) or not np.isnan(self._rates).all()
+        return known or any(prompt.rate is not None for prompt in prompts)
 
     def _embed(self, prompts: Sequence[Prompt]) -> NDArray[Any]:
         """Return the features [P, f] of ``prompts``, f = 0 without an embedder."""
@@ -215,6 +229,7 @@ class EmpiricalBayes(Predictor):
         return {
             "ids": list(self._row),
             "sums": self._sums,
+            "rates": np.where(np.isnan(self._rates), UNKNOWN, self._rates),
             "features": self._features,
             "landmarks": None if found is None else found.landmarks,
             "projection": None if found is None else found.projection,
@@ -225,8 +240,11 @@ class EmpiricalBayes(Predictor):
         }
 
     def _restore(self, saved: SavedValues) -> None:
-        ids, known = saved.texts("ids"), self.rates or {}
+        ids = saved.texts("ids")
         sums = saved.array("sums", (len(ids), 4), low=0)
+        rates = saved.array("rates", (len(ids),), low=UNKNOWN, high=1)
+        if ((rates < 0) & (rates != UNKNOWN)).any():
+            raise saved.refusal("rates", f"rates in [0, 1], or {UNKNOWN} if unknown")
         if len(set(ids)) < len(ids) or (sums[:, MEAN] > 1).any():
             raise saved.refusal("sums", "sums of rewards in [0, 1], one row for each prompt")
         features_map, features = self._saved_map(saved), None
@@ -238,7 +256,7 @@ class EmpiricalBayes(Predictor):
             raise saved.refusal("range", "a range that holds 0 and 1")
         self._drift = Drift(*saved.row("drift", (-LARGEST, 0.0)))
         self._row = {id: row for row, id in enumerate(ids)}
-        self._rates = np.array([known.get(id, np.nan) for id in ids], np.float64)
+        self._rates = np.where(rates == UNKNOWN, np.nan, rates)
         self._sums, self._features, self._map, self._range = sums, features, features_map, (low, high)
         self._graded, self._prior = saved.count("graded") > 0, None
         if self._sums[:, TRIALS].any():

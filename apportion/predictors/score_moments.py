@@ -10,8 +10,8 @@ p (1 - p) ((1 - p) m_right + p m_wrong). VIP (arXiv 2602.01601, Assumption 4.1) 
 prompts, which leaves p (1 - p). But E[h] = 0, so p E[h | right] = -(1 - p) E[h | wrong]: the mean score of failures is
 p / (1 - p) times as long as that of successes. So rare failures of a nearly solved prompt can dominate the variance.
 
-Note: |h|^2 is ``Rollout.score_norm``. It may be the norm with respect to the logits, which costs nothing when sampling.
-That is a proxy: the allocation needs the norm with respect to the parameters, up to one common factor.
+Note: |h|^2 is ``Rollout.score_norm``, which engines set from log-probabilities (``sampled_score_norm``). That is a
+proxy: the allocation needs the norm with respect to the parameters, up to one common factor.
 Note: S is a second moment, not a variance: the square of the mean gradient is not subtracted.
 """
 
@@ -24,8 +24,9 @@ import numpy as np
 from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_positive
 from apportion.predictors.saved import SavedValues
+from apportion.predictors.score_norms import score_norm
 from apportion.predictors.statistics.pooled import PooledSums
-from apportion.types import Batch, Belief, Floats, Needs, Prompt, Rollout
+from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
 HistoryBaseline = Literal["success", "optimal"]
 LEAST_SHARE = 1e-6
@@ -49,17 +50,6 @@ def optimal_baseline(success: Floats, right: Floats, wrong: Floats) -> Floats:
     return success * right / (success * right + (1 - success) * wrong)
 
 
-def score_norm(rollout: Rollout, prompt: Prompt, reader: str) -> float:
-    """Return the ``score_norm`` of ``rollout``. Raise ValueError, naming ``reader``, if it is missing or unusable."""
-    norm = rollout.score_norm
-    if norm is None or not 0 <= norm < float("inf"):
-        raise ValueError(
-            f"every rollout needs a finite score_norm for {reader}, got {norm} for prompt {prompt.text!r}; have the "
-            "sampler set Rollout.score_norm, for example to the sum over tokens of 1 - 2 pi(token) + sum(pi^2)"
-        )
-    return float(norm)
-
-
 @dataclass
 class ScoreMoments(Predictor):
     """Discounted counts of right and wrong rollouts and their mean |h|^2; ``Belief.variance`` is the measured S.
@@ -75,7 +65,7 @@ class ScoreMoments(Predictor):
 
     Every rollout with a verdict needs a ``score_norm``, of any scale. ``update`` raises ValueError otherwise.
 
-    >>> from apportion.types import Plan
+    >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = ScoreMoments(discount=1), [Prompt("a"), Prompt("b")]
     >>> rollouts = [[Rollout(True, score_norm=1.0)] * 3 + [Rollout(False, score_norm=9.0)]] * 2
     >>> predictor.update(Batch.start(prompts, predictor.predict(prompts)).add(Plan([4, 4]), rollouts))

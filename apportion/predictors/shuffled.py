@@ -46,6 +46,10 @@ class Shuffled(Predictor):
     def reads_texts(self) -> bool:
         return self.predictor.reads_texts
 
+    @property
+    def reads_rates(self) -> bool:
+        return self.predictor.reads_rates
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.predictor.prepare(prompts)
 

@@ -12,6 +12,7 @@ from apportion.advantages import (
     dr_grpo,
     gae,
     grpo,
+    opo,
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
     rloo,
@@ -78,6 +79,11 @@ def test_dr_grpo_as_in_verl(verl, batch):
 def test_rloo_as_in_verl(verl, batch):
     rewards, ids, _, at_end, mask = batch
     agree(rloo(rewards, ids), verl.compute_rloo_outcome_advantage(at_end, mask, ids)[0], mask)
+
+
+def test_opo_as_in_verl(verl, batch):
+    rewards, ids, tokens, at_end, mask = batch
+    agree(opo(rewards, ids, tokens=tokens), verl.compute_opo_outcome_advantage(at_end, mask, ids)[0], mask)
 
 
 def test_reinforce_plus_plus_as_in_verl(verl, batch):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from apportion.advantages import dr_grpo, reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, whiten
+from apportion.advantages import dr_grpo, reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, spo, whiten
 from tests.advantages.bernoulli import until_correct
 
 REWARDS, IDS, TOKENS = np.array([1.0, 0, 0, 1, 1, 0.5]), np.array([0, 0, 0, 1, 1, 2]), np.array([3, 5, 2, 7, 7, 9])
@@ -78,3 +78,17 @@ def test_equal_values_become_exactly_0(values):
 def test_weights_that_count_nothing_are_refused(weights):
     with pytest.raises(ValueError, match="weights must be at least 0"):
         whiten([1.0, 2.0], weights)
+
+
+def test_spo_has_mean_0_and_variance_1_over_the_batch_whatever_its_groups():
+    baseline = np.linspace(0.1, 0.9, 6)
+    advantages = spo(REWARDS, IDS, baseline=baseline)
+    differences = REWARDS - baseline
+    assert advantages.mean() == pytest.approx(0, abs=1e-12)
+    assert advantages.var(ddof=1) == pytest.approx(1)
+    np.testing.assert_allclose(advantages, (differences - differences.mean()) / np.sqrt(differences.var(ddof=1) + 1e-8))
+    np.testing.assert_array_equal(advantages, spo(REWARDS, np.arange(6), baseline=baseline))
+
+
+def test_spo_gives_0_to_a_batch_of_one_rollout():
+    assert spo([1.0], [0], baseline=[0.5]).tolist() == [0.0]

@@ -10,6 +10,7 @@ from scipy import stats
 
 from apportion import AR3PO, Allocator, Batch, Belief, Plan, Prompt, Rollout, collect
 from apportion.advantages import ESTIMATORS
+from apportion.allocators.response_store import ENTRY_BYTES, completion_bytes
 from apportion.config import build, dump, to_toml
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
 
@@ -270,14 +271,16 @@ def test_groups_and_metrics_change_nothing():
 
 def test_metrics_tell_what_reuse_did():
     batch = batch_of((A, wrong("x", "y")), (B, wrong("x", "y")), (C, [right("r")]), (Prompt("failed"), []))
-    assert remembering("r", "s").metrics(batch) == {
+    allocator = remembering("r", "s")
+    assert allocator.metrics(batch) == {
         "reused": 1,
         "store_entries": 2,
+        "store_bytes": 2 * (ENTRY_BYTES + completion_bytes("r")),
         "without_correct": 0.75,
         "without_correct_after_reuse": 0.5,
     }
     assert AR3PO().metrics(AR3PO().start([])) == dict.fromkeys(
-        ("reused", "store_entries", "without_correct", "without_correct_after_reuse"), 0
+        ("reused", "store_entries", "store_bytes", "without_correct", "without_correct_after_reuse"), 0
     )
 
 
@@ -327,10 +330,37 @@ def test_the_state_of_another_allocator_or_of_other_settings_is_refused():
         AR3PO().load_state_dict({})
     with pytest.raises(ValueError, match=r"must come from the allocator 'ar3po', got 'other'"):
         AR3PO().load_state_dict({**AR3PO().state_dict(), "allocator": "other"})
-    for setting in ({"entries": 9}, {"entries_per_prompt": 9}, {"reuse": "replay"}, {"seed": 9}, {"stages": 9}):
+    for setting in (
+        {"entries": 9},
+        {"store_bytes": 9},
+        {"entries_per_prompt": 9},
+        {"reuse": "replay"},
+        {"seed": 9},
+        {"stages": 9},
+    ):
         [(key, value)] = setting.items()
         with pytest.raises(ValueError, match=f"^{key} must be {value!r} to load this state of 'ar3po', got .*; use"):
             AR3PO().load_state_dict(AR3PO(**setting).state_dict())
+
+
+@pytest.mark.parametrize("entries", [10_000, 2])
+def test_a_checkpoint_of_a_store_bounded_by_entries_goes_on_with_the_bounds_of_today(entries):
+    state = remembering("r", "s").state_dict()
+    old = {key: value for key, value in state["settings"].items() if key != "store_bytes"} | {"entries": entries}
+    allocator = AR3PO()
+    allocator.load_state_dict(state | {"settings": old})
+    assert allocator.state_dict() == state
+    with pytest.raises(ValueError, match="stages must be 3 to load"):
+        AR3PO().load_state_dict(state | {"settings": old | {"stages": 3}})
+
+
+def test_the_store_holds_a_response_of_every_prompt_of_a_large_data_set():
+    """With 10,000 responses in all a prompt had lost its own when it came again, and reuse did nothing."""
+    allocator, prompts = AR3PO(), make_prompts(17_000)
+    for first in range(0, len(prompts), 1000):
+        allocator.observe(batch_of(*((prompt, [right("r"), right("s")]) for prompt in prompts[first : first + 1000])))
+    [group] = allocator.groups(batch_of((prompts[0], wrong("x", "y"))))
+    assert group.informative and allocator.metrics(batch_of())["store_entries"] == 34_000
 
 
 def test_learnt_state_is_not_compared_shown_or_a_setting():
@@ -366,6 +396,7 @@ def test_prompts_are_independent():
         ({"reuse": "stopgrad"}, "reuse must be one of stop_gradient, .* got 'stopgrad'; the paper"),
         ({"entries_per_prompt": 0}, "entries_per_prompt must be at least 1, got 0"),
         ({"entries": 0}, "entries must be at least 1, got 0"),
+        ({"store_bytes": 0}, "store_bytes must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )

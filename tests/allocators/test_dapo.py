@@ -4,9 +4,12 @@ import tomllib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from apportion import DAPO, Plan, Prompt, Rollout, collect
 from apportion.advantages import rloo
+from apportion.allocators.dapo import mixed
 from apportion.config import build, dump, to_toml
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
 
@@ -111,10 +114,55 @@ def test_dropping_groups_divides_the_mean_gradient_by_the_share_of_mixed_prompts
     assert np.mean(gradients) == pytest.approx(true / share, rel=1e-12)
 
 
-def test_graded_rewards_are_refused():
-    batch = DAPO().start(make_prompts(1)).add(Plan([1]), [[Rollout(reward=0.3)]])
-    with pytest.raises(ValueError, match="rewards must be 0 or 1 for dapo"):
-        DAPO().groups(batch)
+def graded(*groups):
+    """Return a batch of one round with these rewards and no verdicts."""
+    batch = DAPO().start(make_prompts(len(groups)))
+    rollouts = [[Rollout(reward=reward) for reward in rewards] for rewards in groups]
+    return batch.add(Plan([len(rewards) for rewards in groups]), rollouts)
+
+
+def test_graded_groups_are_mixed_if_any_two_rewards_differ():
+    """A mean inside (0, 1) is no signal, and 0.1 + 0.2 is not 0.3."""
+    batch = graded([0.7, 0.7, 0.7], [0.7, 0.7, 0.8], [0.3, 0.1 + 0.2, 0.3], [1.0, 1.0, 1.0])
+    allocator = DAPO(rollouts_per_prompt=3, target=2)
+    assert [group.prompt.text for group in allocator.groups(batch)] == ["prompt 1", "prompt 2"]
+    assert not allocator.plan(batch) and allocator.metrics(batch)["mixed"] == 2
+
+
+def test_a_graded_group_is_kept_if_its_standard_deviation_exceeds_the_tolerance():
+    """Two rewards that differ by d have the deviation d / 2."""
+    batch = graded([0.5, 0.5625], [0.5, 0.625], [0.5, 0.75])
+    kept = DAPO(rollouts_per_prompt=2, tolerance=0.0625).groups(batch)
+    assert [group.prompt.text for group in kept] == ["prompt 2"]
+    assert DAPO(rollouts_per_prompt=2, tolerance=0.0625).plan(batch) == Plan([0, 0, 0], fresh=3)
+    assert not DAPO(rollouts_per_prompt=2, tolerance=0.0625, target=1).plan(batch)
+
+
+def test_fresh_prompts_are_drawn_until_enough_graded_groups_differ():
+    spread = [0.0, 0.0, 0.5, 0.0, 0.5, 0.5]
+
+    def sample(prompts, counts):
+        own = [spread[int(prompt.text.split()[1])] for prompt in prompts]
+        return [[Rollout(reward=0.2 + s * (i % 2)) for i in range(n)] for s, n in zip(own, counts, strict=True)]
+
+    source, draws = source_of(make_prompts(6)[2:])
+    allocator = DAPO(rollouts_per_prompt=4, target=2, tolerance=0.1)
+    batch = collect(allocator, make_prompts(2), sample, source=source)
+    assert draws == [2, 2] and [group.prompt.text for group in allocator.groups(batch)] == ["prompt 2", "prompt 4"]
+
+
+def test_a_group_of_wrong_rollouts_is_dropped_though_their_rewards_differ():
+    """Rewards for format tell them apart. verl's recipe filters by acc for the same reason."""
+    shaped = [[Rollout(False, reward=0.0), Rollout(False, reward=0.1)], [Rollout(False), Rollout(True, reward=0.0)]]
+    batch = DAPO().start(make_prompts(2)).add(Plan([2, 2]), shaped)
+    assert [group.prompt.text for group in DAPO(rollouts_per_prompt=2).groups(batch)] == ["prompt 1"]
+
+
+@given(st.lists(st.lists(st.sampled_from([True, False, None]), max_size=6), min_size=1, max_size=6))
+def test_verdicts_are_mixed_if_one_is_right_and_one_wrong(outcomes):
+    batch = DAPO().start(make_prompts(len(outcomes)))
+    batch = batch.add(Plan([len(own) for own in outcomes]), [[Rollout(verdict) for verdict in own] for own in outcomes])
+    assert mixed(batch).tolist() == [True in own and False in own for own in outcomes]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +171,7 @@ def test_graded_rewards_are_refused():
         ({"rollouts_per_prompt": 1}, "rollouts_per_prompt must be at least 2 for dapo, got 1; a single"),
         ({"target": 0}, "target must be at least 1 for dapo, got 0"),
         ({"draw": 0}, "draw must be at least 1 for dapo, got 0"),
+        ({"tolerance": -0.1}, "tolerance must be finite and at least 0 for dapo, got -0.1; 0 keeps any difference"),
         ({"max_draws": 0}, "max_draws must be at least 1 for dapo, got 0"),
     ],
 )
@@ -131,6 +180,8 @@ def test_wrong_settings_are_refused_at_construction(settings, message):
         DAPO(**settings)
 
 
-@pytest.mark.parametrize("allocator", [DAPO(), DAPO(rollouts_per_prompt=8, target=4, draw=12, max_draws=3)])
+@pytest.mark.parametrize(
+    "allocator", [DAPO(), DAPO(rollouts_per_prompt=8, target=4, draw=12, max_draws=3, tolerance=0.01)]
+)
 def test_settings_survive_the_way_through_toml(allocator):
     assert build(DAPO, tomllib.loads(to_toml(dump(allocator)))) == allocator

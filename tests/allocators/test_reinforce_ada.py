@@ -1,5 +1,6 @@
 import itertools
 import tomllib
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from scipy.stats import binom
 
 from apportion import Plan, ReinforceAda, Rollout, collect
 from apportion.advantages import rloo
-from apportion.allocators.reinforce_ada import balanced_subset
+from apportion.allocators.reinforce_ada import Exit, balanced_subset
 from apportion.config import build, dump, to_toml
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
 
@@ -107,7 +108,7 @@ def test_the_baseline_is_over_all_rollouts_and_the_loss_over_a_balanced_few():
 
 @given(st.lists(st.sampled_from([True, False, None]), max_size=12), st.integers(2, 6))
 def test_the_kept_subset_is_as_large_and_balanced_as_possible_and_the_first_of_each_kind(outcomes, keep):
-    kept = balanced_subset([Rollout(outcome) for outcome in outcomes], keep)
+    kept = balanced_subset(outcomes, keep)
     right, wrong = outcomes.count(True), outcomes.count(False)
     chosen = [outcome for outcome, k in zip(outcomes, kept, strict=True) if k]
     splits = [(a, b) for a in range(right + 1) for b in range(wrong + 1) if a + b == min(keep, right + wrong)]
@@ -119,7 +120,49 @@ def test_the_kept_subset_is_as_large_and_balanced_as_possible_and_the_first_of_e
         assert flags == sorted(flags, reverse=True)
 
 
-def test_graded_rewards_are_refused():
+def graded(*groups):
+    """Return a batch of one round with these rewards and no verdicts."""
+    plan = Plan([len(rewards) for rewards in groups])
+    rollouts = [[Rollout(reward=reward) for reward in rewards] for rewards in groups]
+    return ReinforceAda().start(make_prompts(len(groups))).add(plan, rollouts)
+
+
+def test_rewards_above_the_threshold_are_correct():
+    """0.6 itself is wrong."""
+    allocator = ReinforceAda(rollouts_per_round=4, keep=2, threshold=0.6)
+    batch = graded([0.6, 0.1, 0.3, 0.0], [0.7, 0.6, 0.6, 0.6], [0.9, 0.8, 1.0, 0.7])
+    assert allocator.exited(batch).tolist() == [False, True, False]
+    assert allocator.plan(batch) == Plan([4, 0, 4])
+    positive = ReinforceAda(exit="positive", rollouts_per_round=4, keep=2, threshold=0.6)
+    assert positive.exited(batch).tolist() == [False, True, True]
+
+
+def test_with_a_threshold_the_subset_is_balanced_and_the_rewards_stay_graded():
+    allocator = ReinforceAda(keep=4, threshold=0.5)
+    (group,) = allocator.groups(graded([0.2, 0.4, 0.1, 0.9, 0.8, 0.7]))
+    assert group.rewards.tolist() == [0.2, 0.4, 0.1, 0.9, 0.8, 0.7]
+    assert np.flatnonzero(group.keep).tolist() == [0, 1, 3, 4]
+
+
+def test_a_threshold_takes_the_place_of_verdicts():
+    """A reward for a right answer that lost a point for its length: the verdict says right, the threshold wrong."""
+    batch = ReinforceAda().start(make_prompts(1)).add(Plan([1]), [[Rollout(True, reward=0.4)]])
+    assert ReinforceAda(exit="positive").exited(batch).all()
+    assert not ReinforceAda(exit="positive", threshold=0.5).exited(batch).any()
+
+
+@given(
+    st.lists(st.lists(st.booleans(), min_size=1, max_size=12), min_size=1, max_size=4), st.sampled_from(get_args(Exit))
+)
+def test_binary_rewards_and_a_threshold_between_them_change_nothing(outcomes, exit):
+    batch = make_batch(outcomes)
+    by_verdict, by_reward = (ReinforceAda(exit=exit, threshold=threshold) for threshold in (None, 0.5))
+    assert by_verdict.plan(batch) == by_reward.plan(batch)
+    assert by_verdict.groups(batch) == by_reward.groups(batch)
+    assert by_verdict.metrics(batch) == by_reward.metrics(batch)
+
+
+def test_graded_rewards_are_refused_without_a_threshold():
     batch = ReinforceAda().start(make_prompts(1)).add(Plan([1]), [[Rollout(reward=0.3)]])
     with pytest.raises(ValueError, match="rewards must be 0 or 1 for reinforce_ada"):
         ReinforceAda().groups(batch)
@@ -132,6 +175,7 @@ def test_graded_rewards_are_refused():
         ({"rollouts_per_round": 0}, "rollouts_per_round and rounds must be at least 1, got 0 and 4"),
         ({"rounds": 0}, "rollouts_per_round and rounds must be at least 1, got 8 and 0"),
         ({"keep": 1}, "keep must be between 2, one of each kind, and the 32 .* got 1"),
+        ({"threshold": float("nan")}, "threshold must be finite for reinforce_ada, got nan; rewards above"),
         ({"rounds": 2, "rollouts_per_round": 3, "keep": 7}, "and the 6 rollouts that a prompt can have, got 7"),
     ],
 )
@@ -140,7 +184,7 @@ def test_wrong_settings_are_refused_at_construction(settings, message):
         ReinforceAda(**settings)
 
 
-@pytest.mark.parametrize("allocator", [ReinforceAda(), ReinforceAda(exit="positive", rounds=2, keep=6)])
+@pytest.mark.parametrize("allocator", [ReinforceAda(), ReinforceAda(exit="positive", keep=6, threshold=0.5)])
 def test_settings_survive_the_way_through_toml(allocator):
     assert build(ReinforceAda, tomllib.loads(to_toml(dump(allocator)))) == allocator
 

@@ -1,4 +1,6 @@
+import logging
 import pickle
+import sys
 import time
 from dataclasses import dataclass, replace
 
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import Rollout
-from apportion.allocators.response_store import ResponseStore, response_key
+from apportion.allocators.response_store import ENTRY_BYTES, ResponseStore, completion_bytes, response_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,16 +153,106 @@ def test_a_completion_that_cannot_be_told_from_another_is_refused(completion):
         ResponseStore(2, 10).add("a", right(completion))
 
 
-@pytest.mark.parametrize("settings", [(0, 10), (2, 0), (-1, 10)])
+@pytest.mark.parametrize("settings", [(0, 10), (2, 0), (-1, 10), (2, None, 0)])
 def test_a_store_without_room_is_refused(settings):
-    with pytest.raises(ValueError, match=r"^entries\w* must be at least 1, got (0|-1); "):
+    with pytest.raises(ValueError, match=r"^(entries|entries_per_prompt|store_bytes) must be at least 1, got (0|-1); "):
         ResponseStore(*settings)
 
 
-def test_a_full_store_does_not_slow_down():
+@dataclass(frozen=True)
+class Shrinking:
+    """A completion with a long text that a later step does not need."""
+
+    tokens: tuple[int, ...]
+    text: str | None
+
+    def for_reuse(self):
+        return replace(self, text=None)
+
+
+def test_what_a_later_step_does_not_need_is_not_kept():
+    store = ResponseStore(entries_per_prompt=2)
+    store.add("a", Rollout(True, completion=Shrinking((1, 2), "long " * 1000)))
+    [kept] = store.responses("a").values()
+    assert kept.completion == Shrinking((1, 2), None) and store.bytes < ENTRY_BYTES + 1000
+    restored = ResponseStore(entries_per_prompt=2)
+    state = store.state()
+    state["entries"][0][1]["completion"] = Shrinking((1, 2), "of an earlier version")
+    restored.restore(state)
+    assert list(restored.responses("a").values()) == [kept] and restored.bytes == store.bytes
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 5), st.integers(0, 3000)), max_size=40))
+def test_the_bytes_of_all_entries_stay_below_the_limit_and_only_the_oldest_go(additions):
+    """Entries of very different sizes. Without the limit the store would hold a suffix more."""
+    limit = 8 * ENTRY_BYTES
+    store, unlimited = ResponseStore(3, store_bytes=limit), ResponseStore(3)
+    for prompt_id, number, size in additions:
+        for each in (store, unlimited):
+            each.add(prompt_id, Rollout(True, completion=(number, "x" * size)))
+        held = store.state()["entries"]
+        assert store.bytes == sum(ENTRY_BYTES + completion_bytes(values["completion"]) for _, values in held) <= limit
+        assert len(store) == len(held)
+        whole = unlimited.state()["entries"]
+        assert held == whole[len(whole) - len(held) :]
+
+
+def test_a_store_as_large_as_the_data_set_needs_no_number_of_entries():
+    store = ResponseStore(entries_per_prompt=4)
+    for i in range(20_000):
+        store.add(str(i // 2), right(str(i)))
+    assert (len(store), store.prompts) == (20_000, 10_000)
+
+
+def test_an_entry_larger_than_the_store_is_not_kept():
+    store = ResponseStore(entries_per_prompt=4, store_bytes=2 * ENTRY_BYTES)
+    store.add("a", right("x" * 3 * ENTRY_BYTES))
+    assert (len(store), store.bytes, store.prompts) == (0, 0, 0)
+
+
+def test_dropping_for_want_of_room_is_said_once(caplog):
+    store = ResponseStore(entries_per_prompt=2, store_bytes=4 * ENTRY_BYTES)
+    with caplog.at_level(logging.WARNING, logger="apportion"):
+        for text in ("1", "2", "3"):
+            store.add("a", right(text))  # the third drops the first, because of the limit of one prompt
+        assert not caplog.records
+        for i in range(10):
+            store.add(str(i), right("x"))
+    (record,) = caplog.records
+    assert "full with 4 entries of 3 prompts" in record.getMessage() and "raise store_bytes, or" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        (np.zeros(10_000, np.int32), 40_000, 41_000),
+        ("x" * 10_000, 10_000, 10_100),
+        ([1.5] * 1000, 8_000 + 1000 * sys.getsizeof(1.5), 40_000),
+        ({"ids": np.zeros(1000, np.int64), "text": "x" * 1000}, 9_000, 10_000),
+        (Tokens(np.zeros(1000, np.int64), (np.zeros(1000),)), 16_000, 17_000),
+        (None, 0, 100),
+    ],
+)
+def test_bytes_are_counted_through_all_that_a_completion_holds(value, least, most):
+    assert least <= completion_bytes(value) <= most
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"entries": 10_000}, {"store_bytes": 10_000 * (ENTRY_BYTES + sys.getsizeof("39999"))}]
+)
+def test_a_full_store_does_not_slow_down(bounds):
     """A scan of 10,000 entries per addition would take minutes."""
-    store, started = ResponseStore(entries_per_prompt=4, entries=10_000), time.process_time()
+    store, started = ResponseStore(entries_per_prompt=4, **bounds), time.process_time()
     for i in range(40_000):
         store.add(str(i % 7919), right(str(i)))
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 10
     assert len(store) == 10_000
+
+
+def test_a_response_that_is_larger_than_the_store_drops_no_other(caplog):
+    store = ResponseStore(4, store_bytes=2 * (ENTRY_BYTES + completion_bytes("small")) + 10)
+    for prompt_id in "ab":
+        store.add(prompt_id, right("small"))
+    store.add("c", right("large" * 10_000))
+    assert (held(store, "a"), held(store, "b"), held(store, "c")) == (["small"], ["small"], [])
+    assert "the store of responses is full with 2 entries" in caplog.text

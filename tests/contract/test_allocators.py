@@ -16,9 +16,9 @@ from tests.rules import IN_TOKENS, MAKE, in_tokens
 SUCCESS = (0.0, 0.02, 0.3, 0.5, 0.8, 0.97, 1.0)
 POPULATION = SUCCESS * 3
 """Success rates of the batch's prompts, then of the fresh ones that some rules draw: the same again."""
-ROUNDS = {"dapo": 4, "reinforce_ada": 4}
+ROUNDS = {"dapo": 4, "pilot_commit": 4, "reinforce_ada": 4}
 """The most rounds of rules that may take more than 3."""
-DROPS_GROUPS = {"dapo"}
+DROPS_GROUPS = {"dapo", "pilot_commit"}
 
 
 @pytest.fixture(params=[*sorted(ALLOCATORS), *(f"{name} in tokens" for name in IN_TOKENS)])
@@ -143,6 +143,15 @@ def test_a_token_budget_is_never_overspent_by_the_predicted_lengths(name):
         assert spent["tokens_planned"] == (batch.costs * batch.asked).sum() <= 360 * len(SUCCESS)
         assert spent["tokens_used"] == sum(rollout.tokens for rollouts in batch.rollouts for rollout in rollouts)
         allocator.observe(batch)
+
+
+def test_a_rule_says_whether_it_plans_all_at_once(allocator):
+    rounds = [
+        finished(allocator, bernoulli_sampler(POPULATION, seed=seed, failing=failing)).round
+        for seed in range(5)
+        for failing in (0.0, 0.5)
+    ]
+    assert (max(rounds) == 1) == allocator.one_round
 
 
 def test_groups_hold_every_rollout_of_their_prompts_once(allocator):

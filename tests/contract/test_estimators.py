@@ -10,8 +10,8 @@ from apportion.advantages import ESTIMATORS, advantages_of, needs
 from tests.builders import GROUP_RELATIVE
 
 NAMES = sorted(ESTIMATORS)
-SHIFT_INVARIANT = sorted(GROUP_RELATIVE - {"maxrl"} | {"reinforce_plus_plus"})
-COLUMNS = {"baseline", "tokens", "rounds"}
+SHIFT_INVARIANT = sorted(GROUP_RELATIVE - {"maxrl"} | {"reinforce_plus_plus", "spo", "batch_optimal"})
+COLUMNS = {"baseline", "tokens", "rounds", "score_norms"}
 batches = st.lists(st.lists(st.floats(0, 5), min_size=1, max_size=6), min_size=1, max_size=6)
 
 
@@ -19,7 +19,7 @@ def estimate(name, rewards, ids, seed=0):
     """Return a function from an order to advantages, with random further columns and one baseline per group."""
     rng = np.random.default_rng(seed)
     tokens, rounds, levels = rng.integers(1, 9, len(ids)), rng.integers(3, size=len(ids)), rng.random(1 + max(ids))
-    columns = {"tokens": tokens, "rounds": rounds, "baseline": levels[ids]}
+    columns = {"tokens": tokens, "rounds": rounds, "baseline": levels[ids], "score_norms": rng.random(len(ids))}
     return lambda order: ESTIMATORS[name](
         np.asarray(rewards)[order], np.asarray(ids)[order], **{key: columns[key][order] for key in needs(name)}
     )
@@ -43,7 +43,7 @@ def test_order_of_rollouts_does_not_matter(name, rows, seed):
 def test_names_of_groups_do_not_matter(name, rows, seed):
     rewards, ids = flat(rows)
     named = np.array([f"group {i}" for i in range(len(rows))])[::-1][ids]
-    columns = {"tokens": ids + 2, "rounds": ids % 2, "baseline": rewards / 2}
+    columns = {"tokens": ids + 2, "rounds": ids % 2, "baseline": rewards / 2, "score_norms": 1 + rewards}
     given = {key: columns[key] for key in needs(name)}
     np.testing.assert_array_equal(ESTIMATORS[name](rewards, ids, **given), ESTIMATORS[name](rewards, named, **given))
 
@@ -92,7 +92,9 @@ def test_finite_on_a_batch_of_failures_and_on_one_of_nothing(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_groups_give_it_all_that_it_needs(name):
     assert set(needs(name)) <= COLUMNS
-    group = Group(Prompt("a"), (Rollout(True, tokens=3), Rollout(False, tokens=4, round=1)))
+    group = Group(
+        Prompt("a"), (Rollout(True, tokens=3, score_norm=1.0), Rollout(False, tokens=4, round=1, score_norm=2.0))
+    )
     baseline = [0.5] if "baseline" in needs(name) else None
     assert advantages_of([group], name, baseline=baseline).shape == (2,)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apportion import AR3PO, DAPO, TTRL, Even, OptPO, ReinforceAda, Select, Uniform, Voting, collect
+from apportion import AR3PO, DAPO, TTRL, Even, OptPO, PilotCommit, ReinforceAda, Uniform, Voting, collect
 from apportion.allocators import ALLOCATORS, Allocator, SharedVotes, Size
 from tests.builders import bernoulli_sampler, make_prompts
 from tests.rules import IN_TOKENS, MAKE, in_tokens
@@ -13,15 +13,15 @@ from tests.rules import IN_TOKENS, MAKE, in_tokens
 REUSE = {
     "ar3po that recomputes": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="recompute"),
     "ar3po that replays": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="replay"),
-    "select of ar3po that replays": lambda: Select(allocator=REUSE["ar3po that replays"](), prompts=2),
 }
+TRAINS_ON_EARLIER = {*REUSE, "pilot_commit"}
 VARIANTS = REUSE | {
+    "pilot_commit of one batch": lambda: PilotCommit(pilots=3, commits=4, target=2, max_rounds=3, max_age=0),
     "ar3po without reuse": lambda: AR3PO(stages=3, rollouts_per_stage=2, reuse="none"),
     "dapo with a target": lambda: DAPO(rollouts_per_prompt=4, target=2, draw=3, max_draws=5),
     "reinforce_ada that trains on all": lambda: ReinforceAda(rollouts_per_round=3, rounds=2, down_sample=False),
     "reinforce_ada that keeps an odd number": lambda: ReinforceAda(rollouts_per_round=3, rounds=3, keep=5),
     "even with a broken average": lambda: Even(rollouts_per_prompt=2.5),
-    "select of dapo": lambda: Select(allocator=DAPO(rollouts_per_prompt=4, draw=2), prompts=2),
     "voting that retains the first": lambda: Voting(min_samples=3, max_samples=8, retain="first"),
     "ttrl that retains all": lambda: TTRL(max_samples=7, min_samples=3, retain="all"),
     "optpo that retains all": lambda: OptPO(min_samples=2, max_samples=9, exceedances=3, retain="all"),
@@ -85,7 +85,7 @@ def test_rollouts_of_earlier_steps_enter_the_loss_only_if_needs_says_so(name):
             from_store = np.array([rollout.step is not None for rollout in group.rollouts]) & group.keep
             reused += int(from_store.sum())
             with_behaviour += int((from_store & ~group.recompute).sum())
-    assert (reused > 0) == allocator.needs.reused_rollouts == (name in REUSE)
+    assert (reused > 0) == allocator.needs.reused_rollouts == (name in TRAINS_ON_EARLIER)
     assert (with_behaviour > 0) == allocator.needs.behaviour_logprobs
     assert allocator.needs.reused_rollouts or not allocator.needs.behaviour_logprobs
 
@@ -98,10 +98,9 @@ def test_a_token_budget_is_bounded_by_the_most_of_a_prompt(name):
     assert batch.asked.sum() == cheap.size(3).kept == 3 * cheap.high
 
 
-@pytest.mark.parametrize("name", sorted(set(IN_TOKENS) | {"select"}))
+@pytest.mark.parametrize("name", sorted(IN_TOKENS))
 def test_a_batch_that_cannot_be_planned_has_no_size(name):
-    inner = replace(MAKE["vip" if name == "select" else name](), rollouts_per_prompt=None, budget=18)
-    allocator = Select(allocator=inner) if name == "select" else inner
+    allocator = replace(MAKE[name](), rollouts_per_prompt=None, budget=18)
     assert allocator.size(3).kept == 18
     with pytest.raises(ValueError, match="budget must be between"):
         allocator.size(100)
@@ -117,7 +116,6 @@ def test_a_size_is_unbounded_by_default():
             return Uniform(2).plan(batch)
 
     assert Other().size(4) == Size(asked=None, kept=None, exact=False)
-    assert Select(allocator=Other(), prompts=2).size(4) == Size()
 
 
 @pytest.mark.slow

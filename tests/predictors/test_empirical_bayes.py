@@ -102,6 +102,54 @@ def test_a_prompt_without_a_known_rate_is_predicted_from_the_others_without_one(
     assert rated == pytest.approx(7 / 8, abs=0.05) and unrated == pytest.approx(2 / 8, abs=0.05)
 
 
+def rated(prompts, rates):
+    return [Prompt(prompt.text, rate=rate) for prompt, rate in zip(prompts, rates, strict=True)]
+
+
+def test_rates_of_prompts_count_as_those_of_a_mapping_and_the_mapping_wins():
+    prompts, known = make_prompts(60), [q / 60 if q % 3 else None for q in range(60)]
+    mapping = {prompt.id: rate for prompt, rate in zip(prompts, known, strict=True) if rate is not None}
+    by_prompt, by_mapping = EmpiricalBayes(), EmpiricalBayes(rates=mapping)
+    np.testing.assert_array_equal(by_prompt.predict(rated(prompts, known)).alpha, by_mapping.predict(prompts).alpha)
+    both = EmpiricalBayes(rates=mapping)
+    for predictor, given in (
+        (by_prompt, rated(prompts, known)),
+        (by_mapping, prompts),
+        (both, rated(prompts, [0.5] * 60)),
+    ):
+        predictor.prepare(given)
+        predictor.update(make_batch(prompts[:40], [q % 8 for q in range(40)], [8] * 40))
+    expected = by_mapping.predict(prompts)
+    np.testing.assert_array_equal(by_prompt.predict(prompts).alpha, expected.alpha)
+    unrated = [q for q in range(60) if q % 3 == 0]
+    np.testing.assert_array_equal(np.delete(by_mapping._rates, unrated), np.delete(both._rates, unrated))
+    assert (both._rates[unrated] == 0.5).all() and np.isnan(by_mapping._rates[unrated]).all()
+
+
+def test_a_restored_predictor_keeps_the_rates_of_prompts():
+    rng, prompts = np.random.default_rng(11), make_prompts(60)
+    p = rng.random(60)
+    first, second = EmpiricalBayes(), EmpiricalBayes()
+    first.prepare(rated(prompts, [float(rate) if q % 4 else None for q, rate in enumerate(p)]))
+    first.update(draw(rng, p, np.arange(20), prompts))
+    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+    np.testing.assert_array_equal(second.predict(prompts).alpha, first.predict(prompts).alpha)
+    assert abs(second.predict(prompts[21:24]).mean - p[21:24]).max() < 0.3
+    batch = draw(rng, p, np.arange(20, 40), prompts)
+    first.update(batch), second.update(batch)
+    np.testing.assert_array_equal(second.predict(prompts).alpha, first.predict(prompts).alpha)
+
+
+@pytest.mark.parametrize("rate", [-0.5, 1.5, np.nan])
+def test_a_state_with_a_rate_that_is_none_is_refused(rate):
+    predictor = EmpiricalBayes()
+    predictor.update(make_batch(make_prompts(4), [1, 2, 3, 4], [8] * 4))
+    state = predictor.state_dict()
+    state["rates"][0] = rate
+    with pytest.raises(ValueError, match="rates must be"):
+        EmpiricalBayes().load_state_dict(state)
+
+
 def test_rates_that_say_nothing_are_ignored():
     rng = np.random.default_rng(4)
     p, prompts = rng.beta(0.5, 0.5, 400), make_prompts(400)

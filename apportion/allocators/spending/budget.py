@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -139,7 +139,8 @@ class BudgetedAllocator(Allocator):
     of their own batch. The tokens really used are in ``metrics``.
 
     Args:
-        rollouts_per_prompt: budget per prompt, on average; the class's own default if no budget is given.
+        rollouts_per_prompt: budget per prompt, on average. If no budget is given it is the number of the engine that
+            trains, and without an engine the class's own default.
         budget: or the budget of a batch in total.
         tokens_per_prompt: or a budget in tokens of completions per prompt, on average. The number of rollouts then
             differs from batch to batch; rollouts must say their ``tokens``.
@@ -156,7 +157,7 @@ class BudgetedAllocator(Allocator):
     predictor: Predictor = field(default_factory=UniformPrior)
 
     usual_rollouts: ClassVar[float] = 8.0
-    """Rollouts per prompt if no budget is given."""
+    """Rollouts per prompt if neither a budget is given nor an engine says one."""
     adapts: ClassVar[bool] = True
     """Whether prompts can get unequal counts, if the bounds leave room for it."""
 
@@ -172,6 +173,9 @@ class BudgetedAllocator(Allocator):
                 f"tokens_per_prompt and lengths go together, got {self.tokens_per_prompt} and {self.lengths}; "
                 "give lengths=MeanLengths(initial=...), the tokens expected of a completion, or leave both out"
             )
+        check_high(self.least, self.high)
+        if not self._is_budgeted:
+            return  # an engine may say a budget that fits the bounds; else the first batch is refused
         budget = self._budget  # raises now if the bounds do not fit
         average = budget.rollouts_per_prompt if isinstance(budget, Budget) else None
         if self.adapts and average is not None and (self.least >= average or self.high <= average):
@@ -194,13 +198,18 @@ class BudgetedAllocator(Allocator):
         return self.predictor.needs | Needs(tokens=self.lengths is not None)
 
     @property
+    def _is_budgeted(self) -> bool:
+        return (self.rollouts_per_prompt, self.budget, self.tokens_per_prompt) != (None, None, None)
+
+    @property
     def _budget(self) -> Budget | TokenBudget:
         if self.tokens_per_prompt is not None:
             return TokenBudget(self.least, self.high, self.tokens_per_prompt)
-        average = self.rollouts_per_prompt
-        if average is None and self.budget is None:
-            average = self.usual_rollouts
+        average = self.rollouts_per_prompt if self._is_budgeted else self.usual_rollouts
         return Budget(self.least, self.high, average, self.budget)
+
+    def with_budget(self, rollouts_per_prompt: int) -> Self:
+        return self if self._is_budgeted else self._copied(rollouts_per_prompt)
 
     def size(self, prompts: int) -> Size:
         most = self._budget.most(prompts)

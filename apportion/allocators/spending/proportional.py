@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ class ProportionalAllocator(BudgetedAllocator):
 
     low: int = 3
     epsilon: float = 0.05
+
+    one_round: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_numbers(self)

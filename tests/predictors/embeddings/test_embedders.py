@@ -96,6 +96,56 @@ def test_models_do_not_share_a_cache_and_a_changed_folder_is_another_model(tmp_p
     assert file("sentence-transformers/all-MiniLM-L6-v2") == file("all-MiniLM-L6-v2")
 
 
+class Encoder:
+    """A model that embeds a text as its length, and counts the texts."""
+
+    def __init__(self):
+        self.encoded = 0
+
+    def encode(self, texts, **options):
+        self.encoded += len(texts)
+        return np.array([[len(text), 1.0] for text in texts], np.float32)
+
+
+def make_embedder(folder: Path, **settings) -> SentenceTransformerEmbedder:
+    embedder = SentenceTransformerEmbedder(cache_dir=folder, **settings)
+    embedder._encoder = Encoder()
+    return embedder
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown", "seen"), [(1000, None, True), (999, None, False), (3, True, True), (1000, False, False)]
+)
+def test_embeddings_show_progress(tmp_path: Path, capsys, texts: int, shown: bool | None, seen: bool):
+    pytest.importorskip("tqdm")
+    embedder, prompts = make_embedder(tmp_path, show_progress_bar=shown), make_prompts(texts)
+    embedder(prompts)
+    said = capsys.readouterr().err
+    assert ("Embedding prompts with all-MiniLM-L6-v2" in said) == seen
+    assert (f"{texts}/{texts}" in said) == seen
+    embedder(prompts)
+    assert capsys.readouterr().err == ""  # all of them are in the cache
+
+
+def test_embeddings_are_cached_by_their_text_in_batches(tmp_path: Path):
+    first, again = make_embedder(tmp_path, batch_size=4), make_embedder(tmp_path, batch_size=64)
+    prompts = [Prompt("a" * (1 + i % 9), id=str(i)) for i in range(30)]
+    np.testing.assert_array_equal(first(prompts), again(prompts[::-1])[::-1])
+    assert (first._encoder.encoded, again._encoder.encoded) == (9, 0)
+
+
+def test_a_damaged_cache_is_left_alone_with_a_warning_and_another_is_begun(tmp_path: Path, caplog):
+    embedder, prompts = make_embedder(tmp_path), make_prompts(5)
+    path = embedder._cache().path
+    path.write_bytes(b"not a cache" * 100)
+    for encoded in (5, 5):  # the second time they come from the new cache
+        assert embedder(prompts).shape == (5, 2)
+        assert embedder._encoder.encoded == encoded
+    assert path.read_bytes() == b"not a cache" * 100
+    assert all(str(path) in record.message and "delete it" in record.message for record in caplog.records)
+    assert len(caplog.records) == 2
+
+
 @pytest.mark.parametrize("setting", [{"model": ""}, {"batch_size": 0}])
 def test_a_bad_setting_is_refused_at_construction(setting):
     with pytest.raises(ValueError, match=f"{next(iter(setting))} must .* got .*; leave it out for"):

@@ -1,0 +1,47 @@
+"""Rollouts that a later step may use again: what is kept of them, and how they are saved and restored."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from apportion.predictors.saved import SavedValues
+from apportion.types import Rollout
+
+NAMES = [each.name for each in fields(Rollout)]
+
+
+def for_reuse(rollout: Rollout, step: int) -> Rollout:
+    """Return ``rollout`` as it is kept, sampled in ``step``.
+
+    If its completion has a method ``for_reuse``, what that returns is kept: a copy with what a later step needs, and
+    nothing else.
+    """
+    completion = rollout.completion
+    return replace(
+        rollout, step=step, completion=completion.for_reuse() if hasattr(completion, "for_reuse") else completion
+    )
+
+
+def plain_rollout(rollout: Rollout) -> dict[str, Any]:
+    """Return the fields of ``rollout`` by name. The completion is not copied."""
+    return {name: getattr(rollout, name) for name in NAMES}
+
+
+def restored_rollout(values: Mapping[str, Any], step: int) -> Rollout:
+    """Return what ``plain_rollout`` was given. Raise ValueError if it cannot have been kept before ``step``."""
+    saved = SavedValues(values, "a stored rollout", NAMES)
+    if type(saved.values["correct"]) is not bool:
+        raise saved.refusal("correct", "true or false")
+    if saved.count("step") > step:
+        raise saved.refusal("step", f"at most {step}, the present one,")
+    if type(saved.values["answer"]) not in (str, type(None)):
+        raise saved.refusal("answer", "a text or None")
+    if saved.values["completion"] is None:
+        raise saved.refusal("completion", "a response")
+    saved.number("reward")
+    saved.count("round")
+    if saved.values["tokens"] is not None:
+        saved.count("tokens")
+    if saved.values["score_norm"] is not None:
+        saved.number("score_norm", low=0)
+    return for_reuse(Rollout(**values), values["step"])

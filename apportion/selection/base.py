@@ -1,0 +1,306 @@
+"""The selector protocol: which prompts of a data set get rollouts next, decided before anything is sampled."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.random import Generator
+
+from apportion.checks import check_integer, check_numbers
+from apportion.predictors import EmpiricalBayes, Predictor
+from apportion.predictors.base import check_settings, check_source
+from apportion.predictors.saved import SavedValues
+from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Prompt, Rollout, prompt_list
+
+NEVER = -1
+WAITING_STEPS = 8
+"""Number of choices after which a prompt whose outcome was not observed can be chosen again."""
+
+
+@dataclass
+class Selector(ABC):
+    """Chooses the prompts of the next batch from all prompts of a data set.
+
+    A choice depends on what was observed, on the seed and on the number of choices so far, and on nothing else. A rule
+    that learns does not choose a prompt again before its outcome is observed, if there are enough others, because
+    engines ask for the next batch early. With importance weights it may, because a rest would bias them. A data set may
+    hold a prompt several times; then the first row stands for all.
+
+    Note: selecting changes the objective, which becomes a mean over the chosen prompts. Every rule says how it
+    explores. Rules that know the probability of their choice offer ``importance_weights``, which restore the mean over
+    all prompts.
+
+    A subclass is a dataclass. Its settings are init fields. It implements ``_choose`` and, if it remembers something
+    of its own, ``_learn``, ``_memory`` and ``_restore``.
+    """
+
+    name: ClassVar[str]
+    _ids: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+    _rows: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
+    _place: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _seed: int = field(default=0, init=False, repr=False, compare=False)
+    _steps: int = field(default=0, init=False, repr=False, compare=False)
+    _seen: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
+    _waiting: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What this rule needs to know of each rollout."""
+        return Needs()
+
+    @property
+    def learns(self) -> bool:
+        """Whether the rewards of earlier batches decide."""
+        return type(self)._learn is not Selector._learn
+
+    @property
+    def weighted(self) -> bool:
+        """Whether ``weights`` returns importance weights."""
+        return False
+
+    @property
+    def steps(self) -> int:
+        """The number of choices so far."""
+        return self._steps
+
+    def prepare(self, prompts: Sequence[Prompt], seed: int = 0, predictor: Predictor | None = None) -> None:
+        """Announce all ``prompts`` [Q] of the data set in the order of its rows. Call it once, before the first choice.
+
+        ``seed`` is that of the run. ``predictor`` is the allocator's, which is shared by rules that read beliefs and
+        have none of their own. Only the allocator then updates it.
+        """
+        check_integer("seed", seed, 0, "give the seed of the run")
+        first: dict[str, int] = {}
+        for row, prompt in enumerate(prompt_list(prompts)):
+            first.setdefault(prompt.id, row)
+        self._ids, self._rows = tuple(first), np.array(list(first.values()), np.int64)
+        self._place = {id: place for place, id in enumerate(first)}
+        self._seed, self._steps = seed, 0
+        self._seen, self._waiting = (np.full(len(first), NEVER, np.int64) for _ in range(2))
+
+    def choose(self, count: int, held: Collection[str] = ()) -> list[int]:
+        """Return the rows [count] of distinct prompts for the next batch, without those whose ids are ``held``.
+
+        Raises ValueError if the data set does not have so many.
+        """
+        check_integer("count", count, 1, "a batch needs a prompt")
+        allowed = np.ones(len(self._ids), bool)
+        allowed[[self._place[id] for id in held if id in self._place]] = False
+        if allowed.sum() < count:
+            raise ValueError(
+                f"a batch needs {count + len(held)} distinct prompts, the data set holds {len(self._ids)}; lower the "
+                "number of prompts in a batch, or use a larger data set"
+            )
+        if self.learns and not self.weighted:  # a rest would bias the weights
+            rested = allowed & ((self._waiting == NEVER) | (self._steps - self._waiting >= WAITING_STEPS))
+            allowed = rested if rested.sum() >= count else allowed
+        places = self._choose(allowed, count, np.random.default_rng([self._seed, self._steps]))
+        self._seen[places] = self._waiting[places] = self._steps
+        self._steps += 1
+        return self._rows[places].tolist()
+
+    def observe(self, batch: Batch) -> None:
+        """Learn from a finished batch, after its allocator did. Prompts of another data set are ignored."""
+        means: dict[int, tuple[float, int]] = {}
+        for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
+            place = self._place.get(prompt.id)
+            if place is None:
+                continue
+            self._waiting[place] = NEVER
+            self._seen[place] = max(self._seen[place], self._steps - 1)
+            if outcomes := [_outcome(rollout) for rollout in rollouts if rollout.reward is not None]:
+                total, number = means.get(place, (0.0, 0))
+                means[place] = total + sum(outcomes), number + len(outcomes)
+        if means:
+            places = np.array(list(means), np.int64)
+            self._learn(places, np.array([total / number for total, number in means.values()]))
+
+    def weights(self, prompts: Sequence[Prompt]) -> Floats | None:
+        """Return the weight of each prompt in the loss, [P], by its latest choice; None if all have the same."""
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """Return the coverage so far: the share of prompts never chosen, and the longest wait of any prompt in steps.
+
+        A prompt never chosen has waited for all steps.
+        """
+        if not self._ids:
+            return {}
+        never = float((self._seen == NEVER).mean())
+        return {"never_chosen": never, "longest_wait": float(self._steps - 1 - self._seen.min())}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the settings and of all that was learned, as plain Python and numpy values."""
+        return {"selector": self.name, "settings": self._settings(), **copy.deepcopy(self._everything())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a copy of what ``state_dict`` returned; call ``prepare`` first.
+
+        Prompts that the data set gained since then were never chosen; those that it lost are forgotten. Raises
+        ValueError for another rule, other settings or a damaged state.
+        """
+        check_source(state, "selector", self.name)
+        saved = SavedValues(copy.deepcopy(state), self.name, ["selector", "settings", *self._everything()])
+        check_settings(saved.state("settings"), self._settings(), self.name)
+        ids = saved.texts("ids")
+        if len(set(ids)) < len(ids):
+            raise saved.refusal("ids", "texts that differ")
+        columns = {name: saved.array(name, (len(ids),), low=NEVER, dtype=np.int64) for name in ("seen", "waiting")}
+        kept = np.array([place for place, id in enumerate(ids) if id in self._place], np.int64)
+        places = np.array([self._place[ids[place]] for place in kept], np.int64)
+        seed, steps = saved.count("seed"), saved.count("steps")
+        self._restore(saved, kept, places)
+        self._seed, self._steps = seed, steps
+        for name, values in columns.items():
+            own = np.full(len(self._ids), NEVER, np.int64)
+            own[places] = values[kept]
+            setattr(self, f"_{name}", own)
+
+    @abstractmethod
+    def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
+        """Return ``count`` distinct places at which ``allowed`` [Q] is set. At least so many are."""
+
+    def _learn(self, places: Counts, means: Floats) -> None:  # noqa: B027 - a hook, empty by default
+        """Learn the means [n] of the prompts at ``places`` [n], of verdicts, or of rewards without one."""
+
+    def _memory(self) -> dict[str, Any]:
+        """Return what the rule remembers of its own, by name."""
+        return {}
+
+    def _restore(self, saved: SavedValues, kept: Counts, places: Counts) -> None:  # noqa: B027 - a hook
+        """Restore what ``_memory`` returned: its rows ``kept`` are now at ``places``. Raise ValueError if it cannot."""
+
+    def _settings(self) -> dict[str, Any]:
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        return {key: value for key, value in own.items() if not isinstance(value, Predictor)}
+
+    def _everything(self) -> dict[str, Any]:
+        common = {"ids": list(self._ids), "seed": self._seed, "steps": self._steps}
+        return common | {"seen": self._seen, "waiting": self._waiting} | self._memory()
+
+
+@dataclass
+class BeliefSelector(Selector):
+    """A selector that reads a belief about every prompt.
+
+    Args:
+        predictor: predicts all prompts. By default it is the allocator's, if that has one, and otherwise
+            ``EmpiricalBayes()``, which then learns from the same batches.
+    """
+
+    predictor: Predictor | None = None
+
+    _prompts: tuple[Prompt, ...] = field(default=(), init=False, repr=False, compare=False)
+    _reader: Predictor | None = field(default=None, init=False, repr=False, compare=False)
+    _shared: bool = field(default=False, init=False, repr=False, compare=False)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs() if self.predictor is None else self.predictor.needs
+
+    @property
+    def learns(self) -> bool:
+        return True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.predictor is None or isinstance(self.predictor, Predictor)):
+            raise ValueError(
+                f"the predictor of {self.name} must be a Predictor, got {self.predictor!r:.80}; make one, such as "
+                "EmpiricalBayes()"
+            )
+
+    def prepare(self, prompts: Sequence[Prompt], seed: int = 0, predictor: Predictor | None = None) -> None:
+        prompts = prompt_list(prompts)
+        super().prepare(prompts, seed, predictor)
+        self._prompts = tuple(prompts[row] for row in self._rows)
+        self._shared = predictor is not None and (self.predictor is None or self.predictor is predictor)
+        self._reader = predictor if self._shared else self.predictor or EmpiricalBayes()
+        if not self._shared:
+            self._belief.prepare(self._prompts)
+
+    def observe(self, batch: Batch) -> None:
+        super().observe(batch)
+        if not self._shared:
+            self._belief.update(batch)
+
+    @property
+    def _belief(self) -> Predictor:
+        if self._reader is None:
+            raise ValueError(f"{self.name} must know the data set before it chooses, got none; call prepare first")
+        return self._reader
+
+    def _predict(self) -> Belief:
+        """Return the belief [Q] about all prompts."""
+        return self._belief.predict(self._prompts)
+
+    def _memory(self) -> dict[str, Any]:
+        return {"predictor": None if self._shared or self._reader is None else self._reader.state_dict()}
+
+    def _restore(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
+        if (saved.values["predictor"] is None) != self._shared:
+            wanted = "None, because the allocator's predictor is shared" if self._shared else "that of a predictor"
+            raise saved.refusal("predictor", wanted)
+        if not self._shared:
+            self._belief.load_state_dict(saved.state("predictor"))
+
+
+@dataclass
+class RankingSelector(BeliefSelector):
+    """Chooses the prompts with the best scores, and explores: some places are for those not chosen the longest.
+
+    Args:
+        explore: share of the places for the prompts that were not chosen the longest, rounded up. Of choices of one
+            prompt this share explores. A prompt is chosen again within about Q / (explore x count) steps, whatever is
+            believed about it. 0 explores nothing.
+
+    Note: prompts have no probability of being chosen, so no importance weight undoes the choice.
+    """
+
+    explore: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.explore <= 1:
+            raise ValueError(f"explore must be between 0 and 1, got {self.explore}; it is a share of the places")
+
+    @abstractmethod
+    def _scores(self, generator: Generator) -> Floats:
+        """Return the score of every prompt, [Q]; larger is better."""
+
+    def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
+        scores, draws = self._scores(generator), generator.random(len(allowed))
+        places = np.flatnonzero(allowed)
+        ranking = places[np.lexsort((draws[places], -scores[places]))]
+        share = round(self.explore * count, 9)
+        explored = math.ceil(share) if count > 1 else int((self._steps + 1) * share) - int(self._steps * share)
+        best, rest = ranking[: count - explored], ranking[count - explored :]
+        return np.append(best, rest[np.lexsort((draws[rest], self._seen[rest]))[:explored]])
+
+
+def _outcome(rollout: Rollout) -> float:
+    """Return the verdict as 1 or 0, or the reward if there is none. Rewards may have parts beside the verdict."""
+    return float(rollout.correct) if rollout.correct is not None else float(rollout.reward or 0.0)
+
+
+def check_selector(selector: Selector, needs: Needs, graded: bool = False) -> None:
+    """Raise ValueError if ``selector`` cannot learn beside an allocator with these ``needs``, or from such rewards."""
+    if selector.learns and not needs.labels:
+        raise ValueError(
+            f"selection must be shuffled without labels, because votes give no rewards to learn from, got "
+            f"{selector.name}; leave it out"
+        )
+    if graded and selector.needs.binary:
+        raise ValueError(
+            f"the predictor of the selection {selector.name} must take graded rewards, got one that counts right "
+            "rollouts; leave it out, or use empirical_bayes"
+        )

@@ -1,0 +1,83 @@
+"""Retire and retest: shuffled epochs without the prompts that the policy has mastered.
+
+References: D. Khatri et al., "The Art of Scaling Reinforcement Learning Compute for LLMs", arXiv 2510.13786 (2025),
+which drops prompts with a pass rate of at least .9 for good; open-instruct's ``no_resampling_pass_rate``. A prompt may
+be forgotten again, so it is tested again after a while.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.random import Generator
+
+from apportion.predictors import Predictor
+from apportion.predictors.saved import SavedValues
+from apportion.selection.base import NEVER
+from apportion.selection.shuffled import ShuffledEpochs
+from apportion.types import Counts, Floats, Mask, Prompt
+
+
+@dataclass(kw_only=True)
+class Retire(ShuffledEpochs):
+    """Takes the prompts in shuffled epochs, without those whose latest group had a mean reward of ``threshold``.
+
+    It explores by testing them again. If fewer prompts are left than a batch needs, the retired ones fill it.
+
+    Args:
+        threshold: share of right rollouts in a group, or mean reward without verdicts, from which on its prompt is
+            retired.
+        retest_after: number of choices after which a retired prompt is taken again; None never does. Draws in the
+            middle of a batch are choices, too.
+
+    Note: no weight restores the mean over all prompts, because a retired prompt has no probability of being chosen.
+
+    >>> selector = Retire(threshold=0.9)
+    >>> selector.prepare([Prompt("a"), Prompt("b")])
+    >>> selector.metrics()["retired"]
+    0.0
+    """
+
+    threshold: float = 0.9
+    retest_after: int | None = 100
+
+    name: ClassVar[str] = "retire"
+    _retired: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"threshold must be finite, got {self.threshold}; it is a mean reward")
+        if self.retest_after is not None and self.retest_after < 1:
+            raise ValueError(f"retest_after must be at least 1 step, got {self.retest_after}; None never tests again")
+
+    def prepare(self, prompts: Sequence[Prompt], seed: int = 0, predictor: Predictor | None = None) -> None:
+        super().prepare(prompts, seed, predictor)
+        self._retired = np.full(len(self._ids), NEVER, np.int64)
+
+    def metrics(self) -> dict[str, float]:
+        found = super().metrics()
+        return found | {"retired": float(self._resting().mean())} if found else found
+
+    def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
+        active = allowed & ~self._resting()
+        first = super()._choose(active, min(int(active.sum()), count), generator)
+        return np.append(first, super()._choose(allowed & ~active, count - len(first), generator))
+
+    def _resting(self) -> Mask:
+        retired = self._retired != NEVER
+        return retired if self.retest_after is None else retired & (self._steps - self._retired < self.retest_after)
+
+    def _learn(self, places: Counts, means: Floats) -> None:
+        self._retired[places] = np.where(means >= self.threshold, self._steps, NEVER)
+
+    def _memory(self) -> dict[str, Any]:
+        return super()._memory() | {"retired": self._retired}
+
+    def _restore(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
+        retired = saved.array("retired", (len(saved.texts("ids")),), low=NEVER, dtype=np.int64)
+        super()._restore(saved, kept, places)
+        self._retired = np.full(len(self._ids), NEVER, np.int64)
+        self._retired[places] = retired[kept]

@@ -1,0 +1,164 @@
+"""Weighted means of the batch as baselines: expectations and variances as sums over all outcomes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from apportion import Group, Prompt, Rollout
+from apportion.advantages import advantages_of, batch_optimal, dr_grpo, group_optimal, opo, reinforce, rloo
+from tests.advantages.bernoulli import until_correct
+
+SOLVED, MEDIUM, HARD = [18, 1, 1], [5, 3, 2], [1, 4, 5]
+"""Weights of three answers, of which the first is right: success .9, .5 and .1."""
+
+
+class Answers:
+    """A softmax policy over answers: probabilities [K], rewards [K], scores [K, K] and their squared norms [K]."""
+
+    def __init__(self, weights):
+        self.pi = np.array(weights) / sum(weights)
+        self.rewards = np.eye(len(weights))[0]
+        self.scores = np.eye(len(weights)) - self.pi
+        self.norms = (self.scores**2).sum(1)
+        self.gradient = self.pi @ (self.rewards[:, None] * self.scores)
+
+
+def moments(policies, counts, estimate):
+    """Return mean [policies, K] and variance of the sums of advantage times score, over all outcomes of a batch.
+
+    ``estimate`` takes rewards, group ids and score norms.
+    """
+    owners = np.repeat(np.arange(len(policies)), counts)
+    mean, square = np.zeros((len(policies), 3)), 0.0
+    for drawn in product(range(3), repeat=len(owners)):
+        pairs = [(policies[q], k) for q, k in zip(owners, drawn, strict=True)]
+        chance = np.prod([policy.pi[k] for policy, k in pairs])
+        rewards, norms = np.array([[policy.rewards[k], policy.norms[k]] for policy, k in pairs]).T
+        scores = np.array([policy.scores[k] for policy, k in pairs])
+        advantages = estimate(rewards, owners, norms)
+        sums = np.array([(advantages * (owners == q)) @ scores for q in range(len(policies))])
+        mean += chance * sums
+        square += chance * (sums**2).sum()
+    return mean, square - (mean**2).sum()
+
+
+def of_norms(estimator):
+    return lambda rewards, ids, norms: estimator(rewards, ids, score_norms=norms)
+
+
+@pytest.mark.parametrize("weights", [SOLVED, MEDIUM, HARD], ids=["solved", "medium", "hard"])
+def test_within_the_group_the_estimate_is_unbiased(weights):
+    policy = Answers(weights)
+    mean, _ = moments([policy], [4], of_norms(group_optimal))
+    np.testing.assert_allclose(mean[0], 4 * policy.gradient, atol=1e-12)
+
+
+def test_within_the_batch_the_estimate_is_unbiased_for_groups_of_any_size():
+    policies, counts = [Answers(weights) for weights in (SOLVED, MEDIUM, HARD)], [1, 2, 3]
+    mean, _ = moments(policies, counts, of_norms(batch_optimal))
+    for own, policy, count in zip(mean, policies, counts, strict=True):
+        np.testing.assert_allclose(own, count * policy.gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.7])
+def test_the_batch_s_baseline_stays_unbiased_if_a_prompt_s_own_outcomes_stop_its_sampling(p):
+    """The other prompt's rollouts are fixed here, so its norms make a constant baseline of .25."""
+    stopped = until_correct(p, [2, 3])
+    advantages = np.concatenate(
+        [
+            batch_optimal(
+                np.concatenate([[1.0, 0.0], own := stopped.rewards[stopped.group_ids == q]]),
+                [0, 0, *[1] * len(own)],
+                score_norms=[1.0, 3.0, *own + 0.5],
+            )[2:]
+            for q in range(len(stopped.probability))
+        ]
+    )
+    assert stopped.expect(advantages, "rollout") == pytest.approx(stopped.expected_count * stopped.slope, rel=1e-12)
+
+
+def relative_variance(policies, count, estimator):
+    """Return the variance over that of RLOO, with ``count`` rollouts for each of the policies."""
+    counts = [count] * len(policies)
+    plain = moments(policies, counts, lambda rewards, ids, _: rloo(rewards, ids))[1]
+    return moments(policies, counts, of_norms(estimator))[1] / plain
+
+
+def test_score_norms_of_the_batch_lower_the_variance():
+    policies = [Answers(weights) for weights in (SOLVED, MEDIUM, HARD)]
+    assert relative_variance(policies, 2, batch_optimal) < 0.5
+    assert relative_variance(policies[:1] * 4, 2, batch_optimal) < 0.6
+
+
+@pytest.mark.parametrize(
+    ("weights", "ratio"), [(SOLVED, 1.062), (MEDIUM, 0.875), (HARD, 1.198)], ids=["solved", "medium", "hard"]
+)
+def test_score_norms_of_few_others_in_the_group_help_medium_prompts_alone(weights, ratio):
+    assert relative_variance([Answers(weights)], 4, group_optimal) == pytest.approx(ratio, abs=5e-4)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("length", [1, 4])
+def test_opo_sees_its_own_rollout_and_its_bias_is_that_of_its_docstring(p, length):
+    fixed = until_correct(p, [2])
+    tokens = np.where(fixed.rewards == 1, 1, length)
+    expected = fixed.expect(opo(fixed.rewards, fixed.group_ids, tokens=tokens), "rollout")
+    assert expected / (2 * fixed.slope) == pytest.approx((length * (1 - p) + p) / (length + 1))
+
+
+def test_equal_weights_give_rloo_dr_grpo_and_the_mean_of_the_other_groups():
+    rng = np.random.default_rng(0)
+    rewards, ids = rng.normal(size=40), rng.integers(9, size=40)
+    np.testing.assert_allclose(group_optimal(rewards, ids, score_norms=np.full(40, 3.0)), rloo(rewards, ids))
+    np.testing.assert_allclose(opo(rewards, ids, tokens=np.full(40, 7)), dr_grpo(rewards, ids), atol=1e-12)
+    others = [rewards[ids != own].mean() for own in ids]
+    np.testing.assert_allclose(batch_optimal(rewards, ids, score_norms=np.full(40, 3.0)), rewards - others)
+
+
+def test_every_baseline_is_the_weighted_mean_that_it_should_be():
+    rng = np.random.default_rng(1)
+    rewards, ids, norms = rng.normal(size=30), rng.integers(6, size=30), rng.random(30) ** 4
+    group, batch = group_optimal(rewards, ids, score_norms=norms), batch_optimal(rewards, ids, score_norms=norms)
+    for i in range(30):
+        mine, other = (ids == ids[i]) & (np.arange(30) != i), ids != ids[i]
+        assert group[i] == pytest.approx(rewards[i] - np.average(rewards[mine], weights=norms[mine]))
+        assert batch[i] == pytest.approx(rewards[i] - np.average(rewards[other], weights=norms[other]))
+
+
+def test_a_norm_far_above_the_others_does_not_drown_them():
+    """Subtracting it from the total would leave rounding errors in place of the others."""
+    advantages = group_optimal([1, 1, 0, 0], [0] * 4, score_norms=[1e12, 1e-9, 1e-9, 2e-9])
+    assert advantages[0] == pytest.approx(0.75)
+    assert batch_optimal([1, 1, 0, 0], range(4), score_norms=[1e12, 1e-9, 1e-9, 2e-9])[0] == pytest.approx(0.75)
+
+
+def test_without_any_norm_the_plain_mean_counts():
+    rewards, ids, zero = [1, 0, 0, 1], [0, 0, 0, 1], [0.0] * 4
+    np.testing.assert_array_equal(group_optimal(rewards, ids, score_norms=zero), rloo(rewards, ids))
+    np.testing.assert_array_equal(opo(rewards, ids, tokens=zero), dr_grpo(rewards, ids))
+    assert batch_optimal(rewards, ids, score_norms=zero) == pytest.approx([0, -1, -1, 2 / 3])
+
+
+def test_the_only_group_of_a_batch_has_nothing_to_be_compared_with():
+    assert batch_optimal([1, 0], [3, 3], score_norms=[1, 2]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("estimator", "name"), [(group_optimal, "score_norms"), (opo, "tokens")])
+def test_weights_below_0_are_refused(estimator, name):
+    with pytest.raises(ValueError, match=rf"{name} must be at least 0, got -1\.0; they weigh rewards"):
+        estimator([1, 0], [0, 0], **{name: [1, -1]})
+
+
+def test_groups_give_their_score_norms_and_one_without_is_told():
+    first, second = Prompt("a"), Prompt("b")
+    groups = [
+        Group(first, (Rollout(True, score_norm=1.0), Rollout(False, score_norm=3.0))),
+        Group(second, (Rollout(True, score_norm=2.0),)),
+    ]
+    expected = reinforce([1, 0, 1], [0, 0, 1], baseline=[1.0, 1.0, 0.25])
+    np.testing.assert_allclose(advantages_of(groups, "batch_optimal"), expected)
+    with pytest.raises(ValueError, match="score_norm for batch_optimal, got None for prompt 'b'"):
+        advantages_of([groups[0], Group(second, (Rollout(True),))], "batch_optimal")
