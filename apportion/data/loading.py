@@ -72,6 +72,9 @@ def describe(data: Data, loaded: Loaded) -> str:
         sentences.append(f"Shuffled with seed {data.seed}")
     if taken < loaded.available:
         sentences.append(f"Cut to {taken:,} of {loaded.available:,}")
+    if data.rate_column is not None:
+        known = sum(question.rate is not None for question in loaded.questions)
+        sentences.append(f"{known:,} have a known rate")
     sentences.append(f"The template is {template.name}; the median prompt has {length:,.0f} characters")
     return f"{'. '.join(sentences)}."
 
@@ -82,12 +85,13 @@ def _load_named(data: Data, named: NamedSet) -> Loaded:
     source, known, rows = _source(data), set[str](), 0
     questions: list[Question] = []
     places: list[str] = []
-    for rows, (line, row) in enumerate(_rows(data, [*columns, *named.others]), start=1):
+    rate = [] if data.rate_column is None else [data.rate_column]
+    for rows, (line, row) in enumerate(_rows(data, [*columns, *named.others, *rate]), start=1):
         where = row_location(Path(source), line)
-        if rows == 1 and (missing := [column for column in columns if column not in row]):
+        if rows == 1 and (missing := [column for column in (*columns, *rate) if column not in row]):
             raise TableError(
-                f"{source} must have a column {missing[0]}, got {', '.join(row)}; say which it is with prompt_column "
-                "and answer_column, or give the path without the name"
+                f"{source} must have a column {missing[0]}, got {', '.join(row)}; say which it is with prompt_column, "
+                "answer_column and rate_column, or give the path without the name"
             )
         try:
             asked, gold = named.layout(row, *columns)
@@ -97,7 +101,7 @@ def _load_named(data: Data, named: NamedSet) -> Loaded:
         if named.repeats and content in known:
             continue
         known.add(content)
-        questions.append(make_question(where, None, asked, gold))
+        questions.append(make_question(where, None, asked, gold, *(row[column] for column in rate)))
         places.append(where)
     if not named.repeats:
         refuse_duplicate_ids(questions, places)
@@ -111,9 +115,10 @@ def _load_named(data: Data, named: NamedSet) -> Loaded:
 
 def _load_other(data: Data) -> Loaded:
     """Load a file or a data set of the hub that is not a named set."""
-    columns = [*PROMPT_COLUMNS, *GOLD_COLUMNS, "id", *filter(None, (data.prompt_column, data.answer_column))]
+    named = data.prompt_column, data.answer_column, data.rate_column
+    columns = [*PROMPT_COLUMNS, *GOLD_COLUMNS, "id", *filter(None, named)]
     table = make_table(Path(_source(data)), list(_rows(data, columns)), [], columns)
-    return Loaded(tuple(make_questions(table, data.prompt_column, data.answer_column)), _source(data), len(table))
+    return Loaded(tuple(make_questions(table, *named)), _source(data), len(table))
 
 
 def _rows(data: Data, columns: Sequence[str]) -> Rows:

@@ -21,6 +21,8 @@ class Data:
         hub: the id of a data set on the hub. ``subset`` and ``split`` are those of the hub.
         prompt_column: the column of prompts. The default is that of the set, else as in ``read_questions``.
         answer_column: the column of gold answers, with the same default.
+        rate_column: a column of success rates known before training, within [0, 1], such as the pass rate of another
+            model; empty if unknown.
         template: one of ``TEMPLATES``, or a text with ``{question}``. The default is the set's, else "boxed".
         limit: maximum number of questions.
         seed: shuffles the questions before the cut. The order does not depend on the order of the rows.
@@ -38,6 +40,7 @@ class Data:
     split: str | None = None
     prompt_column: str | None = None
     answer_column: str | None = None
+    rate_column: str | None = None
     template: str | None = None
     limit: int | None = None
     seed: int | None = None

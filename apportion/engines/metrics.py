@@ -7,7 +7,7 @@ import numpy as np
 
 from apportion.types import Batch, Group
 
-PREFIX = "allocation/"
+PREFIX, SELECTION_PREFIX = "allocation/", "selection/"
 DIFFICULTIES = ("unsolved", "hard", "easy", "solved")
 """By the share of correct rollouts of a prompt: none, at most half, more than half, all."""
 
@@ -28,7 +28,7 @@ def allocation_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float
     observed = batch.successes[judged] / batch.trials[judged]
     found = {
         "rollouts": float(asked.sum()),
-        "failed": float(asked.sum() - sum(map(len, batch.rollouts))),
+        "failed": float(asked.sum() - sum(r.step is None for rollouts in batch.rollouts for r in rollouts)),
         "rounds": float(batch.round),
         "prompts": float(len(batch.prompts)),
         "n_min": float(asked.min()),

@@ -4,22 +4,39 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from apportion.allocators import Allocator
+from apportion.baselines import Baseline
+from apportion.selection import BeliefSelector, Selector
 from apportion.types import Prompt
 
 
-def prompt_of(row: Mapping[str, Any], id_column: str | None = None) -> Prompt:
+def prompt_of(row: Mapping[str, Any], id_column: str | None = None, rate_column: str | None = None) -> Prompt:
     """Return the prompt of ``row``, whose ``prompt`` is a text or a list of messages.
 
     Its id is the value of ``id_column``, or else a hash of the text. If the prompt is empty, for example because an
-    environment provides it, the id is a hash of the whole row.
+    environment provides it, the id is a hash of the whole row. Its known success rate is the value of ``rate_column``,
+    which may be empty. Raises ValueError for a rate outside [0, 1].
 
     >>> prompt_of({"prompt": [{"role": "user", "content": "6 x 7?"}], "answer": "42"}).text
     '6 x 7?'
     >>> prompt_of({"prompt": "6 x 7?", "number": 3}, id_column="number").id
     '3'
+    >>> prompt_of({"prompt": "6 x 7?", "pass_rate": 0.75}, rate_column="pass_rate").rate
+    0.75
     """
     text = text_of(row.get("prompt", "")) or json.dumps(dict(row), sort_keys=True, default=str)
-    return Prompt(text, id="" if id_column is None else str(row[id_column]))
+    rate = None if rate_column is None else row[rate_column]
+    return Prompt(text, id="" if id_column is None else str(row[id_column]), rate=rate)
+
+
+def reads_rates(allocator: Allocator, baseline: Baseline | None, selection: Selector | None) -> bool:
+    """Return whether anything takes the known rates of prompts: a predictor, or the baseline.
+
+    A selection without a predictor has the allocator's, or else one that takes them.
+    """
+    own = [getattr(part, "predictor", None) for part in (allocator, baseline, selection)]
+    by_default = isinstance(selection, BeliefSelector) and own[0] is None and selection.predictor is None
+    return by_default or any(reader is not None and reader.reads_rates for reader in (*own, baseline))
 
 
 def text_of(content: Any) -> str:

@@ -13,6 +13,8 @@ from apportion.records.rollout_log import (
     read_log,
     read_streams,
     remove_steps_after,
+    resume_log,
+    start_log,
     write_step,
 )
 
@@ -25,5 +27,7 @@ __all__ = [
     "read_log",
     "read_streams",
     "remove_steps_after",
+    "resume_log",
+    "start_log",
     "write_step",
 ]

@@ -8,6 +8,8 @@ finished steps remain, and a step that is run again replaces its file. ``COLUMNS
   it replaced has its own row, which was not kept.
 - one without ``index`` for every prompt without a rollout, so that no prompt of the batch is missing.
 
+A file ``run.txt`` holds the id of the run that the steps are of, so that two runs are never mixed in one folder.
+
 It needs pyarrow, which is in the extra ``report``.
 """
 
@@ -19,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from numpy.typing import ArrayLike
 
@@ -57,6 +60,11 @@ COLUMNS = {
 ALWAYS = frozenset({"step", "place", "prompt_id", "prompt", "predicted", "asked", "kept"})
 """Columns that are never null."""
 
+RUN = "run.txt"
+"""The file with the id of the run."""
+
+LONGEST_ID = 100
+
 _MARK = b"apportion.rollouts"
 _NAME = re.compile(r"step-(\d{6,})\.parquet")
 
@@ -74,6 +82,37 @@ def prepare_log(folder: Path) -> None:
             f"a rollout log needs a folder, got {folder} ({error.strerror or error}); change the path"
         ) from error
     _schema()
+
+
+def start_log(folder: Path) -> str:
+    """Begin the log of a new run in ``folder``, and return an id of the run, which ``resume_log`` takes.
+
+    Raises RecordError if a log cannot be written there, or if the folder has the steps of a run.
+    """
+    prepare_log(folder)
+    if steps := _steps(folder):
+        raise RecordError(
+            f"a new run needs a rollout log without steps, got {folder} with {len(steps)} of another run; choose "
+            "another folder, remove that one, or resume the run that wrote it from a checkpoint"
+        )
+    return _write_run(folder, uuid4().hex)
+
+
+def resume_log(folder: Path, run: str | None, step: int) -> str:
+    """Continue the log of ``run`` after ``step``, whose later steps are removed. Return the id of the run.
+
+    ``run`` is None if the run began without a log, or with an earlier version, which wrote no id. Raises RecordError if
+    the folder has the steps of another run.
+    """
+    prepare_log(folder)
+    steps, written = _steps(folder), _read_run(folder)
+    if steps and written != run:
+        raise RecordError(
+            f"a resumed run needs its own rollout log, got {folder} with {len(steps)} steps of another run; give it "
+            "the folder that it began with, or a new one"
+        )
+    remove_steps_after(folder, step)
+    return _write_run(folder, run or uuid4().hex)
 
 
 def write_step(
@@ -275,6 +314,20 @@ def _read(path: Path) -> Table:
         f"{path} must be of version {VERSION} of the rollout log, got {version}; "
         "read it with the apportion that wrote it"
     )
+
+
+def _read_run(folder: Path) -> str | None:
+    """Return the id of the run that the log is of; None if it has none."""
+    path = folder / RUN
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(LONGEST_ID).strip()
+
+
+def _write_run(folder: Path, run: str) -> str:
+    write_whole(folder / RUN, f"{run}\n".encode())
+    return run
 
 
 def _steps(folder: Path) -> list[tuple[int, Path]]:

@@ -1,14 +1,18 @@
-"""TRL 1.x with any allocator: ``AllocatedGRPOTrainer`` and ``AllocatedRLOOTrainer`` replace TRL's trainers."""
+"""TRL 1.x with any allocator: ``AllocatedGRPOTrainer`` and ``AllocatedRLOOTrainer`` replace TRL's trainers.
+
+``allocated`` does the same for a subclass of one of them.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from apportion.trl.failures import FailedRewards
 from apportion.trl.settings import TRLAllocation
 
 if TYPE_CHECKING:
-    from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+    from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer, allocated
 
-__all__ = ["AllocatedGRPOTrainer", "AllocatedRLOOTrainer", "TRLAllocation"]
+__all__ = ["AllocatedGRPOTrainer", "AllocatedRLOOTrainer", "FailedRewards", "TRLAllocation", "allocated"]
 
 
 def __getattr__(name: str) -> object:

@@ -9,6 +9,7 @@ A group of one and a rollout without a reward have advantage 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,20 +27,24 @@ def weighted_rewards(scores: Tensor, weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Grouped:
-    """Scores [N, F] of N rollouts by F reward functions (NaN if unscored), group sizes [P], function weights [F]."""
+    """Scores [N, F] of N rollouts by F reward functions (NaN if unscored), group sizes [P], function weights [F].
+
+    ``penalties`` [N] are what RLOO subtracts from the rewards: ``beta`` times the KL divergence from the reference.
+    """
 
     scores: Tensor
     sizes: Tensor
     weights: Tensor
+    penalties: Tensor | float = 0.0
 
-    @property
+    @cached_property
     def place(self) -> tuple[Tensor, Tensor]:
         """The group [N] of each rollout, and its index [N] in the group."""
         group = torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
         first = torch.cumsum(self.sizes, 0) - self.sizes
         return group, torch.arange(len(group)) - first[group]
 
-    @property
+    @cached_property
     def rewards(self) -> Tensor:
         """Rewards [N] of all rollouts, see ``weighted_rewards``."""
         return weighted_rewards(self.scores, self.weights)
@@ -76,8 +81,11 @@ def grpo(grouped: Grouped, scale_rewards: str, aggregation: str) -> Tensor:
 
 
 def rloo(grouped: Grouped, clip: Sequence[float] | None, normalize: bool) -> Tensor:
-    """Return RLOO's advantages [N]: rewards, clipped to ``clip``, minus the mean of the others; whitened on request."""
-    rewards = _clip(grouped.rewards, clip)
+    """Return RLOO's advantages [N]: rewards minus the mean of the others, whitened if ``normalize``.
+
+    These rewards are clipped to ``clip`` first, and penalised then.
+    """
+    rewards = _clip(grouped.rewards, clip) - grouped.penalties
     table = grouped.table(rewards)
     scored = (~torch.isnan(table)).sum(dim=1, keepdim=True)
     others = (torch.nansum(table, dim=1, keepdim=True) - table) / (scored - 1)
@@ -88,12 +96,16 @@ def rloo(grouped: Grouped, clip: Sequence[float] | None, normalize: bool) -> Ten
 
 
 def zero_deviation(grouped: Grouped, scale_rewards: str = "group", clip: Sequence[float] | None = None) -> float:
-    """Return TRL's ``frac_reward_zero_std``, the share of groups of equal rewards. Under "batch" it is 0 or 1."""
+    """Return TRL's ``frac_reward_zero_std``, the share of groups of equal rewards. Under "batch" it is 0 or 1.
+
+    As in TRL, RLOO's rewards are compared with their penalties, and without them nothing of GRPO changes.
+    """
     if not len(grouped.sizes):
         return 1.0
     if scale_rewards == "batch":
         return float(torch.isclose(nanstd(grouped.rewards), torch.zeros(())))
-    deviations = torch.nan_to_num(nanstd(grouped.table(_clip(grouped.rewards, clip)), dim=1), nan=0.0)
+    rewards = _clip(grouped.rewards, clip) - grouped.penalties
+    deviations = torch.nan_to_num(nanstd(grouped.table(rewards), dim=1), nan=0.0)
     return torch.isclose(deviations, torch.zeros_like(deviations)).float().mean().item()
 
 

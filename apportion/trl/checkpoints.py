@@ -5,7 +5,7 @@ steps from 0. Here the unused micro-batches are saved, one file per rank. A resu
 and no allocator learns from a batch twice.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from apportion.engines.fresh_rows import FreshRows
+from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import SavedStateError, load_state, restoring, save_state
-from apportion.records import remove_steps_after
+from apportion.records import resume_log, start_log
 from apportion.runs.declared_types import fits
 from apportion.trl.planner import Response
 from apportion.trl.ranks import Ranks
 from apportion.trl.rows import to_device
+from apportion.trl.sampler import SelectedRows
 from apportion.trl.settings import TRLAllocation
 
 FILE = "apportion.pt"
@@ -32,9 +34,12 @@ TRLTrainer: Any = object  # one of TRL's trainers comes later in the method reso
 class SavedState:
     """What a run has learned so far.
 
-    ``allocator`` and ``baseline`` are state_dicts, ``name`` is the allocator's. ``drawn`` counts fresh rows,
-    ``batches`` generation batches and ``step`` TRL's micro-batches. ``sharing`` is (ranks, steps_per_generation) if
-    the checkpoint falls in the middle of a generation batch, and None between two batches.
+    ``allocator``, ``baseline`` and ``selection`` are state_dicts, ``name`` is the allocator's. ``drawn`` counts fresh
+    rows, ``batches`` generation batches and ``step`` TRL's micro-batches. ``sharing`` is (ranks, steps_per_generation)
+    if the checkpoint falls in the middle of a generation batch, and None between two batches. ``chosen`` are the rows
+    of the batches that the selection has chosen in this epoch. ``settings`` are those of the allocator, the baseline
+    and the selection, ``iterations`` is TRL's num_iterations, and ``log`` is the id of the run in its rollout log.
+    Earlier versions did not save these three.
 
     Raises ValueError for a negative number.
     """
@@ -46,6 +51,11 @@ class SavedState:
     batches: int
     step: int
     sharing: tuple[int, int] | None = None
+    selection: dict[str, Any] | None = None
+    chosen: list[list[int]] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    iterations: int | None = None
+    log: str | None = None
 
     def __post_init__(self) -> None:
         numbers = {"drawn": self.drawn, "batches": self.batches, "step": self.step}
@@ -61,16 +71,42 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
     allocation: TRLAllocation
     _fresh: FreshRows
     _batches: int = 0
+    _log: str | None = None
     _sampler: Any = None
 
     @property
     def _ranks(self) -> Ranks:
         return Ranks(self.accelerator)
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **settings: Any) -> Any:
+        """Train as TRL does. A new run begins its rollout log first, and is refused that of another run."""
+        if not resume_from_checkpoint:
+            self._log = self._ranks.run_on_main(self._start_log)
+        return super().train(resume_from_checkpoint, *args, **settings)
+
     def _get_train_sampler(self, dataset: Any = None) -> Any:
-        """Return TRL's sampler, and keep it: it draws one order per epoch, and restarts with the first when resumed."""
-        self._sampler = super()._get_train_sampler(dataset)
+        """Return TRL's sampler, or one by the selection. Keep it, because a resumed run restores its position."""
+        if self.allocation.selection is None:
+            self._sampler = super()._get_train_sampler(dataset)
+        else:
+            self._sampler = SelectedRows(
+                self._choose,
+                batches=len(self.train_dataset) // self._prompts_per_batch,
+                count=self._prompts_per_batch,
+                generations=self.num_generations,
+                repeats=self.num_iterations * self.args.steps_per_generation,
+            )
         return self._sampler
+
+    @property
+    def _prompts_per_batch(self) -> int:
+        return int(self.args.generation_batch_size // self.num_generations)
+
+    def _choose(self, count: int) -> list[int]:
+        """Return the rows of the next batch. All ranks ask for it at the same place, while they read their loaders."""
+        selection = self.allocation.selection
+        assert selection is not None
+        return self._ranks.run_on_main(lambda: selection.choose(count))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write TRL's checkpoint, after our own files: TRL's files mark a checkpoint as complete."""
@@ -91,6 +127,11 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
                 self._batches,
                 self._step,
                 (self._ranks.size, self.args.steps_per_generation) if used else None,
+                None if allocation.selection is None else allocation.selection.state_dict(),
+                self._sampler.chosen if isinstance(self._sampler, SelectedRows) else [],
+                allocation.settings,
+                self.num_iterations,
+                self._log,
             )
             save(folder, state)
 
@@ -104,24 +145,48 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
 
         def load_without_state_dicts() -> SavedState:
             nonlocal saved
-            saved = load(folder, allocation.allocator.name, baseline=allocation.baseline is not None)
-            return replace(saved, allocator={}, baseline=None)
+            given = {"baseline": allocation.baseline is not None, "selection": allocation.selection is not None}
+            saved = load(folder, allocation.allocator.name, **given)
+            check_same_settings(saved.settings, allocation.settings)
+            return replace(saved, allocator={}, baseline=None, selection=None)
 
         common = ranks.run_on_main(load_without_state_dicts)
+        check_iterations(common, self.num_iterations)
         sharing = (ranks.size, self.args.steps_per_generation)
         self._buffered_inputs = load_batch(folder, ranks.rank, sharing, self.accelerator.device, common)
         self._fresh.restore(common.drawn)
         self._batches = common.batches
         self._step = 0 if common.sharing is None else common.step  # between two batches TRL may count from 0
-        for _ in range(int(self.state.epoch or 0) if self._sampler is not None else 0):
-            next(iter(self._sampler), None)  # skip the orders of finished epochs
-        if saved is not None:
+        self._restore_sampler(common, folder / FILE)
+
+        def restore() -> None:
+            assert saved is not None
             with restoring(folder / FILE, REMEDY):
                 allocation.allocator.load_state_dict(saved.allocator)
                 if allocation.baseline is not None and saved.baseline is not None:
                     allocation.baseline.load_state_dict(saved.baseline)
+                if allocation.selection is not None and saved.selection is not None:
+                    allocation.selection.load_state_dict(saved.selection)
             if allocation.rollout_log is not None:
-                remove_steps_after(allocation.rollout_log, self._batches - 1)
+                self._log = resume_log(allocation.rollout_log, saved.log, self._batches - 1)
+
+        ranks.run_on_main(restore)
+
+    def _start_log(self) -> str | None:
+        """Return the id of this run in its rollout log; None without a log. A trainer may train again."""
+        folder = self.allocation.rollout_log
+        if folder is None:
+            return None
+        return start_log(folder) if self._log is None else resume_log(folder, self._log, self._batches - 1)
+
+    def _restore_sampler(self, saved: SavedState, path: Path) -> None:
+        """Put the sampler where the checkpoint at ``path`` was written. transformers then skips rows of its epoch."""
+        if not isinstance(self._sampler, SelectedRows):
+            for _ in range(int(self.state.epoch or 0) if self._sampler is not None else 0):
+                next(iter(self._sampler), None)  # skip the orders of finished epochs
+        elif not self.args.ignore_data_skip:
+            with restoring(path, REMEDY):
+                self._sampler.replay(saved.chosen, len(self.train_dataset))
 
 
 def save(folder: Path, state: SavedState) -> None:
@@ -129,8 +194,8 @@ def save(folder: Path, state: SavedState) -> None:
     save_state(folder / FILE, KIND, state)
 
 
-def load(folder: Path, name: str, *, baseline: bool = False) -> SavedState:
-    """Load the state of a run with the allocator ``name``, and with or without a ``baseline``, from ``folder``.
+def load(folder: Path, name: str, *, baseline: bool = False, selection: bool = False) -> SavedState:
+    """Load the state of a run with the allocator ``name``, with or without a ``baseline`` and a ``selection``.
 
     Raises ValueError if there is none, if it is damaged, or if it belongs to another kind of run.
     """
@@ -148,11 +213,12 @@ def load(folder: Path, name: str, *, baseline: bool = False) -> SavedState:
             f"a checkpoint must be of the same allocator, {name}, got {state.name} in {path}; resume with "
             "that one, or start a new run from its weights with model="
         )
-    if (state.baseline is not None) != baseline:
-        raise ValueError(
-            f"a checkpoint must be of a run {'with' if baseline else 'without'} a baseline, got {path} of a run "
-            f"{'without' if baseline else 'with'}; resume with the baseline that it was written with"
-        )
+    for part, saved, wanted in (("baseline", state.baseline, baseline), ("selection", state.selection, selection)):
+        if (saved is not None) != wanted:
+            raise ValueError(
+                f"a checkpoint must be of a run {'with' if wanted else 'without'} a {part}, got {path} of a run "
+                f"{'without' if wanted else 'with'}; resume with the {part} that it was written with"
+            )
     return state
 
 
@@ -189,6 +255,15 @@ def load_batch(
     with restoring(path, REMEDY):
         _check_chunks(chunks, sharing[1])
     return [to_device(chunk, device) for chunk in chunks]
+
+
+def check_iterations(state: SavedState, iterations: int) -> None:
+    """Raise ValueError if the rest of a batch was to be used another number of ``iterations``."""
+    if state.sharing is not None and state.iterations not in (None, iterations):
+        raise ValueError(
+            "a checkpoint in the middle of a generation batch must be resumed with as many num_iterations, "
+            f"{state.iterations}, got {iterations}; set them so, or resume a checkpoint between two batches"
+        )
 
 
 def _check_chunks(chunks: Any, count: int) -> None:

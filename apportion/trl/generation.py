@@ -6,7 +6,6 @@ rows. The advantages of 0 that TRL gives to groups of one, and its metrics of gr
 """
 
 import copy
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from apportion.advantages import Reduction
 from apportion.engines.fresh_rows import Row
+from apportion.predictors.score_norms import sampled_score_norm
 from apportion.trl.metrics import Metrics
 from apportion.trl.ranks import Ranks
 from apportion.trl.rows import (
@@ -32,38 +33,47 @@ from apportion.trl.rows import (
     sequences,
     split_table,
     to_device,
+    unpack_row,
 )
-from apportion.trl.score_norms import score_norms
+from apportion.trl.sleep import SleepMode
+from apportion.trl.stopwatch import Stopwatch
+from apportion.trl.unsloth import KEY, aligned, windowed
 
 Ids = NDArray[np.int32]
 SCALES = ("row_scale", "batch_scale")
 """Keys of a micro-batch with factors for coefficients of the loss, see ``TrainingBatch``."""
 PROBABILITY_KEYS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 """The columns that log-probabilities of completions are computed from."""
+LOGPROB_KEYS = ("old_per_token_logps", "sampling_per_token_logps")
+"""Columns of log-probabilities [N, T] at sampling, the model's and vLLM's. TRL has them for some configurations."""
 
 
 @dataclass(frozen=True)
 class RoundRequest:
     """What to generate next: one completion for the prompt at each of ``places`` [N], after ``fresh`` prompts joined.
 
-    N is a multiple of the number of ranks.
+    N is a multiple of the number of ranks. ``continues`` says whether this is a further part of the allocator's round
+    of the request before.
     """
 
     places: Sequence[int]
     fresh: Sequence[Row] = ()
+    continues: bool = False
 
 
 @dataclass(frozen=True)
 class Sampled:
     """One completion of a round: token ids, text or messages, number of tokens by the policy, scores [F].
 
-    ``score_norm`` is set if the allocator or the baseline learns from it, ``row`` if a later step may train on it.
+    ``penalty`` is what RLOO subtracts from its reward. ``score_norm`` is set if the allocator or the baseline learns
+    from it, ``row`` if a later step may train on it.
     """
 
     ids: Ids
     completion: Any
     tokens: int
     scores: tuple[float, ...]
+    penalty: float = 0.0
     score_norm: float | None = None
     row: Table | None = None
 
@@ -111,8 +121,10 @@ class TrainingBatch:
 class GenerationBatch:
     """The rounds so far on this rank.
 
-    ``keep_rows``, ``behaviour`` and ``norms`` say whether rows for later steps, log-probabilities at sampling and score
-    norms are needed. ``seconds_within`` is the time spent in TRL's own method.
+    ``keep_rows`` and ``behaviour`` say whether rows for later steps and log-probabilities at sampling are needed.
+    ``norms`` is the loss's reduction over the tokens of a row if score norms are needed, else None. ``beta`` is the
+    coefficient of the KL divergence that TRL subtracts from rewards, which only RLOO does. ``sleep`` is that of vLLM in
+    this batch.
     """
 
     trainer: Any
@@ -121,17 +133,27 @@ class GenerationBatch:
     pad_token: int
     keep_rows: bool = False
     behaviour: bool = False
-    norms: bool = False
+    norms: Reduction | None = None
+    beta: float = 0.0
+    sleep: SleepMode = field(default_factory=SleepMode)
     rows: list[Row] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
-    seconds_within: float = 0.0
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     running: bool = False
+    _windowed: bool = False
     _tables: list[Table] = field(default_factory=list)
     _scored: tuple[Tensor, Sequence[Any], Sequence[Sequence[int]]] | None = None
+    _logprobs: list[Tensor] = field(default_factory=list)
 
     def add_prompts(self, inputs: Sequence[Row], num_generations: int) -> None:
         """Collect the prompts of the batch. TRL's loader repeats each ``num_generations`` times over all ranks."""
         start = self.ranks.rank * len(inputs)
+        for i in range(1, len(inputs)):
+            if (start + i) % num_generations and inputs[i].get("prompt") != inputs[i - 1].get("prompt"):
+                raise ValueError(
+                    f"the loader must repeat every prompt {num_generations} times in a row, as TRL's does, got two "
+                    "prompts in one group; leave get_train_dataloader and _get_train_sampler to TRL"
+                )
         firsts = [row for place, row in enumerate(inputs, start) if place % num_generations == 0]
         self.rows.extend(self.ranks.all_gather(firsts))
 
@@ -139,32 +161,37 @@ class GenerationBatch:
         """Keep what TRL scored in this round: ``scores`` [N, F] of all ranks, the rest of this rank only."""
         self._scored = (scores, completions, ids)
 
+    def record_logprobs(self, logprobs: Tensor) -> None:
+        """Keep log-probabilities [N, T] that TRL computed in this round: the policy's first, then the reference's."""
+        self._logprobs.append(logprobs)
+
     def run_round(self, request: RoundRequest) -> list[Sampled]:
         """Run one round on all ranks. Return the completions in the order of ``request.places`` on rank 0, else []."""
-        trainer = self.trainer
         self.running = True  # while it is set, the other ranks are inside the round and expect no broadcast
         self.rows.extend(request.fresh)
         each = len(request.places) // self.ranks.size
         mine = slice(self.ranks.rank * each, (self.ranks.rank + 1) * each)
         inputs = [copy.deepcopy(self.rows[place]) for place in request.places[mine]]
-        with self._groups_of_one() as logged:
-            started = time.perf_counter()
+        self._logprobs.clear()
+        engine = getattr(self.trainer, "vllm_generation", None)
+        timed = self.stopwatch.round(len(request.places), continues=request.continues)
+        with self._groups_of_one() as logged, timed, self.sleep.round(engine):
             output = self.generate(inputs)
-            self.seconds_within += time.perf_counter() - started
         if self._scored is None:
             raise RuntimeError("TRL must score completions in _calculate_rewards; check that its version is supported")
         (scores, completions, ids), self._scored = self._scored, None
+        self._windowed = KEY in output
         table = make_table(output)
+        penalties = self._penalties(table)
         if self.behaviour and "old_logps" not in table and "old_per_token_logps" not in table:
             table["old_per_token_logps"] = self.log_probabilities(table)
         self._tables.append(table)
         self.metrics.add(logged, len(request.places))
         kept = split_table(table) if self.keep_rows else [None] * each
-        norms: Sequence[float | None] = [None] * each
-        if self.norms:
-            norms = score_norms(trainer.model, table, trainer.temperature, trainer.args.per_device_train_batch_size)
+        norms = [None] * each if self.norms is None else self._score_norms(table, self.norms)
         tokens = [np.array(of_row, np.int32) for of_row in ids]
-        columns = (tokens, completions, policy_tokens(table, ids), map(tuple, scores[mine].tolist()), norms, kept)
+        given = map(tuple, scores[mine].tolist())
+        columns = (tokens, completions, policy_tokens(table, ids), given, penalties, norms, kept)
         sampled = self.ranks.gather([Sampled(*row) for row in zip(*columns, strict=True)])
         self.running = False
         return sampled
@@ -183,6 +210,8 @@ class GenerationBatch:
             parts.append(masked_rows(table, share.padding))
         whole = concatenate(parts, self.pad_token)
         tokens = self.trainer.accelerator.gather(loss_mask(whole).sum()).sum()
+        if self._windowed:
+            whole = windowed(whole, self.pad_token)
         return {
             **whole,
             "advantages": torch.tensor([*share.advantages, *[0.0] * share.padding], dtype=torch.float32, device=device),
@@ -195,7 +224,32 @@ class GenerationBatch:
         trainer, width = self.trainer, table["completion_ids"].size(1)
         batch_size = trainer.args.per_device_train_batch_size
         with torch.no_grad():
-            return trainer._get_per_token_logps_and_entropies(trainer.model, *sequences(table), width, batch_size)[0]
+            found = trainer._get_per_token_logps_and_entropies(trainer.model, *sequences(table), width, batch_size)[0]
+        return aligned(found, table["prompt_mask"], width)
+
+    def _penalties(self, table: Table) -> list[float]:
+        """Return what RLOO subtracts from the rewards [N] of this round, by TRL's formula; zeros without ``beta``."""
+        if not self.beta:
+            return [0.0] * len(table["completion_ids"])
+        if len(self._logprobs) != 2:
+            raise RuntimeError(
+                "TRL must compute the policy's and the reference's log-probabilities in each round, got "
+                f"{len(self._logprobs)} results; check that its version is supported"
+            )
+        policy, reference = self._logprobs
+        self._logprobs.clear()
+        divergence = ((policy - reference) * table["completion_mask"]).sum(-1)
+        return (self.beta * divergence).tolist()
+
+    def _score_norms(self, table: Table, reduction: Reduction) -> list[float]:
+        """Return score norms [N] of the tokens in the loss, by one more forward pass if TRL made none.
+
+        TRL has nan for a token that vLLM gave no log-probability; it adds 0, as if it were certain.
+        """
+        known = next((table[key] for key in LOGPROB_KEYS if key in table), None)
+        logprobs = self.log_probabilities(table) if known is None else known.nan_to_num(0.0)
+        pairs = zip(logprobs.double().cpu().numpy(), loss_mask(table).bool().cpu().numpy(), strict=True)
+        return [sampled_score_norm(row[own], reduction) for row, own in pairs]
 
     def _reused(self, batch: TrainingBatch, table: Table) -> list[Table]:
         """Return this rank's rows of earlier steps, with the keys of this step's ``table``.
@@ -205,7 +259,7 @@ class GenerationBatch:
         """
         device = self.trainer.accelerator.device
         reused = batch.shares[self.ranks.rank].reused
-        rows = [to_device(each.row, device) for each in reused]
+        rows = [unpack_row(to_device(each.row, device), table) for each in reused]
         stale = [row for row, each in zip(rows, reused, strict=True) if each.recompute]
         most = max(sum(each.recompute for each in share.reused) for share in batch.shares)
         if most and not {"old_per_token_logps", "old_logps"}.isdisjoint(table):

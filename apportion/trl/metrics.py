@@ -83,7 +83,9 @@ def reward_metrics(scores: torch.Tensor, names: Sequence[str], weights: torch.Te
 
 
 def _weight(name: str, logged: Logged, rows: int) -> float:
-    """Return the number of rows or tool calls that a round's metric was averaged over."""
+    """Return the number of rows, tokens or tool calls that a round's metric was averaged over."""
+    if name == "kl":
+        return rows * _mean(logged["completions/mean_length"])
     if name.startswith("completions/") and "terminated" in name:
         return round(rows * (1 - _mean(logged["completions/clipped_ratio"])))
     if name == "tools/failure_frequency":

@@ -10,7 +10,7 @@ dropped. The allocator and the loss see exactly the planned ones, whatever the n
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,12 +20,14 @@ from apportion.engines.fresh_rows import FreshRows, Row, draw_distinct
 from apportion.engines.prompts import last_text, prompt_of
 from apportion.loop import collect
 from apportion.trl.advantages import Grouped, weighted_rewards
+from apportion.trl.failures import FailureCount, failed_rows
 from apportion.trl.generation import Ids, Reused, RoundRequest, Sampled, TrainingBatch
 from apportion.trl.metrics import reward_metrics
-from apportion.trl.rows import Table
+from apportion.trl.rows import Table, pack_row
 from apportion.trl.settings import LOSSES, TRLAllocation
 from apportion.trl.shares import LossRow, rows_per_rank, split_rows
 from apportion.trl.votes import Votes
+from apportion.trl.whole_groups import GroupsRequest
 from apportion.types import Batch, Counts, Floats, Group, Prompt, Rollout
 
 
@@ -34,6 +36,8 @@ class Response:
     """A rollout's completion: token ids, text or messages, and scores [F] of the reward functions.
 
     ``place`` is the index of its row among all rows of the step. ``row`` is set if a later step may train on it.
+    ``content`` is None in a response of an earlier step. ``penalty`` is what RLOO subtracted from the reward in the
+    step that sampled it.
     """
 
     tokens: Ids
@@ -41,6 +45,11 @@ class Response:
     scores: tuple[float, ...]
     place: int
     row: Table | None = None
+    penalty: float = 0.0
+
+    def for_reuse(self) -> Self:
+        """Return what a later step needs: the token ids, the scores, and the row."""
+        return replace(self, content=None, place=0, row=None if self.row is None else pack_row(self.row))
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class LossSettings:
 class FinishedBatch:
     """A finished batch, its groups, and advantages [N] and weights [N] of all their rollouts, 0 outside the loss.
 
-    ``unscored`` are places of rows that no reward function scored. They enter the loss with advantage 0, as in TRL.
+    Rollouts without a reward are in no group, and so not in the loss.
     """
 
     batch: Batch
@@ -70,7 +79,6 @@ class FinishedBatch:
     grouped: Grouped
     advantages: Floats
     weights: Floats
-    unscored: Sequence[int]
 
 
 @dataclass
@@ -78,19 +86,23 @@ class BatchPlanner:
     """The allocation of one generation batch.
 
     ``run_round`` runs one generation round on all ranks. ``votes`` is set for label-free training only. ``rounds`` are
-    the sizes of the rounds, and ``surplus`` counts completions beyond the plan.
+    the sizes of the rounds, and ``surplus`` counts completions beyond the plan. ``failures`` counts completions without
+    a reward over the whole run. At most ``most_at_once`` completions are generated in one call if it is set; it is a
+    multiple of the number of ranks. ``score_groups`` scores finished groups if reward functions read whole ones.
     """
 
     allocation: TRLAllocation
     loss: LossSettings
     run_round: Callable[[RoundRequest], list[Sampled]]
     source: FreshRows
+    failures: FailureCount
     votes: Votes | None = None
+    most_at_once: int | None = None
+    score_groups: Callable[[GroupsRequest, Sequence[Sequence[Response]]], list[torch.Tensor]] | None = None
     rounds: list[int] = field(default_factory=list)
     surplus: int = 0
     sampled: int = 0
     _scores: list[tuple[float, ...]] = field(default_factory=list)
-    _unscored: list[tuple[int, int]] = field(default_factory=list)
     _new_rows: list[Row] = field(default_factory=list)
 
     def collect(self, rows: Sequence[Row]) -> FinishedBatch:
@@ -103,16 +115,15 @@ class BatchPlanner:
                 f"{self.allocation.allocator.name} must plan rollouts for a batch of {len(prompts)} prompts, got none; "
                 "raise its budget, or its minimum per prompt"
             )
+        if self.score_groups is not None:
+            batch = self._with_group_rewards(batch)
         groups = self.allocation.allocator.groups(batch)
-        grouped, trained = self._grouped(groups), {group.prompt.id for group in groups}
-        unscored = [  # without those of prompts that the allocator left out
-            row for i, row in self._unscored if batch.prompts[i].id in trained or not batch.rollouts[i]
-        ]
+        grouped = self._grouped(groups)
         advantages, weights = self._advantages(groups, grouped), self._weights(groups)
-        return FinishedBatch(batch, groups, grouped, advantages, weights, unscored)
+        return FinishedBatch(batch, groups, grouped, advantages, weights)
 
     def loss_rows(self, batch: FinishedBatch) -> list[LossRow]:
-        """Return the rows for the loss by group, then those without a score."""
+        """Return the rows for the loss by group."""
         found = []
         rollouts = [(group, i) for group in batch.groups for i in range(len(group.rollouts))]
         for (group, i), advantage, weight in zip(rollouts, batch.advantages, batch.weights, strict=True):
@@ -123,7 +134,7 @@ class BatchPlanner:
                 found.append(LossRow(weighted, place=rollout.completion.place))
             else:
                 found.append(LossRow(weighted, reused=Reused(rollout.completion.row, bool(group.recompute[i]))))
-        return found + [LossRow(0.0, place=place) for place in batch.unscored]
+        return found
 
     def training_batch(self, batch: FinishedBatch) -> TrainingBatch:
         """Return the shares of all ranks. Advantages are scaled up if masked rows would dilute a mean over rows."""
@@ -144,44 +155,65 @@ class BatchPlanner:
         With a single round and no surplus TRL's own are correct, and left out here.
         """
         found = {}
-        if len(self.rounds) > 1 or self.surplus:
+        if len(self.rounds) > 1 or self.surplus or self.score_groups is not None:
             found = reward_metrics(torch.tensor(self._scores, dtype=torch.float32), self.loss.names, self.loss.weights)
         if self.votes is not None:
             found |= reward_metrics(batch.grouped.scores, [self.allocation.vote_reward_name], batch.grouped.weights)
         return found
 
     def columns(self, batch: FinishedBatch) -> dict[str, list[float]]:
-        """Return columns of TRL's table of completions: advantages, 0 outside the groups, and rewards from votes."""
+        """Return columns of TRL's table of completions: advantages, 0 outside the groups, and rewards of groups."""
         advantages, rewards = [0.0] * self.sampled, [math.nan] * self.sampled
+        scored = {name: [math.nan] * self.sampled for name in self.loss.names if self.score_groups is not None}
         rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
         for rollout, advantage in zip(rollouts, batch.advantages, strict=True):
             if rollout.step is None:
                 advantages[rollout.completion.place] = float(advantage)
                 rewards[rollout.completion.place] = float(rollout.reward or 0.0)
-        return {"advantages": advantages} | ({} if self.votes is None else {self.allocation.vote_reward_name: rewards})
+        for rollout in (each for own in batch.batch.rollouts if scored for each in own if each.step is None):
+            for name, score in zip(self.loss.names, rollout.completion.scores, strict=True):
+                scored[name][rollout.completion.place] = score
+        voted = {} if self.votes is None else {self.allocation.vote_reward_name: rewards}
+        return {"advantages": advantages} | scored | voted
 
     def _sample(self, prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
         """Run a round on all ranks and return its rollouts by prompt, as the sampler of ``collect``."""
         places = np.repeat(np.arange(len(prompts)), counts).tolist()
+        found: list[list[Rollout]] = [[] for _ in prompts]
+        most = self.most_at_once or len(places)
+        for first in range(0, len(places), most):
+            part = places[first : first + most]
+            rollouts = self._generate(part, prompts, continues=first > 0)
+            for place, rollout in zip(part, rollouts, strict=True):
+                if rollout is not None:
+                    found[place].append(rollout)
+        return found
+
+    def _generate(self, places: Sequence[int], prompts: Sequence[Prompt], *, continues: bool) -> list[Rollout | None]:
+        """Return a rollout of each of the ``prompts`` at ``places``, None for one without a reward.
+
+        ``continues`` says whether they are a further part of a round.
+        """
         surplus = -len(places) % self.loss.ranks
-        request = RoundRequest([*places, *[places[-1]] * surplus], tuple(self._new_rows))
+        request = RoundRequest([*places, *[places[-1]] * surplus], tuple(self._new_rows), continues)
         self._new_rows.clear()
         start, sampled = self.sampled, self.run_round(request)[: len(places)]
         self.rounds.append(len(request.places))
         self.surplus += surplus
         self.sampled += len(request.places)
         self._scores += [each.scores for each in sampled]
-        found: list[list[Rollout]] = [[] for _ in prompts]
-        for i, (place, rollout) in enumerate(zip(places, self._rollouts(places, sampled, start), strict=True)):
-            if rollout is None:
-                self._unscored.append((place, start + i))
-            else:
-                found[place].append(rollout)
-        return found
+        return self._rollouts(places, prompts, sampled, start)
 
-    def _rollouts(self, places: Sequence[int], sampled: Sequence[Sampled], start: int) -> list[Rollout | None]:
-        """Return rollouts, None for a completion without a score. The first completion is row ``start`` of the step."""
-        responses = [Response(s.ids, s.completion, s.scores, start + i, s.row) for i, s in enumerate(sampled)]
+    def _rollouts(
+        self, places: Sequence[int], prompts: Sequence[Prompt], sampled: Sequence[Sampled], start: int
+    ) -> list[Rollout | None]:
+        """Return rollouts, None for a completion without a reward. The first is row ``start`` of the step.
+
+        Raises RewardsFailedError if too many have no reward, and ValueError for an infinite one.
+        """
+        responses = [
+            Response(s.ids, s.completion, s.scores, start + i, s.row, s.penalty) for i, s in enumerate(sampled)
+        ]
         if self.votes is not None:
             answers = self.votes.read(places, [last_text(each.completion) for each in sampled])
             return [
@@ -189,13 +221,64 @@ class BatchPlanner:
                 for answer, response, each in zip(answers, responses, sampled, strict=True)
             ]
         scores = torch.tensor([each.scores for each in sampled], dtype=torch.float32)
+        texts = [prompts[place].text for place in places]
+        judge = self._judged if self.score_groups is None else self._judged_in_round
+        return [
+            None if judged is None else replace(judged, completion=response, tokens=s.tokens, score_norm=s.score_norm)
+            for judged, response, s in zip(judge(scores, texts), responses, sampled, strict=True)
+        ]
+
+    def _judged(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
+        """Return verdicts and rewards by ``scores`` [N, F] of completions of ``prompts`` [N]; None without a reward."""
+        self._check_finite(scores, prompts)
+        failed = failed_rows(scores, self.allocation.verdict_column(self.loss.names)).tolist()
+        self.failures.add(failed, scores, prompts)
         rewards, verdicts = weighted_rewards(scores, self.loss.weights).tolist(), self._verdicts(scores)
         return [
-            None
-            if math.isnan(reward)
-            else Rollout(verdict, None, reward, response, tokens=each.tokens, score_norm=each.score_norm)
-            for verdict, reward, response, each in zip(verdicts, rewards, responses, sampled, strict=True)
+            None if without else Rollout(verdict, reward=reward)
+            for without, verdict, reward in zip(failed, verdicts, rewards, strict=True)
         ]
+
+    def _judged_in_round(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
+        """Return verdicts of a round, as far as they are known before groups are finished; None without a verdict.
+
+        Completions with a verdict are counted once more with their groups, where another function may fail.
+        """
+        columns = self.allocation.functions_of_rounds(self.loss.names)
+        if not columns:
+            return [Rollout() for _ in prompts]
+        self.failures.add(scores[:, columns[0]].isnan().tolist(), scores, prompts)
+        return [None if verdict is None else Rollout(verdict) for verdict in self._verdicts(scores)]
+
+    def _with_group_rewards(self, batch: Batch) -> Batch:
+        """Return the batch with rewards of whole groups. A rollout of an earlier step keeps its own."""
+        assert self.score_groups is not None
+        fresh = [[rollout for rollout in own if rollout.step is None] for own in batch.rollouts]
+        places = [place for place, own in enumerate(fresh) if own]
+        responses = [[rollout.completion for rollout in fresh[place]] for place in places]
+        found = self.score_groups(GroupsRequest(places, list(map(len, responses))), responses)
+        in_rounds = self.allocation.functions_of_rounds(self.loss.names)
+        rollouts, self._scores = list(batch.rollouts), []
+        for place, own, scores in zip(places, responses, found, strict=True):
+            scores[:, in_rounds] = torch.tensor([response.scores for response in own])[:, in_rounds]
+            self._scores += map(tuple, scores.tolist())
+            judged = self._judged(scores, [batch.prompts[place].text] * len(own))
+            scored = [
+                replace(old, correct=new.correct, reward=new.reward, completion=replace(response, scores=tuple(row)))
+                for old, new, response, row in zip(fresh[place], judged, own, scores.tolist(), strict=True)
+                if new is not None
+            ]
+            earlier = [rollout for rollout in batch.rollouts[place] if rollout.step is not None]
+            rollouts[place] = (*earlier, *scored)
+        return replace(batch, rollouts=tuple(rollouts))
+
+    def _check_finite(self, scores: torch.Tensor, prompts: Sequence[str]) -> None:
+        """Raise ValueError for an infinite score in ``scores`` [N, F] of completions of ``prompts`` [N]."""
+        for row, function in torch.isinf(scores).nonzero().tolist()[:1]:
+            raise ValueError(
+                f"rewards must be finite, got {scores[row, function].item()} from {self.loss.names[function]} for a "
+                f"completion of the prompt {prompts[row]!r:.100}; return a number, or None if there is no reward"
+            )
 
     def _verdicts(self, scores: torch.Tensor) -> list[bool | None]:
         """Return whether rollouts with ``scores`` [N, F] are correct; None if unknown.
@@ -211,7 +294,7 @@ class BatchPlanner:
         if named is None and graded:
             if self.allocation.needs.binary:
                 raise ValueError(
-                    f"rewards must be 0 or 1 for {self.allocation.allocator.name}, which counts correct rollouts, got "
+                    f"rewards must be 0 or 1 for {self.allocation.counting}, which counts correct rollouts, got "
                     f"{graded[0]}; set verdict={self.loss.names[0]!r} if rewards above 0 are correct, or use an "
                     "allocator or predictor for graded rewards"
                 )
@@ -219,24 +302,29 @@ class BatchPlanner:
         return [None if math.isnan(score) else score > 0 for score in column.tolist()]
 
     def _fresh(self, count: int, held: set[str]) -> list[Prompt]:
-        rows = draw_distinct(self.source, count, held, lambda row: self._prompt(row).id)
+        selection = self.allocation.selection
+        if selection is None:
+            rows = draw_distinct(self.source, count, held, lambda row: self._prompt(row).id)
+        else:
+            rows = [self.source.dataset[row] for row in selection.choose(count, held)]
         self._new_rows.extend(rows)
         prompts = [self._prompt(row) for row in rows]
         held.update(prompt.id for prompt in prompts)
         return prompts
 
     def _prompt(self, row: Row) -> Prompt:
-        return prompt_of(row, self.allocation.id_column)
+        return prompt_of(row, self.allocation.id_column, self.allocation.rate_column)
 
     def _grouped(self, groups: Sequence[Group]) -> Grouped:
         """Return the groups for TRL's formulas. In label-free training the votes are the only reward function."""
         sizes = torch.tensor([len(group.rollouts) for group in groups], dtype=torch.long)
         rollouts = [rollout for group in groups for rollout in group.rollouts]
+        penalties = torch.tensor([rollout.completion.penalty for rollout in rollouts], dtype=torch.float32)
         if self.votes is not None:
             rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
-            return Grouped(rewards.unsqueeze(1), sizes, torch.ones(1))
+            return Grouped(rewards.unsqueeze(1), sizes, torch.ones(1), penalties)
         scores = torch.tensor([rollout.completion.scores for rollout in rollouts], dtype=torch.float32)
-        return Grouped(scores.view(len(rollouts), len(self.loss.names)), sizes, self.loss.weights)
+        return Grouped(scores.view(len(rollouts), len(self.loss.names)), sizes, self.loss.weights, penalties)
 
     def _advantages(self, groups: Sequence[Group], grouped: Grouped) -> Floats:
         if not groups:
@@ -245,10 +333,10 @@ class BatchPlanner:
         if estimator is None:
             return self.loss.formula(grouped).double().numpy()
         expected = None if baseline is None else baseline.predict([group.prompt for group in groups])
-        return advantages_of(groups, estimator, baseline=expected)
+        return advantages_of([_penalised(group) for group in groups], estimator, baseline=expected)
 
     def _weights(self, groups: Sequence[Group]) -> Floats:
-        """Return the weights of all rollouts of the groups, 0 outside the loss."""
+        """Return the weights of all rollouts of the groups, 0 outside the loss, times those of the selection."""
         keep = np.concatenate([np.zeros(0, bool), *(group.keep for group in groups)])
         sizes = np.array([len(group.rollouts) for group in groups], np.int64)
         owner = np.repeat(np.arange(len(groups)), sizes)
@@ -256,4 +344,17 @@ class BatchPlanner:
         reduction = LOSSES[self.loss.kind][0]
         weights = np.zeros(len(keep))
         weights[keep] = rollout_weights(owner[keep], self.allocation.loss_weighting, tokens[keep], reduction=reduction)
-        return weights
+        selection = self.allocation.selection
+        importance = None if selection is None else selection.weights([group.prompt for group in groups])
+        return weights if importance is None else weights * importance[owner]
+
+
+def _penalised(group: Group) -> Group:
+    """Return the group with RLOO's penalties subtracted from its rewards, for the estimator alone."""
+    rollouts = tuple(
+        rollout
+        if rollout.reward is None or not rollout.completion.penalty
+        else replace(rollout, reward=rollout.reward - rollout.completion.penalty)
+        for rollout in group.rollouts
+    )
+    return replace(group, rollouts=rollouts)

@@ -5,28 +5,39 @@ They have these meanings in TRL 1.0.0 to 1.16.0 with transformers 5.10. A test l
 
 TRAINER_METHODS = {
     "_generate_and_score_completions": ("inputs",),
+    "_generate": ("prompts",),
     "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
     "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),
     "_prepare_inputs": ("generation_batch",),
+    "training_step": ("model", "inputs", "num_items_in_batch"),
     "compute_loss": ("model", "inputs", "return_outputs", "num_items_in_batch"),
     "_get_train_sampler": ("dataset",),
     "_save_checkpoint": ("model", "trial"),
     "_load_optimizer_and_scheduler": ("checkpoint",),
     "_get_output_dir": ("trial",),
 }
-"""Methods of both trainers with their first parameters after self. All but the third and the last are overridden."""
+"""Methods of both trainers with their first parameters after self.
+
+All but the last are overridden, ``_get_per_token_logps_and_entropies`` only for RLOO. With ``beta`` RLOO calls it twice
+in a round: for the policy, then for the reference."""
 
 TRAINER_ATTRIBUTES = (
     "num_generations",
     "reward_weights",
     "reward_func_names",
+    "reward_funcs",
     "temperature",
     "_metrics",
     "_logs",
     "_step",
     "_buffered_inputs",
+    "_current_train_step_time",
+    "_pending_extra_logs",
+    "_pending_metrics",
 )
 """Attributes of both trainers after construction. ``num_generations`` is 1 while a round runs."""
 
 GRPO_ATTRIBUTES = ("loss_type", "scale_rewards", "multi_objective_aggregation", "beta")
 RLOO_ATTRIBUTES = ("beta", "reward_clip_range", "normalize_advantages")
+VLLM_ATTRIBUTES = ("mode", "enable_sleep_mode", "llm", "sync_weights", "_llm_weights_sleeping")
+"""Attributes of ``VLLMGeneration`` in colocate mode. Early versions of TRL do not have the last one."""

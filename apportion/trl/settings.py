@@ -2,20 +2,22 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self
 
-from apportion.advantages import ESTIMATORS, Weighting, check_agreement, check_baseline, default_weighting
-from apportion.allocators import Allocator
+from apportion.advantages import Reduction, check_agreement
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
-from apportion.baselines import Baseline
-from apportion.types import Needs
+from apportion.checks import check_numbers
+from apportion.engines.allocation import TrainerAllocation
+from apportion.engines.prompts import reads_rates
+from apportion.trl.failures import FailedRewards
 
 logger = logging.getLogger(__name__)
 
-Reduction = Literal["sum", "mean"]
 Divisor = Literal["row", "batch", "token"]
+"""What a loss divides a sum over rows by: the rows of a micro-batch, masked ones included; its tokens; or the tokens of
+the whole generation batch."""
 
 LOSSES: dict[str, tuple[Reduction, Divisor]] = {
     "grpo": ("mean", "row"),
@@ -30,14 +32,13 @@ LOSSES: dict[str, tuple[Reduction, Divisor]] = {
 }
 """TRL's losses: sum or mean over the tokens of a row, and what these are divided by.
 
-"row" is the rows of a micro-batch, masked ones included. "batch" is its tokens, so that a micro-batch without any adds
-0 to the mean over micro-batches. "token" is the tokens of the whole batch."""
+With "batch" a micro-batch without any token adds 0 to the mean over micro-batches."""
 
 IMAGE_COLUMNS = ("image", "images")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TRLAllocation:
+class TRLAllocation(TrainerAllocation):
     """How the rollouts of a generation batch are allocated, and how they enter the loss.
 
     Args:
@@ -45,42 +46,39 @@ class TRLAllocation:
         weighting: whether every "prompt", "rollout" or "token" has equal weight in the loss. The default is the one
             that the estimator is unbiased under, "prompt" for all but "sequential". Equal groups have TRL's weights.
         estimator: one of ``apportion.advantages.ESTIMATORS``, by default TRL's formula.
-        baseline: what the estimator "reinforce" subtracts from rewards.
+        baseline: what the estimators "reinforce" and "spo" subtract from rewards.
+        selection: chooses the prompts of each generation batch, and the prompts that the allocator draws in the middle
+            of one. The default is TRL's order.
         verdict: the name of the reward function that is above 0 for correct completions. A single one with rewards of
             0 and 1 need not be named.
         id_column: the column that identifies a prompt; by default a hash of its content.
+        rate_column: a column of success rates known before training, within [0, 1], such as the pass rate of another
+            model; empty if unknown. They are the prior of ``EmpiricalBayes``, and the start of the baseline ``SPO``.
         extract: finds the answer in a completion in label-free training: one of ``apportion.answers.EXTRACTORS``, or a
             function from text to answer or None.
         equivalence: decides which answers are equal in label-free training: a name of
             ``apportion.answers.EQUIVALENCES``, or an ``Equivalence``.
         rollout_log: the folder of the rollout log (``apportion.records``), none by default.
+        failed_rewards: what happens to completions without a reward: ``FailedRewards``, or its name, "stop", "drop",
+            "retry" or "abort".
+        whole_groups: whether reward functions are called once for each finished group, with all of its completions,
+            and not once for each round. The function ``verdict`` is still called in each round of an allocator that
+            decides by outcomes.
     """
 
-    allocator: Allocator
-    weighting: Weighting | None = None
-    estimator: str | None = None
-    baseline: Baseline | None = None
     verdict: str | None = None
     id_column: str | None = None
+    rate_column: str | None = None
     extract: str | Callable[[str], str | None] = "auto"
     equivalence: str | Equivalence = "exact"
     rollout_log: Path | None = None
+    failed_rewards: FailedRewards | str = "stop"
+    whole_groups: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.allocator, Allocator):
-            raise TypeError(
-                f"allocator must be an Allocator, got {self.allocator!r}; make one, such as apportion.HORA()"
-            )
-        if self.weighting not in (None, *get_args(Weighting)):
-            raise ValueError(
-                f"weighting must be one of {', '.join(get_args(Weighting))}, got {self.weighting!r}; leave it out for "
-                "the one that suits the estimator"
-            )
-        if self.estimator is not None and self.estimator not in ESTIMATORS:
-            raise ValueError(
-                f"estimator must be one of {', '.join(ESTIMATORS)}, got {self.estimator!r}; leave it out for TRL's own"
-            )
-        check_baseline(self.estimator, self.baseline)
+        super().__post_init__()
+        check_numbers(self)
+        self.failures  # noqa: B018 - raises now if it is neither settings nor a name of some
         if isinstance(self.extract, str) and self.extract not in EXTRACTORS:
             raise ValueError(f"extract must be one of {', '.join(EXTRACTORS)}, got {self.extract!r}; or a function")
         if isinstance(self.equivalence, str) and self.equivalence not in EQUIVALENCES:
@@ -99,9 +97,15 @@ class TRLAllocation:
         return not self.allocator.needs.labels
 
     @property
-    def loss_weighting(self) -> Weighting:
-        """What has equal weight in the loss."""
-        return self.weighting or default_weighting(self.estimator)
+    def failures(self) -> FailedRewards:
+        """What happens to completions without a reward."""
+        return FailedRewards.of(self.failed_rewards)
+
+    def verdict_column(self, names: Sequence[str]) -> int | None:
+        """Return the index of the reward function that says whether a completion is correct, None if nobody asks."""
+        if self.label_free or not self.needs.binary:
+            return None
+        return 0 if self.verdict is None else names.index(self.verdict)
 
     @property
     def vote_reward_name(self) -> str:
@@ -109,16 +113,44 @@ class TRLAllocation:
         reward = getattr(self.allocator, "reward", "")
         return reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
 
+    @property
+    def extractor_name(self) -> str | None:
+        """What finds answers in label-free training, as a warning names it; None if votes give no rewards."""
+        if not self.label_free:
+            return None
+        return repr(self.extract) if isinstance(self.extract, str) else getattr(self.extract, "__name__", "a function")
+
+    def with_budget(self, num_generations: int) -> Self:
+        """Return the settings with TRL's ``num_generations`` as the allocator's budget, unless it has one.
+
+        Raises ValueError if the allocator cannot have that budget.
+        """
+        try:
+            return replace(self, allocator=self.allocator.with_budget(num_generations))
+        except ValueError as error:
+            raise ValueError(
+                f"num_generations must suit {self.allocator.name}, which takes its budget from it, got "
+                f"{num_generations} ({error}); raise num_generations, or give the allocator other settings"
+            ) from error
+
     def check(self, args: Any, columns: Sequence[str], rewards: int | None) -> None:
         """Raise ValueError if this cannot work with TRL's configuration ``args`` and the data set's ``columns``.
 
         ``rewards`` is the number of reward functions, None if environments may add some. Log a warning if micro-batches
-        may hold more or fewer rows than TRL expects.
+        hold fewer rows than TRL expects.
         """
         self._check_columns(columns)
+        if self.selection is not None:
+            _check_loader(args)
+        if self.rate_column is not None and not reads_rates(self.allocator, self.baseline, self.selection):
+            logger.warning(
+                "rate_column %r has no effect, because no predictor takes known rates; use empirical_bayes, or the "
+                "baseline spo",
+                self.rate_column,
+            )
         if not self.label_free and self.needs.binary and self.verdict is None and rewards != 1:
             raise ValueError(
-                f"verdict must name a reward function for {self.allocator.name}, which counts correct rollouts, got "
+                f"verdict must name a reward function for {self.counting}, which counts correct rollouts, got "
                 f"{'several' if rewards is None else rewards} reward functions and no verdict; name the one that is "
                 "positive for correct completions"
             )
@@ -132,8 +164,33 @@ class TRLAllocation:
                 f"loss_type must be one of {', '.join(LOSSES)}, got {args.loss_type!r}; "
                 "it must be known how the loss treats masked rows"
             )
+        if self.whole_groups:
+            self._check_whole_groups(rewards)
         check_agreement(self.allocator, self.estimator or _trained(args), self.loss_weighting)
         self._check_size(int(args.generation_batch_size), int(args.num_generations))
+
+    def check_prompts(self, rows: int, prompts: int) -> None:
+        """Raise ValueError if a data set of so many ``rows`` has no generation batch, which has ``prompts`` of them."""
+        if rows < prompts:
+            raise ValueError(
+                f"train_dataset must have the {prompts} prompts of a generation batch, got {rows}; TRL would train no "
+                "step: give more, or lower generation_batch_size / num_generations"
+            )
+
+    def check_distinct(self, distinct: int, prompts: int) -> None:
+        """Raise ValueError if ``distinct`` prompts are too few for generation batches that begin with ``prompts``."""
+        if self.selection is not None and distinct < prompts:
+            raise ValueError(
+                f"a selection must have {prompts} distinct prompts for a generation batch, got {distinct}; give more, "
+                "or lower generation_batch_size / num_generations"
+            )
+        fresh = self.allocator.size(prompts).fresh
+        if fresh and distinct < prompts + fresh:
+            raise ValueError(
+                f"the data set must have {prompts + fresh} distinct prompts, the {prompts} of a generation batch and "
+                f"the {fresh} that {self.allocator.name} may draw beside them, got {distinct}; give more, let the "
+                "allocator draw fewer, or name an id_column if different questions share a prompt"
+            )
 
     def check_repeated(self, differing: int, prompts: int) -> None:
         """Warn if ``differing`` rows are unlike an earlier row with the same id, in a data set of ``prompts`` ids.
@@ -150,42 +207,78 @@ class TRLAllocation:
             raise ValueError(f"{problem}; name an id_column that tells them apart")
         logger.warning("%s; they share a belief: name an id_column if they are different questions", problem)
 
+    def functions_of_rounds(self, names: Sequence[str]) -> list[int]:
+        """Return which reward functions score each round: all, or with ``whole_groups`` the verdict, or none."""
+        if not self.whole_groups:
+            return list(range(len(names)))
+        return [] if self.allocator.one_round or self.verdict is None else [names.index(self.verdict)]
+
+    def _check_whole_groups(self, rewards: int | None) -> None:
+        if self.label_free:
+            raise ValueError(
+                f"whole_groups must be False with {self.allocator.name}, whose rewards come from votes, got True; give "
+                "the allocator a reward, which is a function of whole groups"
+            )
+        if rewards is None:
+            raise ValueError(
+                "whole_groups must be False with an environment_factory, whose environments end with their round, got "
+                "True; leave one of them out"
+            )
+        if not self.allocator.one_round and (self.verdict is None or rewards == 1):
+            raise ValueError(
+                f"whole_groups needs a verdict and another reward function with {self.allocator.name}, which decides "
+                f"by outcomes between rounds, got verdict {self.verdict!r} and {rewards} in all; name the verdict, "
+                "which is called in each round, or use an allocator that plans all at once, such as VIP"
+            )
+
     def _check_columns(self, columns: Sequence[str]) -> None:
         images = [column for column in columns if column in IMAGE_COLUMNS]
         if images:
             raise ValueError(
                 f"prompts must be text, got a column {images[0]!r}; remove it, or train without an allocator"
             )
-        if self.id_column is not None and columns and self.id_column not in columns:
-            raise ValueError(
-                f"id_column must be one of {', '.join(columns)}, got {self.id_column!r}; leave it out for hashes"
-            )
+        for name, column, default in (
+            ("id_column", self.id_column, "hashes"),
+            ("rate_column", self.rate_column, "no known rates"),
+        ):
+            if column is not None and columns and column not in columns:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(columns)}, got {column!r}; leave it out for {default}"
+                )
 
     @property
-    def needs(self) -> Needs:
-        """What the allocator and the baseline need to know of each rollout. Score norms cost one more forward pass."""
-        return self.allocator.needs if self.baseline is None else self.allocator.needs | self.baseline.needs
+    def counting(self) -> str:
+        """The name of what counts correct rollouts, if anything does."""
+        return next((part.name for part in self.parts.values() if part is not None and part.needs.binary), "")
+
+    def norm_reduction(self, loss: str) -> Reduction | None:
+        """Return how ``loss``, a key of ``LOSSES``, reduces a row's tokens; None if score norms are not needed.
+
+        Weights by token undo a mean.
+        """
+        if not self.needs.score_norms:
+            return None
+        return "sum" if self.loss_weighting == "token" else LOSSES[loss][0]
 
     def _check_size(self, rows: int, num_generations: int) -> None:
         """Compare what the allocator trains on with the ``rows`` of TRL's generation batch. Raises ValueError."""
         prompts = rows // num_generations
         size = self.allocator.size(prompts)
-        kept = size.kept
-        if kept is None or (kept > rows and not size.exact):
+        if prompts == 1 and size.exact and not self.allocator.separable:
             logger.warning(
-                "%s may train on up to %s rollouts of %d prompts, and micro-batches are sized for %d; if memory runs "
-                "out, raise num_generations to the most that a prompt may keep",
+                "%s has one prompt in a generation batch, so that there is nothing to allocate; raise "
+                "per_device_train_batch_size, gradient_accumulation_steps or generation_batch_size",
                 self.allocator.name,
-                "any number of" if kept is None else kept,
-                prompts,
-                rows,
             )
-        elif kept > rows:
+        kept = size.kept
+        if kept is None or not size.exact:
+            return
+        if kept > rows:
             raise ValueError(
                 f"{self.allocator.name} must train on no more than TRL's batches hold, {rows} rollouts of {prompts} "
                 f"prompts, got {kept}; have it keep {num_generations} per prompt on average, or raise num_generations"
             )
-        elif kept < rows and size.exact:
+        if kept < rows:
             logger.warning(
                 "%s trains on %d rollouts of %d prompts, and micro-batches are sized for %d; lower num_generations "
                 "to what a prompt gets, or raise the batch size",
@@ -193,6 +286,21 @@ class TRLAllocation:
                 kept,
                 prompts,
                 rows,
+            )
+
+
+def _check_loader(args: Any) -> None:
+    """Raise ValueError if a loader with these settings would not ask all ranks for a batch at the same time."""
+    if args.dataloader_num_workers:
+        raise ValueError(
+            f"dataloader_num_workers must be 0 with a selection, got {args.dataloader_num_workers}: workers ask for "
+            "batches long before the outcomes of earlier ones are known; set it to 0"
+        )
+    for name in ("split_batches", "dispatch_batches"):
+        if getattr(args.accelerator_config, name, None):
+            raise ValueError(
+                f"accelerator_config.{name} must be False with a selection, got True: TRL's generation batches are "
+                "whole only if every process reads its own part; leave it out"
             )
 
 

@@ -1,17 +1,19 @@
-"""TRL's GRPO and RLOO trainers with an allocator: they take one more argument.
+"""TRL's GRPO and RLOO trainers, and any subclass of them, with an allocator: they take one more argument.
 
     from apportion import HORA
     from apportion.trl import AllocatedGRPOTrainer
 
     trainer = AllocatedGRPOTrainer(model, reward_funcs, args, train_dataset, allocator=HORA())
 
-The trainers call TRL's ``_generate_and_score_completions`` once per round and record the scores in
-``_calculate_rewards``. No code of TRL is copied. Under ``Uniform`` a run equals that of TRL to the last bit.
+``allocated`` gives an allocator to a trainer of your own. The trainers call TRL's
+``_generate_and_score_completions`` once per round and record the scores in ``_calculate_rewards``. No code of TRL is
+copied. Under ``Uniform`` a run equals that of TRL to the last bit.
 
 TRL's users asked for this in its issues 3708, 3973 and 4764.
 """
 
 import inspect
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,32 +22,49 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import TrainerCallback
-from trl import GRPOTrainer, RLOOTrainer
+from transformers import Trainer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from apportion.advantages import Weighting
 from apportion.allocators import Allocator
 from apportion.answers import Equivalence
 from apportion.answers.reader import AnswerReader
 from apportion.baselines import Baseline
+from apportion.engines.dataset_prompts import read_prompts
 from apportion.engines.fresh_rows import FreshRows
-from apportion.engines.metrics import PREFIX, allocation_metrics
-from apportion.engines.prompts import prompt_of, text_of
+from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
+from apportion.engines.prompts import text_of
 from apportion.records import prepare_log, write_step
+from apportion.selection import Selector
 from apportion.trl.advantages import Grouped, grpo, rloo, zero_deviation
+from apportion.trl.bases import around, check_overrides, check_trainer, is_grpo, trl_class
 from apportion.trl.checkpoints import CheckpointedTrainer
+from apportion.trl.failures import FailedRewards, FailureCount
 from apportion.trl.generation import SCALES, GenerationBatch, RoundRequest, Sampled, TrainingBatch
 from apportion.trl.metrics import close_table, open_table
-from apportion.trl.planner import BatchPlanner, FinishedBatch, LossSettings
+from apportion.trl.no_signal import NoSignal
+from apportion.trl.planner import BatchPlanner, FinishedBatch, LossSettings, Response
 from apportion.trl.ranks import MainRankError
-from apportion.trl.rows import spread_masked_rows
-from apportion.trl.settings import TRLAllocation
+from apportion.trl.rewards import score
+from apportion.trl.rows import split_micro_batch, spread_masked_rows
+from apportion.trl.settings import LOSSES, TRLAllocation
+from apportion.trl.sleep import SleepMode
 from apportion.trl.votes import Votes
-from apportion.types import Prompt
+from apportion.trl.whole_groups import GroupsRequest, only_functions, score_groups
+
+OWN_BATCHING = ("use_vllm", "use_transformers_continuous_batching", "use_transformers_paged")
+"""Settings of TRL under which the engine that generates bounds its memory, however many completions it is asked for."""
+DIVIDED_BY_MEAN = ("maxrl", "sft")
+"""Estimators that divide by the mean reward of a group, which must be at least 0."""
 
 
-class _AllocatedTrainer(CheckpointedTrainer):
-    """The overrides of TRL's methods that both trainers share."""
+class AllocatedTrainer(CheckpointedTrainer):
+    """The overrides of TRL's methods that all trainers with an allocator share; see ``allocated``."""
+
+    _config: type[Any]
+    """TRL's class of settings."""
+    _generation: GenerationBatch | None = None
+    _own_loss: str | None = None
 
     def __init__(
         self,
@@ -54,25 +73,34 @@ class _AllocatedTrainer(CheckpointedTrainer):
         weighting: Weighting | None = None,
         estimator: str | None = None,
         baseline: Baseline | None = None,
+        selection: Selector | None = None,
         verdict: str | None = None,
         id_column: str | None = None,
+        rate_column: str | None = None,
         extract: str | Callable[[str], str | None] = "auto",
         equivalence: str | Equivalence = "exact",
         rollout_log: str | Path | None = None,
+        failed_rewards: FailedRewards | str = "stop",
+        whole_groups: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_trainer(type(self))
         self.allocation = TRLAllocation(
             allocator=allocator,
             weighting=weighting,
             estimator=estimator,
             baseline=baseline,
+            selection=selection,
             verdict=verdict,
             id_column=id_column,
+            rate_column=rate_column,
             extract=extract,
             equivalence=equivalence,
             rollout_log=None if rollout_log is None else Path(rollout_log),
+            failed_rewards=failed_rewards,
+            whole_groups=whole_groups,
         )
-        given = dict(inspect.signature(super().__init__).bind_partial(*args, **kwargs).arguments)
+        given = self._by_name(args, kwargs)
         if self.allocation.label_free and not given.get("reward_funcs"):
             if given.get("eval_dataset") is not None:
                 raise ValueError(
@@ -90,7 +118,9 @@ class _AllocatedTrainer(CheckpointedTrainer):
                 f"verdict must be one of the reward functions, {', '.join(self.reward_func_names)}, got {verdict!r}; "
                 "check the spelling"
             )
-        self._generation: GenerationBatch | None = None
+        self._failures = FailureCount(self.allocation.failures, self.reward_func_names)
+        self._no_signal = NoSignal(self.allocation.extractor_name)
+        self._part: dict[str, Any] | None = None
         self._padded = False
         self._fresh = FreshRows(self.train_dataset, self.args.seed)
         self._answers = AnswerReader(extract, equivalence)
@@ -99,33 +129,75 @@ class _AllocatedTrainer(CheckpointedTrainer):
         self.add_callback(_OnTrainEnd(self._answers.close))
         self._ranks.run_on_main(self._prepare_prompts)
 
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the base's constructor by name. A subclass may take them as ``*args, **kwargs``."""
+        for kind in type(self).__mro__[type(self).__mro__.index(AllocatedTrainer) + 1 :]:
+            if "__init__" in vars(kind):
+                signature = inspect.signature(vars(kind)["__init__"])
+                _, *kinds = [each.kind for each in signature.parameters.values()]
+                if inspect.Parameter.VAR_POSITIONAL not in kinds:
+                    break
+                if args and kinds[0] is not inspect.Parameter.VAR_POSITIONAL:
+                    raise TypeError(
+                        f"the arguments of {type(self).__name__} must be given by name, got {len(args)} without, "
+                        f"because {kind.__name__} puts its own before those of TRL; name them"
+                    )
+        named = dict(signature.bind_partial(self, *args).arguments)
+        del named[next(iter(signature.parameters))]
+        if twice := named.keys() & kwargs.keys():
+            raise TypeError(f"{type(self).__name__} got multiple values for argument {sorted(twice)[0]!r}")
+        return named | kwargs
+
+    @property
+    def _loss(self) -> str:
+        """The key of the loss in ``LOSSES``."""
+        return self._own_loss or str(getattr(self, "loss_type", "rloo"))
+
     def _check(self, args: Any, given: dict[str, Any]) -> None:
-        """Raise ValueError for a configuration that cannot work."""
-        columns = getattr(given.get("train_dataset"), "column_names", None) or []
+        """Take the allocator's budget from ``args`` if it has none. Raise ValueError for what cannot work."""
+        if not isinstance(args, self._config):
+            raise ValueError(
+                f"args must be a trl.{self._config.__name__} for {type(self).__name__}, got a {type(args).__name__}, "
+                f"which lacks its settings; make a {self._config.__name__}"
+            )
+        self.allocation = self.allocation.with_budget(args.num_generations)
+        dataset = given.get("train_dataset")
+        if self.allocation.selection is not None and not hasattr(dataset, "__len__"):
+            raise ValueError(
+                f"a selection must know all prompts beforehand, got a {type(dataset).__name__} without a length; load "
+                "the data as a Dataset, or leave the selection out"
+            )
+        if dataset is not None and hasattr(dataset, "__len__"):
+            self.allocation.check_prompts(len(dataset), args.generation_batch_size // args.num_generations)
+        columns = getattr(dataset, "column_names", None) or []
         functions = given.get("reward_funcs")
         count = len(functions) if isinstance(functions, (list, tuple)) else 1
         unknown = given.get("environment_factory") is not None
         self.allocation.check(args, columns, None if unknown else count)
 
     def _prepare_prompts(self) -> None:
-        """Give the allocator all prompts, so that no step waits for embeddings. Streams of prompts are skipped."""
+        """Give the allocator, baseline and selection all prompts, so that no step waits for embeddings.
+
+        Streams of prompts are skipped.
+        """
         if not hasattr(self.train_dataset, "__len__"):
             return
-        first: dict[str, tuple[Prompt, dict[str, Any]]] = {}
-        differing = 0
-        for row in self.train_dataset:
-            prompt = prompt_of(row, self.allocation.id_column)
-            differing += first.setdefault(prompt.id, (prompt, row))[1] != row
-        self.allocation.check_repeated(differing, len(first))
-        prompts = [prompt for prompt, _ in first.values()]
-        self.allocation.allocator.prepare(prompts)
-        if self.allocation.baseline is not None:
-            self.allocation.baseline.prepare(prompts)
+        allocation = self.allocation
+        found = read_prompts(self.train_dataset, allocation.id_column, allocation.rate_column)
+        prompts = found.distinct
+        allocation.check_repeated(found.differing, len(prompts))
+        allocation.check_distinct(len(prompts), self._prompts_per_batch)
+        allocation.allocator.prepare(prompts)
+        if allocation.baseline is not None:
+            allocation.baseline.prepare(prompts)
+        if allocation.selection is not None:
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            allocation.selection.prepare(found.every, seed, getattr(allocation.allocator, "predictor", None))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
-        started, ranks, allocator = time.perf_counter(), self._ranks, self.allocation.allocator
+        ranks, allocator = self._ranks, self.allocation.allocator
         tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         generation = GenerationBatch(
             self,
@@ -134,7 +206,9 @@ class _AllocatedTrainer(CheckpointedTrainer):
             tokenizer.pad_token_id,
             keep_rows=allocator.needs.reused_rollouts,
             behaviour=allocator.needs.behaviour_logprobs,
-            norms=self.allocation.needs.score_norms,
+            norms=self.allocation.norm_reduction(self._loss),
+            beta=self._reward_beta,
+            sleep=SleepMode(several=not allocator.one_round),
         )
         self._generation = generation
         open_table(self._logs)
@@ -146,12 +220,14 @@ class _AllocatedTrainer(CheckpointedTrainer):
         finally:
             self._generation = None
         self._log_batch(generation, batch)
-        outside = time.perf_counter() - started - generation.seconds_within
-        self._metrics["train"][f"{PREFIX}seconds"].append(outside)
+        for name, seconds in generation.stopwatch.metrics().items():
+            self._metrics["train"][f"{PREFIX}{name}"].append(seconds)
         return output
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """Return TRL's micro-batch, after spreading the masked rows of a new batch over all micro-batches."""
+        if self._part is not None:
+            return self._part
         inputs = super()._prepare_inputs(generation_batch)
         if self._padded:
             self._padded = False
@@ -159,24 +235,88 @@ class _AllocatedTrainer(CheckpointedTrainer):
             inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
         return inputs
 
+    def _generate(self, prompts: list[Any]) -> Any:
+        if self._generation is None:
+            return super()._generate(prompts)
+        with self._generation.stopwatch.generate():
+            return super()._generate(prompts)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Train on the next micro-batch, in parts if it has more rows than ``per_device_train_batch_size``.
+
+        The gradient is that of the whole micro-batch, but TRL takes ``top_entropy_quantile`` within each part. Only the
+        last part is a step to TRL.
+        """
+        started, gradients = time.perf_counter(), self.accelerator.gradient_state
+        loss: Tensor | float = 0.0  # a tensor would have to be on the device of the model
+        model.train()
+        if callable(train := getattr(self.optimizer, "train", None)):
+            train()
+        parts = split_micro_batch(
+            self._prepare_inputs(inputs), self.args.per_device_train_batch_size, LOSSES[self._loss][1]
+        )
+        synchronizes = gradients.sync_gradients
+        try:
+            for self._part in parts[:-1]:
+                gradients._set_sync_gradients(False)
+                loss = loss + Trainer.training_step(self, model, inputs, num_items_in_batch)
+            gradients._set_sync_gradients(synchronizes)
+            self._part = parts[-1]
+            self._current_train_step_time += time.perf_counter() - started
+            return loss + super().training_step(model, inputs, num_items_in_batch)
+        finally:
+            self._part = None
+            gradients._set_sync_gradients(synchronizes)
+
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
-        scores: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        if self._generation is not None:
-            self._generation.record_scores(scores, completions, completion_ids_list)
+        columns = (inputs, prompts, completions, completion_ids_list)
+        retries = 0 if self.allocation.label_free else self.allocation.failures.retries
+        verdict = self.allocation.verdict_column(self.reward_func_names)
+        if self._generation is None:  # an evaluation
+            return score(self, super()._calculate_rewards, columns, retries=retries, verdict=verdict)
+        in_rounds = self.allocation.functions_of_rounds(self.reward_func_names)
+        with self._generation.stopwatch.reward(), only_functions(self, in_rounds):
+            scores = score(self, super()._calculate_rewards, columns, retries=retries, verdict=verdict)
+        self._generation.record_scores(scores, completions, completion_ids_list)
+        return scores
+
+    def _score_groups(
+        self, generation: GenerationBatch, request: GroupsRequest, groups: Sequence[Sequence[Response]] | None = None
+    ) -> list[Tensor]:
+        """Return the scores of finished groups. All ranks must call it."""
+        names = self.reward_func_names
+        generation.running = True
+        with generation.stopwatch.reward():
+            scores = score_groups(
+                self,
+                super()._calculate_rewards,
+                generation.rows,
+                request,
+                groups,
+                columns=set(range(len(names))) - set(self.allocation.functions_of_rounds(names)),
+                retries=self.allocation.failures.retries,
+            )
+        generation.running = False
         return scores
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         """Return TRL's loss, with coefficients scaled so that masked rows do not weaken the KL and entropy terms."""
+        if self.model.training and not self._batches:
+            raise ValueError(
+                f"rows must come from {type(self).__name__}._generate_and_score_completions, got some that were made "
+                "elsewhere, so no allocator decided their number; train without an allocator"
+            )
         rest = {key: value for key, value in inputs.items() if key not in SCALES}
         adaptive = getattr(self, "use_adaptive_entropy", False)  # then TRL itself changes the coefficient
-        batch_scale = None if adaptive else inputs.get("batch_scale")
+        entropy_scales = [] if adaptive else [inputs.get("batch_scale"), inputs.get("entropy_share")]
         with (
             scaled_coefficient(self, "beta", inputs.get("row_scale")),
-            scaled_coefficient(self, "entropy_coef", batch_scale),
+            scaled_coefficient(self, "entropy_coef", *entropy_scales),
         ):
-            return super().compute_loss(model, rest, return_outputs, num_items_in_batch)
+            loss: Tensor = super().compute_loss(model, rest, return_outputs, num_items_in_batch)
+        return loss * inputs["loss_share"] if "loss_share" in inputs else loss
 
     def _plan_batch(self, generation: GenerationBatch) -> TrainingBatch:
         """Run the batch on rank 0. An error between rounds is sent to the other ranks."""
@@ -185,16 +325,23 @@ class _AllocatedTrainer(CheckpointedTrainer):
             self._ranks.broadcast(request)
             return generation.run_round(request)
 
+        def score_finished(request: GroupsRequest, groups: Sequence[Sequence[Response]]) -> list[Tensor]:
+            self._ranks.broadcast(request)
+            return self._score_groups(generation, request, groups)
+
         votes = Votes(self._answers) if self.allocation.label_free else None
         loss = LossSettings(
             self._advantages,
             self.reward_func_names,
             self.reward_weights.cpu(),
-            getattr(self, "loss_type", "rloo"),
+            self._loss,
             self._ranks.size,
             self.args.steps_per_generation,
         )
-        planner = BatchPlanner(self.allocation, loss, run_round, self._fresh, votes)
+        batches_itself = any(getattr(self, name, False) for name in OWN_BATCHING)
+        at_once = None if batches_itself else self.args.generation_batch_size
+        of_groups = score_finished if self.allocation.whole_groups else None
+        planner = BatchPlanner(self.allocation, loss, run_round, self._fresh, self._failures, votes, at_once, of_groups)
         try:
             finished = planner.collect(list(generation.rows))
             batch = self._with_metrics(planner, finished)
@@ -214,13 +361,17 @@ class _AllocatedTrainer(CheckpointedTrainer):
         metrics["padding"] = float(sum(share.padding for share in batch.shares))
         metrics["rows"] = float(sum(len(share.advantages) for share in batch.shares))
         metrics = {f"{PREFIX}{name}": value for name, value in metrics.items()}
+        if self.allocation.selection is not None:
+            chosen = self.allocation.selection.metrics()
+            metrics |= {f"{SELECTION_PREFIX}{name}": value for name, value in chosen.items()}
         metrics |= planner.reward_metrics(finished)
         metrics["frac_reward_zero_std"] = zero_deviation(finished.grouped, *self._zero_deviation)
         return replace(batch, metrics=metrics, columns=dict(planner.columns(finished)))
 
     def _learn(self, finished: FinishedBatch) -> None:
-        """Write the rollout log, and let the allocator and the baseline learn from the batch."""
+        """Write the rollout log, and let the allocator, the selection and the baseline learn from the batch."""
         allocation = self.allocation
+        self._no_signal.add(finished)
         if allocation.rollout_log is not None:
             write_step(
                 allocation.rollout_log,
@@ -229,11 +380,16 @@ class _AllocatedTrainer(CheckpointedTrainer):
                 finished.groups,
                 finished.advantages,
                 finished.weights,
-                text=lambda response: text_of(response.content),
+                text=self._text,
             )
-        allocation.allocator.observe(finished.batch)
-        if allocation.baseline is not None:
-            allocation.baseline.update(finished.batch)
+        allocation.observe(finished.batch)
+
+    def _text(self, response: Response) -> str:
+        """Return the text of a response. One of an earlier step is decoded, because its text is not kept."""
+        if response.content is not None:
+            return text_of(response.content)
+        tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
+        return str(tokenizer.decode(response.tokens, skip_special_tokens=True))
 
     def _log_batch(self, generation: GenerationBatch, batch: TrainingBatch) -> None:
         """Add the batch to TRL's metrics and its table of completions."""
@@ -245,12 +401,12 @@ class _AllocatedTrainer(CheckpointedTrainer):
         self._batches += 1
 
 
-class AllocatedGRPOTrainer(_AllocatedTrainer, GRPOTrainer):  # type: ignore[misc]
-    """``trl.GRPOTrainer`` with an allocator. It takes all arguments of it, and those of ``TRLAllocation``.
+class _AllocatedGRPO(AllocatedTrainer):
+    """What is particular to GRPO."""
 
-    ``GRPOConfig.num_generations`` is the average number of completions per prompt: a generation batch has
-    ``generation_batch_size / num_generations`` prompts. Raises ValueError at construction if settings cannot work.
-    """
+    _config = GRPOConfig
+    _reward_beta = 0.0
+    """GRPO has its penalty in the loss."""
 
     def _advantages(self, grouped: Grouped) -> Tensor:
         return grpo(grouped, self.scale_rewards, self.multi_objective_aggregation)
@@ -260,16 +416,29 @@ class AllocatedGRPOTrainer(_AllocatedTrainer, GRPOTrainer):  # type: ignore[misc
         return (self.scale_rewards,)
 
 
-class AllocatedRLOOTrainer(_AllocatedTrainer, RLOOTrainer):  # type: ignore[misc]
-    """``trl.RLOOTrainer`` with an allocator, as ``AllocatedGRPOTrainer``. ``beta`` must be 0."""
+class _AllocatedRLOO(AllocatedTrainer):
+    """What is particular to RLOO: its KL penalty is subtracted from the rewards."""
+
+    _config = RLOOConfig
 
     def _check(self, args: Any, given: dict[str, Any]) -> None:
-        if args.beta != 0:
-            raise ValueError(
-                f"beta must be 0 for RLOO under an allocator, got {args.beta}: TRL subtracts the KL penalty from the "
-                "rewards of each round; set beta=0.0, or use AllocatedGRPOTrainer, which has the penalty in its loss"
-            )
         super()._check(args, given)
+        if args.beta and self.allocation.estimator in DIVIDED_BY_MEAN:
+            raise ValueError(
+                f"beta must be 0 with the estimator {self.allocation.estimator}, which divides by the mean reward, got "
+                f"{args.beta}: rewards less RLOO's penalty may be negative; set beta=0.0, or take another estimator"
+            )
+
+    @property
+    def _reward_beta(self) -> float:
+        return float(self.beta)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **settings: Any) -> tuple[Any, ...]:
+        """Return TRL's log-probabilities, and keep those of a round for the penalties."""
+        found: tuple[Any, ...] = super()._get_per_token_logps_and_entropies(*args, **settings)
+        if self._generation is not None:
+            self._generation.record_logprobs(found[0])
+        return found
 
     def _advantages(self, grouped: Grouped) -> Tensor:
         return rloo(grouped, self.reward_clip_range, self.normalize_advantages)
@@ -279,12 +448,42 @@ class AllocatedRLOOTrainer(_AllocatedTrainer, RLOOTrainer):  # type: ignore[misc
         return ("group", self.reward_clip_range)
 
 
+def allocated(base: type[Any], *, loss: str | None = None) -> type[Any]:
+    """Return a subclass of ``base`` with an allocator. ``base`` is TRL's GRPO or RLOO trainer, or a subclass of one.
+
+    Its constructor takes the arguments of ``base``, and those of ``TRLAllocation`` by name. ``num_generations`` is the
+    average number of completions per prompt: a generation batch has ``generation_batch_size / num_generations``
+    prompts. The constructor raises ValueError if settings cannot work.
+
+    ``loss`` is for a ``base`` with a loss of its own: the ``loss_type`` of TRL that has the same sums and means. Such a
+    loss must give nothing for a row whose ``completion_mask`` is 0.
+
+    Raises TypeError for another class, for one that has an allocator, and for one that an allocator cannot work with.
+    """
+    own = trl_class(base)
+    if issubclass(base, AllocatedTrainer):
+        raise TypeError(
+            f"base must be a trainer without an allocator, got {base.__name__}, which has one; use it as is"
+        )
+    check_overrides(base, own, loss)
+    mixin = _AllocatedGRPO if is_grpo(own) else _AllocatedRLOO
+    description = f"``{base.__name__}`` with an allocator; see ``apportion.trl.allocated``."
+    attributes = {"__doc__": description, "__module__": __name__, "_own_loss": loss}
+    return type(f"Allocated{base.__name__}", (mixin, *around(base, own)), attributes)
+
+
+AllocatedGRPOTrainer = allocated(GRPOTrainer)
+AllocatedRLOOTrainer = allocated(RLOOTrainer)
+
+
 def _follow(generation: GenerationBatch) -> TrainingBatch:
     """Run the rounds that rank 0 requests, and return its training batch. Raises MainRankError if rank 0 failed."""
     while True:
         message: Any = generation.ranks.broadcast()
         if isinstance(message, RoundRequest):
             generation.run_round(message)
+        elif isinstance(message, GroupsRequest):
+            generation.trainer._score_groups(generation, message)
         elif isinstance(message, TrainingBatch):
             return message
         else:
@@ -292,13 +491,14 @@ def _follow(generation: GenerationBatch) -> TrainingBatch:
 
 
 @contextmanager
-def scaled_coefficient(trainer: Any, coefficient: str, scale: Tensor | None) -> Iterator[None]:
-    """Temporarily multiply a loss coefficient by ``scale``; None leaves it unchanged."""
-    if scale is None or not hasattr(trainer, coefficient):
+def scaled_coefficient(trainer: Any, coefficient: str, *scales: Tensor | None) -> Iterator[None]:
+    """Temporarily multiply a loss coefficient by ``scales``; without any it is left unchanged."""
+    factor = math.prod(float(scale) for scale in scales if scale is not None)
+    if factor == 1.0 or not hasattr(trainer, coefficient):
         yield
         return
     before = getattr(trainer, coefficient)
-    setattr(trainer, coefficient, before * float(scale))
+    setattr(trainer, coefficient, before * factor)
     try:
         yield
     finally:

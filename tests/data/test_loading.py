@@ -98,6 +98,27 @@ def test_the_columns_of_any_file_can_be_named(tmp_path: Path) -> None:
     assert load_questions(Data(name="aime24", path=path, prompt_column="text")) == [Question("", "What?", "no")]
 
 
+def test_known_rates_are_read_from_their_column_and_may_be_missing(tmp_path: Path) -> None:
+    rows = [{"problem": "a?", "answer": "1", "rate": 0.25}, {"problem": "b?", "answer": "2", "rate": None}]
+    for suffix in SUFFIXES:
+        path = write(tmp_path / f"file{suffix}", rows)
+        for name in (None, "math500"):
+            assert [q.rate for q in load_questions(Data(name=name, path=path, rate_column="rate"))] == [0.25, None]
+            assert [q.rate for q in load_questions(Data(name=name, path=path))] == [None, None]
+
+
+@pytest.mark.parametrize("name", [None, "math500"])
+@pytest.mark.parametrize(("rate", "shown"), [(1.5, "1.5"), (-0.1, "-0.1"), ("often", "'often'"), (True, "True")])
+def test_a_rate_that_is_none_is_refused(tmp_path: Path, name: str | None, rate: object, shown: str) -> None:
+    rows = [{"problem": "a?", "answer": "1", "rate": 0}, {"problem": "b?", "answer": "2", "rate": rate}]
+    path = write(tmp_path / "file.jsonl", rows)
+    message = f"file.jsonl line 2: a known rate must be a number between 0 and 1, got {shown}; divide"
+    with pytest.raises(TableError, match=re.escape(message)):
+        load_questions(Data(name=name, path=path, rate_column="rate"))
+    with pytest.raises(TableError, match="must have a column rates, got problem, answer"):
+        load_questions(Data(name=name, path=path, rate_column="rates"))
+
+
 def test_a_seed_gives_the_same_order_for_every_order_of_the_rows(tmp_path: Path) -> None:
     rows = [{"prompt": f"{n}?"} for n in range(40)]
     forth, back = write(tmp_path / "forth.jsonl", rows), write(tmp_path / "back.jsonl", rows[::-1])
@@ -155,6 +176,9 @@ def test_the_description_is_one_paragraph(tmp_path: Path) -> None:
     assert describe(data, load(data)) == (
         f"1 questions from {path}, 1 rows. The template is plain; the median prompt has 2 characters."
     )
+    rated = write(tmp_path / "rated.csv", [{"prompt": "12", "rate": 0.5}, {"prompt": "34", "rate": None}])
+    data = Data(path=rated, template="plain", rate_column="rate")
+    assert "2 rows. 1 have a known rate. The template" in describe(data, load(data))
 
 
 @pytest.fixture

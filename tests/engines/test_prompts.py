@@ -49,3 +49,9 @@ def test_last_text_is_that_of_the_last_message():
     ]
     assert last_text(messages) == "42"
     assert last_text([]) == "" == last_text([{"role": "assistant"}])
+
+
+def test_a_known_rate_is_read_from_its_column_and_may_be_empty():
+    rows = Dataset.from_list([{"prompt": "6 x 7?", "rate": 0.75}, {"prompt": "6 x 8?", "rate": None}])
+    assert [prompt_of(row, rate_column="rate").rate for row in rows] == [0.75, None]
+    assert prompt_of(rows[0]).rate is None

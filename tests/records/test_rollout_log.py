@@ -25,6 +25,8 @@ from apportion.records import (
     read_log,
     read_streams,
     remove_steps_after,
+    resume_log,
+    start_log,
     write_step,
 )
 from apportion.records.recorded import Recorded
@@ -278,6 +280,36 @@ def test_groups_that_are_not_those_of_the_batch_are_refused(tmp_path):
     with pytest.raises(ValueError, match="at least 0, got -1"):
         write_step(tmp_path, -1, batch, [first, second])
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_log_is_of_one_run(tmp_path):
+    batch = make_batch([[1]])
+    folders = tmp_path / "one", tmp_path / "other"
+    one, other = map(start_log, folders)
+    assert one != other and start_log(folders[0]) != one  # no step was written yet
+    one = start_log(folders[0])
+    for folder in folders:
+        for step in range(3):
+            write_step(folder, step, batch, Uniform(1).groups(batch))
+    with pytest.raises(RecordError, match=r"without steps, got .*one with 3 of another run; choose another folder"):
+        start_log(folders[0])
+    for run in (other, None):
+        with pytest.raises(
+            RecordError, match=r"needs its own rollout log, got .*one with 3 steps of another run; give"
+        ):
+            resume_log(folders[0], run, 1)
+    assert resume_log(folders[0], one, 1) == one
+    assert read_log(folders[0])["step"].to_pylist() == [0, 1]
+    assert resume_log(tmp_path / "new", one, 1) == one
+
+
+def test_a_log_without_an_id_goes_on_with_a_run_without_one(tmp_path):
+    """Earlier versions wrote no id."""
+    batch = make_batch([[1]])
+    for step in range(3):
+        write_step(tmp_path, step, batch, Uniform(1).groups(batch))
+    run = resume_log(tmp_path, None, 0)
+    assert read_log(tmp_path)["step"].to_pylist() == [0] and resume_log(tmp_path, run, 0) == run
 
 
 def test_problems_of_a_log_are_found_before_anything_is_sampled(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from multiprocessing import get_context
 
 import numpy as np
@@ -9,12 +10,15 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
-from apportion import AR3PO, HORA, VIP
+from apportion import AR3PO, HORA, VIP, Uniform
+from apportion.baselines import SPO
 from apportion.engines.saved_state import SavedStateError, save_state
 from apportion.predictors import DiscountedCounts
-from apportion.records import read_log
+from apportion.records import RecordError, read_log
+from apportion.selection import LargestVariance, Mixed
 from apportion.trl import AllocatedGRPOTrainer, checkpoints
 from apportion.trl.planner import Response
+from apportion.trl.rows import unpack_row
 from apportion.types import Rollout
 from tests.hostile import FILES, MARKER
 from tests.trl.scripts import resumed
@@ -54,16 +58,17 @@ def test_a_killed_run_resumes_like_an_uninterrupted_one(processes, tmp_path, nam
     expected, found = (json.loads((folder / "found.json").read_text()) for folder in (whole, killed))
     assert len(expected["history"]) == resumed.STEPS
     assert found == expected
-    if name.startswith("ar3po"):
+    if name.startswith(("ar3po", "pilot_commit")):
         reused = [row["step"] for row in log.to_pylist() if row["reused_step"] is not None]
         assert max(reused) >= max(begun["step"].to_pylist())
     if name == "dapo":
         assert max(step["allocation/prompts"] for step in expected["history"]) > 4
 
 
-def trained(folder, allocator, kind=AllocatedGRPOTrainer, resume=None, steps=2, questions=8, **config):
+def trained(folder, allocator, kind=AllocatedGRPOTrainer, resume=None, steps=2, questions=8, given=None, **config):
     config = {"max_steps": steps, "save_strategy": "steps", "save_steps": 1} | config
-    trainer = make_trainer(kind, folder, None, allocator, config=config, questions=make_questions(questions))
+    given = {"questions": make_questions(questions)} | (given or {})
+    trainer = make_trainer(kind, folder, None, allocator, config=config, **given)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
@@ -97,6 +102,96 @@ def test_a_checkpoint_of_the_same_allocator_with_other_settings_is_refused(tmp_p
         trained(tmp_path, AR3PO(stages=3, rollouts_per_stage=2), resume=True)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        (
+            {"allocator": hora()},
+            {"allocator": HORA(pre_rollouts=1, rollouts_per_prompt=4)},
+            r"allocator.pre_rollouts must be 2, as in the run that wrote the checkpoint, got 1; set it to 2, or start",
+        ),
+        (
+            {"allocator": HORA(pre_rollouts=2)},
+            {"allocator": HORA(pre_rollouts=2), "num_generations": 8},
+            r"allocator.rollouts_per_prompt must be 4, as in the run that wrote the checkpoint, got 8; set it to 4",
+        ),
+        (
+            {"allocator": Uniform(), "estimator": "spo", "baseline": SPO(rho=0.9)},
+            {"allocator": Uniform(), "estimator": "spo", "baseline": SPO(rho=0.5)},
+            r"baseline.rho must be 0.9, as in the run that wrote the checkpoint, got 0.5; set it to 0.9",
+        ),
+        (
+            {"allocator": Uniform(), "selection": Mixed(group_size=4)},
+            {"allocator": Uniform(), "selection": Mixed(group_size=6)},
+            r"selection.group_size must be 4, as in the run that wrote the checkpoint, got 6; set it to 4",
+        ),
+    ],
+)
+def test_a_checkpoint_of_the_same_parts_with_other_settings_is_refused(tmp_path, before, now, message):
+    trained(tmp_path, before.pop("allocator"), steps=1, given=before)
+    config = {"num_generations": now.pop("num_generations")} if "num_generations" in now else {}
+    with pytest.raises(ValueError, match=message):
+        trained(tmp_path, now.pop("allocator"), resume=True, given=now, **config)
+
+
+def test_a_checkpoint_without_settings_resumes(tmp_path):
+    """Those of earlier versions have none."""
+    trained(tmp_path, hora(), steps=1)
+    folder = tmp_path / "checkpoint-1"
+    saved = checkpoints.load(folder, "hora")
+    checkpoints.save(folder, replace(saved, settings={}, iterations=None, log=None))
+    assert trained(tmp_path, hora(), resume=True).state.global_step == 2
+
+
+def test_other_iterations_are_refused_in_the_middle_of_a_batch_alone(tmp_path):
+    trained(tmp_path, hora(), num_iterations=2)
+    message = "in the middle of a generation batch must be resumed with as many num_iterations, 2, got 3; set them so"
+    with pytest.raises(ValueError, match=message):
+        trained(tmp_path, hora(), resume=str(tmp_path / "checkpoint-1"), num_iterations=3)
+    again = trained(tmp_path, hora(), resume=str(tmp_path / "checkpoint-2"), steps=3, num_iterations=3)
+    assert again.state.global_step == 3
+
+
+def logged(folder, steps=2, resume=None, **given):
+    given = {"rollout_log": folder / "log"} | given
+    return trained(folder, hora(), steps=steps, resume=resume, given=given)
+
+
+def test_a_new_run_is_refused_a_log_with_steps(tmp_path):
+    logged(tmp_path)
+    before = read_log(tmp_path / "log")
+    message = (
+        rf"needs a rollout log without steps, got {tmp_path}/log with 2 of another run; choose another folder, rem"
+    )
+    with pytest.raises(RecordError, match=message):
+        logged(tmp_path)
+    assert read_log(tmp_path / "log").equals(before)
+
+
+def test_a_resumed_run_goes_on_with_its_own_log_or_a_new_one(tmp_path):
+    logged(tmp_path, steps=3)
+    whole = read_log(tmp_path / "log")
+    logged(tmp_path, steps=3, resume=str(tmp_path / "checkpoint-2"))
+    assert read_log(tmp_path / "log").equals(whole)
+    logged(tmp_path, steps=3, resume=str(tmp_path / "checkpoint-2"), rollout_log=tmp_path / "new")
+    assert set(read_log(tmp_path / "new").column("step").to_pylist()) == {2}
+
+
+def test_a_resumed_run_is_refused_the_log_of_another(tmp_path):
+    logged(tmp_path / "one")
+    logged(tmp_path / "other")
+    before = read_log(tmp_path / "other" / "log")
+    with pytest.raises(RecordError, match=r"a resumed run needs its own rollout log, got .*other/log with 2 steps of "):
+        logged(tmp_path / "one", resume=str(tmp_path / "one" / "checkpoint-1"), rollout_log=tmp_path / "other" / "log")
+    assert read_log(tmp_path / "other" / "log").equals(before)
+
+
+def test_a_trainer_that_trains_again_goes_on_with_its_log(tmp_path):
+    trainer = logged(tmp_path)
+    trainer.train()
+    assert set(read_log(tmp_path / "log").column("step").to_pylist()) == {0, 1, 2, 3}
+
+
 @pytest.mark.slow
 def test_a_batch_left_by_an_earlier_run_is_not_used(tmp_path):
     trained(tmp_path, hora(), steps_per_generation=4)
@@ -115,6 +210,59 @@ def test_every_checkpoint_resumes_alike_in_any_epoch_and_any_part_of_a_batch(tmp
     for step in range(1, 6):
         again = trained(tmp_path, hora(), resume=str(tmp_path / f"checkpoint-{step}"), **settings)
         assert history(again) == history(whole) and digest(again.model) == digest(whole.model)
+
+
+def mixed():
+    return {"selection": Mixed(group_size=4)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({}, 8),
+        ({"num_iterations": 2}, 8),
+        ({"steps_per_generation": 4, "num_iterations": 2}, 9),
+        ({"steps_per_generation": 1, "per_device_train_batch_size": 16}, 5),
+    ],
+)
+def test_under_a_selection_every_checkpoint_resumes_alike(tmp_path, settings, steps):
+    """An epoch has 3 batches. Checkpoints lie in its middle, at its end, and in the middle of a batch."""
+    settings |= {"steps": steps, "questions": 12}
+    whole = trained(tmp_path, hora(), given=mixed(), **settings)
+    for step in range(1, steps):
+        again = trained(tmp_path, hora(), resume=str(tmp_path / f"checkpoint-{step}"), given=mixed(), **settings)
+        assert history(again) == history(whole) and digest(again.model) == digest(whole.model)
+    assert {step["selection/never_chosen"] for step in history(whole) if "selection/never_chosen" in step} >= {0.0}
+
+
+def test_a_run_that_skips_no_data_chooses_anew(tmp_path):
+    settings = {"questions": 12, "ignore_data_skip": True}
+    trained(tmp_path, hora(), given=mixed(), **settings)
+    again = trained(tmp_path, hora(), resume=str(tmp_path / "checkpoint-1"), given=mixed(), steps=3, **settings)
+    assert again._sampler.chosen and again.allocation.selection.steps == 2 + 3
+
+
+def test_a_selection_of_another_kind_or_with_other_settings_is_refused(tmp_path):
+    trained(tmp_path, hora(), given=mixed())
+    for selection, message in (
+        (LargestVariance(), "selection must be 'mixed', as in the run that wrote the checkpoint, got 'variance'"),
+        (Mixed(group_size=8), "selection.group_size must be 4, as in the run that wrote the checkpoint, got 8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            trained(tmp_path, hora(), resume=True, given={"selection": selection})
+    with pytest.raises(
+        ValueError, match=r"must be of a run without a selection, got .* with; resume with the selection"
+    ):
+        trained(tmp_path, hora(), resume=True)
+
+
+def test_a_checkpoint_in_mid_epoch_needs_batches_of_as_many_prompts(tmp_path):
+    trained(tmp_path, hora(), given=mixed(), questions=16)
+    with pytest.raises(
+        SavedStateError, match=r"apportion\.pt: a checkpoint in the middle of an epoch must be resumed with"
+    ):
+        trained(tmp_path, hora(), resume=True, given=mixed(), questions=16, per_device_train_batch_size=16)
 
 
 def saved(folder, **values):
@@ -228,3 +376,22 @@ def test_a_response_for_reuse_comes_back_with_its_row(tmp_path):
     assert found.tokens.tolist() == [0, 1, 2] and found.tokens.dtype == np.int32
     assert (found.content, found.scores, found.place) == (stored.completion.content, (1.0,), 2)
     assert all(torch.equal(found.row[key], row[key]) for key in row)
+
+
+def test_a_response_of_an_earlier_step_keeps_its_ids_scores_and_row_in_less_memory():
+    ids = torch.tensor([[151_000, 2, 3]])
+    row = {
+        "prompt_ids": ids,
+        "prompt_mask": torch.ones(1, 3, dtype=torch.long),
+        "completion_ids": ids,
+        "completion_mask": torch.tensor([[1, 1, 0]]),
+        "old_per_token_logps": torch.tensor([[-0.1, -0.2, -0.3]]),
+        "old_logps": torch.tensor([-0.6]),
+    }
+    kept = Response(ids[0].numpy().astype(np.int32), "a long text", (1.0, 0.5), 7, row).for_reuse()
+    assert (kept.tokens.tolist(), kept.content, kept.scores) == ([151_000, 2, 3], None, (1.0, 0.5))
+    assert sum(value.nbytes for value in kept.row.values()) <= sum(value.nbytes for value in row.values()) / 2
+    back = unpack_row(kept.row, row)
+    assert back.keys() == row.keys() and all(back[key].dtype == row[key].dtype for key in row)
+    assert all(torch.equal(back[key], row[key]) for key in row)
+    assert Response(kept.tokens, "a text", (1.0,), 7).for_reuse().row is None

@@ -12,7 +12,7 @@ import torch
 from apportion import AR3PO, DAPO
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from tests.builders import LABEL_FREE, LABELLED
-from tests.rules import small, small_settings
+from tests.rules import small
 from tests.trl.tiny import (
     TERMS,
     Judge,
@@ -35,15 +35,15 @@ from tests.trl.tiny import (
 QUESTIONS = make_questions(16)
 EASE_OF = {row["prompt"]: row["k"] for row in QUESTIONS}
 TOKENS_OF = {prompt: tuple(make_tokenizer()(prompt)["input_ids"]) for prompt in EASE_OF}
-KEEP, GROUP, RETAINED = 5, 6, 8
+KEEP, GROUP, RETAINED, PILOTS, COMMITS = 5, 6, 8, 4, 5
 
 VOTES = {"min_samples": RETAINED, "max_samples": 18}
 OWN = {
     "ar3po": {"stages": 3, "rollouts_per_stage": 3, "reuse": "none"},
     "dapo": {"rollouts_per_prompt": GROUP, "draw": 3, "max_draws": 3},
+    "pilot_commit": {"pilots": PILOTS, "commits": COMMITS, "draw": 3, "max_rounds": 3, "max_age": 0},
     "reinforce_ada": {"rollouts_per_round": 3, "keep": KEEP},
     "neyman": {"predictor": "score_moments"},
-    "select": {"allocator": small_settings("hora", 16, pre_rollouts=3, high=24), "prompts": 2},
     "voting": {"min_samples": 1, "max_samples": 9},
     "ttrl": {"min_samples": RETAINED, "max_samples": 11},
     "optpo": {**VOTES, "wave": "free"},
@@ -91,9 +91,20 @@ def mixed_only(groups, trainer, wanted=4):
     return [part for calls in mixed for part in whole_group(trainer, calls)]
 
 
+def committed_only(groups, trainer, wanted=4):
+    """Pilot-Commit: prompts with commits, as many as the batch had at first; their pilots passed."""
+    passed = [calls for calls in groups if 1 / 8 <= sum(rewarded(calls[:PILOTS])) / PILOTS <= 3 / 4]
+    committed = [calls for calls in groups if len(calls) > PILOTS]
+    assert len(committed) <= wanted and all(calls in passed for calls in committed)
+    assert {len(calls) for calls in groups} <= {PILOTS, PILOTS + COMMITS}
+    return [part for calls in committed for part in whole_group(trainer, calls)]
+
+
 def expected_of(name, trainer, groups):
     if name == "dapo":
         parts = mixed_only(groups, trainer)
+    elif name == "pilot_commit":
+        parts = committed_only(groups, trainer)
     else:
         rule = balanced if name == "reinforce_ada" else whole_group
         parts = [part for calls in groups for part in rule(trainer, calls)]
@@ -123,12 +134,12 @@ def reusing(policy, tmp_path_factory):
     return finish
 
 
-def assert_chunks(step, rows):
-    """Micro-batches are equal and have no more masked rows than necessary."""
-    chunks = len(step.chunks)
-    sizes = {len(chunk["advantages"]) for chunk in step.chunks}
-    assert sizes == {max(1, -(-rows // chunks))}
-    assert step.padding == chunks * sizes.pop() - rows
+def assert_chunks(step, rows, built):
+    """Micro-batches have equally many rows, at most those that TRL was told, and no more masked rows than necessary."""
+    steps, sizes = built.args.steps_per_generation, [len(chunk["advantages"]) for chunk in step.chunks]
+    assert max(sizes) <= built.args.per_device_train_batch_size and max(sizes) - min(sizes) <= 1
+    assert sum(sizes) == steps * max(1, -(-rows // steps))
+    assert step.padding == sum(sizes) - rows
 
 
 @pytest.mark.parametrize("case", EACH)
@@ -142,7 +153,7 @@ def test_the_loss_sees_true_groups(make, name, case):
         groups = list(step.by_prompt.values())
         expected = expected_of(name, built, groups)
         assert_rows(step.rows, expected)
-        assert_chunks(step, len(expected))
+        assert_chunks(step, len(expected), built)
         full = [int(chunk["completion_mask"].any(dim=1).sum()) for chunk in step.chunks]
         assert max(full) - min(full) <= 1  # masked rows are spread over all micro-batches
         ragged |= len({len(calls) for calls in groups}) > 1 or len(groups) != 4
@@ -174,7 +185,7 @@ def test_label_free_rewards_are_agreement_with_the_most_frequent_answer(make, na
             advantages = group_advantages(built, [float(read(call.text) == label) for call in retained])
             expected += [Row(TOKENS_OF[c.prompt], c.ids, a) for c, a in zip(retained, advantages, strict=True)]
         assert_rows(step.rows, expected)
-        assert_chunks(step, len(expected))
+        assert_chunks(step, len(expected), built)
     assert labelled > 0
 
 
@@ -197,7 +208,7 @@ def test_a_response_of_an_earlier_step_replaces_the_last_wrong_one(reusing, reus
             ids = [*(call.ids for call in calls[:-1]), *found]
             expected += [Row(TOKENS_OF[prompt], each, a) for each, a in zip(ids, advantages, strict=False)]
         assert_rows(rows, expected)
-        assert_chunks(step, len(expected))
+        assert_chunks(step, len(expected), built)
         for call in step.calls:
             if call.score:
                 earlier.setdefault(call.prompt, set()).add(call.ids)

@@ -247,12 +247,11 @@ def test_rollouts_without_a_score_count_as_failed_and_are_left_out_of_means(make
         assert silent and logged["allocation/failed"] == silent
         assert logged["reward"] == pytest.approx(np.mean(scores))
         assert logged["reward_std"] == pytest.approx(deviation(scores))
-        assert len(step.rows) == len(step.calls) == logged["allocation/rows"]
+        assert len(step.rows) == len(scores) == logged["allocation/rows"] - logged["allocation/padding"]
         expected = Counter()
         for calls in step.by_prompt.values():
             scored = [call.score for call in calls if call.score is not None]
             expected.update(round(a, 3) + 0.0 for a in group_advantages(built, scored))
-        expected[0.0] += silent
         assert Counter(round(row.advantage, 3) + 0.0 for row in step.rows) == expected
 
 

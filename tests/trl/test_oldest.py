@@ -27,6 +27,8 @@ CHOSEN = {
     "test_groups": "test_groups and (hora or ar3po or optpo) and not two",
     "test_checkpoints": "test_checkpoints and (hora or ar3po) and not steps and not baseline",
     "test_modes": "test_modes and (conversations or several or evaluation)",
+    "test_penalty": "test_penalty",
+    "test_whole_groups": "test_whole_groups and not buffered",
     "test_vllm": "test_vllm and server and not evaluation",
 }
 """The tests of each file, as a pytest expression."""

@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from apportion.allocators import ALLOCATORS
 from apportion.records import read_log
 from tests.trl.scripts.failing import FAILED, FAILURES
-from tests.trl.scripts.ranks import MAKE, REUSING, SETTINGS
+from tests.trl.scripts.ranks import IN_GROUPS, MAKE, REUSING, SELECTED, SETTINGS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("launch")]  # one xdist worker, so that each launch runs once
 
 ROOT = Path(__file__).parents[2]
-SCRIPTED = [*MAKE, *REUSING, *SETTINGS]
+SCRIPTED = [*MAKE, *REUSING, *SETTINGS, *IN_GROUPS, *SELECTED]
 OWN_UPDATES = {"ar3po, two steps a batch"}
 """Runs with several updates per batch: the rows of each update differ with the number of ranks."""
 
@@ -64,7 +64,7 @@ def test_every_allocator_has_a_case():
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("kind", ["grpo", "rloo", "grpo, two iterations of two steps"])
+@pytest.mark.parametrize("kind", ["grpo", "rloo", "rloo, a reference", "grpo, two iterations of two steps"])
 def test_uniform_is_trl_to_the_last_bit(launched, ranks, kind):
     for saw in launched[1][ranks]:
         stock, ours = saw["parity"][kind]
@@ -126,12 +126,13 @@ def test_some_rounds_have_surplus_rows_and_some_rows_are_reused(launched):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_run_resumed_in_the_middle_of_a_batch_ends_like_the_whole(launched, ranks):
+@pytest.mark.parametrize("run", ["resumed", "resumed, a selection"])
+def test_a_run_resumed_in_the_middle_of_a_batch_ends_like_the_whole(launched, ranks, run):
     folders, saw = launched
-    whole, again = (read_log(folders[ranks] / "resumed" / name) for name in ("whole", "again"))
+    whole, again = (read_log(folders[ranks] / run / name) for name in ("whole", "again"))
     assert again.equals(whole)
     for each in saw[ranks]:
-        first, second = each["resumed"]
+        first, second = each[run]
         assert second["weights"] == first["weights"]
         assert second["history"] == first["history"]
         assert any(step.get("allocation/reused") for step in first["history"][6:])
@@ -158,3 +159,22 @@ def test_if_one_rank_fails_all_end_and_say_why(tmp_path, how):
         assert f"exitcode: {FAILED}" in said
     else:
         assert "a reward function broke" in said
+
+
+def test_ranks_wait_for_work_on_rank_0_for_longer_than_their_timeout():
+    process = start(2, "waiting")
+    try:
+        said, _ = process.communicate(timeout=200)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    failed = "no embedding"
+    for line in (
+        "a result on rank 0: embedded",
+        "a result on rank 1: embedded",
+        f"a ValueError on rank 0: ValueError: {failed}",
+        f"a ValueError on rank 1: ValueError: {failed}",
+        f"a KeyError on rank 0: KeyError: '{failed}'",
+        f"a KeyError on rank 1: MainRankError: rank 0 failed: KeyError: '{failed}'",
+    ):
+        assert line in said

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from apportion import AR3PO
+from apportion import AR3PO, PilotCommit
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from tests.trl.tiny import Judge, Watch, make_policy, make_questions
@@ -109,3 +109,35 @@ def test_old_log_probabilities_are_those_of_the_right_policy(make, tmp_path, kin
         assert not left
     if kind is AllocatedRLOOTrainer or times not in ALIGNED or reuse == "replay":
         assert len(changed) >= 2 and min(changed) > 1e-3
+
+
+@pytest.mark.parametrize("kind", [AllocatedGRPOTrainer, AllocatedRLOOTrainer])
+def test_pilots_of_an_earlier_step_are_trained_on_with_their_commits(make, tmp_path, kind):
+    """Eight questions, four a batch: prompts that passed too late come again before their pilots are too old."""
+    trainer = make(
+        kind,
+        config={"max_steps": 10, "temperature": TEMPERATURE},
+        reward_funcs=[Judge()],
+        questions=make_questions(8),
+        allocator=PilotCommit(pilots=4, commits=3, target=1, max_rounds=3),
+        rollout_log=tmp_path / "log",
+    )
+    watch = Watch(trainer.reward_funcs[0])
+    watch.on(trainer)
+    trainer.train()
+    reused = 0
+    for number, step in enumerate(watch.steps):
+        log = [row for row in read_log(tmp_path / "log").to_pylist() if row["step"] == number and row["kept"]]
+        assert sorted(row["completion"] for row in log) == sorted(
+            trainer.processing_class.decode(ids, skip_special_tokens=True) for _, ids, _ in rows_of(step.chunks)
+        )
+        assert len(log) in (0, 7) and len({row["prompt"] for row in log}) <= 1
+        rewards = [row["reward"] for row in log]
+        early = [row for row in log if row["reused_step"] is not None]
+        assert len(early) in (0, 4) and all(0 < number - row["reused_step"] <= 4 for row in early)
+        reused += len(early)
+        mean = sum(rewards) / 7 if rewards else 0.0
+        for row in log:
+            sign = row["reward"] - mean
+            assert row["advantage"] * sign > 0 or row["advantage"] == pytest.approx(sign)
+    assert reused >= 8

@@ -7,7 +7,7 @@ import pytest
 from trl import GRPOTrainer, RLOOTrainer
 
 from apportion.trl import seam
-from apportion.trl.trainer import _AllocatedTrainer
+from apportion.trl.trainer import AllocatedTrainer
 
 TRAINERS = {GRPOTrainer: seam.GRPO_ATTRIBUTES, RLOOTrainer: seam.RLOO_ATTRIBUTES}
 
@@ -18,8 +18,8 @@ def test_methods_exist_with_these_parameters(trainer, name):
     parameters = tuple(inspect.signature(getattr(trainer, name)).parameters)[1:]
     wanted = seam.TRAINER_METHODS[name]
     assert parameters[: len(wanted)] == wanted
-    if name in vars(_AllocatedTrainer):  # an override must accept all arguments
-        assert len(inspect.signature(getattr(_AllocatedTrainer, name)).parameters) - 1 == len(parameters)
+    if name in vars(AllocatedTrainer):  # an override must accept all arguments
+        assert len(inspect.signature(getattr(AllocatedTrainer, name)).parameters) - 1 == len(parameters)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
@@ -35,6 +35,6 @@ def test_attributes_exist_after_construction(make, trainer):
 
 
 def test_every_private_method_that_is_overridden_is_listed():
-    own = {name for name, value in vars(_AllocatedTrainer).items() if inspect.isfunction(value)}
+    own = {name for name, value in vars(AllocatedTrainer).items() if inspect.isfunction(value)}
     of_trl = {name for name in own if hasattr(GRPOTrainer, name) and not name.startswith("__")}
     assert of_trl <= set(seam.TRAINER_METHODS)

@@ -4,9 +4,10 @@ import re
 
 import pytest
 from datasets import Dataset
-from trl import RLOOConfig
+from transformers import TrainingArguments
+from trl import GRPOConfig, RLOOConfig
 
-from apportion import AR3PO, DAPO, HORA, TTRL, VIP, OptPO, ReinforceAda, Select, Uniform
+from apportion import AR3PO, DAPO, HORA, TTRL, VIP, OptPO, PilotCommit, Uniform
 from apportion.baselines import Predicted
 from apportion.predictors import DiscountedCounts, UniformPrior
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation
@@ -24,11 +25,11 @@ ALLOCATION = {
     ),
     "a baseline without its estimator": (
         {"baseline": Predicted()},
-        "a baseline goes with the estimator 'reinforce', got .* with None; set both, or neither",
+        "a baseline goes with the estimators 'reinforce' and 'spo', got .* with None; set both, or neither",
     ),
     "an estimator without its baseline": (
         {"estimator": "reinforce"},
-        "a baseline goes with the estimator 'reinforce', got None with 'reinforce'; set both, or neither",
+        "a baseline goes with the estimators 'reinforce' and 'spo', got None with 'reinforce'; set both, or neither",
     ),
     "an unknown extractor": ({"extract": "last"}, "extract must be one of .*, got 'last'; or a function"),
     "an unknown equivalence": (
@@ -84,7 +85,7 @@ CONSTRUCTED = {
             "baseline": Predicted(DiscountedCounts()),
             "reward_funcs": [Judge(), Judge(name="other")],
         },
-        "verdict must name a reward function for uniform",
+        "verdict must name a reward function for predicted",
     ),
     "a verdict that no function has": (
         {"verdict": "wright"},
@@ -94,10 +95,6 @@ CONSTRUCTED = {
         {"allocator": Uniform(10)},
         "uniform must train on no more than TRL's batches hold, 32 rollouts of 4 prompts, got 40; have it keep 8 "
         "per prompt on average, or raise num_generations",
-    ),
-    "such a total under select": (
-        {"allocator": Select(allocator=Uniform(16), prompts=3)},
-        "select must train on no more than TRL's batches hold, 32 rollouts of 4 prompts, got 48; ",
     ),
     "such a total without labels": (
         {"allocator": TTRL(max_samples=16, min_samples=12), "reward_funcs": []},
@@ -147,16 +144,60 @@ def test_every_prompt_has_equal_weight_by_default():
     assert TRLAllocation(allocator=Uniform(8), weighting="token").loss_weighting == "token"
 
 
-def test_rloo_with_a_penalty_is_refused(make):
-    message = r"beta must be 0 for RLOO under an allocator, got 0.05\b.*; set beta=0.0, or use AllocatedGRPOTrainer"
+@pytest.mark.parametrize("estimator", ["maxrl", "sft"])
+def test_rloos_penalty_is_refused_under_an_estimator_that_divides_by_the_mean(make, estimator):
+    message = (
+        rf"beta must be 0 with the estimator {estimator}, which divides by the mean reward, got 0.05: .*; set beta"
+    )
     with pytest.raises(ValueError, match=message):
-        make(AllocatedRLOOTrainer, config={"beta": 0.05}, allocator=Uniform(8))
+        make(AllocatedRLOOTrainer, config={"beta": 0.05}, allocator=Uniform(8), estimator=estimator)
+    make(AllocatedRLOOTrainer, allocator=Uniform(8), estimator=estimator)
+    make(AllocatedGRPOTrainer, config={"beta": 0.05}, allocator=Uniform(8), estimator=estimator)
 
 
-def test_the_default_penalty_of_trl_is_refused(policy, tmp_path):
-    args = RLOOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False)
-    with pytest.raises(ValueError, match=r"beta must be 0 for RLOO under an allocator, got 0.05"):
-        AllocatedRLOOTrainer(policy, Judge(), args, make_questions(), allocator=Uniform(2))
+@pytest.mark.parametrize(
+    ("trainer", "given", "wanted"),
+    [
+        (AllocatedGRPOTrainer, TrainingArguments, "GRPOConfig"),
+        (AllocatedRLOOTrainer, TrainingArguments, "RLOOConfig"),
+        (AllocatedGRPOTrainer, RLOOConfig, "GRPOConfig"),
+        (AllocatedRLOOTrainer, GRPOConfig, "RLOOConfig"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(tmp_path, trainer, given, wanted):
+    args = given(output_dir=str(tmp_path), use_cpu=True, bf16=False)
+    message = f"args must be a trl.{wanted} for {trainer.__name__}, got a {given.__name__}, which lacks its settings; "
+    with pytest.raises(ValueError, match=message):
+        trainer("no/such-model", Judge(), args, make_questions(), allocator=Uniform())
+
+
+@pytest.mark.parametrize("policy", ["no/such-model"])
+def test_a_data_set_smaller_than_a_batch_is_refused(make, policy):
+    """TRL itself would train no step, and say so in a log line alone."""
+    message = "train_dataset must have the 4 prompts of a generation batch, got 3; TRL would train no step: give more, "
+    with pytest.raises(ValueError, match=message):
+        make(AllocatedGRPOTrainer, policy=policy, questions=make_questions(3), allocator=Uniform())
+
+
+@pytest.mark.parametrize(
+    ("allocator", "needed", "fresh"),
+    [
+        (DAPO(max_draws=4), 16, 12),
+        (DAPO(max_draws=4, draw=5), 19, 15),
+        (PilotCommit(pilots=4, commits=4, max_rounds=4), 12, 8),
+        (PilotCommit(pilots=4, commits=4, max_rounds=4, target=5), 16, 12),
+        (PilotCommit(pilots=4, commits=4, max_rounds=4, target=5, max_age=0), 12, 8),
+    ],
+)
+def test_too_few_distinct_prompts_for_the_draws_are_refused(make, allocator, needed, fresh):
+    rows = make_questions(needed - 1).to_list()
+    message = (
+        f"the data set must have {needed} distinct prompts, the 4 of a generation batch and the {fresh} that "
+        f"{allocator.name} may draw beside them, got {needed - 1}; give more, let the allocator draw fewer, or name"
+    )
+    with pytest.raises(ValueError, match=message):
+        make(AllocatedGRPOTrainer, questions=Dataset.from_list(rows + rows), allocator=allocator)
+    make(AllocatedGRPOTrainer, questions=make_questions(needed), allocator=allocator)
 
 
 def test_an_unknown_loss_is_refused(make):
@@ -176,25 +217,11 @@ def test_a_moving_reference_is_refused_with_rows_of_earlier_steps(make, reuse):
     make(AllocatedGRPOTrainer, config={"beta": 0.1}, allocator=AR3PO(reuse=reuse))
 
 
-@pytest.mark.parametrize(
-    ("allocator", "most"),
-    [
-        (DAPO(rollouts_per_prompt=16), "64"),
-        (AR3PO(stages=3, rollouts_per_stage=4), "48"),
-        (ReinforceAda(), None),
-        (HORA(rollouts_per_prompt=8), None),
-    ],
-)
-def test_a_warning_says_that_micro_batches_may_grow(make, caplog, allocator, most):
+@pytest.mark.parametrize("allocator", [DAPO(rollouts_per_prompt=16), AR3PO(stages=3, rollouts_per_stage=4), HORA()])
+def test_a_rule_that_trains_on_more_rows_than_a_batch_has_needs_no_warning(make, caplog, allocator):
+    """Micro-batches never have more rows than ``per_device_train_batch_size``, see ``test_memory``."""
     make(AllocatedGRPOTrainer, allocator=allocator)
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("apportion")]
-    if most is None:
-        assert not said
-    else:
-        assert said == [
-            f"{allocator.name} may train on up to {most} rollouts of 4 prompts, and micro-batches are sized for 32; "
-            "if memory runs out, raise num_generations to the most that a prompt may keep"
-        ]
+    assert not [record for record in caplog.records if record.name.startswith("apportion")]
 
 
 def test_a_warning_says_that_different_rows_share_a_prompt(make, caplog):

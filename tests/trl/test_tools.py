@@ -276,3 +276,30 @@ def test_every_row_has_an_environment_of_its_own(run, allocator):
     assert_charged(watch, log, lambda prompt: prompt.rsplit("+", 1)[0])
     assert seen == [len(calls) for step in watch.steps for calls in step.rounds]
     assert Quiz.made == max(seen)
+
+
+class Slow(Quiz):
+    """A quiz that has no reward yet when it is asked for the first time, if its k is even."""
+
+    def reset(self, k, **row):
+        self.asks = 0
+        return super().reset(k, **row)
+
+    def get_reward(self):
+        self.asks += 1
+        return None if self.asks == 1 and self.k % 2 == 0 else super().get_reward()
+
+
+def test_environments_without_a_reward_are_asked_again_with_their_own_rows(run):
+    seen = []
+
+    def own(prompts, completions, k, environments, **columns):
+        seen.append(len(prompts))
+        assert [each.k for each in environments] == list(k) and len(completions) == len(prompts)
+        return [0.0] * len(prompts)
+
+    weights = {"reward_weights": [0.0, 0.0], "max_steps": 1}
+    judge = Judge(was_right)
+    _, _, log = run(judge, [own], weights, environment_factory=Slow, verdict="Slow", failed_rewards="retry")
+    rows = [row for row in log if row["index"] is not None and row["reused_step"] is None]
+    assert len(seen) > 1 and len(rows) == sum(row["asked"] for row in log if row["index"] == 0)

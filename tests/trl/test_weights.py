@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from apportion import AR3PO, HORA, ReinforceAda
-from apportion.advantages import ESTIMATORS
+from apportion.advantages import ESTIMATORS, needs
 from apportion.baselines import Predicted, Zero
 from apportion.predictors import DiscountedCounts
+from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from tests.trl.tiny import (
     TERMS,
@@ -91,13 +92,15 @@ def rounds_of(step):
 
 @pytest.mark.parametrize("trainer", [AllocatedGRPOTrainer, AllocatedRLOOTrainer])
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-def test_our_estimators_replace_trl_s_formula(make, trainer, name):
-    given = {"baseline": Predicted(DiscountedCounts())} if name == "reinforce" else {}
+def test_our_estimators_replace_trl_s_formula(make, tmp_path, trainer, name):
+    given = {"baseline": Predicted(DiscountedCounts())} if "baseline" in needs(name) else {}
     allocator = HORA(pre_rollouts=3, rollouts_per_prompt=8, high=16)
-    _, watch = run(make, trainer, allocator, {"max_steps": 4}, estimator=name, **given)
+    log = tmp_path / "log"
+    _, watch = run(make, trainer, allocator, {"max_steps": 4}, estimator=name, rollout_log=log, **given)
+    logged = {(row["step"], row["prompt"], row["completion"]): row["score_norm"] for row in read_log(log).to_pylist()}
     right, wrong = defaultdict(float), defaultdict(float)
-    for step in watch.steps:
-        rewards, ids, rounds, tokens, baseline, calls = [], [], [], [], [], []
+    for number, step in enumerate(watch.steps):
+        rewards, ids, rounds, tokens, norms, baseline, calls = [], [], [], [], [], [], []
         for prompt, own in step.by_prompt.items():
             expected = (1 + right[prompt]) / (2 + right[prompt] + wrong[prompt])
             scores = [call.score for call in own]
@@ -107,23 +110,18 @@ def test_our_estimators_replace_trl_s_formula(make, trainer, name):
             ids += [prompt] * len(own)
             rounds += rounds_of(step)[prompt]
             tokens += [len(call.ids) for call in own]
+            norms += [logged[number, prompt, call.text] for call in own]
             baseline += [expected] * len(own)
             calls += own
-        columns = {"rounds": rounds, "tokens": tokens, "baseline": baseline}
-        needed = {
-            "sequential": ["rounds"],
-            "reinforce": ["baseline"],
-            "reinforce_plus_plus": ["tokens"],
-            "reinforce_plus_plus_baseline": ["tokens"],
-        }
-        advantages = ESTIMATORS[name](rewards, ids, **{column: columns[column] for column in needed.get(name, [])})
+        columns = {"rounds": rounds, "tokens": tokens, "score_norms": norms, "baseline": baseline}
+        advantages = ESTIMATORS[name](rewards, ids, **{column: columns[column] for column in needs(name)})
         assert np.abs(advantages).max() > 0
         assert_rows(
             step.rows,
             [Row(TOKENS_OF[c.prompt], c.ids, float(a)) for c, a in zip(calls, advantages, strict=True)],
         )
-    if name == "reinforce":
-        assert len(set(baseline)) > 1
+    assert len(set(baseline)) > 1
+    assert len(set(norms)) > 1 if "score_norms" in needs(name) else set(norms) == {None}
 
 
 def test_a_zero_baseline_leaves_the_rewards(make):

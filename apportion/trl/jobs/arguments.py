@@ -106,8 +106,6 @@ def _defaults(job: Job, model: SourceModel | None) -> dict[str, Default]:
         "save_steps": Default(0.1, "TRL's 500 steps may be the whole run"),
         "save_total_limit": Default(2, "a checkpoint takes several times the model's size"),
     }
-    if job.algorithm == "rloo":
-        found["beta"] = Default(0.0, "RLOO under an allocator has no reference")
     if job.evaluation is not None:
         found["eval_strategy"] = Default("steps", "there is an evaluation")
         found["eval_steps"] = Default(0.1, "as often as checkpoints")

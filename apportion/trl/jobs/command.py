@@ -16,12 +16,13 @@ from apportion.engines.prompts import last_text
 from apportion.engines.saved_state import SavedStateError
 from apportion.runs.progress import Display
 from apportion.runs.signals import code_of
+from apportion.trl.failures import RewardsFailedError
 from apportion.trl.jobs.folder import MODEL, claim, newest_checkpoint, remove_results
 from apportion.trl.jobs.job import Job, read_job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import Prepared, prepare
 from apportion.trl.jobs.sources import NO_SOURCES, Sources
-from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer, AllocatedTrainer
 from apportion.verifiers import Verifier
 
 FAILED = 1
@@ -75,11 +76,11 @@ def reward_of(verifier: Verifier) -> Callable[..., list[float | None]]:
     return reward
 
 
-def make_trainer(prepared: Prepared, model: str) -> AllocatedGRPOTrainer | AllocatedRLOOTrainer:
+def make_trainer(prepared: Prepared, model: str) -> AllocatedTrainer:
     """Return the trainer of the job, with the weights of ``model``, an id or a folder."""
     job = prepared.job
     tools: dict[str, Any] = {"tools": job.tool_functions} if job.tools else {}
-    return TRAINERS[job.algorithm](
+    trainer: AllocatedTrainer = TRAINERS[job.algorithm](
         model=model,
         reward_funcs=None if job.judge is None else [reward_of(job.judge)],
         args=prepared.arguments,
@@ -88,8 +89,9 @@ def make_trainer(prepared: Prepared, model: str) -> AllocatedGRPOTrainer | Alloc
         processing_class=prepared.tokenizer,
         peft_config=prepared.lora,
         **tools,
-        **vars(job.allocation),
+        **vars(prepared.allocation),
     )
+    return trainer
 
 
 def _train(prepared: Prepared, display: Display, resume: bool) -> int:
@@ -110,7 +112,7 @@ def _train(prepared: Prepared, display: Display, resume: bool) -> int:
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         _save_model(trainer, folder)
-    except SavedStateError as error:
+    except (SavedStateError, RewardsFailedError) as error:
         say(f"{error}. To continue: {to_continue}")
         return FAILED
     except KeyboardInterrupt as stop:
@@ -142,7 +144,7 @@ class _Begun(TrainerCallback):
         self.is_true = True
 
 
-def _save_model(trainer: AllocatedGRPOTrainer | AllocatedRLOOTrainer, folder: Path) -> None:
+def _save_model(trainer: AllocatedTrainer, folder: Path) -> None:
     unfinished = folder / f"{MODEL}.unfinished"
     trainer.save_model(str(unfinished))
     if trainer.is_world_process_zero():

@@ -22,7 +22,9 @@ from apportion.baselines import Baseline
 from apportion.config import ConfigError, build, dump, load
 from apportion.data import Data
 from apportion.runs.folder import read_settings
+from apportion.selection import Selector
 from apportion.toml import check_folder_name
+from apportion.trl.failures import STOP, FailedRewards
 from apportion.trl.jobs.sources import NO_SOURCES, Sources, find_source
 from apportion.trl.settings import TRLAllocation
 from apportion.verifiers import Verifier
@@ -32,6 +34,9 @@ RUNS = Path("runs")
 FILE = "job.toml"
 ID = "id"
 """The column of a question's id."""
+
+RATE = "rate"
+"""The column of a question's known success rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +49,8 @@ class Job:
         data: the questions and their template.
         allocator: any allocator, with labels or without.
         algorithm: which of TRL's trainers.
-        weighting, estimator, baseline, equivalence: as the trainer takes them.
+        weighting, estimator, baseline, selection, equivalence, failed_rewards: as the trainer takes them. Known rates
+            are in the ``rate_column`` of the data.
         extract: without labels, where the answer is: one of ``apportion.answers.EXTRACTORS``, by default that of the
             template, or a function of the completion, as "module:function" or "file.py:function".
         verifier: what gives rewards; by default that of the named data set, else math. Without labels the default is
@@ -64,6 +70,8 @@ class Job:
     weighting: Weighting | None = None
     estimator: str | None = None
     baseline: Baseline | None = None
+    selection: Selector | None = None
+    failed_rewards: FailedRewards = STOP
     extract: str | None = None
     equivalence: str = "exact"
     verifier: Verifier | None = None
@@ -120,11 +128,14 @@ class Job:
             weighting=self.weighting,
             estimator=self.estimator,
             baseline=self.baseline,
+            selection=self.selection,
             verdict=self.verdict,
             id_column=ID,
+            rate_column=None if self.data.rate_column is None else RATE,
             extract=import_function(named) if ":" in named else named,
             equivalence=self.equivalence,
             rollout_log=self.directory / "rollouts",
+            failed_rewards=self.failed_rewards,
         )
 
     @cached_property

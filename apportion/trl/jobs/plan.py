@@ -12,7 +12,7 @@ from apportion.trl.jobs.prepared import Prepared
 def plan_lines(prepared: Prepared) -> list[str]:
     """Return a line for each thing that a person would ask before paying for the job."""
     job, arguments, batches = prepared.job, prepared.arguments, prepared.batches
-    size, longest = job.allocator.size(prepared.prompts), int(arguments.max_completion_length)
+    size, longest = prepared.allocation.allocator.size(prepared.prompts), int(arguments.max_completion_length)
     in_all = "" if size.asked is None else f", {size.asked * batches * longest:,} in all"
     lines = [
         f"job          {job.name}, under {job.directory}",
@@ -26,7 +26,8 @@ def plan_lines(prepared: Prepared) -> list[str]:
     lines += [
         f"verifier     {_verifier(prepared)}",
         *([f"tools        {', '.join(job.tools)}"] if job.tools else []),
-        f"allocator    {settings_text(dump(job.allocator))}",
+        f"allocator    {settings_text(dump(prepared.allocation.allocator))}",
+        *([] if job.selection is None else [f"selection    {settings_text(dump(job.selection))}"]),
         f"algorithm    {_algorithm(prepared)}",
         f"a batch      {prepared.prompts:,} prompts, {_drawn(size, 1)}",
         f"a run        {batches:,} batches, {prepared.optimizer_steps:,} optimizer steps",

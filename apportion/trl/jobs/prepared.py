@@ -15,8 +15,9 @@ from apportion.data import Data, Loaded, load
 from apportion.questions import Question
 from apportion.tables import TableError
 from apportion.trl.jobs.arguments import Default, check_names, make_arguments, make_lora
-from apportion.trl.jobs.job import ID, Job
+from apportion.trl.jobs.job import ID, RATE, Job
 from apportion.trl.jobs.sources import NO_SOURCES, SourceModel, Sources, find_source
+from apportion.trl.settings import TRLAllocation
 from apportion.verifiers import Verifier
 
 GOLD = "gold"
@@ -27,12 +28,14 @@ GOLD = "gold"
 class Prepared:
     """A job with its questions, its tokenizer and its settings.
 
+    ``allocation`` is the job's, with TRL's ``num_generations`` as the budget of an allocator without one.
     ``source_model`` is the model if it is of a source, else None. ``arguments`` is TRL's configuration, of which the
     file leaves the ``defaults`` out. ``lora`` is peft's configuration, or None. The longest prompt has ``longest``
     tokens.
     """
 
     job: Job
+    allocation: TRLAllocation
     source_model: SourceModel | None
     arguments: Any
     defaults: Mapping[str, Default]
@@ -83,7 +86,7 @@ class Prepared:
         return int(self.arguments.steps_per_generation * self.arguments.num_iterations)
 
     def training_rows(self) -> Dataset:
-        """Return the questions as TRL takes them: ``prompt``, ``gold`` and ``id``."""
+        """Return the questions as TRL takes them: ``prompt``, ``gold``, ``id``, and ``rate`` if rates are known."""
         return Dataset.from_list(_rows(self.job.data, self.training.questions, self.conversational))
 
     def evaluation_rows(self) -> Dataset | None:
@@ -105,7 +108,7 @@ def prepare(job: Job, sources: Sources = NO_SOURCES) -> Prepared:
     evaluation = None if job.evaluation is None else _questions("evaluation", job.evaluation_data, job.judge)
     arguments, defaults = make_arguments(job, model, len(training.questions), int(os.environ.get("WORLD_SIZE", "1")))
     try:
-        job.allocation.check(arguments, [ID, GOLD, "prompt"], 1)
+        allocation = _allocation(job, arguments, training.questions)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     left = {"padding_side": "left", "truncation_side": "left"}
@@ -115,18 +118,27 @@ def prepare(job: Job, sources: Sources = NO_SOURCES) -> Prepared:
         prompts += _texts(job, job.evaluation_data, evaluation.questions, tokenizer, arguments)
     longest = max(_lengths(job, model, prompts, tokenizer))
     _check_room(job, model, arguments, longest)
-    prepared = Prepared(job, model, arguments, defaults, make_lora(job), training, evaluation, tokenizer, longest)
-    if len(training.questions) < prepared.prompts:
-        raise ConfigError(
-            f"data must have the {prepared.prompts} prompts of a generation batch, got {len(training.questions)}; give "
-            "more, or lower training.gradient_accumulation_steps"
-        )
-    return prepared
+    lora = make_lora(job)
+    return Prepared(job, allocation, model, arguments, defaults, lora, training, evaluation, tokenizer, longest)
 
 
 def has_chat_template(tokenizer: Any) -> bool:
     """Return whether prompts for this tokenizer's model are messages."""
     return getattr(tokenizer, "chat_template", None) is not None
+
+
+def _allocation(job: Job, arguments: Any, questions: Sequence[Question]) -> TRLAllocation:
+    """Return the job's allocation with the budget that ``arguments`` say, if it has none. Raise ValueError."""
+    allocation = job.allocation.with_budget(int(arguments.num_generations))
+    allocation.check(arguments, [ID, GOLD, RATE, "prompt"], 1)
+    prompts = int(arguments.generation_batch_size // arguments.num_generations)
+    if len(questions) < prompts:
+        raise ValueError(
+            f"data must have the {prompts} prompts of a generation batch, got {len(questions)}; give more, or lower "
+            "training.gradient_accumulation_steps"
+        )
+    allocation.check_distinct(len({question.id for question in questions}), prompts)
+    return allocation
 
 
 def _questions(where: str, data: Data, judge: Verifier | None) -> Loaded:
@@ -141,7 +153,10 @@ def _questions(where: str, data: Data, judge: Verifier | None) -> Loaded:
 
 def _rows(data: Data, questions: Sequence[Question], conversational: bool) -> list[dict[str, Any]]:
     ask = data.chosen_template.messages if conversational else data.chosen_template.text
-    return [{"prompt": ask(question), GOLD: question.gold, ID: question.id} for question in questions]
+    rows = [{"prompt": ask(question), GOLD: question.gold, ID: question.id} for question in questions]
+    if data.rate_column is None:
+        return rows
+    return [row | {RATE: question.rate} for row, question in zip(rows, questions, strict=True)]
 
 
 def _check_room(job: Job, model: SourceModel | None, arguments: Any, longest: int) -> None:

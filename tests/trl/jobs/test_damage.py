@@ -115,6 +115,23 @@ def test_a_job_that_is_killed_leaves_no_process(tmp_path, policy):
         assert command.nothing_left()
 
 
+def test_a_dead_verifier_ends_a_job_with_one_line_and_once_mended_the_job_goes_on(
+    tmp_path, policy, monkeypatch, capsys
+):
+    make_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    mended = (tmp_path / "verifier.py").read_text()
+    (tmp_path / "verifier.py").write_text("def judged(completion, gold):\n    return None\n")
+    assert train(make_job(tmp_path, policy)) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(
+        "completions must have rewards, got none for 32 of the latest 32 (at most 50% may have none)"
+    )
+    assert last.endswith("To continue: apportion trl --name job --resume")
+    (tmp_path / "verifier.py").write_text(mended)
+    assert resume() == 0
+
+
 def test_a_disk_that_is_full_is_told_in_one_line(folder):
     """No file may grow beyond 2,000 bytes."""
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"

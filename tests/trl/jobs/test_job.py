@@ -110,6 +110,15 @@ REFUSED = {
         "hora must train on no more than TRL's batches hold, 32 rollouts of 8 prompts, got 64",
     ),
     "an allocator of a wrong name": ({"allocator": "horra"}, "allocator .* must have a known name, .*mean 'hora'"),
+    "a selection of a wrong name": ({"selection": "mixt"}, "selection .* must have a known name, .*mean 'mixed'"),
+    "a selection and workers": (
+        {"selection": "mixed", "training": {"dataloader_num_workers": 2}},
+        "dataloader_num_workers must be 0 with a selection, got 2",
+    ),
+    "rates that are missing": (
+        {"data": {"path": "questions.jsonl", "template": "plain", "rate_column": "rate"}},
+        "data: questions.jsonl must have a column rate, got prompt, answer; name another",
+    ),
     "an estimator that there is not": ({"estimator": "rlo"}, "estimator must be one of .*, got 'rlo'"),
     "a template that there is not": (
         {"data": {"path": "questions.jsonl", "template": "boxd"}},
@@ -291,6 +300,31 @@ def test_a_job_under_rloo_with_weights_and_an_estimator(folder, policy):
     for row in rollouts(folder / "runs/job"):
         assert row["advantage"] is not None
     assert len(rollouts(folder / "runs/job")) == 2 * 32
+
+
+def test_a_job_with_a_selection_and_known_rates_resumes_with_the_same_results(folder, policy):
+    rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
+    rated = [row | {"rate": int(row["answer"]) / 24} for row in rows]
+    (folder / "rated.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rated))
+    given = {
+        "data": {"path": "rated.jsonl", "template": "plain", "rate_column": "rate"},
+        "allocator": {"name": "vip", "rollouts_per_prompt": 8, "predictor": "empirical_bayes"},
+        "selection": "mixed",
+    }
+    config = make_job(folder, policy, **given)
+    prompts = prepare(read_job(config, (), None, False)[0]).training_rows()
+    assert prompts["rate"] == [row["rate"] for row in rated]
+    assert train(config, name="whole") == 0
+    whole = rollouts(folder / "runs" / "whole")
+    hard = {row["prompt_id"] for row in whole if row["step"] == 0 and not 0.05 < row["predicted"] < 0.95}
+    assert (
+        len(hard) <= 1
+    )  # of the first four prompts; the place for exploration may be one that nothing is learned from
+    assert train(config, name="stopped") == 0
+    shutil.rmtree(folder / "runs" / "stopped" / "checkpoints" / "checkpoint-4")
+    shutil.rmtree(folder / "runs" / "stopped" / "model")
+    assert train(None, name="stopped", resume=True) == 0
+    assert rollouts(folder / "runs" / "stopped") == whole
 
 
 def test_a_job_with_lora_trains_an_adapter_alone(folder, policy):

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from apportion import HORA
+from apportion.config import ConfigError
 from apportion.records import read_log
 from apportion.trl.jobs.command import run
 from apportion.trl.jobs.job import read_job
@@ -52,10 +54,11 @@ SIZES = {
     "hora": ({"name": "hora", "pre_rollouts": 2, "rollouts_per_prompt": 6}, {}, (32, 6)),
     "ttrl": ({"name": "ttrl", "max_samples": 20, "min_samples": 5}, {}, (32, 5)),
     "ar3po": ({"name": "ar3po", "stages": 3, "rollouts_per_stage": 4}, {}, (32, 12)),
-    "dapo": ({"name": "dapo", "rollouts_per_prompt": 4}, {}, (32, 4)),
+    "dapo": ({"name": "dapo", "rollouts_per_prompt": 4, "draw": 1}, {}, (32, 4)),
     "as the file says": ({"name": "uniform", "rollouts_per_prompt": 4}, {"gradient_accumulation_steps": 3}, (6, 4)),
     "by generation batch": ({"name": "uniform", "rollouts_per_prompt": 8}, {"generation_batch_size": 80}, (10, 8)),
     "in whole micro-batches": ({"name": "ttrl", "min_samples": 5}, {"per_device_train_batch_size": 24}, (24, 5)),
+    "the allocator follows": ({"name": "hora"}, {"num_generations": 6}, (32, 6)),
     "one that is not the file's": ({"name": "uniform", "rollouts_per_prompt": 16}, {"num_generations": 16}, (32, 16)),
 }
 
@@ -67,6 +70,18 @@ def test_the_batch_size_follows_from_the_rollouts_that_the_allocator_keeps(folde
     plan = prepared(folder, policy, allocator=allocator, extract=None, training=open_sizes | given)
     assert (plan.prompts, plan.arguments.num_generations) == (prompts, each)
     assert plan.rows == prompts * each
+
+
+def test_an_allocator_without_a_budget_follows_num_generations(folder, policy):
+    plan = prepared(folder, policy, allocator={"name": "hora"}, extract=None, training={"num_generations": 4})
+    assert plan.allocation.allocator == HORA(rollouts_per_prompt=4) and plan.job.allocator == HORA()
+    assert any(line.startswith("allocator    hora: rollouts_per_prompt 4") for line in plan_lines(plan))
+    with pytest.raises(ConfigError, match=r"num_generations must suit vip, .* got 2 .*; raise num_generations, or"):
+        prepared(folder, policy, allocator={"name": "vip"}, extract=None, training={"num_generations": 2})
+
+
+def test_rloo_has_the_penalty_of_trl(folder, policy):
+    assert prepared(folder, policy, algorithm="rloo").arguments.beta == 0.05
 
 
 def test_a_plan_has_a_line_for_everything(folder, policy):
@@ -112,6 +127,7 @@ def test_a_plan_has_a_line_for_everything(folder, policy):
             {"estimator": "reinforce", "baseline": "predicted"},
             "algorithm    grpo, every prompt counts the same, estimator reinforce, baseline predicted: ",
         ),
+        ({"selection": {"name": "mixed", "group_size": 4}}, "selection    mixed: explore 0.1, group_size 4"),
         ({"training": {"save_strategy": "no"}}, "checkpoints  none, so a run that is stopped cannot be resumed"),
         ({"training": {"save_strategy": "epoch"}}, "checkpoints  every epoch, of which the last 2 are kept"),
     ],

@@ -18,9 +18,10 @@ from transformers.utils.logging import disable_progress_bar
 from trl import GRPOTrainer, RLOOTrainer
 
 from apportion import ALLOCATORS, AR3PO, Uniform
+from apportion.selection import GRESO, Mixed, SPOWeights
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from tests.rules import small, small_settings
-from tests.trl.scripts.policy import RANK, Scripted, digest, history, make_trainer, saved
+from tests.rules import small
+from tests.trl.scripts.policy import RANK, Scripted, digest, history, make_trainer, right, saved
 from tests.trl.tiny import make_questions
 
 STEPS = 3
@@ -28,7 +29,6 @@ OWN = {
     "ar3po": {"stages": 3, "rollouts_per_stage": 3},
     "dapo": {"rollouts_per_prompt": 3, "draw": 3},
     "reinforce_ada": {"rollouts_per_round": 3, "rounds": 3, "keep": 3},
-    "select": {"allocator": small_settings("hora", 8), "prompts": 2, "exploration": 0.1},
     "voting": {"min_samples": 1, "max_samples": 9, "wave": 3},
     "optpo": {"min_samples": 3, "max_samples": 9, "wave": 3},
     "shared_votes": {"min_samples": 3, "max_samples": 9},
@@ -49,6 +49,18 @@ REUSING = {
     f"ar3po, reuse={reuse}": lambda reuse=reuse: AR3PO(stages=2, rollouts_per_stage=2, reuse=reuse)
     for reuse in ("stop_gradient", "recompute", "replay")
 }
+
+
+SELECTED = {
+    "vip, a selection": ("vip", lambda: Mixed(group_size=4), {}),
+    "dapo, a selection": ("dapo", lambda: GRESO(importance_weights=True), {}),
+    "hora, a selection, two batches a step": (
+        "hora",
+        lambda: SPOWeights(importance_weights=True),
+        {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "steps": 6},
+    ),
+}
+"""Selections, some of which choose several batches before the first is observed."""
 
 
 class LastBatch(TrainerCallback):
@@ -82,7 +94,17 @@ def parity(folder, own, allocated, **settings):
     return found
 
 
-def scripted(folder, allocator, questions=48, steps=STEPS, **settings):
+def later(completions, prompts, **columns):
+    """A reward function of whole groups: the share of a prompt's completions that sort below each."""
+    assert len(set(prompts)) == 1
+    return [sum(other < each for other in completions) / len(completions) for each in completions]
+
+
+WHOLE = {"reward_funcs": [right, later], "verdict": "right", "whole_groups": True}
+IN_GROUPS = {"hora, whole groups": ("hora", {"given": WHOLE}), "vip, whole groups": ("vip", {"given": WHOLE})}
+
+
+def scripted(folder, allocator, questions=48, steps=STEPS, selection=None, given=None, **settings):
     """Train with completions that are the same on any number of ranks. Return what the loss sees and what is logged."""
     last = LastBatch()
     config = {"optim": "sgd", "loss_type": "grpo", "max_steps": steps} | settings
@@ -94,7 +116,9 @@ def scripted(folder, allocator, questions=48, steps=STEPS, **settings):
         questions=make_questions(questions),
         config=config,
         rollout_log=folder / "log",
+        selection=selection,
         callbacks=[last],
+        **(given or {}),
     )
     trainer.train()
     torch.save(trainer.model.state_dict(), folder / f"weights-{RANK}.pt")
@@ -106,12 +130,12 @@ def scripted(folder, allocator, questions=48, steps=STEPS, **settings):
     }
 
 
-def resumed(folder, make):
+def resumed(folder, make, questions=8, selection=lambda: None):
     """Train a whole run and one resumed from a checkpoint of it, which overwrites the later part of the log.
 
-    An epoch is one batch of 4 steps. The checkpoint is in the middle of the second.
+    A batch has 8 prompts and 4 steps. The checkpoint is in the middle of the second.
     """
-    found, questions = [], make_questions(8)
+    found, questions = [], make_questions(questions)
     config = {
         "max_steps": 10,
         "save_strategy": "steps",
@@ -123,7 +147,7 @@ def resumed(folder, make):
         log = folder / name
         if checkpoint is not None and RANK == 0:
             shutil.copytree(folder / "whole", log, dirs_exist_ok=True)  # the other rank may have made it
-        given = {"config": config, "questions": questions, "rollout_log": log}
+        given = {"config": config, "questions": questions, "rollout_log": log, "selection": selection()}
         trainer = make_trainer(AllocatedGRPOTrainer, folder, None, make(), **given)
         trainer.train(resume_from_checkpoint=checkpoint)
         found.append({"history": history(trainer), "weights": digest(trainer.model)})
@@ -144,17 +168,23 @@ def main(folder):
     grpo, rloo = (GRPOTrainer, AllocatedGRPOTrainer), (RLOOTrainer, AllocatedRLOOTrainer)
     runs = {name: (make, {}) for name, make in MAKE.items()}
     runs |= {name: (make, {"questions": 4, "steps": 5}) for name, make in REUSING.items()}
-    runs |= {name: (MAKE[rule], settings) for name, (rule, settings) in SETTINGS.items()}
+    runs |= {name: (MAKE[rule], settings) for name, (rule, settings) in (SETTINGS | IN_GROUPS).items()}
+    selected = {name: (MAKE[rule], {"selection": make()} | more) for name, (rule, make, more) in SELECTED.items()}
+    replay = partial(AR3PO, stages=1, rollouts_per_stage=2, reuse="replay")
     found = {
         "parity": {
             "grpo": parity(folder, *grpo),
             "rloo": parity(folder, *rloo),
+            "rloo, a reference": parity(folder, *rloo, beta=0.05),
             "grpo, two iterations of two steps": parity(
                 folder, *grpo, beta=0.04, num_iterations=2, steps_per_generation=4
             ),
         },
-        "scripted": {name: scripted(folder / name, make(), **settings) for name, (make, settings) in runs.items()},
-        "resumed": resumed(folder / "resumed", lambda: AR3PO(stages=1, rollouts_per_stage=2, reuse="replay")),
+        "scripted": {
+            name: scripted(folder / name, make(), **settings) for name, (make, settings) in (runs | selected).items()
+        },
+        "resumed": resumed(folder / "resumed", replay),
+        "resumed, a selection": resumed(folder / "resumed, a selection", replay, 32, Mixed),
     }
     (folder / f"rank-{RANK}.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()

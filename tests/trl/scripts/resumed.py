@@ -9,10 +9,11 @@ import numpy as np
 from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 
-from apportion import AR3PO, DAPO, HORA, VIP, OptPO, ReinforceAda, Select
+from apportion import AR3PO, DAPO, HORA, VIP, OptPO, PilotCommit, ReinforceAda
 from apportion.baselines import Predicted
 from apportion.engines.prompts import prompt_of
-from apportion.predictors import DiscountedCounts, GaussianProcess, PrecomputedEmbeddings
+from apportion.predictors import DiscountedCounts, EmpiricalBayes, GaussianProcess, PrecomputedEmbeddings
+from apportion.selection import GRESO, Mixed, SPOWeights
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from tests.trl import tiny
 from tests.trl.scripts.policy import digest, history, make_trainer
@@ -44,12 +45,24 @@ CASES = {
     "hora, rloo": case(HORA_OF_4, AllocatedRLOOTrainer),
     "hora, a baseline": case(HORA_OF_4, estimator="reinforce", baseline=lambda: Predicted(DiscountedCounts())),
     "hora, two iterations": case(HORA_OF_4, config={"num_iterations": 2}),
-    "select": case(lambda: Select(allocator=HORA_OF_4(rollouts_per_prompt=8), prompts=2, exploration=0.3)),
     "ar3po": case(REPLAY),
     "ar3po, four steps a batch": case(REPLAY, config=HALFWAY),
-    "dapo": case(lambda: DAPO(rollouts_per_prompt=3, draw=3), questions=24),
+    "dapo": case(lambda: DAPO(rollouts_per_prompt=3, draw=3, max_draws=5), questions=24),
+    "pilot_commit": case(lambda: PilotCommit(pilots=4, commits=3, target=1, max_rounds=3)),
     "reinforce_ada, two steps a batch": case(
         lambda: ReinforceAda(rollouts_per_round=3, rounds=3, keep=4), config={"steps_per_generation": 4}
+    ),
+    "vip, the largest P(mixed)": case(
+        lambda: VIP(rollouts_per_prompt=4, predictor=EmpiricalBayes()), questions=24, selection=Mixed
+    ),
+    "hora, weights of a selection, four steps a batch": case(
+        HORA_OF_4, questions=12, selection=lambda: SPOWeights(importance_weights=True), config=HALFWAY
+    ),
+    "dapo, a selection, two batches a step": case(
+        lambda: DAPO(rollouts_per_prompt=3, draw=3, max_draws=5),
+        questions=32,
+        selection=lambda: GRESO(importance_weights=True),
+        config={"steps_per_generation": 1},
     ),
     "optpo": case(lambda: OptPO(min_samples=3, max_samples=9, exceedances=2, wave=3)),
 }
@@ -66,7 +79,7 @@ def run(name, folder, killed=False, resume=False):
     disable_progress_bar()
     chosen = dict(CASES[name])
     kind, make, questions = chosen.pop("kind"), chosen.pop("allocator"), chosen.pop("questions")
-    baseline = chosen.pop("baseline", None)
+    learning = {key: chosen.pop(key)() for key in ("baseline", "selection") if key in chosen}
     chosen["config"] = {"max_steps": STEPS, "save_strategy": "steps", "save_steps": EVERY} | chosen["config"]
     trainer = make_trainer(
         kind,
@@ -77,7 +90,7 @@ def run(name, folder, killed=False, resume=False):
         rollout_log=folder / "log",
         callbacks=[Killed()] if killed else [],
         **chosen,
-        **({} if baseline is None else {"baseline": baseline()}),
+        **learning,
     )
     trainer.train(resume_from_checkpoint=resume)
     found = {"history": history(trainer), "weights": digest(trainer.model)}

@@ -1,0 +1,116 @@
+"""Completions without a reward: how often they are scored again, and when a run ends because of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from apportion.checks import check_integer, check_numbers
+from apportion.untrusted import shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WINDOW = 256
+"""The number of latest completions whose share of failures is bounded."""
+LEAST = 32
+"""Failures among them below which no share ends a run, so that a few failures in its first step do not."""
+
+
+class RewardsFailedError(RuntimeError):
+    """Too many completions have no reward."""
+
+
+@dataclass(frozen=True)
+class FailedRewards:
+    """What happens to completions without a reward. They are paid for, logged as ``failed`` and never trained on.
+
+    A completion has no reward if all reward functions give it None, or if the one that says whether it is correct does
+    and the allocator counts correct completions.
+
+    Args:
+        retries: how often reward functions are called again for completions without a reward, and after an exception.
+            An exception in the last call ends the run.
+        share: the run ends if more than this share of the latest 256 completions has no reward, and at least 32 of
+            them; 1 is no bound.
+        number: the run ends if more completions than this have no reward since it started or resumed; None is no bound.
+
+    >>> FailedRewards.of("abort")
+    FailedRewards(retries=0, share=0.5, number=0)
+    """
+
+    retries: int = 0
+    share: float = 0.5
+    number: int | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        check_integer("retries", self.retries, 0, "0 calls reward functions once")
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must be between 0 and 1, got {self.share}; 1 never ends a run")
+        if self.number is not None:
+            check_integer("number", self.number, 0, "leave it out for no bound")
+
+    @staticmethod
+    def of(given: FailedRewards | str) -> FailedRewards:
+        """Return settings as they are, and those of a name in ``NAMED``. Raises ValueError for anything else."""
+        if isinstance(given, FailedRewards):
+            return given
+        if not isinstance(given, str) or given not in NAMED:
+            raise ValueError(
+                f"failed_rewards must be one of {', '.join(NAMED)}, got {shown(given)}; or give FailedRewards()"
+            )
+        return NAMED[given]
+
+
+STOP = FailedRewards()
+NAMED = {
+    "stop": STOP,
+    "drop": FailedRewards(share=1.0),
+    "retry": FailedRewards(retries=2),
+    "abort": FailedRewards(number=0),
+}
+"""Settings by name: end when most fail (the default), never end, call again twice, end at the first failure."""
+
+
+def failed_rows(scores: Tensor, verdict: int | None) -> Tensor:
+    """Return a mask [N] of the rows of ``scores`` [N, F] without a reward.
+
+    ``verdict`` is the column that says whether a completion is correct, None if nobody needs to know.
+    """
+    missing = scores.isnan()
+    failed = missing.all(dim=1)
+    return failed if verdict is None else failed | missing[:, verdict]
+
+
+@dataclass
+class FailureCount:
+    """The failures of a run so far, for the bounds of ``allowed``; ``names`` are those of the reward functions [F]."""
+
+    allowed: FailedRewards
+    names: Sequence[str]
+    number: int = 0
+    _latest: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW), repr=False)
+
+    def add(self, failed: Sequence[bool], scores: Tensor, prompts: Sequence[str]) -> None:
+        """Count the completions of a round: whether they ``failed`` [N], ``scores`` [N, F], texts of ``prompts`` [N].
+
+        Raises RewardsFailedError if too many have failed.
+        """
+        self._latest.extend(failed)
+        self.number += sum(failed)
+        recent, most = sum(self._latest), self.allowed.number
+        beyond_share = recent >= LEAST and recent > self.allowed.share * len(self._latest)
+        if not (any(failed) and (beyond_share or (most is not None and self.number > most))):
+            return
+        first = list(failed).index(True)
+        silent = [name for name, score in zip(self.names, scores[first].tolist(), strict=True) if score != score]
+        allowed = f"{self.allowed.share:.0%}" if beyond_share else most
+        in_all = "" if beyond_share else f"{self.number} times in this run, "
+        raise RewardsFailedError(
+            f"completions must have rewards, got none for {recent} of the latest {len(self._latest)} (at most "
+            f"{allowed} may have none); {' and '.join(silent)} returned None, {in_all}for example for the prompt "
+            f"{prompts[first]!r:.100}; mend it, or allow more with failed_rewards="
+        )

@@ -1,0 +1,85 @@
+"""A warning with the cause, if several generation batches in a row teach nothing.
+
+A run goes on if all rewards are equal: its loss is 0 and so are its gradients, which is easily overlooked in a log. The
+causes are told apart, because each has another remedy.
+"""
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+from apportion.trl.planner import FinishedBatch
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 5
+"""Batches in a row that teach nothing, before the warning."""
+
+
+@dataclass
+class NoSignal:
+    """Counts the batches in a row that teach nothing, and warns once of each cause.
+
+    ``extract`` is the name of what finds answers in label-free training, None if rewards come from functions.
+    """
+
+    extract: str | None = None
+    _causes: list[str] = field(default_factory=list)
+    _said: set[str] = field(default_factory=set)
+
+    def add(self, finished: FinishedBatch) -> None:
+        """Count a batch, and warn if it is the last of ``PATIENCE`` that teach nothing."""
+        cause = self.cause(finished)
+        self._causes = [] if cause is None else [*self._causes, cause][-PATIENCE:]
+        if len(self._causes) < PATIENCE:
+            return
+        ((cause, _),) = Counter(self._causes).most_common(1)
+        if cause not in self._said:
+            self._said.add(cause)
+            logger.warning("%d generation batches in a row taught nothing: %s", PATIENCE, cause)
+
+    def cause(self, finished: FinishedBatch) -> str | None:
+        """Return why ``finished`` teaches nothing, and what to do; None if it teaches something."""
+        if self.extract is not None:
+            return self._cause_of_votes(finished)
+        of_groups = (group.rollouts for group in finished.groups)  # with responses of earlier steps
+        rewards = {rollout.reward for own in (*finished.batch.rollouts, *of_groups) for rollout in own}
+        if not rewards:
+            return "no completion got a reward; look at what the reward functions return"
+        if _trains(finished) and not torch.as_tensor(finished.grouped.penalties).any():
+            return None  # a baseline from history gives equal rewards an advantage too
+        if rewards == {0.0}:
+            return (
+                "every reward was 0; look at completions (log_completions=True) and at the reward function, raise "
+                "max_completion_length if they are cut off, or train on easier prompts"
+            )
+        if len(rewards) == 1:
+            return (
+                f"every reward was {rewards.pop():g}; train on harder prompts, or look at the reward function, which "
+                "tells nothing apart"
+            )
+        if _trains(finished):
+            return None
+        return (
+            "rewards were equal within every group, so that all advantages were 0; train on prompts that are neither "
+            "solved nor hopeless, or give each more rollouts"
+        )
+
+    def _cause_of_votes(self, finished: FinishedBatch) -> str | None:
+        if not any(rollout.answer for rollouts in finished.batch.rollouts for rollout in rollouts):
+            return (
+                f"no answer was found in any completion by extract={self.extract}; name another extractor or a "
+                "function, or raise max_completion_length if completions are cut off"
+            )
+        if not finished.groups:
+            return "no vote had a winner; raise the number of samples per prompt"
+        if _trains(finished):
+            return None
+        return "all answers to a prompt agreed, so that all advantages were 0; train on harder prompts"
+
+
+def _trains(finished: FinishedBatch) -> bool:
+    """Return whether any rollout has an advantage and a weight in the loss."""
+    return bool((finished.advantages * finished.weights != 0).any())

@@ -1,0 +1,95 @@
+"""The swap works with defaults: every allocator without arguments, beside TRL's default settings.
+
+It trains a step, or is refused before anything is generated, with the remedy.
+"""
+
+import pytest
+from transformers import PrinterCallback
+from trl import GRPOConfig, RLOOConfig
+
+from apportion import DAPO, HORA, VIP, Uniform
+from apportion.allocators import ALLOCATORS
+from apportion.presets import spo, vip_as_printed
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from tests.trl.tiny import LENGTH, Judge, make_questions, make_tokenizer, trained
+
+TRAINERS = {"grpo": (AllocatedGRPOTrainer, GRPOConfig), "rloo": (AllocatedRLOOTrainer, RLOOConfig)}
+LOW = (
+    r"num_generations must suit {name}, which takes its budget from it, got 2 \(rollouts_per_prompt must be between 3 "
+    r"and 64, got 2; .*\); raise num_generations, or give the allocator other settings"
+)
+REFUSED = {
+    **{("rloo", name): LOW.format(name=name) for name in ("vip", "neyman", "inverse_accuracy", "inverse_variance")},
+    ("grpo", "ttrl"): "ttrl must train on no more than TRL's batches hold, 8 rollouts of 1 prompts, got 32; have it "
+    "keep 8 per prompt on average, or raise num_generations",
+    ("rloo", "ttrl"): "ttrl must train on no more than TRL's batches hold, 8 rollouts of 4 prompts, got 128; have it "
+    "keep 2 per prompt on average, or raise num_generations",
+}
+"""By trainer and rule: TRL's default of RLOO is 2 generations, too few for a rule with a minimum of 3."""
+
+
+def built(kind, policy, folder, **given):
+    """Return a trainer with TRL's default numbers of generations, batch sizes and beta."""
+    trainer, config = TRAINERS[kind]
+    machine = {"use_cpu": True, "bf16": False, "report_to": [], "save_strategy": "no", "disable_tqdm": True}
+    args = config(str(folder), max_completion_length=LENGTH, max_steps=1, logging_steps=1, **machine)
+    made = trainer(policy, [Judge()], args, make_questions(), processing_class=make_tokenizer(), **given)
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+@pytest.mark.parametrize("kind", TRAINERS)
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_every_rule_trains_beside_default_settings_or_says_what_to_change(policy, tmp_path, kind, name):
+    if (kind, name) in REFUSED:
+        with pytest.raises(ValueError, match=REFUSED[kind, name]):
+            built(kind, "no/such-model", tmp_path, allocator=ALLOCATORS[name]())
+        return
+    trainer = built(kind, policy, tmp_path, allocator=ALLOCATORS[name]())
+    before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
+    logged, _ = trained(trainer)
+    assert logged["allocation/rollouts"] > 0
+    moved = any(not value.equal(before[key]) for key, value in trainer.model.state_dict().items())
+    assert moved == bool(logged["grad_norm"])
+
+
+@pytest.mark.parametrize("name", ["uniform", "even", "hora", "dapo", "knapsack"])
+def test_a_budget_is_num_generations_unless_it_is_given(make, name):
+    rule = ALLOCATORS[name]
+    assert make(AllocatedGRPOTrainer, allocator=rule()).allocation.allocator == rule(rollouts_per_prompt=8)
+    more = make(AllocatedGRPOTrainer, config={"num_generations": 16}, allocator=rule())
+    assert more.allocation.allocator == rule(rollouts_per_prompt=16)
+    given = rule(rollouts_per_prompt=6)
+    assert make(AllocatedGRPOTrainer, allocator=given).allocation.allocator is given
+    if name not in ("uniform", "dapo"):
+        total = rule(budget=30)
+        assert make(AllocatedGRPOTrainer, allocator=total).allocation.allocator is total
+
+
+def test_what_the_rule_learns_is_learned_by_the_users_own(make):
+    vip = VIP()
+    trainer = make(AllocatedGRPOTrainer, config={"max_steps": 1}, allocator=vip)
+    assert trainer.allocation.allocator is not vip and trainer.allocation.allocator.predictor is vip.predictor
+    before = vip.state_dict()
+    trainer.train()
+    assert repr(vip.state_dict()) != repr(before)
+
+
+def test_hora_trains_on_num_generations_in_the_mean(make):
+    for logged in trained(make(AllocatedGRPOTrainer, allocator=HORA()))[:-1]:
+        assert logged["allocation/rollouts"] == 32 and logged["allocation/n_max"] > logged["allocation/n_min"]
+
+
+def test_presets_follow_num_generations_unless_single_rollouts_are_their_point(make):
+    assert vip_as_printed().allocator.with_budget(6).rollouts_per_prompt == 6
+    assert vip_as_printed(rollouts_per_prompt=16).allocator.with_budget(6).rollouts_per_prompt == 16
+    assert spo().allocator.with_budget(6) == Uniform(1)
+
+
+def test_a_warning_says_that_one_prompt_leaves_nothing_to_allocate(policy, tmp_path, caplog):
+    built("grpo", policy, tmp_path, allocator=HORA())
+    assert "hora has one prompt in a generation batch, so that there is nothing to allocate; raise" in caplog.text
+    caplog.clear()
+    for allocator in (Uniform(), DAPO()):
+        built("grpo", policy, tmp_path, allocator=allocator)
+    assert "nothing to allocate" not in caplog.text

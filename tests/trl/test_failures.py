@@ -1,0 +1,260 @@
+"""Completions without a reward: they are not trained on, scored again if asked, and end a run if most have none."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from apportion import DAPO, HORA, ReinforceAda, Uniform
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, FailedRewards
+from apportion.trl.failures import LEAST, WINDOW, FailureCount, RewardsFailedError, failed_rows
+from tests.trl.tiny import TERMS, Judge, Watch, assert_gradient, direct_gradient, make_questions, mark, trained
+
+NAN = float("nan")
+
+
+def hora():
+    return HORA(pre_rollouts=3, rollouts_per_prompt=8, high=16)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "loss"),
+    [(AllocatedGRPOTrainer, loss) for loss in ("grpo", "dr_grpo", "dapo")] + [(AllocatedRLOOTrainer, "rloo")],
+)
+def test_unscored_rows_weigh_nothing_in_any_normaliser(make, trainer, loss):
+    judge = Judge(none=lambda text: text[:1] in "05ag")
+    watch = Watch(judge)
+    config = {"max_steps": 1, "max_grad_norm": 0.0} | ({} if loss == "rloo" else {"loss_type": loss})
+    trained(watch.on(make(trainer, config=config, reward_funcs=[judge], allocator=Uniform(8))))
+    (step,), (weights, gradient) = watch.steps, watch.updates[0]
+    assert len(step.rows) == sum(call.score is not None for call in step.calls) < 32
+    assert_gradient(gradient, direct_gradient(weights, step.rows, TERMS[loss]))
+
+
+def test_a_dead_verifier_ends_the_run_in_the_first_step_and_is_named(make):
+    judge, style = Judge(none=lambda text: True, name="verifier"), Judge(none=lambda text: True, name="style")
+    built = make(AllocatedGRPOTrainer, reward_funcs=[style, judge], allocator=DAPO(), verdict="verifier")
+    expected = (
+        "completions must have rewards, got none for 32 of the latest 32 (at most 50% may have none); style and "
+        "verifier returned None, for example for the prompt '"
+    )
+    with pytest.raises(RewardsFailedError, match=re.escape(expected)):
+        built.train()
+    assert built.state.global_step == 0
+    assert sum(len(calls) for calls in judge.rounds) == LEAST
+
+
+def test_failures_of_the_verdict_alone_are_failures(make):
+    """The other reward function scores all completions, and says nothing about which are correct."""
+    judge = Judge(none=lambda text: text[:1] in "05ag", name="verifier")
+    length = Judge(mark=lambda text, k: float(len(text)), name="length")
+    config = {"max_steps": 2}
+    built = make(
+        AllocatedGRPOTrainer, config=config, reward_funcs=[length, judge], allocator=hora(), verdict="verifier"
+    )
+    history = trained(built)
+    silent = [sum(call.score is None for call in judge.rounds[i] + judge.rounds[i + 1]) for i in (0, 2)]
+    assert [row["allocation/failed"] for row in history[:2]] == silent and min(silent) > 0
+
+
+def test_dropping_never_ends_a_run(make):
+    judge = Judge(none=lambda text: True)
+    config = {"max_steps": 2, "max_grad_norm": 0.0}
+    watch = Watch(judge)
+    built = make(AllocatedGRPOTrainer, config=config, reward_funcs=[judge], allocator=Uniform(8), failed_rewards="drop")
+    history = trained(watch.on(built))
+    assert [row["allocation/failed"] for row in history[:2]] == [32.0, 32.0]
+    assert all(gradient.abs().max() == 0.0 for _, gradient in watch.updates) and len(watch.updates) == 2
+
+
+def test_aborting_ends_a_run_at_the_first_failure(make):
+    judge = Judge(none=lambda text: text[:1] in "05ag")
+    built = make(AllocatedGRPOTrainer, reward_funcs=[judge], allocator=Uniform(8), failed_rewards="abort")
+    with pytest.raises(RewardsFailedError, match=r"got none for \d+ of the latest 32 \(at most 0 may have none\)"):
+        built.train()
+
+
+class Flaky:
+    """A reward function that gives None for every completion, or raises, until it is called for the third time."""
+
+    __name__ = "flaky"
+
+    def __init__(self, raises=False):
+        self.raises, self.calls, self.seen = raises, [], []
+
+    def __call__(self, prompts, completions, k, log_extra=None, **rest):
+        self.calls.append(len(prompts))
+        self.seen = list(zip(prompts, completions, strict=True))
+        if log_extra is not None:
+            log_extra("of_call", [len(self.calls)] * len(prompts))
+        if len(self.calls) < 3 and self.raises:
+            raise TimeoutError("the verifier is busy")
+        fails = [len(self.calls) < 3 and i % 2 == 1 for i in range(len(prompts))]
+        return [None if f else mark(text, each) for f, text, each in zip(fails, completions, k, strict=True)]
+
+
+def test_reward_functions_are_called_again_for_the_rows_without_a_reward_alone(make):
+    judge = Flaky()
+    config = {"max_steps": 1, "log_completions": True}
+    built = make(
+        AllocatedGRPOTrainer, config=config, reward_funcs=[judge], allocator=Uniform(8), failed_rewards="retry"
+    )
+    history = trained(built)
+    assert judge.calls == [32, 16, 8] and history[0]["allocation/failed"] == 0
+    marks = {(p, c): mark(c, row["k"]) for row in built.train_dataset for p, c in judge.seen if p == row["prompt"]}
+    logged = zip(built._logs["prompt"], built._logs["completion"], built._logs["rewards"]["flaky"], strict=True)
+    found = {(p, c): reward for p, c, reward in logged}
+    assert all(found[key] == value for key, value in marks.items()) and marks
+
+
+def test_an_exception_of_a_reward_function_is_retried(make):
+    judge = Flaky(raises=True)
+    built = make(
+        AllocatedGRPOTrainer,
+        config={"max_steps": 1},
+        reward_funcs=[judge],
+        allocator=Uniform(8),
+        failed_rewards="retry",
+    )
+    assert trained(built)[0]["allocation/failed"] == 0 and judge.calls == [32, 32, 32]
+
+
+def test_an_exception_after_the_last_retry_is_raised(make):
+    judge = Flaky(raises=True)
+    allowed = FailedRewards(retries=1)
+    built = make(AllocatedGRPOTrainer, reward_funcs=[judge], allocator=Uniform(8), failed_rewards=allowed)
+    with pytest.raises(TimeoutError, match="the verifier is busy"):
+        built.train()
+    assert judge.calls == [32, 32]
+
+
+def test_an_infinite_reward_names_the_function_and_the_prompt(make):
+    judge = Judge(mark=lambda text, k: float("inf") if k == 10 else 1.0, name="overflowing")
+    built = make(AllocatedGRPOTrainer, reward_funcs=[judge], allocator=Uniform(8), verdict="overflowing")
+    with pytest.raises(
+        ValueError, match=r"rewards must be finite, got inf from overflowing for a completion of .*'\d+"
+    ):
+        built.train()
+
+
+def test_reinforce_ada_trains_on_no_more_rows_than_it_promises_if_rewards_fail(make):
+    """The case of the issue: 30% of the rewards were None, and 43 rows were trained on instead of 16."""
+    draws = np.random.default_rng(0)
+    judge = Judge(none=lambda text: draws.random() < 0.3)
+    watch = Watch(judge)
+    allocator = ReinforceAda(keep=4)
+    config = {"num_generations": 4, "per_device_train_batch_size": 4, "max_steps": 3}
+    trained(watch.on(make(AllocatedGRPOTrainer, config=config, reward_funcs=[judge], allocator=allocator)))
+    assert allocator.size(4).kept == 16
+    assert all(len(step.rows) <= 16 for step in watch.steps)
+    assert any(call.score is None for step in watch.steps for call in step.calls)
+
+
+def test_a_share_is_that_of_the_latest_completions():
+    count = FailureCount(FailedRewards(), ["judge"])
+    ok, bad = torch.zeros(100, 1), torch.full((100, 1), NAN)
+    for _ in range(5):
+        count.add([False] * 100, ok, ["a"] * 100)
+    count.add([True] * 100, bad, ["a"] * 100)
+    with pytest.raises(RewardsFailedError, match=f"got none for 200 of the latest {WINDOW} .*judge returned None.*'b'"):
+        count.add([True] * 100, bad, ["b"] * 100)
+    assert count.number == 200
+
+
+def test_a_few_failures_in_the_first_rounds_end_no_run():
+    count = FailureCount(FailedRewards(), ["judge"])
+    for _ in range(LEAST - 1):
+        count.add([True], torch.tensor([[NAN]]), ["a"])
+    with pytest.raises(RewardsFailedError):
+        count.add([True], torch.tensor([[NAN]]), ["a"])
+
+
+def test_a_number_bounds_the_whole_run():
+    count = FailureCount(FailedRewards(share=1.0, number=3), ["a", "b"])
+    for _ in range(3):
+        count.add([True, False], torch.tensor([[NAN, 1.0], [0.0, 0.0]]), ["x", "y"])
+        count.add([False], torch.tensor([[1.0, 1.0]]), ["z"])
+    with pytest.raises(RewardsFailedError, match=r"\(at most 3 may have none\); a returned None, .* the prompt 'x'"):
+        count.add([True], torch.tensor([[NAN, 1.0]]), ["x"])
+
+
+def test_rows_fail_without_any_score_or_without_a_verdict():
+    scores = torch.tensor([[NAN, NAN], [NAN, 1.0], [1.0, NAN], [1.0, 1.0]])
+    assert failed_rows(scores, None).tolist() == [True, False, False, False]
+    assert failed_rows(scores, 0).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"retries": -1}, "retries must be an integer of at least 0, got -1"),
+        ({"share": 1.5}, "share must be between 0 and 1, got 1.5"),
+        ({"number": -1}, "number must be an integer of at least 0, got -1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        FailedRewards(**given)
+
+
+def test_what_are_no_settings_of_failed_rewards_is_refused_before_a_model_is_loaded(make):
+    with pytest.raises(ValueError, match=r"failed_rewards must be one of stop, drop, retry, abort, got 0\.5; or give"):
+        make(AllocatedGRPOTrainer, policy="no/such-model", allocator=Uniform(8), failed_rewards=0.5)
+
+
+def test_the_number_of_failures_in_the_run_is_said_if_it_is_what_is_bounded():
+    count = FailureCount(FailedRewards(share=1.0, number=1), ["judge"])
+    count.add([True], torch.tensor([[NAN]]), ["x"])
+    with pytest.raises(RewardsFailedError, match="judge returned None, 2 times in this run, for example"):
+        count.add([True], torch.tensor([[NAN]]), ["x"])
+
+
+def test_an_unknown_name_is_refused(make):
+    with pytest.raises(ValueError, match="failed_rewards must be one of stop, drop, retry, abort, got 'ignore'"):
+        make(AllocatedGRPOTrainer, allocator=Uniform(8), failed_rewards="ignore")
+
+
+def test_what_a_reward_function_logged_before_it_raised_is_dropped(make):
+    """The exception is in the second round. Its columns would otherwise fall on rows of the first one."""
+    seen = []
+
+    def logging(completions, k, log_extra, log_metric, **rest):
+        log_extra("text", list(completions))
+        log_metric("calls", float(len(seen)))
+        seen.append(len(completions))
+        if len(seen) == 2:
+            raise TimeoutError("the verifier is busy")
+        return [mark(text, each) for text, each in zip(completions, k, strict=True)]
+
+    config = {"max_steps": 1, "log_completions": True}
+    built = make(AllocatedGRPOTrainer, config=config, reward_funcs=[logging], allocator=hora(), failed_rewards="retry")
+    history = trained(built)
+    assert len(seen) == 3 and list(built._logs["extra"]["text"]) == list(built._logs["completion"])
+    assert history[0]["calls"] == pytest.approx((seen[0] * 0 + seen[1] * 2) / sum(seen[:2]))
+
+
+def test_reward_functions_are_called_again_in_an_evaluation_too(make):
+    calls = []
+
+    def flaky(prompts, completions, k, **rest):
+        if int(prompts[0][:3]) < 100:
+            return [mark(text, each) for text, each in zip(completions, k, strict=True)]
+        calls.append(len(prompts))
+        if len(calls) == 1:
+            raise TimeoutError("the verifier is busy")
+        return [None if len(calls) == 2 and i % 2 else 1.0 for i in range(len(prompts))]
+
+    config = {"max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8}
+    questions = make_questions(1, extra=100)
+    built = make(
+        AllocatedGRPOTrainer,
+        config=config,
+        reward_funcs=[flaky],
+        allocator=Uniform(8),
+        failed_rewards="retry",
+        eval_dataset=questions,
+    )
+    history = trained(built)
+    assert calls[0] == calls[1] > calls[2] and len(calls) == 3
+    assert [row["eval_reward"] for row in history if "eval_reward" in row] == [1.0]
