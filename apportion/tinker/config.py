@@ -1,0 +1,61 @@
+"""The configuration of tinker-cookbook with an allocator in it."""
+
+from typing import Any
+
+import chz
+from tinker_cookbook.rl.rollout_limits import TerminationRewardPolicy
+from tinker_cookbook.rl.train import Config
+
+from apportion.allocators import Allocator
+from apportion.tinker.batch import RoundSettings
+from apportion.tinker.dataset import AllocatedDatasetBuilder
+from apportion.tinker.groups import AllocatedRollouts
+from apportion.tinker.settings import TinkerAllocation
+
+LINEAR_LOSSES = ("importance_sampling", "ppo", "cispo")
+"""Losses of the service in which a factor of an advantage is a factor of its gradient."""
+
+
+def allocated(config: Config, allocator: Allocator, **settings: Any) -> Config:
+    """Return ``config`` with rollouts that ``allocator`` allocates, for ``tinker_cookbook.rl.train.main``.
+
+    ``settings`` are the others of ``TinkerAllocation``. Everything else of ``config`` works as before: the strategy for
+    errors and the policy for limits apply to every round. Raises ValueError for a mode that cannot have an allocator.
+    """
+    allocation = TinkerAllocation(allocator=allocator, **settings)
+    _check(config)
+    rounds = RoundSettings(config.effective_rollout_strategy(), config.effective_termination())
+    builder = AllocatedDatasetBuilder(
+        inner=config.dataset_builder,
+        epochs=config.num_epochs,
+        allocation=allocation,
+        settings=rounds,
+        log_path=config.log_path,
+        max_steps=config.max_steps,
+        save_every=config.save_every,
+        rolling_save_every=config.rolling_save_every,
+    )
+    return chz.replace(
+        config,
+        dataset_builder=builder,
+        num_epochs=1,  # those of the data set, so that an index is a step
+        rollout_error_tolerance=AllocatedRollouts(rounds.strategy),
+        termination=TerminationRewardPolicy(),  # applied in every round
+    )
+
+
+def _check(config: Config) -> None:
+    """Raise ValueError for a configuration that an allocator cannot work with."""
+    if isinstance(config.rollout_error_tolerance, AllocatedRollouts):
+        raise ValueError("config must have no allocator yet, got one from allocated(); call it once")
+    for name, reason in (
+        ("async_config", "an allocator plans a whole batch under one policy"),
+        ("stream_minibatch_config", "the groups of a batch end together, so there is nothing to stream"),
+    ):
+        if getattr(config, name) is not None:
+            raise ValueError(f"{name} must be None with an allocator, because {reason}; leave it out")
+    if config.loss_fn not in LINEAR_LOSSES:
+        raise ValueError(
+            f"loss_fn must be one of {', '.join(LINEAR_LOSSES)} with an allocator, got {config.loss_fn!r}; weights of "
+            "prompts need a loss that is linear in the advantage"
+        )

@@ -1,0 +1,164 @@
+"""The user's data set under an allocator: its batches, and what is learned from each of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import chz
+from tinker_cookbook.rl.dataset_utils import EpochCycledRLDataset
+from tinker_cookbook.rl.rollouts import get_rollout_executor
+from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilder
+
+from apportion.engines.fresh_rows import FreshRows, draw_distinct
+from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
+from apportion.engines.saved_settings import check_same_settings
+from apportion.predictors.saved import SavedValues
+from apportion.tinker.batch import AllocatedBatch, RoundSettings
+from apportion.tinker.checkpoints import StateFiles
+from apportion.tinker.groups import AllocatedGroup
+from apportion.tinker.problems import size_of
+from apportion.tinker.rewards import RewardedTrajectory, rewarded
+from apportion.tinker.settings import TinkerAllocation
+from apportion.types import Batch, Group, Prompt
+
+
+class AllocatedDataset(RLDataset):  # type: ignore[misc]
+    """The batches of ``inner`` for ``epochs`` epochs. Their groups are sized by the allocator.
+
+    Batches are asked for in order, one at a time. ``inner`` must return the same problems for the same index.
+    """
+
+    def __init__(
+        self, inner: RLDataset, epochs: int, allocation: TinkerAllocation, settings: RoundSettings, states: StateFiles
+    ) -> None:
+        self.inner, self.allocation, self.settings, self.states = inner, allocation, settings, states
+        self.batches = EpochCycledRLDataset(inner, epochs)
+        self.step = states.resumed()
+        predictor = getattr(allocation.allocator, "predictor", None)
+        if predictor is not None and predictor.reads_texts:
+            allocation.allocator.prepare(self._catalogue)
+        if allocation.selection is not None:
+            allocation.selection.prepare(self._catalogue, allocation.seed, predictor)
+        if self.step:
+            states.restore(self.step, list(self._state()), self._load)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
+        """Return a group builder for each place of the next batch. Raises ValueError for any other batch."""
+        if index != self.step:
+            raise ValueError(
+                f"batches must be asked for in order, each after the one before it is sampled, got {index} for "
+                f"{self.step}; train by tinker_cookbook.rl.train.main"
+            )
+        builders, selection = self.batches.get_batch(index), self.allocation.selection
+        prompts = (
+            [self._prompt(builder) for builder in builders]
+            if selection is None
+            else [self._catalogue[row] for row in selection.choose(len(builders))]
+        )
+        places = max(len(prompts), getattr(self.allocation.allocator, "target", None) or 0)
+        batch = AllocatedBatch(self.allocation, self.settings, prompts, places, self._draw, self._finish)
+        return [AllocatedGroup(batch, place) for place in range(places)]
+
+    def _prompt(self, builder: EnvGroupBuilder) -> Prompt:
+        return replace(self.allocation.prompt_of(builder), data=builder)
+
+    @cached_property
+    def _catalogue(self) -> list[Prompt]:
+        """The prompts of an epoch."""
+        return [self._prompt(builder) for index in range(len(self.inner)) for builder in self.inner.get_batch(index)]
+
+    @cached_property
+    def _fresh(self) -> FreshRows:
+        return FreshRows([{"row": row} for row in range(len(self._catalogue))], self.allocation.seed)
+
+    def _draw(self, count: int, held: set[str]) -> list[Prompt]:
+        """Return ``count`` prompts for the middle of a batch, with ids that are not in ``held``."""
+        if self.allocation.selection is not None:
+            rows = self.allocation.selection.choose(count, held)
+        else:
+            found = draw_distinct(self._fresh, count, held, lambda row: self._catalogue[row["row"]].id)
+            rows = [row["row"] for row in found]
+        return [replace(self._catalogue[row]) for row in rows]
+
+    def _finish(self, batch: Batch) -> list[tuple[Prompt, list[RewardedTrajectory]]]:
+        """Learn from a finished batch, save what is known, and return the groups for the loss."""
+        allocator = self.allocation.allocator
+        if not batch.asked.any():
+            raise ValueError(
+                f"{allocator.name} must plan rollouts for a batch of {len(batch.prompts)} prompts, got none; raise its "
+                "budget, or its minimum per prompt"
+            )
+        groups = [group for group in allocator.groups(batch) if group.keep.any()]
+        trained, metrics = rewarded(groups, self.allocation), self._metrics(batch, groups)
+        self.allocation.observe(batch)
+        self.step += 1
+        self.states.save(self.step, self._state())
+        return [(group.prompt, _with_metrics(members, metrics)) for group, members in zip(groups, trained, strict=True)]
+
+    def _metrics(self, batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
+        found = allocation_metrics(batch, groups) | self.allocation.allocator.metrics(batch)
+        logged = {PREFIX + name: value for name, value in found.items()}
+        if self.allocation.selection is not None:
+            logged |= {SELECTION_PREFIX + name: value for name, value in self.allocation.selection.metrics().items()}
+        return {name: value for name, value in logged.items() if not math.isnan(value)}
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "name": self.allocation.allocator.name,
+            **{name: None if part is None else part.state_dict() for name, part in self.allocation.parts.items()},
+            "settings": self.allocation.settings,
+            "drawn": self._fresh.drawn if "_fresh" in vars(self) else 0,
+        }
+
+    def _load(self, saved: SavedValues) -> None:
+        name, parts = self.allocation.allocator.name, self.allocation.parts
+        if saved.values["name"] != name:
+            raise saved.refusal("name", repr(name))
+        for key, part in parts.items():
+            if (saved.values[key] is None) != (part is None):
+                raise saved.refusal(key, "None" if part is None else f"that of a {key}")
+        check_same_settings(saved.state("settings"), self.allocation.settings)
+        for key, part in parts.items():
+            if part is not None:
+                part.load_state_dict(saved.state(key))
+        if drawn := saved.count("drawn"):
+            self._fresh.restore(drawn)
+
+
+@chz.chz
+class AllocatedDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
+    """Builds the user's data sets by ``inner``. Only the one for training is under the allocator."""
+
+    inner: RLDatasetBuilder
+    epochs: int
+    allocation: TinkerAllocation
+    settings: RoundSettings
+    log_path: str
+    max_steps: int | None
+    save_every: int
+    rolling_save_every: int
+
+    async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
+        """Return the data sets for training and for evaluation. Raises ValueError with a rollout executor."""
+        if get_rollout_executor() is not None:
+            raise ValueError(
+                "rollout_executor must be None with an allocator, got one: the allocator is in this process, and other "
+                "processes could not ask it; leave it out"
+            )
+        train, test = await self.inner()
+        allocation = self.allocation.with_budget(size_of(train.get_batch(0)[0]))
+        steps = len(train) * self.epochs
+        last = steps if self.max_steps is None else min(steps, self.max_steps)
+        states = StateFiles(self.log_path, self.save_every, self.rolling_save_every, last)
+        return AllocatedDataset(train, self.epochs, allocation, self.settings, states), test
+
+
+def _with_metrics(members: list[RewardedTrajectory], metrics: dict[str, float]) -> list[RewardedTrajectory]:
+    """Return the members with ``metrics`` of the batch on the first, because the log has means over all that exist."""
+    (trajectory, reward, own), *rest = members
+    return [(trajectory, reward, own | metrics), *rest]

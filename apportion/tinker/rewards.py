@@ -1,0 +1,142 @@
+"""Trajectory groups as rollouts that an allocator reads, and the rewards with which finished groups enter the loss.
+
+tinker-cookbook subtracts the mean of a group from its rewards and sums over all tokens of the batch. So a prompt weighs
+as much as its number of rollouts. Its public hook for rewards that depend on a whole group can change the weights: if a
+reward r is replaced by m + w (r - m), where m is the mean of its group, the advantage is w (r - m), and every mean of
+rewards in the log stays the same. With equal groups w is 1, and the rewards stay the same to the last bit.
+
+If the advantages of an estimator do not sum to 0 in a group, or if some rollouts of it stay out of the loss, the group
+gets one more member. It has no tokens, so it gives the loss no datum. Its reward makes the mean that is subtracted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tinker
+from tinker_cookbook.completers import TokensWithLogprobs
+from tinker_cookbook.rl.types import Metrics, Trajectory, TrajectoryGroup, Transition
+
+from apportion.advantages import advantages_of, rollout_weights
+from apportion.predictors.score_norms import sampled_score_norm
+from apportion.tinker.settings import OWN_ESTIMATOR, TinkerAllocation
+from apportion.types import Floats, Group, Rollout
+
+CENTRED = ("dr_grpo", "rloo", "grpo", "maxrl")
+"""Estimators whose advantages sum to 0 in every group."""
+
+RewardedTrajectory = tuple[Trajectory, float, Metrics]
+"""A trajectory, the reward of its group beyond those of its steps, and the metrics that came with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierEpisode:
+    """What is kept of an episode for later steps: its sampled ``tokens``. They serve as a baseline only."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """The completion of a rollout: a trajectory, the ``reward`` that its group gave it, and the metrics of that."""
+
+    trajectory: Trajectory
+    reward: float
+    metrics: Metrics
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All sampled tokens, by which an allocator recognises equal responses."""
+        return tuple(token for transition in self.trajectory.transitions for token in transition.ac.tokens)
+
+    def for_reuse(self) -> EarlierEpisode:
+        """Return what a later step needs."""
+        return EarlierEpisode(self.tokens)
+
+
+def rollouts_of(group: TrajectoryGroup, allocation: TinkerAllocation) -> list[Rollout]:
+    """Return the rollouts of a trajectory group. Raises ValueError if one lacks a verdict that is needed."""
+    members = zip(group.trajectories_G, group.final_rewards_G, group.metrics_G, strict=True)
+    episodes = [Episode(trajectory, reward, metrics) for trajectory, reward, metrics in members]
+    totals = group.get_total_rewards()
+    return [_rollout(episode, total, allocation) for episode, total in zip(episodes, totals, strict=True)]
+
+
+def rewarded(groups: Sequence[Group], allocation: TinkerAllocation) -> list[list[RewardedTrajectory]]:
+    """Return what of each group enters the loss, such that the cookbook's advantages are those of the estimator."""
+    if not groups:
+        return []
+    sizes = np.array([len(group.rollouts) for group in groups], np.int64)
+    owner = np.repeat(np.arange(len(groups)), sizes)
+    keep = np.concatenate([np.zeros(0, bool), *(group.keep for group in groups)])
+    weights = np.zeros(len(keep))
+    weights[keep] = rollout_weights(owner[keep], allocation.loss_weighting)
+    prompts, estimator = [group.prompt for group in groups], allocation.trained_estimator
+    importance = None if allocation.selection is None else allocation.selection.weights(prompts)
+    if importance is not None:
+        weights *= importance[owner]
+    baseline = None if allocation.baseline is None else allocation.baseline.predict(prompts)
+    advantages = np.split(weights * advantages_of(groups, estimator, baseline=baseline), np.cumsum(sizes)[:-1])
+    own = np.split(advantages_of(groups, OWN_ESTIMATOR), np.cumsum(sizes)[:-1])
+    return [
+        _shifted(group, each - plain) if estimator in CENTRED and group.keep.all() else _balanced(group, each)
+        for group, each, plain in zip(groups, advantages, own, strict=True)
+    ]
+
+
+def _shifted(group: Group, shifts: Floats) -> list[RewardedTrajectory]:
+    """Return all members of ``group`` with their rewards moved by ``shifts`` [G], of sum 0."""
+    return [
+        (episode.trajectory, episode.reward + float(shift), episode.metrics)
+        for episode, shift in zip((rollout.completion for rollout in group.rollouts), shifts, strict=True)
+    ]
+
+
+def _balanced(group: Group, advantages: Floats) -> list[RewardedTrajectory]:
+    """Return the kept members with ``advantages`` [G] around their mean reward, and a member without tokens."""
+    keep, rewards = group.keep, group.rewards
+    if not keep.any():
+        return []
+    mean = float(rewards[keep].mean())
+    found: list[RewardedTrajectory] = []
+    for i in np.flatnonzero(keep):
+        episode = group.rollouts[i].completion
+        shift = float(mean + advantages[i] - rewards[i])
+        found.append((episode.trajectory, episode.reward + shift, episode.metrics))
+    return [*found, (_without_tokens(), mean - float(advantages[keep].sum()), {})]
+
+
+def _without_tokens() -> Trajectory:
+    nothing = tinker.ModelInput.empty()
+    step = Transition(ob=nothing, ac=TokensWithLogprobs([], []), reward=0.0, episode_done=True)
+    return Trajectory(transitions=[step], final_ob=nothing)
+
+
+def _rollout(episode: Episode, total: float, allocation: TinkerAllocation) -> Rollout:
+    actions = [transition.ac for transition in episode.trajectory.transitions]
+    norm = None
+    if allocation.needs.score_norms:
+        norm = sampled_score_norm(np.concatenate([np.zeros(0), *(action.logprobs for action in actions)]))
+    return Rollout(
+        _verdict(episode, total, allocation),
+        reward=float(total),
+        completion=episode,
+        tokens=len(episode.tokens),
+        score_norm=norm,
+    )
+
+
+def _verdict(episode: Episode, total: float, allocation: TinkerAllocation) -> bool | None:
+    """Return whether the rollout is correct by the named metric, or else by its reward; None if nobody needs it."""
+    reports = [*(transition.metrics for transition in episode.trajectory.transitions), episode.metrics]
+    values = [metrics[allocation.verdict] for metrics in reports if metrics.get(allocation.verdict) is not None]
+    if values:
+        return bool(values[-1] > 0)
+    if not allocation.needs.binary:
+        return None
+    if total not in (0.0, 1.0):
+        raise ValueError(
+            f"rewards must be 0 or 1 for an allocation that counts correct rollouts, got {total} without a metric "
+            f"{allocation.verdict!r}; name a metric of the environment that is above 0 for correct rollouts as verdict"
+        )
+    return total == 1.0

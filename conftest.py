@@ -1,0 +1,6 @@
+"""Modules that doctest cannot import here, because a framework is not installed."""
+
+from importlib.util import find_spec
+
+NEEDS = {"axolotl": "apportion/trl/axolotl", "unsloth": "tests/trl/scripts/unsloth_itself.py"}
+collect_ignore = [folder for framework, folder in NEEDS.items() if find_spec(framework) is None]

@@ -1,0 +1,180 @@
+"""Allocators in the cookbook's own loop: what reaches ``forward_backward`` is scored again, grouped and counted."""
+
+import numpy as np
+import pytest
+
+from apportion import AR3PO, HORA, VIP, Batch, Belief, Neyman, Prompt, ReinforceAda, Rollout, Uniform
+from apportion.allocators import ALLOCATORS
+from apportion.baselines import SPO
+from apportion.lab.world.task import decode
+from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
+from apportion.presets import spo
+from apportion.tinker import allocated
+from apportion.types import Plan
+from tests.rules import small
+from tests.tinker.problems import questions
+from tests.tinker.runs import assert_advantages, counts, sampled, trained
+
+LABELLED = [name for name, rule in ALLOCATORS.items() if small(name).needs.labels]
+OWN = {"ar3po": {"reuse": "none"}, "pilot_commit": {"max_age": 0}, "neyman": {"low": 2}}
+FIXED = ("uniform", "even", "vip", "neyman", "hora", "inverse_accuracy", "inverse_variance")
+"""The rules that spend 16 rollouts on 4 prompts, whatever the outcomes."""
+
+
+def rloo(n):
+    return n / (n - 1) if n > 1 else 0.0
+
+
+def spied(allocator):
+    """Return a list that gets every batch that ``allocator`` observes."""
+    batches, observe = [], allocator.observe
+
+    def seen(batch):
+        batches.append(batch)
+        observe(batch)
+
+    object.__setattr__(allocator, "observe", seen)
+    return batches
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_the_loss_sees_what_the_rule_planned(configured, run, service, name):
+    allocator = small(name, 4, **OWN.get(name, {}))
+    batches = spied(allocator)
+    log = run(allocated(configured({"count": 16}, max_steps=2), allocator))
+    for step, batch in enumerate(batches):
+        groups = allocator.groups(batch)
+        rewards = sampled(service, step)
+        assert sum(map(len, rewards.values())) == batch.asked.sum() == log[step]["env/all/allocation/rollouts"]
+        assert sorted(counts(rewards).values()) == sorted(batch.asked[batch.asked > 0])
+        assert sorted(counts(trained(service, step)).values()) == sorted(int(group.keep.sum()) for group in groups)
+        assert_advantages(service, step, factor=rloo if allocator.needs.estimator == "rloo" else lambda n: 1.0)
+        if name in FIXED:
+            assert batch.asked.sum() == 16
+    assert len(batches) == 2
+
+
+@pytest.mark.parametrize(("allocator", "each"), [(HORA(), 4), (HORA(rollouts_per_prompt=6), 6)])
+def test_the_budget_is_the_group_size_unless_it_is_given(configured, run, service, allocator, each):
+    log = run(allocated(configured({"count": 16}, max_steps=1), allocator))
+    assert log[0]["env/all/allocation/rollouts"] == 4 * each
+
+
+def test_hora_moves_rollouts_between_prompts(configured, run, service):
+    log = run(allocated(configured(max_steps=1), HORA(pre_rollouts=4, rollouts_per_prompt=8)))
+    assert len(set(counts(trained(service, 0)).values())) > 1
+    assert log[0]["env/all/allocation/rounds"] == 2
+    assert log[0]["env/all/allocation/rollouts"] == len(service.trained[0]) == 32
+
+
+def test_vip_learns_over_the_epochs(configured, run, service):
+    run(allocated(configured({"count": 12, "size": 12}, num_epochs=3), VIP(rollouts_per_prompt=8)))
+    last = counts(trained(service, 2))
+    assert sum(last.values()) == 96 and len(set(last.values())) > 1
+    assert_advantages(service, 2, factor=rloo)
+
+
+def test_weights_leave_the_mean_reward_in_the_log(configured, run, service):
+    log = run(allocated(configured(max_steps=1), HORA(pre_rollouts=4, rollouts_per_prompt=8)))
+    rewards = sampled(service, 0)
+    everything = [reward for own in rewards.values() for reward in own]
+    assert log[0]["env/all/reward/total"] == pytest.approx(sum(everything) / len(everything))
+
+
+def test_equal_weights_of_rollouts(configured, run, service):
+    run(allocated(configured(max_steps=1), HORA(pre_rollouts=4, rollouts_per_prompt=8), weighting="rollout"))
+    assert_advantages(service, 0, weighting="rollout")
+
+
+def test_an_estimator_whose_advantages_do_not_sum_to_zero(configured, run, service):
+    """``batch_optimal`` compares with other prompts, so that single rollouts have a gradient."""
+    run(allocated(configured(max_steps=2), Uniform(1), estimator="batch_optimal"))
+    advantages = [row.advantage for group in trained(service, 0).values() for row in group]
+    assert len(advantages) == 4 and all(advantages)
+    assert min(advantages) < 0 < max(advantages)
+
+
+def test_single_rollouts_against_a_baseline_from_history(configured, run, service):
+    run(allocated(configured({"count": 4}, num_epochs=2), Uniform(1), estimator="reinforce", baseline=SPO()))
+    baseline = SPO()
+    for step in range(2):
+        rewards = sampled(service, step)
+        prompts = [Prompt(decode(question)) for question in rewards]
+        for (question, (reward,)), expected in zip(rewards.items(), baseline.predict(prompts), strict=True):
+            (row,) = trained(service, step)[question]
+            assert row.advantage == pytest.approx(reward - expected, abs=1e-6)
+        batch = Batch.start(prompts, Belief.uniform(4))
+        baseline.update(batch.add(Plan([1] * 4), [[Rollout(bool(own[0]))] for own in rewards.values()]))
+
+
+def test_a_preset_trains(configured, run, service):
+    run(allocated(configured({"count": 12}, max_steps=2), **spo().arguments()))
+    advantages = [[row.advantage for (row,) in trained(service, step).values()] for step in range(2)]
+    assert all(len(own) == 4 and abs(sum(own)) < 1e-4 and any(own) for own in advantages)
+
+
+def test_single_rollouts_have_no_gradient_in_their_group(configured, run, service):
+    run(allocated(configured(max_steps=1), Uniform(1)))
+    assert [row.advantage for group in trained(service, 0).values() for row in group] == [0.0] * 4
+
+
+def test_the_baseline_of_rollouts_outside_the_loss(configured, run, service):
+    allocator = ReinforceAda(rollouts_per_round=4, rounds=3, keep=2)
+    run(allocated(configured(max_steps=1), allocator))
+    assert set(counts(trained(service, 0)).values()) == {2} != set(counts(sampled(service, 0)).values())
+    assert_advantages(service, 0)
+
+
+def test_neyman_reads_score_norms_of_the_sampled_tokens(configured, run, service):
+    allocator = Neyman(rollouts_per_prompt=6)
+    batches = spied(allocator)
+    run(allocated(configured({"count": 4}, num_epochs=3), allocator))
+    norms = [rollout.score_norm for batch in batches for own in batch.rollouts for rollout in own]
+    assert len(norms) == 72 and all(0 < norm < 2 for norm in norms)  # of two tokens
+    assert len(set(counts(trained(service, 2)).values())) > 1
+
+
+def test_a_named_metric_is_the_verdict(configured, run, service):
+    allocator = HORA(pre_rollouts=4, rollouts_per_prompt=8)
+    batches = spied(allocator)
+    run(allocated(configured({"graded": True}, max_steps=1), allocator))
+    rollouts = [rollout for own in batches[0].rollouts for rollout in own]
+    assert {rollout.reward for rollout in rollouts} - {0.0, 1.0}
+    assert all(rollout.correct == (rollout.reward > 0.5) for rollout in rollouts)
+
+
+def test_fresh_prompts_take_places_of_the_batch(configured, run, service):
+    problems = {"count": 24, "size": 2}
+    log = run(allocated(configured(problems, max_steps=3), small("dapo", 4, target=3)))
+    for step in range(3):
+        assert 0 < len(trained(service, step)) <= 3
+        assert all(len(set(sampled(service, step)[question])) == 2 for question in trained(service, step))
+    assert max(row.get("env/all/allocation/prompts", 0) for row in log) > 2
+
+
+def test_texts_of_the_whole_data_set_are_prepared(configured, run, service):
+    prompts = [Prompt(text) for text in questions(12)]
+    allocator = VIP(
+        rollouts_per_prompt=4,
+        predictor=GaussianProcess(PrecomputedEmbeddings.from_array(prompts, np.eye(12))),
+    )
+    prepared, prepare = [], allocator.prepare
+    object.__setattr__(allocator, "prepare", lambda known: [prepared.append(len(known)), prepare(known)])
+    run(allocated(configured({"count": 12}, max_steps=2), allocator))
+    assert prepared == [12] and sum(counts(trained(service, 1)).values()) == 16
+
+
+def test_a_reused_response_is_a_baseline_only(configured, run, service):
+    """AR3PO compares prompts without a correct rollout with an earlier correct one, which stays out of the loss."""
+    allocator = AR3PO(stages=1, rollouts_per_stage=3)
+    log = run(allocated(configured({"count": 4}, num_epochs=6, learning_rate=0.0), allocator))
+    reused = [row.get("env/all/allocation/reused", 0) for row in log]
+    assert max(reused) > 0
+    for step in np.flatnonzero(reused):
+        groups, rewards = trained(service, step), sampled(service, step)
+        unsolved = [question for question in groups if not any(rewards[question])]
+        compared = [question for question in unsolved if groups[question][0].advantage]
+        assert len(compared) == reused[step]
+        weight = sum(map(len, groups.values())) / len(groups) / 2
+        for question in compared:  # the earlier one takes the place of a wrong one: the mean of the three is 1/3
+            assert [row.advantage for row in groups[question]] == pytest.approx([-weight / 3] * 2)

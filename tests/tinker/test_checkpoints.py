@@ -1,0 +1,97 @@
+"""A run that was killed continues as if it had not been: the allocator's state lies beside the checkpoints."""
+
+import pytest
+import torch
+
+from apportion import AR3PO, HORA, VIP, Uniform
+from apportion.baselines import SPO
+from apportion.engines.saved_state import SavedStateError
+from apportion.selection import Mixed
+from apportion.tinker import allocated
+from tests.rules import small
+from tests.tinker.test_parity import plain
+
+RULES = {
+    "vip": lambda: (VIP(rollouts_per_prompt=6), {}),
+    "selection": lambda: (HORA(pre_rollouts=2, rollouts_per_prompt=4), {"selection": Mixed()}),
+    "fresh": lambda: (small("dapo", 4, max_draws=2), {}),
+    "baseline": lambda: (Uniform(2), {"estimator": "reinforce", "baseline": SPO()}),
+    "responses": lambda: (AR3PO(stages=1, rollouts_per_stage=3), {}),
+}
+
+
+def steps(service):
+    return [[plain(datum) for datum in datums] for datums in service.trained]
+
+
+def files(folder):
+    return sorted(int(path.stem) for path in (folder / "apportion").glob("*.state"))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("saving", [{"save_every": 2}, {"rolling_save_every": 1}], ids=["periodic", "rolling"])
+def test_a_killed_run_continues_the_same(configured, run, service, tmp_path, rule, saving):
+    def config(name):
+        allocator, settings = RULES[rule]()
+        made = configured({"count": 8}, num_epochs=2, log_path=str(tmp_path / name), **saving)
+        return allocated(made, allocator, **settings)
+
+    run(config("whole"))
+    whole, weights = steps(service), service.weights()
+    service.trained.clear()
+    service.failing = 3
+    with pytest.raises(ConnectionError):
+        run(config("killed"))
+    killed = steps(service)
+    assert killed == whole[:4]
+    service.failing = None
+    service.trained.clear()
+    log = run(config("killed"))
+    assert steps(service) == whole[2 if "save_every" in saving else 3 :]
+    assert torch.equal(service.weights(), weights)
+    assert [row["step"] for row in log[:4]] == [0, 1, 2, 3]
+
+
+def test_states_of_deleted_checkpoints_are_deleted(configured, run, tmp_path):
+    config = configured(num_epochs=2, save_every=4, rolling_save_every=1)
+    run(allocated(config, Uniform(2)))
+    assert files(tmp_path / "run") == [4, 5, 6]
+
+
+def test_no_state_is_written_where_no_checkpoint_is(configured, run, tmp_path):
+    run(allocated(configured(), Uniform(2)))
+    assert files(tmp_path / "run") == [3]
+
+
+def test_a_longer_run_continues_a_finished_one(configured, run, service):
+    run(allocated(configured(max_steps=2), VIP(rollouts_per_prompt=6)))
+    run(allocated(configured(max_steps=3), VIP(rollouts_per_prompt=6)))
+    assert len(service.trained) == 3
+
+
+@pytest.mark.parametrize(
+    ("allocator", "settings", "message"),
+    [
+        (HORA(), {}, "name must be 'hora'"),
+        (VIP(rollouts_per_prompt=6), {"selection": Mixed()}, "selection must be that of a selection"),
+        (VIP(rollouts_per_prompt=5), {}, "allocator.rollouts_per_prompt must be 6, as in the run that wrote"),
+    ],
+)
+def test_the_state_of_another_allocation_is_refused(configured, run, allocator, settings, message):
+    run(allocated(configured(max_steps=1), VIP(rollouts_per_prompt=6)))
+    with pytest.raises(SavedStateError, match=message):
+        run(allocated(configured(), allocator, **settings))
+
+
+def test_a_run_that_was_begun_without_an_allocator_is_refused(configured, run, tmp_path):
+    run(configured(max_steps=1))
+    with pytest.raises(SavedStateError, match=r"000001.state: a checkpoint must have the allocator's state"):
+        run(allocated(configured(), Uniform(2)))
+
+
+def test_a_damaged_state_is_refused(configured, run, tmp_path):
+    run(allocated(configured(max_steps=1), Uniform(2)))
+    path = tmp_path / "run" / "apportion" / "000001.state"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(SavedStateError, match="damaged"):
+        run(allocated(configured(), Uniform(2)))

@@ -1,0 +1,60 @@
+"""A selection chooses the prompts of each batch in the cookbook's loop."""
+
+import pytest
+
+from apportion import HORA, Uniform
+from apportion.lab.world.task import encode
+from apportion.selection import GRESO, Mixed, ShuffledEpochs, SPOWeights
+from apportion.tinker import allocated
+from tests.rules import small
+from tests.tinker.problems import questions
+from tests.tinker.runs import counts, rows, sampled, trained
+
+
+def test_shuffled_epochs_cover_the_data_set(configured, run, service):
+    run(allocated(configured({"count": 12}), Uniform(2), selection=ShuffledEpochs()))
+    chosen = [set(trained(service, step)) for step in range(3)]
+    assert [len(own) for own in chosen] == [4, 4, 4] and len(set.union(*chosen)) == 12
+    assert chosen[0] != {tuple(encode(text)) for text in questions(4)}
+
+
+def test_a_selection_learns_from_the_rewards(configured, run, service):
+    selection = Mixed()
+    log = run(
+        allocated(
+            configured({"count": 12}, num_epochs=2), HORA(pre_rollouts=2, rollouts_per_prompt=4), selection=selection
+        )
+    )
+    assert selection.steps == 6
+    assert log[-2]["env/all/selection/never_chosen"] < 1
+    assert all(len(trained(service, step)) == 4 for step in range(6))
+
+
+def test_importance_weights_of_the_selection(configured, run, service):
+    selection = SPOWeights(importance_weights=True)
+    weights = []
+    inner = selection.weights
+
+    def seen(prompts):
+        weights.append(inner(prompts))
+        return weights[-1]
+
+    selection.weights = seen
+    run(allocated(configured({"count": 12}, max_steps=2), Uniform(4), selection=selection))
+    for step, own in enumerate(weights):
+        rewards = sampled(service, step)
+        for (question, group), weight in zip(trained(service, step).items(), own, strict=True):
+            mean = sum(rewards[question]) / 4
+            for row, reward in zip(group, rewards[question], strict=True):
+                assert row.advantage == pytest.approx(weight * (reward - mean), abs=1e-6)
+
+
+def test_fresh_prompts_are_chosen_by_the_selection(configured, run, service):
+    run(allocated(configured({"count": 24, "size": 2}, max_steps=2), small("dapo", 4), selection=GRESO()))
+    assert all(rows(datums) for datums in service.trained)
+    assert all(set(trained(service, step)) <= set(counts(sampled(service, step))) for step in range(2))
+
+
+def test_a_batch_larger_than_the_data_set_is_refused(configured, run, service):
+    with pytest.raises(ValueError, match="distinct prompts"):
+        run(allocated(configured({"count": 4}), small("dapo", 4, target=5), selection=Mixed()))

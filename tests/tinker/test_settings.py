@@ -1,0 +1,158 @@
+"""What an allocation in tinker-cookbook refuses before anything is sampled."""
+
+import asyncio
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+
+import chz
+import pytest
+from tinker_cookbook.rl.rollout_strategy import FailFast
+from tinker_cookbook.rl.train import AsyncConfig, StreamMinibatchConfig
+from tinker_cookbook.rl.types import EnvGroupBuilder
+
+from apportion import AR3PO, HORA, VIP, PilotCommit, Prompt, Uniform
+from apportion.allocators import ALLOCATORS
+from apportion.selection import Mixed
+from apportion.tinker import TinkerAllocation, allocated
+from apportion.tinker.problems import question_of, resized
+from tests.rules import small
+
+LABEL_FREE = [name for name in ALLOCATORS if not small(name).needs.labels]
+
+
+@pytest.mark.parametrize("name", LABEL_FREE)
+def test_votes_are_refused(configured, name):
+    with pytest.raises(ValueError, match=f"got {name}, which learns from votes"):
+        allocated(configured(), small(name))
+
+
+@pytest.mark.parametrize("allocator", [AR3PO(reuse="replay"), AR3PO(reuse="recompute"), PilotCommit()])
+def test_rollouts_of_earlier_steps_are_refused(configured, allocator):
+    with pytest.raises(ValueError, match="reuses those of earlier steps"):
+        allocated(configured(), allocator)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"async_config": AsyncConfig(max_steps_off_policy=1, groups_per_batch=4)}, "async_config must be None"),
+        (
+            {"stream_minibatch_config": StreamMinibatchConfig(groups_per_batch=4, num_minibatches=2)},
+            "stream_minibatch_config must be None",
+        ),
+        ({"loss_fn": "dro"}, "loss_fn must be one of importance_sampling, ppo, cispo"),
+    ],
+)
+def test_modes_of_the_loop_are_refused(configured, settings, message):
+    with pytest.raises(ValueError, match=message):
+        allocated(configured(**settings), Uniform(4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"estimator": "ppo"}, "estimator must be one of"),
+        ({"estimator": "reinforce"}, "a baseline goes with the estimators 'reinforce' and 'spo'"),
+        ({"estimator": "dr_grpo"}, "must minimise the variance of the estimator that trains, dr_grpo, got rloo"),
+        ({"weighting": "group"}, "weighting must be one of"),
+        ({"seed": -1}, "seed must be an integer of at least 0"),
+    ],
+)
+def test_settings_are_checked(configured, settings, message):
+    with pytest.raises(ValueError, match=message):
+        allocated(configured(), VIP(), **settings)
+
+
+def test_wrong_kinds_are_refused(configured):
+    with pytest.raises(TypeError, match="allocator must be an Allocator, got 'hora'"):
+        allocated(configured(), "hora")
+    with pytest.raises(TypeError, match="selection must be a Selector, got 'mixed'"):
+        allocated(configured(), HORA(), selection="mixed")
+
+
+def test_an_allocator_is_set_once(configured):
+    with pytest.raises(ValueError, match="call it once"):
+        allocated(allocated(configured(), Uniform(4)), Uniform(4))
+
+
+def test_unequal_weights_of_prompts_are_warned_of(configured, caplog):
+    TinkerAllocation(allocator=VIP(), weighting="rollout")
+    assert "equal weights of prompts" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "executor",
+    [partial(ProcessPoolExecutor, 1, mp_context=get_context("spawn")), partial(ThreadPoolExecutor, 1)],
+    ids=["processes", "threads"],
+)
+def test_a_rollout_executor_is_refused(configured, run, service, executor):
+    with executor() as pool, pytest.raises(ValueError, match="rollout_executor must be None"):
+        run(allocated(configured(), Uniform(4)), rollout_executor=pool)
+    assert not service.sampled
+
+
+def test_another_strategy_is_refused(configured, run):
+    config = chz.replace(allocated(configured(), Uniform(4)), rollout_error_tolerance=FailFast())
+    with pytest.raises(ValueError, match="give yours to the configuration before allocated"):
+        run(config)
+
+
+def test_batches_out_of_order_are_refused(configured):
+    dataset, _ = asyncio.run(allocated(configured(), Uniform(4)).dataset_builder())
+    with pytest.raises(ValueError, match="in order, each after the one before it is sampled, got 1 for 0"):
+        dataset.get_batch(1)
+
+
+class Plain(EnvGroupBuilder):
+    group_size = 4
+
+    async def make_envs(self):
+        return []
+
+
+@dataclass(frozen=True)
+class Sized(EnvGroupBuilder):
+    num_envs: int = 4
+
+    async def make_envs(self):
+        return []
+
+
+class Unsized(EnvGroupBuilder):
+    async def make_envs(self):
+        return []
+
+
+def test_builders_are_copied_with_another_size():
+    plain, sized = Plain(), Sized()
+    assert resized(plain, 7).group_size == 7 and plain.group_size == 4
+    assert resized(sized, 7) == Sized(7) and sized.num_envs == 4
+    with pytest.raises(ValueError, match="resize must be given for a group builder without num_envs and group_size"):
+        resized(Unsized(), 7)
+
+
+def test_a_builder_without_a_question_needs_prompt_of(configured):
+    with pytest.raises(ValueError, match=r"prompt_of must be given .* got Plain"):
+        question_of(Plain())
+
+
+def test_the_evaluation_is_not_allocated(configured, run, service):
+    faults = {"test": 3}
+    run(allocated(configured(faults, eval_every=1, max_steps=1), HORA(pre_rollouts=2, rollouts_per_prompt=4)))
+    before = [question for update, question, _ in service.sampled if update == 1]  # after the only update
+    assert len(before) == 6 and len(set(before)) == 3
+
+
+def test_known_rates_come_from_prompt_of(configured, run):
+    seen = []
+
+    def rated(builder):
+        prompt = question_of(builder)
+        seen.append(Prompt(prompt.text, rate=0.25))
+        return seen[-1]
+
+    allocator = VIP(rollouts_per_prompt=4)
+    run(allocated(configured(max_steps=1), allocator, prompt_of=rated, selection=Mixed()))
+    assert len(seen) >= 12
