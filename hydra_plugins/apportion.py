@@ -74,6 +74,6 @@ def _is_ours(config_path: str) -> bool:
 
 
 def _groups():
-    from apportion.verl.configs import ALLOCATION, GROUPS  # noqa: PLC0415 - as above
+    from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION  # noqa: PLC0415 - as above
 
-    return {group.path: group for group in (ALLOCATION, *GROUPS)}
+    return {group.path: group for group in (ALLOCATION, SELECTION, *GROUPS)}

@@ -15,9 +15,11 @@ from ray.exceptions import ActorDiedError, RayActorError
 from apportion.predictors import Predictor
 from apportion.verl.checkpoints import load_into
 from apportion.verl.coordinator.journal import EventJournal
-from apportion.verl.coordinator.messages import CommitTask, TaskResult, TrainerRequest, WorkerTask
+from apportion.verl.coordinator.messages import CommitTask, RowsRequest, TaskResult, TrainerRequest, WorkerTask
+from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.sender import BatchedSender
 from apportion.verl.coordinator.service import Coordinator, collect_rarely
+from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.verl.dataset import TrainingPrompts
 from apportion.verl.rows import commit_rows
 from apportion.verl.settings import allocation_of, by_row
@@ -123,15 +125,16 @@ class CoordinatorActor:
         allocation = allocation_of(config)
         collect_rarely()
         tq.init()
-        prompts = TrainingPrompts(config, allocation.id_key)
+        prompts = TrainingPrompts(config, allocation.id_key, allocation.rate_key)
         self._names = list(workers)
         self._checkpoint = checkpoint
         self._pool = RayWorkerPool(by_row(config))
-        self._coordinator = Coordinator(allocation, self._pool, EventJournal(journal), prompts)
+        for learner in (allocation.allocator, allocation.baseline):
+            if learner is not None and (allocation.selection is not None or _reads_texts(learner)):
+                learner.prepare(prompts.all())
+        selection = _selection(config, allocation, prompts)
+        self._coordinator = Coordinator(allocation, self._pool, EventJournal(journal), prompts, selection)
         self._pool.receive = self._coordinator.receive
-        predictor: Predictor | None = getattr(allocation.allocator, "predictor", None)
-        if predictor is not None and predictor.reads_texts:
-            allocation.allocator.prepare(prompts.all())
         self._watches: list[asyncio.Task[None]] = []
         self._start: asyncio.Task[None] | None = None
 
@@ -154,6 +157,11 @@ class CoordinatorActor:
         for worker in set(request.workers) - set(living):  # it died with the rows that it had just taken
             if living or all(watch.done() for watch in self._watches):
                 self._coordinator.lose(worker, living)
+
+    async def choose(self, request: RowsRequest) -> list[int]:
+        """Return the rows that the selector chooses for the trainer's next batch."""
+        await self.ready()
+        return self._coordinator.choose(request)
 
     async def receive(self, results: Sequence[TaskResult]) -> None:
         """Take results of workers."""
@@ -199,6 +207,20 @@ class CoordinatorActor:
                 return
             self._pool.add(name, handle)
             self._coordinator.lose(name, [name])  # it gets back what no other worker could take
+
+
+def _reads_texts(learner: Any) -> bool:
+    """Return whether ``learner`` has a predictor that embeds prompts."""
+    predictor: Predictor | None = getattr(learner, "predictor", None)
+    return predictor is not None and predictor.reads_texts
+
+
+def _selection(config: DictConfig, allocation: VerlAllocation, prompts: TrainingPrompts) -> PromptSelection | None:
+    if allocation.selection is None:
+        return None
+    size, seed = int(config.data.train_batch_size), int(config.data.get("seed") or 0)
+    predictor: Predictor | None = getattr(allocation.allocator, "predictor", None)
+    return PromptSelection(allocation.selection, prompts.in_order(), prompts.at, size, seed, predictor)
 
 
 async def _is_restarted(handle: Any) -> bool:

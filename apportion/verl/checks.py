@@ -9,14 +9,16 @@ from verl.trainer.ppo.core_algos import AdvantageEstimator, get_adv_estimator_fn
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.import_utils import load_class_from_fqn
 
-from apportion.advantages import check_agreement, default_weighting
-from apportion.allocators import AR3PO, DAPO, Allocator, ReinforceAda, Select
+from apportion.advantages import check_agreement, check_baseline, default_weighting
+from apportion.allocators import AR3PO, DAPO, Allocator, PilotCommit, ReinforceAda
+from apportion.engines.prompts import reads_rates
+from apportion.selection import check_selector
 from apportion.toml import choices
 from apportion.verl.checkpoints import SavedAllocation, resumed_file
 from apportion.verl.coordinator.settings import VerlAllocation
-from apportion.verl.estimators import LOSSES, NAMES, PREFIX
+from apportion.verl.estimators import LOSSES, NAMES, OWN_AGGREGATION, PREFIX
 from apportion.verl.seam import check_installed
-from apportion.verl.settings import by_row
+from apportion.verl.settings import by_row, norm_reduction
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +27,6 @@ SAVED = "apportion.verl.SavedAllocation"
 
 AGGREGATED = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "gpg", "clip_cov", "kl_cov", "dro", "cispo", "bypass_mode")
 """The values of verl's ``policy_loss.loss_mode`` that weigh rows by ``loss_agg_mode``."""
-
-OWN_AGGREGATION = {"sapo": "seq-mean-token-mean"}
-"""The values that always use one ``loss_agg_mode``, whatever is set."""
 
 UNSUPPORTED = ("remax", "gdpo")
 """verl's estimators that sample or reward in their own way."""
@@ -38,10 +37,20 @@ def check(config: DictConfig, allocation: VerlAllocation) -> None:
     check_installed()
     _check_trainer(config)
     _check_allocator(config, allocation.allocator)
+    _check_selection(config, allocation)
     _check_estimator(config, allocation)
+    _check_score_norms(config, allocation)
     _check_reuse(config, allocation.allocator)
     _check_checkpoints(config)
     _check_size(config, allocation.allocator)
+    if allocation.rate_key is not None and not reads_rates(
+        allocation.allocator, allocation.baseline, allocation.selection
+    ):
+        logger.warning(
+            "allocation.rate_key=%s has no effect, because no predictor takes known rates; use empirical_bayes, or the "
+            "baseline spo",
+            allocation.rate_key,
+        )
 
 
 def row_multiple(config: DictConfig) -> int:
@@ -74,11 +83,6 @@ def _check_trainer(config: DictConfig) -> None:
 
 
 def _check_allocator(config: DictConfig, allocator: Allocator) -> None:
-    if allocator.needs.score_norms:
-        raise ValueError(
-            f"the allocator must not need score norms, which verl does not compute, got {allocator.name}, which needs "
-            "them; use another allocator or predictor, such as counts"
-        )
     allocator.size(int(config.data.train_batch_size))
     mode, sampler = config.trainer.v1.trainer_mode, config.trainer.v1.sampler
     filters = bool(OmegaConf.select(config, "algorithm.filter_groups.enable"))
@@ -97,10 +101,28 @@ def _check_allocator(config: DictConfig, allocator: Allocator) -> None:
                 f"{allocator.name} must be able to spend on any number of prompts with {setting}, because verl then "
                 f"replaces single prompts, but {error}; give rollouts_per_prompt instead of a budget"
             ) from error
-    if filters and (isinstance(allocator, (DAPO, Select)) or not allocator.needs.labels):
+    if filters and (isinstance(allocator, (DAPO, PilotCommit)) or not allocator.needs.labels):
         raise ValueError(
             f"algorithm.filter_groups.enable must be False with {allocator.name}, got True; verl's filter needs rows "
             "of every prompt, and this allocator leaves prompts without any"
+        )
+
+
+def _check_selection(config: DictConfig, allocation: VerlAllocation) -> None:
+    selector = allocation.selection
+    if selector is None:
+        return
+    check_selector(selector, allocation.allocator.needs)
+    workers = int(config.data.dataloader_num_workers)
+    if workers:
+        raise ValueError(
+            f"data.dataloader_num_workers must be 0 with allocation.selection, got {workers}; workers load batches "
+            "ahead, before their prompts can be chosen, so set it to 0"
+        )
+    if selector.weighted and not by_row(config):
+        raise ValueError(
+            f"algorithm.adv_estimator must be one of {', '.join(NAMES)} with selection.importance_weights, got "
+            f"{config.algorithm.adv_estimator}; verl's own estimators do not weigh prompts"
         )
 
 
@@ -114,6 +136,7 @@ def _check_estimator(config: DictConfig, allocation: VerlAllocation) -> None:
     if by_row(config):
         _check_own_estimator(config, name)
         own = name.removeprefix(PREFIX)
+        check_baseline(own, allocation.baseline)
         check_agreement(allocation.allocator, own, allocation.weighting or default_weighting(own))
     else:
         _check_verls_estimator(config, name, allocation)
@@ -151,6 +174,11 @@ def _check_verls_estimator(config: DictConfig, name: str, allocation: VerlAlloca
     except ValueError as error:
         known = [*NAMES, *(each.value for each in AdvantageEstimator if each.value not in UNSUPPORTED)]
         raise ValueError(f"algorithm.adv_estimator must be known, got {name}; {choices(name, known)}") from error
+    if allocation.baseline is not None:
+        raise ValueError(
+            f"allocation.baseline needs {PREFIX}reinforce or {PREFIX}spo, got {allocation.baseline.name} with {name}; "
+            "set algorithm.adv_estimator to one of them, or leave the baseline out"
+        )
     if allocation.weighting is not None:
         raise ValueError(
             f"allocation.weighting needs an {PREFIX} estimator, got {allocation.weighting} with {name}; leave it out, "
@@ -178,10 +206,19 @@ def _trained(config: DictConfig, name: str) -> str:
 
 
 def _compares_beyond_loss(allocator: Allocator) -> bool:
-    inner = allocator.allocator if isinstance(allocator, Select) else allocator
-    if isinstance(inner, AR3PO):
-        return inner.reuse == "stop_gradient"
-    return isinstance(inner, ReinforceAda) and inner.down_sample
+    if isinstance(allocator, AR3PO):
+        return allocator.reuse == "stop_gradient"
+    return isinstance(allocator, ReinforceAda) and allocator.down_sample
+
+
+def _check_score_norms(config: DictConfig, allocation: VerlAllocation) -> None:
+    """Score norms are computed from the log-probabilities of sampled tokens, which verl then must return."""
+    if norm_reduction(config, allocation) is not None and not config.actor_rollout_ref.rollout.calculate_log_probs:
+        raise ValueError(
+            f"actor_rollout_ref.rollout.calculate_log_probs must be True with {allocation.allocator.name} and "
+            f"{config.algorithm.adv_estimator}, got False; the allocator, selection, estimator or baseline "
+            "reads score norms, which are computed from the log-probabilities of sampled tokens: set it to True"
+        )
 
 
 def _check_reuse(config: DictConfig, allocator: Allocator) -> None:

@@ -5,16 +5,18 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 import hydra
+import ray
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+from verl.trainer.main_ppo import run_ppo
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
 from apportion.config import ConfigError
 from apportion.verl.checks import check
-from apportion.verl.configs import ALLOCATION, GROUPS
+from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
+from apportion.verl.runner import AllocatedTaskRunner
 from apportion.verl.settings import allocation_of
 
 USAGE = 2
@@ -31,12 +33,12 @@ def main(config: DictConfig) -> None:
         sys.exit(USAGE)
     auto_set_device(config)
     validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    run_ppo(config, task_runner_class=TaskRunnerV1)
+    run_ppo(config, task_runner_class=ray.remote(AllocatedTaskRunner))
 
 
 def check_choices(config: DictConfig, choices: Mapping[str, str]) -> None:
     """Raise ConfigError if a name was changed but the settings beside it are those of Hydra's ``choices``."""
-    for group in (ALLOCATION, *GROUPS):
+    for group in (ALLOCATION, SELECTION, *GROUPS):
         chosen, found = choices.get(group.path, ""), OmegaConf.select(config, group.key)
         if chosen not in group.kinds or not isinstance(found, DictConfig):
             continue

@@ -8,14 +8,10 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any
 
 from apportion.allocators import ALLOCATORS
-from apportion.allocators.votes import ConsensusAllocator
 from apportion.predictors import PREDICTORS
+from apportion.selection import SELECTORS
 from apportion.stopping import RULES
 from apportion.verl.coordinator.settings import VerlAllocation
-from apportion.verl.settings import PER_PROMPT
-
-PROMPT_ROLLOUTS = "${actor_rollout_ref.rollout.n}"
-"""The default budget of a prompt: as many rollouts as verl draws without an allocator."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class ConfigGroup:
 
     @property
     def field(self) -> str:
-        """The allocator's field that the group sets."""
+        """The field that the group sets."""
         return self.key.rpartition(".")[2]
 
 
@@ -37,17 +33,17 @@ def settings_of(path: str) -> dict[str, Any]:
     group, _, name = path.rpartition("/")
     if group == ALLOCATION.path:
         return _allocation(ALLOCATION.kinds[name])
-    return _settings({each.path: each for each in GROUPS}[group].kinds[name])
+    return _settings({each.path: each for each in (SELECTION, *GROUPS)}[group].kinds[name])
 
 
 def _allocation(kind: Any) -> dict[str, Any]:
     """Return an allocator's settings without those that groups set, and the other settings of an allocation."""
     own = {field.name: field for field in fields(kind)}
     chosen = [group for group in GROUPS if group.field in own]
-    defaults = [{group.path.rpartition("/")[2]: _default(own[group.field]).name} for group in chosen]
+    defaults: list[Any] = [{group.path.rpartition("/")[2]: _default(own[group.field]).name} for group in chosen]
     allocator = {name: value for name, value in _settings(kind).items() if name not in {each.field for each in chosen}}
     others = {field.name: field.default for field in fields(VerlAllocation) if field.name != "allocator"}
-    return {"defaults": ["_self_", *defaults], "allocator": allocator, **others}
+    return {"defaults": ["_self_", *defaults, {SELECTION.field: None}], "allocator": allocator, **others}
 
 
 def _settings(kind: Any, instance: Any = None) -> dict[str, Any]:
@@ -55,7 +51,6 @@ def _settings(kind: Any, instance: Any = None) -> dict[str, Any]:
     found = {"name": kind.name} if hasattr(kind, "name") else {}
     for field in (field for field in fields(kind) if field.init):
         value = _default(field) if instance is None else getattr(instance, field.name)
-        value = PROMPT_ROLLOUTS if field.name == PER_PROMPT else value
         found[field.name] = _settings(type(value), value) if is_dataclass(value) else value
     return found
 
@@ -69,27 +64,13 @@ def _default(field: Field[Any]) -> Any:
     return "???"
 
 
-def usable(kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of ``kinds`` that do not need score norms of rollouts, which verl does not compute."""
-    return {name: kind for name, kind in kinds.items() if not _needs_score_norms(kind)}
+ALLOCATION = ConfigGroup("allocation", "allocation.allocator", ALLOCATORS)
 
-
-def _needs_score_norms(kind: Any) -> bool:
-    required = any(_default(field) == "???" for field in fields(kind) if field.init)
-    return not required and bool(kind().needs.score_norms)
-
-
-ALLOCATION = ConfigGroup("allocation", "allocation.allocator", usable(ALLOCATORS))
-INNER = {
-    name: kind
-    for name, kind in ALLOCATION.kinds.items()
-    if name != "select" and not issubclass(kind, ConsensusAllocator)
-}
-"""The allocators that ``select`` can wrap."""
+SELECTION = ConfigGroup("allocation/selection", "allocation.selection", SELECTORS)
+"""The group of selectors, of which none is the default."""
 
 GROUPS = (
-    ConfigGroup("allocation/predictor", "allocation.allocator.predictor", usable(PREDICTORS)),
+    ConfigGroup("allocation/predictor", "allocation.allocator.predictor", PREDICTORS),
     ConfigGroup("allocation/rule", "allocation.allocator.rule", RULES),
-    ConfigGroup("allocation/inner", "allocation.allocator.allocator", INNER),
 )
 """The groups within an allocator."""

@@ -13,28 +13,36 @@ from apportion.engines.prompts import text_of
 from apportion.types import Prompt, prompt_id
 
 
-def prompt_of(row: Mapping[str, Any], id_key: str | None = None, data: Any = None) -> Prompt:
+def prompt_of(
+    row: Mapping[str, Any], id_key: str | None = None, data: Any = None, rate_key: str | None = None
+) -> Prompt:
     """Return the prompt of a row of verl's data set: its text, and an id that is the same in every epoch and run.
 
     The id is ``extra_info[id_key]``, or a hash of the text and the data source. The hash does not distinguish prompts
     that differ only in their images. verl's own ``index`` cannot serve, because it is 0 if a data set has none.
 
-    Raises ValueError if ``extra_info`` lacks ``id_key``.
+    Its known success rate is ``extra_info[rate_key]``, which may be None.
+
+    Raises ValueError if ``extra_info`` lacks ``id_key`` or ``rate_key``, and for a rate outside [0, 1].
 
     >>> row = {"raw_prompt": [{"role": "user", "content": "6 x 7?"}], "extra_info": {"number": 3}}
     >>> prompt_of(row).text, prompt_of(row, "number").id
     ('6 x 7?', '3')
     """
     text = text_of(row["raw_prompt"]) or json.dumps(row.get("extra_info"), sort_keys=True, default=str)
+    rate = None if rate_key is None else _extra(row, "rate_key", rate_key, "leave it out if no rates are known")
     if id_key is None:
-        return Prompt(text, id=prompt_id(text, str(row.get("data_source", ""))), data=data)
+        return Prompt(text, id=prompt_id(text, str(row.get("data_source", ""))), data=data, rate=rate)
+    return Prompt(text, id=str(_extra(row, "id_key", id_key, "leave it out to use hashes")), data=data, rate=rate)
+
+
+def _extra(row: Mapping[str, Any], setting: str, key: str, remedy: str) -> Any:
     extra = row.get("extra_info") or {}
-    if id_key not in extra:
+    if key not in extra:
         raise ValueError(
-            f"id_key must be a key of extra_info, which has {', '.join(extra) or 'none'}, got {id_key!r}; "
-            "leave it out to use hashes"
+            f"{setting} must be a key of extra_info, which has {', '.join(extra) or 'none'}, got {key!r}; {remedy}"
         )
-    return Prompt(text, id=str(extra[id_key]), data=data)
+    return extra[key]
 
 
 class TrainingPrompts:
@@ -44,9 +52,10 @@ class TrainingPrompts:
     epoch, but never twice in one round. ``drawn`` is the number of rows drawn since the first.
     """
 
-    def __init__(self, config: DictConfig, id_key: str | None) -> None:
-        self._config, self._id_key = config, id_key
+    def __init__(self, config: DictConfig, id_key: str | None, rate_key: str | None = None) -> None:
+        self._config, self._id_key, self._rate_key = config, id_key, rate_key
         self._fresh: FreshRows | None = None
+        self._ordered: list[Prompt] | None = None
         self._drawn = 0
 
     @property
@@ -61,14 +70,26 @@ class TrainingPrompts:
 
     def all(self) -> list[Prompt]:
         """Return all prompts, each once."""
-        rows = self._rows().dataset
-        found = (prompt_of(rows[i], self._id_key) for i in range(len(rows)))
-        return list({prompt.id: prompt for prompt in found}.values())
+        return list({prompt.id: prompt for prompt in self.in_order()}.values())
+
+    def in_order(self) -> list[Prompt]:
+        """Return the prompt of every row, in the order of the trainer's data set. The rows are read once."""
+        if self._ordered is None:
+            rows = self._rows().dataset
+            self._ordered = [prompt_of(rows[i], self._id_key, rate_key=self._rate_key) for i in range(len(rows))]
+        return self._ordered
+
+    def at(self, row: int) -> Prompt:
+        """Return the prompt of a row. Its ``data`` is the row for the worker."""
+        return self._drawn_prompt(self._rows().dataset[row])
 
     def draw(self, count: int, held: set[str]) -> list[Prompt]:
         """Return the next ``count`` prompts with ids not in ``held``. Their ``data`` is the row for the worker."""
         rows = draw_distinct(self._rows(), count, held, lambda row: prompt_of(row, self._id_key).id)
-        return [prompt_of(row, self._id_key, data=_for_agent_loop(row)) for row in rows]
+        return [self._drawn_prompt(row) for row in rows]
+
+    def _drawn_prompt(self, row: Mapping[str, Any]) -> Prompt:
+        return prompt_of(row, self._id_key, data=_for_agent_loop(row), rate_key=self._rate_key)
 
     def _rows(self) -> FreshRows:
         if self._fresh is None:

@@ -2,7 +2,8 @@
 
 verl passes an estimator the rows of a training batch and their uids. Here a uid is the key of the row, which holds the
 columns of its group. So rollouts count that are in the baseline but not in the loss. A group of one has advantage 0,
-and so have verl's padding rows. If verl divides by the number of rows, the other rows are scaled to make up for them.
+unless the estimator has a baseline from history or from other prompts. verl's padding rows have 0. If verl divides by
+the number of rows, the other rows are scaled to make up for them.
 
 A batch is weighted as a whole, before verl splits it into mini-batches, whose gradients add up to the mean over all
 prompts. With "token-mean" this is exact for one mini-batch only, because each is divided by its own tokens.
@@ -21,8 +22,8 @@ from apportion.types import Floats
 from apportion.verl.rows import columns_of
 
 PREFIX = "apportion_"
-NAMES = tuple(PREFIX + name for name in ESTIMATORS if "baseline" not in needs(name))
-"""The estimators that need only the row's group, and no baseline from outside."""
+NAMES = tuple(PREFIX + name for name in ESTIMATORS)
+"""The estimators as verl knows them. They need only the columns of the row's group."""
 
 PADDING = "pad"
 """The prefix of the uids of verl's padding rows."""
@@ -35,6 +36,9 @@ LOSSES: dict[str, tuple[Reduction, bool]] = {
     "seq-mean-token-mean": ("mean", True),
 }
 """verl's ``loss_agg_mode``: sum or mean over a row's tokens, and whether it divides by the number of rows."""
+
+OWN_AGGREGATION = {"sapo": "seq-mean-token-mean"}
+"""The values of verl's ``policy_loss.loss_mode`` that always use one ``loss_agg_mode``, whatever is set."""
 
 Columns = Callable[[list[str]], Sequence[Mapping[str, Any]]]
 
@@ -86,6 +90,7 @@ class _GroupRows:
         self._at = np.array([starts[own["group"]] + own["position"] for own in columns])
         self._trained, self._rollout = np.unique(self._at, return_inverse=True)
         self.rollouts = len(self._trained)
+        self._of_prompt = np.array([own.get("weight", 1.0) for own in columns])
 
     def advantages(self, estimator: str, penalized: Floats | None) -> Floats:
         """Return the rows' advantages [R] among all rollouts of their groups; ``penalized`` [R] replaces rewards."""
@@ -96,10 +101,14 @@ class _GroupRows:
         return ESTIMATORS[estimator](rewards, self._ids, **further)[self._at]
 
     def weights(self, weighting: Weighting, loss: str, tokens: Floats) -> Floats:
-        """Return the rows' weights [R]; ``tokens`` [R] are those in the loss. With one row a rollout the sum is R."""
+        """Return the rows' weights [R]; ``tokens`` [R] are those in the loss.
+
+        With one row a rollout their sum is R, before each is multiplied by the weight of its prompt.
+        """
         reduction = LOSSES[loss][0]
         own = np.maximum(np.bincount(self._rollout, tokens), 1.0)  # verl may mask all tokens of a row
         weights = rollout_weights(self._ids[self._trained], weighting, own, reduction=reduction)[self._rollout]
+        weights = weights * self._of_prompt
         return weights * tokens / own[self._rollout] if reduction == "mean" else weights
 
     def _column(self, name: str) -> Floats:

@@ -10,16 +10,16 @@ from uuid import uuid4
 
 import ray
 from omegaconf import DictConfig
-from ray.exceptions import RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
-from apportion.verl import estimators, tracking
+from apportion.verl import estimators, sampler, tracking
 from apportion.verl.actor import CoordinatorActor
 from apportion.verl.checkpoints import resumed_file
 from apportion.verl.checks import check
-from apportion.verl.coordinator.messages import RowAddress, TrainerRequest
+from apportion.verl.coordinator.messages import RowAddress, RowsRequest, TrainerRequest
 from apportion.verl.dataset import prompt_of
 from apportion.verl.settings import allocation_of
 from apportion.verl.worker import AllocatedWorker
@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 RESTARTS = 3
 """How often Ray restarts the coordinator or a worker."""
+
+CHOICE_SECONDS = 1800.0
+"""How long the trainer waits for the choice of a batch. A restarted coordinator first loads the data and its state."""
 
 CALLS = 100_000
 """Maximum number of concurrent calls of the coordinator. Every worker keeps one open and sends results beside it."""
@@ -42,6 +45,11 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
     def __init__(self, config: DictConfig, *args: Any, **kwargs: Any) -> None:
         self.allocation = allocation_of(config)
         check(config, self.allocation)
+        if self.allocation.selection is not None and not sampler.installed():
+            raise ValueError(
+                "allocation.selection needs the command python -m apportion.verl, got it under another, whose trainer "
+                "has made its data loader with verl's own sampler; use that command, or leave selection out"
+            )
         super().__init__(config, *args, **kwargs)
         estimators.register(
             self.allocation.weighting,
@@ -63,6 +71,7 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         )
         await self.coordinator.ready.remote()
         tracking.log_metrics(self._metrics)
+        sampler.ChosenRows.choose = self._choose
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         """Hand out rows without waiting for their rollouts. Rows of training also begin a round."""
@@ -96,7 +105,18 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
     def _prompts(self, rows: TensorDict) -> Sequence[Any]:
         columns = {key: list(rows[key]) for key in ("uid", "raw_prompt", "data_source", "extra_info") if key in rows}
         each = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        return [prompt_of(row, self.allocation.id_key, data=RowAddress(row["uid"], row["uid"])) for row in each]
+        id_key, rate_key = self.allocation.id_key, self.allocation.rate_key
+        return [prompt_of(row, id_key, RowAddress(row["uid"], row["uid"]), rate_key) for row in each]
+
+    def _choose(self, request: RowsRequest) -> list[int]:
+        try:
+            rows: list[int] = ray.get(self.coordinator.choose.remote(request), timeout=CHOICE_SECONDS)
+        except GetTimeoutError as error:
+            raise RuntimeError(
+                f"the coordinator must choose prompts within {CHOICE_SECONDS:g} seconds, got no answer; see its log, "
+                "and use a selection or predictor that is faster on this data set"
+            ) from error
+        return rows
 
     def _metrics(self) -> dict[str, float]:
         began = time.perf_counter()

@@ -53,7 +53,17 @@ def _fields(uid: str, group: TrainedGroup, row: TrainedRow, by_row: bool) -> dic
     """Return the fields of a rollout's rows, by their keys."""
     written = row.written
     session = written.session if row.session is None else row.session
-    whole = {"group": group.name, "rewards": group.rewards, "tokens": group.tokens, "rounds": group.rounds}
+    whole = {
+        "group": group.name,
+        "rewards": group.rewards,
+        "tokens": group.tokens,
+        "rounds": group.rounds,
+        "weight": group.weight,
+    }
+    if group.score_norms:
+        whole["score_norms"] = group.score_norms
+    if group.baseline is not None:
+        whole["baseline"] = (group.baseline,) * len(group.rewards)
     found: dict[str, dict[str, Any]] = {}
     for key, length in zip(row_keys(uid, session, len(written.lengths)), written.lengths, strict=True):
         found[key] = {"uid": key if by_row else group.name, COLUMNS: {"position": row.position} | whole}

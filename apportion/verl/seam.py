@@ -14,7 +14,6 @@ VERSIONS = ("0.9.1", "0.10")
 
 CALLED: dict[str, tuple[str, ...]] = {
     "verl.experimental.agent_loop.AgentLoopOutput": (),
-    "verl.trainer.main_ppo.TaskRunnerV1": (),
     "verl.trainer.main_ppo.run_ppo": ("config", "task_runner_class"),
     "verl.trainer.ppo.core_algos.AdvantageEstimator": (),
     "verl.trainer.ppo.core_algos.get_adv_estimator_fn": ("name_or_enum",),
@@ -46,6 +45,7 @@ CALLED: dict[str, tuple[str, ...]] = {
 """Functions with the parameters that we pass, and classes that are used unchanged."""
 
 EXTENDED: dict[str, dict[str, tuple[str, ...]]] = {
+    "verl.trainer.main_ppo.TaskRunnerV1": {"run": ("config",)},
     "verl.trainer.ppo.v1.agent_loop_tq.AgentLoopManagerTQ": {
         "create": ("args", "kwargs"),
         "_init_agent_loop_workers": (),
@@ -65,15 +65,15 @@ EXTENDED: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Classes that we extend: the methods that we override, call or rely on, with all of their parameters.
 
-The worker is a Ray actor, of which we extend the ``__ray_actor_class__``.
+The worker and the task runner are Ray actors, of which we extend the ``__ray_actor_class__``.
 """
 
-REPLACED = ("Tracking", "upsample_batch_to_divisible_size")
+REPLACED = ("Tracking", "create_rl_sampler", "upsample_batch_to_divisible_size")
 """Names of ``verl.trainer.ppo.v1.trainer_base`` that we replace. The trainer looks them up when it calls them."""
 
 MANAGER_ATTRIBUTES = ("config", "agent_loop_workers", "agent_loop_workers_class")
 WORKER_ATTRIBUTES = ("config", "tokenizer")
-OUTPUT_FIELDS = ("response_ids", "response_mask", "reward_score", "extra_fields")
+OUTPUT_FIELDS = ("response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields")
 """Attributes of the manager, of a worker, and of an agent loop's output."""
 
 ROW_FIELDS = ("uid", "response_mask", "rm_scores")
@@ -97,6 +97,7 @@ SETTINGS = (
     "algorithm.use_kl_in_reward",
     "critic.enable",
     "critic.ppo_mini_batch_size",
+    "data.dataloader_num_workers",
     "data.seed",
     "data.train_batch_size",
     "data.train_files",

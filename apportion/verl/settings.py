@@ -1,21 +1,16 @@
 """Read the settings of an allocation from verl's configuration."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from apportion.allocators import Allocator
-from apportion.config import REGISTRIES, ConfigError, build
+from apportion.advantages import Reduction, default_weighting, rollout_needs
+from apportion.config import ConfigError, build
 from apportion.verl.coordinator.settings import VerlAllocation
-from apportion.verl.estimators import PREFIX
-
-PER_PROMPT = "rollouts_per_prompt"
-"""The budget that is ``rollout.n`` by default, as in verl."""
-
-BUDGETS = (PER_PROMPT, "budget", "tokens_per_prompt")
+from apportion.verl.estimators import LOSSES, OWN_AGGREGATION, PREFIX
 
 
 def allocation_of(config: DictConfig) -> VerlAllocation:
@@ -39,13 +34,13 @@ def allocation_of(config: DictConfig) -> VerlAllocation:
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key} must have a value, got {str(error).splitlines()[0]!r}; set it") from error
     rollouts = int(config.actor_rollout_ref.rollout.n)
+    allocation = build(VerlAllocation, _without_null(plain), "allocation")
     try:
-        return build(VerlAllocation, _with_budget(_without_null(plain), rollouts), "allocation")
-    except ConfigError as error:
-        if PER_PROMPT in str(error):
-            default = f"{PER_PROMPT} is actor_rollout_ref.rollout.n by default, {rollouts}"
-            raise ConfigError(f"{error} ({default}; set it to null if another key gives the budget)") from error
-        raise
+        return replace(allocation, allocator=allocation.allocator.with_budget(rollouts))
+    except ValueError as error:
+        raise ConfigError(
+            f"allocation.allocator: {error} (rollouts_per_prompt is actor_rollout_ref.rollout.n by default, {rollouts})"
+        ) from error
 
 
 def by_row(config: DictConfig) -> bool:
@@ -53,17 +48,25 @@ def by_row(config: DictConfig) -> bool:
     return str(config.algorithm.adv_estimator).startswith(PREFIX)
 
 
-def _with_budget(table: Any, rollouts: int) -> Any:
-    """Give allocators in ``table`` that have no budget ``rollouts`` rollouts a prompt, if they accept that setting."""
-    if not isinstance(table, Mapping) or "allocator" not in table:
-        return table
-    named = table["allocator"]
-    allocator = _with_budget({"name": named} if isinstance(named, str) else named, rollouts)
-    if isinstance(allocator, Mapping) and not allocator.keys() & set(BUDGETS):
-        kind = REGISTRIES[Allocator].get(str(allocator.get("name")))
-        if kind is not None and PER_PROMPT in {field.name for field in fields(kind)}:
-            allocator = {**allocator, PER_PROMPT: rollouts}
-    return {**table, "allocator": allocator}
+def norm_reduction(config: DictConfig, allocation: VerlAllocation) -> Reduction | None:
+    """Return how the loss reduces a row's tokens; None if neither ``allocation`` nor the estimator needs norms.
+
+    Weights by token undo a mean.
+    """
+    own = str(config.algorithm.adv_estimator).removeprefix(PREFIX) if by_row(config) else None
+    learners = (allocation.allocator, allocation.baseline, allocation.selection)
+    if not any(needs.score_norms for needs in (rollout_needs(own), *(each.needs for each in learners if each))):
+        return None
+    if own is not None and (allocation.weighting or default_weighting(own)) == "token":
+        return "sum"
+    actor = config.actor_rollout_ref.actor
+    loss = OWN_AGGREGATION.get(actor.policy_loss.get("loss_mode", "vanilla"), actor.loss_agg_mode)
+    if loss not in LOSSES:
+        raise ValueError(
+            f"actor_rollout_ref.actor.loss_agg_mode must be one of {', '.join(LOSSES)}, got {loss!r}; score norms "
+            "depend on how the loss reduces the tokens of a row"
+        )
+    return LOSSES[loss][0]
 
 
 def _without_null(table: Any) -> Any:

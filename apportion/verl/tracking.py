@@ -18,7 +18,10 @@ Metrics = Callable[[], dict[str, float]]
 
 
 class AllocationTracking(trainer_base.Tracking):  # type: ignore[misc]
-    """verl's ``Tracking``, which adds the result of ``metrics`` and the numbers of trained and padding rows."""
+    """verl's ``Tracking``, which adds the result of ``metrics`` and the numbers of trained and padding rows.
+
+    They are logged under ``allocation/``, unless their name has a prefix of its own.
+    """
 
     metrics: ClassVar[Metrics | None] = None
 
@@ -27,7 +30,7 @@ class AllocationTracking(trainer_base.Tracking):  # type: ignore[misc]
         metrics = type(self).metrics
         if STEP in data and metrics is not None:
             ours = metrics() | padding.take_counts()
-            data = data | {PREFIX + name: value for name, value in ours.items()}
+            data = data | {name if "/" in name else PREFIX + name: value for name, value in ours.items()}
         super().log(data, step, backend)
 
 

@@ -17,6 +17,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from apportion.answers.equivalence import AnswerClasses
 from apportion.answers.reader import AnswerReader
+from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Rollout
 from apportion.verl.coordinator.messages import (
     CommitTask,
@@ -28,8 +29,9 @@ from apportion.verl.coordinator.messages import (
 )
 from apportion.verl.coordinator.sender import BatchedSender
 from apportion.verl.coordinator.settings import SCORE
+from apportion.verl.packed_outputs import pack_output, unpack_output
 from apportion.verl.rows import PARTITION, commit_rows
-from apportion.verl.settings import allocation_of, by_row
+from apportion.verl.settings import allocation_of, by_row, norm_reduction
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.allocation, self._by_row = allocation_of(config), by_row(config)
+        self._norms = norm_reduction(config, self.allocation)
         self._answers = AnswerReader(self.allocation.extract, self.allocation.equivalence)
         self._rows: dict[str, asyncio.Future[HeldRow]] = {}
         self._results: dict[str, dict[str, TaskResult]] = {}
@@ -215,13 +218,31 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         ids = [np.asarray(output.response_ids, np.int64) for output in outputs]
         digest = hashlib.blake2b(np.concatenate(ids).tobytes(), digest_size=16).digest()
         written = WrittenRollout(digest, task.uid, session, tuple(len(each) for each in ids))
+        norm = self._score_norm(outputs)
         if self.allocation.label_free:
-            return Rollout(answer=await self._answer(row, task, last), completion=written, tokens=tokens)
+            answer = await self._answer(row, task, last)
+            return Rollout(answer=answer, completion=written, tokens=tokens, score_norm=norm)
         reward = float(last.reward_score)
         correct = self._verdict(reward, last.extra_fields.get("reward_extra_info") or {})
-        if correct and self.allocation.allocator.needs.reused_rollouts:
-            written = replace(written, outputs=tuple(output.model_dump() for output in outputs))
-        return Rollout(correct, None, reward, written, tokens)
+        needs = self.allocation.allocator.needs
+        if needs.reused_rollouts and (correct or needs.reused_incorrect):
+            written = replace(written, outputs=tuple(map(pack_output, outputs)))
+        return Rollout(correct, None, reward, written, tokens, norm)
+
+    def _score_norm(self, outputs: list[AgentLoopOutput]) -> float | None:
+        """Return the score norm of the policy's own tokens in all outputs of a rollout; None if nothing reads it."""
+        if self._norms is None:
+            return None
+        logprobs: list[float] = []
+        for output in outputs:
+            if output.response_logprobs is None:
+                raise ValueError(
+                    "an agent loop must return response_logprobs, from which score norms are computed, got None; set "
+                    "actor_rollout_ref.rollout.calculate_log_probs=True, and have your own agent loop pass them on"
+                )
+            pairs = zip(output.response_logprobs, output.response_mask, strict=True)
+            logprobs += [logprob for logprob, own in pairs if own]
+        return sampled_score_norm(logprobs, self._norms)
 
     def _verdict(self, reward: float, extra: Mapping[str, Any]) -> bool | None:
         """Return whether a rollout is correct; None if that is unknown."""
@@ -268,7 +289,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 
     async def _write_again(self, row: HeldRow, written: WrittenRollout, session: int) -> None:
         """Write the rows of a rollout of an earlier step, as it was sampled and scored then."""
-        outputs = [AgentLoopOutput(**output) for output in written.outputs]
+        outputs = [unpack_output(output) for output in written.outputs or ()]
         data = {key: value for key, value in row.data.items() if key != "agent_name"}  # as in verl's own rows
         await super()._agent_loop_postprocess(outputs, False, **data, session_id=session)
 

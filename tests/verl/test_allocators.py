@@ -21,7 +21,6 @@ def hydra_text(value):
 
 OWN = {
     "reinforce_ada": {"rounds": 3},
-    "select": {"allocator": small_settings("uniform", 8), "prompts": 2, "exploration": 0.1},
     "voting": {"min_samples": 1},
     "ttrl": {"max_samples": 6},
     "optpo": {"max_samples": 8, "wave": 2},
@@ -29,11 +28,10 @@ OWN = {
 }
 """Settings that these tests need; other rules have their small ones, with 4 rollouts a prompt."""
 
-REFUSED = {"neyman": "score norms"}
-SETTINGS = {
-    name: hydra_text(small_settings(name, 4, **OWN.get(name, {}))) for name in ALLOCATORS if name not in REFUSED
-}
-TOTAL = {"uniform", "even", "vip", "hora", "inverse_accuracy", "inverse_variance", "select"}
+SETTINGS = {name: hydra_text(small_settings(name, 4, **OWN.get(name, {}))) for name in ALLOCATORS}
+DRAWS = ("dapo", "pilot_commit")
+"""The rules that draw extra prompts."""
+TOTAL = {"uniform", "even", "vip", "neyman", "hora", "inverse_accuracy", "inverse_variance"}
 """The rules that spend 16 rollouts on 4 prompts, whatever the outcomes."""
 
 
@@ -76,7 +74,7 @@ def test_the_loss_sees_whole_groups_with_their_advantages(run, name):
         assert len(rows) - len(trained(rows)) == metrics["allocation/padding"] and len(rows) % 16 == 0
         for own in groups.values():
             rewards = own[0]["apportion"]["rewards"]
-            assert len({row["index"] for row in own}) == 1 or name == "dapo"
+            assert len({row["index"] for row in own}) == 1 or name in DRAWS
             assert all(row["apportion"]["rewards"] == rewards for row in own)
             positions = [row["apportion"]["position"] for row in own]
             assert len(set(positions)) == len(positions)
@@ -98,7 +96,7 @@ def test_the_budget_is_kept_and_logged(run, name):
         if name in TOTAL:
             assert metrics["allocation/rollouts"] == 16
             assert metrics["allocation/padding"] == 0
-        if name not in ("dapo", "select"):
+        if name not in DRAWS:
             assert metrics["allocation/prompts"] == 4 and metrics["allocation/n_min"] >= 1
         if name == "dapo":
             assert metrics["allocation/rollouts"] == 4 * metrics["allocation/prompts"]
@@ -132,3 +130,11 @@ def test_two_ranks_train_on_what_one_does(train):
             for done in (one, two)
         ]
         assert content[0] == content[1]
+
+
+def test_pilots_and_commits_are_trained_on_together(run):
+    """Two pilots and four commits a prompt, the pilots of another step among them if the prompt came too late there."""
+    done = run("pilot_commit")
+    groups = [own for step in (1, 2) for own in groups_of(done.rows(step)).values()]
+    assert groups and all(len(own) == 6 for own in groups)
+    assert all(metrics["allocation/committed"] <= 4 for metrics in done.metrics)

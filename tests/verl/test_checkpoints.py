@@ -19,6 +19,10 @@ from tests.verl.coordinator.worker_pool import Settings, Watched, WorkerPool, co
 STATE = {"name": "vip", "allocator": {"seen": np.arange(3)}, "drawn": 7}
 
 
+NOTHING = {"baseline": None, "selection": None}
+"""What a checkpoint holds of an allocation without them."""
+
+
 def configured(folder, mode="auto", path=None):
     trainer = {
         "default_local_dir": str(folder),
@@ -152,7 +156,7 @@ def test_batches_within_a_round_are_learned_from_after_a_resume(tmp_path):
         Plan([1, 2]), [[Rollout(True, completion=completion)], [Rollout(False)]]
     )
     path, learned = tmp_path / FILE, []
-    save_state(path, KIND, {"name": "uniform", "allocator": {}, "drawn": 3, "unfinished": [batch]})
+    save_state(path, KIND, {"name": "uniform", "allocator": {}, "drawn": 3, "unfinished": [batch]} | NOTHING)
     with coordinator_factory(tmp_path) as make:
         coordinator = make(Settings(Watched(Uniform())), WorkerPool())
         load_into(coordinator, path)

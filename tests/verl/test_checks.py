@@ -10,8 +10,8 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from apportion.verl import checkpoints, checks, seam
 from apportion.verl.checkpoints import SavedAllocation
-from apportion.verl.checks import AGGREGATED, OWN_AGGREGATION, check, row_multiple
-from apportion.verl.estimators import LOSSES
+from apportion.verl.checks import AGGREGATED, check, row_multiple
+from apportion.verl.estimators import LOSSES, OWN_AGGREGATION
 from apportion.verl.settings import allocation_of
 from tests.verl.composed import command
 
@@ -59,8 +59,8 @@ def configured_with(settings):
     return config, allocation_of(config)
 
 
-def warned(caplog, allocator="vip", settings=None):
-    config = configured(allocator, settings)
+def warned(caplog, allocator="vip", settings=None, **allocation):
+    config = configured(allocator, settings, **allocation)
     with caplog.at_level(logging.WARNING, logger=checks.__name__):
         check(config, allocation_of(config))
     return [record.getMessage() for record in caplog.records]
@@ -103,9 +103,78 @@ def test_an_estimator_that_normalizes_is_not_told_otherwise():
     refused("must be True with apportion_grpo, got False; apportion_dr_grpo does not normalize", settings=settings)
 
 
-def test_score_norms_are_not_known():
-    refused("got neyman, which needs them", allocator="neyman")
-    refused("got vip, which needs them", allocator={"name": "vip", "predictor": "score_moments"})
+ALONE = {"data.dataloader_num_workers": 0}
+
+
+def test_selection_fits_a_loader_without_workers(caplog):
+    config = configured("vip", ALONE, selection="mixed")
+    with caplog.at_level(logging.WARNING, logger=checks.__name__):
+        check(config, allocation_of(config))
+    assert not caplog.records
+
+
+def test_selection_does_not_fit_a_loader_that_reads_ahead():
+    refused("data.dataloader_num_workers must be 0 with allocation.selection, got 8; .* set it to 0", selection="mixed")
+
+
+def test_selection_that_learns_needs_labels():
+    refused("selection must be shuffled without labels, .* got mixed", "ttrl", ALONE, selection="mixed")
+    config = configured("ttrl", ALONE, selection="shuffled")
+    check(config, allocation_of(config))
+
+
+@pytest.mark.parametrize(
+    ("allocator", "given", "taken"),
+    [
+        ("vip", {}, True),
+        ("uniform", {}, False),
+        ({"name": "vip", "predictor": "counts"}, {"selection": "mixed"}, False),
+        ("uniform", {"selection": "mixed"}, True),
+        ("uniform", {"selection": "shuffled"}, False),
+    ],
+)
+def test_known_rates_that_no_predictor_takes_are_said(caplog, allocator, given, taken):
+    said = warned(caplog, allocator, ALONE, rate_key="pass_rate", **given)
+    assert said == ([] if taken else [said[0]]) and all("rate_key=pass_rate has no effect" in line for line in said)
+
+
+def test_weights_of_a_selection_need_an_estimator_that_weighs_prompts():
+    weighted = {"name": "spo", "importance_weights": True}
+    stock = ALONE | {"algorithm.adv_estimator": "rloo"}
+    message = r"adv_estimator must be one of apportion_grpo.* with selection.importance_weights, got rloo"
+    refused(message, "uniform", stock, selection=weighted)
+    config = configured("uniform", stock, selection="spo")
+    check(config, allocation_of(config))
+
+
+@pytest.mark.parametrize(
+    ("allocator", "estimator", "given"),
+    [
+        ("neyman", "rloo", {}),
+        ({"name": "vip", "predictor": "score_moments"}, "rloo", {}),
+        ("uniform", "group_optimal", {}),
+        ("uniform", "reinforce", {"baseline": "optimal"}),
+        ("uniform", "rloo", {"selection": {"name": "mixed", "predictor": "score_moments"}}),
+    ],
+    ids=["allocator", "predictor", "estimator", "baseline", "selection"],
+)
+def test_score_norms_need_the_log_probabilities_of_sampling(caplog, allocator, estimator, given):
+    settings = ALONE | {"algorithm.adv_estimator": f"apportion_{estimator}"}
+    refused(
+        f"calculate_log_probs must be True with .* and apportion_{estimator}, got False; .* set it to True",
+        allocator,
+        settings | {"actor_rollout_ref.rollout.calculate_log_probs": False},
+        **given,
+    )
+    assert warned(caplog, allocator, settings, **given) == []  # verl's default is True
+
+
+def test_a_baseline_goes_with_an_estimator_that_subtracts_it():
+    reinforce = {"algorithm.adv_estimator": "apportion_reinforce"}
+    refused("a baseline goes with the estimators 'reinforce' and 'spo', got None", settings=reinforce)
+    refused("a baseline goes with .* with 'rloo'; set both, or neither", baseline="zero")
+    verls = {"algorithm.adv_estimator": "grpo"}
+    refused("baseline needs apportion_reinforce or apportion_spo, got zero with grpo", settings=verls, baseline="zero")
 
 
 def test_the_batch_must_be_one_that_the_allocator_can_spend_on():
@@ -127,7 +196,7 @@ def test_a_budget_for_a_batch_does_not_go_with_prompts_that_are_replaced(caplog,
     assert warned(caplog, settings={setting: value}) == []
 
 
-@pytest.mark.parametrize("allocator", ["dapo", {"name": "select", "prompts": 64}, "ttrl"])
+@pytest.mark.parametrize("allocator", ["dapo", "ttrl"])
 def test_verls_filter_reads_rows_of_every_prompt(allocator):
     refused("filter_groups.enable must be False", allocator=allocator, settings=FILTER)
 
@@ -161,7 +230,6 @@ def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(name, norma
     [
         ("ar3po", {"name": "ar3po", "reuse": "none"}),
         ("reinforce_ada", {"name": "reinforce_ada", "down_sample": False}),
-        ({"name": "select", "allocator": "ar3po"}, {"name": "select", "allocator": "uniform"}),
     ],
 )
 @pytest.mark.parametrize("estimator", ["grpo", "gae"])

@@ -48,7 +48,7 @@ def test_without_verl_it_says_what_to_install():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("actor_rollout_ref.rollout.n=2", "rollouts_per_prompt must be between 3 and 64, got 2.0"),
+        ("actor_rollout_ref.rollout.n=2", "rollouts_per_prompt must be between 3 and 64, got 2"),
         ("allocation.allocator.predictor.name=counts", "choose allocation/predictor=counts instead"),
         ("trainer.use_v1=False", "trainer.use_v1 must be True, got False"),
     ],

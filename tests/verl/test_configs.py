@@ -8,41 +8,51 @@ import pytest
 from hydra.errors import ConfigCompositionException, MissingConfigException
 from omegaconf import OmegaConf
 
-from apportion.allocators import ALLOCATORS, HORA, VIP, Select, Uniform
+from apportion.allocators import ALLOCATORS, VIP, Allocator
+from apportion.baselines import Optimal, Predicted
 from apportion.config import ConfigError
 from apportion.predictors import PREDICTORS, DiscountedCounts, GaussianProcess, SentenceTransformerEmbedder, Shuffled
 from apportion.predictors.lengths import MeanLengths
+from apportion.selection import SELECTORS, Mixed, SPOWeights
 from apportion.stopping import ESC, RULES
 from apportion.verl.command import check_choices
-from apportion.verl.configs import ALLOCATION, GROUPS, PER_PROMPT
+from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
 from apportion.verl.settings import VerlAllocation, allocation_of
-from tests.builders import LABELLED
 from tests.verl.composed import alone, command, stock
 
 N = "actor_rollout_ref.rollout.n=8"
-HOLDERS = {"allocation/predictor": "vip", "allocation/rule": "voting", "allocation/inner": "select"}
+HOLDERS = {"allocation/predictor": "vip", "allocation/rule": "voting"}
 """An allocator with a setting of each group."""
 
 
 def by_default(kind):
     """An instance with all its defaults, and verl's 8 rollouts a prompt."""
-    if kind is Select:
-        return Select(allocator=Uniform(8))
-    names = {field.name for field in fields(kind)}
-    given = {PER_PROMPT: 8} if PER_PROMPT in names else {}
-    return kind(**given)
+    made = kind()
+    return made.with_budget(8) if isinstance(made, Allocator) else made
 
 
 def settings(kind):
     return {field.name for field in fields(kind) if field.init}
 
 
-def test_only_what_needs_score_norms_is_left_out():
-    assert ALLOCATORS.keys() - ALLOCATION.kinds.keys() == {"neyman"}
-    predictor, rule, inner = GROUPS
-    assert PREDICTORS.keys() - predictor.kinds.keys() == {"score_moments"}
+def test_every_allocator_predictor_and_rule_is_offered():
+    assert ALLOCATORS.keys() == ALLOCATION.kinds.keys()
+    predictor, rule = GROUPS
+    assert PREDICTORS.keys() == predictor.kinds.keys()
     assert RULES.keys() == rule.kinds.keys()
-    assert LABELLED.keys() - inner.kinds.keys() == {"neyman", "select"}
+
+
+@pytest.mark.parametrize(
+    ("override", "baseline"),
+    [
+        ("allocation.baseline=null", None),
+        ("allocation.baseline=optimal", Optimal()),
+        ("allocation.baseline={name: optimal, scope: constant}", Optimal(scope="constant")),
+        ("allocation.baseline={name: predicted, predictor: counts}", Predicted(DiscountedCounts())),
+    ],
+)
+def test_a_baseline_is_built_by_its_name(override, baseline):
+    assert allocation_of(alone("vip", override)[0]).baseline == baseline
 
 
 @pytest.mark.parametrize("name", ALLOCATION.kinds)
@@ -69,6 +79,24 @@ def test_a_choice_in_a_group_has_its_own_settings_and_no_others(group, name):
     assert getattr(allocation_of(config).allocator, group.field) == expected
 
 
+@pytest.mark.parametrize("name", SELECTORS)
+def test_a_selector_is_chosen_with_its_defaults(name):
+    config, choices = command(N, f"allocation/selection={name}")
+    check_choices(config, choices)
+    assert set(config.allocation.selection) == settings(SELECTION.kinds[name]) | {"name"}
+    assert allocation_of(config).selection == SELECTORS[name]()
+
+
+def test_a_selector_is_none_or_a_name_or_a_table():
+    assert allocation_of(command(N)[0]).selection is None
+    by_name, _ = alone("uniform", "allocation.selection=mixed")
+    further, _ = alone("uniform", "allocation/selection=mixed", "allocation.selection.explore=0.2")
+    table, _ = alone("uniform", "allocation.selection={name: spo, predictor: counts}")
+    assert allocation_of(by_name).selection == Mixed()
+    assert allocation_of(further).selection == Mixed(explore=0.2)
+    assert allocation_of(table).selection == SPOWeights(predictor=DiscountedCounts())
+
+
 def test_an_override_is_one_setting():
     config, _ = command(N, "allocation.allocator.low=4", "allocation.weighting=rollout")
     allocation = allocation_of(config)
@@ -77,11 +105,10 @@ def test_an_override_is_one_setting():
 
 def test_the_budget_is_what_verl_draws_or_another():
     own, _ = alone("vip", "allocation.allocator.rollouts_per_prompt=6")
-    total, _ = alone("vip", "allocation.allocator.budget=512", "allocation.allocator.rollouts_per_prompt=null")
+    total, _ = alone("vip", "allocation.allocator.budget=512")
     tokens, _ = alone(
         "vip",
         "allocation.allocator.tokens_per_prompt=900",
-        "allocation.allocator.rollouts_per_prompt=null",
         "allocation.allocator.lengths={initial: 100}",
     )
     assert allocation_of(own).allocator == VIP(rollouts_per_prompt=6)
@@ -90,10 +117,8 @@ def test_the_budget_is_what_verl_draws_or_another():
 
 
 def test_two_budgets_are_refused_with_the_way_out():
-    config, _ = alone("vip", "allocation.allocator.budget=512")
-    with pytest.raises(
-        ConfigError, match=r"got 8.0 and 512; .* is actor_rollout_ref.rollout.n by default, 8; set it to null"
-    ):
+    config, _ = alone("vip", "allocation.allocator.budget=512", "allocation.allocator.rollouts_per_prompt=6")
+    with pytest.raises(ConfigError, match=r"give either rollouts_per_prompt or budget, got 6.0 and 512; budget counts"):
         allocation_of(config)
 
 
@@ -101,8 +126,6 @@ def test_a_part_is_replaced_by_a_name_alone():
     config, choices = alone("vip", "allocation.allocator.predictor=counts")
     check_choices(config, choices)
     assert allocation_of(config).allocator == VIP(rollouts_per_prompt=8, predictor=DiscountedCounts())
-    config, _ = alone("select", "allocation.allocator.allocator=hora")
-    assert allocation_of(config).allocator == Select(allocator=HORA(rollouts_per_prompt=8))
     config, _ = alone("voting", "allocation.allocator.rule=esc")
     assert allocation_of(config).allocator.rule == ESC()
 
@@ -123,15 +146,16 @@ def test_a_part_is_taken_out_and_put_in_as_a_table():
 
 
 @pytest.mark.parametrize(
-    ("override", "group"),
+    ("overrides", "group"),
     [
-        ("allocation.allocator.predictor.name=counts", "allocation/predictor=counts"),
-        ("allocation.allocator.predictor={name: counts}", "allocation/predictor=counts"),
-        ("allocation.allocator.name=hora", "allocation=hora"),
+        (["allocation.allocator.predictor.name=counts"], "allocation/predictor=counts"),
+        (["allocation.allocator.predictor={name: counts}"], "allocation/predictor=counts"),
+        (["allocation.allocator.name=hora"], "allocation=hora"),
+        (["allocation/selection=mixed", "allocation.selection.name=spo"], "allocation/selection=spo"),
     ],
 )
-def test_a_changed_name_does_not_keep_the_settings_of_another(override, group):
-    config, choices = command(N, override)
+def test_a_changed_name_does_not_keep_the_settings_of_another(overrides, group):
+    config, choices = command(N, *overrides)
     with pytest.raises(ConfigError, match=f"choose {group} instead"):
         check_choices(config, choices)
 
@@ -152,7 +176,7 @@ def test_what_must_be_given_is_named():
         allocation_of(config)
 
 
-@pytest.mark.parametrize("name", ["vip", "uniform", "select", "optpo"])
+@pytest.mark.parametrize("name", ["vip", "uniform", "optpo"])
 def test_stock_verl_takes_the_same(name):
     ours = allocation_of(command(N, f"allocation={name}")[0])
     assert allocation_of(stock(N, f"+allocation={{allocator: {{name: {name}}}}}")) == ours
@@ -190,3 +214,4 @@ def test_help_lists_the_group_of_every_program_with_verls_configuration():
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert f"\nallocation: {', '.join(sorted(ALLOCATION.kinds))}\n" in said
         assert "\nallocation/predictor: counts, " in said
+        assert f"\nallocation/selection: {', '.join(sorted(SELECTORS))}\n" in said

@@ -54,9 +54,9 @@ def batches(config, count=1):
     return [trainer._next_train_batch() for _ in range(count)]
 
 
-def prompts_of(batch, id_key=None):
+def prompts_of(batch, id_key=None, rate_key=None):
     """Return the prompts of a batch as our manager reads them."""
-    manager = SimpleNamespace(allocation=SimpleNamespace(id_key=id_key))
+    manager = SimpleNamespace(allocation=SimpleNamespace(id_key=id_key, rate_key=rate_key))
     return AllocatedAgentLoopManager._prompts(manager, batch)
 
 
@@ -147,6 +147,37 @@ def test_an_id_key_that_is_not_there_is_an_error(extra):
     has = "index, split" if extra else "none"
     with pytest.raises(ValueError, match=f"which has {has}, got 'number'"):
         prompt_of(row, "number")
+
+
+def test_rows_are_numbered_as_in_the_trainers_data_set(configured):
+    """A selector chooses rows by number, of which some may hold the same prompt."""
+    config = configured([*unlike(), *unlike()[:4]])
+    rows, requested = TrainingPrompts(config, None), [row for batch in batches(config, 3) for row in prompts_of(batch)]
+    assert [prompt.id for prompt in rows.in_order()] == [prompt.id for prompt in requested]
+    assert [rows.at(row).id for row in range(12)] == [prompt.id for prompt in requested]
+    assert rows.at(3).data["note"] is None and rows.at(3).data["raw_prompt"] == unlike()[3]["prompt"]
+
+
+def test_known_rates_come_with_the_prompts_of_the_trainer_and_of_the_data(configured):
+    questions = make_questions(4)
+    for i, question in enumerate(questions):
+        question["extra_info"]["pass_rate"] = None if i == 2 else i / 4
+    config = configured(questions)
+    rows = TrainingPrompts(config, None, "pass_rate")
+    for found in (rows.in_order(), rows.all(), [rows.at(row) for row in range(4)], rows.draw(4, set())):
+        assert {prompt.text: prompt.rate for prompt in found} == RATES
+    assert {prompt.text: prompt.rate for prompt in prompts_of(batches(config)[0], rate_key="pass_rate")} == RATES
+
+
+RATES = dict(zip((row["prompt"][0]["content"] for row in make_questions(4)), (0.0, 0.25, None, 0.75), strict=True))
+
+
+def test_a_rate_key_that_is_not_there_and_a_rate_that_is_none_are_errors():
+    row = {"raw_prompt": [{"role": "user", "content": "6 x 7?"}], "extra_info": {"pass_rate": 7}}
+    with pytest.raises(ValueError, match="rate_key must be a key of extra_info, which has pass_rate, got 'rate'"):
+        prompt_of(row, rate_key="rate")
+    with pytest.raises(ValueError, match="rate of a prompt must be a number between 0 and 1, got 7"):
+        prompt_of(row, rate_key="pass_rate")
 
 
 def test_prompts_that_are_there_more_than_once_count_once(configured):

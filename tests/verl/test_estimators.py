@@ -14,11 +14,13 @@ from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from apportion import Group, Prompt, Rollout
-from apportion.advantages import advantages_of
+from apportion.advantages import ESTIMATORS, advantages_of, needs
 from apportion.verl.estimators import LOSSES, NAMES, PREFIX, GroupEstimator, register
 from tests.builders import GROUP_RELATIVE
 
 WIDTH = 12
+BASELINE = np.linspace(0.1, 0.7, 12)
+"""Baselines of groups, from history."""
 ROW_MODES = [loss for loss, (_, by_rows) in LOSSES.items() if by_rows]
 
 
@@ -34,6 +36,10 @@ class Sampled:
     @property
     def tokens(self):
         return sum(self.lengths) or self.outside
+
+    @property
+    def score_norm(self):
+        return self.tokens / (1 + self.reward)
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,8 @@ class Rows:
                     "rewards": [rollout.reward for rollout in group],
                     "tokens": [rollout.tokens for rollout in group],
                     "rounds": [rollout.round for rollout in group],
+                    "score_norms": [rollout.score_norm for rollout in group],
+                    "baseline": [BASELINE[int(uid[1:-2])]] * len(group),
                 }
             )
         return found
@@ -107,12 +115,14 @@ class Rows:
         groups = [
             Group(
                 Prompt(f"prompt {q}"),
-                tuple(Rollout(reward=r.reward, tokens=r.tokens, round=r.round) for r in group),
+                tuple(Rollout(reward=r.reward, tokens=r.tokens, round=r.round, score_norm=r.score_norm) for r in group),
                 keep=np.array([bool(r.lengths) for r in group]),
             )
             for q, group in enumerate(self.groups)
         ]
-        flat = advantages_of(groups, name.removeprefix(PREFIX))
+        own = name.removeprefix(PREFIX)
+        baseline = BASELINE[: len(groups)] if "baseline" in needs(own) else None
+        flat = advantages_of(groups, own, baseline=baseline)
         starts = np.cumsum([0, *map(len, self.groups)])
         return np.array([flat[starts[q] + i] for q, i, _ in self.places] + [0.0] * self.padding)
 
@@ -222,7 +232,8 @@ def test_verl_itself_finds_and_calls_them(monkeypatch, name, loss):
 def test_rollouts_outside_the_loss_are_in_the_group(name):
     np.testing.assert_allclose(RAGGED.advantages(name), RAGGED.in_the_core(name), atol=1e-12)
     without = Rows(tuple(tuple(r for r in group if r.lengths) for group in RAGGED.groups))
-    assert abs(RAGGED.advantages(name) - without.advantages(name)).max() > 0.05
+    changed = abs(RAGGED.advantages(name) - without.advantages(name)).max()
+    assert changed == 0 if name == f"{PREFIX}reinforce" else changed > 0.05
 
 
 def test_rounds_reach_the_sequential_estimator():
@@ -381,6 +392,24 @@ def test_under_token_mean_a_mini_batch_is_divided_by_its_own_tokens():
 
 
 @pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weighting", ["prompt", "rollout", "token"])
+def test_the_weight_of_a_prompt_multiplies_its_advantages(weighting, loss):
+    """Those that undo a selection. A prompt of the batch has the same share of the loss beside others as before."""
+    factors = {f"b{q}-f": 0.5 + q for q in range(len(RAGGED.groups))}
+
+    def columns(keys):
+        return [own | {"weight": factors[own["group"]]} for own in RAGGED.columns(keys)]
+
+    plain = RAGGED.estimated("rloo", weighting, loss)
+    (found, _), (expected, _) = (
+        each(RAGGED.rewards, RAGGED.mask, RAGGED.index) for each in (replace(plain, columns=columns), plain)
+    )
+    times = torch.tensor([factors.get(key.split("_")[0], 1.0) for key in RAGGED.index])
+    torch.testing.assert_close(found, expected * times[:, None].to(expected.dtype))
+    assert not torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 def test_a_rollout_counts_the_same_however_it_is_cut(loss):
     """The gradient of all of its tokens, one after the other."""
     for weighting in ("prompt", "rollout", "token"):
@@ -422,7 +451,5 @@ def test_all_are_registered_again_only_as_they_were(registry):
     assert registry["apportion_rloo"] == GroupEstimator("rloo", "prompt", "token-mean")
 
 
-def test_what_needs_a_baseline_from_outside_is_not_offered():
-    assert set(NAMES) == {
-        PREFIX + name for name in ("grpo", "dr_grpo", "rloo", "sequential", "maxrl", "sft", "reinforce_plus_plus")
-    } | {PREFIX + "reinforce_plus_plus_baseline"}
+def test_every_estimator_is_offered():
+    assert set(NAMES) == {PREFIX + name for name in ESTIMATORS}

@@ -38,6 +38,25 @@ def test_a_tool_using_loop_is_allocated_like_any_other(train, assets):
     assert called >= 4
 
 
+def test_a_baseline_from_history_is_subtracted_and_learns_from_the_policy_s_own_tokens(train, assets):
+    tools = (*harness.TOOLS, f"data.train_files={assets}/tools.parquet")
+    uniform, settings = "{name: uniform, rollouts_per_prompt: 4}", {"baseline": "{name: optimal, scope: constant}"}
+    done = run_verl(train, allocated(uniform, *tools, estimator="apportion_reinforce", **settings))
+    first, second = (trained(done.rows(step)) for step in (1, 2))
+    norms = [row["apportion"]["score_norms"][position(row)] for row in first]
+    for row, norm in zip(first, norms, strict=True):
+        own = np.array(row["response_mask"], bool)
+        assert norm == pytest.approx(((1 - np.exp(np.array(row["rollout_log_probs"])[own])) ** 2).sum(), rel=1e-4)
+    rewards = [sum(row["rm_scores"]) for row in first]
+    expected = np.average(rewards, weights=norms)
+    assert 0 < expected < 1 and any(len(row["response_mask"]) > sum(row["response_mask"]) for row in first)
+    for rows, baseline in ((first, 0.0), (second, expected)):
+        for row in rows:
+            assert row["apportion"]["baseline"] == pytest.approx([baseline] * 4)
+            own = [advantage for advantage, mask in zip(row["advantages"], row["response_mask"], strict=True) if mask]
+            assert own == pytest.approx([sum(row["rm_scores"]) - baseline] * len(own), abs=1e-5)
+
+
 def position(row):
     return row["apportion"]["position"]
 

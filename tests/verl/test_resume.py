@@ -9,6 +9,7 @@ CASES = {
     "vip": "{name: vip, rollouts_per_prompt: 4, high: 8, predictor: counts}",
     "ar3po": "{name: ar3po, stages: 2, rollouts_per_stage: 2, reuse: recompute}",
     "dapo": "{name: dapo, rollouts_per_prompt: 4, draw: 4, max_draws: 4}",
+    "pilot_commit": "{name: pilot_commit, pilots: 3, commits: 3, target: 1, draw: 2, max_rounds: 3}",
 }
 EPOCH = "data.train_max_samples=8"
 """Two steps an epoch, so that the later steps repeat its prompts."""
@@ -40,6 +41,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, tmp_path, name):
     for mine, other in zip(resumed.metrics, whole.metrics[2:], strict=True):
         for measure in ("rollouts", "prompts", "reused", "predicted_success"):
             assert mine[f"allocation/{measure}"] == pytest.approx(other[f"allocation/{measure}"])
+    if name == "pilot_commit":
+        assert any(step["allocation/reused"] == 3 for step in resumed.metrics)
 
 
 def test_a_checkpoint_without_the_allocators_state_is_refused(train, tmp_path):

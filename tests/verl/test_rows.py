@@ -66,7 +66,7 @@ def test_rows_have_the_columns_of_their_group_and_a_uid_of_their_own(queue):
     keys = third.keys + second.keys
     (uids,) = fields_of(queue, keys, "uid")
     assert uids.tolist() == keys == [f"{UID}_2_0", f"{UID}_1_0", f"{UID}_1_1"]
-    whole = {"group": UID, "rewards": [1.0, 0.0, 0.5], "tokens": [5, 6, 7], "rounds": [0, 0, 0]}
+    whole = {"group": UID, "rewards": [1.0, 0.0, 0.5], "tokens": [5, 6, 7], "rounds": [0, 0, 0], "weight": 1.0}
     assert columns_of(keys) == [{"position": 0} | whole, {"position": 2} | whole, {"position": 2} | whole]
 
 

@@ -19,13 +19,18 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 import apportion
 from apportion.verl import AllocatedAgentLoopManager, SavedAllocation, seam
 from apportion.verl.estimators import PADDING
+from apportion.verl.runner import AllocatedTaskRunner
 from apportion.verl.tracking import STEP, AllocationTracking
 from apportion.verl.worker import AllocatedWorker
 
 PACKAGE = Path(apportion.__file__).parent
 TRAINER = "verl.trainer.ppo.v1.trainer_base"
 OURS = dict(
-    zip(seam.EXTENDED, (AllocatedAgentLoopManager, AllocatedWorker, SavedAllocation, AllocationTracking), strict=True)
+    zip(
+        seam.EXTENDED,
+        (AllocatedTaskRunner, AllocatedAgentLoopManager, AllocatedWorker, SavedAllocation, AllocationTracking),
+        strict=True,
+    )
 )
 METHODS = [(name, method) for name, methods in seam.EXTENDED.items() for method in methods]
 
@@ -113,6 +118,22 @@ def test_what_is_replaced_is_looked_up_when_it_is_called():
     assert "self.logger = Tracking(" in source(PPOTrainer.fit) and "self.logger.log(data=" in source(PPOTrainer.fit)
     assert "batch = upsample_batch_to_divisible_size(batch, " in source(PPOTrainer._balance_batch)
     assert all(hasattr(trainer_base, name) for name in seam.REPLACED)
+
+
+def test_the_sampler_is_made_in_the_runners_process_before_the_manager_and_asked_after_it():
+    assert "sampler=create_rl_sampler(self.config.data, self.train_dataset)" in source(PPOTrainer._init_dataloader)
+    run = source(TaskRunnerV1.__ray_actor_class__.run)
+    steps = ["trainer_cls(config=config)", "trainer.init()", "self.init_agent_loop_manager()", "trainer.fit("]
+    assert sorted(steps, key=run.index) == steps
+    assert "next(self.train_dataloader_it)" in source(PPOTrainer._fetch_one_gen_batch)
+    assert "dataloader" not in source(PPOTrainer.__init__)
+    assert "next(" not in source(PPOTrainer._load_checkpoint) + source(PPOTrainer._init_dataloader)
+
+
+def test_verl_reads_no_sampler_of_the_data():
+    """So that a selection replaces the function, as docs/verl.md says."""
+    assert "data_config.sampler" not in source(trainer_base.create_rl_sampler)
+    assert "config.data.sampler" not in inspect.getsource(trainer_base)
 
 
 def test_only_a_training_steps_metrics_have_its_number():

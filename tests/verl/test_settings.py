@@ -1,14 +1,17 @@
 """``VerlAllocation``, and what ``allocation_of`` makes of a configuration."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 
-from apportion.allocators import DAPO, HORA, TTRL, VIP, Select, Uniform
+from apportion.allocators import DAPO, HORA, TTRL, VIP, Neyman, Uniform
+from apportion.baselines import Optimal
 from apportion.config import ConfigError
 from apportion.predictors import DiscountedCounts
-from apportion.verl.settings import VerlAllocation, allocation_of, by_row
+from apportion.verl.settings import VerlAllocation, allocation_of, by_row, norm_reduction
+from apportion.verl.worker import AllocatedWorker
 
 
 def made(allocation, rollouts=8):
@@ -63,8 +66,6 @@ def test_null_is_as_if_a_key_were_left_out():
         ({"name": "vip", "budget": 512}, VIP(budget=512)),
         ({"name": "dapo"}, DAPO(rollouts_per_prompt=5)),
         ({"name": "ttrl"}, TTRL()),
-        ({"name": "select", "allocator": "vip"}, Select(allocator=VIP(rollouts_per_prompt=5))),
-        ({"name": "select", "allocator": {"name": "uniform"}}, Select(allocator=Uniform(5))),
     ],
 )
 def test_the_budget_is_that_of_verl_where_none_is_given(table, allocator):
@@ -107,12 +108,59 @@ def test_a_wrong_key_or_value_is_named(table, message):
 
 
 def test_a_budget_that_is_verls_says_so():
-    with pytest.raises(
-        ConfigError, match=r"between 3 and 64, got 1\.0;.*is actor_rollout_ref\.rollout\.n by default, 1"
-    ):
+    with pytest.raises(ConfigError, match=r"between 3 and 64, got 1;.*is actor_rollout_ref\.rollout\.n by default, 1"):
         made("vip", rollouts=1)
 
 
 def test_rows_have_uids_of_their_own_under_our_estimators_alone():
     assert by_row(OmegaConf.create({"algorithm": {"adv_estimator": "apportion_rloo"}}))
     assert not by_row(OmegaConf.create({"algorithm": {"adv_estimator": "grpo"}}))
+
+
+def test_a_baseline_needs_labels():
+    with pytest.raises(ValueError, match=r"baseline must be left out without labels, .* got optimal with ttrl"):
+        VerlAllocation(allocator=TTRL(), baseline=Optimal())
+
+
+def reduction(allocation, estimator="apportion_rloo", loss="token-mean", mode="vanilla"):
+    actor = {"loss_agg_mode": loss, "policy_loss": {"loss_mode": mode}}
+    config = {"algorithm": {"adv_estimator": estimator}, "actor_rollout_ref": {"actor": actor}}
+    return norm_reduction(OmegaConf.create(config), allocation)
+
+
+def test_score_norms_are_wanted_by_allocator_estimator_or_baseline():
+    uniform = VerlAllocation(allocator=Uniform(8))
+    assert reduction(uniform) is None and reduction(uniform, "apportion_opo") is None
+    assert reduction(uniform, "apportion_group_optimal") == "sum"
+    assert (
+        reduction(VerlAllocation(allocator=Neyman())) == reduction(VerlAllocation(allocator=Neyman()), "rloo") == "sum"
+    )
+    history = VerlAllocation(allocator=Uniform(1), baseline=Optimal())
+    assert reduction(history, "apportion_reinforce") == "sum"
+
+
+def test_score_norms_follow_the_reduction_of_the_loss():
+    neyman, by_token = (VerlAllocation(allocator=Neyman(), weighting=weighting) for weighting in (None, "token"))
+    assert reduction(neyman, loss="seq-mean-token-mean") == reduction(neyman, mode="sapo") == "mean"
+    assert reduction(neyman, loss="seq-mean-token-sum-norm") == "sum"
+    assert reduction(by_token, loss="seq-mean-token-mean") == "sum"
+    with pytest.raises(
+        ValueError, match=r"loss_agg_mode must be one of token-mean, .* got 'median'; score norms depend"
+    ):
+        reduction(neyman, loss="median")
+
+
+def outputs(*rows):
+    return [SimpleNamespace(response_logprobs=logprobs, response_mask=mask) for logprobs, mask in rows]
+
+
+def test_a_rollout_s_norm_is_over_the_policy_s_own_tokens_of_all_its_outputs():
+    half = math.log(0.5)
+    given = outputs(([half, -3.0, half], [1, 0, 1]), ([half, 0.0], [1, 1]))
+    of = {kind: AllocatedWorker._score_norm(SimpleNamespace(_norms=kind), given) for kind in (None, "sum", "mean")}
+    assert of == {None: None, "sum": pytest.approx(0.75), "mean": pytest.approx(0.75 / 16)}
+
+
+def test_an_agent_loop_without_log_probabilities_is_told_what_to_set():
+    with pytest.raises(ValueError, match=r"must return response_logprobs, .* got None; set .*calculate_log_probs=True"):
+        AllocatedWorker._score_norm(SimpleNamespace(_norms="sum"), outputs((None, [1])))

@@ -51,6 +51,13 @@ def test_a_training_step_is_logged_with_ours_beside_it(written):
     assert line == {"step": 0, "data": TRAINED | ours}
 
 
+def test_a_metric_with_a_prefix_of_its_own_keeps_it(written):
+    log_metrics(lambda: {"n_max": 8.0, "selection/never_chosen": 0.5})
+    (line,) = written(TRAINED)
+    assert line["data"]["selection/never_chosen"] == 0.5 and line["data"]["allocation/n_max"] == 8.0
+    assert "allocation/selection/never_chosen" not in line["data"]
+
+
 def test_a_validation_is_logged_unchanged(written):
     """Rounds that ended before it are logged with the next step."""
     waiting = [{"rounds": 3.0}]

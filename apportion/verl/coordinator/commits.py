@@ -14,18 +14,33 @@ from apportion.verl.coordinator.messages import (
 
 
 def commit_tasks(
-    batch: Batch, groups: Sequence[Group], uids: Sequence[str], sessions: Mapping[str, int], *, rewarded: bool = False
+    batch: Batch,
+    groups: Sequence[Group],
+    uids: Sequence[str],
+    sessions: Mapping[str, int],
+    *,
+    rewarded: bool = False,
+    baselines: Mapping[str, float] | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> list[CommitTask]:
     """Return one commit for each of ``uids``: its groups, and the keys of all its rows that are in none of them.
 
-    ``sessions`` is the number of sessions requested so far, by group; reused rollouts are written as later ones. A
-    session without a result has at most one row, which is cleared. A uid has failed if rollouts were requested and none
-    arrived; verl may then draw another prompt. A uid without requested rollouts is finished.
+    ``sessions`` is the number of sessions requested so far, by group; reused rollouts are written as later ones.
+    ``baselines`` are those from history by prompt id, or None, and ``weights`` those in the loss by prompt id, by
+    default all 1. A session without a result has at most one row, which is cleared. A uid has failed if rollouts were
+    requested and none arrived; verl may then draw another prompt. A uid without requested rollouts is finished.
     """
     own: dict[str, list[TrainedGroup]] = {uid: [] for uid in uids}
     for group in groups:
         address = address_of(group.prompt)
-        own[address.uid].append(_trained_group(group, address.first_session + sessions[address.group], rewarded))
+        trained = _trained_group(group, address.first_session + sessions[address.group], rewarded)
+        own[address.uid].append(
+            replace(
+                trained,
+                baseline=None if baselines is None else baselines[group.prompt.id],
+                weight=1.0 if weights is None else weights[group.prompt.id],
+            )
+        )
     written = written_keys(batch, uids, sessions)
     owners = [address_of(prompt).uid for prompt in batch.prompts]
     asked = {uid for uid, count in zip(owners, batch.asked, strict=True) if count}
@@ -73,7 +88,8 @@ def written_keys(batch: Batch, uids: Sequence[str], sessions: Mapping[str, int])
         for session in range(address.first_session, address.first_session + sessions[address.group]):
             keys[address.uid].update(row_keys(address.uid, session, 1))
         for rollout in rollouts:
-            keys[address.uid].update(rollout.completion.keys)
+            if rollout.step is None:
+                keys[address.uid].update(rollout.completion.keys)
     return keys
 
 
@@ -84,6 +100,7 @@ def _trained_group(group: Group, session: int, rewarded: bool) -> TrainedGroup:
         reused = group.rollouts[i].step is not None
         rows.append(TrainedRow(i, group.rollouts[i].completion, session if reused else None))
         session += reused
+    norms = tuple(rollout.score_norm for rollout in group.rollouts if rollout.score_norm is not None)
     return TrainedGroup(
         address_of(group.prompt).group,
         tuple(group.rewards.tolist()),
@@ -91,4 +108,5 @@ def _trained_group(group: Group, session: int, rewarded: bool) -> TrainedGroup:
         tuple(rollout.round for rollout in group.rollouts),
         tuple(rows),
         rewarded,
+        norms if len(norms) == len(group.rollouts) else (),
     )

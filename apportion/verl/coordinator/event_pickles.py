@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.allocators.select import Candidates
 from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
 from apportion.verl.coordinator.messages import (
     CommitTask,
@@ -22,6 +21,7 @@ from apportion.verl.coordinator.messages import (
     Reassigned,
     RolloutTask,
     RowAddress,
+    RowsRequest,
     TaskResult,
     TrainedGroup,
     TrainedRow,
@@ -47,8 +47,8 @@ def restore_scalar(kind: str, content: bytes) -> Any:
 NUMBERS = "biufc"
 SCALARS = (np.bool_, np.int32, np.int64, np.float32, np.float64)
 MESSAGES = (CommitTask, MetricsLogged, Reassigned, RolloutTask, RowAddress, TaskResult, TrainedGroup, TrainedRow)
-ROUNDS = (TrainerRequest, WrittenRollout, AllocationRound, PendingTask, PlannedBatch)
-VALUES = (Batch, Belief, Candidates, Group, Plan, Prompt, Rollout, Counter, OrderedDict)
+ROUNDS = (RowsRequest, TrainerRequest, WrittenRollout, AllocationRound, PendingTask, PlannedBatch)
+VALUES = (Batch, Belief, Group, Plan, Prompt, Rollout, Counter, OrderedDict)
 KNOWN: dict[tuple[str, str], Any] = {
     (each.__module__, each.__qualname__): each for each in (*MESSAGES, *ROUNDS, *VALUES, restore_array, restore_scalar)
 }

@@ -8,9 +8,9 @@ from typing import IO, Any
 from apportion.runs.whole_files import write_whole
 from apportion.verl.coordinator.event_pickles import EventUnpickler
 from apportion.verl.coordinator.frames import DamagedFrameError, make_frame, read_frame
-from apportion.verl.coordinator.messages import MetricsLogged, Reassigned, TaskResult, TrainerRequest
+from apportion.verl.coordinator.messages import MetricsLogged, Reassigned, RowsRequest, TaskResult, TrainerRequest
 
-Event = TrainerRequest | Reassigned | MetricsLogged | tuple[TaskResult, ...]
+Event = TrainerRequest | RowsRequest | Reassigned | MetricsLogged | tuple[TaskResult, ...]
 
 LARGE_BYTES = 2**30
 """Minimum size of the events at which the journal is replaced by a snapshot."""
@@ -103,4 +103,4 @@ class EventJournal:
 def _is_event(event: Any) -> bool:
     if isinstance(event, tuple):
         return all(isinstance(result, TaskResult) for result in event)
-    return isinstance(event, TrainerRequest | Reassigned | MetricsLogged)
+    return isinstance(event, TrainerRequest | RowsRequest | Reassigned | MetricsLogged)

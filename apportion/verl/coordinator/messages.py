@@ -6,8 +6,10 @@ the same round, so that the trainer finds exactly the uids that it requested.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+import numpy as np
 
 from apportion.types import Prompt, Rollout
 
@@ -84,20 +86,30 @@ class TaskResult:
 class WrittenRollout:
     """A rollout's completion: the address of its rows in the TransferQueue. Equal if the tokens are equal.
 
-    ``lengths`` [O] are the response lengths of the O outputs of its agent loop, nearly always one. ``outputs`` is only
-    kept if a later step may train on the rollout again.
+    ``lengths`` [O] are the response lengths of the O outputs of its agent loop, nearly always one. ``outputs`` [O] are
+    set if a later step may train on the rollout again: their fields, those of each token as arrays.
     """
 
     digest: bytes
     uid: str = field(compare=False)
     session: int = field(compare=False)
     lengths: tuple[int, ...] = field(compare=False)
-    outputs: Any = field(default=None, compare=False, repr=False)
+    outputs: tuple[dict[str, Any], ...] | None = field(default=None, compare=False, repr=False)
 
     @property
     def keys(self) -> list[str]:
         """The rows' keys, as verl writes them: ``{uid}_{session}_{output}``."""
         return row_keys(self.uid, self.session, len(self.lengths))
+
+    def for_reuse(self) -> Self:
+        """Return a copy whose arrays are its own, because Ray's are views of a message that they keep in memory."""
+        if self.outputs is None:
+            return self
+        own = tuple(
+            {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in output.items()}
+            for output in self.outputs
+        )
+        return replace(self, outputs=own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +125,9 @@ class TrainedRow:
 class TrainedGroup:
     """The columns [G] of a group, over all its rollouts, and the ``rows`` that are trained on.
 
-    ``rewarded`` is set if the allocator gave the rewards. They then replace the scores of the rows.
+    ``rewarded`` is set if the allocator gave the rewards. They then replace the scores of the rows. ``score_norms`` is
+    empty if they are not known, and ``baseline`` is None without a baseline from history. ``weight`` is that of the
+    prompt in the loss, which undoes a selection.
     """
 
     name: str
@@ -122,6 +136,9 @@ class TrainedGroup:
     rounds: tuple[int, ...]
     rows: tuple[TrainedRow, ...]
     rewarded: bool = False
+    score_norms: tuple[float, ...] = ()
+    baseline: float | None = None
+    weight: float = 1.0
 
     @property
     def kept_keys(self) -> set[str]:
@@ -149,6 +166,14 @@ class Reassigned:
 
     uids: tuple[str, ...]
     worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRequest:
+    """An event: the trainer's data loader asks for choice ``number`` of prompts in its data set of so many ``rows``."""
+
+    number: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)

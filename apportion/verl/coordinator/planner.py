@@ -6,20 +6,19 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from apportion.allocators import check_rewards
-from apportion.types import Prompt
+from apportion.types import Batch, Prompt
 from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group
 from apportion.verl.coordinator.messages import RolloutTask, RowAddress, TaskResult, address_of
 from apportion.verl.coordinator.rounds import AllocationRound, PendingTask, PlannedBatch
+from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
 
 SESSIONS_PER_PROMPT = 1_000_000
 """Session numbers reserved for a prompt. The extra prompts under a uid begin at multiples of it."""
 
 
-class ExtraPrompts(Protocol):
-    """A source of prompts beyond the trainer's. ``drawn`` is the number of rows drawn since the first."""
-
-    drawn: int
+class PromptSource(Protocol):
+    """A source of prompts beyond the trainer's."""
 
     def draw(self, count: int, held: set[str]) -> list[Prompt]:
         """Return ``count`` prompts whose ids are not in ``held``, and whose ``data`` is their row."""
@@ -33,8 +32,9 @@ class Planner:
     """
 
     allocation: VerlAllocation
-    extra_prompts: ExtraPrompts | None
+    extra_prompts: PromptSource | None
     submit: Callable[[PendingTask], None]
+    selection: PromptSelection | None = None
 
     def start(self, round: AllocationRound) -> None:
         """Plan a round and request its first rollouts."""
@@ -63,8 +63,22 @@ class Planner:
         planned.unfinished -= 1
         if not planned.unfinished:
             planned.end()
-            check_rewards(self.allocation.allocator, planned.batch)
+            self._check_rewards(planned.batch)
             self._advance(round, planned)
+
+    def learn(self, batch: Batch) -> None:
+        """Teach the allocator and the baseline a finished ``batch``, then the selector."""
+        self.allocation.observe(batch)
+        if self.selection is not None:
+            self.selection.observe(batch.sampled)
+
+    def _check_rewards(self, batch: Batch) -> None:
+        """Check that all that learns from a batch can read its rewards."""
+        check_rewards(self.allocation.allocator, batch)
+        if self.allocation.baseline is not None:
+            check_rewards(self.allocation.baseline, batch)
+        if self.selection is not None:
+            check_rewards(self.selection.selector, batch)
 
     def _advance(self, round: AllocationRound, planned: PlannedBatch) -> None:
         """Request the next wave of ``planned``, or finish it if the allocator plans no more."""
@@ -104,16 +118,17 @@ class Planner:
         self.submit(PendingTask(round, task, planned, q, attempt))
 
     def _finish(self, round: AllocationRound, planned: PlannedBatch) -> None:
-        """Commit ``planned`` once the round has something to train on. After the last batch, teach the allocator."""
+        """Commit ``planned`` once the round has something to train on. After the last batch, learn from the round."""
         allocator = self.allocation.allocator
         planned.groups = tuple(allocator.groups(planned.batch))
+        planned.baselines = self._baselines(planned.batch)
         round.unfinished -= 1
         round.trainable = round.trainable or any(group.keep.any() for group in planned.groups)
         round.withheld.append(planned)
         if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it
             batch = round.batch
             round.metrics = allocator.metrics(batch)
-            allocator.observe(batch)
+            self.learn(batch)
             round.closed = True
         if round.trainable or not round.unfinished:
             self._commit(round)
@@ -121,13 +136,37 @@ class Planner:
     def _commit(self, round: AllocationRound) -> None:
         """Commit what is withheld. If the whole round has nothing to train on, add a group of one rollout."""
         withheld, round.withheld = round.withheld, []
+        if not round.trainable:  # then all are withheld, and their order must not depend on which result came last
+            withheld = list(round.batches)
         for planned in withheld:
-            groups = list(planned.groups or ())
+            groups, baselines = list(planned.groups or ()), planned.baselines
             single = None if round.trainable else single_rollout_group(planned.batch)
             if single is not None:
                 groups.append(single)
+                baselines = baselines and baselines | {
+                    single.prompt.id: float(single.rewards[0])
+                }  # so it has no signal
                 round.trainable = True
                 round.counts["empty_rounds"] += 1
-            rewarded = self.allocation.label_free
-            for commit in commit_tasks(planned.batch, groups, planned.uids, round.sessions, rewarded=rewarded):
+            for commit in commit_tasks(
+                planned.batch,
+                groups,
+                planned.uids,
+                round.sessions,
+                rewarded=self.allocation.label_free,
+                baselines=baselines,
+                weights=self._weights(planned.batch),
+            ):
                 self.submit(PendingTask(round, commit))
+
+    def _baselines(self, batch: Batch) -> dict[str, float] | None:
+        """Return the prompts' baselines by id, from earlier rounds alone; None without a baseline from history."""
+        baseline = self.allocation.baseline
+        if baseline is None:
+            return None
+        return dict(zip((prompt.id for prompt in batch.prompts), baseline.predict(batch.prompts).tolist(), strict=True))
+
+    def _weights(self, batch: Batch) -> dict[str, float] | None:
+        """Return the prompts' weights in the loss by id; None if all have the same."""
+        found = None if self.selection is None else self.selection.weights(batch.prompts)
+        return found if found is None else dict(zip((p.id for p in batch.prompts), found.tolist(), strict=True))

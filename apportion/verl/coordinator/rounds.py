@@ -14,7 +14,8 @@ class PlannedBatch:
     """Prompts that are planned together: a single one if the allocator is separable, else all of the round.
 
     ``plan`` is the wave in progress. ``unfinished`` of its prompts still run, and ``arrived`` holds its rollouts by
-    index in the batch. ``groups`` are set once nothing more is planned.
+    index in the batch. ``groups`` are set once nothing more is planned, and ``baselines`` by prompt id if there is a
+    baseline from history.
     """
 
     batch: Batch
@@ -23,6 +24,7 @@ class PlannedBatch:
     unfinished: int = 0
     arrived: dict[int, list[Rollout]] = field(default_factory=dict)
     groups: tuple[Group, ...] | None = None
+    baselines: dict[str, float] | None = None
 
     def begin(self, plan: Plan) -> list[int]:
         """Begin the wave of ``plan``. Return the indices of the prompts that it gives rollouts to."""

@@ -28,13 +28,15 @@ from apportion.verl.coordinator.messages import (
     MetricsLogged,
     Reassigned,
     RolloutTask,
+    RowsRequest,
     TaskResult,
     TrainerRequest,
     WorkerTask,
     address_of,
 )
-from apportion.verl.coordinator.planner import ExtraPrompts, Planner
+from apportion.verl.coordinator.planner import Planner, PromptSource
 from apportion.verl.coordinator.rounds import AllocationRound, PendingTask
+from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,9 @@ GRACE_SECONDS = 60.0
 
 COUNTED = ("retried", "errors", "expired", "reassigned", "empty_rounds")
 """Counters of a round that ``metrics`` reports."""
+
+LEARNED = ("name", "allocator", "baseline", "drawn", "selection")
+"""Keys of what was learned, in a checkpoint and a snapshot."""
 
 OWN = ("error", "_rounds", "_pending", "_ended", "_opened")
 """Attributes of a coordinator that a snapshot holds."""
@@ -65,6 +70,12 @@ class WorkerPool(Protocol):
         """Release the rows of ``request``, all of which are committed."""
 
 
+class ExtraPrompts(PromptSource, Protocol):
+    """A source of prompts beyond the trainer's. ``drawn`` is the number of rows drawn since the first."""
+
+    drawn: int
+
+
 def collect_rarely() -> None:
     """Make Python collect reference cycles less often, in a process that only runs a coordinator.
 
@@ -77,12 +88,16 @@ def collect_rarely() -> None:
 
 @dataclass
 class Coordinator:
-    """Plans, requests, commits and learns. Allocators that may draw prompts take them from ``extra_prompts``."""
+    """Plans, requests, commits and learns. With a ``selection`` it also chooses the trainer's prompts.
+
+    Allocators that may draw prompts take them from the selection, or from ``extra_prompts`` without one.
+    """
 
     allocation: VerlAllocation
     pool: WorkerPool
     journal: EventJournal
     extra_prompts: ExtraPrompts | None = None
+    selection: PromptSelection | None = None
     error: str | None = None
     _rounds: dict[str, AllocationRound] = field(default_factory=dict)
     _pending: dict[str, PendingTask] = field(default_factory=dict)
@@ -93,7 +108,8 @@ class Coordinator:
     _live: bool = True
 
     def __post_init__(self) -> None:
-        self._planner = Planner(self.allocation, self.extra_prompts, self._submit)
+        source = self.extra_prompts if self.selection is None else self.selection
+        self._planner = Planner(self.allocation, source, self._submit, self.selection)
 
     @property
     def busy(self) -> bool:
@@ -108,8 +124,25 @@ class Coordinator:
         if self.error is not None:
             raise RuntimeError(self.error)
         self.allocation.allocator.size(len(request.prompts))
+        if self.selection is not None:
+            self.selection.check_prompts(request.prompts)
         if request.prompts and request.id != self._opened:
             self._record(request)
+
+    def choose(self, request: RowsRequest) -> list[int]:
+        """Return the rows of the trainer's next batch. A repeated request gets the same rows.
+
+        Raises RuntimeError if a round or a choice ended in an error, ValueError for a request that does not fit.
+        """
+        if self.selection is None:
+            raise ValueError("rows are only chosen with a selection, got none; set allocation.selection")
+        if self.error is None:
+            self.selection.check(request)
+            if request.number == self.selection.choices:
+                self._record(request)
+        if self.error is not None:
+            raise RuntimeError(self.error)
+        return self.selection.latest
 
     def receive(self, results: Sequence[TaskResult]) -> None:
         """Take results of any tasks, in any order. Ignore those of tasks that are not pending."""
@@ -137,6 +170,8 @@ class Coordinator:
     def metrics(self) -> dict[str, float]:
         """Return how the rounds that ended since the last call spent their rollouts; {} if none ended.
 
+        The metrics of a selection have their prefix; the others are under ``allocation/`` in the log.
+
         Raises RuntimeError if a round ended in an error.
         """
         if self.error is not None:
@@ -150,7 +185,8 @@ class Coordinator:
         own = {name: [round.metrics[name] for round in ended if name in round.metrics] for name in ended[-1].metrics}
         found |= {name: sum(values) / len(values) for name, values in own.items()}
         counts = sum((round.counts for round in ended), Counter[str]())
-        return found | {"requests": float(len(ended))} | {name: float(counts[name]) for name in COUNTED}
+        found |= {"requests": float(len(ended))} | {name: float(counts[name]) for name in COUNTED}
+        return found if self.selection is None else found | self.selection.metrics()
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint: the allocator's, and the committed batches of unfinished rounds.
@@ -163,13 +199,13 @@ class Coordinator:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the ``state`` of a run with the same allocator. Raises ValueError for anything else."""
-        saved = SavedValues(state, "the coordinator", ["name", "allocator", "drawn", "unfinished"])
+        saved = SavedValues(state, "the coordinator", [*LEARNED, "unfinished"])
         unfinished = saved.values["unfinished"]
         if not isinstance(unfinished, list) or not all(isinstance(batch, Batch) for batch in unfinished):
             raise saved.refusal("unfinished", "a list of batches")
         self._load_learned({key: value for key, value in state.items() if key != "unfinished"})
         for batch in unfinished:
-            self.allocation.allocator.observe(batch)
+            self._planner.learn(batch)
         self.journal.restart(self._snapshot())
 
     def replay(self) -> None:
@@ -201,6 +237,8 @@ class Coordinator:
             round = AllocationRound(event, dict(zip(uids, event.workers, strict=True)))
             self._opened, self._rounds[event.id] = event.id, round
             self._plan(round, self._planner.start, round)
+        elif isinstance(event, RowsRequest):
+            self._choose(event)
         elif isinstance(event, Reassigned):
             self._reassign(event)
         elif isinstance(event, MetricsLogged):
@@ -209,6 +247,15 @@ class Coordinator:
             self._received.extend(event)
         while self._received:
             self._take(self._received.popleft())
+
+    def _choose(self, request: RowsRequest) -> None:
+        """Choose rows. Keep the error if that raises, which is a fault of the selector."""
+        assert self.selection is not None
+        try:
+            self.selection.choose(request)
+        except Exception as error:
+            self.error = f"the choice of prompts failed at choice {request.number}: {error}"
+            logger.exception(self.error)
 
     def _plan(self, round: AllocationRound, act: Callable[..., None], *args: Any) -> None:
         """Have the planner ``act`` on a round. End the round if that raises."""
@@ -296,21 +343,37 @@ class Coordinator:
             self._submit(PendingTask(round, failed_commit(uid, sorted(written.get(uid, ())))))
 
     def _learned(self) -> dict[str, Any]:
-        allocator, drawn = self.allocation.allocator, 0 if self.extra_prompts is None else self.extra_prompts.drawn
-        return {"name": allocator.name, "allocator": allocator.state_dict(), "drawn": drawn}
+        allocator, baseline = self.allocation.allocator, self.allocation.baseline
+        return {
+            "name": allocator.name,
+            "allocator": allocator.state_dict(),
+            "baseline": None if baseline is None else baseline.state_dict(),
+            "drawn": 0 if self.extra_prompts is None else self.extra_prompts.drawn,
+            "selection": None if self.selection is None else self.selection.state_dict(),
+        }
 
     def _load_learned(self, state: Mapping[str, Any]) -> None:
-        saved, allocator = (
-            SavedValues(state, "the coordinator", ["name", "allocator", "drawn"]),
-            self.allocation.allocator,
-        )
+        saved = SavedValues(state, "the coordinator", LEARNED)
+        allocator, baseline = self.allocation.allocator, self.allocation.baseline
         if state["name"] != allocator.name:
             raise ValueError(
                 f"the checkpoint must be of the same allocator, {allocator.name}, got one of {shown(state['name'])}; "
                 "resume with that allocator, or start a new run from the checkpoint's weights"
             )
+        if (state["baseline"] is None) != (baseline is None):
+            raise saved.refusal("baseline", "None" if baseline is None else f"that of {baseline.name}")
+        if (state["selection"] is None) != (self.selection is None):
+            has, wanted = ("none", "one") if state["selection"] is None else ("one", "none")
+            raise ValueError(
+                f"the checkpoint must have {wanted} of allocation.selection, as this run, got {has}; resume with the "
+                "same selection, or start a new run from the checkpoint's weights"
+            )
         drawn = saved.count("drawn")
         allocator.load_state_dict(saved.state("allocator"))
+        if baseline is not None:
+            baseline.load_state_dict(saved.state("baseline"))
+        if self.selection is not None:
+            self.selection.load_state_dict(saved.state("selection"))
         if self.extra_prompts is not None:
             self.extra_prompts.drawn = drawn
 

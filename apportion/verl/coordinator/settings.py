@@ -1,11 +1,14 @@
 """The settings that a user gives under ``allocation`` in verl's configuration."""
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
-from apportion.advantages import Weighting
+from apportion.advantages import Weighting, check_weighting
 from apportion.allocators import Allocator
 from apportion.answers import EQUIVALENCES, EXTRACTORS
+from apportion.baselines import Baseline
+from apportion.selection import Selector
+from apportion.types import Batch
 
 SCORE = "score"
 """The ``verdict`` that is the reward itself: a rollout is correct if it is above 0."""
@@ -17,11 +20,15 @@ class VerlAllocation:
 
     Args:
         allocator: decides how many rollouts each prompt gets, with or without labels.
+        selection: chooses the prompts of each batch; by default verl's own sampler does.
+        baseline: what ``apportion_reinforce`` and ``apportion_spo`` subtract from rewards, learned from earlier rounds.
         weighting: what counts the same in the loss under the ``apportion_`` estimators: prompt, rollout or token; by
             default the one that the estimator is unbiased under, prompt for all but ``apportion_sequential``.
         verdict: what decides whether a rollout is correct: a key that the reward function returns beside the score, or
             "score". It is correct if the value is above 0. None if scores are 0 and 1.
         id_key: the key of ``extra_info`` that identifies a prompt; by default a hash of its text and data source.
+        rate_key: the key of ``extra_info`` with each prompt's known success rate, such as another model's. Predictors
+            that take known rates begin with them. It may be None for single prompts.
         extract: without labels, how the answer is found in a response: one of ``apportion.answers.EXTRACTORS``.
         equivalence: without labels, when two answers are the same: one of ``apportion.answers.EQUIVALENCES``.
         deadline_seconds: time limit for each wave of a prompt's rollouts. Missing ones are given up, so that no
@@ -30,9 +37,12 @@ class VerlAllocation:
     """
 
     allocator: Allocator
+    selection: Selector | None = None
+    baseline: Baseline | None = None
     weighting: Weighting | None = None
     verdict: str | None = None
     id_key: str | None = None
+    rate_key: str | None = None
     extract: str = "auto"
     equivalence: str = "exact"
     deadline_seconds: float = 3600.0
@@ -45,11 +55,7 @@ class VerlAllocation:
                 raise ValueError(
                     f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}; check the spelling"
                 )
-        if self.weighting not in (None, *get_args(Weighting)):
-            raise ValueError(
-                f"weighting must be one of {', '.join(get_args(Weighting))}, got {self.weighting!r}; leave it out for "
-                "the one that suits the estimator"
-            )
+        check_weighting(self.weighting)
         if not self.deadline_seconds > 0:
             raise ValueError(f"deadline_seconds must be above 0, got {self.deadline_seconds}; .inf waits forever")
         if self.retries < 0:
@@ -59,8 +65,19 @@ class VerlAllocation:
                 f"verdict must be left out without labels, because votes give the rewards, got {self.verdict!r} with "
                 f"{self.allocator.name}"
             )
+        if self.label_free and self.baseline is not None:
+            raise ValueError(
+                f"baseline must be left out without labels, because it learns from rewards, got {self.baseline.name} "
+                f"with {self.allocator.name}"
+            )
 
     @property
     def label_free(self) -> bool:
         """Whether rewards come from votes."""
         return not self.allocator.needs.labels
+
+    def observe(self, batch: Batch) -> None:
+        """Let the allocator and the baseline learn from a finished batch."""
+        self.allocator.observe(batch)
+        if self.baseline is not None:
+            self.baseline.update(batch.sampled)

@@ -4,19 +4,18 @@ from collections import Counter
 
 import pytest
 
-from apportion.allocators import Select, Uniform
+from apportion.allocators import Uniform
 from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
 from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group, without_reused
 from apportion.verl.coordinator.messages import RowAddress, WrittenRollout, row_keys
 
 
-def test_an_unselected_prompt_is_finished_and_one_without_rollouts_has_failed():
+def test_a_prompt_without_requests_is_finished_and_one_without_rollouts_has_failed():
     """verl's asynchronous trainers replace a failed prompt by another."""
     uids = ["h0", "h1", "h2"]
-    allocator = Select(allocator=Uniform(2), prompts=2)
+    allocator, fails, succeeds = Uniform(2), "h0", "h2"
     batch = allocator.start([Prompt(uid, data=RowAddress(uid, uid)) for uid in uids])
-    plan = allocator.plan(batch)
-    fails, succeeds = (uids[q] for q in plan.counts.nonzero()[0])
+    plan = Plan([2, 0, 2])
     arrive = [Rollout(True, None, 1.0, WrittenRollout(bytes(1), succeeds, session, (1,)), 1) for session in range(2)]
     batch = batch.add(plan, [arrive if uid == succeeds else [] for uid in uids])
     commits = commit_tasks(batch, allocator.groups(batch), uids, Counter({fails: 2, succeeds: 2}))

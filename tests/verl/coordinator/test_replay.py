@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apportion import Uniform
+from apportion.baselines import Optimal, Zero
 from apportion.verl.coordinator import journal as journal_module
 from apportion.verl.coordinator.frames import make_frame
 from apportion.verl.coordinator.journal import EventJournal
@@ -36,6 +37,11 @@ def make_coordinator(tmp_path):
         yield make
 
 
+def history(kind):
+    """Return a baseline for an allocator that has labels."""
+    return Optimal() if ALLOCATORS[kind]().needs.labels else None
+
+
 def run_round(coordinator, step, numbers=(0, 1, 2, 3, 4, 5, 6), seed=0):
     """Run a whole round. Return its commits, sorted by uid."""
     pool = coordinator.pool
@@ -47,11 +53,11 @@ def run_round(coordinator, step, numbers=(0, 1, 2, 3, 4, 5, 6), seed=0):
 
 @pytest.mark.parametrize("kind", sorted(ALLOCATORS))
 def test_a_run_resumed_between_rounds_equals_an_uninterrupted_one(make_coordinator, kind):
-    whole = make_coordinator(Settings(ALLOCATORS[kind](), retries=1), WorkerPool(), name="whole")
+    whole = make_coordinator(Settings(ALLOCATORS[kind](), history(kind), retries=1), WorkerPool(), name="whole")
     for step in (1, 2):
         run_round(whole, step)
     state = pickle.loads(pickle.dumps(whole.state()))
-    resumed = make_coordinator(Settings(ALLOCATORS[kind](), retries=1), WorkerPool(), name="resumed")
+    resumed = make_coordinator(Settings(ALLOCATORS[kind](), history(kind), retries=1), WorkerPool(), name="resumed")
     resumed.load(state)
     for step in (3, 4):
         assert run_round(resumed, step, seed=1) == run_round(whole, step)
@@ -94,6 +100,20 @@ def test_the_state_of_another_allocator_is_refused(make_coordinator):
     state = make_coordinator(Settings(ALLOCATORS["vip"]()), WorkerPool()).state()
     with pytest.raises(ValueError, match="same allocator, uniform, got one of 'vip'; resume"):
         make_coordinator(Settings(Uniform()), WorkerPool(), name="other").load(state)
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumed", "message"),
+    [
+        (Optimal, None, "baseline must be None in a saved state of 'the coordinator'"),
+        (None, Zero, "baseline must be that of zero in a saved state of 'the coordinator'"),
+        (Optimal, Zero, "the baseline 'zero', got 'optimal'"),
+    ],
+)
+def test_the_state_of_another_baseline_is_refused(make_coordinator, saved, resumed, message):
+    state = make_coordinator(Settings(Uniform(), saved and saved()), WorkerPool()).state()
+    with pytest.raises(ValueError, match=message):
+        make_coordinator(Settings(Uniform(), resumed and resumed()), WorkerPool(), name="other").load(state)
 
 
 class KeptJournal(EventJournal):
@@ -213,9 +233,8 @@ def test_a_replayed_coordinator_equals_the_one_that_died(tmp_path_factory, kind,
     folder, rng, deaths = tmp_path_factory.mktemp("journals"), np.random.default_rng(seed), {}
     with coordinator_factory(folder) as make_coordinator:
         allocator = Watched(ALLOCATORS[kind]())
-        whole = make_coordinator(
-            Settings(allocator, retries=retries), LoggedPool(Table(failing=0.2, seed=seed)), "whole", KeptJournal
-        )
+        pool = LoggedPool(Table(failing=0.2, seed=seed))
+        whole = make_coordinator(Settings(allocator, history(kind), retries=retries), pool, "whole", KeptJournal)
         whole.pool.events = whole.journal.events
         waiting = requests(rng, 4)
         uids = {address_of(prompt).uid: prompt.text for request in waiting for prompt in request.prompts}
@@ -224,7 +243,7 @@ def test_a_replayed_coordinator_equals_the_one_that_died(tmp_path_factory, kind,
         last, events = whole.metrics(), whole.journal.events
         cut = data.draw(st.integers(1, len(events)), label="events before the restart")
         resumed = make_coordinator(
-            Settings(Watched(ALLOCATORS[kind]()), retries=retries), WorkerPool(texts=uids), name="resumed"
+            Settings(Watched(ALLOCATORS[kind]()), history(kind), retries=retries), WorkerPool(texts=uids), "resumed"
         )
         restart(resumed, whole.journal.files[cut - 1], data.draw(TORN))
         assert resumed.pool.sent == outstanding(whole.pool.log, events[:cut])
@@ -270,6 +289,21 @@ def test_another_order_of_results_after_a_restart_changes_nothing(tmp_path_facto
         assert before | after == by_uid(whole.pool.committed)
         np.testing.assert_equal(resumed.state(), whole.state())
         assert resumed.metrics() == whole.metrics()
+
+
+def test_the_rollout_of_an_empty_round_does_not_depend_on_the_order_of_results(make_coordinator):
+    """With this seed no prompt of the last round has votes that decide."""
+    found = []
+    for order in range(30):
+        rng, waiting = np.random.default_rng(order), requests(np.random.default_rng(238), 3)
+        uids = {address_of(prompt).uid: prompt.text for request in waiting for prompt in request.prompts}
+        pool = WorkerPool(Table(failing=0.2, seed=238), texts=uids)
+        coordinator = make_coordinator(Settings(ALLOCATORS["ttrl"](), retries=1), pool, f"order {order}")
+        for request in waiting:
+            open_rounds(coordinator, request)
+            work(coordinator, rng)
+        found.append(by_uid(pool.committed))
+    assert all(commits == found[0] for commits in found)
 
 
 def test_a_long_journal_is_replaced_by_a_snapshot_without_loss(make_coordinator, monkeypatch):

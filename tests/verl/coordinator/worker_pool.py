@@ -15,6 +15,7 @@ import numpy as np
 
 from apportion import AR3PO, Batch, Prompt, Rollout
 from apportion.allocators import Allocator
+from apportion.baselines import Baseline
 from apportion.verl.coordinator.journal import EventJournal
 from apportion.verl.coordinator.messages import (
     CommitTask,
@@ -27,7 +28,9 @@ from apportion.verl.coordinator.messages import (
     address_of,
     row_keys,
 )
+from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.service import Coordinator
+from apportion.verl.coordinator.settings import VerlAllocation
 from tests.rules import IN_TOKENS, MAKE, in_tokens
 
 ALLOCATORS: dict[str, Callable[[], Allocator]] = {
@@ -43,12 +46,15 @@ class Settings:
     """The settings that a coordinator reads. Unlike ``VerlAllocation`` it takes a ``Watched`` allocator."""
 
     allocator: Allocator
+    baseline: Baseline | None = None
     deadline_seconds: float = math.inf
     retries: int = 0
 
     @property
     def label_free(self) -> bool:
         return not self.allocator.needs.labels
+
+    observe = VerlAllocation.observe
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,9 @@ class Table:
         answer = "right" if correct else f"wrong {rng.integers(self.answers)}"
         tokens = 1 + int(40 * length)
         lengths = (tokens,) if number % 3 else (tokens, 2)
-        written = WrittenRollout(rng.bytes(8), uid, session, lengths, (text, number))
-        return Rollout(correct, answer if number % 7 else None, completion=written, tokens=tokens)
+        written = WrittenRollout(rng.bytes(8), uid, session, lengths, ({"text": text, "number": number},))
+        norm = 1.0 if correct else 4.0
+        return Rollout(correct, answer if number % 7 else None, completion=written, tokens=tokens, score_norm=norm)
 
 
 def sampler(table: Table, retries: int = 0) -> Any:
@@ -210,11 +217,15 @@ def coordinator_factory(folder: Path) -> Iterator[Callable[..., Coordinator]]:
     with ExitStack() as stack:
 
         def make_coordinator(
-            settings: Settings, pool: WorkerPool, name: str = "journal", kind: type[EventJournal] = EventJournal
+            settings: Settings,
+            pool: WorkerPool,
+            name: str = "journal",
+            kind: type[EventJournal] = EventJournal,
+            selection: PromptSelection | None = None,
         ) -> Coordinator:
             journal = kind(folder / name)
             stack.callback(journal.close)
-            return Coordinator(settings, pool, journal, ExtraPrompts())  # type: ignore[arg-type]
+            return Coordinator(settings, pool, journal, ExtraPrompts(), selection)  # type: ignore[arg-type]
 
         yield make_coordinator
 

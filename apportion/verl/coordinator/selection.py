@@ -1,0 +1,106 @@
+"""The choices of a selector: rows for the trainer's data loader, and extra prompts for allocators that draw them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from apportion.predictors import Predictor
+from apportion.predictors.saved import SavedValues
+from apportion.selection import Selector
+from apportion.types import Batch, Floats, Prompt
+from apportion.untrusted import shown
+from apportion.verl.coordinator.messages import RowsRequest
+
+PREFIX = "selection/"
+
+
+@dataclass
+class PromptSelection:
+    """Chooses the rows of the training data with ``selector``, which is prepared with ``prompts`` [Q], one for a row.
+
+    The trainer numbers its requests from 0. So a repeated request gets the same answer, and a loader at another choice
+    is refused. ``prompt_at`` returns the prompt of a row, whose ``data`` is the row for the worker.
+
+    Raises ValueError if the prompts are too few for batches of ``batch_size``.
+    """
+
+    selector: Selector
+    prompts: Sequence[Prompt]
+    prompt_at: Callable[[int], Prompt]
+    batch_size: int
+    seed: int = 0
+    predictor: Predictor | None = None
+    choices: int = 0
+    _latest: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._ids = {prompt.id for prompt in self.prompts}
+        if len(self._ids) < self.batch_size:
+            raise ValueError(
+                f"data.train_batch_size must be at most the number of distinct prompts with a selection, "
+                f"{len(self._ids)}, got {self.batch_size}; lower it, or use a larger data set"
+            )
+        self.selector.prepare(self.prompts, self.seed, self.predictor)
+
+    def check(self, request: RowsRequest) -> None:
+        """Raise ValueError for a request that does not continue the choices so far, or is about other rows."""
+        if request.rows != len(self.prompts):
+            raise ValueError(
+                f"the trainer must load the data set that prompts are chosen from, of {len(self.prompts)} rows, got "
+                f"{request.rows} rows; set data.seed, and do not change data.train_files during a run"
+            )
+        if request.number not in (self.choices, self.choices - 1):
+            raise ValueError(
+                f"the data loader must ask for choice {self.choices} of prompts, got {request.number}; data.pt and "
+                "allocation.pt must be of the same checkpoint, so resume from one that has both"
+            )
+
+    def check_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Raise ValueError if the trainer requests a prompt that is not in the data set."""
+        for prompt in prompts:
+            if prompt.id not in self._ids:
+                raise ValueError(
+                    f"prompts must be in the data set that they are chosen from, got {shown(prompt.text)}; use a data "
+                    "set that gives the same rows whenever it is loaded"
+                )
+
+    def choose(self, request: RowsRequest) -> None:
+        """Choose the rows of ``request``, unless they are the latest choice already."""
+        if request.number == self.choices:
+            self._latest = self.selector.choose(self.batch_size)
+            self.choices += 1
+
+    @property
+    def latest(self) -> list[int]:
+        """The rows of the latest choice."""
+        return list(self._latest)
+
+    def draw(self, count: int, held: set[str]) -> list[Prompt]:
+        """Return ``count`` prompts whose ids are not in ``held``, and whose ``data`` is their row."""
+        return [self.prompt_at(row) for row in self.selector.choose(count, held)]
+
+    def observe(self, batch: Batch) -> None:
+        """Learn from a finished batch, after its allocator did."""
+        self.selector.observe(batch)
+
+    def weights(self, prompts: Sequence[Prompt]) -> Floats | None:
+        """Return the weight of each prompt in the loss, [P]; None if all have the same."""
+        return self.selector.weights(prompts)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the coverage so far, with its prefix."""
+        return {PREFIX + name: value for name, value in self.selector.metrics().items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was chosen and learned."""
+        return {"selector": self.selector.state_dict(), "choices": self.choices, "latest": self.latest}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned. Raises ValueError for anything else."""
+        saved = SavedValues(state, "the selection", ["selector", "choices", "latest"])
+        latest = saved.values["latest"]
+        if not isinstance(latest, list) or not all(type(row) is int and row >= 0 for row in latest):
+            raise saved.refusal("latest", "a list of rows")
+        choices = saved.count("choices")
+        self.selector.load_state_dict(saved.state("selector"))
+        self.choices, self._latest = choices, list(latest)

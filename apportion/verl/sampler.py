@@ -1,0 +1,81 @@
+"""The sampler of verl's training data loader, which yields the rows that the coordinator's selector chooses.
+
+verl 0.9's trainer reads no setting for its sampler, also not ``data.sampler``. So a name in the module of the trainer
+is replaced in the trainer's process, before the trainer makes the loader. The coordinator starts later; a row is first
+asked for when training begins.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any, ClassVar
+
+from torch.utils.data import Sampler
+from verl.trainer.ppo.v1 import trainer_base
+
+from apportion.predictors.saved import SavedValues
+from apportion.verl.coordinator.messages import RowsRequest
+
+Choose = Callable[[RowsRequest], list[int]]
+
+
+class ChosenRows(Sampler[int]):
+    """Yields row numbers without end: the rows of one choice, then those of the next, which is made when it is needed.
+
+    A choice is for a whole training batch, also if the loader takes single rows. The position is saved with the loader,
+    so that a resumed run neither repeats nor loses a choice. Iterating again continues at the position.
+
+    ``choose`` is set by the manager of this process.
+    """
+
+    choose: ClassVar[Choose | None] = None
+
+    def __init__(self, dataset: Sized) -> None:
+        self._rows = len(dataset)
+        self._choices = 0
+        self._rest: list[int] = []
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if not self._rest:
+            self._rest = self._choose(RowsRequest(self._choices, self._rows))
+            self._choices += 1
+        return self._rest.pop(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position: the number of choices so far, and the rows of the latest that are still to come."""
+        return {"choices": self._choices, "rest": list(self._rest)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a position. Raises ValueError for the state of another sampler."""
+        saved = SavedValues(state, "the sampler of a selection", ["choices", "rest"])
+        rest = saved.values["rest"]
+        if not isinstance(rest, list) or not all(type(row) is int and 0 <= row < self._rows for row in rest):
+            raise saved.refusal("rest", f"a list of rows below {self._rows}")
+        self._choices, self._rest = saved.count("choices"), list(rest)
+
+    def _choose(self, request: RowsRequest) -> list[int]:
+        choose = type(self).choose
+        if choose is None:
+            raise RuntimeError(
+                "rows can only be chosen once an agent-loop manager was created, got none; take the first batch then"
+            )
+        return choose(request)
+
+
+def selected_rows(data_config: Any, dataset: Sized) -> ChosenRows:
+    """Return the sampler in place of verl's ``create_rl_sampler``."""
+    return ChosenRows(dataset)
+
+
+def install() -> None:
+    """Have verl's trainers in this process take their rows from ``ChosenRows``."""
+    trainer_base.create_rl_sampler = selected_rows
+
+
+def installed() -> bool:
+    """Return whether ``install`` was called in this process."""
+    return trainer_base.create_rl_sampler is selected_rows

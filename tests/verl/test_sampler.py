@@ -1,0 +1,91 @@
+"""The sampler of a selection in the data loader that verl makes."""
+
+import pytest
+from torchdata.stateful_dataloader import StatefulDataLoader
+from verl.trainer.ppo.v1 import trainer_base
+
+from apportion.verl import sampler
+from apportion.verl.coordinator.messages import RowsRequest
+from apportion.verl.sampler import ChosenRows
+
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # verl's loader, of torchdata
+
+ROWS, BATCH = 10, 4
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The requests so far. Choice k is of the rows 4 k to 4 k + 3, modulo 10."""
+    requests = []
+
+    def choose(request):
+        requests.append(request)
+        return [(BATCH * request.number + i) % ROWS for i in range(BATCH)]
+
+    monkeypatch.setattr(ChosenRows, "choose", staticmethod(choose))
+    return requests
+
+
+def loader(size=BATCH):
+    """Return a loader as verl makes it, for batches of ``size`` rows."""
+    data = list(range(ROWS))
+    return StatefulDataLoader(
+        dataset=data, batch_size=size, num_workers=0, drop_last=True, collate_fn=list, sampler=ChosenRows(data)
+    )
+
+
+def test_a_batch_is_chosen_when_it_is_needed_and_not_before(asked):
+    batches = iter(loader())
+    assert asked == []
+    assert next(batches) == [0, 1, 2, 3] and asked == [RowsRequest(0, ROWS)]
+    assert next(batches) == [4, 5, 6, 7] and asked[1:] == [RowsRequest(1, ROWS)]
+
+
+def test_choices_do_not_end_with_an_epoch(asked):
+    batches = iter(loader())
+    assert [next(batches)[0] for _ in range(8)] == [0, 4, 8, 2, 6, 0, 4, 8]
+
+
+def test_a_loader_of_single_rows_asks_once_for_a_training_batch(asked):
+    rows = iter(loader(size=1))
+    assert [next(rows) for _ in range(6)] == [[0], [1], [2], [3], [4], [5]]
+    assert [request.number for request in asked] == [0, 1]
+
+
+@pytest.mark.parametrize("size", [1, BATCH])
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_a_loader_that_is_restored_repeats_and_loses_nothing(asked, size, taken):
+    whole = loader(size)
+    batches = iter(whole)
+    for _ in range(taken):
+        next(batches)
+    state = whole.state_dict()
+    rest = [next(batches) for _ in range(5)]
+    restored = loader(size)
+    restored.load_state_dict(state)
+    asked.clear()
+    again = iter(restored)
+    assert asked == []
+    assert [next(again) for _ in range(5)] == rest
+
+
+def test_the_state_of_another_sampler_is_refused(asked):
+    with pytest.raises(
+        ValueError, match=r"the sampler of a selection.* must have choices, rest, got generator, yielded"
+    ):
+        ChosenRows(range(ROWS)).load_state_dict({"generator": 0, "yielded": 3})
+    with pytest.raises(ValueError, match="rest must be a list of rows below 10"):
+        ChosenRows(range(ROWS)).load_state_dict({"choices": 1, "rest": [10]})
+
+
+def test_without_a_manager_nobody_can_choose():
+    with pytest.raises(RuntimeError, match="once an agent-loop manager was created"):
+        next(iter(loader()))
+
+
+def test_it_replaces_verls_sampler(monkeypatch):
+    monkeypatch.setattr(trainer_base, "create_rl_sampler", trainer_base.create_rl_sampler)
+    assert not sampler.installed()
+    sampler.install()
+    assert sampler.installed()
+    assert isinstance(trainer_base.create_rl_sampler({}, range(ROWS)), ChosenRows)
