@@ -20,7 +20,7 @@ from apportion.lab.training.loss import (
 from apportion.lab.training.saved_weights import check_adam, check_weights
 from apportion.lab.training.settings import Training
 from apportion.predictors.saved import SavedValues
-from apportion.types import Group
+from apportion.types import Floats, Group
 
 ROWS_AT_ONCE = 256
 VALUE_CLIP = 0.5
@@ -36,14 +36,19 @@ class Learner:
         self.policy, self.training, self.reference = policy, training, reference
         self._begin()
 
-    def update(self, groups: Sequence[Group], baseline: Baseline | None) -> dict[str, float]:
-        """Take ``updates_per_step`` optimiser steps on ``groups``, or none without a gradient. Return metrics."""
+    def update(
+        self, groups: Sequence[Group], baseline: Baseline | None, importance: Floats | None = None
+    ) -> dict[str, float]:
+        """Take ``updates_per_step`` optimiser steps on ``groups``, or none without a gradient. Return metrics.
+
+        ``importance`` [groups] multiplies the weights of the groups in the loss.
+        """
         settings = self.training
         if self.critic is not None:
-            rows = self._actor_critic_rows(groups)
+            rows = self._actor_critic_rows(groups, importance)
         else:
             fixed = None if baseline is None else baseline.predict([group.prompt for group in groups])
-            rows = training_rows(groups, settings.estimator, settings.loss_weighting, fixed)
+            rows = training_rows(groups, settings.estimator, settings.loss_weighting, fixed, importance)
         rows = [row for row in rows if settings.kl or np.any(row.advantage)]
         rows = sorted(rows, key=lambda row: len(row.prompt) + len(row.completion.tokens))
         rows = refresh_logprobs(self.policy, rows, settings.temperature)
@@ -96,12 +101,14 @@ class Learner:
         self.critic = Critic(self.policy) if settings.estimator == "gae" else None
         self.critic_optimizer = _adam(self.critic, settings.critic_learning_rate) if self.critic else None
 
-    def _actor_critic_rows(self, groups: Sequence[Group]) -> list[TrainingRow]:
+    def _actor_critic_rows(self, groups: Sequence[Group], importance: Floats | None = None) -> list[TrainingRow]:
         """Return rows with an advantage for every token, and teach the critic the returns.
 
         Only kept rollouts are used, because a value needs no group and other rollouts may be stale.
         """
-        groups, settings = [_keep(group) for group in groups if group.keep.any()], self.training
+        trained, settings = np.array([group.keep.any() for group in groups], bool), self.training
+        importance = None if importance is None else importance[trained]
+        groups = [_keep(group) for group, wanted in zip(groups, trained, strict=True) if wanted]
         if not groups:
             return []
         every = rows_with(groups, [0.0] * sum(len(group.rollouts) for group in groups))
@@ -117,7 +124,7 @@ class Learner:
             value_loss(values, old, torch.from_numpy(returns).float(), mask, VALUE_CLIP).backward()
             self._step(self.critic_optimizer, self.critic)
         of_tokens = [row[: len(tokens)] for row, tokens in zip(advantages, completions, strict=True)]
-        return rows_with(groups, of_tokens, settings.loss_weighting)
+        return rows_with(groups, of_tokens, settings.loss_weighting, importance)
 
     def _step(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> float:
         """Take one optimiser step. Return the gradient norm before clipping."""

@@ -17,10 +17,11 @@ from apportion.types import Floats, Group
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRow:
-    """One rollout in the loss: its token ids, advantage and weight. The weights of a batch sum to 1.
+    """One rollout in the loss: its token ids, advantage and weight.
 
-    ``advantage`` is one number, or [T] with a critic. A row is ``reused`` if it was sampled in an earlier step. With
-    ``recompute`` its importance ratio still starts at 1.
+    The weights of a batch sum to 1, unless a selector gives its prompts importance weights. ``advantage`` is one
+    number, or [T] with a critic. A row is ``reused`` if it was sampled in an earlier step. With ``recompute`` its
+    importance ratio still starts at 1.
     """
 
     prompt: tuple[int, ...]
@@ -32,25 +33,32 @@ class TrainingRow:
 
 
 def training_rows(
-    groups: Sequence[Group], estimator: str = "rloo", weighting: Weighting = "prompt", baseline: ArrayLike | None = None
+    groups: Sequence[Group],
+    estimator: str = "rloo",
+    weighting: Weighting = "prompt",
+    baseline: ArrayLike | None = None,
+    importance: Floats | None = None,
 ) -> list[TrainingRow]:
     """Return the rollouts of ``groups`` that enter the loss, with advantages from their whole group.
 
     ``weighting`` "prompt" gives every group the same share of the loss, as in the estimators that VIP analyses.
     "rollout" gives every rollout the same share, and "token" every token. ``baseline`` [groups] is for estimators that
-    take one.
+    take one. ``importance`` [groups] multiplies the weights of the groups.
     """
     if not groups:
         return []
-    return rows_with(groups, advantages_of(groups, estimator, baseline=baseline).tolist(), weighting)
+    return rows_with(groups, advantages_of(groups, estimator, baseline=baseline).tolist(), weighting, importance)
 
 
 def rows_with(
-    groups: Sequence[Group], advantages: Sequence[float | Floats], weighting: Weighting = "prompt"
+    groups: Sequence[Group],
+    advantages: Sequence[float | Floats],
+    weighting: Weighting = "prompt",
+    importance: Floats | None = None,
 ) -> list[TrainingRow]:
     """Return the rollouts of ``groups`` that enter the loss. ``advantages`` has an entry for each of all rollouts.
 
-    Only the rollouts that enter share the weights.
+    Only the rollouts that enter share the weights, which are then multiplied by the ``importance`` [groups].
     """
     rollouts = [(group.prompt, rollout) for group in groups for rollout in group.rollouts]
     keep, recompute = (np.concatenate([getattr(group, mask) for group in groups]) for mask in ("keep", "recompute"))
@@ -58,6 +66,7 @@ def rows_with(
     ids = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])[kept]
     tokens = np.array([len(rollouts[i][1].completion.tokens) for i in kept])
     weights = rollout_weights(ids, weighting, tokens) / max(len(kept), 1)
+    weights = weights if importance is None else weights * importance[ids]
     return [
         TrainingRow(
             tuple(encode(rollouts[i][0].text)),

@@ -9,6 +9,7 @@ from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.lab.policy.recipes import check_base, task_of
 from apportion.lab.world.task import Reward
+from apportion.selection import Selector, check_selector
 
 Labels = Literal["gold", "none"]
 LENGTHS = ("rollouts", "tokens", "steps")
@@ -37,6 +38,8 @@ class Training:
     A ``reward`` of "share" is graded: the share of leading digits that are right. It needs an allocator and a predictor
     for graded rewards.
 
+    ``selection`` chooses the prompts of a step; by default they come in shuffled epochs.
+
     ``estimator`` is one of ``apportion.advantages.ESTIMATORS``, or "gae": PPO with a critic, whose settings are
     ``critic_learning_rate``, ``critic_updates`` per step, ``discount`` (gamma) and ``trace`` (lambda). "reinforce"
     takes its ``baseline`` from history.
@@ -48,6 +51,7 @@ class Training:
     problems: int = 512
     prompts: Path | None = None
     prompts_per_step: int = 32
+    selection: Selector | None = None
     rollouts: int | None = None
     tokens: int | None = None
     steps: int | None = None
@@ -153,6 +157,8 @@ class Training:
                 f"labels must be {'none' if votes else 'gold'!r} for {allocator.name}, got {self.labels!r}; change it, "
                 f"or take an allocator that {'reads rewards' if votes else 'votes'}"
             )
+        if self.selection is not None:
+            check_selector(self.selection, allocator.needs, graded=self.reward == "share")
         if self.reward == "share" and (allocator.needs.binary or (self.baseline and self.baseline.needs.binary)):
             who = allocator.name if allocator.needs.binary else f"the baseline {self.baseline.name}"
             raise ValueError(

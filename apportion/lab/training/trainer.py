@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,11 @@ from apportion.lab.world.task import TASKS
 from apportion.loop import collect
 from apportion.predictors.saved import SavedValues
 from apportion.runs.whole_files import is_file
-from apportion.types import Batch, Counts, Group, Prompt
+from apportion.selection import ShuffledEpochs
+from apportion.types import Batch, Group, Prompt
 
 KIND = "lab run"
-COUNTERS = ("steps", "asked", "drawn", "evaluations")
+COUNTERS = ("steps", "asked", "evaluations")
 
 
 class Trainer:
@@ -62,8 +63,10 @@ class Trainer:
         )
         self.problems, self.prompts = self.pool.problems, self.pool.prompts
         self.places = {prompt.id: q for q, prompt in enumerate(self.prompts)}
-        self.steps, self.asked, self.drawn, self.evaluations = 0, 0, 0, 0
+        self.steps, self.asked, self.evaluations = 0, 0, 0
         allocator.prepare(self.prompts)
+        self.selector = ShuffledEpochs() if training.selection is None else copy.deepcopy(training.selection)
+        self.selector.prepare(self.prompts, seed, getattr(allocator, "predictor", None))
         if self.baseline is not None:
             self.baseline.prepare(self.prompts)
         if is_file(self.checkpoint):
@@ -100,16 +103,19 @@ class Trainer:
         batch = collect(self.allocator, first, self.sampler, source=self._source(first))
         success = exact_success(self.policy, [self.problems[self.places[prompt.id]] for prompt in batch.prompts])
         groups = self.allocator.groups(batch)
-        learnt = self.learner.update(groups, self.baseline)
+        learnt = self.learner.update(groups, self.baseline, self.selector.weights([group.prompt for group in groups]))
         own = self.allocator.metrics(batch)
         judged = {} if self.judge is None else self.judge.labels(batch.prompts, self.allocator.labels(batch))
         self.allocator.observe(batch)
+        self.selector.observe(batch.sampled)
         if self.baseline is not None:
-            self.baseline.update(batch)
+            self.baseline.update(batch.sampled)
         self.steps += 1
         self.asked += int(batch.asked.sum())
         record = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
         record |= _step_metrics(batch, groups, success) | learnt | judged | ({"allocator": own} if own else {})
+        if self.training.selection is not None:
+            record["selection"] = self.selector.metrics()
         due = (self.steps if self.training.unit == "step" else self.asked) // self.training.evaluate_every
         if self.finished or due > self.evaluations:
             self.evaluations = due
@@ -119,20 +125,10 @@ class Trainer:
         return record | {"cpu_seconds": time.process_time() - started}
 
     def _draw(self, count: int, held: set[str] | None = None) -> list[Prompt]:
-        """Return the next ``count`` prompts, in a seeded order for each epoch. Skip ids in ``held``; add theirs."""
-        size, chosen, held = len(self.prompts), [], set() if held is None else held
-        if count + len(held) > size:
-            raise ValueError(
-                f"a step needs {count + len(held)} distinct prompts, problems holds {size}; raise problems, or let "
-                f"{self.allocator.name} draw fewer"
-            )
-        while len(chosen) < count:
-            epoch, place = divmod(self.drawn, size)
-            prompt = self.prompts[_order(self.seed, epoch, size)[place]]
-            if prompt.id not in held:
-                chosen.append(prompt)
-                held.add(prompt.id)
-            self.drawn += 1
+        """Return the next ``count`` prompts by the selector. Skip ids in ``held``, and add theirs."""
+        held = set() if held is None else held
+        chosen = [self.prompts[row] for row in self.selector.choose(count, held)]
+        held.update(prompt.id for prompt in chosen)
         return chosen
 
     def _source(self, first: Sequence[Prompt]) -> Callable[[int], list[Prompt]]:
@@ -167,6 +163,7 @@ class Trainer:
             "learner": self.learner.state_dict(),
             "sampler": self.sampler.state_dict(),
             "allocator": self.allocator.state_dict(),
+            "selector": self.selector.state_dict(),
             "baseline": None if self.baseline is None else self.baseline.state_dict(),
             **{name: getattr(self, name) for name in COUNTERS},
             "metrics_bytes": metrics_bytes,
@@ -179,7 +176,7 @@ class Trainer:
         remedy = f"delete {self.checkpoint.parent}, and the same command trains this run again from its start"
         state = load_state(self.checkpoint, KIND, remedy=remedy, records=(LedgerCompletion,))
         with restoring(self.checkpoint, remedy):
-            parts = ("learner", "sampler", "allocator", "baseline")
+            parts = ("learner", "sampler", "allocator", "selector", "baseline")
             saved = SavedValues(state, KIND, [*parts, *COUNTERS, "metrics_bytes", "metrics_sha256"])
             metrics_bytes, checksum = saved.count("metrics_bytes"), state["metrics_sha256"]
             if not isinstance(checksum, str):
@@ -190,16 +187,12 @@ class Trainer:
             self.learner.load_state_dict(saved.state("learner"))
             self.sampler.load_state_dict(saved.state("sampler"))
             self.allocator.load_state_dict(saved.state("allocator"))
+            self.selector.load_state_dict(saved.state("selector"))
             if self.baseline is not None:
                 self.baseline.load_state_dict(saved.state("baseline"))
         for name, value in counters.items():
             setattr(self, name, value)
         cut_metrics(self.metrics, metrics_bytes, self.steps, checksum)
-
-
-@lru_cache(maxsize=4)
-def _order(seed: int, epoch: int, size: int) -> Counts:
-    return np.random.default_rng([seed, epoch]).permutation(size)
 
 
 def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dict[str, Any]:

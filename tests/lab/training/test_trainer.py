@@ -3,16 +3,22 @@ import shutil
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
-from apportion import AR3PO, DAPO, HORA, VIP, ReinforceAda, Uniform
-from apportion.baselines import Optimal, Predicted, Zero
+from apportion import AR3PO, DAPO, HORA, VIP, PilotCommit, ReinforceAda, Uniform
+from apportion.baselines import SPO, Optimal, Predicted, Zero
 from apportion.engines.saved_state import SavedStateError, load_state, save_state
-from apportion.lab.policy.sampler import LedgerCompletion
+from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
+from apportion.lab.training.learner import Learner
+from apportion.lab.training.loss import training_rows
+from apportion.lab.training.pool import pool_of
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import KIND, Trainer
 from apportion.predictors import DiscountedCounts, RunningVariance
+from apportion.selection import GRESO, Mixed, SPOWeights
+from apportion.types import Group
 from tests.hostile import FILES, MARKER
 
 ALLOCATORS = {
@@ -21,11 +27,23 @@ ALLOCATORS = {
     "hora": lambda: HORA(pre_rollouts=2, rollouts_per_prompt=4, high=12),
     "ar3po": lambda: AR3PO(rollouts_per_stage=2, reuse="recompute"),
     "dapo": lambda: DAPO(rollouts_per_prompt=4, target=3, draw=4, max_draws=4),
+    "pilot_commit": lambda: PilotCommit(pilots=2, commits=2, target=2, draw=4, max_rounds=4),
     "reinforce_ada": lambda: ReinforceAda(rollouts_per_round=2, keep=2, rounds=3),
     "optimal": lambda: Uniform(rollouts_per_prompt=4),
     "ppo": lambda: Uniform(rollouts_per_prompt=4),
+    "mixed": lambda: VIP(rollouts_per_prompt=4, high=12),
+    "spo": lambda: Uniform(rollouts_per_prompt=1),
+    "batch_optimal": lambda: Uniform(rollouts_per_prompt=1),
+    "greso": lambda: DAPO(rollouts_per_prompt=4, target=3, draw=4, max_draws=4),
 }
-CHANGES = {"optimal": {"estimator": "reinforce", "baseline": Optimal()}, "ppo": {"estimator": "gae"}}
+CHANGES = {
+    "optimal": {"estimator": "reinforce", "baseline": Optimal()},
+    "ppo": {"estimator": "gae"},
+    "mixed": {"selection": Mixed()},
+    "spo": {"selection": SPOWeights(importance_weights=True), "estimator": "spo", "baseline": SPO()},
+    "batch_optimal": {"estimator": "batch_optimal"},
+    "greso": {"selection": GRESO()},
+}
 
 
 def trainer(base, name, seed, directory):
@@ -223,6 +241,35 @@ def test_each_epoch_visits_every_problem_once(tmp_path, small_base_folder):
     assert seen[:4] != seen[4:]
 
 
+def test_a_selection_shares_the_allocators_belief_and_is_logged(small_base_folder, whole):
+    trained = trainer(small_base_folder, "mixed", 0, whole("mixed"))
+    assert trained.selector._belief is trained.allocator.predictor
+    last = curve(whole("mixed"))[-1]["selection"]
+    assert last == trained.selector.metrics() and last["never_chosen"] < 1
+    assert "selection" not in curve(whole("vip"))[-1]
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "gae"])
+def test_importance_weights_scale_what_a_prompt_adds_to_the_gradient(small_base, small_base_folder, estimator):
+    """A weight of 0 leaves a prompt out of the loss, and a common factor changes every row alike."""
+    learner = Learner(small_base, settings(small_base_folder, estimator=estimator), None)
+    prompts = trainer_prompts(small_base_folder)[:3]
+    drawn = LedgerSampler(small_base, 0)(prompts, [6, 6, 6])
+    groups = [Group(prompt, tuple(rollouts)) for prompt, rollouts in zip(prompts, drawn, strict=True)]
+    if estimator == "gae":
+        rows = [learner._actor_critic_rows(groups, weights) for weights in (None, np.array([2.0, 0.0, 2.0]))]
+    else:
+        rows = [training_rows(groups, "rloo", importance=weights) for weights in (None, np.array([2.0, 0.0, 2.0]))]
+    plain, weighted = ([row.weight for row in each] for each in rows)
+    assert weighted == [
+        weight * factor for weight, factor in zip(plain, [2.0] * 6 + [0.0] * 6 + [2.0] * 6, strict=True)
+    ]
+
+
+def trainer_prompts(base):
+    return pool_of(settings(base), 0).prompts
+
+
 def test_fresh_prompts_are_not_in_the_batch_already(tmp_path, small_base_folder):
     trainer = Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path)
     trainer._draw(20)
@@ -230,7 +277,7 @@ def test_fresh_prompts_are_not_in_the_batch_already(tmp_path, small_base_folder)
     fresh = trainer._source(first)
     ids = [prompt.id for prompt in (*first, *fresh(10), *fresh(14))]
     assert len(set(ids)) == 32
-    with pytest.raises(ValueError, match="a step needs 33 distinct prompts, problems holds 32"):
+    with pytest.raises(ValueError, match="a batch needs 33 distinct prompts, the data set holds 32"):
         fresh(1)
 
 
@@ -324,8 +371,8 @@ def test_a_step_without_information_changes_nothing(tmp_path, small_base_folder)
         ({"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
         ({"estimator": "ppo"}, "estimator must be one of grpo, dr_grpo, rloo,.* gae, .* got 'ppo'"),
         ({"weighting": "word"}, "weighting of prompt, rollout, token, got 'rloo' and 'word'"),
-        ({"estimator": "reinforce"}, "a baseline goes with the estimator 'reinforce', got None"),
-        ({"baseline": Zero()}, r"a baseline goes with the estimator 'reinforce', got Zero\(\) with 'rloo'"),
+        ({"estimator": "reinforce"}, "a baseline goes with the estimators 'reinforce' and 'spo', got None"),
+        ({"baseline": Zero()}, r"a baseline goes with the estimators 'reinforce' and 'spo', got Zero\(\) with 'rloo'"),
         ({"tokens": 0}, "tokens must be at least 1, got 0"),
         ({"trace": 1.5}, "discount and trace must be between 0 and 1, got 1.0 and 1.5"),
         ({"kl": -0.1}, "kl must be at least 0, got -0.1"),

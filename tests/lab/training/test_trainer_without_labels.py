@@ -3,6 +3,7 @@
 import json
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,6 +72,8 @@ def equal(one, other):
     """Return whether two states are equal, tensors bit for bit."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
@@ -80,8 +83,8 @@ def equal(one, other):
 
 def remembered(trainer):
     """Return everything that the rest of a run depends on."""
-    parts = (trainer.learner, trainer.sampler, trainer.allocator)
-    return [part.state_dict() for part in parts] + [trainer.steps, trainer.asked, trainer.drawn]
+    parts = (trainer.learner, trainer.sampler, trainer.allocator, trainer.selector)
+    return [part.state_dict() for part in parts] + [trainer.steps, trainer.asked]
 
 
 def changed(trainer):
@@ -269,7 +272,7 @@ def test_the_update_after_a_reset_is_that_of_a_new_learner(tmp_path, small_base_
     fresh = prepared(tmp_path / "fresh", small_base_folder, **changes)
     before = trained(tmp_path / "before", small_base_folder, steps=2, **changes)
     fresh.sampler.load_state_dict(before.sampler.state_dict())
-    fresh.drawn = before.drawn
+    fresh.selector.load_state_dict(before.selector.state_dict())
     fresh._step()
     assert equal(fresh.learner.state_dict(), trainer.learner.state_dict())
 
