@@ -36,7 +36,6 @@ from apportion import (
     Plan,
     Prompt,
     ReinforceAda,
-    Select,
     Uniform,
 )
 from apportion.advantages import ESTIMATORS
@@ -73,8 +72,8 @@ from benchmarks.bias_measured import (
 from benchmarks.common import table, write
 
 SMALL_TARGET, SMALL_BATCHES = 8, 15_000
-BATCH_WIDE = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
-"""Estimators with one scale for the batch. They have no exact expectation for one prompt."""
+BATCH_WIDE = ("reinforce_plus_plus", "reinforce_plus_plus_baseline", "spo", "batch_optimal")
+"""Estimators with one scale or one baseline for the batch. They have no exact expectation for one prompt."""
 AT = int(np.flatnonzero(SUCCESS == 0.1)[0])
 """The index of p = .1, at which noise is compared."""
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "bias.png"
@@ -112,7 +111,6 @@ RULES: dict[str, Callable[[], Allocator]] = {
     "neyman": lambda: Neyman(predictor=Known()),
     "inverse_accuracy": lambda: InverseAccuracy(predictor=Known()),
     "inverse_variance": lambda: InverseVariance(predictor=Known()),
-    "select": lambda: Select(prompts=PROMPTS // 2, predictor=Known()),
     "hora": HORA,
     "ar3po": lambda: AR3PO(reuse="none"),
     "ar3po, reuse": AR3PO,
@@ -140,7 +138,7 @@ def exact_ratios(rule: str, name: str, weights: str) -> Floats | None:
     if name in BATCH_WIDE or weights == "rollout" or (rule == "dapo" and weights == "sum"):
         return None
     if rule == "dapo":
-        found = leaves(Uniform(DAPO().rollouts_per_prompt))
+        found = leaves(Uniform(DAPO.usual_rollouts))
         informative = np.array([leaf.group.informative for leaf in found], float)
         return exact(found, name, scale=informative / mixed_share(found)).ratio
     if rule in SEPARABLE:
@@ -278,7 +276,7 @@ def main() -> None:
             if cell.exact is not None
         ]
     )
-    share = mixed_share(leaves(Uniform(DAPO().rollouts_per_prompt)))
+    share = mixed_share(leaves(Uniform(DAPO.usual_rollouts)))
     ends = unique_weights(leaves(AR3PO(reuse="none")))
     cosines = np.array([mine["rloo", "prompt"].cosine for mine in cells.values()])
     gaps = np.array([mine["rloo", "prompt"].projection - mine["rloo", "prompt"].ratio for mine in cells.values()])
@@ -296,9 +294,8 @@ def main() -> None:
             f"{PROMPTS} prompts a batch, each p equally likely for each; {BATCHES:,} batches after {WARM_UP} that only "
             "fill stores and counts. Rules have their default settings: 8 rollouts a prompt for uniform, vip, neyman "
             "and the inverse rules, 16 for hora and dapo, at most 8 for ar3po and 32 for reinforce_ada. Predictors "
-            "know the true p, but for `vip, learning`, which counts outcomes of earlier batches. `select` gives "
-            f"rollouts to {PROMPTS // 2} of the {PROMPTS}. `ar3po` reuses nothing; `reuse` is the paper's way, outside "
-            "the loss, its store full.",
+            "know the true p, but for `vip, learning`, which counts outcomes of earlier batches. `ar3po` "
+            "reuses nothing; `reuse` is the paper's way, outside the loss, its store full.",
             "The cosine is that of the expected batch gradient and the truth, for tabular policies of which every p "
             "has its own. The direction of a prompt's own gradient never changes: right and wrong rollouts have "
             f"opposite mean scores, and counts depend only on right and wrong. Measured with {ANSWERS} answers, the "

@@ -687,8 +687,8 @@ def _feed(hashed: Any, value: Any) -> None:
 
 
 def _digest_of_trainer(trainer: Trainer) -> str:
-    states = [each.state_dict() for each in (trainer.learner, trainer.sampler, trainer.allocator)]
-    return digest([*states, trainer.steps, trainer.asked, trainer.drawn, trainer.evaluations])
+    states = [each.state_dict() for each in (trainer.learner, trainer.sampler, trainer.allocator, trainer.selector)]
+    return digest([*states, trainer.steps, trainer.asked, trainer.evaluations])
 
 
 def _compare(found: Any, expected: Any) -> None:

@@ -5,6 +5,8 @@ and only these are reported. Studies are under ``runs/`` and resume.
 
     python -m benchmarks.methods            # the ledger task, hard base: benchmarks/methods.toml
     python -m benchmarks.methods forks      # the second task: benchmarks/methods_forks.toml
+    python -m benchmarks.methods decisions  # prompts, counts and baselines, alone and together, at one rate; also
+    python -m benchmarks.methods decisions_forks
 """
 
 from __future__ import annotations
@@ -35,7 +37,12 @@ from apportion.lab.study.design import Study, read_study
 from apportion.lab.study.worker import run_directory
 from benchmarks.common import table, write
 
-RATES = {"methods": ("5e-4", "1e-3", "2e-3"), "methods_forks": ("3e-4", "6e-4")}
+RATES = {
+    "methods": ("5e-4", "1e-3", "2e-3"),
+    "methods_forks": ("3e-4", "6e-4"),
+    "methods_decisions": ("1e-3",),
+    "methods_decisions_forks": ("6e-4",),
+}
 SWEEP_SEEDS = (100,)
 LEVELS = (0.8, 0.9)
 COLUMNS = (
@@ -50,8 +57,8 @@ def main(which: str = "") -> None:
     config = Path(__file__).with_name(f"{name}.toml")
     rates = RATES[name]
     arms = list(load(config)["allocators"])
-    areas = {rate: _sweep(config, name, rate) for rate in rates}
-    best = {arm: max(rates, key=lambda rate: areas[rate][arm]) for arm in arms}
+    areas = {rate: _sweep(config, name, rate) for rate in rates} if len(rates) > 1 else {}
+    best = {arm: max(rates, key=lambda rate: areas[rate][arm]) if areas else rates[0] for arm in arms}
     study = _train(config, name, [f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items()])
     runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
     summary = summarise(MEASURES, runs, study.baseline)
@@ -71,7 +78,7 @@ def main(which: str = "") -> None:
             f"seeds, differences paired by seed with {study.baseline}, the tuned uniform. `over tokens` is the same "
             "difference of the curves over tokens, up to the fewest that any method took with that seed. `rollouts to` "
             f"are geometric means of the ratio to {study.baseline}'s with their 95% intervals; - if a run never got "
-            "there."
+            "there; `at most` if a run of the baseline never did, which then counts as if it had at its end."
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
             _how_chosen(best, rates),
             "Rollouts a prompt by its exact success probability when it was sampled:\n\n" + _bands(summary),
@@ -90,6 +97,8 @@ def main(which: str = "") -> None:
 
 
 def _how_chosen(best: dict[str, str], rates: Sequence[str]) -> str:
+    if len(rates) == 1:
+        return f"Every run has the rate {rates[0]}, which the sweep of benchmarks/methods chose for the uniform rule."
     edge = [arm for arm, rate in best.items() if rate in (rates[0], rates[-1])]
     return (
         f"Rates were chosen from {', '.join(rates)} by the area with seed {SWEEP_SEEDS[0]}, which is not reported. At "
@@ -156,14 +165,21 @@ def _bootstrapped(values: np.ndarray) -> str:
 
 
 def _ratio(mine: Sequence[Run], baseline: Sequence[Run], level: float) -> str:
-    """Return the rollouts to ``level`` over the baseline's, as a geometric mean and interval over seeds."""
-    logs = [np.log(a.reached(level) / b.reached(level)) for a, b in zip(mine, baseline, strict=True)]
+    """Return the rollouts to ``level`` over the baseline's, as a geometric mean and interval over seeds.
+
+    A run of the baseline that never got there counts as one that got there at its end. The ratio is then an upper
+    bound, and marked as one.
+    """
+    reached = np.array([run.reached(level) for run in baseline])
+    ends = np.array([run.rollouts[-1] for run in baseline])
+    logs = np.log([run.reached(level) for run in mine]) - np.log(np.where(np.isfinite(reached), reached, ends))
     if not np.isfinite(logs).all():
         return "-"
+    bound = "" if np.isfinite(reached).all() else "at most "
     interval = SeedInterval.of(logs)
     half = interval.half_width or 0.0
     low, high = np.exp([interval.mean - half, interval.mean + half])
-    return f"{np.exp(interval.mean):.2f} ({low:.2f} to {high:.2f})"
+    return f"{bound}{np.exp(interval.mean):.2f} ({low:.2f} to {high:.2f})"
 
 
 def _bands(summary: Sequence[Arm]) -> str:

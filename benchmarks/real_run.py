@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from apportion import Belief, Plan, Rollout
-from apportion.allocators import Select, Uniform
 from apportion.allocators.hora import maximise_hits
 from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.predictors import (
@@ -35,7 +34,7 @@ from apportion.predictors import (
     UniformPrior,
 )
 from apportion.types import Batch, Floats
-from benchmarks.common import spread, table, write
+from benchmarks.common import table, write
 from benchmarks.real_run_data import Recorded, deepscaler, grpo_run, reasoning_gym
 from benchmarks.real_run_picture import draw
 from benchmarks.real_run_tables import (
@@ -56,7 +55,6 @@ from benchmarks.real_run_tables import (
 SEEDS = (0, 1, 2)
 BATCH, GROUP, LOW, HIGH, HORA_HIGH = 128, 8, 3, 32, 64
 EPOCHS, SHOWN, WINDOW = 8, (0, 1, 2, 4, 7), 5
-STEPS, CANDIDATES, STEP_RANGES = 160, 256, ((0, 10), (10, 40), (40, 160))
 
 Predictors = Mapping[str, Callable[[], Predictor]]
 
@@ -168,11 +166,6 @@ def main() -> None:
             NOTES[3],
             table(["HORA's hits over uniform's", *epochs], hits),
             NOTES[4],
-            table(
-                ["share of mixed groups under Select", *(f"steps {a} to {b - 1}" for a, b in STEP_RANGES)],
-                selected(predictors(data), data),
-            ),
-            NOTES[6],
             table(["data, predictor", "visit 0", "visit 1", "visit 2"], others),
             NOTES[5],
         ],
@@ -196,31 +189,6 @@ def best(data: Recorded, epoch: int) -> tuple[Pairs, Pairs]:
         [vip(belief.variance, truth[some]) for belief, some in zip(known, batches, strict=True)],
         [hora(belief, right[some], truth[some]) for belief, some in zip(known, batches, strict=True)],
     )
-
-
-def selection(predictor: Predictor, data: Recorded, seed: int) -> Floats:
-    """Return the share of mixed groups at each step of ``Select``, whose predictor sees only the chosen groups."""
-    allocator, prompts = Select(allocator=Uniform(GROUP), prompts=BATCH, predictor=predictor), data.prompts
-    rng, mixed = np.random.default_rng(seed), np.zeros(STEPS)
-    for step in range(STEPS):
-        some, visit = rng.choice(len(prompts), CANDIDATES, replace=False), step * BATCH // len(prompts)
-        batch = allocator.start([prompts[q] for q in some])
-        plan = allocator.plan(batch)
-        recorded = zip(data.rewards[some, visit], plan.counts, strict=True)
-        rollouts = [[Rollout(bool(reward)) for reward in group] if count else [] for group, count in recorded]
-        allocator.observe(batch.add(plan, rollouts))
-        shares = data.shares[some[batch.chosen], visit]
-        mixed[step] = ((shares > 0) & (shares < 1)).mean()
-    return mixed
-
-
-def selected(chosen: Predictors, data: Recorded) -> list[list[str]]:
-    """Return a row of shares of mixed groups for each predictor, over ranges of steps."""
-    rows = []
-    for name in ("one half for all", "counts", "empirical Bayes", "empirical Bayes, known rates"):
-        found = np.array([selection(chosen[name](), data, seed) for seed in SEEDS])
-        rows.append([f"{name}, mixed", *(spread(found[:, a:b].mean(axis=1), ".3f") for a, b in STEP_RANGES)])
-    return rows
 
 
 def elsewhere(what: str, data: Recorded) -> list[list[str]]:
@@ -272,9 +240,6 @@ NOTES = [
     "prior on their spread. reasoning gym: 5,007 questions of 101 tasks, graded scores of "
     "Llama-3.3-70B, one answer a visit; the task is the embedding, Mistral-Small-3.1-24B's mean score the known rate, "
     "and a graded score is a share of a success to counts.",
-    f"Select chooses {BATCH} of {CANDIDATES} random candidates a step, which get their recorded group of {GROUP}, at "
-    "the visit that uniform sampling would have reached. Only chosen prompts are learned from. Mean and 95% interval "
-    "(Student's t) over seeds.",
 ]
 
 

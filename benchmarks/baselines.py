@@ -1,0 +1,218 @@
+"""Which baseline leaves a language model's policy gradient the smallest second moment, out of sample?
+
+Right and wrong completions have score norms |g|^2 of very different size, so the best baseline is not the success rate.
+It needs |g|^2, which costs a backward pass a completion. Here its stand-ins are compared, above all the sum over tokens
+of (1 - pi)^2, which needs only the log-probabilities that every engine returns. The norms are recorded.
+
+    python -m benchmarks.baselines            # the tables, from recorded norms, in a minute
+    python -m benchmarks.baselines --measure  # measures the norms again; see baselines_measured.py
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from apportion.types import Floats
+from benchmarks.baselines_rules import (
+    BANDWIDTH,
+    FAMILIES,
+    RLOO,
+    SHIPPED,
+    STRENGTH,
+    WEIGHTS,
+    Samples,
+    least,
+    moments,
+    ratio,
+    rules,
+)
+from benchmarks.common import spread, table, write
+
+DATA = Path(__file__).parent / "data"
+MODEL_SCORES, LAB_SCORES = DATA / "smollm2_scores.npz", DATA / "lab_scores.npz"
+SEED, SPLITS, RESAMPLES = 0, 200, 1000
+BINS = ((0.0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1.0))
+
+
+def recorded() -> dict[str, Samples]:
+    """Return the recorded samples of the language model, by task."""
+    file = np.load(MODEL_SCORES)
+    return {str(task): samples(file, (t,)) for t, task in enumerate(file["tasks"])}
+
+
+def recorded_lab() -> dict[str, list[Samples]]:
+    """Return the recorded samples of the lab's policies, one for each seed, by base and rollouts trained on."""
+    file = np.load(LAB_SCORES)
+    return {
+        f"{base}, {rollouts:,}": [samples(file, (b, point, s)) for s in range(len(file["seeds"]))]
+        for b, base in enumerate(file["bases"])
+        for point, rollouts in enumerate(file["points"].tolist())
+    }
+
+
+def samples(file: Mapping[str, Floats], at: tuple[int, ...]) -> Samples:
+    """Return the samples at a place of the recorded arrays."""
+    rewards = file["right"][at].astype(float)
+    measures = {name: file[name][at].astype(float) for name in WEIGHTS if name != "equal"}
+    return Samples(rewards, measures | {"equal": np.ones_like(rewards)})
+
+
+def quantiles(values: Floats, low: float, high: float, middle: float | None = None) -> str:
+    """Return the median, or ``middle``, and two quantiles."""
+    shown = np.median(values) if middle is None else middle
+    return f"{shown:.2f} ({np.quantile(values, low):.2f} to {np.quantile(values, high):.2f})"
+
+
+def named(family: str, weight: str) -> list[str]:
+    """Return the first two cells of a row."""
+    return [family, WEIGHTS.get(weight, weight)]
+
+
+def gains(data: Mapping[str, Samples]) -> Iterator[list[str]]:
+    """Yield a row for each rule: its second moment over RLOO's, for each task."""
+    found = [moments(each, SPLITS, seed=SEED, more=SHIPPED) for each in data.values()]
+    for name in found[0]:
+        if name != RLOO:
+            yield [*named(*name), *(quantiles(ratio(task[name], task[RLOO]), 0.05, 0.95) for task in found)]
+
+
+def stand_ins(data: Mapping[str, Samples]) -> Iterator[list[str]]:
+    """Yield a row for each family and stand-in: its second moment over that by parameter norms, for each task."""
+    split = [moments(each, SPLITS, seed=SEED) for each in data.values()]
+    resampled = [moments(each, RESAMPLES, resample=True, seed=SEED) for each in data.values()]
+    for family, (_, weights) in FAMILIES.items():
+        for weight in weights[1:]:
+            pairs = [
+                [ratio(found[family, weight], found[family, "parameters"]) for found in both]
+                for both in zip(split, resampled, strict=True)
+            ]
+            cells = (quantiles(drawn, 0.025, 0.975, middle=float(np.median(fixed))) for fixed, drawn in pairs)
+            yield [*named(f"{family} / by norms", weight), *cells]
+
+
+def lab_rows(data: Mapping[str, Sequence[Samples]]) -> Iterator[list[str]]:
+    """Yield rows over RLOO's second moment, then over that by parameter norms: medians over splits, by seed."""
+    found = [[moments(each, SPLITS, seed=SEED) for each in seeds] for seeds in data.values()]
+
+    def cells(name: tuple[str, str], base: tuple[str, str]) -> list[str]:
+        return [spread([float(np.median(ratio(run[name], run[base]))) for run in runs], ".2f") for runs in found]
+
+    for family, weight in rules():
+        if weight in ("-", "parameters", "squared", "tokens", "equal") and (family, weight) != RLOO:
+            yield [*named(f"lab: {family}", weight), *cells((family, weight), RLOO)]
+    for family in FAMILIES:
+        yield [*named(f"lab: {family} / by norms", "squared"), *cells((family, "squared"), (family, "parameters"))]
+
+
+def correlations(data: Mapping[str, Samples]) -> Iterator[list[str]]:
+    """Yield the correlation of each measure's logarithm with that of the parameter norm."""
+    for weight, name in WEIGHTS.items():
+        if weight not in ("parameters", "equal"):
+            logs = [
+                np.log([each.measures["parameters"].ravel(), each.measures[weight].ravel()]) for each in data.values()
+            ]
+            yield [f"correlation, {name}", *(f"{np.corrcoef(pair)[0, 1]:.2f}" for pair in logs)]
+
+
+def by_success(data: Mapping[str, Samples]) -> Iterator[list[str]]:
+    """Yield the mean norms of right and wrong completions and b*, by task and success rate."""
+    for task, each in data.items():
+        rates = each.rewards.mean(axis=1)
+        places = np.minimum(np.searchsorted([high for _, high in BINS], rates, side="right"), len(BINS) - 1)
+        for place, (low, high) in enumerate(BINS):
+            r, g = each.rewards[places == place], each.measures["parameters"][places == place]
+            norms = (f"{g[r == verdict].mean():,.0f}" if (r == verdict).any() else "-" for verdict in (1, 0))
+            best = f"{(g * r).sum() / g.sum():.2f}" if len(r) else "-"
+            yield [f"{task}, p from {low:g} to {high:g}", str(len(r)), *norms, best]
+
+
+def described(data: Mapping[str, Samples]) -> Iterator[list[str]]:
+    """Yield what the tasks are like."""
+    for task, each in data.items():
+        rates, tokens = each.rewards.mean(axis=1), each.measures["tokens"]
+        norms = np.sort(each.measures["parameters"].ravel())[::-1]
+        mixed = f"{((rates > 0) & (rates < 1)).sum()} of {len(rates)}"
+        heaviest = norms[: max(1, len(norms) // 100)].sum() / norms.sum()
+        length = f"{tokens.mean():.1f} ({tokens.min():.0f} to {tokens.max():.0f})"
+        yield [f"{task}, all", f"{rates.mean():.2f}", mixed, length, f"{heaviest:.2f}", f"{least(each):.2f}"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="measure the norms again, in about 20 minutes")
+    if parser.parse_args(arguments).measure:
+        from benchmarks.baselines_lab import measure_lab  # noqa: PLC0415 - needs the model's wheel and the lab
+        from benchmarks.baselines_measured import measure  # noqa: PLC0415
+
+        np.savez_compressed(MODEL_SCORES, **measure(SEED))
+        np.savez_compressed(LAB_SCORES, **measure_lab())
+    data, lab = recorded(), recorded_lab()
+    write(
+        "baselines",
+        "Baselines by score norms, on a language model and in the lab",
+        ["baseline", "weighted by", *data],
+        [*gains(data)],
+        [
+            *NOTES["gains"],
+            table(["over the same by parameter norms", "weighted by", *data], [*stand_ins(data)]),
+            NOTES["stand-ins"],
+            table(["log of the parameter norm with the log of", *data], [*correlations(data)]),
+            table(["task", "success", "mixed prompts", "tokens", "heaviest 1%", "least"], [*described(data)]),
+            table(["task and success rate", "prompts", "|g|^2, right", "|g|^2, wrong", "b*"], [*by_success(data)]),
+            NOTES["tasks"],
+            "## In the lab, along training",
+            table(["baseline", "weighted by", *lab], [*lab_rows(lab)]),
+            NOTES["lab"],
+        ],
+        seeds=(SEED,),
+    )
+
+
+NOTES = {
+    "gains": (
+        "Mean of (r - b)^2 |g|^2 over that of RLOO with groups of 8; below 1 is better. g is the gradient of a "
+        "completion's log-probability in all 134,515,008 parameters of SmolLM2-135M-Instruct (weights of 4 bits read "
+        "as float32), without any training. Three-shot prompts, 40 a task, 16 completions each at temperature 1. Ten "
+        "prompts for each of four levels, fixed before any sample: numbers up to 5, 10, 20 and 40 for a + b, up to 5, "
+        "9, 14 and 20 for a * b, lists of 2 to 5 digits for sort. An earlier look at another set of sums suggested the "
+        "stand-in; a * b and sort were never looked at before.",
+        "Each of 200 random splits gives 8 completions of every prompt to the history and judges the baseline on the "
+        "other 8. Median (5% to 95% of the splits). All baselines leave the gradient's mean as it is, because none "
+        "sees the reward of its own rollout. The squared mean gradient is the same for all and is not subtracted, so "
+        "ratios of variances lie further from 1. Covariances of rollouts that share a baseline are left out.",
+        "b = sum(w r) / sum(w) with the weights w of the second column. constant: over the history of all prompts. "
+        f"curve over p: rollouts of prompts with about the same success rate (Gaussian kernel, {BANDWIDTH:g} in "
+        "log-odds). own: the prompt's history, and shrunk to the constant or the curve as if by "
+        f"{STRENGTH:g} average rollouts; own mean is its mean reward, not shrunk. others of the group: leave-one-out "
+        "among the 8 judged ones, without history; by length that is OPO's baseline without the rollout itself. other "
+        "prompts: all judged rollouts of the other prompts, with 8 or with one rollout a prompt. `Optimal` is the "
+        "package's own, with its default discounts and each scope, after eight batches with one rollout a prompt.",
+    ),
+    "stand-ins": (
+        f"The same second moments over those with parameter norms as weights: the median over the {SPLITS} splits, and "
+        f"the 95% interval of {RESAMPLES} draws that resample the prompts too. A draw without any right completion to "
+        "judge is left out."
+    ),
+    "tasks": (
+        "mixed prompts: with right and wrong completions among 16. heaviest 1%: their share of the sum of |g|^2. "
+        "least: the second moment with the best b of each prompt, chosen in sample, over that at its mean reward. "
+        "b* is sum(|g|^2 r) / sum(|g|^2)."
+    ),
+    "lab": (
+        "The same for policies of the lab that uniform 4 trains with RLOO, as in benchmarks/moments: 48 training "
+        "problems with 16 completions each, after 0, 4,032 and 9,600 rollouts. Medians over 200 splits, then mean and "
+        "95% interval (Student's t) over eight runs (seeds 20 to 27)."
+    ),
+}
+
+
+if __name__ == "__main__":
+    main()

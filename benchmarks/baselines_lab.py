@@ -1,0 +1,78 @@
+"""Score norms of completions in the lab, along training, which ``benchmarks.baselines`` compares baselines by.
+
+Uniform trains with RLOO as in ``benchmarks.moments``. At three points of each run the policy answers some training
+problems, and each completion's squared norm in all parameters is measured beside quantities that cost nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from transformers import Qwen2ForCausalLM
+
+from apportion.allocators import Uniform
+from apportion.lab.measure.gradients import completion_gradients
+from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
+from apportion.lab.training.settings import Training
+from apportion.lab.training.trainer import Trainer
+from apportion.lab.world.task import Problem, encode
+from apportion.types import Floats
+from benchmarks.baselines_measured import MEASURES, SAMPLES
+from benchmarks.moments import GROUP, LEARNING_RATES, POINTS, PROMPTS, PROMPTS_PER_STEP
+
+SEEDS = tuple(range(20, 28))
+
+
+def measure_lab() -> dict[str, np.ndarray]:
+    """Return what ``data/lab_scores.npz`` holds: [bases, points, seeds, prompts, samples] of every measure."""
+    shape = len(LEARNING_RATES), len(POINTS), len(SEEDS), PROMPTS, SAMPLES
+    found = {name: np.empty(shape, np.float32) for name in (*MEASURES, "right")}
+    for b, base in enumerate(LEARNING_RATES):
+        for s, seed in enumerate(SEEDS):
+            for point, measured in enumerate(follow(base, seed)):
+                for name, values in measured.items():
+                    found[name][b, point, s] = values
+            print(base, seed, found["right"][b, :, s].mean(axis=(1, 2)), flush=True)
+    facts = {"bases": np.array([*LEARNING_RATES]), "points": np.array(POINTS), "seeds": np.array(SEEDS)}
+    return found | {"right": found["right"].astype(bool)} | facts
+
+
+def follow(base: str, seed: int) -> list[dict[str, Floats]]:
+    """Train one run, and return the measures [prompts, samples] at each of ``POINTS``."""
+    settings = Training(
+        base,
+        prompts_per_step=PROMPTS_PER_STEP,
+        rollouts=POINTS[-1],
+        learning_rate=LEARNING_RATES[base],
+        evaluate_every=POINTS[-1],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(settings, Uniform(GROUP), seed, Path(folder))
+        problems = trainer.problems[:PROMPTS]
+        found = [scored(trainer.policy, problems, seed + 1000)]
+        for stop in POINTS[1:]:
+            trainer.run(lambda record, stop=stop: record["rollouts"] < stop)
+            found.append(scored(trainer.policy, problems, seed + 1000))
+    return found
+
+
+def scored(policy: Qwen2ForCausalLM, problems: list[Problem], seed: int) -> dict[str, Floats]:
+    """Return the measures and verdicts [prompts, samples] of fresh samples."""
+    groups = LedgerSampler(policy, seed)([problem.prompt() for problem in problems], [SAMPLES] * len(problems))
+    rows = []
+    for problem, group in zip(problems, groups, strict=True):
+        distinct = {rollout.completion.tokens: rollout.completion for rollout in group}
+        gradients = completion_gradients(policy, encode(problem.text), [*distinct.values()])
+        norms = dict(zip(distinct, gradients.square().sum(1).tolist(), strict=True))
+        rows.append([[*measures(each.completion, norms[each.completion.tokens]), each.correct] for each in group])
+    return dict(zip((*MEASURES, "right"), np.moveaxis(np.array(rows, float), -1, 0), strict=True))
+
+
+def measures(completion: LedgerCompletion, parameters: float) -> list[float]:
+    """Return ``MEASURES`` of a completion whose squared norm in all parameters is known."""
+    missing = -np.expm1(completion.logprobs.astype(float))
+    surprise = float(-completion.logprobs.sum())
+    sums = [float((missing**2).sum()), float(missing.sum()), surprise]
+    return [parameters, completion.score_norm, *sums, len(completion.tokens)]

@@ -1,0 +1,212 @@
+"""Baselines by weight, and the second moment of the policy gradient that each leaves on rollouts it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from apportion.baselines.optimal import Optimal, Scope
+from apportion.types import Batch, Belief, Counts, Floats, Plan, Prompt, Rollout
+
+STRENGTH, BANDWIDTH = 4.0, 1.0
+"""Rollouts that a pooled baseline weighs in a prompt's own, and a kernel's width in log-odds, as in ``Optimal``."""
+WEIGHTS = {
+    "parameters": "parameter norm",
+    "logits": "logit norm",
+    "squared": "sum (1 - pi)^2",
+    "linear": "sum (1 - pi)",
+    "surprise": "-log pi",
+    "tokens": "length",
+    "equal": "equal",
+}
+"""The names of weights in a table."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rewards [P, n] of n rollouts of each prompt, and their measures [P, n] by name, keys of ``WEIGHTS``."""
+
+    rewards: Floats
+    measures: Mapping[str, Floats]
+
+    def at(self, prompts: Counts, columns: Counts) -> Samples:
+        """Return the rollouts at ``columns`` [P, m] of ``prompts`` [P]."""
+
+        def take(values: Floats) -> Floats:
+            return np.take_along_axis(values[prompts], columns, axis=1)
+
+        return Samples(take(self.rewards), {name: take(values) for name, values in self.measures.items()})
+
+    def moment(self, baseline: Floats | float) -> float:
+        """Return the mean of (r - b)^2 |g|^2, for a baseline that broadcasts to [P, n]."""
+        return float(((self.rewards - baseline) ** 2 * self.measures["parameters"]).mean())
+
+
+Rule = Callable[[Samples, Samples], Floats]
+"""Returns a baseline for the second samples, broadcastable to [P, n], from the first ones or from themselves."""
+
+
+def zero(history: Samples, present: Samples) -> Floats:
+    """Return 0."""
+    return np.zeros(1)
+
+
+def success(history: Samples, present: Samples) -> Floats:
+    """Return each prompt's mean reward in the history, [P, 1]."""
+    return history.rewards.mean(axis=1, keepdims=True)
+
+
+def constant(weight: str) -> Rule:
+    """One number for all prompts: the weighted mean reward of the history."""
+
+    def rule(history: Samples, present: Samples) -> Floats:
+        w = history.measures[weight]
+        return np.array((w * history.rewards).sum() / w.sum())
+
+    return rule
+
+
+def curve(weight: str) -> Rule:
+    """A function of the success rate: the weighted mean reward of rollouts whose prompts had about that rate.
+
+    A rollout of the history is placed by the other rollouts of its prompt, so that its own reward does not place it.
+    """
+
+    def rule(history: Samples, present: Samples) -> Floats:
+        w, r = history.measures[weight], history.rewards
+        total, number = r.sum(axis=1, keepdims=True), r.shape[1]
+        known, placed = log_odds(total, number), log_odds(total - r, number - 1).ravel()
+        near = np.exp(-0.5 * ((known - placed) / BANDWIDTH) ** 2)
+        return (near @ (w * r).ravel() / (near @ w.ravel()))[:, None]
+
+    return rule
+
+
+def own(weight: str, pooled: Callable[[str], Rule] = constant) -> Rule:
+    """Each prompt's own weighted mean reward, shrunk to a pooled one as if by ``STRENGTH`` average rollouts."""
+
+    def rule(history: Samples, present: Samples) -> Floats:
+        w, r = history.measures[weight], history.rewards
+        prior = STRENGTH * w.mean()
+        products = (w * r).sum(axis=1, keepdims=True) + prior * pooled(weight)(history, present)
+        return products / (w.sum(axis=1, keepdims=True) + prior)
+
+    return rule
+
+
+def own_to_curve(weight: str) -> Rule:
+    """Each prompt's own weighted mean reward, shrunk to the curve."""
+    return own(weight, curve)
+
+
+def group(weight: str) -> Rule:
+    """The weighted mean reward of the other rollouts of the group, without any history. RLOO's has equal weights."""
+    return lambda history, present: leave_one_out(present.rewards, present.measures[weight], axis=1)
+
+
+def batch(weight: str) -> Rule:
+    """The weighted mean reward of the rollouts of all other prompts in the batch, without any history."""
+
+    def rule(history: Samples, present: Samples) -> Floats:
+        w = present.measures[weight]
+        sums = w.sum(axis=1, keepdims=True)
+        return leave_one_out((w * present.rewards).sum(axis=1, keepdims=True) / sums, sums, axis=0)
+
+    return rule
+
+
+def singles(weight: str) -> Rule:
+    """The same in a batch with one rollout a prompt: each column is a batch."""
+    return lambda history, present: leave_one_out(present.rewards, present.measures[weight], axis=0)
+
+
+def shipped(scope: Scope) -> Rule:
+    """``Optimal`` as it is shipped, by sums of (1 - pi)^2: the history comes in batches with one rollout a prompt."""
+
+    def rule(history: Samples, present: Samples) -> Floats:
+        baseline, prompts = Optimal(scope=scope), [Prompt(str(q)) for q in range(len(history.rewards))]
+        for rewards, norms in zip(history.rewards.T, history.measures["squared"].T, strict=True):
+            made = [[Rollout(bool(reward), score_norm=norm)] for reward, norm in zip(rewards, norms, strict=True)]
+            empty = Batch.start(prompts, Belief.uniform(len(prompts)))
+            baseline.update(empty.add(Plan(np.ones(len(prompts))), made))
+        return baseline.predict(prompts)[:, None]
+
+    return rule
+
+
+def leave_one_out(rewards: Floats, weights: Floats, axis: int) -> Floats:
+    """Return the weighted mean of the other rewards along ``axis``; 0 if all others have no weight."""
+    total = weights.sum(axis=axis, keepdims=True) - weights
+    products = (weights * rewards).sum(axis=axis, keepdims=True) - weights * rewards
+    return np.divide(products, total, out=np.zeros_like(total), where=total > 0)
+
+
+def log_odds(successes: Floats, trials: int) -> Floats:
+    """Return the log-odds of success rates, as if two more rollouts had earned 0 and 1."""
+    return np.log(successes + 1) - np.log(trials - successes + 1)
+
+
+SOME = ("parameters", "logits", "squared", "tokens", "equal")
+FAMILIES: dict[str, tuple[Callable[[str], Rule], tuple[str, ...]]] = {
+    "constant": (constant, tuple(WEIGHTS)),
+    "curve over p": (curve, SOME),
+    "own, shrunk to constant": (own, SOME),
+    "own, shrunk to curve": (own_to_curve, SOME),
+    "others of the group": (group, tuple(WEIGHTS)),
+    "other prompts, groups": (batch, SOME),
+    "other prompts, singles": (singles, SOME),
+}
+"""Makers of baselines from a weight, and the weights that each is tried with, the parameter norm first."""
+
+Name = tuple[str, str]
+"""A family and a weight."""
+
+SHIPPED: dict[Name, Rule] = {(f"`Optimal`, {scope}", "squared"): shipped(scope) for scope in get_args(Scope)}
+
+RLOO: Name = ("others of the group", "equal")
+
+
+def rules() -> dict[Name, Rule]:
+    """Return every rule by family and weight."""
+    plain: dict[Name, Rule] = {("b = 0", "-"): zero, ("own mean", "-"): success}
+    made = {(family, weight): make(weight) for family, (make, weights) in FAMILIES.items() for weight in weights}
+    return plain | made
+
+
+def halves(samples: Samples, rng: np.random.Generator, resample: bool) -> tuple[Samples, Samples]:
+    """Split each prompt's rollouts at random into history and present; ``resample`` draws the prompts too.
+
+    Copies of a drawn prompt are split alike, so that no rollout is in both halves.
+    """
+    size, number = samples.rewards.shape
+    prompts = rng.integers(size, size=size) if resample else np.arange(size)
+    columns = rng.permuted(np.tile(np.arange(number), (size, 1)), axis=1)[prompts]
+    return samples.at(prompts, columns[:, : number // 2]), samples.at(prompts, columns[:, number // 2 :])
+
+
+def moments(
+    samples: Samples, draws: int, resample: bool = False, seed: int = 0, more: Mapping[Name, Rule] | None = None
+) -> dict[Name, Floats]:
+    """Return the second moment [draws] under ``rules`` and ``more``, on the half that their history does not hold."""
+    rng, chosen = np.random.default_rng(seed), rules() | dict(more or {})
+    found = {name: np.empty(draws) for name in chosen}
+    for draw in range(draws):
+        history, present = halves(samples, rng, resample)
+        for name, rule in chosen.items():
+            found[name][draw] = present.moment(rule(history, present))
+    return found
+
+
+def ratio(one: Floats, other: Floats) -> Floats:
+    """Return ``one`` over ``other`` where a draw has any second moment, that is, any right rollout."""
+    return one[other > 0] / other[other > 0]
+
+
+def least(samples: Samples) -> float:
+    """Return the least second moment of a constant for each prompt, in sample, over that of its mean reward."""
+    g, r = samples.measures["parameters"], samples.rewards
+    best = (g * r).sum(axis=1, keepdims=True) / g.sum(axis=1, keepdims=True)
+    return samples.moment(best) / samples.moment(r.mean(axis=1, keepdims=True))
