@@ -18,7 +18,7 @@ test: .venv/dev $(OLDEST_TRL)  ## the whole test suite, slow tests included
 
 fast: .venv/dev  ## what needs no training framework and no training run: about a minute
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" \
-		$(foreach room,lab trl verl,--ignore=apportion/$(room) --ignore=tests/$(room)) --ignore=tests/test_docs.py
+		$(foreach room,lab trl verl tinker,--ignore=apportion/$(room) --ignore=tests/$(room)) --ignore=tests/test_docs.py
 
 check: .venv/dev  ## what every commit passes: format, lint, types, tests, doctests
 	$(BIN)/ruff format --check .
@@ -37,6 +37,7 @@ benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its 
 
 .venv/dev: .venv/lab
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,trl,verl,vote,serving,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt --no-deps tinker-cookbook  # its own models' tokenizer is not on every index
 	touch $@
 
 $(OLDEST_TRL): | .venv/lab
