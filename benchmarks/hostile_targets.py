@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -36,7 +35,6 @@ from apportion.verl import seam
 from apportion.verl.checkpoints import FILE as VERL_FILE
 from apportion.verl.checkpoints import KIND as VERL_KIND
 from apportion.verl.checkpoints import load_into
-from apportion.verl.coordinator.journal import EventJournal
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.vote import Ballot
@@ -446,54 +444,22 @@ def _trl_checkpoints(folder: Path) -> Iterator[Target]:
 
 
 def _verl_files(folder: Path) -> Iterator[Target]:
-    """The coordinator's journal and its state in a checkpoint."""
+    """The coordinator's state in a checkpoint."""
     folder.mkdir(parents=True)
     answers = Answers(6, 2, seed=0)
-    coordinator = Coordinator(VerlAllocation(allocator=_vip()), LoadPool(), EventJournal(folder / "journal"))
+    coordinator = _verl_coordinator()
     pool: LoadPool = coordinator.pool  # type: ignore[assignment]
+    coordinator.open(answers.request(1))
+    while pool.sent:
+        coordinator.receive((answers.report(pool.sent.popleft()),))
+    save_verl(coordinator, folder / VERL_FILE)
+    files, expected = {VERL_FILE: (folder / VERL_FILE).read_bytes()}, digest(load_verl(folder / VERL_FILE))
 
-    async def carry_out(reports: int) -> None:
-        for _ in range(reports):
-            if pool.sent:
-                coordinator.receive((answers.report(pool.sent.popleft()),))
-
-    async def drive() -> None:
-        coordinator.open(answers.request(1))
-        await carry_out(100)
-        save_verl(coordinator, folder / VERL_FILE)
-        coordinator.open(answers.request(2))
-        await carry_out(5)
-        coordinator.journal.close()
-
-    asyncio.run(drive())
-    files = {"journal": (folder / "journal").read_bytes(), VERL_FILE: (folder / VERL_FILE).read_bytes()}
-    state, events = _resumed(folder / "journal")
-    whole = (digest(state), [digest(event) for event in events])
-    expected = digest(load_verl(folder / VERL_FILE, folder / "other"))
-
-    def act_journal(arguments: Sequence[str]) -> None:
+    def act(arguments: Sequence[str]) -> None:
         with usage_errors_as_exit(ValueError):
-            state, events = _resumed(Path("journal"))
-            found = [digest(event) for event in events]
-            _compare((digest(state), found), (whole[0], whole[1][: len(found)]))
+            _compare(digest(load_verl(Path(VERL_FILE))), expected)
 
-    def act_checkpoint(arguments: Sequence[str]) -> None:
-        with usage_errors_as_exit(ValueError):
-            _compare(digest(load_verl(Path(VERL_FILE), Path("other"))), expected)
-
-    yield Target(
-        "journals",
-        "verl journal",
-        [Seed(files, "journal")],
-        judge_nothing,
-        PICKLED,
-        act_journal,
-        ("journal",),
-        share=2.0,
-    )
-    yield Target(
-        "saved state", "verl checkpoint", [Seed(files, VERL_FILE)], judge_nothing, PICKLED, act_checkpoint, ("other",)
-    )
+    yield Target("saved state", "verl checkpoint", [Seed(files, VERL_FILE)], judge_nothing, PICKLED, act)
 
 
 def save_verl(coordinator: Coordinator, path: Path) -> None:
@@ -501,19 +467,17 @@ def save_verl(coordinator: Coordinator, path: Path) -> None:
     save_state(path, VERL_KIND, coordinator.state())
 
 
-def load_verl(path: Path, journal: Path) -> Mapping[str, Any]:
-    """Return what the coordinator has learnt after it has loaded the checkpoint ``path`` as its actor does."""
-    coordinator = Coordinator(VerlAllocation(allocator=_vip()), LoadPool(), EventJournal(journal))
+def load_verl(path: Path) -> Mapping[str, Any]:
+    """Return what a coordinator has learned after it has loaded the checkpoint ``path`` as verl's manager has it do."""
+    coordinator = _verl_coordinator()
     load_into(coordinator, path)
-    coordinator.journal.close()
     return coordinator._learned()
 
 
-def _resumed(path: Path) -> tuple[Any, list[Any]]:
-    journal = EventJournal(path)
-    found = journal.resume()
-    journal.close()
-    return found
+def _verl_coordinator() -> Coordinator:
+    coordinator = Coordinator(VerlAllocation(allocator=_vip()))
+    coordinator.pool = LoadPool()
+    return coordinator
 
 
 def _option_targets(base: Path) -> Iterator[Target]:

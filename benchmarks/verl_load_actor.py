@@ -14,6 +14,7 @@ from typing import Any
 
 from apportion.verl.actor import CoordinatorActor, RayWorkerPool
 from apportion.verl.coordinator.journal import EventJournal
+
 from apportion.verl.coordinator.messages import CommitTask, RolloutTask, TaskResult, TrainerRequest, address_of
 from apportion.verl.coordinator.service import Coordinator, collect_rarely
 from apportion.verl.coordinator.settings import VerlAllocation

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from apportion.verl.coordinator.journal import Event, EventJournal
+
 from apportion.verl.coordinator.messages import TrainerRequest, WorkerTask
 from apportion.verl.coordinator.service import Coordinator, collect_rarely
 from apportion.verl.coordinator.settings import VerlAllocation

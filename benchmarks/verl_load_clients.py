@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from apportion.verl.coordinator.sender import BatchedSender
 
 from apportion.verl.coordinator.messages import TaskResult, WorkerTask
-from apportion.verl.coordinator.sender import BatchedSender
 from benchmarks.verl_load_answers import Answers
 
 

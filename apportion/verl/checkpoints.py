@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import ray
 from omegaconf import DictConfig
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
@@ -22,8 +21,7 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
 
     def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **_: Any) -> None:
         """Write the coordinator's state to ``checkpoint_dir``."""
-        state = ray.get(trainer.agent_loop_manager.coordinator.state.remote())
-        save_state(Path(checkpoint_dir) / FILE, KIND, state)
+        save_state(Path(checkpoint_dir) / FILE, KIND, trainer.agent_loop_manager.coordinator_state())
 
 
 def resumed_file(config: DictConfig) -> Path | None:

@@ -1,46 +1,43 @@
 """verl's agent-loop manager with a coordinator beside its workers: set it as ``agent_loop_manager_class``."""
 
 import asyncio
-import logging
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import ray
 from omegaconf import DictConfig
-from ray.exceptions import GetTimeoutError, RayActorError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
-from apportion.verl import estimators, sampler, tracking
-from apportion.verl.actor import CoordinatorActor
-from apportion.verl.checkpoints import resumed_file
+from apportion.verl import estimators, sampler, tracking, waiting
+from apportion.verl.building import coordinator_of
 from apportion.verl.checks import check
 from apportion.verl.coordinator.messages import RowAddress, RowsRequest, TrainerRequest
 from apportion.verl.dataset import prompt_of
+from apportion.verl.loop_thread import LoopThread
 from apportion.verl.settings import allocation_of
 from apportion.verl.worker import AllocatedWorker
-
-logger = logging.getLogger(__name__)
+from apportion.verl.workers import READY_SECONDS, WorkerGroup
 
 RESTARTS = 3
-"""How often Ray restarts the coordinator or a worker."""
+"""How often Ray restarts a worker."""
 
-CHOICE_SECONDS = 1800.0
-"""How long the trainer waits for the choice of a batch. A restarted coordinator first loads the data and its state."""
+CALL_SECONDS = 1800.0
+"""How long the trainer waits for an answer of the coordinator, whose planning or choice may take long on much data."""
 
-CALLS = 100_000
-"""Maximum number of concurrent calls of the coordinator. Every worker keeps one open and sends results beside it."""
+T = TypeVar("T")
 
 
 class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
     """Gives the trainer's rows to the workers and their prompts to the coordinator, which requests the rollouts.
 
+    The coordinator lives in a thread of this process, the trainer's, and ends with it. A process has one at a time.
+
     Raises ValueError for a configuration that cannot work. ``python -m apportion.verl`` checks it before Ray starts.
     """
+
+    latest: ClassVar["AllocatedAgentLoopManager | None"] = None
 
     def __init__(self, config: DictConfig, *args: Any, **kwargs: Any) -> None:
         self.allocation = allocation_of(config)
@@ -61,15 +58,13 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
         self.names = await asyncio.gather(*(worker.name.remote() for worker in self.agent_loop_workers))
-        journal = Path(self.config.trainer.default_local_dir).absolute() / "coordinator.journal"
-        journal.unlink(missing_ok=True)
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        options = {"max_restarts": RESTARTS, "max_task_retries": -1, "max_concurrency": CALLS}
-        actor = ray.remote(num_cpus=0, **options)(CoordinatorActor)
-        self.coordinator = actor.options(name=f"apportion_{uuid4().hex[:8]}", scheduling_strategy=here).remote(
-            self.config, self.names, journal, resumed_file(self.config)
-        )
-        await self.coordinator.ready.remote()
+        if AllocatedAgentLoopManager.latest is not None:
+            AllocatedAgentLoopManager.latest.close()
+        AllocatedAgentLoopManager.latest = self
+        self._coordinator = coordinator_of(self.config, self.allocation)
+        self._thread = LoopThread(lambda error: self._coordinator.fail(f"the coordinator failed: {error!r}"))
+        self._workers = self._thread.call(self._start(), "connect the workers", READY_SECONDS)
+        waiting.check_while_waiting(self._coordinator.check)
         tracking.log_metrics(self._metrics)
         sampler.ChosenRows.choose = self._choose
 
@@ -78,29 +73,38 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         validate = "validate" in prompts and bool(prompts["validate"])
         chunks = prompts.chunk(len(self.agent_loop_workers))
         references = [ray.put(chunk) for chunk in chunks]
-        names = self._hand_out(references)
-        if not validate:
-            owners = tuple(name for name, chunk in zip(names, chunks, strict=True) for _ in range(len(chunk)))
-            request = TrainerRequest(int(prompts["global_steps"]), tuple(self._prompts(prompts)), owners)
-            ray.get(self.coordinator.open.remote(request, references))
+        owners = {name: list(chunk["uid"]) for name, chunk in zip(self.names, chunks, strict=False)}
+        if validate:
+            self._call("hand out a validation", self._workers.validate, owners, references)
+        else:
+            holders = tuple(name for name, uids in owners.items() for _ in uids)
+            request = TrainerRequest(int(prompts["global_steps"]), tuple(self._prompts(prompts)), holders)
+            self._call("begin a round", self._workers.open, request, references)
 
-    def _hand_out(self, chunks: Sequence[Any]) -> list[str]:
-        """Give each worker one of ``chunks``. Return who took each, since another worker replaces a dead one."""
-        workers = list(zip(self.names, self.agent_loop_workers, strict=True))
-        answers = [worker.generate_sequences.remote(chunk) for (_, worker), chunk in zip(workers, chunks, strict=False)]
-        return [self._taker(workers[i:] + workers[:i], chunk, answers[i]) for i, chunk in enumerate(chunks)]
+    def coordinator_state(self) -> dict[str, Any]:
+        """Return the coordinator's state, for a checkpoint."""
+        return self._call("save its state", self._coordinator.state)
 
-    def _taker(self, workers: Sequence[tuple[str, Any]], chunk: Any, answer: Any) -> str:
-        """Return the name of the first of ``workers`` that takes ``chunk``; ``answer`` is that of the first."""
-        for (name, _), (_, other) in zip(workers, [*workers[1:], workers[0]], strict=True):
-            try:
-                ray.get(answer)
-            except RayActorError as error:
-                logger.warning("Worker %s does not answer, another takes its rows: %s", name, error)
-                answer = other.generate_sequences.remote(chunk)
-            else:
-                return name
-        raise RuntimeError(f"no agent-loop worker of {len(workers)} answers; see Ray's log for why they died")
+    def close(self) -> None:
+        """End the coordinator. The trainer does it by ending its process."""
+        self._call("stop", self._workers.close)
+        self._thread.close()
+
+    async def _start(self) -> WorkerGroup:
+        """Return the workers once they are connected to the coordinator."""
+        handles = dict(zip(self.names, self.agent_loop_workers, strict=True))
+        host = ray.util.get_node_ip_address()
+        group = WorkerGroup(self._coordinator, handles, host, self.allocation.silent_seconds)
+        await group.start()
+        return group
+
+    def _call(self, what: str, function: Callable[..., T], *args: Any) -> T:
+        """Return the result of ``function``, which is called in the coordinator's thread."""
+
+        async def called() -> T:
+            return function(*args)
+
+        return self._thread.call(called(), what, CALL_SECONDS)
 
     def _prompts(self, rows: TensorDict) -> Sequence[Any]:
         columns = {key: list(rows[key]) for key in ("uid", "raw_prompt", "data_source", "extra_info") if key in rows}
@@ -109,16 +113,9 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         return [prompt_of(row, id_key, RowAddress(row["uid"], row["uid"]), rate_key) for row in each]
 
     def _choose(self, request: RowsRequest) -> list[int]:
-        try:
-            rows: list[int] = ray.get(self.coordinator.choose.remote(request), timeout=CHOICE_SECONDS)
-        except GetTimeoutError as error:
-            raise RuntimeError(
-                f"the coordinator must choose prompts within {CHOICE_SECONDS:g} seconds, got no answer; see its log, "
-                "and use a selection or predictor that is faster on this data set"
-            ) from error
-        return rows
+        return self._call("choose prompts", self._coordinator.choose, request)
 
     def _metrics(self) -> dict[str, float]:
         began = time.perf_counter()
-        found: dict[str, float] = ray.get(self.coordinator.metrics.remote())
+        found = self._call("give its metrics", self._coordinator.metrics)
         return found | {"metrics_seconds": time.perf_counter() - began}

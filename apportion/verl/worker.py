@@ -3,15 +3,18 @@
 import asyncio
 import hashlib
 import logging
+import math
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import psutil
 import ray
 import torch
 import transfer_queue as tq
-from ray.exceptions import RayError
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
@@ -19,21 +22,26 @@ from apportion.answers.equivalence import AnswerClasses
 from apportion.answers.reader import AnswerReader
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Rollout
+from apportion.verl.channel import ChannelAddress, WorkerChannel
 from apportion.verl.coordinator.messages import (
     CommitTask,
     RolloutTask,
     TaskResult,
+    Validated,
+    WorkerPlace,
     WorkerTask,
     WrittenRollout,
     row_keys,
 )
-from apportion.verl.coordinator.sender import BatchedSender
 from apportion.verl.coordinator.settings import SCORE
 from apportion.verl.packed_outputs import pack_output, unpack_output
 from apportion.verl.rows import PARTITION, commit_rows
 from apportion.verl.settings import allocation_of, by_row, norm_reduction
 
 logger = logging.getLogger(__name__)
+
+VALIDATION = "val"
+"""TransferQueue's partition of validations."""
 
 ROW_SECONDS = 300.0
 """How long a task waits for the row of its prompt."""
@@ -45,7 +53,7 @@ COUNTS = ("__rollout_n__", "__do_sample__")
 """Columns by which a data set tells verl how to sample a row. verl removes them before it writes a row."""
 
 REMEMBERED_UIDS = 100_000
-"""Number of uids whose results are kept for a restarted coordinator; more than are ever in progress."""
+"""Number of uids whose results are kept, because a message may be lost; more than are ever in progress."""
 
 
 @dataclass
@@ -77,31 +85,32 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         self._rows: dict[str, asyncio.Future[HeldRow]] = {}
         self._results: dict[str, dict[str, TaskResult]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._sender: BatchedSender[TaskResult] = BatchedSender(self._send, self._handle_undelivered)
-        self._coordinator: Any = None
-        self._replaced = asyncio.Event()
+        self._channel: WorkerChannel | None = None
 
     def name(self) -> str:
-        """Return the worker's name in Ray, by which a restarted coordinator finds it."""
+        """Return the worker's name in Ray."""
         return str(ray.get_runtime_context().get_actor_name())
 
-    async def attach(self, coordinator: Any) -> None:
-        """Send results to ``coordinator`` from now on.
+    async def attach(self, address: ChannelAddress, channel: str) -> None:
+        """Connect to the coordinator under the name ``channel``. Never return: the open call shows that it lives."""
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = WorkerChannel(address, channel, self.carry_out)
+        started = psutil.Process().create_time()
+        self._answer(WorkerPlace(ray.get_runtime_context().get_node_id(), socket.gethostname(), os.getpid(), started))
+        await asyncio.Event().wait()
 
-        Return when another coordinator replaces it. Until then the open call shows that the worker lives.
-        """
-        self._replaced.set()
-        self._coordinator, self._replaced = coordinator, asyncio.Event()
-        watch = asyncio.create_task(self._watch(coordinator))
-        await self._replaced.wait()
-        watch.cancel()
+    def _answer(self, value: TaskResult | WorkerPlace | Validated) -> None:
+        """Send ``value`` to the coordinator."""
+        assert self._channel is not None  # tasks only come through it
+        self._channel.put(value)
 
-    async def carry_out(self, tasks: Sequence[WorkerTask]) -> None:
+    def carry_out(self, tasks: Sequence[WorkerTask]) -> None:
         """Begin ``tasks``, whose results follow. If a task was done before, send its result again."""
         for task in tasks:
             known = self._results.get(task.uid, {}).get(task.id)
             if known is not None:
-                self._sender.put(known)
+                self._answer(known)
             elif task.id not in self._running:
                 self._running[task.id] = asyncio.create_task(self._carry_out(task))
 
@@ -119,7 +128,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
     ) -> None:
         """Keep the row until tasks request its rollouts, in place of verl's fixed number of sessions."""
         if trajectory["validate"]:
-            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+            await self._validate(prompt, sampling_params, trajectory, trace)
             return
         data = {key: value for key, value in prompt.items() if key not in COUNTS}
         uid, row = prompt["uid"], HeldRow(data, dict(sampling_params), trajectory, trace)
@@ -128,6 +137,19 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         if uid in self._rows and self._rows[uid].done():
             del self._rows[uid]
         self._future_row(uid).set_result(row)
+
+    async def _validate(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool
+    ) -> None:
+        """Have verl validate a prompt, which has failed if that takes longer than the deadline."""
+        uid, seconds = prompt["uid"], self.allocation.deadline_seconds
+        try:
+            async with asyncio.timeout(None if math.isinf(seconds) else seconds):
+                await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+        except TimeoutError:
+            logger.error("The validation of %s took more than %g s and counts as failed", uid, seconds)
+            await tq.async_kv_put(key=uid, partition_id=VALIDATION, tag={"status": "failure"})
+        self._answer(Validated(uid))
 
     def _future_row(self, uid: str) -> asyncio.Future[HeldRow]:
         if uid not in self._rows:
@@ -147,12 +169,16 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             result = TaskResult(task.id, error=repr(error))
         self._remember(task, result)
         del self._running[task.id]
-        self._sender.put(result)
+        try:
+            self._answer(result)
+        except Exception as error:  # an output holds something that cannot be sent
+            logger.exception("The result of %s cannot be sent", task.uid)
+            self._answer(TaskResult(task.id, error=f"a rollout cannot be sent: {error!r}"))
 
     def _remember(self, task: WorkerTask, result: TaskResult) -> None:
         """Keep the results of a uid, of a committed one only that of the commit. Forget the oldest if there are many.
 
-        A coordinator that was restarted may ask for them again.
+        The coordinator asks for them again if a message was lost.
         """
         if isinstance(task, CommitTask):
             self._results.pop(task.uid, None)
@@ -220,7 +246,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         written = WrittenRollout(digest, task.uid, session, tuple(len(each) for each in ids))
         norm = self._score_norm(outputs)
         if self.allocation.label_free:
-            answer = await self._answer(row, task, last)
+            answer = await self._read_answer(row, task, last)
             return Rollout(answer=answer, completion=written, tokens=tokens, score_norm=norm)
         reward = float(last.reward_score)
         correct = self._verdict(reward, last.extra_fields.get("reward_extra_info") or {})
@@ -258,7 +284,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             )
         return float(extra[verdict]) > 0
 
-    async def _answer(self, row: HeldRow, task: RolloutTask, output: AgentLoopOutput) -> str | None:
+    async def _read_answer(self, row: HeldRow, task: RolloutTask, output: AgentLoopOutput) -> str | None:
         answer = self._answers.read(self.tokenizer.decode(output.response_ids, skip_special_tokens=True))
         group = task.address.group
         if group not in row.classes:
@@ -282,6 +308,8 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             for written, session in reused:
                 await self._write_again(row, written, session)
             left_out = row.written.difference(*(group.kept_keys for group in commit.groups))
+            if commit.swept:
+                left_out |= await _rows_of(commit)
             commit = replace(commit, cleared=tuple({*commit.cleared, *left_out}))
         await commit_rows(commit, by_row=self._by_row)
         self._rows.pop(commit.uid, None)
@@ -293,34 +321,16 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         data = {key: value for key, value in row.data.items() if key != "agent_name"}  # as in verl's own rows
         await super()._agent_loop_postprocess(outputs, False, **data, session_id=session)
 
-    async def _watch(self, coordinator: Any) -> None:
-        """Give up all rows if ``coordinator`` dies for good, also if there is nothing to send to it."""
-        try:
-            await coordinator.stay_alive.remote()
-        except RayError as error:
-            self._handle_undelivered([], error)
 
-    async def _send(self, results: list[TaskResult]) -> None:
-        await self._coordinator.receive.remote(results)
-
-    def _handle_undelivered(self, results: list[TaskResult], error: Exception) -> None:
-        """Give up all rows if the coordinator is gone for good, so that the trainer does not wait for them.
-
-        Results that cannot be sent for another reason are replaced by the error.
-        """
-        if not isinstance(error, RayError):
-            failed = [result for result in results if result.error is None]
-            if len(failed) < len(results):
-                raise error
-            logger.error("Results cannot be sent", exc_info=error)
-            for result in failed:
-                self._sender.put(TaskResult(result.id, error=repr(error)))
-            return
-        if self._rows:
-            logger.error("The coordinator is gone; all prompts in progress are given up", exc_info=error)
-            self._giving_up = asyncio.create_task(self._give_up())
-
-    async def _give_up(self) -> None:
-        for uid in list(self._rows):
-            await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "failure"})
-        self._rows.clear()
+async def _rows_of(commit: CommitTask) -> set[str]:
+    """Return the keys of all rows of a prompt that are not trained on, also those that a dead worker wrote."""
+    tags = (await tq.async_kv_list(PARTITION)).get(PARTITION, {})
+    kept = {
+        key
+        for group in commit.groups
+        for row in group.rows
+        for key in row_keys(
+            commit.uid, row.written.session if row.session is None else row.session, len(row.written.lengths)
+        )
+    }
+    return {key for key in tags if key.startswith(f"{commit.uid}_")} - kept

@@ -57,17 +57,6 @@ def commit_tasks(
     ]
 
 
-def failed_commit(uid: str, cleared: Sequence[str] = ()) -> CommitTask:
-    """Return the commit that ends the trainer's wait for a failed ``uid``; ``cleared`` are the keys of its rows."""
-    return CommitTask(f"{uid}:failed", uid, (), tuple(sorted(cleared)), "failure")
-
-
-def without_reused(commit: CommitTask) -> CommitTask:
-    """Return ``commit`` without reused rollouts, because only a worker that holds the prompt's row can write those."""
-    groups = (replace(group, rows=tuple(row for row in group.rows if row.session is None)) for group in commit.groups)
-    return replace(commit, groups=tuple(groups))
-
-
 def single_rollout_group(batch: Batch) -> Group | None:
     """Return a group of the first rollout alone, which has advantage 0; None without any rollout.
 

@@ -1,4 +1,4 @@
-"""What the trainer, the coordinator and the workers tell each other: frozen plain data, small enough to be journaled.
+"""What the trainer, the coordinator and the workers tell each other, as frozen plain data.
 
 A *uid* names a prompt that the trainer requested. It begins the keys of all rows that are written for that prompt. An
 *extra prompt* is one that an allocator draws beyond the trainer's. Its rows are written under the uid of a prompt of
@@ -148,37 +148,45 @@ class TrainedGroup:
 
 @dataclass(frozen=True, slots=True)
 class CommitTask:
-    """Asks a worker to commit the groups of ``uid`` for the trainer; ``cleared`` are keys of rows in no group."""
+    """Asks a worker to commit the groups of ``uid`` for the trainer; ``cleared`` are keys of rows in no group.
+
+    ``swept`` is set if a worker died with the row of ``uid``: it may have written rows that nobody knows of.
+    """
 
     id: str
     uid: str
     groups: tuple[TrainedGroup, ...]
     cleared: tuple[str, ...]
     status: Status
+    swept: bool = False
 
 
 WorkerTask = RolloutTask | CommitTask
 
 
 @dataclass(frozen=True, slots=True)
-class Reassigned:
-    """An event: ``worker`` now holds the rows of ``uids``; "" if no worker does."""
-
-    uids: tuple[str, ...]
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
 class RowsRequest:
-    """An event: the trainer's data loader asks for choice ``number`` of prompts in its data set of so many ``rows``."""
+    """The trainer's data loader asks for choice ``number`` of prompts in its data set of so many ``rows``."""
 
     number: int
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsLogged:
-    """An event: the trainer has logged the rounds that had ended."""
+class WorkerPlace:
+    """Where a worker runs: Ray's id of its node, the node's host name, and its process, which began at ``started``."""
+
+    node: str
+    host: str
+    pid: int
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """A worker says that it has finished the prompt ``uid`` of a validation."""
+
+    uid: str
 
 
 def address_of(prompt: Prompt) -> RowAddress:

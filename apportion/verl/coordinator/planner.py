@@ -53,6 +53,7 @@ class Planner:
         missing = len(task.sessions) - len(result.rollouts)
         round.counts["errors"] += len(result.failures)
         round.counts["expired"] += result.expired
+        round.latest_failure = result.failures[-1] if result.failures else round.latest_failure
         if result.error is not None:
             raise RuntimeError(result.error)
         planned.arrived[pending.index] += result.rollouts

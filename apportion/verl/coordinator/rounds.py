@@ -1,4 +1,4 @@
-"""The state of a round, as plain data: the coordinator saves it as it is and continues with it after a restart."""
+"""The state of a round, as plain data."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -47,9 +47,10 @@ class AllocationRound:
     """A trainer request in progress.
 
     ``worker`` maps each uid that the trainer still waits for to the worker that holds its row, "" for none.
+    ``reassigned`` are the uids whose first worker died.
     ``unfinished`` batches are still planned. A batch with nothing to train on is ``withheld`` until ``trainable``: some
-    other batch of the round has a row. The round is ``closed`` once the allocator has learned from it or it has
-    ``failed``, and over when the last uid is committed.
+    other batch of the round has a row. The round is ``closed`` once the allocator has learned from it, and over when
+    the last uid is committed. It is ``counted`` once the metrics have it.
 
     ``waves`` and ``sessions`` are counted by group, ``extra`` prompts by the uid that their rows are written under.
     """
@@ -61,7 +62,9 @@ class AllocationRound:
     withheld: list[PlannedBatch] = field(default_factory=list)
     trainable: bool = False
     closed: bool = False
-    failed: bool = False
+    counted: bool = False
+    reassigned: set[str] = field(default_factory=set)
+    latest_failure: str = "no error"
     metrics: dict[str, float] = field(default_factory=dict)
     waves: Counter[str] = field(default_factory=Counter)
     sessions: Counter[str] = field(default_factory=Counter)
@@ -73,6 +76,11 @@ class AllocationRound:
         """All prompts, in the order of the request."""
         batches = [planned.batch for planned in self.batches]
         return batches[0] if len(batches) == 1 else Batch.concatenate(batches)
+
+    @property
+    def asked(self) -> int:
+        """The number of rollouts that were requested."""
+        return int(sum(planned.batch.asked.sum() for planned in self.batches))
 
     @property
     def groups(self) -> list[Group]:

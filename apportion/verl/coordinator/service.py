@@ -4,16 +4,16 @@ It does not know Ray: a ``WorkerPool`` carries tasks to workers. Each request of
 verl may refill prompts at any time. Prompts of a separable allocator are planned and committed one by one. Others wait
 for each other, up to a deadline.
 
-Every event is journaled, then handled to the end before the next one. State is rebuilt by replaying the journal.
-Unanswered tasks are sent again.
+It lives in the trainer's process and dies with it. So it keeps no record of its own: a resumed run continues from
+verl's checkpoint. An error of the allocator ends the run.
 """
 
-import asyncio
-import gc
 import logging
-from collections import Counter, deque
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from itertools import cycle
 from typing import Any, Protocol
 
@@ -21,12 +21,8 @@ from apportion.engines.metrics import allocation_metrics
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch
 from apportion.untrusted import shown
-from apportion.verl.coordinator.commits import failed_commit, without_reused, written_keys
-from apportion.verl.coordinator.journal import Event, EventJournal
 from apportion.verl.coordinator.messages import (
     CommitTask,
-    MetricsLogged,
-    Reassigned,
     RolloutTask,
     RowsRequest,
     TaskResult,
@@ -42,29 +38,29 @@ from apportion.verl.coordinator.settings import VerlAllocation
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 60.0
-"""Time after a task's deadline in which a silent worker may still answer. Then its rollouts count as failed."""
+"""Time after a task's deadline in which its worker may still answer. Then its rollouts count as failed."""
+
+COMMIT_SECONDS = 900.0
+"""How long the commit of a prompt may take. TransferQueue is gone if it takes longer, and the run ends."""
+
+FAILED_IN_A_ROW = 256
+"""So many rollouts that fail one after the other end the run, because verl would replace their prompts forever."""
 
 COUNTED = ("retried", "errors", "expired", "reassigned", "empty_rounds")
 """Counters of a round that ``metrics`` reports."""
 
 LEARNED = ("name", "allocator", "baseline", "drawn", "selection")
-"""Keys of what was learned, in a checkpoint and a snapshot."""
-
-OWN = ("error", "_rounds", "_pending", "_ended", "_opened")
-"""Attributes of a coordinator that a snapshot holds."""
+"""Keys of what was learned, in a checkpoint."""
 
 
 class WorkerPool(Protocol):
     """Carries tasks to workers by name. Its methods do not wait, and do not call the coordinator before they return."""
 
     def send(self, worker: str, task: WorkerTask) -> None:
-        """Have ``worker`` begin ``task``. Later its result arrives or the worker is lost.
+        """Have ``worker`` begin ``task``. Later its result arrives or the worker is lost."""
 
-        The worker "" stands for the pool itself, which carries out commits of rows that no worker holds.
-        """
-
-    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> bool:
-        """Have ``worker`` take over the rows of ``uids``. Return whether the rows are still available."""
+    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> None:
+        """Have ``worker`` take over the rows of ``uids``."""
 
     def forget_rows(self, request: TrainerRequest) -> None:
         """Release the rows of ``request``, all of which are committed."""
@@ -76,110 +72,145 @@ class ExtraPrompts(PromptSource, Protocol):
     drawn: int
 
 
-def collect_rarely() -> None:
-    """Make Python collect reference cycles less often, in a process that only runs a coordinator.
-
-    A collection visits all objects, millions of them at 100,000 prompts, and blocks the process. It finds hardly any
-    cycle.
-    """
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
-
-
 @dataclass
 class Coordinator:
     """Plans, requests, commits and learns. With a ``selection`` it also chooses the trainer's prompts.
 
-    Allocators that may draw prompts take them from the selection, or from ``extra_prompts`` without one.
+    Allocators that may draw prompts take them from the selection, or from ``extra_prompts`` without one. With
+    ``refills`` verl replaces prompts without a rollout. Otherwise a round without any rollout ends the run.
+
+    ``error`` is set once and for all if the run cannot continue. The trainer raises it. ``pool`` must be set before a
+    round is opened.
     """
 
     allocation: VerlAllocation
-    pool: WorkerPool
-    journal: EventJournal
     extra_prompts: ExtraPrompts | None = None
     selection: PromptSelection | None = None
+    refills: bool = False
     error: str | None = None
+    pool: WorkerPool = field(init=False, repr=False)
     _rounds: dict[str, AllocationRound] = field(default_factory=dict)
     _pending: dict[str, PendingTask] = field(default_factory=dict)
     _ended: list[AllocationRound] = field(default_factory=list)
-    _opened: str = ""
-    _received: deque[TaskResult] = field(default_factory=deque)
-    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
-    _live: bool = True
+    _ends: dict[str, float] = field(default_factory=dict)
+    _earliest: list[tuple[float, str]] = field(default_factory=list)
+    _failed_in_a_row: int = 0
 
     def __post_init__(self) -> None:
         source = self.extra_prompts if self.selection is None else self.selection
         self._planner = Planner(self.allocation, source, self._submit, self.selection)
 
     @property
-    def busy(self) -> bool:
-        """Whether a round is in progress."""
-        return bool(self._rounds)
+    def waits(self) -> dict[str, int]:
+        """The number of unfinished tasks by the worker that has them; "" for those that wait for a worker."""
+        return dict(Counter(pending.round.worker[pending.task.uid] for pending in self._pending.values()))
 
-    def open(self, request: TrainerRequest) -> None:
-        """Begin a round. Ignore a repeated call, which Ray makes if the coordinator died before it answered.
+    def fail(self, message: str) -> None:
+        """End the run with ``message``, unless an earlier error does."""
+        if self.error is None:
+            self.error = message
 
-        Raises RuntimeError if an earlier round ended in an error, ValueError for a size that cannot be planned.
-        """
+    def check(self) -> None:
+        """Raise RuntimeError if the run cannot continue."""
         if self.error is not None:
             raise RuntimeError(self.error)
+
+    def open(self, request: TrainerRequest) -> None:
+        """Begin a round.
+
+        Raises RuntimeError if the run cannot continue, ValueError for a size that cannot be planned.
+        """
+        self.check()
         self.allocation.allocator.size(len(request.prompts))
         if self.selection is not None:
             self.selection.check_prompts(request.prompts)
-        if request.prompts and request.id != self._opened:
-            self._record(request)
+        if request.prompts:
+            uids = (address_of(prompt).uid for prompt in request.prompts)
+            round = AllocationRound(request, dict(zip(uids, request.workers, strict=True)))
+            self._rounds[request.id] = round
+            self._plan(round, self._planner.start, round)
 
     def choose(self, request: RowsRequest) -> list[int]:
         """Return the rows of the trainer's next batch. A repeated request gets the same rows.
 
-        Raises RuntimeError if a round or a choice ended in an error, ValueError for a request that does not fit.
+        Raises RuntimeError if the run cannot continue, ValueError for a request that does not fit.
         """
         if self.selection is None:
             raise ValueError("rows are only chosen with a selection, got none; set allocation.selection")
-        if self.error is None:
-            self.selection.check(request)
-            if request.number == self.selection.choices:
-                self._record(request)
-        if self.error is not None:
-            raise RuntimeError(self.error)
+        self.check()
+        self.selection.check(request)
+        try:
+            self.selection.choose(request)
+        except Exception as error:
+            self.fail(f"the choice of prompts failed at choice {request.number}: {error}")
+            raise RuntimeError(self.error) from error
         return self.selection.latest
 
     def receive(self, results: Sequence[TaskResult]) -> None:
         """Take results of any tasks, in any order. Ignore those of tasks that are not pending."""
-        awaited = tuple(result for result in results if result.id in self._pending)
-        if awaited:
-            self._record(awaited)
+        for result in results:
+            pending = self._pending.pop(result.id, None)
+            if pending is None or self.error is not None:
+                continue
+            self._stop_timer(result.id)
+            if isinstance(pending.task, CommitTask):
+                self._end_commit(pending.round, pending.task.uid, result)
+            else:
+                self._count_failures(pending.task, result)
+                self._plan(pending.round, self._planner.receive, pending, result)
 
     def lose(self, worker: str, others: Sequence[str]) -> None:
         """Divide what the dead ``worker`` held among the living ``others``, in turn.
 
-        Its unfinished rollouts start again there. They have failed if the rows are gone or no worker lives.
+        Its unfinished rollouts start again there. If no worker lives they wait: ``lose("", [name])`` gives them to a
+        worker that was restarted.
         """
-        turns, found = cycle(others or [""]), dict[str, list[str]]()
+        turns, moved = cycle(others or [""]), set[str]()
         for round in self._rounds.values():
             given: dict[str, list[str]] = {}
             for uid, holder in round.worker.items():
                 if holder == worker:
                     given.setdefault(next(turns), []).append(uid)
             for other, uids in given.items():
-                available = other != "" and self.pool.hand_over(other, round.request, uids)
-                found.setdefault(other if available else "", []).extend(uids)
-        for holder, uids in found.items():
-            self._record(Reassigned(tuple(uids), holder))
+                if other:
+                    self.pool.hand_over(other, round.request, uids)
+                    round.counts["reassigned"] += len(uids)
+                moved.update(uids)
+                round.reassigned.update(uids)
+                round.worker.update(dict.fromkeys(uids, other))
+        for pending in self._pending.values():
+            if pending.task.uid in moved:
+                self._send(pending)
+
+    def expire(self, now: float) -> None:
+        """Give up tasks whose time was over at ``now``, by ``time.monotonic``. The pool calls it all the time."""
+        while self._earliest and self._earliest[0][0] <= now:
+            end, id = heappop(self._earliest)
+            if self._ends.get(id) == end:
+                task = self._pending[id].task
+                if isinstance(task, CommitTask):
+                    late = TaskResult(id, error=f"it must end within {COMMIT_SECONDS:g} s, got no answer of its worker")
+                else:
+                    late = TaskResult(id, failures=(f"no result of {id}",), expired=True)
+                self.receive([late])
+
+    def send_again(self, worker: str) -> None:
+        """Send ``worker`` its unfinished tasks again, because messages were lost. It ignores those that it has."""
+        for pending in self._pending.values():
+            if pending.round.worker[pending.task.uid] == worker:
+                self._send(pending)
 
     def metrics(self) -> dict[str, float]:
         """Return how the rounds that ended since the last call spent their rollouts; {} if none ended.
 
         The metrics of a selection have their prefix; the others are under ``allocation/`` in the log.
 
-        Raises RuntimeError if a round ended in an error.
+        Raises RuntimeError if the run cannot continue.
         """
-        if self.error is not None:
-            raise RuntimeError(self.error)
-        ended = self._ended
+        self.check()
+        ended, self._ended = self._ended, []
         if not ended:
             return {}
-        self._record(MetricsLogged())
         batch = Batch.concatenate([planned.batch for round in ended for planned in round.batches])
         found = allocation_metrics(batch, [group for round in ended for group in round.groups])
         own = {name: [round.metrics[name] for round in ended if name in round.metrics] for name in ended[-1].metrics}
@@ -189,11 +220,7 @@ class Coordinator:
         return found if self.selection is None else found | self.selection.metrics()
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the allocator's, and the committed batches of unfinished rounds.
-
-        The journal is replaced by a snapshot.
-        """
-        self.journal.restart(self._snapshot())
+        """Return the state for a checkpoint: the allocator's, and the committed batches of unfinished rounds."""
         committed = [round.committed for round in self._rounds.values() if not round.closed]
         return self._learned() | {"unfinished": [_without_data(batches) for batches in committed if batches]}
 
@@ -206,141 +233,69 @@ class Coordinator:
         self._load_learned({key: value for key, value in state.items() if key != "unfinished"})
         for batch in unfinished:
             self._planner.learn(batch)
-        self.journal.restart(self._snapshot())
-
-    def replay(self) -> None:
-        """Rebuild the state from the journal, after a restart."""
-        snapshot, events = self.journal.resume()
-        if snapshot is not None:
-            saved = SavedValues(snapshot, "the coordinator", ["learned", "own"])
-            own = SavedValues(saved.values["own"], "the coordinator", OWN)
-            self._load_learned(saved.state("learned"))
-            for name in OWN:
-                setattr(self, name, own.values[name])
-        self._live = False
-        for event in events:
-            self._handle(event)
-        self._live = True
-        for pending in self._pending.values():
-            self._send(pending)
-
-    def _record(self, event: Event) -> None:
-        """Journal ``event``, then handle it."""
-        self.journal.write(event)
-        self._handle(event)
-        if self.journal.large:
-            self.journal.restart(self._snapshot())
-
-    def _handle(self, event: Event) -> None:
-        if isinstance(event, TrainerRequest):
-            uids = (address_of(prompt).uid for prompt in event.prompts)
-            round = AllocationRound(event, dict(zip(uids, event.workers, strict=True)))
-            self._opened, self._rounds[event.id] = event.id, round
-            self._plan(round, self._planner.start, round)
-        elif isinstance(event, RowsRequest):
-            self._choose(event)
-        elif isinstance(event, Reassigned):
-            self._reassign(event)
-        elif isinstance(event, MetricsLogged):
-            self._ended = []
-        else:
-            self._received.extend(event)
-        while self._received:
-            self._take(self._received.popleft())
-
-    def _choose(self, request: RowsRequest) -> None:
-        """Choose rows. Keep the error if that raises, which is a fault of the selector."""
-        assert self.selection is not None
-        try:
-            self.selection.choose(request)
-        except Exception as error:
-            self.error = f"the choice of prompts failed at choice {request.number}: {error}"
-            logger.exception(self.error)
 
     def _plan(self, round: AllocationRound, act: Callable[..., None], *args: Any) -> None:
-        """Have the planner ``act`` on a round. End the round if that raises."""
+        """Have the planner ``act`` on a round. End the run if that raises."""
         try:
             act(*args)
-        except Exception as error:  # noqa: BLE001 - raised in the trainer's process, which waits for the rows
-            self._fail(round, error)
-        else:
-            if round.closed:
-                self._ended.append(round)
+        except Exception as error:
+            self.fail(f"allocation failed at step {round.request.step}: {error}")
+            logger.exception("Allocation failed at step %s", round.request.step)
+            return
+        if round.closed and not round.counted:
+            round.counted = True
+            self._ended.append(round)
+            if round.asked and not self.refills and not any(any(each.batch.rollouts) for each in round.batches):
+                self.fail(
+                    f"rollouts of step {round.request.step} must arrive, got none of {round.asked}; the latest failed "
+                    f"with {round.latest_failure}"
+                )
+
+    def _count_failures(self, task: RolloutTask, result: TaskResult) -> None:
+        if result.rollouts:
+            self._failed_in_a_row = 0
+            return
+        self._failed_in_a_row += len(task.sessions)
+        if self.refills and self._failed_in_a_row >= FAILED_IN_A_ROW:
+            self.fail(
+                f"rollouts must arrive, got none of the latest {self._failed_in_a_row}; the last failed with "
+                f"{', '.join(result.failures[-1:]) or result.error}"
+            )
 
     def _submit(self, pending: PendingTask) -> None:
         self._pending[pending.task.id] = pending
         self._send(pending)
 
     def _send(self, pending: PendingTask) -> None:
-        """Send a task to the worker that holds its row. Without such a worker its rollouts have failed."""
+        """Send a task to the worker that holds its row. Without such a worker the task waits."""
         task, worker = pending.task, pending.round.worker[pending.task.uid]
-        if isinstance(task, CommitTask):
-            if self._live:
-                self.pool.send(worker, task if worker else without_reused(task))
-        elif not worker:
-            self._received.append(TaskResult(task.id, failures=(f"no worker holds {task.uid}",), expired=True))
-        elif self._live:
+        if not worker:
+            self._stop_timer(task.id)
+        elif isinstance(task, CommitTask):
+            self.pool.send(worker, replace(task, swept=True) if task.uid in pending.round.reassigned else task)
+            self._start_timer(task.id, COMMIT_SECONDS)
+        else:
             self.pool.send(worker, task)
-            self._start_timer(task)
+            if task.seconds is not None:
+                self._start_timer(task.id, task.seconds + GRACE_SECONDS)
 
-    def _start_timer(self, task: RolloutTask) -> None:
-        """Let ``task`` fail if no result arrives in time."""
-        self._stop_timer(task.id)
-        if task.seconds is not None:
-            late = TaskResult(task.id, failures=(f"no result of {task.id}",), expired=True)
-            after = task.seconds + GRACE_SECONDS
-            self._timers[task.id] = asyncio.get_running_loop().call_later(after, self.receive, [late])
+    def _start_timer(self, id: str, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self._ends[id] = end
+        heappush(self._earliest, (end, id))
 
     def _stop_timer(self, id: str) -> None:
-        if timer := self._timers.pop(id, None):
-            timer.cancel()
-
-    def _take(self, result: TaskResult) -> None:
-        """Handle the first result of a task, and ignore later ones."""
-        pending = self._pending.pop(result.id, None)
-        if pending is None:
-            return
-        self._stop_timer(result.id)
-        if isinstance(pending.task, CommitTask):
-            self._end_commit(pending.round, pending.task.uid, result)
-        else:
-            self._plan(pending.round, self._planner.receive, pending, result)
+        self._ends.pop(id, None)
 
     def _end_commit(self, round: AllocationRound, uid: str, result: TaskResult) -> None:
         """Remove a committed ``uid`` from its round, and the round after its last uid."""
-        if result.error is not None and not round.failed:
-            self._fail(round, RuntimeError(result.error))
+        if result.error is not None:
+            self.fail(f"the commit of a prompt failed at step {round.request.step}: {result.error}")
             return
         del round.worker[uid]
         if round.closed and not round.worker:
             del self._rounds[round.request.id]
             self.pool.forget_rows(round.request)
-
-    def _reassign(self, event: Reassigned) -> None:
-        uids = set(event.uids)
-        for round in self._rounds.values():
-            own = uids & round.worker.keys()
-            round.worker.update(dict.fromkeys(own, event.worker))
-            round.counts["reassigned"] += len(own) if event.worker else 0
-        for pending in [pending for pending in self._pending.values() if pending.task.uid in uids]:
-            self._send(pending)
-
-    def _fail(self, round: AllocationRound, error: Exception) -> None:
-        """Log the error, and end the trainer's wait for every uid of the round that is not committed."""
-        message = f"allocation failed at step {round.request.step}: {error}"
-        logger.error(message, exc_info=error)
-        self.error = self.error or message
-        round.closed = round.failed = True
-        for pending in [pending for pending in self._pending.values() if pending.round is round]:
-            if isinstance(pending.task, RolloutTask):
-                self._stop_timer(pending.task.id)
-                del self._pending[pending.task.id]
-        committing = {pending.task.uid for pending in self._pending.values() if pending.round is round}
-        written: dict[str, set[str]] = {}
-        for planned in round.batches:
-            written |= written_keys(planned.batch, planned.uids, round.sessions)
-        for uid in [uid for uid in round.worker if uid not in committing]:
-            self._submit(PendingTask(round, failed_commit(uid, sorted(written.get(uid, ())))))
 
     def _learned(self) -> dict[str, Any]:
         allocator, baseline = self.allocation.allocator, self.allocation.baseline
@@ -376,10 +331,6 @@ class Coordinator:
             self.selection.load_state_dict(saved.state("selection"))
         if self.extra_prompts is not None:
             self.extra_prompts.drawn = drawn
-
-    def _snapshot(self) -> dict[str, Any]:
-        """Return the whole state, for the journal."""
-        return {"learned": self._learned(), "own": {name: getattr(self, name) for name in OWN}}
 
 
 def _without_data(batches: Sequence[Batch]) -> Batch:

@@ -33,6 +33,7 @@ class VerlAllocation:
         equivalence: without labels, when two answers are the same: one of ``apportion.answers.EQUIVALENCES``.
         deadline_seconds: time limit for each wave of a prompt's rollouts. Missing ones are given up, so that no
             straggler delays a round. Infinity waits forever.
+        silent_seconds: a worker that gives no sign of life for so long is killed, and others take its prompts over.
         retries: number of times that a failed rollout is tried again before it counts as failed.
     """
 
@@ -46,6 +47,7 @@ class VerlAllocation:
     extract: str = "auto"
     equivalence: str = "exact"
     deadline_seconds: float = 3600.0
+    silent_seconds: float = 60.0
     retries: int = 1
 
     def __post_init__(self) -> None:
@@ -58,6 +60,10 @@ class VerlAllocation:
         check_weighting(self.weighting)
         if not self.deadline_seconds > 0:
             raise ValueError(f"deadline_seconds must be above 0, got {self.deadline_seconds}; .inf waits forever")
+        if not self.silent_seconds >= 5:
+            raise ValueError(
+                f"silent_seconds must be at least 5, got {self.silent_seconds}; a busy worker may be silent for seconds"
+            )
         if self.retries < 0:
             raise ValueError(f"retries must be at least 0, got {self.retries}; 0 never tries a rollout again")
         if self.label_free and self.verdict is not None:

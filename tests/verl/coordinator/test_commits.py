@@ -6,7 +6,7 @@ import pytest
 
 from apportion.allocators import Uniform
 from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
-from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group, without_reused
+from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group
 from apportion.verl.coordinator.messages import RowAddress, WrittenRollout, row_keys
 
 
@@ -70,7 +70,6 @@ def test_reused_rollouts_are_written_as_new_sessions(prompts, batch):
     uid, _ = commit_tasks(batch, [Group(prompts[0], mixed)], ["h", "g"], SESSIONS)
     assert [row.session for row in uid.groups[0].rows] == [None, 4, 5]
     assert not {key for session in (4, 5) for key in row_keys("h", session, 2)} & set(uid.cleared)
-    assert [row.session for row in without_reused(uid).groups[0].rows] == [None]
 
 
 def test_reused_rollouts_of_an_extra_prompt_follow_its_own_sessions(prompts, batch):

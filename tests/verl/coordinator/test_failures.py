@@ -1,7 +1,7 @@
 """Failing rollouts, workers and allocators: no round hangs, and every uid is committed once."""
 
-import asyncio
 import itertools
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ import pytest
 
 from apportion import AR3PO, Rollout, Uniform, collect
 from apportion.verl.coordinator import planner, service
-from apportion.verl.coordinator.messages import CommitTask, RolloutTask, TaskResult, address_of
+from apportion.verl.coordinator.messages import CommitTask, RolloutTask, TaskResult
 from tests.rules import MAKE
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
@@ -18,13 +18,12 @@ from tests.verl.coordinator.worker_pool import (
     Watched,
     WorkerPool,
     check_rows,
-    coordinator_factory,
     lose_worker,
+    make_coordinator,
     open_rounds,
     request_of,
     sampler,
     texts,
-    uids_of,
     work,
 )
 
@@ -35,35 +34,28 @@ def make(request):
     return ALLOCATORS[request.param]
 
 
-@pytest.fixture
-def make_coordinator(tmp_path):
-    with coordinator_factory(tmp_path) as make:
-        yield make
+def pass_time(coordinator, seconds):
+    """Look for tasks whose time is over as if ``seconds`` had passed."""
+    coordinator.expire(time.monotonic() + seconds)
 
 
 @pytest.mark.parametrize("allocator", [MAKE["ar3po"], MAKE["hora"]])
-def test_a_silent_worker_does_not_hang_a_round(make_coordinator, monkeypatch, allocator):
+def test_a_worker_that_does_not_answer_does_not_hang_a_round(allocator):
     """One worker says that its rollouts are late, another says nothing. Neither is asked again."""
-    monkeypatch.setattr(service, "GRACE_SECONDS", 0.02)
     watched, pool = Watched(allocator()), WorkerPool(Table(success=(1.0,)))
     request = request_of(texts(0, 1, 2))
-
-    async def scenario():
-        coordinator = make_coordinator(Settings(watched, deadline_seconds=0.02, retries=5), pool)
-        open_rounds(coordinator, request)
-        while any(isinstance(task, RolloutTask) for _, task in pool.sent.values()):
-            for id, (_, task) in list(pool.sent.items()):
-                result = pool.carry_out(id)
-                if isinstance(task, RolloutTask) and task.uid == "h1-0":
-                    coordinator.receive([replace(result, rollouts=result.rollouts[:1], expired=True)])
-                elif isinstance(task, CommitTask) or task.uid == "h1-1":
-                    coordinator.receive([result])
-            await asyncio.sleep(0.06)
-        work(coordinator)
-        coordinator.receive([TaskResult("h1-2:1", (Rollout(True),))])
-        return coordinator
-
-    coordinator = asyncio.run(asyncio.wait_for(scenario(), 20))
+    coordinator = make_coordinator(Settings(watched, deadline_seconds=10, retries=5), pool)
+    open_rounds(coordinator, request)
+    while any(isinstance(task, RolloutTask) for _, task in pool.sent.values()):
+        for id, (_, task) in list(pool.sent.items()):
+            result = pool.carry_out(id)
+            if isinstance(task, RolloutTask) and task.uid == "h1-0":
+                coordinator.receive([replace(result, rollouts=result.rollouts[:1], expired=True)])
+            elif isinstance(task, CommitTask) or task.uid == "h1-1":
+                coordinator.receive([result])
+        pass_time(coordinator, 10 + service.GRACE_SECONDS)
+    work(coordinator)
+    coordinator.receive([TaskResult("h1-2:1", (Rollout(True),))])
     batch, metrics = watched.learned[0], coordinator.metrics()
     assert pool.requested_rollouts == batch.asked.sum()
     assert 0 < len(batch.rollouts[0]) < batch.asked[0]
@@ -74,42 +66,47 @@ def test_a_silent_worker_does_not_hang_a_round(make_coordinator, monkeypatch, al
         "h1-1": "finished",
         "h1-2": "failure",
     }
-    assert not coordinator._timers
+    assert not coordinator.waits and not coordinator._ends
 
 
-def test_a_worker_that_answers_in_time_is_not_given_up(make_coordinator, monkeypatch):
-    monkeypatch.setattr(service, "GRACE_SECONDS", 0.01)
+def test_a_worker_that_answers_in_time_is_not_given_up():
     watched, pool = Watched(Uniform(rollouts_per_prompt=2)), WorkerPool()
-
-    async def scenario():
-        coordinator = make_coordinator(Settings(watched, deadline_seconds=0.01), pool)
-        open_rounds(coordinator, request_of(texts(0, 1)))
-        coordinator.receive([pool.carry_out(id) for id in list(pool.sent)])
-        await asyncio.sleep(0.06)
-        work(coordinator)
-
-    asyncio.run(scenario())
+    coordinator = make_coordinator(Settings(watched, deadline_seconds=10), pool)
+    open_rounds(coordinator, request_of(texts(0, 1)))
+    pass_time(coordinator, 9 + service.GRACE_SECONDS)
+    coordinator.receive([pool.carry_out(id) for id in list(pool.sent)])
+    pass_time(coordinator, 11 + service.GRACE_SECONDS)
+    work(coordinator)
     assert [len(rollouts) for rollouts in watched.learned[0].rollouts] == [2, 2]
 
 
-def test_restarted_rollouts_get_their_whole_time_again(make_coordinator, monkeypatch):
-    monkeypatch.setattr(service, "GRACE_SECONDS", 0.3)
+def test_restarted_rollouts_get_their_whole_time_again(monkeypatch):
     watched, pool = Watched(Uniform(rollouts_per_prompt=2)), WorkerPool()
-
-    async def scenario():
-        coordinator = make_coordinator(Settings(watched, deadline_seconds=0.3), pool)
-        open_rounds(coordinator, request_of(texts(0), workers=["a"]))
-        await asyncio.sleep(0.4)
-        lose_worker(coordinator, "a", ["b"])
-        await asyncio.sleep(0.4)
-        work(coordinator)
-
-    asyncio.run(scenario())
+    coordinator = make_coordinator(Settings(watched, deadline_seconds=10), pool)
+    began = time.monotonic()
+    open_rounds(coordinator, request_of(texts(0), workers=["a"]))
+    monkeypatch.setattr(time, "monotonic", lambda: began + 60)
+    lose_worker(coordinator, "a", ["b"])
+    coordinator.expire(began + 11 + service.GRACE_SECONDS)
+    work(coordinator)
     assert len(watched.learned[0].rollouts[0]) == 2
 
 
+def test_a_commit_without_an_answer_ends_the_run():
+    """TransferQueue is gone then."""
+    pool = WorkerPool()
+    coordinator = make_coordinator(Settings(Uniform()), pool)
+    open_rounds(coordinator, request_of(texts(0)))
+    work(coordinator, only=lambda task: isinstance(task, RolloutTask))
+    pass_time(coordinator, service.COMMIT_SECONDS - 1)
+    coordinator.check()
+    pass_time(coordinator, service.COMMIT_SECONDS + 1)
+    with pytest.raises(RuntimeError, match="commit of a prompt failed at step 1: it must end within 900 s, got no"):
+        coordinator.check()
+
+
 @pytest.mark.parametrize("late", [0, 3, 7])
-def test_another_worker_does_the_tasks_of_a_dead_one(make, make_coordinator, late):
+def test_another_worker_does_the_tasks_of_a_dead_one(make, late):
     """Its rollouts start again in the same sessions. ``late`` results arrived before it died."""
     watched, pool = Watched(make()), WorkerPool(Table(failing=0.2))
     coordinator = make_coordinator(Settings(watched), pool)
@@ -130,7 +127,7 @@ def test_another_worker_does_the_tasks_of_a_dead_one(make, make_coordinator, lat
     assert coordinator.metrics()["reassigned"] == sum(len(uids) for _, uids in pool.handed_over) > 0
 
 
-def test_living_workers_share_the_rows_of_a_dead_one(make_coordinator):
+def test_living_workers_share_the_rows_of_a_dead_one():
     pool = WorkerPool()
     coordinator = make_coordinator(Settings(Uniform()), pool)
     whole = request_of(texts(*range(6)), 1, ["a"])
@@ -143,7 +140,7 @@ def test_living_workers_share_the_rows_of_a_dead_one(make_coordinator):
     check_rows(pool, pool.committed, whole, *refills)
 
 
-def test_a_restarted_worker_continues_with_its_rows(make_coordinator):
+def test_a_restarted_worker_continues_with_its_rows():
     watched, pool = Watched(Uniform()), WorkerPool()
     coordinator = make_coordinator(Settings(watched), pool)
     request = request_of(texts(0, 1, 2))
@@ -156,44 +153,53 @@ def test_a_restarted_worker_continues_with_its_rows(make_coordinator):
     check_rows(pool, pool.committed, request)
 
 
-@pytest.mark.parametrize("others", [[], ["b"]])
-def test_rollouts_without_rows_have_failed(make, make_coordinator, others):
-    """No worker lives, or the rows are gone. Their uids are committed all the same."""
-    watched, pool = Watched(make()), WorkerPool(Table(success=(0.5,)), available=False)
-    coordinator = make_coordinator(Settings(watched, retries=3), pool)
-    request = request_of(texts(0, 1, 2, 3, 4))
+def test_tasks_wait_if_no_worker_lives_and_go_to_one_that_is_restarted(make):
+    watched, pool = Watched(make()), WorkerPool(Table(failing=0.2))
+    coordinator = make_coordinator(Settings(watched, deadline_seconds=10), pool)
+    request = request_of(texts(0, 1, 2, 3, 4, 5, 6))
     open_rounds(coordinator, request)
     coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
-    lose_worker(coordinator, "a", others)
-    if not others:
-        lose_worker(coordinator, "b", [])
-    tasks = [sent for sent in pool.sent.values() if isinstance(sent[1], RolloutTask)]
-    assert all(worker == "b" and task.uid in ("h1-1", "h1-3") for worker, task in tasks)
-    assert others or not tasks
+    lose_worker(coordinator, "a", ["b"])
+    lose_worker(coordinator, "b", [])
+    assert not pool.sent and set(coordinator.waits) == {""}
+    pass_time(coordinator, 1000)  # the wait for a worker does not count as time of a rollout
+    coordinator.lose("", ["a"])
+    assert {worker for worker, _ in pool.sent.values()} == {"a"}
+    work(coordinator)
+    fresh = iter(watched.learned[0].prompts[watched.learned[0].started :])
+    draw = lambda count: list(itertools.islice(fresh, count))  # noqa: E731
+    assert watched.learned[0] == collect(make(), list(request.prompts), sampler(pool.table), source=draw)
+    check_rows(pool, pool.committed, request)
+
+
+def test_a_commit_of_a_prompt_that_was_taken_over_sweeps_its_rows():
+    """The dead worker may have written rows that it did not report."""
+    pool = WorkerPool(Table(success=(0.5,)))
+    coordinator = make_coordinator(Settings(Uniform()), pool)
+    open_rounds(coordinator, request_of(texts(0, 1, 2)))
+    lose_worker(coordinator, "a", ["b"])
+    work(coordinator)
+    assert {commit.uid: commit.swept for commit in pool.committed} == {"h1-0": True, "h1-1": False, "h1-2": True}
+
+
+def test_lost_messages_are_made_good_by_sending_tasks_again():
+    watched, pool = Watched(Uniform()), WorkerPool()
+    coordinator = make_coordinator(Settings(watched), pool)
+    request = request_of(texts(0, 1, 2))
+    open_rounds(coordinator, request)
+    before = dict(pool.sent)
+    lost = [pool.carry_out(id) for id, (worker, _) in before.items() if worker == "a"]
+    coordinator.send_again("a")
+    assert pool.sent == before
+    pool.sent = {id: sent for id, sent in before.items() if sent[0] == "b"}
+    coordinator.receive(lost)  # a worker that remembers a result sends it again
     work(coordinator)
     check_rows(pool, pool.committed, request)
-    batch, gone = watched.learned[0], {"h1-2", "h1-4"} if others else set(uids_of(request)[1:])
-    lost = [q for q, prompt in enumerate(batch.prompts) if address_of(prompt).uid in gone]
-    assert not any(batch.rollouts[q] for q in lost)
-    assert batch.asked[lost].sum() > 0
-    assert coordinator.metrics()["retried"] == 0
 
 
-def test_an_allocator_may_plan_many_waves_without_workers(make_coordinator):
-    watched, pool = Watched(MAKE["reinforce_ada"]()), WorkerPool()
-    watched.inner = replace(watched.inner, rollouts_per_round=1, rounds=5000)
-    coordinator = make_coordinator(Settings(watched), pool)
-    open_rounds(coordinator, request_of(texts(0), workers=["a"]))
-    lose_worker(coordinator, "a", [])
-    work(coordinator)
-    assert watched.learned[0].asked.tolist() == [5000]
-    assert [commit.status for commit in pool.committed] == ["failure"]
-
-
-@pytest.mark.parametrize("available", [True, False])
-def test_another_worker_does_the_commit_of_a_dead_one(make_coordinator, available):
-    """Reused rollouts can only be written with the row of their uid."""
-    pool = WorkerPool(Table(success=(1.0,)), available=available)
+def test_another_worker_does_the_commit_of_a_dead_one():
+    """It writes reused rollouts again, for which it has the row."""
+    pool = WorkerPool(Table(success=(1.0,)))
     coordinator = make_coordinator(Settings(AR3PO(stages=1, reuse="recompute")), pool)
     open_rounds(coordinator, request_of(texts(0, 1), 1))
     work(coordinator)
@@ -203,11 +209,34 @@ def test_another_worker_does_the_commit_of_a_dead_one(make_coordinator, availabl
     work(coordinator, only=lambda task: isinstance(task, RolloutTask))
     assert [worker for worker, _ in pool.sent.values()] == ["a", "b"]
     lose_worker(coordinator, "a", ["b"])
-    assert sorted(worker for worker, _ in pool.sent.values()) == (["b", "b"] if available else ["", "b"])
+    assert [worker for worker, _ in pool.sent.values()] == ["b", "b"]
     work(coordinator)
     check_rows(pool, pool.committed, request)
     again = {p.uid: sum(row.session is not None for g in p.groups for row in g.rows) for p in pool.committed}
-    assert again == {"h2-0": int(available), "h2-1": 1}
+    assert again == {"h2-0": 1, "h2-1": 1}
+
+
+def test_a_round_without_any_rollout_ends_a_run_whose_prompts_are_not_replaced(make):
+    watched, pool = Watched(make()), WorkerPool(Table(failing=1.0))
+    coordinator = make_coordinator(Settings(watched, retries=1), pool, refills=False)
+    open_rounds(coordinator, request_of(texts(0, 1)))
+    work(coordinator)
+    with pytest.raises(RuntimeError, match=r"rollouts of step 1 must arrive, got none of \d+; the latest .* it raised"):
+        coordinator.check()
+
+
+def test_many_failures_in_a_row_end_a_run_whose_prompts_are_replaced(monkeypatch):
+    monkeypatch.setattr(service, "FAILED_IN_A_ROW", 20)
+    pool = WorkerPool(Table(failing=1.0))
+    coordinator = make_coordinator(Settings(Uniform(rollouts_per_prompt=4)), pool)
+    for step in (1, 2):
+        open_rounds(coordinator, request_of(texts(0, 1), step))
+        work(coordinator)
+        coordinator.check()
+    open_rounds(coordinator, request_of(texts(0), 3))
+    work(coordinator)
+    with pytest.raises(RuntimeError, match="got none of the latest 20; the last failed with it raised"):
+        coordinator.check()
 
 
 class Raising(Watched):
@@ -248,57 +277,38 @@ class Raising(Watched):
 
 @pytest.mark.parametrize("method", ["start", "plan", "check_rewards", "groups", "metrics", "observe"])
 @pytest.mark.parametrize("inner", [MAKE["uniform"], MAKE["hora"]])
-def test_an_allocators_error_ends_its_round_and_no_other(make_coordinator, monkeypatch, caplog, method, inner):
+def test_an_allocators_error_ends_the_run(monkeypatch, caplog, method, inner):
+    """No more is sent or committed after it, and nobody learns."""
     monkeypatch.setattr(planner, "check_rewards", Raising.check_rewards)
     watched, pool = Raising(inner(), method, "prompt 9"), WorkerPool(Table(success=(0.5,)))
     coordinator = make_coordinator(Settings(watched), pool)
-    bad, good = request_of(texts(0, 9, 2), 1), request_of(texts(3, 4), 2)
-    open_rounds(coordinator, good)
-    pool.keep_rows(bad)
-    coordinator.open(bad)
+    open_rounds(coordinator, request_of(texts(0, 9, 2), 1))
     work(coordinator)
-    for metrics in (coordinator.metrics, lambda: coordinator.open(request_of(texts(5), 3))):
+    for call in (coordinator.check, coordinator.metrics, lambda: coordinator.open(request_of(texts(5), 3))):
         with pytest.raises(RuntimeError, match=f"allocation failed at step 1: {method} is wrong"):
-            metrics()
-    assert watched.learned == [collect(inner(), list(good.prompts), sampler(pool.table))]
-    status = {commit.uid: commit.status for commit in pool.committed}
-    assert len(pool.committed) == len(status) == 5
-    assert (status["h2-0"], status["h2-1"]) == ("finished", "finished")
-    failed = [uid for uid in uids_of(bad) if status[uid] == "failure"]
-    assert failed == (uids_of(bad) if not watched.separable or method in ("start", "plan") else failed)
-    assert failed and ("h1-1" in failed or method in ("metrics", "observe"))
-    assert not pool.held_requests
+            call()
+    assert not watched.learned
+    assert "h1-1" not in {commit.uid for commit in pool.committed} or method in ("metrics", "observe")
     assert "Traceback" in caplog.text
 
 
-@pytest.mark.parametrize("kind", [RolloutTask, CommitTask])
-def test_a_workers_error_ends_the_round(make_coordinator, kind):
+@pytest.mark.parametrize(("kind", "said"), [(RolloutTask, "allocation failed"), (CommitTask, "the commit of a prompt")])
+def test_a_workers_error_ends_the_run(kind, said):
     watched, pool = Watched(MAKE["uniform"]()), WorkerPool(Table(success=(0.5,)))
     coordinator = make_coordinator(Settings(watched, retries=9), pool)
-    bad, good = request_of(texts(0, 1, 2), 1), request_of(texts(3, 4), 2)
-    open_rounds(coordinator, good, bad)
+    open_rounds(coordinator, request_of(texts(0, 1, 2), 1))
     work(coordinator, only=lambda task: task.uid == "h1-1" and not isinstance(task, kind))
     (id,) = [id for id, (_, task) in pool.sent.items() if task.uid == "h1-1"]
     del pool.sent[id]
     coordinator.receive([TaskResult(id, error="the reward function is broken")])
     work(coordinator)
-    with pytest.raises(RuntimeError, match="step 1: the reward function is broken"):
-        coordinator.metrics()
-    assert len(watched.learned) == 1
-    status = {commit.uid: commit.status for commit in pool.committed}
-    failing = {"h1-0", "h1-1", "h1-2"}
-    assert status == {uid: "failure" if uid in failing else "finished" for uid in uids_of(bad, good)}
+    with pytest.raises(RuntimeError, match=f"{said}.* at step 1: the reward function is broken"):
+        coordinator.check()
 
 
-def test_an_error_of_a_failed_commit_is_raised_by_the_next_call(make_coordinator):
-    """Nothing can be committed, not even the failure."""
-    pool = WorkerPool()
-    coordinator = make_coordinator(Settings(Uniform()), pool)
-    open_rounds(coordinator, request_of(texts(0)))
-    work(coordinator, only=lambda task: isinstance(task, RolloutTask))
-    for id in ("h1-0:commit", "h1-0:failed"):
-        del pool.sent[id]
-        coordinator.receive([TaskResult(id, error="the queue is gone")])
-    assert not pool.sent
-    with pytest.raises(RuntimeError, match="the queue is gone"):
-        coordinator.metrics()
+def test_the_first_error_is_the_one_that_ends_the_run():
+    coordinator = make_coordinator(Settings(Uniform()), WorkerPool())
+    coordinator.fail("the first")
+    coordinator.fail("the second")
+    with pytest.raises(RuntimeError, match="the first"):
+        coordinator.check()

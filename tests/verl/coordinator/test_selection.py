@@ -1,4 +1,4 @@
-"""A coordinator that chooses the trainer's prompts: requests, restarts, checkpoints and weights."""
+"""A coordinator that chooses the trainer's prompts: requests, checkpoints and weights."""
 
 import pickle
 from dataclasses import replace
@@ -16,7 +16,7 @@ from tests.verl.coordinator.worker_pool import (
     Table,
     Watched,
     WorkerPool,
-    coordinator_factory,
+    make_coordinator,
     open_rounds,
     request_of,
     texts,
@@ -27,28 +27,17 @@ ROWS, BATCH = 12, 4
 PROMPTS = [Prompt(text) for text in texts(*range(ROWS))]
 
 
-@pytest.fixture
-def make_coordinator(tmp_path):
-    with coordinator_factory(tmp_path) as make:
-        yield make
-
-
 def selection_of(selector, prompts=PROMPTS, batch_size=BATCH, predictor=None):
     return PromptSelection(
         selector, prompts, lambda row: replace(prompts[row], data={"text": prompts[row].text}), batch_size, 3, predictor
     )
 
 
-@pytest.fixture
-def choosing(make_coordinator):
-    """``choosing(selector, name)``: a coordinator with 4 rollouts a prompt that chooses 4 of 12 prompts."""
-
-    def made(selector, name="journal", allocator=None, **settings):
-        allocator = Uniform(rollouts_per_prompt=4) if allocator is None else allocator
-        selection = selection_of(selector, predictor=getattr(allocator, "predictor", None))
-        return make_coordinator(Settings(allocator, **settings), WorkerPool(), name, selection=selection)
-
-    return made
+def choosing(selector, allocator=None, **settings):
+    """Return a coordinator with 4 rollouts a prompt that chooses 4 of 12 prompts."""
+    allocator = Uniform(rollouts_per_prompt=4) if allocator is None else allocator
+    selection = selection_of(selector, predictor=getattr(allocator, "predictor", None))
+    return make_coordinator(Settings(allocator, **settings), WorkerPool(), selection)
 
 
 def train_step(coordinator, step):
@@ -60,7 +49,7 @@ def train_step(coordinator, step):
     return rows
 
 
-def test_the_rows_are_what_a_selector_chooses_that_learns_from_the_same_batches(choosing):
+def test_the_rows_are_what_a_selector_chooses_that_learns_from_the_same_batches():
     watched = Watched(Uniform(rollouts_per_prompt=4))
     coordinator = choosing(Mixed(predictor=DiscountedCounts()), allocator=watched)
     alone, found = Mixed(predictor=DiscountedCounts()), set()
@@ -73,7 +62,7 @@ def test_the_rows_are_what_a_selector_chooses_that_learns_from_the_same_batches(
     assert len(found) > 1
 
 
-def test_a_repeated_request_gets_the_same_rows_and_another_number_is_refused(choosing):
+def test_a_repeated_request_gets_the_same_rows_and_another_number_is_refused():
     coordinator = choosing(ShuffledEpochs())
     first = coordinator.choose(RowsRequest(0, ROWS))
     assert coordinator.choose(RowsRequest(0, ROWS)) == first
@@ -85,7 +74,7 @@ def test_a_repeated_request_gets_the_same_rows_and_another_number_is_refused(cho
             coordinator.choose(RowsRequest(number, ROWS))
 
 
-def test_a_trainer_with_other_data_is_refused(choosing):
+def test_a_trainer_with_other_data_is_refused():
     coordinator = choosing(ShuffledEpochs())
     with pytest.raises(ValueError, match="of 12 rows, got 11 rows; set"):
         coordinator.choose(RowsRequest(0, ROWS - 1))
@@ -93,7 +82,7 @@ def test_a_trainer_with_other_data_is_refused(choosing):
         coordinator.open(request_of(texts(0, 99)))
 
 
-def test_rows_without_a_selection_are_refused(make_coordinator):
+def test_rows_without_a_selection_are_refused():
     coordinator = make_coordinator(Settings(Uniform()), WorkerPool())
     with pytest.raises(ValueError, match="rows are only chosen with a selection"):
         coordinator.choose(RowsRequest(0, ROWS))
@@ -106,30 +95,11 @@ def test_a_data_set_that_is_too_small_is_refused_at_once():
 
 @pytest.mark.parametrize("name", SELECTORS)
 @pytest.mark.parametrize("shared", [False, True], ids=["own predictor", "allocators predictor"])
-def test_a_restarted_coordinator_chooses_as_if_it_had_lived(choosing, name, shared):
-    """From the journal, whose last event is a choice that the trainer may not have received."""
+def test_a_resumed_run_chooses_what_the_unbroken_one_does(name, shared):
+    def made():
+        return choosing(SELECTORS[name](), VIP(rollouts_per_prompt=4, high=8) if shared else None)
 
-    def made(journal):
-        allocator = VIP(rollouts_per_prompt=4, high=8) if shared else Uniform(rollouts_per_prompt=4)
-        return choosing(SELECTORS[name](), journal, allocator)
-
-    whole, dying = made("whole"), made("dying")
-    for coordinator in (whole, dying):
-        for step in (1, 2, 3):
-            train_step(coordinator, step)
-    latest = [coordinator.choose(RowsRequest(3, ROWS)) for coordinator in (whole, dying)]
-    dying.journal.close()
-    restarted = made("dying")
-    restarted.replay()
-    assert restarted.choose(RowsRequest(3, ROWS)) == latest[0] == latest[1]
-    for step in (4, 5):
-        assert train_step(restarted, step) == train_step(whole, step)
-    np.testing.assert_equal(restarted.state(), whole.state())
-
-
-@pytest.mark.parametrize("name", SELECTORS)
-def test_a_resumed_run_chooses_what_the_unbroken_one_does(choosing, name):
-    whole, resumed = (choosing(SELECTORS[name](), journal) for journal in ("whole", "resumed"))
+    whole, resumed = made(), made()
     for step in (1, 2, 3):
         train_step(whole, step)
     resumed.load(pickle.loads(pickle.dumps(whole.state())))
@@ -138,44 +108,28 @@ def test_a_resumed_run_chooses_what_the_unbroken_one_does(choosing, name):
     np.testing.assert_equal(resumed.state(), whole.state())
 
 
-def test_a_restart_after_a_checkpoint_begins_with_its_snapshot(choosing):
-    whole = choosing(MoPPS())
-    for step in (1, 2):
-        train_step(whole, step)
-    whole.state()
-    train_step(whole, 3)
-    whole.journal.close()
-    restarted = choosing(MoPPS())
-    restarted.replay()
-    assert restarted.selection.choices == 3
-    np.testing.assert_equal(restarted.selection.state_dict(), whole.selection.state_dict())
-
-
-def test_a_checkpoint_with_and_without_a_selection_do_not_fit(choosing, make_coordinator):
-    with_one, without = choosing(Mixed()), make_coordinator(Settings(Uniform(rollouts_per_prompt=4)), WorkerPool(), "x")
+def test_a_checkpoint_with_and_without_a_selection_do_not_fit():
+    with_one, without = choosing(Mixed()), make_coordinator(Settings(Uniform(rollouts_per_prompt=4)), WorkerPool())
     with pytest.raises(ValueError, match=r"must have none of allocation\.selection, as this run, got one"):
         without.load(with_one.state())
     with pytest.raises(ValueError, match=r"must have one of allocation\.selection, as this run, got none"):
         with_one.load(without.state())
     with pytest.raises(ValueError, match="mixed"):
-        choosing(MoPPS(), "y").load(with_one.state())
+        choosing(MoPPS()).load(with_one.state())
 
 
-def test_a_selector_that_fails_ends_the_run_also_after_a_restart(choosing, monkeypatch):
+def test_a_selector_that_fails_ends_the_run():
     class Failing(ShuffledEpochs):
         def _choose(self, allowed, count, generator):
             raise RuntimeError("no belief")
 
     coordinator = choosing(Failing())
-    for each in (coordinator, choosing(Failing())):
-        if each is not coordinator:
-            coordinator.journal.close()
-            each.replay()
+    for _ in range(2):
         with pytest.raises(RuntimeError, match="the choice of prompts failed at choice 0: no belief"):
-            each.choose(RowsRequest(0, ROWS))
+            coordinator.choose(RowsRequest(0, ROWS))
 
 
-def test_groups_have_the_weights_that_undo_the_choice(choosing):
+def test_groups_have_the_weights_that_undo_the_choice():
     coordinator = choosing(SPOWeights(importance_weights=True, predictor=DiscountedCounts()))
     selector, found = coordinator.selection.selector, set()
     for step in (1, 2, 3):
@@ -188,13 +142,13 @@ def test_groups_have_the_weights_that_undo_the_choice(choosing):
     assert len(found) > 1
 
 
-def test_without_importance_weights_all_groups_weigh_the_same(choosing):
+def test_without_importance_weights_all_groups_weigh_the_same():
     coordinator = choosing(Mixed())
     train_step(coordinator, 1)
     assert {group.weight for commit in coordinator.pool.committed for group in commit.groups} == {1.0}
 
 
-def test_extra_prompts_are_chosen_by_the_selector_too(choosing):
+def test_extra_prompts_are_chosen_by_the_selector_too():
     coordinator = choosing(ShuffledEpochs(), allocator=DAPO(rollouts_per_prompt=2, draw=2, max_draws=4))
     rows = coordinator.choose(RowsRequest(0, ROWS))
     coordinator.pool.table = Table(success=(0.0, 1.0))  # no group differs, so it draws until it may not
@@ -206,7 +160,7 @@ def test_extra_prompts_are_chosen_by_the_selector_too(choosing):
     assert coordinator.choose(RowsRequest(1, ROWS)) != rows
 
 
-def test_coverage_is_logged_under_a_prefix_of_its_own(choosing):
+def test_coverage_is_logged_under_a_prefix_of_its_own():
     coordinator = choosing(ShuffledEpochs())
     train_step(coordinator, 1)
     metrics = coordinator.metrics()
@@ -214,7 +168,7 @@ def test_coverage_is_logged_under_a_prefix_of_its_own(choosing):
     assert metrics["rollouts"] == 16
 
 
-def test_a_selector_that_counts_correct_rollouts_refuses_graded_rewards(choosing):
+def test_a_selector_that_counts_correct_rollouts_refuses_graded_rewards():
     coordinator = choosing(Mixed(predictor=DiscountedCounts()))
     rows = coordinator.choose(RowsRequest(0, ROWS))
     open_rounds(coordinator, request_of(texts(*rows)))

@@ -23,7 +23,7 @@ from tests.verl.coordinator.worker_pool import (
     WorkerPool,
     batch_of,
     check_rows,
-    coordinator_factory,
+    make_coordinator,
     open_rounds,
     request_of,
     sampler,
@@ -37,12 +37,6 @@ from tests.verl.coordinator.worker_pool import (
 def make(request):
     """Return a function that makes a new allocator."""
     return ALLOCATORS[request.param]
-
-
-@pytest.fixture
-def make_coordinator(tmp_path):
-    with coordinator_factory(tmp_path) as make:
-        yield make
 
 
 def source(extra_prompts):
@@ -77,7 +71,7 @@ def committed(commits):
 
 
 @pytest.mark.parametrize(("failing", "retries"), [(0.0, 1), (0.3, 0), (0.3, 2)])
-def test_a_round_equals_the_batch_of_the_librarys_loop(make, make_coordinator, failing, retries):
+def test_a_round_equals_the_batch_of_the_librarys_loop(make, failing, retries):
     watched, alone, pool = Watched(make()), make(), WorkerPool()
     coordinator, extra_prompts, rng = (
         make_coordinator(Settings(watched, retries=retries), pool),
@@ -108,7 +102,7 @@ def test_a_round_equals_the_batch_of_the_librarys_loop(make, make_coordinator, f
     assert not pool.held_requests
 
 
-def test_groups_have_the_baselines_of_earlier_rounds_and_their_score_norms(make, make_coordinator):
+def test_groups_have_the_baselines_of_earlier_rounds_and_their_score_norms(make):
     allocator, alone, pool = Watched(make()), Optimal(), WorkerPool(Table(failing=0.1))
     if not allocator.needs.labels:
         pytest.skip(f"{allocator.name} has no rewards to learn a baseline from")
@@ -128,7 +122,7 @@ def test_groups_have_the_baselines_of_earlier_rounds_and_their_score_norms(make,
     np.testing.assert_equal(coordinator.state()["baseline"], alone.state_dict())
 
 
-def test_without_norms_and_history_groups_have_neither(make_coordinator):
+def test_without_norms_and_history_groups_have_neither():
     class NoNorms(Table):
         def rollout(self, *args):
             return replace(super().rollout(*args), score_norm=None)
@@ -141,7 +135,7 @@ def test_without_norms_and_history_groups_have_neither(make_coordinator):
     assert [(group.score_norms, group.baseline) for group in groups] == [((), None)] * 2
 
 
-def test_a_baseline_that_counts_needs_verdicts(make_coordinator):
+def test_a_baseline_that_counts_needs_verdicts():
     class Graded(Table):
         def rollout(self, *args):
             return replace(super().rollout(*args), correct=None, reward=0.4)
@@ -159,7 +153,7 @@ def test_it_loads_neither_ray_nor_verl_nor_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
-def test_concurrent_requests_have_their_own_budgets(make, make_coordinator):
+def test_concurrent_requests_have_their_own_budgets(make):
     watched, pool = Watched(make()), WorkerPool(Table(failing=0.1))
     coordinator = make_coordinator(Settings(watched), pool)
     requests = [request_of(texts(*range(size)), step) for step, size in enumerate((7, 1, 4, 1, 2, 1))]
@@ -182,7 +176,7 @@ def test_concurrent_requests_have_their_own_budgets(make, make_coordinator):
     assert metrics["rollouts"] == sum(batch.asked.sum() for batch in watched.learned)
 
 
-def test_extra_prompts_have_their_own_groups_and_sessions_under_a_uid_of_the_round(make_coordinator):
+def test_extra_prompts_have_their_own_groups_and_sessions_under_a_uid_of_the_round():
     pool = WorkerPool(Table(success=(0.3,)))
     coordinator = make_coordinator(Settings(Watched(DAPO(rollouts_per_prompt=3, target=8))), pool)
     request = request_of(texts(100, 103, 101))
@@ -199,9 +193,9 @@ def test_extra_prompts_have_their_own_groups_and_sessions_under_a_uid_of_the_rou
     assert trained & {address.group for address in extra_prompts}
 
 
-def test_extra_prompts_without_a_data_set_are_an_error_that_names_the_allocator(make_coordinator):
-    coordinator = replace(
-        make_coordinator(Settings(DAPO(rollouts_per_prompt=2)), WorkerPool(Table(success=(0.0,)))), extra_prompts=None
+def test_extra_prompts_without_a_data_set_are_an_error_that_names_the_allocator():
+    coordinator = make_coordinator(
+        Settings(DAPO(rollouts_per_prompt=2)), WorkerPool(Table(success=(0.0,))), source=None
     )
     open_rounds(coordinator, request_of(texts(0)))
     work(coordinator)
@@ -209,7 +203,7 @@ def test_extra_prompts_without_a_data_set_are_an_error_that_names_the_allocator(
         coordinator.metrics()
 
 
-def test_a_straggler_delays_only_prompts_that_share_its_budget(make, make_coordinator):
+def test_a_straggler_delays_only_prompts_that_share_its_budget(make):
     allocator, pool = Watched(make()), WorkerPool(Table(success=(0.5,)))
     coordinator = make_coordinator(Settings(allocator), pool)
     request = request_of(texts(0, 1, 2, 3, 4, 5))
@@ -223,7 +217,7 @@ def test_a_straggler_delays_only_prompts_that_share_its_budget(make, make_coordi
     check_rows(pool, pool.committed, request)
 
 
-def test_prompts_with_nothing_to_train_on_wait_for_one_with_something(make_coordinator):
+def test_prompts_with_nothing_to_train_on_wait_for_one_with_something():
     pool = WorkerPool(Table(success=(0.0, 1.0)))
     coordinator = make_coordinator(Settings(DividedVotes()), pool)
     request = request_of(texts(0, 2, 1, 4))
@@ -237,7 +231,7 @@ def test_prompts_with_nothing_to_train_on_wait_for_one_with_something(make_coord
 
 
 @pytest.mark.parametrize("finished", [("h1-0", "h1-1", "h1-2"), ("h1-2", "h1-1", "h1-0")])
-def test_an_empty_round_has_one_row_without_an_advantage(make_coordinator, finished):
+def test_an_empty_round_has_one_row_without_an_advantage(finished):
     """Also if the prompt that finishes last has no rollout. Its baseline is its reward, not that from history."""
     pool = WorkerPool(Table(success=(0.0,)))
     coordinator = make_coordinator(Settings(DividedVotes(), Predicted()), pool)
@@ -267,7 +261,7 @@ class DividedVotes(Uniform):
         return [group for group in super().groups(batch) if all(rollout.correct for rollout in group.rollouts)]
 
 
-def test_a_round_ends_if_all_rollouts_fail(make, make_coordinator):
+def test_a_round_ends_if_all_rollouts_fail(make):
     watched, pool = Watched(make()), WorkerPool(Table(failing=1.0))
     coordinator = make_coordinator(Settings(watched, retries=1), pool)
     request = request_of(texts(0, 1, 2))
@@ -279,16 +273,16 @@ def test_a_round_ends_if_all_rollouts_fail(make, make_coordinator):
     assert coordinator.metrics()["empty_rounds"] == 0
 
 
-def test_votes_reward_rows_and_verdicts_do_not(make_coordinator):
+def test_votes_reward_rows_and_verdicts_do_not():
     for allocator, rewarded in ((Uniform(), False), (MAKE["ttrl"](), True)):
         pool = WorkerPool(Table(success=(0.9,)))
-        coordinator = make_coordinator(Settings(allocator), pool, name=allocator.name)
+        coordinator = make_coordinator(Settings(allocator), pool)
         open_rounds(coordinator, request_of(texts(0, 1)))
         work(coordinator)
         assert {group.rewarded for commit in pool.committed for group in commit.groups} == {rewarded}
 
 
-def test_a_rollout_task_holds_the_answers_so_far_if_votes_count(make_coordinator):
+def test_a_rollout_task_holds_the_answers_so_far_if_votes_count():
     pool = WorkerPool(Table(success=(0.4,), failing=0.2))
     coordinator = make_coordinator(Settings(OptPO(min_samples=4, max_samples=16, wave=4), retries=1), pool)
     open_rounds(coordinator, request_of(texts(0)))
@@ -303,7 +297,7 @@ def test_a_rollout_task_holds_the_answers_so_far_if_votes_count(make_coordinator
     assert len(set(given)) > 2
 
 
-def test_failed_rollouts_are_tried_again_and_charged_once(make_coordinator):
+def test_failed_rollouts_are_tried_again_and_charged_once():
     failing = {0, 1, 4, 6}
 
     class Stubborn(WorkerPool):
@@ -313,7 +307,7 @@ def test_failed_rollouts_are_tried_again_and_charged_once(make_coordinator):
 
     for retries, arrived in ((0, 2), (1, 3), (2, 3), (3, 4), (9, 4)):
         pool, watched = Stubborn(), Watched(Uniform(rollouts_per_prompt=4))
-        coordinator = make_coordinator(Settings(watched, retries=retries), pool, name=f"{retries}")
+        coordinator = make_coordinator(Settings(watched, retries=retries), pool)
         open_rounds(coordinator, request_of(texts(0)))
         tasks = []
         while pool.sent:
@@ -324,7 +318,7 @@ def test_failed_rollouts_are_tried_again_and_charged_once(make_coordinator):
         assert coordinator.metrics()["failed"] == 4 - arrived
 
 
-def test_a_size_without_a_plan_is_refused_before_the_round(make_coordinator):
+def test_a_size_without_a_plan_is_refused_before_the_round():
     coordinator = make_coordinator(Settings(VIP(budget=8, predictor=DiscountedCounts())), WorkerPool())
     with pytest.raises(ValueError, match="budget"):
         open_rounds(coordinator, request_of(texts(*range(20))))
@@ -333,20 +327,7 @@ def test_a_size_without_a_plan_is_refused_before_the_round(make_coordinator):
     assert coordinator.metrics()["rollouts"] == 8
 
 
-def test_a_repeated_request_is_ignored(make_coordinator):
-    """Ray repeats a call if the actor died before it answered."""
-    watched, pool = Watched(Uniform()), WorkerPool()
-    coordinator = make_coordinator(Settings(watched), pool)
-    request = request_of(texts(0, 1))
-    open_rounds(coordinator, request, request)
-    work(coordinator)
-    open_rounds(coordinator, request)
-    work(coordinator)
-    assert len(watched.learned) == 1
-    check_rows(pool, pool.committed, request)
-
-
-def test_results_of_tasks_that_are_not_pending_are_ignored(make_coordinator):
+def test_results_of_tasks_that_are_not_pending_are_ignored():
     watched, pool = Watched(Uniform(rollouts_per_prompt=2)), WorkerPool()
     coordinator = make_coordinator(Settings(watched), pool)
     open_rounds(coordinator, request_of(texts(0)))
@@ -358,12 +339,12 @@ def test_results_of_tasks_that_are_not_pending_are_ignored(make_coordinator):
     assert coordinator.metrics()["retried"] == 0
 
 
-def test_the_cost_of_a_result_does_not_grow_with_the_round(make, make_coordinator):
+def test_the_cost_of_a_result_does_not_grow_with_the_round(make):
     """Function calls are counted. Joint planning happens once a wave."""
 
     def calls(size):
         pool = WorkerPool(Table(success=(0.5,)))
-        coordinator = make_coordinator(Settings(make()), pool, name=f"{size}")
+        coordinator = make_coordinator(Settings(make()), pool)
         open_rounds(coordinator, request_of(texts(*range(size))))
         if not coordinator.allocation.allocator.separable:
             coordinator.receive([pool.carry_out(next(iter(pool.sent)))])

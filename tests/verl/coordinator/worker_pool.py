@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ import numpy as np
 from apportion import AR3PO, Batch, Prompt, Rollout
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
-from apportion.verl.coordinator.journal import EventJournal
 from apportion.verl.coordinator.messages import (
     CommitTask,
     RolloutTask,
@@ -158,17 +155,15 @@ class WorkerPool:
     handed_over: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     held_requests: set[str] = field(default_factory=set)
     requested_rollouts: int = 0
-    available: bool = True
 
     def send(self, worker: str, task: WorkerTask) -> None:
-        assert worker or isinstance(task, CommitTask)
+        assert worker
         self.requested_rollouts += len(task.sessions) if isinstance(task, RolloutTask) else 0
         self.sent[task.id] = (worker, task)
 
-    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> bool:
-        if self.available:
-            self.handed_over.append((worker, tuple(uids)))
-        return self.available
+    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> None:
+        assert worker and request.id in self.held_requests
+        self.handed_over.append((worker, tuple(uids)))
 
     def forget_rows(self, request: TrainerRequest) -> None:
         self.held_requests.discard(request.id)
@@ -211,23 +206,17 @@ class WorkerPool:
         return TaskResult(commit.id)
 
 
-@contextmanager
-def coordinator_factory(folder: Path) -> Iterator[Callable[..., Coordinator]]:
-    """A function that makes coordinators with journals in ``folder``, which are closed at the end."""
-    with ExitStack() as stack:
-
-        def make_coordinator(
-            settings: Settings,
-            pool: WorkerPool,
-            name: str = "journal",
-            kind: type[EventJournal] = EventJournal,
-            selection: PromptSelection | None = None,
-        ) -> Coordinator:
-            journal = kind(folder / name)
-            stack.callback(journal.close)
-            return Coordinator(settings, pool, journal, ExtraPrompts(), selection)  # type: ignore[arg-type]
-
-        yield make_coordinator
+def make_coordinator(
+    settings: Settings,
+    pool: WorkerPool,
+    selection: PromptSelection | None = None,
+    refills: bool = True,
+    source: type[ExtraPrompts] | None = ExtraPrompts,
+) -> Coordinator:
+    """Return a coordinator whose tasks go through ``pool``. Extra prompts are those of ``source``."""
+    coordinator = Coordinator(settings, source and source(), selection, refills)  # type: ignore[arg-type]
+    coordinator.pool = pool
+    return coordinator
 
 
 def open_rounds(coordinator: Coordinator, *requests: TrainerRequest) -> None:

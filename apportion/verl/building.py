@@ -1,0 +1,51 @@
+"""Make the coordinator of a run from verl's configuration, with its data, its predictors and its checkpoint."""
+
+from typing import Any
+
+from omegaconf import DictConfig
+
+from apportion.predictors import Predictor
+from apportion.verl.checkpoints import load_into, resumed_file
+from apportion.verl.coordinator.selection import PromptSelection
+from apportion.verl.coordinator.service import Coordinator
+from apportion.verl.coordinator.settings import VerlAllocation
+from apportion.verl.dataset import TrainingPrompts
+
+
+def coordinator_of(config: DictConfig, allocation: VerlAllocation) -> Coordinator:
+    """Return the coordinator of ``allocation``, still without workers. It continues from the checkpoint of ``config``.
+
+    Raises SavedStateError for a checkpoint of another run, ValueError for data that do not fit.
+    """
+    prompts = TrainingPrompts(config, allocation.id_key, allocation.rate_key)
+    for learner in (allocation.allocator, allocation.baseline):
+        if learner is not None and (allocation.selection is not None or _reads_texts(learner)):
+            learner.prepare(prompts.all())
+    selection = _selection(config, allocation, prompts)
+    coordinator = Coordinator(allocation, prompts, selection, _refills(config))
+    checkpoint = resumed_file(config)
+    if checkpoint is not None:
+        load_into(coordinator, checkpoint)
+    return coordinator
+
+
+def _reads_texts(learner: Any) -> bool:
+    """Return whether ``learner`` has a predictor that embeds prompts."""
+    predictor: Predictor | None = getattr(learner, "predictor", None)
+    return predictor is not None and predictor.reads_texts
+
+
+def _selection(config: DictConfig, allocation: VerlAllocation, prompts: TrainingPrompts) -> PromptSelection | None:
+    if allocation.selection is None:
+        return None
+    size, seed = int(config.data.train_batch_size), int(config.data.get("seed") or 0)
+    predictor: Predictor | None = getattr(allocation.allocator, "predictor", None)
+    return PromptSelection(allocation.selection, prompts.in_order(), prompts.at, size, seed, predictor)
+
+
+def _refills(config: DictConfig) -> bool:
+    """Return whether verl replaces prompts that have no rollout."""
+    v1 = config.trainer.v1
+    return bool(
+        v1.trainer_mode != "sync" or v1.sampler.sync_refill_failed_groups or config.algorithm.filter_groups.enable
+    )

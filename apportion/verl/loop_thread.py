@@ -1,0 +1,68 @@
+"""An event loop in a thread of the trainer's process, in which the coordinator lives."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+REPORT_SECONDS = 60.0
+"""Time between two lines of the log while the trainer waits for a call."""
+
+
+class LoopThread:
+    """Runs coroutines for other threads.
+
+    Args:
+        failed: called with an exception that nobody awaits. It is a defect, or a fault of the machine.
+    """
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self._failed = failed
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._handle)
+        self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T], what: str, seconds: float) -> T:
+        """Return the result of ``work``, which is described by ``what``, or raise its exception.
+
+        Raises RuntimeError if it takes more than ``seconds``. A line of the log says every minute what is waited for.
+        """
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        began = time.monotonic()
+        while True:
+            left = seconds - (time.monotonic() - began)
+            try:
+                return future.result(min(max(left, 0.0), REPORT_SECONDS))
+            except FutureTimeoutError as error:
+                if future.done():
+                    raise
+                waited = time.monotonic() - began
+                if waited >= seconds:
+                    future.cancel()
+                    raise RuntimeError(
+                        f"the coordinator must {what} within {seconds:g} seconds, got no answer; see its last lines in "
+                        "the log"
+                    ) from error
+                logger.warning("The trainer has waited %.0f s for the coordinator to %s", waited, what)
+
+    def close(self) -> None:
+        """Stop the loop. What runs in it ends without a word."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(REPORT_SECONDS)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception") or RuntimeError(context["message"])
+        logger.error("The coordinator failed: %s", context["message"], exc_info=error)
+        self._failed(error)

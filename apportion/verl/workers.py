@@ -1,0 +1,353 @@
+"""The agent-loop workers as the coordinator sees them: rows and tasks go out, results come back, the dead are replaced.
+
+Ray reports the death of a worker's process. A worker that is silent is killed first, so that nothing of it can write
+rows any more when another takes its prompts over.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import ray
+from ray.exceptions import ActorDiedError, RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from apportion.verl.channel import BEAT_SECONDS, CoordinatorChannel
+from apportion.verl.coordinator.messages import TaskResult, TrainerRequest, Validated, WorkerPlace, WorkerTask
+from apportion.verl.coordinator.service import Coordinator
+
+logger = logging.getLogger(__name__)
+
+READY_SECONDS = 600.0
+"""How long a worker that lives may take to connect."""
+
+RESTART_SECONDS = 600.0
+"""How long Ray may take to restart a worker."""
+
+KILL_SECONDS = 60.0
+"""How long it may take to kill a process on its host. A host that is gone takes Ray about as long to notice."""
+
+RETRY_SECONDS = 0.5
+"""Time between two looks whether Ray has restarted a worker."""
+
+EXPIRY_SECONDS = 0.5
+"""Time between two looks for tasks whose time is over."""
+
+REPORT_SECONDS = 60.0
+"""Time between two lines of the log while no result comes."""
+
+
+@dataclass
+class KeptRows:
+    """References to the rows of a request, in chunks, for workers that take them over."""
+
+    chunks: Sequence[Any]
+
+
+class WorkerGroup:
+    """The workers by their names in Ray. It must be made and used in one event loop.
+
+    Args:
+        coordinator: gets results and deaths. Its tasks go through this group.
+        handles: Ray's handle of each worker.
+        host: IP address of this node that the workers reach.
+        silent_seconds: a worker that was not heard of for so long is killed.
+    """
+
+    def __init__(self, coordinator: Coordinator, handles: Mapping[str, Any], host: str, silent_seconds: float) -> None:
+        self._coordinator = coordinator
+        coordinator.pool = self
+        self._handles = dict(handles)
+        self._silent_seconds = silent_seconds
+        self._names: dict[str, str] = {}
+        self._channels: dict[str, str] = {}
+        self._places: dict[str, WorkerPlace] = {}
+        self._rows: dict[str, KeptRows] = {}
+        self._validating: dict[str, tuple[str, KeptRows]] = {}
+        self._silent: dict[str, asyncio.Event] = {}
+        self._latest_result = time.monotonic()
+        self._unsettled = set(handles)
+        self._ready = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watches: list[asyncio.Task[None]] = []
+        self._channel = CoordinatorChannel(host, self._receive, self._send_again)
+
+    @property
+    def living(self) -> list[str]:
+        """The names of the workers that can be given tasks."""
+        return list(self._channels)
+
+    async def start(self) -> None:
+        """Return once every worker is connected or gone for good. Raises RuntimeError if none is connected."""
+        self._watches = [self._run(self._watch(name)) for name in self._handles]
+        self._run(self._look_for_silent())
+        self._run(self._expire())
+        self._run(self._report())
+        await self._ready.wait()
+        self._coordinator.check()
+
+    def close(self) -> None:
+        """End all tasks, and the channel."""
+        for task in self._tasks:
+            task.cancel()
+        self._channel.close()
+
+    def open(self, request: TrainerRequest, chunks: Sequence[Any]) -> None:
+        """Give the rows of ``request`` to its workers, and begin the round. Chunk i is that of the i-th worker."""
+        self._rows[request.id] = KeptRows(chunks)
+        self._coordinator.open(request)
+        for name, chunk in zip(dict.fromkeys(request.workers), chunks, strict=True):
+            if name in self._channels:
+                self._deliver(name, self._handles[name].generate_sequences.remote(chunk))
+            else:
+                self._coordinator.lose(name, self.living)
+
+    def validate(self, owners: Mapping[str, Sequence[str]], chunks: Sequence[Any]) -> None:
+        """Give rows of validation to workers; ``owners`` are the uids of each worker's chunk."""
+        rows = KeptRows(chunks)
+        for (name, uids), chunk in zip(owners.items(), chunks, strict=True):
+            self._validating.update(dict.fromkeys(uids, (name, rows)))
+            if name in self._channels:
+                self._deliver(name, self._handles[name].generate_sequences.remote(chunk))
+            else:
+                self._move_validation(name)
+
+    def send(self, worker: str, task: WorkerTask) -> None:
+        """Send ``task`` to a worker. Drop it if the worker is gone; its watch then has another do it."""
+        if worker in self._channels:
+            self._channel.put(self._channels[worker], task)
+
+    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> None:
+        """Have ``worker`` take over the rows of ``uids``."""
+        self._deliver(worker, self._handles[worker].take_over.remote(self._rows[request.id].chunks, list(uids)))
+
+    def forget_rows(self, request: TrainerRequest) -> None:
+        """Release the references to the rows of ``request``."""
+        self._rows.pop(request.id, None)
+
+    def _receive(self, channel: str, values: Sequence[Any]) -> None:
+        self._latest_result = time.monotonic()
+        results: list[TaskResult] = []
+        for value in values:
+            if isinstance(value, TaskResult):
+                results.append(value)
+            elif isinstance(value, Validated):
+                self._validating.pop(value.uid, None)
+            else:
+                self._places[channel] = value
+        self._coordinator.receive(results)
+
+    def _send_again(self, channel: str) -> None:
+        """Send a worker its tasks again, and give it its rows of validation, whose ends may be lost, again."""
+        name = self._names[channel]
+        self._coordinator.send_again(name)
+        if any(owner == name for owner, _ in self._validating.values()):
+            self._move_validation(name, [name])
+
+    def _move_validation(self, worker: str, others: Sequence[str] | None = None) -> None:
+        """Divide the rows of validation of ``worker`` among ``others``; they wait under "" if there is none."""
+        names = self.living if others is None else others
+        turns, given = itertools.cycle(names or [""]), dict[tuple[str, int], list[str]]()
+        kept: dict[int, KeptRows] = {}
+        for uid, (owner, rows) in self._validating.items():
+            if owner == worker:
+                name = next(turns)
+                self._validating[uid] = (name, rows)
+                given.setdefault((name, id(rows)), []).append(uid)
+                kept[id(rows)] = rows
+        for (name, rows_id), uids in given.items():
+            if name:
+                self._deliver(name, self._handles[name].take_over.remote(kept[rows_id].chunks, uids))
+
+    def _deliver(self, worker: str, call: Awaitable[Any]) -> None:
+        async def deliver() -> None:
+            try:
+                await call
+            except RayActorError as error:
+                logger.info("Worker %s died with the rows that it was given: %s", worker, error)  # its watch acts
+            except Exception as error:
+                logger.exception("Rows cannot be given to worker %s", worker)
+                self._coordinator.fail(f"rows cannot be given to worker {worker}: {error}")
+
+        self._run(deliver())
+
+    def _run(self, work: Any) -> asyncio.Task[None]:
+        """Run ``work`` beside the rest. A fault in it ends the run."""
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("The coordinator failed", exc_info=error)
+            self._fail(f"the coordinator failed: {error!r}")
+
+    def _fail(self, message: str) -> None:
+        self._coordinator.fail(message)
+        self._ready.set()
+
+    async def _watch(self, name: str) -> None:
+        """Watch a worker through its restarts, until it is gone for good."""
+        handle = self._handles[name]
+        for number in itertools.count():
+            channel = f"{name}/{number}"
+            self._names[channel], self._silent[channel] = name, asyncio.Event()
+            alive = asyncio.ensure_future(_result(handle.attach.remote(self._channel.address, channel)))
+            connected = asyncio.create_task(self._channel.add(channel))
+            await asyncio.wait([alive, connected], timeout=READY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if connected.done():
+                self._join(name, channel)
+            elif not alive.done():
+                self._fail(
+                    f"worker {name} must connect to {self._channel.address.endpoint} within {READY_SECONDS:g} seconds, "
+                    "got no connection; let the nodes reach each other on all ports, as Ray and TransferQueue need it"
+                )
+                self._settle(name)
+                return
+            connected.cancel()
+            await self._part(name, channel, await _death(alive, self._silent[channel]))
+            if not await self._is_restarted(name):
+                break
+        self._settle(name)
+        if all(watch.done() or watch is asyncio.current_task() for watch in self._watches):
+            self._fail(
+                f"agent-loop workers must live, got none of {len(self._handles)}; see Ray's log for why they died"
+            )
+
+    def _join(self, name: str, channel: str) -> None:
+        """Register a worker, and give it what no other could take."""
+        self._channels[name] = channel
+        self._coordinator.lose("", [name])
+        self._move_validation("", [name])
+        self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        self._unsettled.discard(name)
+        if not self._unsettled:
+            self._ready.set()
+
+    async def _part(self, name: str, channel: str, error: BaseException) -> None:
+        """Have others take over from a worker, once it is certain that its process is gone."""
+        self._channel.remove(channel)
+        self._channels.pop(name, None)
+        del self._silent[channel]
+        place = self._places.pop(channel, None)
+        if place is not None and not isinstance(error, ActorDiedError):
+            await self._kill(name, place)
+        if self._coordinator.waits or self._validating:
+            where = f" on {place.host}" if place else ""
+            logger.error("Worker %s%s died; %s", name, where, "others take over" if self.living else "none is left")
+            logger.error("Ray says: %s", error)
+        self._coordinator.lose(name, self.living)
+        self._move_validation(name)
+
+    async def _is_restarted(self, name: str) -> bool:
+        """Wait until Ray has restarted a dead worker. Return False if it is gone for good, or takes too long."""
+        deadline = time.monotonic() + RESTART_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                await asyncio.wait_for(_result(self._handles[name].name.remote()), RESTART_SECONDS)
+            except ActorDiedError:
+                return False
+            except (RayActorError, TimeoutError):
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return True
+        logger.error("Ray did not restart worker %s within %.0f s; it counts as gone", name, RESTART_SECONDS)
+        return False
+
+    async def _look_for_silent(self) -> None:
+        """Kill workers without beats. Ray then reports their deaths."""
+        pause = min(BEAT_SECONDS, self._silent_seconds / 4)
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(pause)
+            now = time.monotonic()
+            if now - before > 2 * pause + 1:  # this process was stopped or busy itself, and beats wait to be read
+                self._channel.beats.update(dict.fromkeys(self._channel.beats, now))
+                continue
+            for channel, heard in list(self._channel.beats.items()):
+                silent, place = self._silent[channel], self._places.get(channel)
+                if now - heard > self._silent_seconds and place is not None and not silent.is_set():
+                    name = self._names[channel]
+                    logger.error("Worker %s on %s was silent for %.0f s; it is killed", name, place.host, now - heard)
+                    silent.set()
+                    self._run(self._kill(name, place))
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            self._coordinator.expire(time.monotonic())
+
+    async def _kill(self, name: str, place: WorkerPlace) -> None:
+        """Kill the process of a worker on its host, unless it is gone."""
+        if place.node == ray.get_runtime_context().get_node_id():
+            end_process(place.pid, place.started)
+            return
+        there = NodeAffinitySchedulingStrategy(place.node, soft=False)
+        call = ray.remote(num_cpus=0, max_retries=0)(end_process).options(scheduling_strategy=there)
+        try:
+            await asyncio.wait_for(_result(call.remote(place.pid, place.started)), KILL_SECONDS)
+        except (RayError, TimeoutError) as error:
+            # a node that Ray has lost ends its processes by itself
+            logger.error("Worker %s cannot be killed on %s; its host counts as lost: %s", name, place.host, error)
+
+    async def _report(self) -> None:
+        """Say every minute without a result what is waited for."""
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            silence = time.monotonic() - self._latest_result
+            waits = Counter(self._coordinator.waits) + Counter(owner for owner, _ in self._validating.values())
+            if waits and silence >= REPORT_SECONDS:
+                logger.warning("No result for %.0f s. Waiting for %s", silence, self._described(waits))
+
+    def _described(self, waits: Mapping[str, int]) -> str:
+        now, found = time.monotonic(), []
+        for name, count in sorted(waits.items()):
+            channel = self._channels.get(name, "")
+            place, heard = self._places.get(channel), self._channel.beats.get(channel)
+            if place is None or heard is None:
+                found.append(f"{count} tasks of {name or 'no worker'}, until Ray restarts it")
+            else:
+                found.append(f"{count} tasks of {name} on {place.host}, heard of {now - heard:.0f} s ago")
+        return "; ".join(found)
+
+
+def end_process(pid: int, started: float) -> None:
+    """Kill the process ``pid`` if it is the one that ``started`` then, in seconds since the epoch."""
+    try:
+        if psutil.Process(pid).create_time() == started:
+            os.kill(pid, 9)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return
+
+
+async def _result(call: Any) -> Any:
+    return await call
+
+
+async def _death(alive: asyncio.Future[Any], silent: asyncio.Event) -> BaseException:
+    """Wait for the end of a call that only a death ends, and return its exception.
+
+    A worker that was silent and killed counts as dead, also if Ray does not notice.
+    """
+    waiting: asyncio.Future[Any] = asyncio.create_task(silent.wait())
+    await asyncio.wait([alive, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    await asyncio.wait([alive], timeout=KILL_SECONDS)
+    if not alive.done():
+        alive.cancel()
+        return TimeoutError(f"its process was killed, and Ray did not notice within {KILL_SECONDS:g} seconds")
+    error = alive.exception()
+    if isinstance(error, RayActorError):
+        return error
+    raise RuntimeError("a worker ended its open call, which only its death may end") from error

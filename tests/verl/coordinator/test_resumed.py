@@ -1,0 +1,128 @@
+"""A resumed coordinator continues from a checkpoint, and the order of results changes nothing."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from apportion import Uniform
+from apportion.baselines import Optimal, Zero
+from apportion.verl.coordinator.messages import RolloutTask, TrainerRequest, address_of
+from tests.verl.coordinator.worker_pool import (
+    ALLOCATORS,
+    Settings,
+    Table,
+    Watched,
+    WorkerPool,
+    make_coordinator,
+    open_rounds,
+    request_of,
+    texts,
+    trained_on,
+    work,
+)
+
+
+def history(kind):
+    """Return a baseline for an allocator that has labels."""
+    return Optimal() if ALLOCATORS[kind]().needs.labels else None
+
+
+def run_round(coordinator, step, numbers=(0, 1, 2, 3, 4, 5, 6), seed=0):
+    """Run a whole round. Return its commits, sorted by uid."""
+    pool = coordinator.pool
+    pool.table, pool.committed = Table(failing=0.1, seed=step), []
+    open_rounds(coordinator, request_of(texts(*numbers), step))
+    work(coordinator, np.random.default_rng(seed))
+    return sorted(pool.committed, key=lambda commit: commit.uid)
+
+
+@pytest.mark.parametrize("kind", sorted(ALLOCATORS))
+def test_a_run_resumed_between_rounds_equals_an_uninterrupted_one(kind):
+    whole = make_coordinator(Settings(ALLOCATORS[kind](), history(kind), retries=1), WorkerPool())
+    for step in (1, 2):
+        run_round(whole, step)
+    state = pickle.loads(pickle.dumps(whole.state()))
+    resumed = make_coordinator(Settings(ALLOCATORS[kind](), history(kind), retries=1), WorkerPool())
+    resumed.load(state)
+    for step in (3, 4):
+        assert run_round(resumed, step, seed=1) == run_round(whole, step)
+    np.testing.assert_equal(resumed.state(), whole.state())
+
+
+@pytest.mark.parametrize("kind", sorted(name for name, make in ALLOCATORS.items() if make().separable))
+def test_a_run_resumed_within_a_round_has_learned_what_was_committed(kind):
+    """The trainer requests the other prompts again."""
+    table = Table(success=(0.5,))
+    whole, resumed = (make_coordinator(Settings(Watched(ALLOCATORS[kind]())), WorkerPool(table)) for _ in range(2))
+    request = request_of(texts(0, 1, 2, 3, 4, 5))
+    open_rounds(whole, request)
+    work(whole, only=lambda task: task.uid in ("h1-0", "h1-3"))
+    work(whole, only=lambda task: task.uid == "h1-5" and isinstance(task, RolloutTask))
+    resumed.load(pickle.loads(pickle.dumps(whole.state())))
+    (first,) = resumed.allocation.allocator.learned
+    assert [prompt.text for prompt in first.prompts] == texts(0, 3)
+    rest = [i for i in range(6) if i not in (0, 3)]
+    again = TrainerRequest(2, tuple(request.prompts[i] for i in rest), tuple("abab"))
+    open_rounds(resumed, again)
+    work(resumed)
+    work(whole)
+    (batch,), rest = whole.allocation.allocator.learned, resumed.allocation.allocator.learned[1]
+    found = dict(zip((p.text for p in first.prompts + rest.prompts), first.rollouts + rest.rollouts, strict=True))
+    assert found == dict(zip((p.text for p in batch.prompts), batch.rollouts, strict=True))
+    later = request_of(texts(*range(6)), 3)
+    for coordinator in (whole, resumed):
+        coordinator.pool.table, coordinator.pool.requested_rollouts = Table(success=(0.1,), seed=1), 0
+        open_rounds(coordinator, later)
+        work(coordinator)
+    assert whole.pool.requested_rollouts == resumed.pool.requested_rollouts
+    assert whole.allocation.allocator.learned[-1] == resumed.allocation.allocator.learned[-1]
+
+
+def test_the_state_of_another_allocator_is_refused():
+    state = make_coordinator(Settings(ALLOCATORS["vip"]()), WorkerPool()).state()
+    with pytest.raises(ValueError, match="same allocator, uniform, got one of 'vip'; resume"):
+        make_coordinator(Settings(Uniform()), WorkerPool()).load(state)
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumed", "message"),
+    [
+        (Optimal, None, "baseline must be None in a saved state of 'the coordinator'"),
+        (None, Zero, "baseline must be that of zero in a saved state of 'the coordinator'"),
+        (Optimal, Zero, "the baseline 'zero', got 'optimal'"),
+    ],
+)
+def test_the_state_of_another_baseline_is_refused(saved, resumed, message):
+    state = make_coordinator(Settings(Uniform(), saved and saved()), WorkerPool()).state()
+    with pytest.raises(ValueError, match=message):
+        make_coordinator(Settings(Uniform(), resumed and resumed()), WorkerPool()).load(state)
+
+
+def by_uid(commits):
+    """Return commits and the keys that they train on, by uid. Check that each uid is committed once."""
+    found = {commit.uid: (commit, trained_on([commit])) for commit in commits}
+    assert len(found) == len(commits)
+    return found
+
+
+def requests(rng, count):
+    sizes = rng.integers(1, 5, size=count)
+    return [
+        request_of(texts(*rng.choice(7, size=size, replace=False)), step) for step, size in enumerate(sizes, start=1)
+    ]
+
+
+def test_the_rollout_of_an_empty_round_does_not_depend_on_the_order_of_results():
+    """With this seed no prompt of the last round has votes that decide."""
+    found = []
+    for order in range(30):
+        rng, waiting = np.random.default_rng(order), requests(np.random.default_rng(238), 3)
+        uids = {address_of(prompt).uid: prompt.text for request in waiting for prompt in request.prompts}
+        pool = WorkerPool(Table(failing=0.2, seed=238), texts=uids)
+        coordinator = make_coordinator(Settings(ALLOCATORS["ttrl"](), retries=1), pool)
+        for request in waiting:
+            open_rounds(coordinator, request)
+            work(coordinator, rng)
+        found.append(by_uid(pool.committed))
+    assert all(commits == found[0] for commits in found)
