@@ -25,7 +25,7 @@ MODULES = {
 
 ORDER = (
     {"untrusted"},
-    {"checks"},
+    {"checks", "described"},
     {"types"},
     {"stopping"},
     {"predictors"},

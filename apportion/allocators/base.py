@@ -54,6 +54,13 @@ class Allocator(ABC):
         """
         return Size()
 
+    def uniform_because(self, prompts: int) -> str:
+        """Return why ``prompts`` prompts get equal rollouts, whatever was learned; "" if their counts can differ.
+
+        Rules that are uniform by design, such as controls, return "" too. Engines log the reason at the start.
+        """
+        return ""
+
     def with_budget(self, rollouts_per_prompt: int) -> Self:
         """Return this rule with a budget of ``rollouts_per_prompt`` on average, if its settings leave the budget open.
 

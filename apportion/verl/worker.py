@@ -279,7 +279,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             return reward > 0
         if verdict not in extra:
             raise ValueError(
-                f"verdict must be {SCORE!r} or a key that the reward function returns beside the score, "
+                f"allocation.verdict must be {SCORE!r} or a key that the reward function returns beside the score, "
                 f"{', '.join(extra) or 'none'}, got {verdict!r}; have the function return it"
             )
         return float(extra[verdict]) > 0

@@ -215,6 +215,21 @@ class BudgetedAllocator(Allocator):
         most = self._budget.most(prompts)
         return Size(asked=most, kept=most, exact=self.tokens_per_prompt is None)
 
+    def uniform_because(self, prompts: int) -> str:
+        if not self.adapts:
+            return ""
+        if prompts == 1:
+            return "a batch has one prompt"
+        budget = self._budget
+        pays = budget.rollouts_per_prompt if isinstance(budget, Budget) else None
+        average = budget.of(prompts) / prompts if pays is None and isinstance(budget, Budget) else pays
+        if self.least == self.high or (average is not None and not self.least < average < self.high):
+            paid = "" if average is None else f" of {average:g} that the budget pays for"
+            return f"every prompt gets at least {self.least} and at most {self.high} rollouts{paid}"
+        if self.one_round and self.lengths is None and isinstance(self.predictor, UniformPrior):
+            return "predictor uniform predicts the same for every prompt"
+        return ""
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.predictor.prepare(prompts)
 

@@ -75,11 +75,15 @@ class Planner:
 
     def _check_rewards(self, batch: Batch) -> None:
         """Check that all that learns from a batch can read its rewards."""
-        check_rewards(self.allocation.allocator, batch)
-        if self.allocation.baseline is not None:
-            check_rewards(self.allocation.baseline, batch)
-        if self.selection is not None:
-            check_rewards(self.selection.selector, batch)
+        selector = None if self.selection is None else self.selection.selector
+        try:
+            for reader in (self.allocation.allocator, self.allocation.baseline, selector):
+                if reader is not None:
+                    check_rewards(reader, batch)
+        except ValueError as error:
+            raise ValueError(
+                f"allocation.verdict must say which rollouts are correct, got {self.allocation.verdict!r} and {error}"
+            ) from error
 
     def _advance(self, round: AllocationRound, planned: PlannedBatch) -> None:
         """Request the next wave of ``planned``, or finish it if the allocator plans no more."""

@@ -122,7 +122,7 @@ REFUSED = {
     "an estimator that there is not": ({"estimator": "rlo"}, "estimator must be one of .*, got 'rlo'"),
     "a template that there is not": (
         {"data": {"path": "questions.jsonl", "template": "boxd"}},
-        "data: template must be a name or a text with .*, got 'boxd'; did you mean 'boxed'?",
+        "data.template must be a name or a text with .*, got 'boxd'; did you mean 'boxed'?",
     ),
     "a file that is not there": ({"data": {"path": "nothing.jsonl"}}, "data: .* got nothing.jsonl"),
     "gold that is missing": ({"data": {"path": "open.jsonl"}}, "data: each gold answer must be there, got None for "),
@@ -135,7 +135,7 @@ REFUSED = {
     "a base that the lab has not": ({"model": "lab:mediun"}, "base must be easy, medium, .*, got 'mediun'"),
     "a split that the lab has not": (
         {"data": {"name": "lab:medium", "split": "dev"}},
-        "data: split must be one of train, test for the lab, got 'dev'",
+        "data.split must be one of train, test for the lab, got 'dev'",
     ),
     "a model that is not there": ({"model": "no/such-model"}, "model must be an id .*, got 'no/such-model' "),
     "words that the lab has not": (
