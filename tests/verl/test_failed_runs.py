@@ -23,7 +23,8 @@ def run_with_faults(train, folder, faults, *more, allocator=HORA, **settings):
 
 
 def assert_sound(done, step):
-    """No row of a step is wrong, of another step, or of a rollout that is in no group."""
+    """No row of a step is wrong, of another step, or of a rollout that is in no group, and none is left over."""
+    assert done.others(step) == []
     rows = trained(done.rows(step))
     assert {row["index"] for row in rows} == {index % 16 for index in range(4 * step - 4, 4 * step)}
     assert len({row["key"] for row in rows}) == len(rows)
