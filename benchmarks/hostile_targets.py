@@ -503,7 +503,7 @@ def save_verl(coordinator: Coordinator, path: Path) -> None:
 
 def load_verl(path: Path, journal: Path) -> Mapping[str, Any]:
     """Return what the coordinator has learnt after it has loaded the checkpoint ``path`` as its actor does."""
-    coordinator = Coordinator(VerlAllocation(allocator=_vip()), LoadPool(), EventJournal(journal))
+    coordinator = Coordinator(VerlAllocation(allocator=_vip(), resume="strict"), LoadPool(), EventJournal(journal))
     load_into(coordinator, path)
     coordinator.journal.close()
     return coordinator._learned()

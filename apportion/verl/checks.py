@@ -41,7 +41,7 @@ def check(config: DictConfig, allocation: VerlAllocation) -> None:
     _check_estimator(config, allocation)
     _check_score_norms(config, allocation)
     _check_reuse(config, allocation.allocator)
-    _check_checkpoints(config)
+    _check_checkpoints(config, allocation)
     _check_size(config, allocation.allocator)
     if allocation.rate_key is not None and not reads_rates(
         allocation.allocator, allocation.baseline, allocation.selection
@@ -241,8 +241,11 @@ def _check_reuse(config: DictConfig, allocator: Allocator) -> None:
         )
 
 
-def _check_checkpoints(config: DictConfig) -> None:
-    """Check that checkpoints hold the allocator's state, also the one to resume if it is visible from here."""
+def _check_checkpoints(config: DictConfig, allocation: VerlAllocation) -> None:
+    """Check that checkpoints get the allocator's state. With a strict resume the one to resume must have it.
+
+    It may not be visible from here.
+    """
     trainer = config.trainer
     callback = trainer.get("checkpoint_callback_class")
     if trainer.save_freq > 0 and not (callback and _saves(callback)):
@@ -252,7 +255,7 @@ def _check_checkpoints(config: DictConfig) -> None:
         )
     folder = trainer.resume_from_path
     if trainer.resume_mode != "resume_path" or (folder and Path(folder).exists()):
-        resumed_file(config)
+        resumed_file(config, strict=allocation.resume == "strict")
 
 
 def _saves(callback: str) -> bool:

@@ -85,6 +85,22 @@ def test_a_repeated_request_gets_the_same_rows_and_another_number_is_refused(cho
             coordinator.choose(RowsRequest(number, ROWS))
 
 
+@pytest.mark.parametrize("number", [0, 1, 2, 7])
+def test_a_resumed_selection_follows_the_data_loader_once(choosing, caplog, number):
+    """verl's data.pt and our state may be of two checkpoints. A run that cannot resume would be worse."""
+    coordinator = choosing(ShuffledEpochs())
+    for earlier in range(2):
+        coordinator.choose(RowsRequest(earlier, ROWS))
+    coordinator.selection.follow_loader()
+    rows = coordinator.choose(RowsRequest(number, ROWS))
+    assert len(rows) == BATCH and coordinator.choose(RowsRequest(number, ROWS)) == rows
+    after = max(number + 1, 2) if number else 1
+    assert len(coordinator.choose(RowsRequest(after, ROWS))) == BATCH
+    assert ("The data loader asks for choice" in caplog.text) == (number in (0, 7))
+    with pytest.raises(ValueError, match=r"data\.pt and allocation\.pt"):
+        coordinator.choose(RowsRequest(number + 9, ROWS))
+
+
 def test_a_trainer_with_other_data_is_refused(choosing):
     coordinator = choosing(ShuffledEpochs())
     with pytest.raises(ValueError, match="of 12 rows, got 11 rows; set"):
