@@ -71,10 +71,14 @@ The worker and the task runner are Ray actors, of which we extend the ``__ray_ac
 REPLACED = ("Tracking", "create_rl_sampler", "upsample_batch_to_divisible_size")
 """Names of ``verl.trainer.ppo.v1.trainer_base`` that we replace. The trainer looks them up when it calls them."""
 
+WRAPPED = "_save_checkpoint"
+"""The method of ``verl.trainer.ppo.v1.trainer_base.PPOTrainer`` that we wrap."""
+
+TRAINER_ATTRIBUTES = ("agent_loop_manager", "checkpoint_callback", "config", "global_steps", "trainer_mode")
 MANAGER_ATTRIBUTES = ("config", "agent_loop_workers", "agent_loop_workers_class")
 WORKER_ATTRIBUTES = ("config", "tokenizer")
 OUTPUT_FIELDS = ("response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields")
-"""Attributes of the manager, of a worker, and of an agent loop's output."""
+"""Attributes of the trainer, of the manager, of a worker, and of an agent loop's output."""
 
 ROW_FIELDS = ("uid", "response_mask", "rm_scores")
 """Fields of a row in the TransferQueue that we overwrite, or that an estimator gets. ``uid`` is the row's group."""

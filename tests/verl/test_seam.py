@@ -61,7 +61,12 @@ def named(tree):
 def test_every_name_that_is_used_is_listed_and_every_name_listed_is_used():
     paths = [*(PACKAGE / "verl").glob("**/*.py")]
     used = {name for path in paths for name in named(ast.parse(path.read_text()))}
-    assert used == {*seam.CALLED, *seam.EXTENDED, TRAINER, *(f"{TRAINER}.{name}" for name in seam.REPLACED)}
+    assert used == {
+        *seam.CALLED,
+        *seam.EXTENDED,
+        TRAINER,
+        *(f"{TRAINER}.{name}" for name in (*seam.REPLACED, "PPOTrainer")),
+    }
 
 
 @pytest.mark.parametrize("name", seam.CALLED)
@@ -153,6 +158,19 @@ def test_advantages_are_computed_once_a_batch_with_its_padding_and_before_mini_b
     assert [step.count(call) for call in calls] == [1] * 4
     assert sorted(calls, key=step.index) == calls
     assert all(f'"{field}"' in source(PPOTrainer._compute_advantage) for field in seam.ROW_FIELDS)
+
+
+def test_the_method_that_saves_is_one_for_all_trainers_and_is_called_in_training():
+    """So that the wrapped one writes our file before verl's tracker names the checkpoint."""
+    assert all(seam.WRAPPED not in vars(kind) for kind in PPOTrainer.__subclasses__())
+    assert f"self.{seam.WRAPPED}()" in source(PPOTrainer.fit)
+    saved, made = source(inspect.unwrap(getattr(PPOTrainer, seam.WRAPPED))), source(PPOTrainer.__init__)
+    assert parameters(getattr(PPOTrainer, seam.WRAPPED)) == ()
+    assert saved.index("latest_checkpointed_iteration.txt") < saved.rindex("self.checkpoint_callback.on_save(")
+    assert 'f"global_step_{self.global_steps}"' in saved and "self.config.trainer.default_local_dir" in saved
+    every = made + source(PPOTrainer.fit)
+    assert all(f"self.{name} = " in every for name in ("config", "trainer_mode", "checkpoint_callback"))
+    assert all(f"self.{name}" in every for name in seam.TRAINER_ATTRIBUTES)
 
 
 def test_the_callback_is_called_by_keywords_and_finds_the_manager():

@@ -10,7 +10,7 @@ from apportion.predictors import DiscountedCounts
 from apportion.selection import SPOWeights
 from apportion.verl.dataset import prompt_of
 from tests.verl.cpu.assets import make_questions
-from tests.verl.runs import FAULTY, allocated, groups_of, rloo
+from tests.verl.runs import FAULTY, allocated, checkpointed, groups_of, rloo
 
 MAIN = "apportion.verl"
 STOCK_BUFFER = ("trainer.v1.sampler.custom_sampler.path=null", "trainer.v1.sampler.custom_sampler.name=null")
@@ -66,8 +66,8 @@ def test_a_resumed_run_chooses_what_the_unbroken_one_did(whole, train, tmp_path)
     (tmp_path / "records" / "faults").mkdir(parents=True)
     for index in range(16):  # killed in the middle of the third step, whatever its prompts are
         (tmp_path / "records" / "faults" / f"hangs_{index}@3").touch()
-    saved = tmp_path / "checkpoints" / "global_step_2" / "allocation.pt"
-    assert train((*SELECTED, *FAULTY), main=MAIN, folder=tmp_path, until=saved).status == -9
+    until = checkpointed(tmp_path / "checkpoints", 2)
+    assert train((*SELECTED, *FAULTY), main=MAIN, folder=tmp_path, until=until).status == -9
     resumed = train(SELECTED, main=MAIN, folder=tmp_path)
     assert resumed.status == 0, resumed.output[-5000:]
     assert [each["step"] for each in resumed.metrics] == [3, 4]
