@@ -28,7 +28,7 @@ from apportion.verl.coordinator.messages import (
     TrainerRequest,
     WrittenRollout,
 )
-from apportion.verl.coordinator.rounds import AllocationRound, PendingTask, PlannedBatch
+from apportion.verl.coordinator.rounds import AllocationRound, FinishedPrompts, PendingTask, PlannedBatch
 
 
 def restore_array(kind: str, shape: tuple[int, ...], content: bytes) -> NDArray[Any]:
@@ -47,7 +47,7 @@ def restore_scalar(kind: str, content: bytes) -> Any:
 NUMBERS = "biufc"
 SCALARS = (np.bool_, np.int32, np.int64, np.float32, np.float64)
 MESSAGES = (CommitTask, MetricsLogged, Reassigned, RolloutTask, RowAddress, TaskResult, TrainedGroup, TrainedRow)
-ROUNDS = (RowsRequest, TrainerRequest, WrittenRollout, AllocationRound, PendingTask, PlannedBatch)
+ROUNDS = (RowsRequest, TrainerRequest, WrittenRollout, AllocationRound, FinishedPrompts, PendingTask, PlannedBatch)
 VALUES = (Batch, Belief, Group, Plan, Prompt, Rollout, Counter, OrderedDict)
 KNOWN: dict[tuple[str, str], Any] = {
     (each.__module__, each.__qualname__): each for each in (*MESSAGES, *ROUNDS, *VALUES, restore_array, restore_scalar)

@@ -265,7 +265,7 @@ def test_an_allocators_error_ends_its_round_and_no_other(make_coordinator, monke
     assert len(pool.committed) == len(status) == 5
     assert (status["h2-0"], status["h2-1"]) == ("finished", "finished")
     failed = [uid for uid in uids_of(bad) if status[uid] == "failure"]
-    assert failed == (uids_of(bad) if not watched.separable or method in ("start", "plan") else failed)
+    assert failed == (uids_of(bad) if method in ("start", "plan") else failed)
     assert failed and ("h1-1" in failed or method in ("metrics", "observe"))
     assert not pool.held_requests
     assert "Traceback" in caplog.text
