@@ -150,7 +150,7 @@ class PilotCommit(Allocator):
         return Plan(nothing, fresh=fresh)
 
     def final(self, batch: Batch, plan: Plan) -> Mask:
-        """Return none before the last round, which has the last commits that are wanted or allowed, then all prompts."""
+        """Return none before the last round, which has the last commits wanted or allowed, and then all prompts."""
         begun = batch.asked + plan.counts > self._pilots_of(batch)
         last = begun.sum() >= self._wanted(batch) or batch.round + 1 >= self.max_rounds
         return np.full(len(batch.prompts), bool(last))
