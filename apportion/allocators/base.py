@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
-from apportion.types import Batch, Belief, Group, Needs, Plan, Prompt, prompt_list
+import numpy as np
+
+from apportion.types import Batch, Belief, Group, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
 
 
@@ -90,6 +92,15 @@ class Allocator(ABC):
     @abstractmethod
     def plan(self, batch: Batch) -> Plan:
         """Return the next round. It is falsy if the batch is finished."""
+
+    def final(self, batch: Batch, plan: Plan) -> Mask:
+        """Return which prompts [P] are final once their part of ``plan`` has arrived, whatever the outcomes.
+
+        No later plan gives rollouts to a final prompt, and its group is that of a batch of this prompt alone. If any
+        prompt is final, no fresh prompts are drawn any more. A driver may train on final prompts while others still
+        run. The default is none; a rule that promises more must keep it, for ``plan`` as it returned it for ``batch``.
+        """
+        return np.zeros(len(batch.prompts), bool)
 
     def groups(self, batch: Batch) -> list[Group]:
         """Return the finished batch as groups for the estimator, one per prompt that has rollouts."""

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from tests.verl.cpu.sampling import Request, sample, seed_of
 from tests.verl.cpu.script import script
@@ -112,7 +113,7 @@ class Adapter(BaseRollout):
 
     async def update_weights(self, weights, global_steps=None, **rest):
         # every rank must go through them: each is gathered from all ranks
-        full = {name: weight.detach().cpu().clone() for name, weight in weights}
+        full = {name: weight.detach().cpu().clone() async for name, weight in ensure_async_iterator(weights)}
         if self.rollout_rank == 0:
             await ray.get_actor(server_name(self.replica_rank)).load.remote(full, global_steps)
             folder = os.environ.get("VERL_TEST_RECORDS")
