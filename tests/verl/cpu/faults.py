@@ -13,13 +13,20 @@ from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentL
 
 
 class Faults:
-    """What may happen to a rollout before it is sampled."""
+    """What may happen to a rollout before it is sampled with ``_params``."""
+
+    def __init__(self, params):
+        self._params = params
 
     async def fails(self):
         raise RuntimeError("this rollout fails")
 
     async def hangs(self):
         await asyncio.sleep(10_000)
+
+    async def stalls(self):
+        """Its server generates until the request is aborted."""
+        self._params["stalled"] = True
 
     async def kills_worker(self):
         os._exit(1)
@@ -37,7 +44,7 @@ class FaultyAgentLoop(SingleTurnAgentLoop):
     async def run(self, sampling_params, **kwargs):
         for fault in vars(Faults):
             if not fault.startswith("_") and _asked(fault, int(kwargs["index"]), int(kwargs["global_steps"])):
-                await getattr(Faults(), fault)()
+                await getattr(Faults(sampling_params), fault)()
         return await super().run(sampling_params, **kwargs)
 
 
