@@ -192,7 +192,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         results = await asyncio.gather(*running.values(), return_exceptions=True)
         failures = tuple(repr(error) for error in results if isinstance(error, BaseException))
         if unended:  # such a session can no longer generate, and the commit leaves out what it still writes
-            logger.error("%d sessions of %s did not end when they were cancelled", len(unended), task.uid)
+            logger.error("%d of the sessions of %s did not end when cancelled", len(unended), task.uid)
             failures += ("a session did not end when it was cancelled",) * len(unended)
         for error in results:
             if isinstance(error, Exception):

@@ -16,12 +16,16 @@ from apportion.verl import server_calls
 from apportion.verl.server_calls import ServerCalls
 
 
-def make_servers(ray, count=1, stubborn=False):
-    """Start servers that generate until they are told to stop; a stubborn one goes on. Two of them abort by id."""
+@pytest.fixture(scope="module")
+def actors(ray):
+    """Provide a load balancer, and servers that generate until they are told to stop: two of them abort by id."""
 
     class Plain:
         def __init__(self):
-            self.live, self.log = {}, []
+            self.live, self.log, self.stubborn = {}, [], False
+
+        async def begin(self, stubborn):
+            self.log, self.stubborn = [], stubborn
 
         async def generate(self, request_id, prompt_ids, sampling_params, **rest):
             ended = asyncio.Event()
@@ -30,8 +34,8 @@ def make_servers(ray, count=1, stubborn=False):
                 await ended.wait()
             except asyncio.CancelledError:
                 self.log.append(("cancelled", prompt_ids[0]))
-                while stubborn:
-                    await asyncio.sleep(1)
+                while self.stubborn:
+                    await asyncio.sleep(0.1)
                 raise
             finally:
                 self.live[request_id].remove((prompt_ids[0], ended))
@@ -59,17 +63,28 @@ def make_servers(ray, count=1, stubborn=False):
             assert not reset_prefix_cache
             return {"aborted": await self.end(request_id, "aborted")}
 
-    actors = [ray.remote(num_cpus=0)(Plain if stubborn or i == 2 else Aborting) for i in range(count)]
-    return [actor.options(max_concurrency=100).remote() for actor in actors]
+    balancer = ray.remote(num_cpus=0)(GlobalRequestLoadBalancer).remote({})
+    kinds = [ray.remote(num_cpus=0)(kind) for kind in (Aborting, Aborting, Plain)]
+    return balancer, [kind.options(max_concurrency=100).remote() for kind in kinds]
 
 
-def make_client(ray, servers, kind=LLMServerClient, name="vllm", full_determinism=False, addresses=None):
-    rollout = {"name": name, "full_determinism": full_determinism, "response_length": 8}
-    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
-    known = dict(zip(addresses or map(str, range(len(servers))), servers, strict=True))
-    balancer = ray.remote(num_cpus=0)(GlobalRequestLoadBalancer).remote(known)
-    client = kind(config, balancer)
-    return client, ServerCalls(client)
+@pytest.fixture
+def start(ray, actors):
+    """Return a function that gives the servers at ``places``, and a client of them with its calls."""
+    balancer, every = actors
+
+    def started(*places, kind=LLMServerClient, name="vllm", full_determinism=False, address=None, stubborn=False):
+        servers = [every[place] for place in places]
+        ray.get([server.begin.remote(stubborn) for server in servers])
+        ray.get(balancer.remove_servers.remote(ray.get(balancer.get_all_servers.remote())))
+        ray.get(balancer.add_servers.remote({address or str(i): server for i, server in enumerate(servers)}))
+        rollout = {"name": name, "full_determinism": full_determinism, "response_length": 8}
+        config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
+        client = kind(config, balancer)
+        return servers, client, ServerCalls(client)
+
+    yield started
+    ray.get([server.begin.remote(False) for server in every])
 
 
 def generate(client, prompt, request_id=None):
@@ -84,18 +99,16 @@ async def found(servers):
 
 
 async def until_live(servers, count):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len((await found(servers))[0]) < count:
             await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("kind", [LLMServerClient, FullyAsyncLLMServerClient])
-def test_the_calls_of_a_given_up_session_are_stopped_and_no_others(ray, kind):
-    servers = make_servers(ray, 3)
+def test_the_calls_of_a_given_up_session_are_stopped_and_no_others(start, kind):
+    servers, client, calls = start(0, 1, 2, kind=kind)
 
     async def main():
-        client, calls = make_client(ray, servers, kind)
-
         async def session(*prompts):
             async with calls.session():
                 await asyncio.gather(*(generate(client, prompt) for prompt in prompts))
@@ -119,13 +132,11 @@ def test_the_calls_of_a_given_up_session_are_stopped_and_no_others(ray, kind):
     asyncio.run(main())
 
 
-def test_calls_that_a_session_leaves_behind_are_stopped_when_it_ends(ray):
+def test_calls_that_a_session_leaves_behind_are_stopped_when_it_ends(start):
     """An agent loop may fail, or return, while tasks that it started still generate."""
-    servers = make_servers(ray)
+    servers, client, calls = start(0)
 
     async def main():
-        client, calls = make_client(ray, servers)
-
         async def session():
             async with calls.session():
                 left.append(asyncio.create_task(generate(client, 0)))
@@ -141,12 +152,10 @@ def test_calls_that_a_session_leaves_behind_are_stopped_when_it_ends(ray):
     asyncio.run(main())
 
 
-def test_a_given_up_session_makes_no_more_calls(ray):
-    servers = make_servers(ray)
+def test_a_given_up_session_makes_no_more_calls(start):
+    servers, client, calls = start(0)
 
     async def main():
-        client, calls = make_client(ray, servers)
-
         async def session():
             async with calls.session():
                 with suppress(asyncio.CancelledError):
@@ -163,13 +172,11 @@ def test_a_given_up_session_makes_no_more_calls(ray):
     asyncio.run(main())
 
 
-def test_a_session_may_go_on_after_its_own_timeout(ray):
+def test_a_session_may_go_on_after_its_own_timeout(start):
     """The call that it gave up is stopped at once, and a next one is made."""
-    servers = make_servers(ray)
+    servers, client, calls = start(0)
 
     async def main():
-        client, calls = make_client(ray, servers)
-        await found(servers)  # they have started, so that the call arrives within the timeout
         async with calls.session():
             await client._acquire_server("first")
             with pytest.raises(TimeoutError):
@@ -177,7 +184,7 @@ def test_a_session_may_go_on_after_its_own_timeout(ray):
                     await generate(client, 0)
             task = asyncio.create_task(generate(client, 1))
             await until_live(servers, 1)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await found(servers)) != ([1], [("aborted", 0)]):
                     await asyncio.sleep(0.02)
             (request,) = (await servers[0].found.remote())[0]
@@ -187,29 +194,26 @@ def test_a_session_may_go_on_after_its_own_timeout(ray):
     asyncio.run(main())
 
 
-def test_a_call_outside_of_sessions_is_stopped_when_it_is_cancelled(ray):
+def test_a_call_outside_of_sessions_is_stopped_when_it_is_cancelled(start):
     """As in validation, which has no sessions of ours."""
-    servers = make_servers(ray)
+    servers, client, _ = start(0)
 
     async def main():
-        client, _ = make_client(ray, servers)
         task = asyncio.create_task(generate(client, 0))
         await until_live(servers, 1)
         task.cancel()
         await asyncio.wait([task])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await found(servers)) != ([], [("aborted", 0)]):
                 await asyncio.sleep(0.02)
 
     asyncio.run(main())
 
 
-def test_a_request_whose_id_others_may_share_is_stopped_by_its_call(ray):
-    servers = make_servers(ray)
+def test_a_request_whose_id_others_may_share_is_stopped_by_its_call(start):
+    servers, client, calls = start(0, full_determinism=True)
 
     async def main():
-        client, calls = make_client(ray, servers, full_determinism=True)
-
         async def session(prompt):
             async with calls.session():
                 await generate(client, prompt, "det-0")
@@ -225,13 +229,11 @@ def test_a_request_whose_id_others_may_share_is_stopped_by_its_call(ray):
     asyncio.run(main())
 
 
-def test_a_server_that_stops_nothing_holds_up_nothing_and_is_reported_once(ray, monkeypatch, caplog):
+def test_a_server_that_stops_nothing_holds_up_nothing_and_is_reported_once(start, monkeypatch, caplog):
     monkeypatch.setattr(server_calls, "ABORT_SECONDS", 0.5)
-    servers = make_servers(ray, stubborn=True)
+    servers, client, calls = start(2, stubborn=True)
 
     async def main():
-        client, calls = make_client(ray, servers)
-
         async def session():
             async with calls.session():
                 await asyncio.gather(generate(client, 0), generate(client, 1))
@@ -276,11 +278,11 @@ def http_server(ray, server, status=200):
 
 
 @pytest.mark.parametrize(("status", "how"), [(200, "aborted over HTTP"), (500, "cancelled")])
-def test_sglang_is_told_over_http(ray, status, how):
-    (server,) = make_servers(ray, 3)[2:]
+def test_sglang_is_told_over_http(ray, actors, start, status, how):
+    server = actors[1][2]
 
     async def main(address):
-        client, calls = make_client(ray, [server], name="sglang", addresses=[address])
+        _, client, calls = start(2, name="sglang", address=address)
 
         async def session():
             async with calls.session():

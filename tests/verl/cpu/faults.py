@@ -5,6 +5,7 @@ one step, and ``{fault}_{index}.{number}`` for one rollout only, which takes it 
 """
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 
@@ -23,6 +24,15 @@ class Faults:
 
     async def hangs(self):
         await asyncio.sleep(10_000)
+
+    async def clings(self):
+        """It ignores its first cancellation, and writes down that it ends at the second."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(10_000)
+        try:
+            await asyncio.sleep(10_000)
+        finally:
+            Path(os.environ["VERL_TEST_RECORDS"], "clung").touch()
 
     async def stalls(self):
         """Its server generates until the request is aborted."""
