@@ -35,6 +35,7 @@ CALLED: dict[str, tuple[str, ...]] = {
     "verl.utils.device.auto_set_device": ("config",),
     "verl.utils.import_utils.is_trl_available": (),
     "verl.utils.import_utils.load_class_from_fqn": ("fqn", "description"),
+    "verl.workers.rollout.llm_server.LLMServerClient": (),
     "verl.utils.tensordict_utils.list_of_dict_to_tensordict": ("list_of_dicts",),
     "transfer_queue.init": (),
     "transfer_queue.kv_batch_get": ("keys", "partition_id", "select_fields"),
@@ -76,9 +77,18 @@ WRAPPED = "_save_checkpoint"
 
 TRAINER_ATTRIBUTES = ("agent_loop_manager", "checkpoint_callback", "config", "global_steps", "trainer_mode")
 MANAGER_ATTRIBUTES = ("config", "agent_loop_workers", "agent_loop_workers_class")
-WORKER_ATTRIBUTES = ("config", "tokenizer")
+WORKER_ATTRIBUTES = ("config", "tokenizer", "llm_client")
 OUTPUT_FIELDS = ("response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields")
 """Attributes of the trainer, of the manager, of a worker, and of an agent loop's output."""
+
+CLIENT_METHODS = {"_acquire_server": ("request_id", "extra")}
+"""Methods that we replace in the worker's ``LLMServerClient``, with all of their parameters."""
+
+ABORTING = {"vllm": ("request_id", "reset_prefix_cache")}
+"""Engines whose servers have a method ``abort_request``, with all of its parameters."""
+
+NOT_ABORTING = ("sglang", "trtllm")
+"""Engines whose servers have no such method."""
 
 ROW_FIELDS = ("uid", "response_mask", "rm_scores")
 """Fields of a row in the TransferQueue that we overwrite, or that an estimator gets. ``uid`` is the row's group."""

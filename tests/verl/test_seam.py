@@ -3,6 +3,7 @@
 import ast
 import inspect
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 import apportion
 from apportion.verl import AllocatedAgentLoopManager, SavedAllocation, seam
@@ -111,6 +113,36 @@ def test_the_workers_attributes_are_made_where_we_look_for_them():
     assert "await self._compute_score(outputs, kwargs=kwargs)" in written
     assert 'f"{uid}_{session_id}_{i}"' in written
     assert all(name in AgentLoopOutput.model_fields for name in seam.OUTPUT_FIELDS)
+
+
+def test_calls_of_the_client_pass_the_method_that_is_replaced():
+    """Each call gets its server from it, and passes a new id on, except with full_determinism."""
+    for name, wanted in seam.CLIENT_METHODS.items():
+        assert parameters(getattr(LLMServerClient, name)) == wanted
+    called = source(LLMServerClient.generate)
+    assert "server_id, server = await self._acquire_server(" in called and "await server.generate.remote(" in called
+    assert "request_id=self._vllm_request_id(request_id)" in called
+    assert "return uuid4().hex" in source(LLMServerClient._vllm_request_id)
+    assert "server_manager=self.llm_client" in source(AgentLoopWorkerTQ.__ray_actor_class__.__mro__[1]._run_agent_loop)
+    # SGLang's server is known by the address of its HTTP server
+    assert "zip(self.server_addresses, self.server_handles" in source(LLMServerManager._init_global_load_balancer)
+
+
+def methods(engine):
+    """Return the methods of verl's server for ``engine``, which need not be installed, with their parameters."""
+    folder = Path(find_spec("verl.workers.rollout").submodule_search_locations[0], f"{engine}_rollout")
+    name = "async_sglang_server.py" if engine == "sglang" else f"{engine}_async_server.py"
+    classes = [each for each in ast.parse((folder / name).read_text()).body if isinstance(each, ast.ClassDef)]
+    (server,) = [each for each in classes if each.name.lower() == f"{engine}httpserver"]
+    functions = [each for each in server.body if isinstance(each, ast.AsyncFunctionDef)]
+    return {each.name: tuple(arg.arg for arg in each.args.args if arg.arg != "self") for each in functions}
+
+
+def test_servers_that_abort_by_id_are_known():
+    for engine, wanted in seam.ABORTING.items():
+        assert methods(engine)["abort_request"] == wanted
+    for engine in seam.NOT_ABORTING:
+        assert "generate" in methods(engine) and "abort_request" not in methods(engine)
 
 
 def test_statuses_are_those_that_the_trainer_waits_for():

@@ -92,8 +92,8 @@ class AllocationRound:
     ``worker`` maps each uid that the trainer still waits for to the worker that holds its row, "" for none.
     ``reassigned`` are the uids whose first worker died.
     ``unfinished`` batches are still planned. Finished prompts with nothing to train on are ``withheld`` until
-    ``trainable``: other prompts of the round have a row. The round is ``closed`` once the allocator has learned from it,
-    and over when the last uid is committed. It is ``counted`` once the metrics have it.
+    ``trainable``: other prompts of the round have a row. The round is ``closed`` once the allocator has learned from
+    it, and over when the last uid is committed. It is ``counted`` once the metrics have it.
 
     ``waves`` and ``sessions`` are counted by group, ``extra`` prompts by the uid that their rows are written under.
     """
