@@ -17,8 +17,8 @@ from tests.verl.coordinator.worker_pool import (
     Watched,
     WorkerPool,
     check_rows,
-    coordinator_factory,
     lose_worker,
+    make_coordinator,
     open_rounds,
     request_of,
     texts,
@@ -40,12 +40,6 @@ class AtTheEnd(Watched):
         return np.zeros(len(batch.prompts), bool)
 
 
-@pytest.fixture
-def make_coordinator(tmp_path):
-    with coordinator_factory(tmp_path) as make:
-        yield make
-
-
 def by_uid(commits):
     found = {commit.uid: commit for commit in commits}
     assert len(found) == len(commits)
@@ -54,33 +48,32 @@ def by_uid(commits):
 
 @settings(max_examples=150)
 @given(kind=st.sampled_from(sorted(JOINT)), seed=st.integers(0, 10**6), retries=st.integers(0, 1))
-def test_early_commits_change_nothing_that_is_trained_on_learned_or_logged(tmp_path_factory, kind, seed, retries):
-    with coordinator_factory(tmp_path_factory.mktemp("runs")) as make_coordinator:
-        runs = []
-        for name, kind_of in (("early", Watched), ("end", AtTheEnd)):
-            allocator = kind_of(JOINT[kind]())
-            history = Optimal() if allocator.needs.labels else None
-            pool = WorkerPool(Table(failing=0.2, seed=seed))
-            runs.append(make_coordinator(Settings(allocator, history, retries=retries), pool, name))
-        rng = np.random.default_rng(seed)
-        for step in range(1, 4):
-            numbers = rng.choice(7, size=int(rng.integers(1, 7)), replace=False)
-            request = request_of(texts(*numbers), step)
-            for coordinator in runs:
-                coordinator.pool.committed = []
-                open_rounds(coordinator, request)
-                work(coordinator, rng)  # each in another order
-                check_rows(coordinator.pool, coordinator.pool.committed, request)
-            early, end = runs
-            assert by_uid(early.pool.committed) == by_uid(end.pool.committed)
-            assert early.allocation.allocator.learned == end.allocation.allocator.learned
-            assert early.metrics() == end.metrics()
-            np.testing.assert_equal(early.state(), end.state())
-        assert early.pool.rows == end.pool.rows
+def test_early_commits_change_nothing_that_is_trained_on_learned_or_logged(kind, seed, retries):
+    runs = []
+    for kind_of in (Watched, AtTheEnd):
+        allocator = kind_of(JOINT[kind]())
+        history = Optimal() if allocator.needs.labels else None
+        pool = WorkerPool(Table(failing=0.2, seed=seed))
+        runs.append(make_coordinator(Settings(allocator, history, retries=retries), pool))
+    rng = np.random.default_rng(seed)
+    for step in range(1, 4):
+        numbers = rng.choice(7, size=int(rng.integers(1, 7)), replace=False)
+        request = request_of(texts(*numbers), step)
+        for coordinator in runs:
+            coordinator.pool.committed = []
+            open_rounds(coordinator, request)
+            work(coordinator, rng)  # each in another order
+            check_rows(coordinator.pool, coordinator.pool.committed, request)
+        early, end = runs
+        assert by_uid(early.pool.committed) == by_uid(end.pool.committed)
+        assert early.allocation.allocator.learned == end.allocation.allocator.learned
+        assert early.metrics() == end.metrics()
+        np.testing.assert_equal(early.state(), end.state())
+    assert early.pool.rows == end.pool.rows
 
 
 @pytest.mark.parametrize("kind", ["hora", "pilot_commit", "shared_votes", "dapo without draws", "vip in tokens"])
-def test_a_straggler_in_the_last_wave_delays_no_other_prompt(make_coordinator, kind):
+def test_a_straggler_in_the_last_wave_delays_no_other_prompt(kind):
     """The allocator learns before the trainer has the last prompt."""
     allocator, pool = Watched(JOINT[kind]()), WorkerPool(Table(success=(0.5,)))
     coordinator = make_coordinator(Settings(allocator), pool)
@@ -100,7 +93,7 @@ def test_a_straggler_in_the_last_wave_delays_no_other_prompt(make_coordinator, k
     assert len(allocator.learned) == 1
 
 
-def test_prompts_that_get_nothing_of_the_last_wave_are_committed_when_it_begins(make_coordinator):
+def test_prompts_that_get_nothing_of_the_last_wave_are_committed_when_it_begins():
     """With 13 rollouts for 6 prompts, HORA gives one prompt a second rollout and 5 none after 2 for each."""
     allocator, pool = Watched(HORA(pre_rollouts=2, budget=13)), WorkerPool(Table(success=(1.0,)))
     coordinator = make_coordinator(Settings(allocator), pool)
@@ -112,7 +105,7 @@ def test_prompts_that_get_nothing_of_the_last_wave_are_committed_when_it_begins(
     assert len(pool.committed) == 5 and running.uid not in by_uid(pool.committed)
 
 
-def test_final_prompts_without_a_row_wait_for_one_with_something_to_train_on(make_coordinator):
+def test_final_prompts_without_a_row_wait_for_one_with_something_to_train_on():
     pool = WorkerPool(Table(success=(0.5,)))
     coordinator = make_coordinator(Settings(JOINT["vip"]()), pool)
     request = request_of(texts(0, 1, 2))
@@ -131,10 +124,9 @@ def test_final_prompts_without_a_row_wait_for_one_with_something_to_train_on(mak
 
 
 @pytest.mark.parametrize("kind", ["vip", "even in tokens", "knapsack", "neyman"])
-def test_a_checkpoint_within_a_round_has_learned_exactly_what_was_committed(make_coordinator, kind):
+def test_a_checkpoint_within_a_round_has_learned_exactly_what_was_committed(kind):
     whole, resumed = (
-        make_coordinator(Settings(Watched(JOINT[kind]())), WorkerPool(Table(success=(0.5,))), name)
-        for name in ("whole", "resumed")
+        make_coordinator(Settings(Watched(JOINT[kind]())), WorkerPool(Table(success=(0.5,)))) for _ in range(2)
     )
     request = request_of(texts(0, 1, 2, 3, 4, 5))
     open_rounds(whole, request)
@@ -153,7 +145,7 @@ def test_a_checkpoint_within_a_round_has_learned_exactly_what_was_committed(make
     check_rows(resumed.pool, resumed.pool.committed, again)
 
 
-def test_a_worker_that_dies_after_an_early_commit_takes_only_its_own_prompts_along(make_coordinator):
+def test_a_worker_that_dies_after_an_early_commit_takes_only_its_own_prompts_along():
     pool, allocator = WorkerPool(Table(success=(0.5,))), Watched(JOINT["vip"]())
     coordinator = make_coordinator(Settings(allocator), pool)
     request = request_of(texts(0, 1, 2, 3))
@@ -181,7 +173,7 @@ class Breaks(Uniform):
         return np.ones(len(batch.prompts), bool)
 
 
-def test_a_broken_promise_is_an_error_that_names_the_method(make_coordinator):
+def test_a_broken_promise_is_an_error_that_names_the_method():
     pool = WorkerPool(Table(success=(0.5,)))
     coordinator = make_coordinator(Settings(Breaks(2)), pool)
     open_rounds(coordinator, request_of(texts(0, 1, 2)))
@@ -190,7 +182,7 @@ def test_a_broken_promise_is_an_error_that_names_the_method(make_coordinator):
         coordinator.metrics()
 
 
-def test_rewards_are_checked_before_an_early_commit(make_coordinator):
+def test_rewards_are_checked_before_an_early_commit():
     class Graded(Table):
         def rollout(self, *args):
             rollout = super().rollout(*args)
