@@ -81,8 +81,8 @@ class Planner:
                     check_rewards(reader, batch)
         except ValueError as error:
             raise ValueError(
-                f"allocation.verdict must say which rollouts are correct: {error}; or set allocation.verdict=score, with "
-                "which a reward above 0 is correct"
+                f"allocation.verdict must say which rollouts are correct: {error}; or set allocation.verdict=score, "
+                "with which a reward above 0 is correct"
             ) from error
 
     def _advance(self, round: AllocationRound, planned: PlannedBatch) -> None:
