@@ -1,6 +1,7 @@
 """All undocumented names of verl and TransferQueue that this package uses.
 
 They were verified with verl 0.9.1 and TransferQueue 0.1.11. A test checks them against the installed versions.
+``AHEAD`` names proposed changes of verl that would break this package.
 """
 
 from importlib.metadata import version
@@ -133,6 +134,28 @@ SETTINGS = (
 
 ADDED = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 """A key that verl reads although its own configuration lacks it."""
+
+AHEAD: dict[str, str] = {
+    "verl-project/verl#7415": (
+        "Open; its design is #7414. The V1 trainer would exchange rows through a facade with several data backends, "
+        "Mooncake beside TransferQueue, which stays the default. We call TransferQueue itself (rows.py, worker.py). "
+        "With another backend the trainer would find neither the columns of a group nor the status of a prompt."
+    ),
+    "verl-project/verl#7000": (
+        "Open; #6999 is the same change, merged into a branch for #6988. It removes TransferQueue. The setting "
+        "trainer.use_v1=True, which we require, would fail at the start, and no class of EXTENDED would be used."
+    ),
+    "verl-project/verl#6870": (
+        "Open. With distillation and use_task_rewards=False the reward function would not be called. If _compute_score "
+        "itself skips it, reward_score is None, which our worker cannot read: every rollout would fail. If verl only "
+        "skips its own call of _compute_score, our worker still scores, because it calls that method too."
+    ),
+    "verl-project/verl#7579": (
+        "Open, a design. A durable storage behind TransferQueue would restore rows that were sampled after the last "
+        "checkpoint. The allocator's state is that of the checkpoint, so it would not have learned from these rows."
+    ),
+}
+"""Proposed changes of verl, by their threads as of September 2026, each with what it would break here."""
 
 
 def check_installed() -> None:

@@ -84,7 +84,8 @@ class Planner:
                     check_rewards(reader, batch)
         except ValueError as error:
             raise ValueError(
-                f"allocation.verdict must say which rollouts are correct, got {self.allocation.verdict!r} and {error}"
+                f"allocation.verdict must say which rollouts are correct: {error}; or set allocation.verdict=score, "
+                "with which a reward above 0 is correct"
             ) from error
 
     def _advance(self, round: AllocationRound, planned: PlannedBatch) -> None:
