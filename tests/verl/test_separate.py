@@ -50,7 +50,8 @@ def check_step(rows):
             for row in own:
                 position = row["apportion"]["position"]
                 assert columns["rewards"][position] == sum(row["rm_scores"]) == scored_again(row, EASE)
-                expected = rloo(columns["rewards"])[position] * total / (2 * len(own))  # each prompt counts the same
+                share = columns["weight"] * total / (2 * len(own))  # 1 for each prompt, but for a selection's weights
+                expected = rloo(columns["rewards"])[position] * share
                 found = [a for a, mask in zip(row["advantages"], row["response_mask"], strict=True) if mask]
                 assert found == pytest.approx([expected] * len(found), abs=1e-5)
 
@@ -82,6 +83,30 @@ def test_rollouts_are_sampled_while_others_train_with_weights_that_arrive_over_g
     done = separate(UNIFORM)
     sampled = [{row["extra_fields"]["max_global_steps"] for row in trained(done.rows(step))} for step in (1, 2, 3)]
     assert sampled == [{0}, {0}, {1}]
+
+
+def test_a_selection_chooses_the_prompts_and_weighs_them(train):
+    spo = "{name: spo, predictor: counts, importance_weights: true}"
+    done = run_verl(train, ("allocation=uniform", f"allocation.selection={spo}", *SEPARATE), main="apportion.verl")
+    weights = set()
+    for step, metrics in enumerate(done.metrics, start=1):
+        check_step(done.rows(step))
+        assert metrics["allocation/rows"] == 16
+        weights |= {row["apportion"]["weight"] for row in done.rows(step)}
+    coverage = [metrics["selection/never_chosen"] for metrics in done.metrics if "selection/never_chosen" in metrics]
+    assert coverage[-1] < coverage[0] < 1
+    assert 1.0 in weights and len(weights) > 1  # nothing was known of the first choices
+
+
+def test_a_straggler_of_a_rule_with_a_shared_budget_holds_back_no_other_prompt(train, tmp_path):
+    (tmp_path / "records" / "faults").mkdir(parents=True)
+    (tmp_path / "records" / "faults" / "hangs_1").touch()
+    vip = "{name: vip, rollouts_per_prompt: 4, high: 8, predictor: counts}"
+    done = run_verl(train, allocated(vip, *SEPARATE, *FAULTY), folder=tmp_path)
+    found = {row["index"] for step in (1, 2, 3) for row in trained(done.rows(step))}
+    assert {0, 2, 3} < found and 1 not in found
+    for step in (1, 2, 3):
+        check_step(done.rows(step))
 
 
 @pytest.mark.parametrize("allocator", [UNIFORM, HORA], ids=["uniform", "hora"])
