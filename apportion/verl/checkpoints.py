@@ -52,7 +52,7 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config=config)
-        self._parts = SharedParts(_is_reusable)
+        self._parts = SharedParts(is_reusable)
         self._saved: Path | None = None
         write_before_weights()
 
@@ -238,6 +238,6 @@ def _warn(path: Path, what: str, faults: list[str]) -> None:
     )
 
 
-def _is_reusable(value: Any) -> bool:
+def is_reusable(value: Any) -> bool:
     """Return whether ``value`` is a rollout that a later step may train on again."""
     return isinstance(value, WrittenRollout) and value.outputs is not None
