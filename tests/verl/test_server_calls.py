@@ -25,7 +25,11 @@ def actors(ray):
             self.live, self.log, self.stubborn = {}, [], False
 
         async def begin(self, stubborn):
-            self.log, self.stubborn = [], stubborn
+            self.stubborn = stubborn
+            async with asyncio.timeout(60):
+                while any(self.live.values()):  # of the test before
+                    await asyncio.sleep(0.02)
+            self.log = []
 
         async def generate(self, request_id, prompt_ids, sampling_params, **rest):
             ended = asyncio.Event()
@@ -69,9 +73,10 @@ def actors(ray):
 
 
 @pytest.fixture
-def start(ray, actors):
+def start(ray, actors, monkeypatch):
     """Return a function that gives the servers at ``places``, and a client of them with its calls."""
     balancer, every = actors
+    monkeypatch.setattr(server_calls, "ABORT_SECONDS", 30.0)  # on a slow machine too, a server is told
 
     def started(*places, kind=LLMServerClient, name="vllm", full_determinism=False, address=None, stubborn=False):
         servers = [every[place] for place in places]
