@@ -179,8 +179,8 @@ def _parts_of(saved: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def _check_same_run(allocation: VerlAllocation, settings: dict[str, Any], state: dict[str, Any]) -> None:
     """Raise OtherSettingsError unless the state is of the same allocator, baseline and selection, set the same."""
     found, own = state.get("name"), allocation.allocator.name
-    if isinstance(found, str) and found != own:
-        raise OtherSettingsError(
+    if found != own:
+        raise (OtherSettingsError if isinstance(found, str) else ValueError)(
             f"the checkpoint must be of the same allocator, {own}, got one of {shown(found)}; resume with that "
             "allocator, or start a new run from the checkpoint's weights"
         )

@@ -38,9 +38,9 @@ CALLED: dict[str, tuple[str, ...]] = {
     "verl.utils.import_utils.load_class_from_fqn": ("fqn", "description"),
     "verl.workers.rollout.llm_server.LLMServerClient": (),
     "verl.utils.tensordict_utils.list_of_dict_to_tensordict": ("list_of_dicts",),
-    "transfer_queue.init": (),
     "transfer_queue.kv_batch_get": ("keys", "partition_id", "select_fields"),
     "transfer_queue.async_kv_batch_put": ("keys", "partition_id", "fields"),
+    "transfer_queue.async_kv_list": ("partition_id",),
     "transfer_queue.async_kv_clear": ("keys", "partition_id"),
     "transfer_queue.async_kv_put": ("key", "partition_id", "tag"),
 }
@@ -73,8 +73,11 @@ The worker and the task runner are Ray actors, of which we extend the ``__ray_ac
 REPLACED = ("Tracking", "create_rl_sampler", "upsample_batch_to_divisible_size")
 """Names of ``verl.trainer.ppo.v1.trainer_base`` that we replace. The trainer looks them up when it calls them."""
 
-WRAPPED = "_save_checkpoint"
-"""The method of ``verl.trainer.ppo.v1.trainer_base.PPOTrainer`` that we wrap."""
+WRAPPED = {
+    "verl.trainer.ppo.v1.trainer_base.PPOTrainer": "_save_checkpoint",
+    "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer": "_sync_metadata_from_transfer_queue",
+}
+"""Classes of verl with the method that we wrap, which has no parameters."""
 
 TRAINER_ATTRIBUTES = ("agent_loop_manager", "checkpoint_callback", "config", "global_steps", "trainer_mode")
 MANAGER_ATTRIBUTES = ("config", "agent_loop_workers", "agent_loop_workers_class")

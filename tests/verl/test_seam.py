@@ -14,7 +14,7 @@ from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
@@ -23,6 +23,7 @@ from apportion.verl import AllocatedAgentLoopManager, SavedAllocation, seam
 from apportion.verl.estimators import PADDING
 from apportion.verl.runner import AllocatedTaskRunner
 from apportion.verl.tracking import STEP, AllocationTracking
+from apportion.verl.waiting import Looking, check_while_waiting
 from apportion.verl.worker import AllocatedWorker
 
 PACKAGE = Path(apportion.__file__).parent
@@ -67,7 +68,8 @@ def test_every_name_that_is_used_is_listed_and_every_name_listed_is_used():
         *seam.CALLED,
         *seam.EXTENDED,
         TRAINER,
-        *(f"{TRAINER}.{name}" for name in (*seam.REPLACED, "PPOTrainer")),
+        *(f"{TRAINER}.{name}" for name in seam.REPLACED),
+        *seam.WRAPPED,
     }
 
 
@@ -194,15 +196,28 @@ def test_advantages_are_computed_once_a_batch_with_its_padding_and_before_mini_b
 
 def test_the_method_that_saves_is_one_for_all_trainers_and_is_called_in_training():
     """So that the wrapped one writes our file before verl's tracker names the checkpoint."""
-    assert all(seam.WRAPPED not in vars(kind) for kind in PPOTrainer.__subclasses__())
-    assert f"self.{seam.WRAPPED}()" in source(PPOTrainer.fit)
-    saved, made = source(inspect.unwrap(getattr(PPOTrainer, seam.WRAPPED))), source(PPOTrainer.__init__)
-    assert parameters(getattr(PPOTrainer, seam.WRAPPED)) == ()
+    save = seam.WRAPPED[f"{TRAINER}.PPOTrainer"]
+    assert all(save not in vars(kind) for kind in PPOTrainer.__subclasses__())
+    assert f"self.{save}()" in source(PPOTrainer.fit)
+    saved, made = source(inspect.unwrap(getattr(PPOTrainer, save))), source(PPOTrainer.__init__)
+    assert parameters(getattr(PPOTrainer, save)) == ()
     assert saved.index("latest_checkpointed_iteration.txt") < saved.rindex("self.checkpoint_callback.on_save(")
     assert 'f"global_step_{self.global_steps}"' in saved and "self.config.trainer.default_local_dir" in saved
     every = made + source(PPOTrainer.fit)
     assert all(f"self.{name} = " in every for name in ("config", "trainer_mode", "checkpoint_callback"))
     assert all(f"self.{name}" in every for name in seam.TRAINER_ATTRIBUTES)
+
+
+def test_the_method_that_looks_for_finished_prompts_is_called_in_every_wait_of_the_trainer():
+    """So that the wrapped one ends the wait if the run cannot continue."""
+    check_while_waiting(lambda: None)
+    look = seam.WRAPPED["verl.trainer.ppo.v1.replay_buffer.ReplayBuffer"]
+    assert isinstance(vars(ReplayBuffer)[look], Looking)
+    assert not any(look in vars(kind) for kind in ReplayBuffer.__subclasses__())
+    for wait in (ReplayBuffer.sample, ReplayBufferAsync.wait_for_sampleable):
+        loop = source(wait).partition("while True:")[2]
+        assert loop.index(f"self.{look}()") < loop.index("self._wait_for_next_poll(")
+    assert "self.wait_for_sampleable(" in source(ReplayBufferAsync.sample)
 
 
 def test_the_callback_is_called_by_keywords_and_finds_the_manager():

@@ -195,4 +195,4 @@ def test_rewards_are_checked_before_an_early_commit():
     with pytest.raises(RuntimeError, match="rewards must be 0 or 1 for knapsack"):
         coordinator.metrics()
     work(coordinator)
-    assert {commit.status for commit in pool.committed} == {"failure"}
+    assert not pool.committed
