@@ -10,6 +10,9 @@ from apportion.types import Batch, Belief, Group, Needs, Plan, Prompt, prompt_li
 from apportion.untrusted import shown
 
 
+NO_NEEDS = Needs()
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """How many rollouts a batch can have, known before the first one is drawn.
@@ -45,7 +48,7 @@ class Allocator(ABC):
     @property
     def needs(self) -> Needs:
         """What this rule needs to know of each rollout."""
-        return Needs()
+        return NO_NEEDS
 
     def size(self, prompts: int) -> Size:
         """Return how many rollouts a batch that starts with ``prompts`` prompts can have; unbounded by default.
@@ -126,6 +129,8 @@ def check_rewards(reader: HasNeeds, batch: Batch) -> None:
     Drivers call it after every round, before more is sampled or trained on.
     """
     needs = reader.needs
+    if not (needs.binary or needs.tokens):
+        return
     for rollout in (rollout for rollouts in batch.rollouts for rollout in rollouts):
         if needs.binary and rollout.correct is None and rollout.reward is not None:
             raise ValueError(

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from apportion.allocators import check_rewards
 from apportion.types import Batch, Prompt
 from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group
@@ -38,10 +40,11 @@ class Planner:
 
     def start(self, round: AllocationRound) -> None:
         """Plan a round and request its first rollouts."""
-        allocator, prompts = self.allocation.allocator, list(round.request.prompts)
-        for own in [[prompt] for prompt in prompts] if allocator.separable else [prompts]:
-            uids = dict.fromkeys(address_of(prompt).uid for prompt in own)
-            round.batches.append(PlannedBatch(allocator.start(own), tuple(uids)))
+        allocator = self.allocation.allocator
+        whole = allocator.start(round.request.prompts)
+        for batch in whole.split() if allocator.separable else [whole]:
+            uids = dict.fromkeys(address_of(prompt).uid for prompt in batch.prompts)
+            round.batches.append(PlannedBatch(batch, tuple(uids)))
         round.unfinished = len(round.batches)
         for planned in round.batches:
             self._advance(round, planned)
@@ -124,7 +127,7 @@ class Planner:
         planned.groups = tuple(allocator.groups(planned.batch))
         planned.baselines = self._baselines(planned.batch)
         round.unfinished -= 1
-        round.trainable = round.trainable or any(group.keep.any() for group in planned.groups)
+        round.trainable = round.trainable or any(np.count_nonzero(group.keep) for group in planned.groups)
         round.withheld.append(planned)
         if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it
             batch = round.batch

@@ -9,6 +9,9 @@ from apportion.types import Batch, Group, Plan, Rollout
 from apportion.verl.coordinator.messages import TrainerRequest, WorkerTask
 
 
+NO_PLAN = Plan(np.zeros(0, np.int64))
+
+
 @dataclass(eq=False)
 class PlannedBatch:
     """Prompts that are planned together: a single one if the allocator is separable, else all of the round.
@@ -20,7 +23,7 @@ class PlannedBatch:
 
     batch: Batch
     uids: tuple[str, ...]
-    plan: Plan = field(default_factory=lambda: Plan(np.zeros(0, np.int64)))
+    plan: Plan = field(default_factory=lambda: NO_PLAN)
     unfinished: int = 0
     arrived: dict[int, list[Rollout]] = field(default_factory=dict)
     groups: tuple[Group, ...] | None = None
