@@ -25,7 +25,7 @@ from apportion.toml import LONGEST_WORD, ConfigError, choices, load, to_toml
 from apportion.untrusted import shown
 from apportion.verifiers import VERIFIERS, Verifier
 
-__all__ = ["REGISTRIES", "ConfigError", "build", "choices", "dump", "load", "to_toml"]
+__all__ = ["REGISTRIES", "ConfigError", "build", "choices", "dump", "load", "placed", "to_toml"]
 
 T = TypeVar("T")
 
@@ -82,6 +82,21 @@ def dump(instance: Any) -> dict[str, Any]:
     return _to_plain(instance, "")
 
 
+def placed(message: str, cls: type[Any], where: str) -> str:
+    """Return the error ``message`` of the dataclass ``cls``, whose dotted path is ``where``, with the full key.
+
+    >>> from apportion.allocators import VIP
+    >>> placed("low must be at least 3, got 2; raise it", VIP, "allocation.allocator")
+    'allocation.allocator.low must be at least 3, got 2; raise it'
+    >>> placed("give one budget, got two; leave one out", VIP, "allocation.allocator")
+    'allocation.allocator: give one budget, got two; leave one out'
+    """
+    if not where:
+        return message
+    is_key = message.partition(" ")[0] in {field.name for field in fields(cls)}
+    return f"{where}.{message}" if is_key else f"{where}: {message}"
+
+
 def _convert(kind: Any, value: Any, where: str) -> Any:
     """Convert ``value`` to the annotation ``kind``."""
     origin, args = get_origin(kind), get_args(kind)
@@ -126,7 +141,7 @@ def _convert_dataclass(cls: Any, table: Mapping[str, Any], where: str) -> Any:
     try:
         return cls(**values)
     except (ValueError, OverflowError) as error:  # OverflowError: a class of another package makes inf an integer
-        raise ConfigError(f"{where}: {error}" if where else str(error)) from error
+        raise ConfigError(placed(str(error), cls, where)) from error
 
 
 def _choose(kind: Any, value: Any, where: str) -> Any:

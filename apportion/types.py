@@ -397,6 +397,20 @@ class Batch(ArrayValue):
             parts.append(_checked(Batch, prompts, own, rollouts, asked, costs, int(q < self.started), self.round))
         return parts
 
+    def part(self, indices: Sequence[int]) -> Batch:
+        """Return the batch of the prompts at ``indices``, as if it had started with them alone."""
+        own = list(indices)
+        belief = Belief(*(getattr(self.belief, each.name)[own] for each in fields(Belief)))
+        return Batch(
+            tuple(self.prompts[q] for q in own),
+            belief,
+            tuple(self.rollouts[q] for q in own),
+            self.asked[own],
+            self.costs[own],
+            started=len(own),
+            round=self.round,
+        )
+
     def join(self, other: Batch) -> Batch:
         """Return both batches as one, this one's prompts first. ``started`` stays that of this batch."""
         return replace(Batch.concatenate([self, other]), started=self.started)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from apportion.cli import app
 from apportion.cli.allocation_text import allocation_text
-from apportion.cli.options import described_fields
+from apportion.described import described_fields
 from apportion.solve import solve
 from apportion.stopping import RULES
 from apportion.vote.setup import SETTINGS

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
-from apportion.types import Batch, Belief, Group, Needs, Plan, Prompt, prompt_list
-from apportion.untrusted import shown
+import numpy as np
 
+from apportion.types import Batch, Belief, Group, Mask, Needs, Plan, Prompt, prompt_list
+from apportion.untrusted import shown
 
 NO_NEEDS = Needs()
 
@@ -57,6 +58,13 @@ class Allocator(ABC):
         """
         return Size()
 
+    def uniform_because(self, prompts: int) -> str:
+        """Return why ``prompts`` prompts get equal rollouts, whatever was learned; "" if their counts can differ.
+
+        Rules that are uniform by design, such as controls, return "" too. Engines log the reason at the start.
+        """
+        return ""
+
     def with_budget(self, rollouts_per_prompt: int) -> Self:
         """Return this rule with a budget of ``rollouts_per_prompt`` on average, if its settings leave the budget open.
 
@@ -86,6 +94,15 @@ class Allocator(ABC):
     @abstractmethod
     def plan(self, batch: Batch) -> Plan:
         """Return the next round. It is falsy if the batch is finished."""
+
+    def final(self, batch: Batch, plan: Plan) -> Mask:
+        """Return which prompts [P] are final once their part of ``plan`` has arrived, whatever the outcomes.
+
+        No later plan gives rollouts to a final prompt, and its group is that of a batch of this prompt alone. If any
+        prompt is final, no fresh prompts are drawn any more. A driver may train on final prompts while others still
+        run. The default is none; a rule that promises more must keep it, for ``plan`` as it returned it for ``batch``.
+        """
+        return np.zeros(len(batch.prompts), bool)
 
     def groups(self, batch: Batch) -> list[Group]:
         """Return the finished batch as groups for the estimator, one per prompt that has rollouts."""

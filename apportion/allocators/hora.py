@@ -100,7 +100,8 @@ class HORA(BudgetedAllocator):
         rollouts_per_prompt: budget per prompt, on average, including pre-rollouts; by default the number of the
             engine that trains, and 16 without one.
         budget: or the budget of a batch in total.
-        tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
+        tokens_per_prompt: or a budget in tokens per prompt, on average; a completion costs its predicted length.
+        lengths: predicts the length of a completion; needed with ``tokens_per_prompt``, and only then.
         high: the most rollouts of one prompt, including pre-rollouts.
         predictor: the prior, its mean clipped to [0.05, 0.95]; the paper's Beta(1, 1) by default.
 

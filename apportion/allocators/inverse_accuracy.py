@@ -26,8 +26,10 @@ class InverseAccuracy(ProportionalAllocator):
     Args:
         rollouts_per_prompt: budget per prompt, on average; by default the engine's number, or 8.
         budget: or the budget of a batch in total.
-        tokens_per_prompt, lengths: or a budget in tokens, and what predicts the length of a completion.
-        low, high: bounds on every prompt's rollouts, low at least 1.
+        tokens_per_prompt: or a budget in tokens per prompt, on average; a completion costs its predicted length.
+        lengths: predicts the length of a completion; needed with ``tokens_per_prompt``, and only then.
+        low: the fewest rollouts of one prompt, at least 1.
+        high: the most rollouts of one prompt.
         epsilon: the weight of a prompt that is always solved. One that is never solved weighs 1 more.
         predictor: predicts the accuracy; by default the moving average of success rates.
 

@@ -65,9 +65,10 @@ class Knapsack(BudgetedAllocator):
     Args:
         rollouts_per_prompt: budget per prompt, on average; by default the engine's number, or 8.
         budget: or the budget of a batch in total.
-        tokens_per_prompt, lengths: or a budget in tokens, and what predicts the length of a completion.
-        low, high: bounds on every prompt's rollouts, low at least 1. The defaults are our choice: 2 rollouts can be
-            mixed, and the paper reports up to 93 for one prompt.
+        tokens_per_prompt: or a budget in tokens per prompt, on average; a completion costs its predicted length.
+        lengths: predicts the length of a completion; needed with ``tokens_per_prompt``, and only then.
+        low: the fewest rollouts of one prompt, at least 1. The default is our choice, because 2 rollouts can be mixed.
+        high: the most rollouts of one prompt. The default is our choice; the paper reports up to 93 for one prompt.
         predictor: predicts p; by default from each prompt's own outcomes and those of all.
 
     >>> from apportion import Batch, Belief, Prompt

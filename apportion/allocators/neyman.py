@@ -52,8 +52,10 @@ class Neyman(BudgetedAllocator):
         estimator: the run's advantage estimator: "rloo", "dr_grpo", or "reinforce" with a baseline fixed beforehand.
         rollouts_per_prompt: budget per prompt, on average; by default the engine's number, or 8.
         budget: or the budget of a batch in total.
-        tokens_per_prompt, lengths: or a budget in tokens, and what predicts the length of a completion.
-        low, high: bounds on every prompt's rollouts; low at least 2 for rloo, 3 for dr_grpo, 1 for reinforce.
+        tokens_per_prompt: or a budget in tokens per prompt, on average; a completion costs its predicted length.
+        lengths: predicts the length of a completion; needed with ``tokens_per_prompt``, and only then.
+        low: the fewest rollouts of one prompt: at least 2 for rloo, 3 for dr_grpo, 1 for reinforce.
+        high: the most rollouts of one prompt.
         predictor: predicts the variance of one rollout's gradient, in any unit; by default from measured moments. With
             the ``Optimal`` baseline use ``ScoreMoments(baseline="optimal")``.
 

@@ -33,7 +33,8 @@ class OptPO(SeparateVotes):
     Args:
         min_samples: N, the fewest samples of a prompt, and the number retained.
         max_samples: M, the most.
-        alpha, beta: the error budgets of the test.
+        alpha: error budget of the test: the accepted probability of a wrong decision for the leader.
+        beta: the same for a wrong decision against the leader.
         p0_factor: p_0 is estimated as this factor times the majority's share among the first N.
         exceedances: how often a boundary must be exceeded.
         choices: m if it is known, as for multiple choice; by default the number of distinct answers so far.

@@ -56,7 +56,8 @@ class PilotCommit(Allocator):
     Args:
         pilots: rollouts of every prompt at first.
         commits: further rollouts of a prompt that passed.
-        min_rate, max_rate: a prompt passes if the share of correct pilots is between them, both included.
+        min_rate: the smallest share of correct pilots with which a prompt passes.
+        max_rate: the largest share of correct pilots with which a prompt passes.
         target: groups wanted, by default as many as the batch started with.
         draw: fresh prompts in each further draw, by default as many as the batch started with.
         max_rounds: the most rounds of a batch, at least one for pilots and one for commits.
@@ -124,6 +125,10 @@ class PilotCommit(Allocator):
         asked = self.pilots * drawn + self.commits * target
         return Size(asked=asked, kept=(self.pilots + self.commits) * target, fresh=draws * draw)
 
+    def uniform_because(self, prompts: int) -> str:
+        all_pass = self.min_rate <= 0 and self.max_rate >= 1 and (self.target is None or self.target >= prompts)
+        return f"every prompt passes with min_rate {self.min_rate:g} and max_rate {self.max_rate:g}" if all_pass else ""
+
     def start(self, prompts: Sequence[Prompt]) -> Batch:
         """Return a batch without rollouts, but for the pilots of buffered prompts."""
         batch = super().start(prompts)
@@ -148,6 +153,12 @@ class PilotCommit(Allocator):
         if pilots.any() or not fresh:
             return Plan(commits + pilots)
         return Plan(nothing, fresh=fresh)
+
+    def final(self, batch: Batch, plan: Plan) -> Mask:
+        """Return none before the last round, which has the last commits wanted or allowed, and then all prompts."""
+        begun = batch.asked + plan.counts > self._pilots_of(batch)
+        last = begun.sum() >= self._wanted(batch) or batch.round + 1 >= self.max_rounds
+        return np.full(len(batch.prompts), bool(last))
 
     def groups(self, batch: Batch) -> list[Group]:
         """Return the groups that have commits, in prompt order: at most ``target``, or fewer if the rounds ended."""

@@ -39,7 +39,7 @@ from apportion.allocators.base import Size
 from apportion.allocators.votes.base import ConsensusAllocator, Retain
 from apportion.allocators.votes.rewards import PseudoReward
 from apportion.stopping import AdaptiveConsistencyBeta, Rule
-from apportion.types import Batch, Counts, Floats, Plan
+from apportion.types import Batch, Counts, Floats, Mask, Plan
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,16 @@ class SharedVotes(ConsensusAllocator):
         """The rule that tells decided votes from those that the budget ended. It has the same belief as the plan."""
         return AdaptiveConsistencyBeta(self.confidence)
 
+    def uniform_because(self, prompts: int) -> str:
+        if prompts == 1:
+            return "a batch has one prompt"
+        if self.min_samples < self.samples_per_prompt < self.max_samples:
+            return ""
+        return (
+            f"every prompt gets at least {self.min_samples} and at most {self.max_samples} samples of "
+            f"{self.samples_per_prompt:g} that the budget pays for"
+        )
+
     def plan(self, batch: Batch) -> Plan:
         """Return the rest of the first N samples, then this round's part of the best use of the remaining budget."""
         missing = np.maximum(self.min_samples - batch.asked, 0)
@@ -106,6 +116,16 @@ class SharedVotes(ConsensusAllocator):
         parts = -(-take_largest(gains, left) // to_come)
         now = np.arange(gains.shape[1]) < parts[:, None]
         return Plan(take_largest(np.where(now, gains, 0.0), -(-left // to_come)))
+
+    def final(self, batch: Batch, plan: Plan) -> Mask:
+        """Return all prompts in the last round, before it those that no further vote can help or that have them all."""
+        counts = batch.asked + plan.counts
+        if batch.round >= self.rounds or counts.sum() >= self._budget(len(batch.prompts)):
+            return np.ones(len(batch.prompts), bool)
+        full: Mask = counts >= self.max_samples
+        if not batch.round:
+            return full
+        return full | ((plan.counts == 0) & ~self._gains(batch).any(axis=1))
 
     def size(self, prompts: int) -> Size:
         return self._size_of(prompts, self._budget(prompts))

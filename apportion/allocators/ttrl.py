@@ -18,6 +18,12 @@ from apportion.stopping import Fixed, Rule, Wave
 class TTRL(SeparateVotes):
     """``max_samples`` votes on each prompt. The first ``min_samples`` of them enter the loss, or all.
 
+    Args:
+        max_samples: samples of every prompt, all of which vote.
+        min_samples: the number retained with ``retain="first"``.
+        retain: which rollouts enter the loss: the "first" ``min_samples``, or "all".
+        reward: "agreement", "vote_share", or a function of (rollouts, pseudo-label).
+
     >>> from apportion import Prompt
     >>> ttrl = TTRL()
     >>> ttrl.plan(ttrl.start([Prompt("6 x 7?")])).counts.tolist()

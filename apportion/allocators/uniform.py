@@ -72,8 +72,10 @@ class Even(BudgetedAllocator):
         rollouts_per_prompt: budget per prompt, on average, whole or not. Without any budget it is the number of the
             engine that trains, and 8 without one.
         budget: or the budget of a batch in total.
-        tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
+        tokens_per_prompt: or a budget in tokens per prompt, on average; a completion costs its predicted length.
+        lengths: predicts the length of a completion; needed with ``tokens_per_prompt``, and only then.
         high: the most rollouts of one prompt.
+        predictor: gives the belief that is logged. It does not change the counts.
 
     >>> from apportion import Prompt
     >>> from apportion.predictors import MeanLengths

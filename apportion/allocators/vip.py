@@ -96,8 +96,10 @@ class VIP(BudgetedAllocator):
         rollouts_per_prompt: budget per prompt, on average; by default the engine's number, or 8. The paper's settings
             are 8 and 16.
         budget: or the budget of a batch in total.
-        tokens_per_prompt, lengths: or a budget in tokens; a completion then costs its predicted length.
-        low, high: bounds on every prompt's rollouts, low at least 3. The paper does not print its U: 64 is our choice.
+        tokens_per_prompt: or a budget in tokens per prompt, on average; a completion costs its predicted length.
+        lengths: predicts the length of a completion; needed with ``tokens_per_prompt``, and only then.
+        low: the fewest rollouts of one prompt, at least 3.
+        high: the most rollouts of one prompt, the paper's U. It does not print one: 64 is our choice.
         predictor: predicts the variance of a reward; by default from each prompt's own rewards and those of all,
             binary or graded. ``GaussianProcess()``, "gp" in TOML, is the paper's, on MiniLM embeddings, for binary
             rewards; "graded_gp" is its Appendix E for graded ones.

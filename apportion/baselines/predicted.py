@@ -17,6 +17,9 @@ class Predicted(Baseline):
     ``update`` trains the predictor, so do not share it with an allocator. By default it learns from each prompt's own
     rewards and those of all, binary or graded.
 
+    Args:
+        predictor: predicts the expected reward of each prompt.
+
     >>> Predicted().predict([Prompt("never seen")]).tolist()
     [0.5]
     """

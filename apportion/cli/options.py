@@ -1,13 +1,14 @@
 """Options that several commands have, and options that are made from the fields of a dataclass."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
-from inspect import Parameter, getdoc
+from inspect import Parameter
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
+
+from apportion.described import described_fields
 
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting.")]
 Name = Annotated[str | None, typer.Option(help="The folder of the results under runs/.")]
@@ -36,17 +37,6 @@ def option_of(cls: type[Any], name: str, flag: str | None = None, choices: Itera
         settings["metavar"] = "JSON" if get_origin(hint) is Mapping else "|".join(get_args(hint))
     option = typer.Option(*([flag] if flag else []), help=help_text, **settings)
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[_plain_type(hint), option])
-
-
-def described_fields(cls: type[Any]) -> dict[str, str]:
-    """Return what the docstring of ``cls`` says of each field, under Args or Attributes, on one line."""
-    section = re.split(r"\n(?:Args|Attributes):\n", getdoc(cls) or "", maxsplit=1)[-1].partition("\n\n")[0]
-    described: dict[str, str] = {}
-    for entry in re.split(r"\n {4}(?! )", f"\n{section}"):
-        names, _, text = entry.partition(": ")
-        text = " ".join(text.replace("``", "").split())
-        described |= dict.fromkeys(names.strip().split(", "), text[:1].upper() + text[1:])
-    return described
 
 
 def _plain_type(hint: Any) -> Any:

@@ -20,6 +20,11 @@ class DiscountedCounts(Predictor):
     Each batch with verified rollouts of a prompt first multiplies that prompt's counts by ``discount``: 1 keeps all
     batches, 0 only the latest. Counts of other prompts do not change. A prompt never seen has the prior.
 
+    Args:
+        discount: factor of a prompt's earlier counts at each of its batches, from 0 to 1.
+        prior_alpha: successes that the prior is worth.
+        prior_beta: failures that the prior is worth.
+
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = DiscountedCounts(discount=0.5), [Prompt("a"), Prompt("b")]
     >>> batch = Batch.start(prompts, predictor.predict(prompts)).add(Plan([4, 0]), [[Rollout(True)] * 4, []])

@@ -26,6 +26,10 @@ class MovingAverage(Predictor):
     the 1024 most recent samples.
     Note: the paper does not say what is averaged or what an unseen prompt gets. Both are our choice.
 
+    Args:
+        window: number of the most recent observations that are averaged.
+        strength: number of rollouts of evidence that a belief is worth.
+
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = MovingAverage(), [Prompt("a"), Prompt("b"), Prompt("new")]
     >>> batch = Batch.start(prompts, predictor.predict(prompts))

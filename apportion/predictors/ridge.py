@@ -42,6 +42,13 @@ class Ridge(Predictor):
     the 1024 most recent samples.
     Note: the paper gives neither its penalty nor its clipping. Both are our choice.
 
+    Args:
+        embedder: gives the embedding of a prompt; by default MiniLM.
+        window: number of the most recent observations that the line is fitted to.
+        penalty: factor of the squared norm of the coefficients.
+        clip: distance of predictions from 0 and from 1, at the least.
+        strength: number of rollouts of evidence that a belief is worth.
+
     >>> from apportion.predictors import PrecomputedEmbeddings
     >>> prompts = [Prompt("easy"), Prompt("hard")]
     >>> Ridge(PrecomputedEmbeddings.from_array(prompts, [[0.0], [1.0]])).predict(prompts).mean.tolist()

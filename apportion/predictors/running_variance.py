@@ -34,6 +34,10 @@ class RunningVariance(Predictor):
     Note: Smyth estimates the prior's variance and degrees of freedom together. Here the variance is V and the degrees
     of freedom are ``strength``.
 
+    Args:
+        discount: factor of a prompt's earlier squares and freedom at each of its updates, from 0 to 1.
+        strength: degrees of freedom of the prior.
+
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = RunningVariance(strength=2), [Prompt("a"), Prompt("b"), Prompt("new")]
     >>> rewards = [[0.0, 0.5, 1.0], [0.5, 0.5, 0.5], []]

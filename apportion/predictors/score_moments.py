@@ -65,6 +65,15 @@ class ScoreMoments(Predictor):
 
     Every rollout with a verdict needs a ``score_norm``, of any scale. ``update`` raises ValueError otherwise.
 
+    Args:
+        discount: factor of a prompt's earlier counts and moments at each of its batches, from 0 to 1.
+        baseline: the b of S: "success" or "optimal".
+        prior_alpha: right rollouts that the prior is worth.
+        prior_beta: wrong rollouts that the prior is worth.
+        strength: number of rollouts that the pooled moments are worth.
+        bandwidth: width, in log-odds of the predicted success, of what is pooled.
+        pool_discount: factor of the earlier pooled moments at each batch, from 0 to 1.
+
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = ScoreMoments(discount=1), [Prompt("a"), Prompt("b")]
     >>> rollouts = [[Rollout(True, score_norm=1.0)] * 3 + [Rollout(False, score_norm=9.0)]] * 2

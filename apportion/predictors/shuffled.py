@@ -22,6 +22,10 @@ class Shuffled(Predictor):
 
     The permutation depends on ``seed`` and on the number of updates so far, so a step's plan is repeatable.
 
+    Args:
+        predictor: the predictor whose beliefs are permuted.
+        seed: seed of the permutations.
+
     >>> from apportion.predictors.uniform import UniformPrior
     >>> Shuffled(UniformPrior()).predict([Prompt("a"), Prompt("b")]).mean.tolist()
     [0.5, 0.5]

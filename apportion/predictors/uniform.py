@@ -15,6 +15,10 @@ from apportion.types import Batch, Belief, Needs, Prompt
 class UniformPrior(Predictor):
     """Beta(alpha, beta) for every prompt; learns nothing. The default, Beta(1, 1), is uniform on [0, 1].
 
+    Args:
+        alpha: successes that the prior is worth.
+        beta: failures that the prior is worth.
+
     >>> UniformPrior(alpha=1, beta=3).predict([Prompt("a"), Prompt("b")]).mean.tolist()
     [0.25, 0.25]
     """

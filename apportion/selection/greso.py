@@ -32,8 +32,8 @@ class GRESO(ShuffledEpochs):
     It explores because every prompt is kept with a probability of at least ``least``.
 
     Args:
-        easy, hard: the share of right rollouts in a group, or mean reward without verdicts, from which on it is easy,
-            and up to which it is hard.
+        easy: the share of right rollouts in a group, or mean reward without verdicts, from which on it is easy.
+        hard: the share of right rollouts in a group, or mean reward without verdicts, up to which it is hard.
         start: p at the beginning.
         move: how much p changes in a step. It stays between .05 and .95.
         target: share of easy and hard groups that is wanted in a batch. A third of it is for easy ones.

@@ -53,6 +53,9 @@ BLOCK = 2**14
 class AdaptiveConsistencyBeta(CountRule):
     """Stops when the leader is more probable than the runner-up with probability ``confidence``.
 
+    Args:
+        confidence: the probability at which it stops, from 1/2 to 1.
+
     >>> from apportion.stopping import decide
     >>> decide(["42"] * 64, rule="adaptive_consistency_beta").samples
     4
@@ -75,7 +78,9 @@ class AdaptiveConsistencyBeta(CountRule):
 class AdaptiveConsistencyDirichlet(CountRule):
     """Stops when the leader is more probable than every other answer with probability ``confidence``.
 
-    ``top`` is the number of most frequent answers compared, including the leader; None compares all that were seen.
+    Args:
+        confidence: the probability at which it stops, from 1/2 to 1.
+        top: the number of most frequent answers compared, including the leader; None compares all that were seen.
 
     >>> from apportion.stopping import decide
     >>> stream = ["42", "41", "40", "39"] + ["42"] * 60

@@ -25,6 +25,9 @@ from apportion.types import Counts, Mask
 class ESC(Rule):
     """Stops at the end of a window of ``window`` samples that all have the same answer.
 
+    Args:
+        window: the number of samples of a window.
+
     >>> from apportion.stopping import decide
     >>> decide(["7", "7", "9", "7", "7", "7", "7", "7"], rule="esc", max_samples=8, window=4).samples
     8

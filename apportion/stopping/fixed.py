@@ -13,7 +13,11 @@ from apportion.types import Counts, Mask
 
 @dataclass(frozen=True)
 class Fixed(CountRule):
-    """Stops after ``samples`` samples; None for the maximum."""
+    """Stops after ``samples`` samples.
+
+    Args:
+        samples: the number of samples; None for the maximum.
+    """
 
     samples: int | None = None
 

@@ -50,7 +50,8 @@ class BayesianSPRT(Rule):
 
     Args:
         min_samples: N, the smallest number of samples.
-        alpha, beta: the error budgets.
+        alpha: error budget of the test: the accepted probability of a wrong decision for the leader.
+        beta: the same for a wrong decision against the leader.
         p0_factor: the 0.6 of Section 4.1.
         exceedances: how often a boundary must be exceeded.
         choices: m if it is known, as for multiple choice; by default the number of distinct answers so far.

@@ -26,6 +26,9 @@ from apportion.types import Counts, Floats, Mask
 class PValue(CountRule):
     """Stops when the p-value of the leader against the runner-up is at most ``threshold``.
 
+    Args:
+        threshold: the p-value at which it stops.
+
     >>> from apportion.stopping import decide
     >>> decide(["42"] * 64, rule="p_value").samples
     5

@@ -32,6 +32,9 @@ from apportion.types import Counts, Floats, Mask
 class PosteriorPredictive(CountRule):
     """Stops when the full vote differs from the leader with probability at most ``eps``, under the prior.
 
+    Args:
+        eps: the probability of another final answer at which it stops.
+
     >>> from apportion.stopping import decide
     >>> decide(["a"] * 64, "posterior_predictive").samples, decide(["a", "b"] * 32, "posterior_predictive").samples
     (6, 64)

@@ -89,6 +89,11 @@ class LikelihoodRatioTest(CountRule):
 class SPRT(LikelihoodRatioTest):
     """Wald's test of p = 1/2 against p = ``p1``.
 
+    Args:
+        p1: the leader's share of the two leading answers' votes under the alternative.
+        alpha: error budget of the test: the accepted probability of a wrong decision for the leader.
+        beta: the same for a wrong decision against the leader.
+
     >>> from apportion.stopping import decide
     >>> decide(["42", "41", "42", "42", "42", "41"] * 10, rule="sprt").samples
     5
@@ -114,6 +119,12 @@ class SPRT(LikelihoodRatioTest):
 @dataclass(frozen=True)
 class MSPRT(LikelihoodRatioTest):
     """Test of p = 1/2 against p from Beta(``prior_alpha``, ``prior_beta``), truncated to (1/2, 1).
+
+    Args:
+        prior_alpha: first parameter of the Beta prior of p.
+        prior_beta: second parameter of the Beta prior of p.
+        alpha: error budget of the test: the accepted probability of a wrong decision for the leader.
+        beta: the same for a wrong decision against the leader.
 
     >>> from apportion.stopping import decide
     >>> decide(["42", "41", "42", "42", "42", "41"] * 10, rule="msprt").samples

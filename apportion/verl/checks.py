@@ -1,19 +1,20 @@
 """Check that verl's configuration and the allocator's settings fit together, before Ray starts."""
 
 import logging
-import math
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import AdvantageEstimator, get_adv_estimator_fn
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.import_utils import load_class_from_fqn
 
-from apportion.advantages import check_agreement, check_baseline, default_weighting
+from apportion.advantages import Weighting, check_agreement, check_baseline, default_weighting
 from apportion.allocators import AR3PO, DAPO, Allocator, PilotCommit, ReinforceAda
-from apportion.engines.prompts import reads_rates
+from apportion.config import placed
 from apportion.selection import check_selector
 from apportion.toml import choices
+from apportion.verl.advice import warn
 from apportion.verl.checkpoints import SavedAllocation, resumed_file
 from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.verl.estimators import LOSSES, NAMES, OWN_AGGREGATION, PREFIX
@@ -41,24 +42,9 @@ def check(config: DictConfig, allocation: VerlAllocation) -> None:
     _check_estimator(config, allocation)
     _check_score_norms(config, allocation)
     _check_reuse(config, allocation.allocator)
-    _check_checkpoints(config)
-    _check_size(config, allocation.allocator)
-    if allocation.rate_key is not None and not reads_rates(
-        allocation.allocator, allocation.baseline, allocation.selection
-    ):
-        logger.warning(
-            "allocation.rate_key=%s has no effect, because no predictor takes known rates; use empirical_bayes, or the "
-            "baseline spo",
-            allocation.rate_key,
-        )
-
-
-def row_multiple(config: DictConfig) -> int:
-    """Return the number of rows that verl pads a batch to a multiple of: the mini-batches of actor and critic."""
-    rollouts = config.actor_rollout_ref.rollout.n
-    actor, critic = config.actor_rollout_ref.actor.ppo_mini_batch_size, config.critic
-    enabled = config.algorithm.adv_estimator == "gae" if critic.enable is None else critic.enable
-    return int(rollouts * (math.lcm(actor, critic.ppo_mini_batch_size) if enabled else actor))
+    _check_checkpoints(config, allocation)
+    _check_folder(Path(config.trainer.default_local_dir).absolute())
+    warn(config, allocation)
 
 
 def _check_trainer(config: DictConfig) -> None:
@@ -83,7 +69,10 @@ def _check_trainer(config: DictConfig) -> None:
 
 
 def _check_allocator(config: DictConfig, allocator: Allocator) -> None:
-    allocator.size(int(config.data.train_batch_size))
+    try:
+        allocator.size(int(config.data.train_batch_size))
+    except ValueError as error:
+        raise ValueError(placed(str(error), type(allocator), "allocation.allocator")) from error
     mode, sampler = config.trainer.v1.trainer_mode, config.trainer.v1.sampler
     filters = bool(OmegaConf.select(config, "algorithm.filter_groups.enable"))
     refills = {
@@ -98,8 +87,8 @@ def _check_allocator(config: DictConfig, allocator: Allocator) -> None:
             allocator.size(1)
         except ValueError as error:
             raise ValueError(
-                f"{allocator.name} must be able to spend on any number of prompts with {setting}, because verl then "
-                f"replaces single prompts, but {error}; give rollouts_per_prompt instead of a budget"
+                f"allocation.allocator must be able to spend on any number of prompts with {setting}, because verl "
+                f"then replaces single prompts, got {allocator.name}, whose {error}; give rollouts_per_prompt"
             ) from error
     if filters and (isinstance(allocator, (DAPO, PilotCommit)) or not allocator.needs.labels):
         raise ValueError(
@@ -112,7 +101,10 @@ def _check_selection(config: DictConfig, allocation: VerlAllocation) -> None:
     selector = allocation.selection
     if selector is None:
         return
-    check_selector(selector, allocation.allocator.needs)
+    try:
+        check_selector(selector, allocation.allocator.needs)
+    except ValueError as error:
+        raise ValueError(placed(str(error), VerlAllocation, "allocation")) from error
     workers = int(config.data.dataloader_num_workers)
     if workers:
         raise ValueError(
@@ -121,8 +113,8 @@ def _check_selection(config: DictConfig, allocation: VerlAllocation) -> None:
         )
     if selector.weighted and not by_row(config):
         raise ValueError(
-            f"algorithm.adv_estimator must be one of {', '.join(NAMES)} with selection.importance_weights, got "
-            f"{config.algorithm.adv_estimator}; verl's own estimators do not weigh prompts"
+            f"algorithm.adv_estimator must be one of {', '.join(NAMES)} with allocation.selection.importance_weights, "
+            f"got {config.algorithm.adv_estimator}; verl's own estimators do not weigh prompts"
         )
 
 
@@ -136,8 +128,8 @@ def _check_estimator(config: DictConfig, allocation: VerlAllocation) -> None:
     if by_row(config):
         _check_own_estimator(config, name)
         own = name.removeprefix(PREFIX)
-        check_baseline(own, allocation.baseline)
-        check_agreement(allocation.allocator, own, allocation.weighting or default_weighting(own))
+        _check_baseline(own, name, allocation)
+        _check_agreement(allocation, own, allocation.weighting or default_weighting(own))
     else:
         _check_verls_estimator(config, name, allocation)
 
@@ -189,7 +181,7 @@ def _check_verls_estimator(config: DictConfig, name: str, allocation: VerlAlloca
             f"algorithm.adv_estimator must be one of {', '.join(NAMES)} with {allocation.allocator.name}, got {name}; "
             "its baselines use rollouts that are not trained on, which verl's own estimators do not see"
         )
-    check_agreement(allocation.allocator, _trained(config, name), "prompt")  # its weights are warned of below
+    _check_agreement(allocation, _trained(config, name), "prompt")  # its weights are warned of below
     if name != AdvantageEstimator.GAE.value:
         logger.warning(
             "algorithm.adv_estimator=%s weighs prompts by their numbers of rollouts, and its baselines use trained "
@@ -197,6 +189,27 @@ def _check_verls_estimator(config: DictConfig, name: str, allocation: VerlAlloca
             name,
             PREFIX,
         )
+
+
+def _check_baseline(own: str, name: str, allocation: VerlAllocation) -> None:
+    try:
+        check_baseline(own, allocation.baseline)
+    except ValueError as error:
+        raise ValueError(
+            f"allocation.baseline must be given with {PREFIX}reinforce and {PREFIX}spo, and only then, got "
+            f"{'none' if allocation.baseline is None else allocation.baseline.name} with "
+            f"algorithm.adv_estimator={name}; set both, or neither"
+        ) from error
+
+
+def _check_agreement(allocation: VerlAllocation, estimator: str, weighting: Weighting) -> None:
+    try:
+        check_agreement(allocation.allocator, estimator, weighting)
+    except ValueError as error:
+        raise ValueError(
+            f"allocation.allocator.estimator must be {estimator}, the estimator that trains, got "
+            f"{allocation.allocator.needs.estimator}; set it, or algorithm.adv_estimator"
+        ) from error
 
 
 def _trained(config: DictConfig, name: str) -> str:
@@ -226,23 +239,27 @@ def _check_reuse(config: DictConfig, allocator: Allocator) -> None:
         return
     correction = config.algorithm.get("rollout_correction") or {}
     bypass, corrected = bool(correction.get("bypass_mode")), correction.get("rollout_is") is not None
+    remedy = f"allocation.allocator.{'reuse=replay' if isinstance(allocator, AR3PO) else 'max_age=0'}"
     if not allocator.needs.behaviour_logprobs and bypass:
         raise ValueError(
             f"algorithm.rollout_correction.bypass_mode must be False if {allocator.name} recomputes log-probabilities "
-            'of reused rows, got True; set it to False, or allocator.reuse="replay"'
+            f"of reused rows, got True; set it to False, or {remedy}"
         )
     if allocator.needs.behaviour_logprobs and not (
         config.actor_rollout_ref.rollout.calculate_log_probs and (bypass or corrected)
     ):
         raise ValueError(
-            f"{allocator.name} needs the log-probabilities that reused rows were sampled with; set "
+            "allocation.allocator.reuse=replay needs the log-probabilities that reused rows were sampled with; set "
             "actor_rollout_ref.rollout.calculate_log_probs=True and algorithm.rollout_correction.rollout_is=token (or "
-            'bypass_mode=True), or allocator.reuse="recompute"'
+            "bypass_mode=True), or allocation.allocator.reuse=recompute"
         )
 
 
-def _check_checkpoints(config: DictConfig) -> None:
-    """Check that checkpoints hold the allocator's state, also the one to resume if it is visible from here."""
+def _check_checkpoints(config: DictConfig, allocation: VerlAllocation) -> None:
+    """Check that checkpoints get the allocator's state. With a strict resume the one to resume must have it.
+
+    It may not be visible from here.
+    """
     trainer = config.trainer
     callback = trainer.get("checkpoint_callback_class")
     if trainer.save_freq > 0 and not (callback and _saves(callback)):
@@ -252,7 +269,7 @@ def _check_checkpoints(config: DictConfig) -> None:
         )
     folder = trainer.resume_from_path
     if trainer.resume_mode != "resume_path" or (folder and Path(folder).exists()):
-        resumed_file(config)
+        resumed_file(config, strict=allocation.resume == "strict")
 
 
 def _saves(callback: str) -> bool:
@@ -264,26 +281,16 @@ def _saves(callback: str) -> bool:
         ) from error
 
 
-def _check_size(config: DictConfig, allocator: Allocator) -> None:
-    prompts, multiple = int(config.data.train_batch_size), row_multiple(config)
-    size = allocator.size(prompts)
-    if not size.exact or size.kept is None:
-        return
-    if size.kept % multiple:
-        logger.warning(
-            "%s trains on %d rows of %d prompts, and verl pads them to a multiple of %d; choose ppo_mini_batch_size so "
-            "that ppo_mini_batch_size x rollout.n divides them, and there is no padding",
-            allocator.name,
-            size.kept,
-            prompts,
-            multiple,
-        )
-    updates = config.trainer.v1.separate_async.parameter_sync_step
-    if config.trainer.v1.trainer_mode == "separate_async" and updates > 1 and not allocator.separable:
-        logger.warning(
-            "%s gives prompts unequal numbers of rows, and verl pads each of %d updates to a multiple of %d; "
-            "trainer_mode=colocate_async trains on all of them together",
-            allocator.name,
-            updates,
-            multiple,
-        )
+def _check_folder(folder: Path) -> None:
+    """Raise ValueError unless files can be written in ``folder``, or it can be made. It leaves nothing behind."""
+    nearest = folder
+    try:
+        while not nearest.exists():
+            nearest = nearest.parent
+        with TemporaryDirectory(prefix=".apportion-", dir=nearest) as tried:  # a real write: root ignores mode bits
+            (Path(tried) / "file").write_bytes(b"0")
+    except OSError as error:
+        raise ValueError(
+            f"trainer.default_local_dir must be a folder that can be written, got {folder}: {error.strerror} "
+            f"({nearest}); name another, or make it writable"
+        ) from error

@@ -32,15 +32,23 @@ def prompt_of(
     text = text_of(row["raw_prompt"]) or json.dumps(row.get("extra_info"), sort_keys=True, default=str)
     rate = None if rate_key is None else _extra(row, "rate_key", rate_key, "leave it out if no rates are known")
     if id_key is None:
-        return Prompt(text, id=prompt_id(text, str(row.get("data_source", ""))), data=data, rate=rate)
-    return Prompt(text, id=str(_extra(row, "id_key", id_key, "leave it out to use hashes")), data=data, rate=rate)
+        id = prompt_id(text, str(row.get("data_source", "")))
+    else:
+        id = str(_extra(row, "id_key", id_key, "leave it out to use hashes"))
+    try:
+        return Prompt(text, id=id, data=data, rate=rate)
+    except ValueError as error:
+        raise ValueError(
+            f"allocation.rate_key must be a key of success rates, got {rate_key!r}, and in row {id}: {error}"
+        ) from error
 
 
 def _extra(row: Mapping[str, Any], setting: str, key: str, remedy: str) -> Any:
     extra = row.get("extra_info") or {}
     if key not in extra:
         raise ValueError(
-            f"{setting} must be a key of extra_info, which has {', '.join(extra) or 'none'}, got {key!r}; {remedy}"
+            f"allocation.{setting} must be a key of extra_info, which has {', '.join(extra) or 'none'}, got {key!r}; "
+            f"{remedy}"
         )
     return extra[key]
 

@@ -1,9 +1,12 @@
 """verl's task runner, which creates the trainer in a process of its own, with a selection if there is one."""
 
+import logging
+
 from omegaconf import DictConfig
 from verl.trainer.main_ppo import TaskRunnerV1
 
-from apportion.verl import sampler
+from apportion.advantages import agreement
+from apportion.verl import advice, checks, sampler
 from apportion.verl.settings import allocation_of
 
 
@@ -12,6 +15,8 @@ class AllocatedTaskRunner(TaskRunnerV1.__ray_actor_class__):  # type: ignore[mis
 
     def run(self, config: DictConfig) -> None:
         """Train under ``config``."""
+        for module in (advice, checks, agreement):  # the command has logged their warnings, before Ray started
+            logging.getLogger(module.__name__).setLevel(logging.ERROR)
         if allocation_of(config).selection is not None:
             sampler.install()
         super().run(config)

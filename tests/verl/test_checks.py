@@ -1,6 +1,7 @@
 """Settings that are refused, or cause a warning, before anything starts."""
 
 import logging
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,9 +9,11 @@ from omegaconf import OmegaConf, open_dict
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
-from apportion.verl import checkpoints, checks, seam
+from apportion.allocators import ALLOCATORS
+from apportion.verl import checkpoints, seam
+from apportion.verl.advice import row_multiple
 from apportion.verl.checkpoints import SavedAllocation
-from apportion.verl.checks import AGGREGATED, check, row_multiple
+from apportion.verl.checks import AGGREGATED, check
 from apportion.verl.estimators import LOSSES, OWN_AGGREGATION
 from apportion.verl.settings import allocation_of
 from tests.verl.composed import command
@@ -61,7 +64,7 @@ def configured_with(settings):
 
 def warned(caplog, allocator="vip", settings=None, **allocation):
     config = configured(allocator, settings, **allocation)
-    with caplog.at_level(logging.WARNING, logger=checks.__name__):
+    with caplog.at_level(logging.WARNING, logger="apportion.verl"):
         check(config, allocation_of(config))
     return [record.getMessage() for record in caplog.records]
 
@@ -108,7 +111,7 @@ ALONE = {"data.dataloader_num_workers": 0}
 
 def test_selection_fits_a_loader_without_workers(caplog):
     config = configured("vip", ALONE, selection="mixed")
-    with caplog.at_level(logging.WARNING, logger=checks.__name__):
+    with caplog.at_level(logging.WARNING, logger="apportion.verl"):
         check(config, allocation_of(config))
     assert not caplog.records
 
@@ -141,7 +144,7 @@ def test_known_rates_that_no_predictor_takes_are_said(caplog, allocator, given, 
 def test_weights_of_a_selection_need_an_estimator_that_weighs_prompts():
     weighted = {"name": "spo", "importance_weights": True}
     stock = ALONE | {"algorithm.adv_estimator": "rloo"}
-    message = r"adv_estimator must be one of apportion_grpo.* with selection.importance_weights, got rloo"
+    message = r"adv_estimator must be one of apportion_grpo.* with allocation.selection.importance_weights, got rloo"
     refused(message, "uniform", stock, selection=weighted)
     config = configured("uniform", stock, selection="spo")
     check(config, allocation_of(config))
@@ -171,8 +174,8 @@ def test_score_norms_need_the_log_probabilities_of_sampling(caplog, allocator, e
 
 def test_a_baseline_goes_with_an_estimator_that_subtracts_it():
     reinforce = {"algorithm.adv_estimator": "apportion_reinforce"}
-    refused("a baseline goes with the estimators 'reinforce' and 'spo', got None", settings=reinforce)
-    refused("a baseline goes with .* with 'rloo'; set both, or neither", baseline="zero")
+    refused(r"^allocation\.baseline must be given with apportion_reinforce and .*, got none with", settings=reinforce)
+    refused("got zero with algorithm.adv_estimator=apportion_rloo; set both, or neither", baseline="zero")
     verls = {"algorithm.adv_estimator": "grpo"}
     refused("baseline needs apportion_reinforce or apportion_spo, got zero with grpo", settings=verls, baseline="zero")
 
@@ -222,7 +225,10 @@ def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(name, norma
         check(*configured_with(settings))
         assert f"the run trains {name.removeprefix('apportion_')}, for which it has no formula" in caplog.text
     else:
-        refused(f"vip must minimise the variance of the estimator that trains, {trained}, got rloo", settings=settings)
+        refused(
+            rf"^allocation\.allocator\.estimator must be {trained}, the estimator that trains, got rloo",
+            settings=settings,
+        )
 
 
 @pytest.mark.parametrize(
@@ -264,16 +270,17 @@ def test_a_callback_may_be_the_users_own(caplog):
     )
 
 
-def test_a_checkpoint_without_what_was_learnt_is_not_resumed(tmp_path, caplog):
+def test_a_checkpoint_without_what_was_learnt_is_not_resumed_by_a_strict_run(tmp_path, caplog):
     (tmp_path / "global_step_4").mkdir()
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
     auto = {"trainer.resume_mode": "auto", "trainer.default_local_dir": str(tmp_path)}
     named = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(tmp_path / "global_step_4")}
     for settings in (auto, named):
-        refused("a checkpoint must hold the allocator's state", settings=settings)
+        refused("a checkpoint must hold the allocator's state", settings=settings, resume="strict")
+        assert warned(caplog, settings=settings) == []
     (tmp_path / "global_step_4" / checkpoints.FILE).touch()
     for settings in (auto, named):
-        assert warned(caplog, settings=settings) == []
+        assert warned(caplog, settings=settings, resume="strict") == []
 
 
 def test_a_checkpoint_elsewhere_is_left_to_where_it_is(tmp_path, caplog):
@@ -359,3 +366,59 @@ def test_one_does_not_know_of_mini_batches():
 
 def test_every_loss_of_verl_has_been_looked_at():
     assert set(POLICY_LOSS_REGISTRY) == {*AGGREGATED, *OWN_AGGREGATION, "geo_mean"}
+
+
+@pytest.mark.parametrize(
+    ("allocator", "reason"),
+    [
+        ({"name": "vip", "rollouts_per_prompt": 3, "low": 3}, "at least 3 and at most 64 rollouts of 3 that"),
+        ({"name": "vip", "rollouts_per_prompt": 8, "high": 8}, "at least 3 and at most 8 rollouts of 8 that"),
+        ({"name": "vip", "budget": 192}, "at least 3 and at most 64 rollouts of 3 that"),
+        ({"name": "vip", "predictor": "uniform"}, "predictor uniform predicts the same for every prompt"),
+        ({"name": "hora", "pre_rollouts": 8}, "at least 8 and at most 64 rollouts of 8 that"),
+        ({"name": "knapsack", "low": 8}, "at least 8 and at most 128 rollouts of 8 that"),
+        ({"name": "inverse_accuracy", "low": 8}, "at least 8 and at most 64 rollouts of 8 that"),
+        ({"name": "inverse_variance", "high": 8}, "and at most 8 rollouts of 8 that"),
+        ({"name": "neyman", "high": 8}, "at least 3 and at most 8 rollouts of 8 that"),
+        ({"name": "dars", "high": 8}, "no prompt gets more than its 8 pre_rollouts with high 8"),
+        ({"name": "dars", "pre_rollouts": 1}, "no prompt gets more than its 1 pre_rollouts with high 32"),
+        ({"name": "ar3po", "stages": 1, "reuse": "none"}, "stages is 1 and reuse none"),
+        ({"name": "reinforce_ada", "rounds": 1, "keep": 8}, "no prompt can stop before its 8 rollouts"),
+        ({"name": "reinforce_ada", "keep": 32}, "no prompt can stop before its 32 rollouts"),
+        ({"name": "pilot_commit", "min_rate": 0.0, "max_rate": 1.0}, "every prompt passes with min_rate 0 and"),
+        ({"name": "voting", "min_samples": 64}, "min_samples and max_samples are both 64"),
+        ({"name": "voting", "rule": "fixed", "curtail": False}, "rule fixed stops at the same number of samples"),
+        ({"name": "optpo", "min_samples": 64}, "min_samples and max_samples are both 64"),
+        ({"name": "shared_votes", "samples_per_prompt": 16}, "at least 16 and at most 256 samples of 16 that"),
+    ],
+)
+def test_a_rule_that_cannot_differ_from_uniform_is_said_once(caplog, allocator, reason):
+    said = [line for line in warned(caplog, allocator) if "cannot differ from uniform" in line]
+    assert len(said) == 1 and reason in said[0]
+    assert said[0].startswith(f"allocation.allocator {allocator['name']} cannot differ from uniform, because ")
+    assert "gives every prompt the same" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_the_defaults_of_every_rule_can_differ_from_uniform_or_mean_to_be_uniform(name):
+    allocator = allocation_of(configured(name)).allocator
+    assert allocator.uniform_because(64) == ""
+
+
+@pytest.mark.parametrize("name", ["vip", "knapsack", "hora", "shared_votes"])
+def test_a_shared_budget_of_one_prompt_leaves_nothing_to_decide(name):
+    assert allocation_of(configured(name)).allocator.uniform_because(1) == "a batch has one prompt"
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "taken").write_text("", encoding="utf-8")
+    for path in (tmp_path / "taken", tmp_path / "taken" / "below", Path("/proc/run"), tmp_path / ("x" * 300)):
+        refused(
+            rf"^trainer\.default_local_dir must be .*, got {path}: ", settings={"trainer.default_local_dir": str(path)}
+        )
+
+
+def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path):
+    for path in (tmp_path, tmp_path / "runs" / "new"):
+        check(*configured_with({"trainer.default_local_dir": str(path)}))
+    assert list(tmp_path.iterdir()) == []

@@ -9,13 +9,15 @@ from hydra.errors import ConfigCompositionException, MissingConfigException
 from omegaconf import OmegaConf
 
 from apportion.allocators import ALLOCATORS, VIP, Allocator
-from apportion.baselines import Optimal, Predicted
-from apportion.config import ConfigError
+from apportion.baselines import BASELINES, Optimal, Predicted
+from apportion.config import ConfigError, dump
+from apportion.described import described_fields
 from apportion.predictors import PREDICTORS, DiscountedCounts, GaussianProcess, SentenceTransformerEmbedder, Shuffled
 from apportion.predictors.lengths import MeanLengths
 from apportion.selection import SELECTORS, Mixed, SPOWeights
 from apportion.stopping import ESC, RULES
 from apportion.verl.command import check_choices
+from apportion.verl.commented import with_comments
 from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
 from apportion.verl.settings import VerlAllocation, allocation_of
 from tests.verl.composed import alone, command, stock
@@ -215,3 +217,81 @@ def test_help_lists_the_group_of_every_program_with_verls_configuration():
         assert f"\nallocation: {', '.join(sorted(ALLOCATION.kinds))}\n" in said
         assert "\nallocation/predictor: counts, " in said
         assert f"\nallocation/selection: {', '.join(sorted(SELECTORS))}\n" in said
+
+
+def described_lines(text):
+    """The comment above each setting in ``text``, by its path."""
+    found, comment, above = {}, [], []
+    for line in text.splitlines():
+        indent, own = len(line) - len(line.lstrip()), line.strip()
+        if own.startswith("# ") and not own.startswith("# @package"):
+            comment.append(own.removeprefix("# "))
+        elif ":" in own:
+            above = [(column, key) for column, key in above if column < indent] + [(indent, own.partition(":")[0])]
+            found[".".join(key for _, key in above)] = " ".join(comment)
+            comment = []
+    return found
+
+
+def check_comments(text, *kinds):
+    """``text`` says of each setting of each (path, kind) what its docstring says, and of no two the same."""
+    found = described_lines(text)
+    for path, kind in kinds:
+        own = {name: said for name, said in described_fields(kind).items() if name in settings(kind)}
+        assert own.keys() == settings(kind) and all(own.values()), f"{kind.__name__} must describe every setting"
+        for name, said in own.items():
+            assert found[f"{path}{name}"] == said
+    said = [comment for comment in found.values() if comment]
+    assert len(said) == len(found) and len(set(said)) == len(said), "every setting has a comment of its own"
+
+
+def yaml_of(config, package):
+    part = OmegaConf.select(config, package)
+    return with_comments(f"# @package {package}\n{OmegaConf.to_yaml(part)}")
+
+
+@pytest.mark.parametrize("name", ALLOCATION.kinds)
+def test_the_yaml_says_of_each_setting_what_its_docstring_says(name):
+    text = yaml_of(alone(name)[0], "allocation")
+    check_comments(text, ("", VerlAllocation), ("allocator.", ALLOCATION.kinds[name]))
+
+
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in group.kinds])
+def test_the_yaml_of_a_group_says_what_its_docstrings_say(group, name):
+    needed = [f"{group.key}.predictor=counts"] if name == "shuffled" else []
+    config, _ = alone(HOLDERS[group.path], f"{group.path}={name}", *needed)
+    check_comments(yaml_of(config, group.key), ("", group.kinds[name]))
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_the_yaml_of_a_selection_says_what_its_docstring_says(name):
+    config, _ = alone("vip", f"allocation/selection={name}")
+    check_comments(yaml_of(config, "allocation.selection"), ("", SELECTORS[name]))
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_the_yaml_of_a_baseline_says_what_its_docstring_says(name):
+    table = OmegaConf.create(dump(BASELINES[name]()))
+    config = OmegaConf.create({"allocation": {"baseline": table}})
+    check_comments(yaml_of(config, "allocation.baseline"), ("", BASELINES[name]))
+
+
+def test_the_yaml_of_lengths_speaks_of_lengths():
+    config, _ = alone(
+        "vip", "allocation.allocator.tokens_per_prompt=900", "allocation.allocator.lengths={initial: 100}"
+    )
+    found = described_lines(yaml_of(config, "allocation"))
+    assert found["allocator.lengths"].startswith("Predicts the length of a completion")
+    assert found["allocator.lengths.initial"].startswith("Expected tokens of a completion")
+    assert "lengths" not in found["allocator.tokens_per_prompt"]
+
+
+def test_other_text_gets_no_comments():
+    for text in ("", "no: [yaml", "trainer:\n  name: vip\n", "allocation: vip\n", "# @package trainer\nname: vip\n"):
+        assert with_comments(text) == text
+
+
+def test_the_command_prints_the_settings_of_a_rule_with_comments():
+    words = [sys.executable, "-m", "apportion.verl", "allocation=hora", "--cfg", "job", "--package", "allocation"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    check_comments(said[said.index("# @package") :], ("", VerlAllocation), ("allocator.", ALLOCATORS["hora"]))

@@ -13,7 +13,7 @@ from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import check_high, check_table, most_extra, spend
 from apportion.checks import check_numbers
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
-from apportion.types import Batch, Counts, Floats, Needs, Prompt, prompt_list
+from apportion.types import Batch, Counts, Floats, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
 
 logger = logging.getLogger(__name__)
@@ -215,6 +215,21 @@ class BudgetedAllocator(Allocator):
         most = self._budget.most(prompts)
         return Size(asked=most, kept=most, exact=self.tokens_per_prompt is None)
 
+    def uniform_because(self, prompts: int) -> str:
+        if not self.adapts:
+            return ""
+        if prompts == 1:
+            return "a batch has one prompt"
+        budget = self._budget
+        pays = budget.rollouts_per_prompt if isinstance(budget, Budget) else None
+        average = budget.of(prompts) / prompts if pays is None and isinstance(budget, Budget) else pays
+        if self.least == self.high or (average is not None and not self.least < average < self.high):
+            paid = "" if average is None else f" of {average:g} that the budget pays for"
+            return f"every prompt gets at least {self.least} and at most {self.high} rollouts{paid}"
+        if self.one_round and self.lengths is None and isinstance(self.predictor, UniformPrior):
+            return "predictor uniform predicts the same for every prompt"
+        return ""
+
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.predictor.prepare(prompts)
 
@@ -226,6 +241,14 @@ class BudgetedAllocator(Allocator):
         batch = Batch.start(prompts, belief, None if self.lengths is None else self.lengths.predict(prompts))
         self._budget.width(batch, np.full(len(prompts), self.least))
         return batch
+
+    def final(self, batch: Batch, plan: Plan) -> Mask:
+        """Return all prompts if all is planned at once, else those for which the rest of the budget buys nothing."""
+        if self.one_round:
+            return np.ones(len(batch.prompts), bool)
+        counts = batch.asked + plan.counts
+        left = self._budget.of(len(batch.prompts)) - float(batch.costs @ counts)
+        return (counts >= self.high) | (batch.costs > left)
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """Return, under a token budget, ``tokens_planned`` by the predicted lengths and ``tokens_used`` in fact."""

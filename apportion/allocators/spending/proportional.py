@@ -29,7 +29,8 @@ class ProportionalAllocator(BudgetedAllocator):
     """Splits a budget in proportion to weights, which subclasses compute from the belief about each prompt.
 
     Args:
-        low, high: bounds on every prompt's rollouts, low at least 1.
+        low: the fewest rollouts of one prompt, at least 1.
+        high: the most rollouts of one prompt.
         epsilon: added to every weight, above 0, so that no prompt's share is 0 or the whole budget.
     """
 

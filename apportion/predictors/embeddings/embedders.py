@@ -155,6 +155,9 @@ class SentenceTransformerEmbedder:
 class PrecomputedEmbeddings:
     """The user's own embeddings by prompt id, all finite and of one length.
 
+    Args:
+        embeddings: each prompt's vector, by its id.
+
     >>> embedder = PrecomputedEmbeddings.from_array([Prompt("a"), Prompt("b")], [[0.0, 1.0], [1.0, 0.0]])
     >>> embedder([Prompt("b")]).tolist()
     [[1.0, 0.0]]

@@ -95,7 +95,7 @@ REFUSED = {
     "steps that are no number": ({"training": {"save_steps": float("nan")}}, "training.save_steps must be a number"),
     "what TRL refuses": (
         {"training": {"num_generations": 7}},
-        "training: generation_batch_size .* must be divisible by num_generations",
+        "training.generation_batch_size .* must be divisible by num_generations",
     ),
     "a folder of its own": ({"training": {"output_dir": "x"}}, "training.output_dir is set by the job, got 'x'; leave"),
     "a setting that LoRA has not": ({"lora": {"rank": 4}}, "lora has no key 'rank'; .*the settings of peft.LoraConfig"),
@@ -122,7 +122,7 @@ REFUSED = {
     "an estimator that there is not": ({"estimator": "rlo"}, "estimator must be one of .*, got 'rlo'"),
     "a template that there is not": (
         {"data": {"path": "questions.jsonl", "template": "boxd"}},
-        "data: template must be a name or a text with .*, got 'boxd'; did you mean 'boxed'?",
+        "data.template must be a name or a text with .*, got 'boxd'; did you mean 'boxed'?",
     ),
     "a file that is not there": ({"data": {"path": "nothing.jsonl"}}, "data: .* got nothing.jsonl"),
     "gold that is missing": ({"data": {"path": "open.jsonl"}}, "data: each gold answer must be there, got None for "),

@@ -5,6 +5,7 @@ one step, and ``{fault}_{index}.{number}`` for one rollout only, which takes it 
 """
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 
@@ -13,13 +14,29 @@ from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentL
 
 
 class Faults:
-    """What may happen to a rollout before it is sampled."""
+    """What may happen to a rollout before it is sampled with ``_params``."""
+
+    def __init__(self, params):
+        self._params = params
 
     async def fails(self):
         raise RuntimeError("this rollout fails")
 
     async def hangs(self):
         await asyncio.sleep(10_000)
+
+    async def clings(self):
+        """It ignores its first cancellation, and writes down that it ends at the second."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(10_000)
+        try:
+            await asyncio.sleep(10_000)
+        finally:
+            Path(os.environ["VERL_TEST_RECORDS"], "clung").touch()
+
+    async def stalls(self):
+        """Its server generates until the request is aborted."""
+        self._params["stalled"] = True
 
     async def kills_worker(self):
         os._exit(1)
@@ -37,7 +54,7 @@ class FaultyAgentLoop(SingleTurnAgentLoop):
     async def run(self, sampling_params, **kwargs):
         for fault in vars(Faults):
             if not fault.startswith("_") and _asked(fault, int(kwargs["index"]), int(kwargs["global_steps"])):
-                await getattr(Faults(), fault)()
+                await getattr(Faults(sampling_params), fault)()
         return await super().run(sampling_params, **kwargs)
 
 

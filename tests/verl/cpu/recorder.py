@@ -1,4 +1,4 @@
-"""verl's synchronous trainer, which also writes down every row that it is about to train on."""
+"""verl's trainers, which also write down every row that they are about to train on."""
 
 import json
 import os
@@ -41,13 +41,17 @@ def rows_of(batch):
     ]
 
 
-def register(trainer):
-    """Replace ``trainer`` in verl's registry by a subclass that records."""
+def register(trainer, mode="sync"):
+    """Replace ``trainer`` in verl's registry by a subclass that records. A step may have several updates."""
 
     class Recorded(trainer):
         def _update_actor(self, batch, metrics):
-            lines = [json.dumps(row, default=str) + "\n" for row in rows_of(batch)]
-            Path(os.environ["VERL_TEST_RECORDS"], f"rows_{self.global_steps}.jsonl").write_text("".join(lines))
+            lines = [
+                json.dumps(row | {"update": self.local_trigger_step}, default=str) + "\n" for row in rows_of(batch)
+            ]
+            path = Path(os.environ["VERL_TEST_RECORDS"], f"rows_{self.global_steps}.jsonl")
+            with path.open("a" if self.local_trigger_step else "w", encoding="utf-8") as file:
+                file.writelines(lines)
             return super()._update_actor(batch, metrics)
 
-    TRAINER_REGISTRY["sync"] = Recorded
+    TRAINER_REGISTRY[mode] = Recorded
