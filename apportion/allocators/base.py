@@ -11,6 +11,8 @@ import numpy as np
 from apportion.types import Batch, Belief, Group, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
 
+NO_NEEDS = Needs()
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -47,7 +49,7 @@ class Allocator(ABC):
     @property
     def needs(self) -> Needs:
         """What this rule needs to know of each rollout."""
-        return Needs()
+        return NO_NEEDS
 
     def size(self, prompts: int) -> Size:
         """Return how many rollouts a batch that starts with ``prompts`` prompts can have; unbounded by default.
@@ -144,6 +146,8 @@ def check_rewards(reader: HasNeeds, batch: Batch) -> None:
     Drivers call it after every round, before more is sampled or trained on.
     """
     needs = reader.needs
+    if not (needs.binary or needs.tokens):
+        return
     for rollout in (rollout for rollouts in batch.rollouts for rollout in rollouts):
         if needs.binary and rollout.correct is None and rollout.reward is not None:
             raise ValueError(

@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from apportion.allocators import check_rewards
 from apportion.types import Batch, Plan, Prompt
 from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group
 from apportion.verl.coordinator.messages import RolloutTask, RowAddress, TaskResult, address_of
-from apportion.verl.coordinator.rounds import AllocationRound, FinishedPrompts, PendingTask, PlannedBatch
+from apportion.verl.coordinator.rounds import NOTHING_FINAL, AllocationRound, FinishedPrompts, PendingTask, PlannedBatch
 from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
 
@@ -38,10 +40,11 @@ class Planner:
 
     def start(self, round: AllocationRound) -> None:
         """Plan a round and request its first rollouts."""
-        allocator, prompts = self.allocation.allocator, list(round.request.prompts)
-        for own in [[prompt] for prompt in prompts] if allocator.separable else [prompts]:
-            uids = dict.fromkeys(address_of(prompt).uid for prompt in own)
-            round.batches.append(PlannedBatch(allocator.start(own), tuple(uids)))
+        allocator = self.allocation.allocator
+        whole = allocator.start(round.request.prompts)
+        for batch in whole.split() if allocator.separable else [whole]:
+            uids = dict.fromkeys(address_of(prompt).uid for prompt in batch.prompts)
+            round.batches.append(PlannedBatch(batch, tuple(uids)))
         round.unfinished = len(round.batches)
         for planned in round.batches:
             self._advance(round, planned)
@@ -96,9 +99,11 @@ class Planner:
         if not plan:
             self._finish(round, planned)
             return
-        for q in planned.begin(plan, allocator.final(planned.batch, plan)):
+        final = NOTHING_FINAL if allocator.separable else allocator.final(planned.batch, plan)
+        for q in planned.begin(plan, final):
             self._request(round, planned, q, int(plan.counts[q]))
-        self._finish_early(round, planned, planned.uids)
+        if not allocator.separable:
+            self._finish_early(round, planned, planned.uids)
 
     def _plan(self, planned: PlannedBatch) -> Plan:
         """Return the next plan. Raise RuntimeError if it changes prompts that are final."""
@@ -156,7 +161,7 @@ class Planner:
         if not planned.fixed:
             planned.baselines, planned.weights = self._baselines(planned.batch), self._weights(planned.batch)
             planned.fixed = True
-        round.trainable = round.trainable or any(group.keep.any() for group in finished.groups)
+        round.trainable = round.trainable or any(np.count_nonzero(group.keep) for group in finished.groups)
         round.withheld.append((planned, finished))
 
     def _finish(self, round: AllocationRound, planned: PlannedBatch) -> None:

@@ -18,6 +18,9 @@ class FinishedPrompts:
     groups: tuple[Group, ...]
 
 
+NO_PLAN, NOTHING_FINAL = Plan(np.zeros(0, np.int64)), np.zeros(0, bool)
+
+
 @dataclass(eq=False)
 class PlannedBatch:
     """Prompts that are planned together: a single one if the allocator is separable, else all of the round.
@@ -32,10 +35,10 @@ class PlannedBatch:
 
     batch: Batch
     uids: tuple[str, ...]
-    plan: Plan = field(default_factory=lambda: Plan(np.zeros(0, np.int64)))
+    plan: Plan = field(default_factory=lambda: NO_PLAN)
     running: set[int] = field(default_factory=set)
     arrived: dict[int, list[Rollout]] = field(default_factory=dict)
-    final: Mask = field(default_factory=lambda: np.zeros(0, bool))
+    final: Mask = field(default_factory=lambda: NOTHING_FINAL)
     members: dict[str, list[int]] = field(default_factory=dict)
     early: dict[str, FinishedPrompts] = field(default_factory=dict)
     groups: tuple[Group, ...] | None = None
@@ -48,7 +51,7 @@ class PlannedBatch:
         chosen: list[int] = plan.counts.nonzero()[0].tolist()
         self.plan, self.running, self.arrived, self.final = plan, set(chosen), {q: [] for q in chosen}, final
         self.members = {}
-        if final.any():
+        if np.count_nonzero(final):
             for q, prompt in enumerate(self.batch.prompts):
                 self.members.setdefault(address_of(prompt).uid, []).append(q)
         return chosen
