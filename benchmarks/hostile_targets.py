@@ -475,7 +475,7 @@ def load_verl(path: Path) -> Mapping[str, Any]:
 
 
 def _verl_coordinator() -> Coordinator:
-    coordinator = Coordinator(VerlAllocation(allocator=_vip()))
+    coordinator = Coordinator(VerlAllocation(allocator=_vip(), resume="strict"))
     coordinator.pool = LoadPool()
     return coordinator
 

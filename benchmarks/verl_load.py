@@ -1,9 +1,10 @@
 """Measure what a step of 10,000 or 100,000 prompts and 1,000 workers costs the coordinator of the verl integration.
 
-    python -m benchmarks.verl_load alone   # the coordinator in one process
-    python -m benchmarks.verl_load ray     # its actor on one core, and clients that stand for the workers
+    python -m benchmarks.verl_load alone     # the coordinator in one process
+    python -m benchmarks.verl_load channel   # behind its channel, and processes that stand for the workers
+    python -m benchmarks.verl_load queue     # for comparison, verl's own poll of as many keys
 
-Without a word both are measured. ``--sizes 10000`` measures fewer prompts alone.
+Without a word all are measured.
 """
 
 from __future__ import annotations
@@ -23,54 +24,71 @@ from typing import Any
 from benchmarks.common import RESULTS, spread, write
 from benchmarks.verl_load_alone import Load, load_apart
 from benchmarks.verl_load_answers import ALLOCATORS, ROLLOUTS
-from benchmarks.verl_load_ray import NOTHING, Served, running
+from benchmarks.verl_load_channel import Served, served_apart
+from benchmarks.verl_load_queue import polled
 
-SIZES, WORKERS, CLIENTS, SEEDS = (10_000, 100_000), 1000, 8, (0, 1, 2)
-FAST, FAST_PROMPTS = (NOTHING, "uniform", "voting", "hora"), 20_000
-PACED, RATES, PACED_SECONDS = {NOTHING: 2, "ar3po": 2}, (250, 500, 1000), 8
-"""The fewest reports a prompt by allocator, the rates in reports a second, and how long prompts are dispatched."""
+WORKERS, CLIENTS, SEEDS = 1000, 2, (0, 1, 2)
+ALONE = (*((name, 10_000) for name in ALLOCATORS), ("uniform", 100_000))
+"""The allocators and prompts that are measured alone."""
 
-EACH_SECONDS, REPORTS_A_SECOND = 1e-3, 5000
-"""The targets: the longest time of a report, and the fewest reports a second on one core."""
+SERVED = (("uniform", 10_000, None), ("voting", 10_000, None), ("uniform", 4_000, 1000), ("voting", 2_000, 1000))
+"""The allocators, prompts and wanted reports a second behind the channel; None for as many as possible."""
 
-ALONE = (
+POLLED, POLLS = (10_000, 100_000), 3
+
+EACH_SECONDS, REPORTS_A_SECOND, LATENCY_SECONDS = 50e-6, 10_000, 0.1
+"""The targets: processor time of a report, reports a second, and the 99th percentile of the time to the next task."""
+
+ALONE_COLUMNS = (
     "allocator, prompts, reports, CPU s, µs a report, µs of the slowest 1%, s to open, longest pause s, s of metrics, "
-    "journal MiB, journal s, begun anew s, peak MiB"
+    "peak MiB"
 )
-SERVED = (
-    "allocator, prompts, wanted a second, taken a second, reports a call, CPU µs a report, cores in use, "
-    "ms to the next task, median ms, p99 ms"
+SERVED_COLUMNS = (
+    "allocator, prompts, wanted a second, taken a second, reports a call, µs of the thread, µs of the process, "
+    "µs of the clients, median ms, p99 ms"
+)
+BUSY = (
+    "The machine had other work on its two cores, so clock times say little, and processor times are longer than on an "
+    "idle one."
 )
 
-Alone = Mapping[tuple[str, int], Sequence[Load]]
 Rated = Mapping[tuple[str, int, int | None], Sequence[Served]]
 """Runs by allocator, prompts and wanted rate; the rate is None if there is no limit."""
 
 
 def study_alone(
-    results: Path = RESULTS, sizes: Sequence[int] = SIZES, workers: int = WORKERS, seeds: Sequence[int] = SEEDS
+    results: Path = RESULTS,
+    sizes: Sequence[tuple[str, int]] = ALONE,
+    workers: int = WORKERS,
+    seeds: Sequence[int] = SEEDS,
 ) -> None:
     """Measure the coordinator alone and write the table ``verl_load``."""
     busy, started = os.getloadavg()[0], time.perf_counter()
-    found = measured_alone(sizes, workers, seeds)
+    found: dict[tuple[str, int], list[Load]] = {size: [] for size in sizes}
+    for seed in seeds:  # seed by seed, so that a busy moment of the machine does not hit one alone
+        for (name, prompts), loads in found.items():
+            loads.append(load_apart(name, prompts, workers, seed))
+            print(name, prompts, seed, loads[-1], flush=True)
     write(
         "verl_load",
         "The load of the verl integration's coordinator",
-        ALONE.split(", "),
+        ALONE_COLUMNS.split(", "),
         alone_rows(found),
         [
             f"One request over {workers:,} workers, {ROLLOUTS} rollouts a prompt, on one core, with verl "
             f"{version('verl')}. Mean and 95% interval (Student's t) over seeds, which draw the outcomes of the "
             "rollouts. Processor time of the coordinator only; the time to answer its tasks is not counted. Reports "
-            "come one a call, in the order in which the tasks were sent. A report is unpickled, journaled and acted "
-            "on. `µs a report` includes the call that opens the request. The longest pause is on the clock, after the "
-            "opening: how long an always ready task waits while the coordinator serves nobody. The journal's seconds "
-            "are part of the CPU seconds, and those to begin it anew are part of the journal's. Metrics are asked for "
+            "come one a call, in the order in which the tasks were sent. A report is unpickled and acted on. "
+            "`µs a report` includes the call that opens the request. The longest pause is on the clock, after the "
+            "opening: how long an always ready task waits while the coordinator serves nobody. Metrics are asked for "
             "at the end and are not in the CPU seconds. Peak memory is the growth of the process. Under the first "
             "three allocators no prompt waits for another. VIP, which has seen four rollouts of each prompt, and HORA "
-            "plan all prompts together.",
+            f"plan all prompts together. {BUSY}",
             "## Targets",
-            "\n".join(targets_alone(found)),
+            "\n".join(
+                f"- {name}, P = {prompts:,}: at most {_shown(mean(one.each_seconds for one in loads), EACH_SECONDS)}"
+                for (name, prompts), loads in found.items()
+            ),
             _took(started, busy),
         ],
         seeds=seeds,
@@ -85,34 +103,37 @@ def study_alone(
     )
 
 
-def study_ray(
+def study_channel(
     results: Path = RESULTS,
+    runs: Sequence[tuple[str, int, int | None]] = SERVED,
     workers: int = WORKERS,
     clients: int = CLIENTS,
-    fast: int = FAST_PROMPTS,
-    rates: Sequence[int] = RATES,
-    paced_seconds: int = PACED_SECONDS,
     seeds: Sequence[int] = SEEDS,
 ) -> None:
-    """Measure the coordinator's actor through Ray and write the table ``verl_load_ray``."""
+    """Measure the coordinator behind its channel and write the table ``verl_load_channel``."""
     busy, started = os.getloadavg()[0], time.perf_counter()
-    found = measured_served(workers, clients, fast, {rate: rate * paced_seconds for rate in rates}, seeds)
+    found: dict[tuple[str, int, int | None], list[Served]] = {run: [] for run in runs}
+    for seed in seeds:
+        for (name, prompts, rate), served in found.items():
+            served.append(served_apart(name, prompts, workers, clients, seed, rate))
+            print(name, prompts, rate, seed, _record(served[-1]), flush=True)
     write(
-        "verl_load_ray",
-        "The load of the verl integration's coordinator through Ray",
-        SERVED.split(", "),
+        "verl_load_channel",
+        "The load of the verl integration's coordinator behind its channel",
+        SERVED_COLUMNS.split(", "),
         served_rows(found),
         [
-            f"The coordinator's actor with all its threads on one core, and {clients} processes on the other cores "
-            f"that stand for {workers:,} workers, each with its own sender, with verl {version('verl')} and ray "
-            f"{version('ray')}. verl's trainer, the TransferQueue and the watch over workers are left out. Without a "
-            "wanted rate, tasks are answered as soon as they come; otherwise as a Poisson process. CPU time is that of "
-            "the actor's process with Ray's threads. `ms to the next task` is from a report to the next task of its "
-            "prompt: both ways through Ray, the reports before it, and the decision. Ray's own processes use the same "
-            f"cores. `{NOTHING}` is an actor that orders and publishes without a decision or a journal. It shows what "
-            "Ray alone costs. Mean and 95% interval (Student's t) over seeds.",
+            f"The coordinator and its channel in one process, and {clients} processes that stand for {workers:,} "
+            f"workers, each with its own channel and keys, with verl {version('verl')} and pyzmq {version('pyzmq')}. "
+            "verl's trainer, Ray, the TransferQueue and generation are left out. Without a wanted rate, tasks are "
+            "answered as soon as they come; otherwise as a Poisson process. The columns in µs are processor time a "
+            "report: of the thread that the coordinator lives in; of its process, which adds ZeroMQ's thread with the "
+            "encryption; and of all clients. `median ms` and `p99 ms` are from a report to the next task of its "
+            "prompt: both ways, the reports before it, and the decision. Without a limit the reports of the opening "
+            "wait for each other, so that this is the length of the queue. Mean and 95% interval (Student's t) over "
+            f"seeds. {BUSY} The clients share the two cores with the coordinator.",
             "## Targets",
-            "\n".join(targets_served(found)),
+            "\n".join(_served_target(key, served) for key, served in found.items()),
             _took(started, busy),
         ],
         seeds=seeds,
@@ -127,31 +148,38 @@ def study_ray(
     )
 
 
-def measured_alone(sizes: Sequence[int], workers: int, seeds: Sequence[int]) -> Alone:
-    """Run every allocator at every size, seed by seed, so that a busy moment of the machine does not hit one alone."""
-    alone: dict[tuple[str, int], list[Load]] = {(name, prompts): [] for name in ALLOCATORS for prompts in sizes}
-    for seed in seeds:
-        for (name, prompts), found in alone.items():
-            found.append(load_apart(name, prompts, workers, seed))
-            print(name, prompts, seed, found[-1], flush=True)
-    return alone
+def study_queue(results: Path = RESULTS, sizes: Sequence[int] = POLLED, polls: int = POLLS) -> None:
+    """Measure verl's own poll of the TransferQueue and write the table ``verl_load_queue``."""
+    busy, started = os.getloadavg()[0], time.perf_counter()
+    found = {prompts: polled(prompts, ROLLOUTS, polls) for prompts in sizes}
+    write(
+        "verl_load_queue",
+        "What verl's replay buffer takes for one poll",
+        ["prompts", "keys", "s on the clock", "CPU s of the trainer"],
+        [
+            [
+                f"{prompts:,}",
+                f"{each[0].keys:,}",
+                spread([one.seconds for one in each], ".2f"),
+                spread([one.cpu_seconds for one in each], ".2f"),
+            ]
+            for prompts, each in found.items()
+        ],
+        [
+            f"`ReplayBuffer._sync_metadata_from_transfer_queue` of verl {version('verl')}, which reads every key and "
+            f"tag of the TransferQueue ({version('TransferQueue')}) at each poll, every 2 s by default. The keys are "
+            f"those of a step: one a prompt and one for each of {ROLLOUTS} rollouts. They have tags and no fields, "
+            f"which a poll does not read. Mean and 95% interval (Student's t) over {polls} polls. The trainer spends "
+            f"this with any coordinator, and without one. {BUSY}",
+            _took(started, busy),
+        ],
+        seeds=[],
+        cells={"polled": [{"prompts": prompts, **vars(one)} for prompts, each in found.items() for one in each]},
+        results=results,
+    )
 
 
-def measured_served(workers: int, clients: int, fast: int, rates: Mapping[int, int], seeds: Sequence[int]) -> Rated:
-    """Run the ``FAST`` allocators without a limit, and the ``PACED`` ones at ``rates``: reports by reports a second."""
-    paced = [(name, reports // each, rate) for rate, reports in rates.items() for name, each in PACED.items()]
-    served: dict[tuple[str, int, int | None], list[Served]] = {
-        key: [] for key in [*((name, fast, None) for name in FAST), *paced]
-    }
-    with running(workers, clients) as workplace:
-        for seed in seeds:
-            for (name, prompts, rate), found in served.items():
-                found.append(workplace.served(name, prompts, seed, rate))
-                print(name, prompts, rate, seed, _record(found[-1]), flush=True)
-    return served
-
-
-def alone_rows(alone: Alone) -> list[list[str]]:
+def alone_rows(alone: Mapping[tuple[str, int], Sequence[Load]]) -> list[list[str]]:
     """Return one row for each allocator and size."""
     shown: tuple[tuple[Callable[[Load], float], str], ...] = (
         (lambda one: one.reports, ",.0f"),
@@ -161,9 +189,6 @@ def alone_rows(alone: Alone) -> list[list[str]]:
         (lambda one: one.open_seconds, ".2f"),
         (lambda one: one.pause_seconds, ".2f"),
         (lambda one: one.metrics_seconds, ".2f"),
-        (lambda one: one.journal_bytes / 2**20, ".1f"),
-        (lambda one: one.journal_seconds, ".2f"),
-        (lambda one: one.anew_seconds, ".2f"),
         (lambda one: one.peak_bytes / 2**20, ",.0f"),
     )
     return [
@@ -177,9 +202,9 @@ def served_rows(served: Rated) -> list[list[str]]:
     shown: tuple[tuple[Callable[[Served], float], str], ...] = (
         (lambda one: one.rate, ",.0f"),
         (lambda one: one.reports / one.calls, ".1f"),
-        (lambda one: 1e6 * one.each_seconds, ".0f"),
-        (lambda one: one.cpu_seconds / one.seconds, ".2f"),
-        (lambda one: 1e3 * one.mean_latency, ",.1f"),
+        (lambda one: 1e6 * one.loop_seconds / one.reports, ".0f"),
+        (lambda one: 1e6 * one.cpu_seconds / one.reports, ".0f"),
+        (lambda one: 1e6 * one.client_seconds / one.reports, ".0f"),
         (lambda one: 1e3 * one.latency(0.5), ",.1f"),
         (lambda one: 1e3 * one.latency(0.99), ",.1f"),
     )
@@ -194,32 +219,20 @@ def served_rows(served: Rated) -> list[list[str]]:
     ]
 
 
-def targets_alone(alone: Alone) -> list[str]:
-    """Return one line for each run that says whether it met the targets."""
-    lines = []
-    for (name, prompts), loads in alone.items():
-        each, slow = mean(one.each_seconds for one in loads), mean(one.slow_seconds for one in loads)
-        lines.append(
-            f"- {name}, P = {prompts:,}: under {1e3 * EACH_SECONDS:g} ms a report {_verdict(each < EACH_SECONDS)} in "
-            f"the mean ({1e3 * each:.2f} ms) and {_verdict(slow < EACH_SECONDS)} by 99% of them ({1e3 * slow:.2f} ms); "
-            f"more than {REPORTS_A_SECOND:,} a second {_verdict(1 / each > REPORTS_A_SECOND)} ({1 / each:,.0f})"
-        )
-    return lines
+def _served_target(key: tuple[str, int, int | None], served: Sequence[Served]) -> str:
+    name, prompts, wanted = key
+    each, rate = mean(one.loop_seconds / one.reports for one in served), mean(one.rate for one in served)
+    line = f"- {name}, P = {prompts:,}, {'no limit' if wanted is None else f'{wanted:,} a second'}: "
+    line += f"at most {_shown(each, EACH_SECONDS)} of the coordinator's thread"
+    if wanted is None:
+        verdict = _verdict(rate >= REPORTS_A_SECOND)
+        return f"{line}; {REPORTS_A_SECOND:,} a second {verdict} ({rate:,.0f}, with the clients on the same cores)"
+    late = mean(one.latency(0.99) for one in served)
+    return f"{line}; p99 under {1e3 * LATENCY_SECONDS:g} ms {_verdict(late < LATENCY_SECONDS)} ({1e3 * late:.0f} ms)"
 
 
-def targets_served(served: Rated) -> list[str]:
-    """Return one line for each run that says whether it met the targets."""
-    lines = []
-    for (name, prompts, wanted), found in served.items():
-        each, rate = mean(one.each_seconds for one in found), mean(one.rate for one in found)
-        line = (
-            f"- {name}, P = {prompts:,}, {'no limit' if wanted is None else f'{wanted:,} a second'}: under "
-            f"{1e3 * EACH_SECONDS:g} ms of CPU time a report {_verdict(each < EACH_SECONDS)} ({1e3 * each:.2f} ms)"
-        )
-        if wanted is None:
-            line += f"; more than {REPORTS_A_SECOND:,} a second {_verdict(rate > REPORTS_A_SECOND)} ({rate:,.0f})"
-        lines.append(line)
-    return lines
+def _shown(each: float, most: float) -> str:
+    return f"{1e6 * most:.0f} µs a report {_verdict(each <= most)} ({1e6 * each:.0f} µs)"
 
 
 def _took(started: float, busy: float) -> str:
@@ -233,19 +246,12 @@ def _verdict(met: bool) -> str:
 
 def _record(one: Served) -> dict[str, Any]:
     own = {name: value for name, value in vars(one).items() if name != "latencies"}
-    return own | {
-        "mean_latency": one.mean_latency,
-        "median_latency": one.latency(0.5),
-        "p99_latency": one.latency(0.99),
-    }
+    return own | {"median_latency": one.latency(0.5), "p99_latency": one.latency(0.99)}
 
 
 if __name__ == "__main__":
+    studies: dict[str, Callable[[], None]] = {"alone": study_alone, "channel": study_channel, "queue": study_queue}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="alone|ray", help="what to measure; both if left out")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="prompts a step, alone")
-    arguments = parser.parse_args()
-    if "alone" in (arguments.parts or ["alone"]):
-        study_alone(sizes=arguments.sizes)
-    if "ray" in (arguments.parts or ["ray"]):
-        study_ray()
+    parser.add_argument("parts", nargs="*", choices=[[], *studies], help="what to measure; all if left out")
+    for part in parser.parse_args().parts or studies:
+        studies[part]()

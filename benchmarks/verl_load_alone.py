@@ -8,19 +8,16 @@ import multiprocessing
 import pickle
 import resource
 import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from apportion.verl.coordinator.journal import Event, EventJournal
 
 from apportion.verl.coordinator.messages import TrainerRequest, WorkerTask
-from apportion.verl.coordinator.service import Coordinator, collect_rarely
+from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import VerlAllocation
 from benchmarks.verl_load_answers import Answers
 
@@ -33,7 +30,6 @@ class Load:
     - ``report_seconds``: all calls with reports, unpickling included. One call in a hundred takes longer than
       ``slow_seconds``, and the longest takes ``longest_seconds``.
     - ``metrics_seconds``: the call that returns the metrics.
-    - ``journal_seconds``: the part of these spent on the journal; ``anew_seconds`` of it to rewrite it ``anew`` times.
     - ``pause_seconds``: the longest time during which nothing else could run.
     - ``peak_bytes``: the growth of the process.
     """
@@ -45,10 +41,6 @@ class Load:
     longest_seconds: float
     metrics_seconds: float
     pause_seconds: float
-    journal_seconds: float
-    journal_bytes: int
-    anew: int
-    anew_seconds: float
     peak_bytes: int
 
     @property
@@ -71,32 +63,11 @@ class LoadPool:
     def send(self, worker: str, task: WorkerTask) -> None:
         self.sent.append(task)
 
-    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> bool:
-        return False
+    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> None:
+        pass
 
     def forget_rows(self, request: TrainerRequest) -> None:
         pass
-
-
-class TimedJournal(EventJournal):
-    """A journal that counts its ``seconds``, and ``anew_seconds`` of them for rewriting itself."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.restart(None)
-        self.anew, self.written, self.seconds, self.anew_seconds = 0, 0, 0.0, 0.0
-
-    def write(self, event: Event) -> None:
-        assert self._file is not None
-        before = self._file.tell()
-        self.seconds += seconds_of(lambda: super(TimedJournal, self).write(event))
-        self.written += self._file.tell() - before
-
-    def restart(self, state: Mapping[str, Any] | None) -> None:
-        took = seconds_of(lambda: super(TimedJournal, self).restart(state))
-        if state is not None:
-            self.anew, self.written = self.anew + 1, self.written + self.path.stat().st_size
-            self.seconds, self.anew_seconds = self.seconds + took, self.anew_seconds + took
 
 
 @dataclass
@@ -115,7 +86,7 @@ class Pauses:
 
 def load_apart(name: str, prompts: int, workers: int, seed: int) -> Load:
     """Run ``load`` in a process of its own, because memory left by earlier runs costs time."""
-    with multiprocessing.get_context("fork").Pool(1, initializer=collect_rarely) as pool:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
         return pool.apply(load, (name, prompts, workers, seed))
 
 
@@ -125,18 +96,14 @@ def load(name: str, prompts: int, workers: int, seed: int) -> Load:
     allocator, request = answers.learnt(name), answers.request()
     gc.collect()
     before = _peak_bytes()
-    with tempfile.TemporaryDirectory() as folder:
-        journal = TimedJournal(Path(folder) / "journal")
-        coordinator = Coordinator(VerlAllocation(allocator=allocator), LoadPool(), journal)
-        found = asyncio.run(_carried_out(coordinator, journal, answers, request))
-        journal.close()
+    coordinator = Coordinator(VerlAllocation(allocator=allocator))
+    coordinator.pool = LoadPool()
+    found = asyncio.run(_carried_out(coordinator, answers, request))
     return Load(**found, peak_bytes=_peak_bytes() - before)
 
 
-async def _carried_out(
-    coordinator: Coordinator, journal: TimedJournal, answers: Answers, request: TrainerRequest
-) -> dict[str, Any]:
-    """Return the fields of ``Load`` without the memory. The event loop runs between two calls, as in an actor.
+async def _carried_out(coordinator: Coordinator, answers: Answers, request: TrainerRequest) -> dict[str, Any]:
+    """Return the fields of ``Load`` without the memory. The event loop runs between two calls.
 
     Garbage collection is off while tasks are answered, so that its time counts for the coordinator only.
     """
@@ -161,10 +128,6 @@ async def _carried_out(
         "slow_seconds": float(np.quantile(calls, 0.99)),
         "longest_seconds": max(calls),
         "pause_seconds": pauses.longest,
-        "journal_seconds": journal.seconds,
-        "journal_bytes": journal.written,
-        "anew": journal.anew,
-        "anew_seconds": journal.anew_seconds,
     }
     return found | {"metrics_seconds": seconds_of(coordinator.metrics)}  # raises if the request ended in an error
 

@@ -159,7 +159,7 @@ def refused(make: Callable[[], Any], *parts: str) -> str:
         ({"optimiser": 3}, ["job.optimiser must be a table, got 3"]),
         ({"optimiser": {"betas": [0.1, "x"]}}, ["job.optimiser.betas[1] must be a number, got 'x'"]),
         ({"optimiser": {"learning_rate": -1}}, ["job.optimiser.learning_rate must be above 0, got -1"]),
-        ({"stages": [{}, {"learning_rate": 0}]}, ["job.stages[1]: learning_rate must be above 0"]),
+        ({"stages": [{}, {"learning_rate": 0}]}, ["job.stages[1].learning_rate must be above 0"]),
         ({"arms": ["vip"]}, ["job.arms must be a table, got ['vip']"]),
         ({"arms": {"a": 3}}, ["job.arms.a must be a table, got 3"]),
         ({"arms": {"a": "vpi"}}, ["job.arms.a (allocator)", "'vpi'", "did you mean 'vip'?", "uniform"]),

@@ -185,7 +185,7 @@ RUNS_CODE = {
 
 MAY_RUN_CODE = {
     "apportion/verifiers/function.py": "imports the function that the user's configuration names, and nothing else",
-    "apportion/verl/channel.py": "unpickles messages between processes of a run, encrypted with keys that Ray gave them",
+    "apportion/verl/channel.py": "unpickles messages of a run's own processes, encrypted with keys from Ray",
     "apportion/cli/training.py": "imports one of our own modules, by a name in the source",
     "apportion/verl/__init__.py": "imports one of our own modules, by a name in the source",
     "apportion/trl/__init__.py": "imports one of our own modules, by a name in the source",

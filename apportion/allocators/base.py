@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
-from apportion.types import Batch, Belief, Group, Needs, Plan, Prompt, prompt_list
+import numpy as np
+
+from apportion.types import Batch, Belief, Group, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
+
+NO_NEEDS = Needs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Allocator(ABC):
     @property
     def needs(self) -> Needs:
         """What this rule needs to know of each rollout."""
-        return Needs()
+        return NO_NEEDS
 
     def size(self, prompts: int) -> Size:
         """Return how many rollouts a batch that starts with ``prompts`` prompts can have; unbounded by default.
@@ -91,6 +95,15 @@ class Allocator(ABC):
     def plan(self, batch: Batch) -> Plan:
         """Return the next round. It is falsy if the batch is finished."""
 
+    def final(self, batch: Batch, plan: Plan) -> Mask:
+        """Return which prompts [P] are final once their part of ``plan`` has arrived, whatever the outcomes.
+
+        No later plan gives rollouts to a final prompt, and its group is that of a batch of this prompt alone. If any
+        prompt is final, no fresh prompts are drawn any more. A driver may train on final prompts while others still
+        run. The default is none; a rule that promises more must keep it, for ``plan`` as it returned it for ``batch``.
+        """
+        return np.zeros(len(batch.prompts), bool)
+
     def groups(self, batch: Batch) -> list[Group]:
         """Return the finished batch as groups for the estimator, one per prompt that has rollouts."""
         check_rewards(self, batch)
@@ -133,6 +146,8 @@ def check_rewards(reader: HasNeeds, batch: Batch) -> None:
     Drivers call it after every round, before more is sampled or trained on.
     """
     needs = reader.needs
+    if not (needs.binary or needs.tokens):
+        return
     for rollout in (rollout for rollouts in batch.rollouts for rollout in rollouts):
         if needs.binary and rollout.correct is None and rollout.reward is not None:
             raise ValueError(

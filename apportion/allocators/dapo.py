@@ -100,6 +100,13 @@ class DAPO(Allocator):
             return Plan(counts)
         return Plan(counts, fresh=batch.started if self.draw is None else self.draw)
 
+    def final(self, batch: Batch, plan: Plan) -> Mask:
+        """Return none before the last draw, then the prompts that are kept if mixed, however many others are."""
+        if batch.round + 1 < self.max_draws:
+            return np.zeros(len(batch.prompts), bool)
+        candidates = self._mixed(batch) | (plan.counts > 0)
+        return ~candidates | (np.cumsum(candidates) <= self._wanted(batch))
+
     def groups(self, batch: Batch) -> list[Group]:
         """Return the first ``target`` mixed groups in prompt order, or fewer if the cap was hit."""
         check_rewards(self, batch)

@@ -154,6 +154,12 @@ class PilotCommit(Allocator):
             return Plan(commits + pilots)
         return Plan(nothing, fresh=fresh)
 
+    def final(self, batch: Batch, plan: Plan) -> Mask:
+        """Return none before the last round, which has the last commits wanted or allowed, and then all prompts."""
+        begun = batch.asked + plan.counts > self._pilots_of(batch)
+        last = begun.sum() >= self._wanted(batch) or batch.round + 1 >= self.max_rounds
+        return np.full(len(batch.prompts), bool(last))
+
     def groups(self, batch: Batch) -> list[Group]:
         """Return the groups that have commits, in prompt order: at most ``target``, or fewer if the rounds ended."""
         check_rewards(self, batch)

@@ -39,7 +39,7 @@ from apportion.allocators.base import Size
 from apportion.allocators.votes.base import ConsensusAllocator, Retain
 from apportion.allocators.votes.rewards import PseudoReward
 from apportion.stopping import AdaptiveConsistencyBeta, Rule
-from apportion.types import Batch, Counts, Floats, Plan
+from apportion.types import Batch, Counts, Floats, Mask, Plan
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,16 @@ class SharedVotes(ConsensusAllocator):
         parts = -(-take_largest(gains, left) // to_come)
         now = np.arange(gains.shape[1]) < parts[:, None]
         return Plan(take_largest(np.where(now, gains, 0.0), -(-left // to_come)))
+
+    def final(self, batch: Batch, plan: Plan) -> Mask:
+        """Return all prompts in the last round, before it those that no further vote can help or that have them all."""
+        counts = batch.asked + plan.counts
+        if batch.round >= self.rounds or counts.sum() >= self._budget(len(batch.prompts)):
+            return np.ones(len(batch.prompts), bool)
+        full: Mask = counts >= self.max_samples
+        if not batch.round:
+            return full
+        return full | ((plan.counts == 0) & ~self._gains(batch).any(axis=1))
 
     def size(self, prompts: int) -> Size:
         return self._size_of(prompts, self._budget(prompts))

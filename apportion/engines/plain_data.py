@@ -2,10 +2,10 @@
 
 JSON has text, numbers, true, false, null and lists. Everything else is an object with one key, which says what it is:
 a ``dict``, a ``tuple``, ``bytes`` in hexadecimal, the number of a ``tensor`` or of a numpy ``array`` or ``scalar``, or
-a ``record``: one of the dataclasses that the reader names.
+a ``record``: one of the dataclasses that the reader names. A ``part`` is a value that is kept elsewhere, by its name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -20,10 +20,23 @@ DEEPEST = 64
 """The most levels of nesting that are read or written."""
 
 Records = Sequence[type[Any]]
+NameOf = Callable[[Any], str | None]
+"""Returns the name of a value that is kept elsewhere, and None for one that is not."""
 
 
-def encode(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
+def _keep_nothing_elsewhere(value: Any) -> None:
+    return None
+
+
+def find_nothing(name: str) -> Any:
+    """Raise ValueError: no value is kept elsewhere."""
+    raise ValueError(f"it must have its values itself, got the part {name!r:.40}")
+
+
+def encode(value: Any, tensors: list[Tensor], name_of: NameOf = _keep_nothing_elsewhere, depth: int = 0) -> Any:
     """Return ``value`` as JSON. Its tensors and arrays are appended to ``tensors``, as copies on the CPU.
+
+    A dataclass with a name, by ``name_of``, is left out but for that name.
 
     Raises TypeError for a value of any other kind, and ValueError for one that is nested too deeply.
 
@@ -34,7 +47,7 @@ def encode(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
         raise ValueError(f"a state must have at most {DEEPEST} levels, got more; does a value contain itself?")
 
     def inner(part: Any) -> Any:
-        return encode(part, tensors, depth + 1)
+        return encode(part, tensors, name_of, depth + 1)
 
     if isinstance(value, np.generic):
         tensors.append(torch.tensor(value))
@@ -56,6 +69,8 @@ def encode(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
         tensors.append(torch.tensor(value).contiguous())  # raises TypeError for text and objects
         return {"array": len(tensors) - 1}
     if is_dataclass(value) and not isinstance(value, type):
+        if (name := name_of(value)) is not None:
+            return {"part": name}
         own = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
         return {"record": [type(value).__name__, inner(own)]}
     raise TypeError(
@@ -64,17 +79,23 @@ def encode(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     )
 
 
-def decode(value: Any, tensors: dict[int, Tensor], records: Records = (), depth: int = 0) -> Any:
+def decode(
+    value: Any,
+    tensors: dict[int, Tensor],
+    records: Records = (),
+    part_named: Callable[[str], Any] = find_nothing,
+    depth: int = 0,
+) -> Any:
     """Return what ``encode`` was given. Raise ValueError for JSON that it cannot have written.
 
     ``tensors`` are taken out by number, so that each is used once. A record must be of one of ``records``, and its
-    fields must have the types that its class declares.
+    fields must have the types that its class declares. ``part_named`` returns a part by name, or raises ValueError.
     """
     if depth > DEEPEST:
         raise ValueError(f"it must have at most {DEEPEST} levels, got more")
 
     def inner(part: Any) -> Any:
-        return decode(part, tensors, records, depth + 1)
+        return decode(part, tensors, records, part_named, depth + 1)
 
     if isinstance(value, list):
         return [inner(part) for part in value]
@@ -100,6 +121,8 @@ def decode(value: Any, tensors: dict[int, Tensor], records: Records = (), depth:
     if kind == "record":
         name, own = _pair(content)
         return _record(name, inner(own), {record.__name__: record for record in records})
+    if kind == "part" and isinstance(content, str):
+        return part_named(content)
     raise ValueError(f"an object must say what it is, got {kind!r:.40}")
 
 

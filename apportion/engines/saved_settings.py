@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from apportion.predictors.base import OtherSettingsError
 from apportion.untrusted import shown
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -33,15 +34,15 @@ def settings_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same_settings(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first setting that differs. A setting that only one of them has is ignored.
+    """Raise OtherSettingsError for the first setting that differs. A setting that only one has is ignored.
 
     >>> check_same_settings({"allocator.high": 16}, {"allocator.high": 24})
     Traceback (most recent call last):
-    ValueError: allocator.high must be 16, as in the run that wrote the checkpoint, got 24; set it to 16, or start ...
+    apportion.predictors.base.OtherSettingsError: allocator.high must be 16, as in the run that wrote ..., got 24; ...
     """
     for name in sorted(saved.keys() & own.keys()):
         if saved[name] != own[name]:
-            raise ValueError(
+            raise OtherSettingsError(
                 f"{name} must be {shown(saved[name])}, as in the run that wrote the checkpoint, got "
                 f"{shown(own[name])}; set it to {shown(saved[name])}, or start a new run from its weights"
             )

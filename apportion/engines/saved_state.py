@@ -7,10 +7,12 @@ by ``plain_data``. Loading a file builds these values and nothing else. It never
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,7 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from apportion.engines.plain_data import Records, decode, encode
+from apportion.engines.plain_data import Records, decode, encode, find_nothing
+from apportion.runs.declared_types import fits
 from apportion.runs.whole_files import write_whole
 
 VERSION = 2
@@ -38,10 +41,7 @@ def save_state(path: Path, kind: str, state: Any) -> None:
     Raises TypeError if a value is neither plain data, a tensor, an array nor a dataclass of these.
     """
     tensors: list[Tensor] = []
-    head = json.dumps({"kind": kind, "version": VERSION, "state": encode(state, tensors)}).encode()
-    numbered = {str(number): tensor for number, tensor in enumerate(tensors)}
-    content = save({HEAD: torch.frombuffer(bytearray(head), dtype=torch.uint8), **numbered})
-    write_whole(path, content + sha256(content).digest())
+    write_whole(path, pack(kind, encode(state, tensors), tensors))
 
 
 def load_state(path: Path, kind: str, *, remedy: str, records: Records = ()) -> Any:
@@ -50,7 +50,7 @@ def load_state(path: Path, kind: str, *, remedy: str, records: Records = ()) -> 
     Raises SavedStateError, which ends with ``remedy``, for any other file, and OSError if it cannot be read.
     """
     with restoring(path, remedy):
-        return _read(path.read_bytes(), kind, records)
+        return unpack(path.read_bytes(), kind).decode(records)
 
 
 @contextmanager
@@ -64,20 +64,56 @@ def restoring(path: Path, remedy: str) -> Iterator[None]:
         raise SavedStateError(f"{path}: {' '.join(str(error).split())}; {remedy}") from error
 
 
-def _read(content: bytes, kind: str, records: Records) -> Any:
+@dataclass(frozen=True)
+class PackedState:
+    """The content of a file: the encoded ``state``, its ``tensors`` by number, and the parts in each of its ``files``.
+
+    ``what`` says what the file must be. ``files`` maps names of files to the names and sizes in bytes of their parts.
+    """
+
+    what: str
+    state: Any
+    tensors: dict[int, Tensor]
+    files: Mapping[str, Mapping[str, int]]
+
+    def decode(self, records: Records, part_named: Callable[[str], Any] = find_nothing) -> Any:
+        """Return the state. Raise ValueError if it is damaged."""
+        try:
+            return decode(self.state, self.tensors, records, part_named)
+        except ValueError as error:
+            raise ValueError(f"{self.what}, got one that is damaged ({error})") from error
+
+
+def pack(
+    kind: str, state: Any, tensors: Sequence[Tensor], files: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+) -> bytes:
+    """Return the content of a file with an encoded ``state`` of ``kind`` and its ``tensors``."""
+    found = {"kind": kind, "version": VERSION, "state": state} | ({"files": dict(files)} if files else {})
+    head = torch.frombuffer(bytearray(json.dumps(found).encode()), dtype=torch.uint8)
+    content = save({HEAD: head, **{str(number): tensor for number, tensor in enumerate(tensors)}})
+    return content + sha256(content).digest()
+
+
+def checksum_of(content: bytes | memoryview) -> bytes | None:
+    """Return the checksum at the end of what ``pack`` returned; None if it does not fit."""
+    own = bytes(content[-CHECKSUM_BYTES:])
+    return own if sha256(content[:-CHECKSUM_BYTES]).digest() == own else None
+
+
+def unpack(content: bytes, kind: str) -> PackedState:
+    """Return the parts of what ``pack`` returned. Raise ValueError for anything else."""
     what = f"the file must be the saved state of a {kind}"
-    content, checksum = content[:-CHECKSUM_BYTES], content[-CHECKSUM_BYTES:]
-    if sha256(content).digest() != checksum:
+    if checksum_of(content) is None:
         pickled = content.startswith((b"PK\x03\x04", b"\x80"))
         got = "an archive or a pickle of an earlier version" if pickled else "a file that is damaged"
         raise ValueError(f"{what}, got {got} or of something else")
     try:
-        tensors = load(content)
+        tensors = load(content[:-CHECKSUM_BYTES])
         head = tensors.pop(HEAD)
         found = json.loads(head.numpy().tobytes())
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{what}, got a file that is damaged or of something else") from error
-    if not isinstance(found, Mapping) or found.keys() != {"kind", "version", "state"}:
+    if not isinstance(found, Mapping) or found.keys() - {"files"} != {"kind", "version", "state"}:
         raise ValueError(f"{what}, got a file of something else")
     if found["kind"] != kind:
         raise ValueError(f"{what}, got that of a {found['kind']!r:.40}")
@@ -85,8 +121,7 @@ def _read(content: bytes, kind: str, records: Records) -> Any:
         raise ValueError(f"{what} of version {VERSION}, got version {found['version']!r:.40}")
     if tensors.keys() != {str(number) for number in range(len(tensors))}:
         raise ValueError(f"{what}, got one whose tensors are not numbered")
-    numbered = {number: tensors[str(number)] for number in range(len(tensors))}
-    try:
-        return decode(found["state"], numbered, records)
-    except ValueError as error:
-        raise ValueError(f"{what}, got one that is damaged ({error})") from error
+    files = found.get("files", {})
+    if not fits(files, dict[str, dict[str, int]]):
+        raise ValueError(f"{what}, got one whose files are not named")
+    return PackedState(what, found["state"], {number: tensors[str(number)] for number in range(len(tensors))}, files)

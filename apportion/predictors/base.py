@@ -79,26 +79,33 @@ class Predictor(ABC):
         """Replace what was learned by what ``_memory`` returned. Raise ValueError for anything else."""
 
 
+class OtherSettingsError(ValueError):
+    """A saved state is whole, but of another run: of another part, or of the same one with other settings."""
+
+
 def check_source(state: Mapping[str, Any], kind: str, name: str) -> None:
-    """Raise ValueError unless ``state[kind]`` is ``name``; ``kind`` is for example "predictor"."""
+    """Raise ValueError unless ``state[kind]`` is ``name``; ``kind`` is for example "predictor".
+
+    It is an OtherSettingsError if the state is of another part.
+    """
     found = state.get(kind) if isinstance(state, Mapping) else None
     if type(found) is not str or found != name:
-        raise ValueError(
+        raise (OtherSettingsError if type(found) is str else ValueError)(
             f"the state must come from the {kind} {name!r}, got {shown(found)}; "
             f"configure the {kind} of the checkpoint, or start from an empty state"
         )
 
 
 def check_settings(saved: Mapping[str, Any], settings: Mapping[str, Any], name: str) -> None:
-    """Raise ValueError unless ``name`` was saved under its present ``settings``; the error names the first difference.
+    """Raise OtherSettingsError unless ``name`` was saved under its present ``settings``. It names the first difference.
 
     >>> check_settings({"window": 8}, {"window": 1024}, name="moving_average")
     Traceback (most recent call last):
-    ValueError: window must be 8 to load this state of 'moving_average', got 1024; use the saved window, or ...
+    apportion.predictors.base.OtherSettingsError: window must be 8 to load this state of 'moving_average', got 1024; ...
     """
     for key in sorted({*saved, *settings}):
         if not _equal(saved.get(key), settings.get(key)):
-            raise ValueError(
+            raise OtherSettingsError(
                 f"{key} must be {shown(saved.get(key))} to load this state of {name!r}, got {settings.get(key)!r}; "
                 f"use the saved {key}, or start from an empty state"
             )

@@ -1,40 +1,105 @@
-"""The allocator's state in verl's checkpoints: one file beside those of the actor and the data loader."""
+"""The allocator's state in verl's checkpoints, and how a run resumes from them.
 
+verl calls the callback of a checkpoint after its tracker names the checkpoint as the latest. A kill in between would
+leave a latest checkpoint without our file. So the file is written before verl's own, by a wrapper of the trainer's
+``_save_checkpoint``. With an asynchronous trainer it is written again by the callback, because rounds may have ended
+in the meantime.
+
+verl always resumes the weights and the data loader of the checkpoint that it is told to. If our file of that checkpoint
+cannot be used, the allocator's state is that of the newest older checkpoint whose file can be used, or that of a new
+run. An older belief costs rollouts until it has caught up, and no rollout is wrong because of it.
+"""
+
+import copy
+import functools
+import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
+from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
-from apportion.engines.saved_state import load_state, restoring, save_state
+from apportion.engines.saved_parts import SharedParts, load_with_parts
+from apportion.engines.saved_settings import check_same_settings
+from apportion.engines.saved_state import SavedStateError, restoring
+from apportion.predictors.base import OtherSettingsError
+from apportion.runs.whole_files import is_file
 from apportion.types import Batch, Belief, Prompt, Rollout
+from apportion.untrusted import shown
 from apportion.verl.coordinator.messages import WrittenRollout
 from apportion.verl.coordinator.service import Coordinator
+from apportion.verl.coordinator.settings import VerlAllocation
+
+logger = logging.getLogger(__name__)
 
 FILE, KIND = "allocation.pt", "verl run"
 REMEDY = "resume from another checkpoint with trainer.resume_mode=resume_path, or start a new run from its weights"
+FOLDER = "global_step_"
+SHOWN = 3
+"""The most unusable files that a warning describes."""
+RECORDS = (Batch, Belief, Prompt, Rollout, WrittenRollout)
 
 
 class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
-    """Saves the allocator's state with every checkpoint. Set it as ``trainer.checkpoint_callback_class``."""
+    """Saves the allocator's state with every checkpoint. Set it as ``trainer.checkpoint_callback_class``.
+
+    Making one has the trainers of this process write the state before their own files.
+    """
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config=config)
+        self._parts = SharedParts(is_reusable)
+        self._saved: Path | None = None
+        write_before_weights()
 
     def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **_: Any) -> None:
-        """Write the coordinator's state to ``checkpoint_dir``."""
-        save_state(Path(checkpoint_dir) / FILE, KIND, trainer.agent_loop_manager.coordinator_state())
+        """Write the coordinator's state to ``checkpoint_dir``, unless it is there and cannot have changed."""
+        if self._saved != Path(checkpoint_dir) or trainer.trainer_mode != "sync":
+            self.write(trainer, Path(checkpoint_dir))
+
+    def write(self, trainer: Any, folder: Path) -> None:
+        """Write the coordinator's state to ``folder``. Only rollouts that are new since the last time are written."""
+        manager, path = trainer.agent_loop_manager, folder / FILE
+        state = manager.coordinator_state()
+        if self._saved is None:
+            any(self._parts.adopt(earlier, KIND) for earlier in _earlier_files(path, own=True))
+        folder.mkdir(parents=True, exist_ok=True)
+        self._parts.save(path, KIND, {"settings": manager.allocation.settings, "coordinator": state})
+        self._saved = folder
 
 
-def resumed_file(config: DictConfig) -> Path | None:
+def write_before_weights() -> None:
+    """Have the trainers of this process write our file first when they save a checkpoint."""
+    save = trainer_base.PPOTrainer._save_checkpoint
+    if hasattr(save, "__wrapped__"):
+        return
+
+    @functools.wraps(save)
+    def save_after_ours(trainer: Any) -> None:
+        if isinstance(trainer.checkpoint_callback, SavedAllocation):
+            folder = Path(trainer.config.trainer.default_local_dir) / f"{FOLDER}{trainer.global_steps}"
+            trainer.checkpoint_callback.write(trainer, folder)
+        save(trainer)
+
+    trainer_base.PPOTrainer._save_checkpoint = save_after_ours
+
+
+def resumed_file(config: DictConfig, *, strict: bool = False) -> Path | None:
     """Return our file in the checkpoint that verl resumes under ``config``; None for a run from scratch.
 
-    Raises ValueError if the checkpoint lacks it, or if ``config`` names no checkpoint and must.
+    Raises ValueError if ``config`` names no checkpoint and must, if verl's tracker is damaged, and with ``strict`` if
+    there is no such file.
     """
     trainer = config.trainer
     if trainer.resume_mode == "disable":
         return None
     folder = trainer.resume_from_path
     if trainer.resume_mode == "auto":
-        folder = find_latest_ckpt_path(str(Path(trainer.default_local_dir).absolute()))
+        folder = _latest(Path(trainer.default_local_dir).absolute())
         if folder is None:
             return None
     if not folder:
@@ -43,16 +108,136 @@ def resumed_file(config: DictConfig) -> Path | None:
             f"{folder}; name it, or set resume_mode to auto or disable"
         )
     path = Path(folder).absolute() / FILE
-    if not path.exists():
-        raise ValueError(
-            f"a checkpoint must hold the allocator's state, got {folder} without {FILE}; resume one that has it with "
-            "trainer.resume_mode=resume_path, or start a new run from its weights"
-        )
+    if strict and not path.exists():
+        raise ValueError(_missing(path))
     return path
 
 
 def load_into(coordinator: Coordinator, path: Path) -> None:
-    """Have ``coordinator`` continue from the file ``path`` of a checkpoint. Raises SavedStateError."""
-    state = load_state(path, KIND, remedy=REMEDY, records=(Batch, Belief, Prompt, Rollout, WrittenRollout))
+    """Have ``coordinator`` continue from the file ``path`` of a checkpoint, which may be missing or damaged.
+
+    Then it continues from the newest older checkpoint that has a whole one, or as a new run, and a warning says so.
+    With ``resume="strict"`` SavedStateError is raised instead.
+
+    Raises OtherSettingsError if the file is of another allocator, baseline or selection, or of other settings.
+    """
+    strict = coordinator.allocation.resume == "strict"
+    new_run = copy.deepcopy(coordinator.state())
+    faults: list[str] = []
+    for candidate in (path, *_earlier_files(path)):
+        try:
+            _load(coordinator, candidate)
+        except OtherSettingsError:
+            if candidate == path:
+                raise
+            faults.append(f"{candidate} is of a run with other settings")
+        except (ValueError, OSError) as error:
+            if strict:
+                raise
+            faults.append(" ".join(str(error).removesuffix(f"; {REMEDY}").split()))
+        else:
+            if faults:
+                _warn(path, f"that of {candidate.parent.name}", faults)
+            break
+    else:
+        coordinator.load(new_run)  # because a part of a damaged state may have been loaded
+        _warn(path, "that of a new run", faults)
+    if coordinator.selection is not None and not strict:
+        coordinator.selection.follow_loader()
+
+
+def _load(coordinator: Coordinator, path: Path) -> None:
+    """Have ``coordinator`` continue from ``path``. Raises SavedStateError, OtherSettingsError or OSError."""
     with restoring(path, REMEDY):
-        coordinator.load(state)
+        found = is_file(path)
+    if not found:
+        raise SavedStateError(_missing(path))
+    saved = load_with_parts(path, KIND, remedy=REMEDY, records=RECORDS)
+    try:
+        with restoring(path, REMEDY):
+            settings, state = _parts_of(saved)
+            _check_same_run(coordinator.allocation, settings, state)
+            coordinator.load(state)
+    except SavedStateError as error:
+        if isinstance(error.__cause__, OtherSettingsError):
+            raise OtherSettingsError(f"{path}: {error.__cause__}") from error
+        raise
+
+
+def _parts_of(saved: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings and the coordinator's state. Earlier versions saved the latter alone."""
+    if not isinstance(saved, dict):
+        raise ValueError("the file must hold values by name")
+    if saved.keys() == {"settings", "coordinator"}:
+        settings, state = saved["settings"], saved["coordinator"]
+        if not isinstance(settings, dict) or not isinstance(state, dict):
+            raise ValueError("settings and coordinator must be values by name")
+        return settings, state
+    return {}, saved
+
+
+def _check_same_run(allocation: VerlAllocation, settings: dict[str, Any], state: dict[str, Any]) -> None:
+    """Raise OtherSettingsError unless the state is of the same allocator, baseline and selection, set the same."""
+    found, own = state.get("name"), allocation.allocator.name
+    if found != own:
+        raise (OtherSettingsError if isinstance(found, str) else ValueError)(
+            f"the checkpoint must be of the same allocator, {own}, got one of {shown(found)}; resume with that "
+            "allocator, or start a new run from the checkpoint's weights"
+        )
+    check_same_settings(settings, allocation.settings)
+    for part, present in (("baseline", allocation.baseline), ("selection", allocation.selection)):
+        if part in state and (state[part] is None) != (present is None):
+            has, wanted = ("none", "one") if present is not None else ("one", "none")
+            raise OtherSettingsError(
+                f"the checkpoint must have {wanted} of allocation.{part}, as this run, got {has}; resume with the same "
+                f"{part}, or start a new run from the checkpoint's weights"
+            )
+
+
+def _earlier_files(path: Path, *, own: bool = False) -> Iterator[Path]:
+    """Yield the files of older checkpoints beside that of ``path``, the newest first; with ``own`` also ``path``."""
+    step = _step(path.parent)
+    folders = {
+        found: folder for folder in path.parent.parent.glob(f"{FOLDER}*") if (found := _step(folder)) is not None
+    }
+    for found in sorted(folders, reverse=True):
+        file = folders[found] / FILE
+        if step is not None and (found < step or (own and found == step)):
+            yield file
+
+
+def _step(folder: Path) -> int | None:
+    found = re.fullmatch(rf"{FOLDER}(\d+)", folder.name)
+    return None if found is None else int(found[1])
+
+
+def _latest(folder: Path) -> str | None:
+    """Return the folder of the checkpoint that verl's tracker names; None if there is none."""
+    try:
+        found: str | None = find_latest_ckpt_path(str(folder))
+    except ValueError as error:
+        raise ValueError(
+            f"verl's tracker in {folder} must hold the step of the latest checkpoint, got something else; write that "
+            "step to latest_checkpointed_iteration.txt, or set trainer.resume_mode=resume_path"
+        ) from error
+    return found
+
+
+def _missing(path: Path) -> str:
+    return f"a checkpoint must hold the allocator's state, got {path.parent} without {path.name}; {REMEDY}"
+
+
+def _warn(path: Path, what: str, faults: list[str]) -> None:
+    logger.warning(
+        "The weights are those of %s, but the allocator's state is %s, because of unusable files (%d): %s; set "
+        "allocation.resume=strict to stop instead",
+        path.parent.name,
+        what,
+        len(faults),
+        " | ".join(faults[:SHOWN]) + " | ..." * (len(faults) > SHOWN),
+    )
+
+
+def is_reusable(value: Any) -> bool:
+    """Return whether ``value`` is a rollout that a later step may train on again."""
+    return isinstance(value, WrittenRollout) and value.outputs is not None

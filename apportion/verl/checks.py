@@ -42,7 +42,7 @@ def check(config: DictConfig, allocation: VerlAllocation) -> None:
     _check_estimator(config, allocation)
     _check_score_norms(config, allocation)
     _check_reuse(config, allocation.allocator)
-    _check_checkpoints(config)
+    _check_checkpoints(config, allocation)
     _check_folder(Path(config.trainer.default_local_dir).absolute())
     warn(config, allocation)
 
@@ -255,8 +255,11 @@ def _check_reuse(config: DictConfig, allocator: Allocator) -> None:
         )
 
 
-def _check_checkpoints(config: DictConfig) -> None:
-    """Check that checkpoints hold the allocator's state, also the one to resume if it is visible from here."""
+def _check_checkpoints(config: DictConfig, allocation: VerlAllocation) -> None:
+    """Check that checkpoints get the allocator's state. With a strict resume the one to resume must have it.
+
+    It may not be visible from here.
+    """
     trainer = config.trainer
     callback = trainer.get("checkpoint_callback_class")
     if trainer.save_freq > 0 and not (callback and _saves(callback)):
@@ -266,7 +269,7 @@ def _check_checkpoints(config: DictConfig) -> None:
         )
     folder = trainer.resume_from_path
     if trainer.resume_mode != "resume_path" or (folder and Path(folder).exists()):
-        resumed_file(config)
+        resumed_file(config, strict=allocation.resume == "strict")
 
 
 def _saves(callback: str) -> bool:

@@ -1,6 +1,7 @@
 """All undocumented names of verl and TransferQueue that this package uses.
 
 They were verified with verl 0.9.1 and TransferQueue 0.1.11. A test checks them against the installed versions.
+``AHEAD`` names proposed changes of verl that would break this package.
 """
 
 from importlib.metadata import version
@@ -35,10 +36,11 @@ CALLED: dict[str, tuple[str, ...]] = {
     "verl.utils.device.auto_set_device": ("config",),
     "verl.utils.import_utils.is_trl_available": (),
     "verl.utils.import_utils.load_class_from_fqn": ("fqn", "description"),
+    "verl.workers.rollout.llm_server.LLMServerClient": (),
     "verl.utils.tensordict_utils.list_of_dict_to_tensordict": ("list_of_dicts",),
-    "transfer_queue.init": (),
     "transfer_queue.kv_batch_get": ("keys", "partition_id", "select_fields"),
     "transfer_queue.async_kv_batch_put": ("keys", "partition_id", "fields"),
+    "transfer_queue.async_kv_list": ("partition_id",),
     "transfer_queue.async_kv_clear": ("keys", "partition_id"),
     "transfer_queue.async_kv_put": ("key", "partition_id", "tag"),
 }
@@ -71,10 +73,26 @@ The worker and the task runner are Ray actors, of which we extend the ``__ray_ac
 REPLACED = ("Tracking", "create_rl_sampler", "upsample_batch_to_divisible_size")
 """Names of ``verl.trainer.ppo.v1.trainer_base`` that we replace. The trainer looks them up when it calls them."""
 
+WRAPPED = {
+    "verl.trainer.ppo.v1.trainer_base.PPOTrainer": "_save_checkpoint",
+    "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer": "_sync_metadata_from_transfer_queue",
+}
+"""Classes of verl with the method that we wrap, which has no parameters."""
+
+TRAINER_ATTRIBUTES = ("agent_loop_manager", "checkpoint_callback", "config", "global_steps", "trainer_mode")
 MANAGER_ATTRIBUTES = ("config", "agent_loop_workers", "agent_loop_workers_class")
-WORKER_ATTRIBUTES = ("config", "tokenizer")
+WORKER_ATTRIBUTES = ("config", "tokenizer", "llm_client")
 OUTPUT_FIELDS = ("response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields")
-"""Attributes of the manager, of a worker, and of an agent loop's output."""
+"""Attributes of the trainer, of the manager, of a worker, and of an agent loop's output."""
+
+CLIENT_METHODS = {"_acquire_server": ("request_id", "extra")}
+"""Methods that we replace in the worker's ``LLMServerClient``, with all of their parameters."""
+
+ABORTING = {"vllm": ("request_id", "reset_prefix_cache")}
+"""Engines whose servers have a method ``abort_request``, with all of its parameters."""
+
+NOT_ABORTING = ("sglang", "trtllm")
+"""Engines whose servers have no such method."""
 
 ROW_FIELDS = ("uid", "response_mask", "rm_scores")
 """Fields of a row in the TransferQueue that we overwrite, or that an estimator gets. ``uid`` is the row's group."""
@@ -119,6 +137,28 @@ SETTINGS = (
 
 ADDED = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 """A key that verl reads although its own configuration lacks it."""
+
+AHEAD: dict[str, str] = {
+    "verl-project/verl#7415": (
+        "Open; its design is #7414. The V1 trainer would exchange rows through a facade with several data backends, "
+        "Mooncake beside TransferQueue, which stays the default. We call TransferQueue itself (rows.py, worker.py). "
+        "With another backend the trainer would find neither the columns of a group nor the status of a prompt."
+    ),
+    "verl-project/verl#7000": (
+        "Open; #6999 is the same change, merged into a branch for #6988. It removes TransferQueue. The setting "
+        "trainer.use_v1=True, which we require, would fail at the start, and no class of EXTENDED would be used."
+    ),
+    "verl-project/verl#6870": (
+        "Open. With distillation and use_task_rewards=False the reward function would not be called. If _compute_score "
+        "itself skips it, reward_score is None, which our worker cannot read: every rollout would fail. If verl only "
+        "skips its own call of _compute_score, our worker still scores, because it calls that method too."
+    ),
+    "verl-project/verl#7579": (
+        "Open, a design. A durable storage behind TransferQueue would restore rows that were sampled after the last "
+        "checkpoint. The allocator's state is that of the checkpoint, so it would not have learned from these rows."
+    ),
+}
+"""Proposed changes of verl, by their threads as of September 2026, each with what it would break here."""
 
 
 def check_installed() -> None:

@@ -8,7 +8,7 @@ what ends the run, and not what verl finds missing afterwards.
 from collections.abc import Callable
 from typing import Any
 
-from verl.trainer.ppo.v1 import replay_buffer
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 
 class Looking:
@@ -26,10 +26,10 @@ class Looking:
         return look
 
 
-looking = Looking(replay_buffer.ReplayBuffer._sync_metadata_from_transfer_queue)
+looking = Looking(ReplayBuffer._sync_metadata_from_transfer_queue)
 
 
 def check_while_waiting(check: Callable[[], None]) -> None:
     """Have verl's trainer in this process call ``check`` while it waits. It replaces that of an earlier call."""
     looking.check = check
-    replay_buffer.ReplayBuffer._sync_metadata_from_transfer_queue = looking
+    ReplayBuffer._sync_metadata_from_transfer_queue = looking

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from apportion.verl.coordinator.messages import (
 from apportion.verl.coordinator.settings import SCORE
 from apportion.verl.packed_outputs import pack_output, unpack_output
 from apportion.verl.rows import PARTITION, commit_rows
+from apportion.verl.server_calls import ABORT_SECONDS, ServerCalls
 from apportion.verl.settings import allocation_of, by_row, norm_reduction
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,9 @@ VALIDATION = "val"
 
 ROW_SECONDS = 300.0
 """How long a task waits for the row of its prompt."""
+
+ENDING_SECONDS = 2 * ABORT_SECONDS + 4.0
+"""How long a session that was given up may take to end, with its requests at the servers."""
 
 WRITING_SECONDS = 0.05
 """Polling interval while rows are being written."""
@@ -63,8 +67,9 @@ REMEMBERED_UIDS = 100_000
 class HeldRow:
     """A row that the trainer requested: its ``data``, and how verl runs an agent loop on it.
 
-    ``writing`` are the sessions that are writing their rows, which no deadline interrupts. ``written`` are the keys of
-    all rows, also of sessions past their deadline. Once the row is ``closed`` no session starts to write.
+    ``running`` are the sessions by their asyncio tasks. ``writing`` are those that are writing their rows, which no
+    deadline interrupts. ``written`` are the keys of all rows, also of sessions past their deadline. Once the row is
+    ``closed`` no session starts to write.
     """
 
     data: dict[str, Any]
@@ -72,9 +77,17 @@ class HeldRow:
     trajectory: dict[str, Any]
     trace: bool
     classes: dict[str, AnswerClasses] = field(default_factory=dict)
+    running: dict[asyncio.Task[Any], int] = field(default_factory=dict)
     writing: set[int] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
     closed: bool = False
+
+    def give_up(self, sessions: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+        """Cancel those of ``sessions`` that are not writing their rows, and return them."""
+        given_up = {each for each in sessions if self.running.get(each, -1) not in self.writing}
+        for each in given_up:
+            each.cancel()
+        return given_up
 
 
 class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc]
@@ -83,6 +96,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.allocation, self._by_row = allocation_of(config), by_row(config)
+        self._calls = ServerCalls(self.llm_client)
         self._norms = norm_reduction(config, self.allocation)
         self._answers = AnswerReader(self.allocation.extract, self.allocation.equivalence)
         self._rows: dict[str, asyncio.Future[HeldRow]] = {}
@@ -219,12 +233,18 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             return TaskResult(task.id, failures=(f"the row of {task.uid} is not here",), expired=True)
         data = row.data if task.address.row is None else {**row.data, **task.address.row}
         running = {session: asyncio.create_task(self._run_session(row, data, session)) for session in task.sessions}
-        late = (await asyncio.wait(running.values(), timeout=task.seconds))[1]
         for session, each in running.items():
-            if each in late and session not in row.writing:
-                each.cancel()
+            row.running[each] = session
+            each.add_done_callback(row.running.pop)
+        late = (await asyncio.wait(running.values(), timeout=task.seconds))[1]
+        given_up = row.give_up(late)
+        unended = (await asyncio.wait(given_up, timeout=ENDING_SECONDS))[1] if given_up else set()
+        running = {session: each for session, each in running.items() if each not in unended}
         results = await asyncio.gather(*running.values(), return_exceptions=True)
         failures = tuple(repr(error) for error in results if isinstance(error, BaseException))
+        if unended:  # such a session can no longer generate, and the commit leaves out what it still writes
+            logger.error("%d of the sessions of %s did not end when cancelled", len(unended), task.uid)
+            failures += ("a session did not end when it was cancelled",) * len(unended)
         for error in results:
             if isinstance(error, Exception):
                 logger.error("A rollout of %s failed", task.uid, exc_info=error)
@@ -236,9 +256,10 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         return TaskResult(task.id, tuple(rollouts), failures, expired=bool(late))
 
     async def _run_session(self, row: HeldRow, data: Mapping[str, Any], session: int) -> list[AgentLoopOutput] | None:
-        return await self._run_agent_loop(
-            dict(row.sampling), trajectory=row.trajectory, trace=row.trace, session_id=session, **data
-        )
+        async with self._calls.session():
+            return await self._run_agent_loop(
+                dict(row.sampling), trajectory=row.trajectory, trace=row.trace, session_id=session, **data
+            )
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> list[AgentLoopOutput] | None:
         """Have verl score the outputs and write their rows, then return them to the task that requested them."""
@@ -328,6 +349,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
                 raise
         else:
             row.closed = True
+            row.give_up(row.running)
             if commit.uid in self._done:
                 self._done.discard(commit.uid)
                 self._rows.pop(commit.uid)

@@ -98,6 +98,44 @@ def test_a_separable_allocator_plans_each_prompt_as_in_the_batch(allocator):
     assert [batch.rollouts[0] for batch in alone] == list(whole.rollouts)
 
 
+@pytest.mark.parametrize("failing", [0.0, 0.3])
+@pytest.mark.parametrize("seed", range(4))
+def test_final_prompts_get_nothing_more_and_their_groups_depend_on_no_other(allocator, seed, failing):
+    learnt(allocator)
+    state = copy.deepcopy(allocator.state_dict())
+    batch = allocator.start(make_prompts(len(SUCCESS)))
+    sample, draw = bernoulli_sampler(POPULATION, seed=seed, failing=failing), source()
+    final, alone = set(), {}
+    while plan := allocator.plan(batch):
+        assert not (final and plan.fresh) and not any(plan.counts[q] for q in final)
+        if plan.fresh:
+            batch = batch.join(allocator.start(draw(plan.fresh)))
+            continue
+        found = allocator.final(batch, plan)
+        assert found.shape == (len(batch.prompts),) and found.dtype == bool
+        final |= set(np.flatnonzero(found).tolist())
+        batch = batch.add(plan, sample(batch.prompts, plan.counts))
+        alone = {q: allocator.groups(batch.part([q])) for q in final}
+    groups = allocator.groups(batch)
+    assert alone == {q: [group for group in groups if group.prompt is batch.prompts[q]] for q in final}
+    np.testing.assert_equal(allocator.state_dict(), state)
+
+
+def test_all_prompts_are_final_in_the_last_round_of_rules_that_share_a_budget(allocator):
+    """DAPO's last round is only known to be the last if no more draws are allowed."""
+    if allocator.separable or allocator.name == "dapo":
+        pytest.skip(f"{allocator.name} shares no budget")
+    batch, draw = allocator.start(make_prompts(len(SUCCESS))), source()
+    sample = bernoulli_sampler(POPULATION)
+    while plan := allocator.plan(batch):
+        if plan.fresh:
+            batch = batch.join(allocator.start(draw(plan.fresh)))
+        else:
+            final = allocator.final(batch, plan)
+            batch = batch.add(plan, sample(batch.prompts, plan.counts))
+    assert final.all()
+
+
 def test_plan_is_a_pure_function_of_the_batch(allocator):
     learnt(allocator)
     state = copy.deepcopy(allocator.state_dict())

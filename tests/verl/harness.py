@@ -188,7 +188,7 @@ def run(
         main: the module that is run.
         ranks: training workers; they share the rows of a step.
         seconds: the time after which the run is killed, with status -9.
-        until: the path of a file. The run is killed once it exists.
+        until: the path of a file, or a function. The run is killed once the file exists or the function returns True.
         python: the program that runs it; see ``warmed``.
     """
     folder = Path(folder)
@@ -218,11 +218,15 @@ def run(
     return Run(status, (folder / "output.log").read_text(errors="replace"), folder)
 
 
+def _reached(until):
+    return until.exists() if isinstance(until, Path) else until()
+
+
 def _wait(process, seconds, until):
     """Return the status of ``process`` when it ends; that of a killed one if it must be killed."""
     end = time.monotonic() + seconds
     while process.poll() is None:
-        if time.monotonic() > end or (until is not None and until.exists()):
+        if time.monotonic() > end or (until is not None and _reached(until)):
             return -signal.SIGKILL
         time.sleep(0.1)
     return process.returncode

@@ -33,6 +33,12 @@ def allocated(allocator, *more, estimator="apportion_rloo", **settings):
     return (f"+allocation={{allocator: {allocator}{own}}}", MANAGER, f"algorithm.adv_estimator={estimator}", *more)
 
 
+def checkpointed(folder, step):
+    """Return a function that returns whether verl's tracker in ``folder`` names the checkpoint of ``step``."""
+    tracker = folder / "latest_checkpointed_iteration.txt"
+    return lambda: tracker.exists() and tracker.read_text(encoding="utf-8") == str(step)
+
+
 def trained(rows):
     """Return the rows that are not padding."""
     return [row for row in rows if not row["padding"]]

@@ -1,20 +1,47 @@
-"""The allocator's state in verl's checkpoints: written by its callback, found where verl itself resumes."""
+"""The allocator's state in verl's checkpoints: written before verl's tracker, found where verl itself resumes.
 
+A file that cannot be used never stops a run for good, unless it is to be strict.
+"""
+
+import dataclasses
+import logging
+import os
+import shutil
+from hashlib import sha256
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback, build_checkpoint_callback
+from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from apportion import Batch, Belief, Plan, Prompt, Rollout, Uniform
+from apportion import AR3PO, VIP, Batch, Belief, Plan, Prompt, Rollout, Uniform
+from apportion.baselines import SPO
+from apportion.engines.saved_parts import SharedParts, load_with_parts
 from apportion.engines.saved_state import SavedStateError, load_state, save_state
-from apportion.verl.checkpoints import FILE, KIND, load_into, resumed_file
+from apportion.predictors import DiscountedCounts
+from apportion.predictors.base import OtherSettingsError
+from apportion.selection import ShuffledEpochs
+from apportion.verl.checkpoints import FILE, KIND, RECORDS, SavedAllocation, load_into, resumed_file
 from apportion.verl.checks import SAVED
-from apportion.verl.coordinator.messages import WrittenRollout
+from apportion.verl.coordinator.messages import RowsRequest, WrittenRollout
+from apportion.verl.coordinator.selection import PromptSelection
 from tests.hostile import FILES, MARKER
-from tests.verl.coordinator.worker_pool import Settings, Watched, WorkerPool, coordinator_factory
+from tests.verl.coordinator.test_selection import BATCH, PROMPTS, ROWS
+from tests.verl.coordinator.worker_pool import (
+    ALLOCATORS,
+    Settings,
+    Watched,
+    WorkerPool,
+    make_coordinator,
+    open_rounds,
+    request_of,
+    texts,
+    work,
+)
 
 STATE = {"name": "vip", "allocator": {"seen": np.arange(3)}, "drawn": 7}
 
@@ -83,10 +110,11 @@ def test_a_first_run_has_nothing_to_resume(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["auto", "resume_path"])
-def test_a_checkpoint_of_a_run_without_an_allocator_is_refused(tmp_path, mode):
-    saved(tmp_path, 4, ours=False)
+def test_a_strict_run_refuses_a_checkpoint_without_the_file_before_it_starts(tmp_path, mode):
+    config = configured(saved(tmp_path, 4, ours=False), mode, tmp_path / "global_step_4")
     with pytest.raises(ValueError, match=r"must hold the allocator's state, got .*global_step_4 without alloc"):
-        resumed_file(configured(tmp_path, mode, tmp_path / "global_step_4"))
+        resumed_file(config, strict=True)
+    assert resumed_file(config) == tmp_path / "global_step_4" / FILE
 
 
 @pytest.mark.parametrize("mode", ["resume_path", "Auto"])
@@ -96,34 +124,388 @@ def test_a_mode_without_a_checkpoint_to_resume_is_refused(tmp_path, mode):
         resumed_file(configured(tmp_path, mode))
 
 
-def test_the_callback_saves_the_coordinators_state_beside_the_weights(ray, tmp_path):
-    class Coordinator:
-        def state(self):
-            return STATE
+@pytest.mark.parametrize("content", ["", "four", "4 5"])
+def test_a_damaged_tracker_is_refused_in_one_line_that_says_what_to_write(tmp_path, content):
+    (saved(tmp_path, 4) / "latest_checkpointed_iteration.txt").write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"must hold the step of the latest checkpoint.*write that step to latest_"):
+        resumed_file(configured(tmp_path))
 
-    saved(tmp_path, 4, ours=False)
-    manager = SimpleNamespace(coordinator=ray.remote(num_cpus=0)(Coordinator).remote())
-    config = configured(tmp_path)
-    build_checkpoint_callback(config).on_save(
-        trainer=SimpleNamespace(agent_loop_manager=manager),
-        global_step=4,
-        checkpoint_dir=str(tmp_path / "global_step_4"),
-        async_save=False,
-    )
-    found = load_state(resumed_file(config), KIND, remedy="")
-    assert found["allocator"].pop("seen").tolist() == [0, 1, 2]
-    assert found == {"name": "vip", "allocator": {}, "drawn": 7}
+
+class Manager:
+    """The manager of ``coordinator``, as the callback uses it."""
+
+    def __init__(self, coordinator):
+        self.coordinator, self.allocation = coordinator, coordinator and coordinator.allocation
+
+    def coordinator_state(self):
+        return self.coordinator.state()
+
+
+@pytest.fixture
+def make():
+    """Return a function that makes coordinators."""
+    return lambda settings, **named: make_coordinator(settings, WorkerPool(), **named)
+
+
+def counting(**settings):
+    """Return the settings of an allocator whose belief changes with each step."""
+    allocator = VIP(rollouts_per_prompt=4, high=8, predictor=DiscountedCounts())
+    return Settings(allocator, baseline=SPO(), **settings)
+
+
+def train_step(coordinator, step):
+    open_rounds(coordinator, request_of(texts(*range(4)), step))
+    work(coordinator)
+
+
+def trainer_of(folder, coordinator, mode="sync", fails=None):
+    """verl's trainer with ``coordinator``, whose weights are text. It fails while it writes the file ``fails``."""
+
+    def write(path, content):
+        if path.name == fails:
+            raise OSError(f"killed before {fails}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+
+    config = configured(folder)
+    extra = {"max_actor_ckpt_to_keep": None, "default_hdfs_dir": None}
+    config = OmegaConf.merge(config, {"trainer": extra, "actor_rollout_ref": {"actor": {}}})
+    trainer = object.__new__(PPOTrainerSync)
+    trainer.config, trainer.trainer_mode, trainer.use_critic = config, mode, False
+    trainer.checkpoint_callback = build_checkpoint_callback(config)
+    trainer.agent_loop_manager = Manager(coordinator)
+    saving = SimpleNamespace(save_checkpoint=lambda path, *_, **__: write(Path(path), "weights"))
+    trainer.actor_rollout_wg = saving
+    trainer.train_dataloader = SimpleNamespace(state_dict=lambda: {"position": trainer.global_steps})
+    return trainer
+
+
+def train_and_save(trainer, *steps):
+    for step in steps:
+        train_step(trainer.agent_loop_manager.coordinator, step)
+        trainer.global_steps = step
+        trainer._save_checkpoint()
+
+
+def learned(coordinator):
+    return {key: value for key, value in coordinator.state().items() if key in ("allocator", "baseline")}
+
+
+def same(one, other):
+    np.testing.assert_equal(one, other)
+    return True
+
+
+def test_the_trainer_writes_our_file_before_its_tracker_names_the_checkpoint(make, tmp_path):
+    """So that a kill at any moment leaves a latest checkpoint that has it."""
+    trainer = trainer_of(tmp_path, make(counting()))
+    train_and_save(trainer, 1)
+    assert load_with_parts(resumed_file(configured(tmp_path)), KIND, remedy="", records=RECORDS)["coordinator"]
+
+    killed = trainer_of(tmp_path, make(counting()), fails="actor")
+    with pytest.raises(OSError, match="killed before actor"):
+        train_and_save(killed, 2)
+    assert (tmp_path / "global_step_2" / FILE).exists()
+    assert resumed_file(configured(tmp_path)).parent.name == "global_step_1"
+
+
+def test_every_step_is_written_once_if_nothing_can_change_meanwhile_and_else_twice(make, tmp_path, monkeypatch):
+    for mode, times in (("sync", 1), ("colocate_async", 2)):
+        coordinator, calls = make(counting()), []
+        trainer = trainer_of(tmp_path / mode, coordinator, mode)
+        monkeypatch.setattr(trainer_base.tq, "save_checkpoint", lambda *args, **named: None)
+        trainer.agent_loop_manager.coordinator_state = lambda: calls.append(1) or coordinator.state()  # noqa: B023
+        train_and_save(trainer, 1, 2)
+        assert len(calls) == 2 * times
+
+
+def test_a_callback_of_verl_itself_is_left_alone(tmp_path):
+    build_checkpoint_callback(configured(tmp_path))
+    trainer = trainer_of(tmp_path, None)
+    trainer.checkpoint_callback, trainer.global_steps = CheckpointCallback(), 1
+    trainer._save_checkpoint()
+    assert sorted(path.name for path in (tmp_path / "global_step_1").iterdir()) == ["actor", "data.pt"]
+
+
+def test_the_callback_alone_saves_the_state_beside_the_weights(make, tmp_path):
+    """As under a trainer that does not use the wrapped method."""
+    coordinator, callback = make(counting()), SavedAllocation(configured(tmp_path))
+    train_step(coordinator, 1)
+    trainer = SimpleNamespace(agent_loop_manager=Manager(coordinator), trainer_mode="sync")
+    callback.on_save(trainer=trainer, global_step=4, checkpoint_dir=str(tmp_path / "global_step_4"))
+    other = make(counting())
+    load_into(other, tmp_path / "global_step_4" / FILE)
+    assert same(learned(other), learned(coordinator))
     assert [path.name for path in (tmp_path / "global_step_4").iterdir()] == [FILE]
 
 
+@pytest.fixture
+def run(make, tmp_path):
+    """Return the folder of a run with checkpoints of steps 1 to 3, and what had been learned at each."""
+    coordinator, beliefs = make(counting()), {0: learned(make(counting()))}
+    trainer = trainer_of(tmp_path / "run", coordinator)
+    for step in (1, 2, 3):
+        train_and_save(trainer, step)
+        beliefs[step] = learned(coordinator)
+    return tmp_path / "run", beliefs
+
+
+def replaced(content):
+    def damage(path):
+        path.write_bytes(content(path) if callable(content) else content)
+
+    return damage
+
+
+def turned_into_a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def of_a_newer_version(path):
+    content = path.read_bytes().replace(b'"version": 2', b'"version": 9')[:-32]
+    path.write_bytes(content + sha256(content).digest())
+
+
+def garbled(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    return bytes(content)
+
+
+FAULTS = {
+    "missing": lambda path: path.unlink(),
+    "empty": replaced(b""),
+    **{
+        f"truncated at {share}": replaced(
+            lambda path, share=share: path.read_bytes()[: int(share * path.stat().st_size)]
+        )
+        for share in (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.999)
+    },
+    "of a TRL run": lambda path: save_state(path, "TRL run", {}),
+    "garbled": replaced(garbled),
+    "of a newer version": of_a_newer_version,
+    "a folder": turned_into_a_folder,
+    "a named pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a link to nothing": lambda path: (path.unlink(), path.symlink_to("nowhere")),
+    "of other values": lambda path: save_state(path, KIND, [1]),
+    "of a forged coordinator": lambda path: save_state(path, KIND, {"settings": {}, "coordinator": {"secret": 1}}),
+    "of a belief that is broken in its second part": lambda path: break_baseline(path),
+}
+
+
+def break_baseline(path):
+    found = load_state(path, KIND, remedy="", records=RECORDS)
+    found["coordinator"]["baseline"] = {"secret": 1}
+    save_state(path, KIND, found)
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_that_cannot_be_used_is_replaced_by_that_of_the_newest_older_checkpoint(run, make, caplog, fault):
+    folder, beliefs = run
+    path = folder / "global_step_3" / FILE
+    FAULTS[fault](path)
+    coordinator = make(counting())
+    load_into(coordinator, path)
+    assert same(learned(coordinator), beliefs[2]) and not same_or_not(beliefs[2], beliefs[3])
+    (said,) = warnings(caplog)
+    assert "The weights are those of global_step_3, but the allocator's state is that of global_step_2" in said
+    assert "\n" not in said and str(path.parent) in said and "allocation.resume=strict" in said
+    train_step(coordinator, 4)
+
+
+def same_or_not(one, other):
+    try:
+        return same(one, other)
+    except AssertionError:
+        return False
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_strict_run_refuses_it_in_one_line(run, make, fault):
+    path = run[0] / "global_step_3" / FILE
+    FAULTS[fault](path)
+    with pytest.raises(SavedStateError) as caught:
+        load_into(make(counting(resume="strict")), path)
+    assert str(path.parent) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("first", ["missing", "truncated at 0.5", "of a belief that is broken in its second part"])
+@pytest.mark.parametrize("second", ["missing", "empty", "a folder", "of a belief that is broken in its second part"])
+def test_two_files_at_once_and_all_of_them(run, make, caplog, first, second):
+    folder, beliefs = run
+    path = folder / "global_step_3" / FILE
+    FAULTS[first](path)
+    FAULTS[second](folder / "global_step_2" / FILE)
+    coordinator = make(counting())
+    load_into(coordinator, path)
+    assert same(learned(coordinator), beliefs[1]) and "is that of global_step_1" in warnings(caplog)[-1]
+    FAULTS[second](folder / "global_step_1" / FILE)
+    coordinator = make(counting())
+    load_into(coordinator, path)
+    assert same(learned(coordinator), beliefs[0]) and "is that of a new run" in warnings(caplog)[-1]
+    train_step(coordinator, 4)
+
+
+def test_a_checkpoint_that_is_newer_than_the_weights_is_never_used(run, make, caplog):
+    """It is of steps that this run has not taken."""
+    folder, beliefs = run
+    (folder / "global_step_1" / FILE).unlink()
+    coordinator = make(counting())
+    load_into(coordinator, folder / "global_step_1" / FILE)
+    assert same(learned(coordinator), beliefs[0]) and "is that of a new run" in warnings(caplog)[0]
+
+
+def test_a_checkpoint_without_a_number_is_used_alone(run, make, tmp_path):
+    folder, beliefs = run
+    shutil.copytree(folder / "global_step_3", tmp_path / "best")
+    coordinator = make(counting())
+    load_into(coordinator, tmp_path / "best" / FILE)
+    assert same(learned(coordinator), beliefs[3])
+    (tmp_path / "best" / FILE).unlink()
+    coordinator = make(counting())
+    load_into(coordinator, tmp_path / "best" / FILE)
+    assert same(learned(coordinator), beliefs[0])
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read every file")
+def test_a_file_that_may_not_be_read_is_replaced_too(run, make, caplog):
+    folder, beliefs = run
+    (folder / "global_step_3" / FILE).chmod(0)
+    coordinator = make(counting())
+    load_into(coordinator, folder / "global_step_3" / FILE)
+    assert same(learned(coordinator), beliefs[2]) and "Permission denied" in warnings(caplog)[0]
+
+
+def test_an_error_of_the_disk_is_a_fault_of_the_file(run, make, caplog, monkeypatch):
+    folder, beliefs = run
+    path, read = folder / "global_step_3" / FILE, type(folder).read_bytes
+
+    def fail(self):
+        if self == path:
+            raise OSError(5, "Input/output error", str(self))
+        return read(self)
+
+    monkeypatch.setattr(type(folder), "read_bytes", fail)
+    coordinator = make(counting())
+    load_into(coordinator, path)
+    assert same(learned(coordinator), beliefs[2]) and "Input/output error" in warnings(caplog)[0]
+    with pytest.raises(OSError, match="Input/output error"):
+        load_into(make(counting(resume="strict")), path)
+
+
+OTHERS = {
+    "allocator": (Settings(Uniform(4), baseline=SPO()), "must be of the same allocator, uniform, got one of"),
+    "no baseline": (dataclasses.replace(counting(), baseline=None), "must have none of allocation.baseline"),
+    "setting": (
+        Settings(VIP(rollouts_per_prompt=4, high=6, predictor=DiscountedCounts()), baseline=SPO()),
+        r"allocator\.high must be 8, as in the run that wrote the checkpoint, got 6",
+    ),
+    "setting of the predictor": (
+        Settings(VIP(rollouts_per_prompt=4, high=8, predictor=DiscountedCounts(0.5)), baseline=SPO()),
+        "must be .* got 0.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("resume", ["fallback", "strict"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_whole_checkpoint_of_a_run_with_other_settings_is_refused_always(run, make, other, resume):
+    """The user has changed something. To go on with a new belief would hide it."""
+    settings, message = OTHERS[other]
+    path = run[0] / "global_step_3" / FILE
+    with pytest.raises(OtherSettingsError, match=message):
+        load_into(make(dataclasses.replace(settings, resume=resume)), path)
+
+
+def test_older_checkpoints_of_other_settings_are_passed_over(run, make, caplog):
+    """They are of an earlier run in the same folder."""
+    folder, _ = run
+    (folder / "global_step_3" / FILE).unlink()
+    settings, _ = OTHERS["setting"]
+    coordinator = make(settings)
+    load_into(coordinator, folder / "global_step_3" / FILE)
+    assert same(learned(coordinator), learned(make(settings)))
+    assert warnings(caplog)[0].count("is of a run with other settings") == 2
+
+
+def test_a_file_of_an_earlier_version_has_no_settings(run, make):
+    folder, beliefs = run
+    path = folder / "global_step_3" / FILE
+    save_state(path, KIND, load_state(path, KIND, remedy="", records=RECORDS)["coordinator"])
+    coordinator = make(counting(resume="strict"))
+    load_into(coordinator, path)
+    assert same(learned(coordinator), beliefs[3])
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_every_allocator_is_that_of_a_new_run_after_a_belief_that_was_half_loaded(make, tmp_path, name):
+    def settings():
+        return Settings(ALLOCATORS[name]())
+
+    coordinator = make(settings())
+    path = tmp_path / "global_step_1" / FILE
+    train_and_save(trainer_of(tmp_path, coordinator), 1)
+    found = load_with_parts(path, KIND, remedy="", records=RECORDS)
+    found["coordinator"]["unfinished"] = "nothing"
+    found["coordinator"]["drawn"] = -1
+    for wrong in ({"unfinished": "nothing"}, {"drawn": -1}, {"another": 1}):
+        save_state(path, KIND, found | {"coordinator": found["coordinator"] | wrong})
+        other = make(settings())
+        load_into(other, path)
+        assert same(learned(other), learned(make(settings())))
+
+
+def selecting(make, **settings):
+    selector = ShuffledEpochs()
+    selection = PromptSelection(selector, PROMPTS, lambda row: PROMPTS[row], BATCH, seed=3)
+    return make(Settings(Uniform(4), selection=selector, **settings), selection=selection)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("position", [0, 3, 9])
+def test_a_selection_continues_at_the_data_loaders_position(make, tmp_path, caplog, whole, position):
+    coordinator = selecting(make)
+    trainer = trainer_of(tmp_path, coordinator)
+    for step in (1, 2, 3):
+        coordinator.choose(RowsRequest(step - 1, ROWS))
+        trainer.global_steps = step
+        trainer._save_checkpoint()
+    path = tmp_path / "global_step_3" / FILE
+    if not whole:
+        path.unlink()
+    resumed = selecting(make)
+    load_into(resumed, path)
+    rows = resumed.choose(RowsRequest(position, ROWS))
+    assert len(rows) == BATCH
+    if whole and position == 3:
+        assert rows == coordinator.choose(RowsRequest(3, ROWS)) and not warnings(caplog)
+    assert len(resumed.choose(RowsRequest(position + 1, ROWS))) == BATCH
+    if whole and position != 3:
+        strict = selecting(make, resume="strict")
+        load_into(strict, path)
+        with pytest.raises(ValueError, match=r"data\.pt and allocation\.pt must be of the same checkpoint"):
+            strict.choose(RowsRequest(position, ROWS))
+
+
 @pytest.mark.parametrize("name", FILES)
-def test_a_foreign_file_in_a_checkpoint_is_refused_in_one_line_and_runs_no_code(tmp_path, name):
+@pytest.mark.parametrize("resume", ["fallback", "strict"])
+def test_a_foreign_file_in_a_checkpoint_runs_no_code(make, tmp_path, caplog, name, resume):
     path = tmp_path / FILE
     path.write_bytes(FILES[name](tmp_path / MARKER))
-    with coordinator_factory(tmp_path) as make, pytest.raises(SavedStateError) as caught:
-        load_into(make(Settings(Uniform()), WorkerPool()), path)
-    said = str(caught.value)
-    assert said.startswith(f"{path}: ") and "resume from another checkpoint" in said and "\n" not in said
+    coordinator = make(Settings(Uniform(), resume=resume))
+    if resume == "strict":
+        with pytest.raises(SavedStateError) as caught:
+            load_into(coordinator, path)
+        said = str(caught.value)
+        assert said.startswith(f"{path}: ") and "resume from another checkpoint" in said and "\n" not in said
+    else:
+        load_into(coordinator, path)
+        assert str(path) in warnings(caplog)[0]
     assert not (tmp_path / MARKER).exists()
 
 
@@ -131,7 +513,6 @@ def test_a_foreign_file_in_a_checkpoint_is_refused_in_one_line_and_runs_no_code(
     "change",
     [
         {"name": ["uniform"]},
-        {"name": "vip"},
         {"allocator": {"secret": 1}},
         {"allocator": None},
         {"drawn": -1},
@@ -141,24 +522,52 @@ def test_a_foreign_file_in_a_checkpoint_is_refused_in_one_line_and_runs_no_code(
         {"another": 1},
     ],
 )
-def test_a_forged_state_in_a_checkpoint_is_refused(tmp_path, change):
+def test_a_forged_state_in_a_checkpoint_is_refused(make, tmp_path, change):
     path = tmp_path / FILE
-    save_state(path, KIND, {"name": "uniform", "allocator": {}, "drawn": 0, "unfinished": []} | change)
-    with coordinator_factory(tmp_path) as make, pytest.raises(SavedStateError) as caught:
-        load_into(make(Settings(Uniform()), WorkerPool()), path)
-    assert str(caught.value).startswith(f"{path}: ")
+    state = {"name": "uniform", "allocator": {}, "drawn": 0, "unfinished": []} | NOTHING | change
+    for content in (state, {"settings": {}, "coordinator": state}):
+        save_state(path, KIND, content)
+        with pytest.raises(SavedStateError) as caught:
+            load_into(make(Settings(Uniform(), resume="strict")), path)
+        assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_batches_within_a_round_are_learned_from_after_a_resume(tmp_path):
-    """A batch has arrays, beliefs and rollouts, which the file holds as records."""
+def test_batches_within_a_round_are_learned_from_after_a_resume(make, tmp_path):
+    """A batch has arrays, beliefs and rollouts, which the file holds as records, or as parts."""
     completion = WrittenRollout(b"digest", "h1-0", 2, (5, 3), outputs=({"prompt_ids": [1], "metrics": {"a": 0.5}},))
     batch = Batch.start([Prompt("a"), Prompt("b")], Belief.uniform(2)).add(
         Plan([1, 2]), [[Rollout(True, completion=completion)], [Rollout(False)]]
     )
-    path, learned = tmp_path / FILE, []
-    save_state(path, KIND, {"name": "uniform", "allocator": {}, "drawn": 3, "unfinished": [batch]} | NOTHING)
-    with coordinator_factory(tmp_path) as make:
-        coordinator = make(Settings(Watched(Uniform())), WorkerPool())
+    path = tmp_path / FILE
+    state = {"name": "uniform", "allocator": {}, "drawn": 3, "unfinished": [batch]} | NOTHING
+    shared = SharedParts(lambda value: isinstance(value, WrittenRollout))
+    for save in (save_state, shared.save):
+        save(path, KIND, state)
+        coordinator = make(Settings(Watched(Uniform())))
         load_into(coordinator, path)
-        learned = coordinator.allocation.allocator.learned
-    assert learned == [batch] and learned[0].rollouts[0][0].completion == completion
+        learned_from = coordinator.allocation.allocator.learned
+        assert learned_from == [batch] and learned_from[0].rollouts[0][0].completion == completion
+        assert learned_from[0].rollouts[0][0].completion.outputs == completion.outputs
+
+
+@pytest.mark.parametrize("reuse", ["stop_gradient", "recompute", "replay"])
+def test_the_responses_of_ar3po_are_shared_by_checkpoints_and_come_back(make, tmp_path, reuse):
+    def settings():
+        return Settings(AR3PO(stages=2, rollouts_per_stage=3, reuse=reuse))
+
+    coordinator = make(settings())
+    trainer = trainer_of(tmp_path, coordinator)
+    train_and_save(trainer, 1, 2, 3)
+    files = {step: sorted((tmp_path / f"global_step_{step}").glob("*.parts")) for step in (1, 2, 3)}
+    assert all(files.values())
+    shutil.rmtree(tmp_path / "global_step_1")
+    other = make(settings())
+    load_into(other, tmp_path / "global_step_3" / FILE)
+    entries = [each.allocation.allocator.state_dict()["store"]["entries"] for each in (other, coordinator)]
+    assert entries[0] == entries[1] and entries[0]
+    assert [rollout["completion"].outputs for _, rollout in entries[0]] == [
+        rollout["completion"].outputs for _, rollout in entries[1]
+    ]
+    files[3][0].unlink()
+    load_into(other, tmp_path / "global_step_3" / FILE)
+    assert other.allocation.allocator._store.step == 2

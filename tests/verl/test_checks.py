@@ -270,16 +270,17 @@ def test_a_callback_may_be_the_users_own(caplog):
     )
 
 
-def test_a_checkpoint_without_what_was_learnt_is_not_resumed(tmp_path, caplog):
+def test_a_checkpoint_without_what_was_learnt_is_not_resumed_by_a_strict_run(tmp_path, caplog):
     (tmp_path / "global_step_4").mkdir()
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
     auto = {"trainer.resume_mode": "auto", "trainer.default_local_dir": str(tmp_path)}
     named = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(tmp_path / "global_step_4")}
     for settings in (auto, named):
-        refused("a checkpoint must hold the allocator's state", settings=settings)
+        refused("a checkpoint must hold the allocator's state", settings=settings, resume="strict")
+        assert warned(caplog, settings=settings) == []
     (tmp_path / "global_step_4" / checkpoints.FILE).touch()
     for settings in (auto, named):
-        assert warned(caplog, settings=settings) == []
+        assert warned(caplog, settings=settings, resume="strict") == []
 
 
 def test_a_checkpoint_elsewhere_is_left_to_where_it_is(tmp_path, caplog):

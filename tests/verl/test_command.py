@@ -51,6 +51,8 @@ def test_without_verl_it_says_what_to_install():
         ("actor_rollout_ref.rollout.n=2", "rollouts_per_prompt must be between 3 and 64, got 2"),
         ("allocation.allocator.predictor.name=counts", "choose allocation/predictor=counts instead"),
         ("trainer.use_v1=False", "trainer.use_v1 must be True, got False"),
+        ("allocation.allocator.low=2", "allocation.allocator.low must be at least 3"),
+        ("trainer.default_local_dir=/proc/run", "trainer.default_local_dir must be a folder that can be written, got"),
     ],
 )
 def test_what_cannot_work_is_refused_before_ray_starts(train, override, message):
@@ -70,6 +72,15 @@ def test_it_trains_as_stock_verl_does_with_the_same_settings(train):
         sizes = [len(own) for own in groups_of(rows).values()]
         assert sum(sizes) == metrics["allocation/rows"] == 16 and all(3 <= size <= 8 for size in sizes)
         assert content(rows) == content(same.rows(step))
+
+
+def test_a_rule_that_cannot_differ_from_uniform_is_said_once_before_ray_starts(train):
+    done = train((*COUNTS, "allocation.allocator.low=4", "trainer.total_training_steps=1"), main=MAIN)
+    assert done.status == 0, done.output[-5000:]
+    said = "allocation.allocator vip cannot differ from uniform, because every prompt gets at least 4"
+    assert done.output.count("cannot differ from uniform") == 1
+    assert done.output.index(said) < done.output.index(STARTED)
+    assert "gives every prompt the same" not in done.output
 
 
 def content(rows):

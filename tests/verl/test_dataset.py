@@ -145,7 +145,7 @@ def test_rows_without_a_text_are_told_apart_by_what_else_they_hold():
 def test_an_id_key_that_is_not_there_is_an_error(extra):
     row = {"raw_prompt": [{"role": "user", "content": "6 x 7?"}], "extra_info": extra}
     has = "index, split" if extra else "none"
-    with pytest.raises(ValueError, match=f"which has {has}, got 'number'"):
+    with pytest.raises(ValueError, match=rf"^allocation\.id_key must .* which has {has}, got 'number'"):
         prompt_of(row, "number")
 
 
@@ -174,9 +174,13 @@ RATES = dict(zip((row["prompt"][0]["content"] for row in make_questions(4)), (0.
 
 def test_a_rate_key_that_is_not_there_and_a_rate_that_is_none_are_errors():
     row = {"raw_prompt": [{"role": "user", "content": "6 x 7?"}], "extra_info": {"pass_rate": 7}}
-    with pytest.raises(ValueError, match="rate_key must be a key of extra_info, which has pass_rate, got 'rate'"):
+    with pytest.raises(
+        ValueError, match=r"^allocation\.rate_key must be a key of extra_info, which has pass_rate, got 'rate'"
+    ):
         prompt_of(row, rate_key="rate")
-    with pytest.raises(ValueError, match="rate of a prompt must be a number between 0 and 1, got 7"):
+    with pytest.raises(
+        ValueError, match=r"^allocation\.rate_key must .* rate of a prompt must be a number between 0 and 1, got 7"
+    ):
         prompt_of(row, rate_key="pass_rate")
 
 

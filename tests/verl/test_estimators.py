@@ -169,6 +169,7 @@ def verls(name):
         "grpo": (core_algos.compute_grpo_outcome_advantage, {}),
         "grpo_vectorized": (core_algos.compute_grpo_vectorized_outcome_advantage, {}),
         "dr_grpo": (core_algos.compute_grpo_outcome_advantage, {"norm_adv_by_std_in_grpo": False}),
+        "opo": (core_algos.compute_opo_outcome_advantage, {}),
         "reinforce_plus_plus": (core_algos.compute_reinforce_plus_plus_outcome_advantage, {"config": config}),
         "reinforce_plus_plus_baseline": (core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage, {}),
     }[name]
@@ -185,6 +186,7 @@ def verls(name):
         ("grpo", "grpo"),
         ("grpo", "grpo_vectorized"),
         ("dr_grpo", "dr_grpo"),
+        ("opo", "opo"),
         ("reinforce_plus_plus", "reinforce_plus_plus"),
     ],
 )

@@ -57,6 +57,28 @@ def test_a_baseline_from_history_is_subtracted_and_learns_from_the_policy_s_own_
             assert own == pytest.approx([sum(row["rm_scores"]) - baseline] * len(own), abs=1e-5)
 
 
+def test_spo_trains_on_one_rollout_a_prompt_against_what_it_tracked_before(train):
+    """Advantages are normalised over the batch. Counts of .5 and .5 are multiplied by 7/8 before each rollout."""
+    single, eight = "{name: uniform, rollouts_per_prompt: 1}", ("data.train_batch_size=8", "data.train_max_samples=8")
+    batch = (*eight, "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.rollout.n=1")
+    done = run_verl(train, allocated(single, *batch, estimator="apportion_spo", baseline="spo"))
+    tracked = dict.fromkeys(range(8), np.array([0.5, 0.5]))
+    for step, metrics in zip((1, 2), done.metrics, strict=True):
+        rows = done.rows(step)
+        assert len(rows) == metrics["allocation/rollouts"] == 8 and metrics["allocation/padding"] == 0
+        rewards = np.array([sum(row["rm_scores"]) for row in rows])
+        assert rewards.tolist() == [scored_again(row, EASE) for row in rows]
+        before = np.array([tracked[row["index"]][0] / tracked[row["index"]].sum() for row in rows])
+        assert [row["apportion"]["baseline"][0] for row in rows] == pytest.approx(before)
+        centred = rewards - before - (rewards - before).mean()
+        for row, expected in zip(rows, centred / np.sqrt((centred**2).sum() / 7 + 1e-8), strict=True):
+            own = [advantage for advantage, mask in zip(row["advantages"], row["response_mask"], strict=True) if mask]
+            assert own == pytest.approx([expected] * len(own), abs=1e-5)
+        for row, reward in zip(rows, rewards, strict=True):
+            tracked[row["index"]] = tracked[row["index"]] * 7 / 8 + np.array([reward, 1 - reward])
+    assert len(set(before)) == 2 and centred.std() > 0.1
+
+
 def position(row):
     return row["apportion"]["position"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.verl.runs import FAULTY, SAVED, allocated
+from tests.verl.runs import FAULTY, SAVED, allocated, checkpointed
 
 SAVING = ("trainer.save_freq=1", "trainer.total_training_steps=4", "trainer.resume_mode=auto", SAVED)
 CASES = {
@@ -25,8 +25,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, tmp_path, name):
     (folder / "records" / "faults").mkdir(parents=True)
     for index in range(16):  # killed in the middle of the third step, whatever its prompts are
         (folder / "records" / "faults" / f"hangs_{index}@3").touch()
-    saved = folder / "checkpoints" / "global_step_2" / "allocation.pt"
-    assert train(allocated(CASES[name], *more, *FAULTY), folder=folder, until=saved).status == -9
+    assert (
+        train(
+            allocated(CASES[name], *more, *FAULTY), folder=folder, until=checkpointed(folder / "checkpoints", 2)
+        ).status
+        == -9
+    )
     assert not (folder / "records" / "rows_3.jsonl").exists()
 
     resumed = train(allocated(CASES[name], *more), folder=folder)
@@ -45,8 +49,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, tmp_path, name):
         assert any(step["allocation/reused"] == 3 for step in resumed.metrics)
 
 
-def test_a_checkpoint_without_the_allocators_state_is_refused(train, tmp_path):
-    once = ("trainer.save_freq=1", "trainer.total_training_steps=1", "trainer.resume_mode=auto")
-    assert train(("algorithm.adv_estimator=rloo", *once), folder=tmp_path).status == 0
-    refused = train(allocated(CASES["vip"], *once, SAVED), folder=tmp_path)
+def test_a_checkpoint_without_the_allocators_state_begins_a_new_belief_and_a_strict_run_refuses_it(train, tmp_path):
+    once = ("trainer.save_freq=1", "trainer.resume_mode=auto")
+    stock = ("algorithm.adv_estimator=rloo", *once, "trainer.total_training_steps=1")
+    assert train(stock, folder=tmp_path).status == 0
+
+    more = (*once, "trainer.total_training_steps=2", SAVED)
+    refused = train(allocated(CASES["vip"], *more, resume="strict"), folder=tmp_path)
     assert refused.status == 1 and "a checkpoint must hold the allocator's state" in refused.output
+
+    resumed = train(allocated(CASES["vip"], *more), folder=tmp_path)
+    assert resumed.status == 0, resumed.output[-5000:]
+    assert "The weights are those of global_step_1, but the allocator's state is that of a new run" in resumed.output
+    assert [each["step"] for each in resumed.metrics] == [2]
+    assert (tmp_path / "checkpoints" / "global_step_2" / "allocation.pt").exists()

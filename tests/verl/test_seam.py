@@ -3,6 +3,7 @@
 import ast
 import inspect
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,16 @@ from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 import apportion
 from apportion.verl import AllocatedAgentLoopManager, SavedAllocation, seam
 from apportion.verl.estimators import PADDING
 from apportion.verl.runner import AllocatedTaskRunner
 from apportion.verl.tracking import STEP, AllocationTracking
+from apportion.verl.waiting import Looking, check_while_waiting
 from apportion.verl.worker import AllocatedWorker
 
 PACKAGE = Path(apportion.__file__).parent
@@ -61,7 +64,13 @@ def named(tree):
 def test_every_name_that_is_used_is_listed_and_every_name_listed_is_used():
     paths = [*(PACKAGE / "verl").glob("**/*.py")]
     used = {name for path in paths for name in named(ast.parse(path.read_text()))}
-    assert used == {*seam.CALLED, *seam.EXTENDED, TRAINER, *(f"{TRAINER}.{name}" for name in seam.REPLACED)}
+    assert used == {
+        *seam.CALLED,
+        *seam.EXTENDED,
+        TRAINER,
+        *(f"{TRAINER}.{name}" for name in seam.REPLACED),
+        *seam.WRAPPED,
+    }
 
 
 @pytest.mark.parametrize("name", seam.CALLED)
@@ -106,6 +115,36 @@ def test_the_workers_attributes_are_made_where_we_look_for_them():
     assert "await self._compute_score(outputs, kwargs=kwargs)" in written
     assert 'f"{uid}_{session_id}_{i}"' in written
     assert all(name in AgentLoopOutput.model_fields for name in seam.OUTPUT_FIELDS)
+
+
+def test_calls_of_the_client_pass_the_method_that_is_replaced():
+    """Each call gets its server from it, and passes a new id on, except with full_determinism."""
+    for name, wanted in seam.CLIENT_METHODS.items():
+        assert parameters(getattr(LLMServerClient, name)) == wanted
+    called = source(LLMServerClient.generate)
+    assert "server_id, server = await self._acquire_server(" in called and "await server.generate.remote(" in called
+    assert "request_id=self._vllm_request_id(request_id)" in called
+    assert "return uuid4().hex" in source(LLMServerClient._vllm_request_id)
+    assert "server_manager=self.llm_client" in source(AgentLoopWorkerTQ.__ray_actor_class__.__mro__[1]._run_agent_loop)
+    # SGLang's server is known by the address of its HTTP server
+    assert "zip(self.server_addresses, self.server_handles" in source(LLMServerManager._init_global_load_balancer)
+
+
+def methods(engine):
+    """Return the methods of verl's server for ``engine``, which need not be installed, with their parameters."""
+    folder = Path(find_spec("verl.workers.rollout").submodule_search_locations[0], f"{engine}_rollout")
+    name = "async_sglang_server.py" if engine == "sglang" else f"{engine}_async_server.py"
+    classes = [each for each in ast.parse((folder / name).read_text()).body if isinstance(each, ast.ClassDef)]
+    (server,) = [each for each in classes if each.name.lower() == f"{engine}httpserver"]
+    functions = [each for each in server.body if isinstance(each, ast.AsyncFunctionDef)]
+    return {each.name: tuple(arg.arg for arg in each.args.args if arg.arg != "self") for each in functions}
+
+
+def test_servers_that_abort_by_id_are_known():
+    for engine, wanted in seam.ABORTING.items():
+        assert methods(engine)["abort_request"] == wanted
+    for engine in seam.NOT_ABORTING:
+        assert "generate" in methods(engine) and "abort_request" not in methods(engine)
 
 
 def test_statuses_are_those_that_the_trainer_waits_for():
@@ -153,6 +192,32 @@ def test_advantages_are_computed_once_a_batch_with_its_padding_and_before_mini_b
     assert [step.count(call) for call in calls] == [1] * 4
     assert sorted(calls, key=step.index) == calls
     assert all(f'"{field}"' in source(PPOTrainer._compute_advantage) for field in seam.ROW_FIELDS)
+
+
+def test_the_method_that_saves_is_one_for_all_trainers_and_is_called_in_training():
+    """So that the wrapped one writes our file before verl's tracker names the checkpoint."""
+    save = seam.WRAPPED[f"{TRAINER}.PPOTrainer"]
+    assert all(save not in vars(kind) for kind in PPOTrainer.__subclasses__())
+    assert f"self.{save}()" in source(PPOTrainer.fit)
+    saved, made = source(inspect.unwrap(getattr(PPOTrainer, save))), source(PPOTrainer.__init__)
+    assert parameters(getattr(PPOTrainer, save)) == ()
+    assert saved.index("latest_checkpointed_iteration.txt") < saved.rindex("self.checkpoint_callback.on_save(")
+    assert 'f"global_step_{self.global_steps}"' in saved and "self.config.trainer.default_local_dir" in saved
+    every = made + source(PPOTrainer.fit)
+    assert all(f"self.{name} = " in every for name in ("config", "trainer_mode", "checkpoint_callback"))
+    assert all(f"self.{name}" in every for name in seam.TRAINER_ATTRIBUTES)
+
+
+def test_the_method_that_looks_for_finished_prompts_is_called_in_every_wait_of_the_trainer():
+    """So that the wrapped one ends the wait if the run cannot continue."""
+    check_while_waiting(lambda: None)
+    look = seam.WRAPPED["verl.trainer.ppo.v1.replay_buffer.ReplayBuffer"]
+    assert isinstance(vars(ReplayBuffer)[look], Looking)
+    assert not any(look in vars(kind) for kind in ReplayBuffer.__subclasses__())
+    for wait in (ReplayBuffer.sample, ReplayBufferAsync.wait_for_sampleable):
+        loop = source(wait).partition("while True:")[2]
+        assert loop.index(f"self.{look}()") < loop.index("self._wait_for_next_poll(")
+    assert "self.wait_for_sampleable(" in source(ReplayBufferAsync.sample)
 
 
 def test_the_callback_is_called_by_keywords_and_finds_the_manager():

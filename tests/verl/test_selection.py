@@ -1,6 +1,7 @@
 """Selection in verl's own trainer: the rows that it trains on are those that a selector chooses from their outcomes."""
 
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from apportion.predictors import DiscountedCounts
 from apportion.selection import SPOWeights
 from apportion.verl.dataset import prompt_of
 from tests.verl.cpu.assets import make_questions
-from tests.verl.runs import FAULTY, allocated, groups_of, rloo
+from tests.verl.runs import FAULTY, allocated, checkpointed, groups_of, rloo
 
 MAIN = "apportion.verl"
 STOCK_BUFFER = ("trainer.v1.sampler.custom_sampler.path=null", "trainer.v1.sampler.custom_sampler.name=null")
@@ -66,8 +67,8 @@ def test_a_resumed_run_chooses_what_the_unbroken_one_did(whole, train, tmp_path)
     (tmp_path / "records" / "faults").mkdir(parents=True)
     for index in range(16):  # killed in the middle of the third step, whatever its prompts are
         (tmp_path / "records" / "faults" / f"hangs_{index}@3").touch()
-    saved = tmp_path / "checkpoints" / "global_step_2" / "allocation.pt"
-    assert train((*SELECTED, *FAULTY), main=MAIN, folder=tmp_path, until=saved).status == -9
+    until = checkpointed(tmp_path / "checkpoints", 2)
+    assert train((*SELECTED, *FAULTY), main=MAIN, folder=tmp_path, until=until).status == -9
     resumed = train(SELECTED, main=MAIN, folder=tmp_path)
     assert resumed.status == 0, resumed.output[-5000:]
     assert [each["step"] for each in resumed.metrics] == [3, 4]
@@ -80,6 +81,24 @@ def test_a_resumed_run_chooses_what_the_unbroken_one_did(whole, train, tmp_path)
     for mine, other in zip(resumed.metrics, whole.metrics[2:], strict=True):
         for name in ("never_chosen", "longest_wait"):
             assert mine[f"selection/{name}"] == pytest.approx(other[f"selection/{name}"])
+
+
+def test_a_selection_whose_state_is_lost_continues_from_an_older_one_at_the_data_loaders_position(
+    whole, train, tmp_path
+):
+    """verl's weights and its data loader are those of step 2, and our state is that of step 1."""
+    shutil.copytree(whole.folder / "checkpoints", tmp_path / "checkpoints")
+    (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("2", encoding="utf-8")
+    lost = tmp_path / "checkpoints" / "global_step_2" / "allocation.pt"
+    lost.write_bytes(lost.read_bytes()[:-100])
+    resumed = train(SELECTED, main=MAIN, folder=tmp_path)
+    assert resumed.status == 0, resumed.output[-5000:]
+    assert (
+        "The weights are those of global_step_2, but the allocator's state is that of global_step_1" in resumed.output
+    )
+    assert "The data loader asks for choice 2 of prompts, but the state of the selection is that of" in resumed.output
+    assert [each["step"] for each in resumed.metrics] == [3, 4]
+    assert len({row["index"] for row in resumed.rows(3)}) == 4
 
 
 def test_the_coordinator_chooses_the_same_after_it_was_killed(whole, train, tmp_path):

@@ -13,7 +13,7 @@ from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import check_high, check_table, most_extra, spend
 from apportion.checks import check_numbers
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
-from apportion.types import Batch, Counts, Floats, Needs, Prompt, prompt_list
+from apportion.types import Batch, Counts, Floats, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
 
 logger = logging.getLogger(__name__)
@@ -241,6 +241,14 @@ class BudgetedAllocator(Allocator):
         batch = Batch.start(prompts, belief, None if self.lengths is None else self.lengths.predict(prompts))
         self._budget.width(batch, np.full(len(prompts), self.least))
         return batch
+
+    def final(self, batch: Batch, plan: Plan) -> Mask:
+        """Return all prompts if all is planned at once, else those for which the rest of the budget buys nothing."""
+        if self.one_round:
+            return np.ones(len(batch.prompts), bool)
+        counts = batch.asked + plan.counts
+        left = self._budget.of(len(batch.prompts)) - float(batch.costs @ counts)
+        return (counts >= self.high) | (batch.costs > left)
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """Return, under a token budget, ``tokens_planned`` by the predicted lengths and ``tokens_used`` in fact."""

@@ -10,16 +10,23 @@ arXiv 2512.02882, Section 3.3.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
+
+import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.votes.rewards import PseudoReward, check_reward, pseudo_rewards
 from apportion.checks import check_numbers
-from apportion.stopping import Rule, check_max_samples, count_votes, encode_answers, top_two
+from apportion.stopping import Rule, check_max_samples, count_votes, top_two
 from apportion.types import Batch, Counts, Group, Needs, Prompt, Rollout
+
+Value = TypeVar("Value")
+
+REMEMBERED = 100_000
+"""Number of vote patterns whose outcomes an allocator remembers."""
 
 Retain = Literal["first", "all"]
 """Which rollouts are retained for the update: the first N, the minimum drawn, or all that arrived.
@@ -57,6 +64,7 @@ class ConsensusAllocator(Allocator):
     retain: Retain
     reward: str | PseudoReward
     needs: ClassVar[Needs] = Needs(labels=False)
+    _outcomes: ClassVar[dict[tuple[str, tuple[int, ...]], Any]]
 
     def __post_init__(self) -> None:
         """Check the settings that all votes have. Subclasses with more to check call it."""
@@ -72,6 +80,7 @@ class ConsensusAllocator(Allocator):
                 f"retain must be one of {', '.join(get_args(Retain))}, got {self.retain!r}; check the spelling"
             )
         check_reward(self.reward)
+        self.__dict__["_outcomes"] = {}
 
     @property
     @abstractmethod
@@ -93,15 +102,9 @@ class ConsensusAllocator(Allocator):
 
     def label(self, batch: Batch, q: int) -> PseudoLabel:
         """Return the pseudo-label of prompt ``q`` after the samples so far: the winner, unless two answers lead."""
-        answers, votes = self.votes(batch, q)
-        if not answers:
-            return PseudoLabel(None, "unanswered", 0.0)
-        first, second = top_two(votes[-1])
-        if first == second:
-            return PseudoLabel(None, "tied", float(first) / len(votes))
-        place = int(self.stopping.winner(votes, self.max_samples)[-1])
-        decided = self.min_samples <= len(votes) < self.max_samples and self.stopping.stops_now(votes, self.max_samples)
-        return PseudoLabel(answers[place], "decided" if decided else "exhausted", float(votes[-1, place]) / len(votes))
+        answers, codes = self._codes(batch, q)
+        place, status, share = self._remembered("label", self._outcome, codes)
+        return PseudoLabel(None if place is None else answers[place], status, share)
 
     def labels(self, batch: Batch) -> list[PseudoLabel]:
         """Return the pseudo-label of every prompt, in order."""
@@ -113,9 +116,8 @@ class ConsensusAllocator(Allocator):
         Failed samples come first, because a batch does not know which ones failed: at the end they would be in every
         newest window of a rule with windows.
         """
-        received = [rollout.answer for rollout in batch.rollouts[q]]
-        answers, codes = encode_answers([*[None] * (int(batch.asked[q]) - len(received)), *received])
-        return answers, count_votes(codes, len(answers))
+        answers, codes = self._codes(batch, q)
+        return answers, _votes(codes)
 
     def groups(self, batch: Batch) -> list[Group]:
         """Return the labelled prompts as groups of their retained rollouts, rewarded by the votes of all rollouts."""
@@ -132,8 +134,47 @@ class ConsensusAllocator(Allocator):
         ended = {status: sum(label.status == status for label in labels) / size for status in get_args(Status)}
         return ended | {"leader_share": sum(label.share for label in labels) / size}
 
+    def _codes(self, batch: Batch, q: int) -> tuple[list[str], tuple[int, ...]]:
+        """Return the answers to prompt ``q`` and the index of each sample's among them, -1 for none."""
+        indices: dict[str, int] = {}
+        codes = [-1] * (int(batch.asked[q]) - len(batch.rollouts[q]))
+        for rollout in batch.rollouts[q]:
+            answer = rollout.answer
+            codes.append(-1 if answer is None else indices.setdefault(answer, len(indices)))
+        return list(indices), tuple(codes)
+
+    def _remembered(self, what: str, function: Callable[[Counts], Value], codes: tuple[int, ...]) -> Value:
+        """Return ``function`` of the votes by ``codes``. Few samples have few patterns, so most are known."""
+        if (what, codes) not in self._outcomes:
+            if len(self._outcomes) >= REMEMBERED:
+                self._outcomes.clear()
+            self._outcomes[what, codes] = function(_votes(codes))
+        found: Value = self._outcomes[what, codes]
+        return found
+
+    def _outcome(self, votes: Counts) -> tuple[int | None, Status, float]:
+        """Return the index of the answer that is the label, how the vote ended, and the answer's share."""
+        if not votes.any():
+            return None, "unanswered", 0.0
+        first, second = top_two(votes[-1])
+        if first == second:
+            return None, "tied", float(first) / len(votes)
+        place = int(self.stopping.winner(votes, self.max_samples)[-1])
+        decided = self.min_samples <= len(votes) < self.max_samples and self.stopping.stops_now(votes, self.max_samples)
+        return place, "decided" if decided else "exhausted", float(votes[-1, place]) / len(votes)
+
     def _group(self, prompt: Prompt, rollouts: Sequence[Rollout], label: str) -> Group:
-        unverified = [replace(rollout, correct=None, reward=None) for rollout in rollouts]
-        rewards = pseudo_rewards(self.reward, unverified, label)
-        judged = (replace(rollout, reward=float(reward)) for rollout, reward in zip(unverified, rewards, strict=True))
+        named = isinstance(self.reward, str)  # such a function reads answers alone
+        rewards = pseudo_rewards(self.reward, rollouts if named else [_rewarded(r, None) for r in rollouts], label)
+        judged = (_rewarded(rollout, reward) for rollout, reward in zip(rollouts, rewards.tolist(), strict=True))
         return Group(prompt, tuple(islice(judged, None if self.retain == "all" else self.min_samples)))
+
+
+def _rewarded(rollout: Rollout, reward: float | None) -> Rollout:
+    """Return ``rollout`` without its verdict and with this reward."""
+    own = (rollout.completion, rollout.tokens, rollout.score_norm, rollout.round, rollout.step)
+    return Rollout(None, rollout.answer, reward, *own)
+
+
+def _votes(codes: tuple[int, ...]) -> Counts:
+    return count_votes(np.array(codes, np.int64), max(codes, default=-1) + 1)

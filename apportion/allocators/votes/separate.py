@@ -30,7 +30,8 @@ class SeparateVotes(ConsensusAllocator):
 
     def plan(self, batch: Batch) -> Plan:
         """Return the next wave of each prompt that the rule has not stopped."""
-        return Plan(np.array([self._more(self.votes(batch, q)[1]) for q in range(len(batch.prompts))], np.int64))
+        codes = (self._codes(batch, q)[1] for q in range(len(batch.prompts)))
+        return Plan(np.array([self._remembered("more", self._more, each) for each in codes], np.int64))
 
     def finished(self, batch: Batch, q: int) -> bool:
         """Return whether prompt ``q`` needs no more samples."""

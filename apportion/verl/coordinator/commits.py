@@ -33,24 +33,24 @@ def commit_tasks(
     own: dict[str, list[TrainedGroup]] = {uid: [] for uid in uids}
     for group in groups:
         address = address_of(group.prompt)
-        trained = _trained_group(group, address.first_session + sessions[address.group], rewarded)
-        own[address.uid].append(
-            replace(
-                trained,
-                baseline=None if baselines is None else baselines[group.prompt.id],
-                weight=1.0 if weights is None else weights[group.prompt.id],
-            )
+        trained = _trained_group(
+            group,
+            address.first_session + sessions[address.group],
+            rewarded,
+            None if baselines is None else baselines[group.prompt.id],
+            1.0 if weights is None else weights[group.prompt.id],
         )
-    written = written_keys(batch, uids, sessions)
+        own[address.uid].append(trained)
+    cleared = cleared_keys(batch, own, sessions)
     owners = [address_of(prompt).uid for prompt in batch.prompts]
-    asked = {uid for uid, count in zip(owners, batch.asked, strict=True) if count}
+    asked = {uid for uid, count in zip(owners, batch.asked.tolist(), strict=True) if count}
     failed = asked - {uid for uid, rollouts in zip(owners, batch.rollouts, strict=True) if rollouts}
     return [
         CommitTask(
             f"{uid}:commit",
             uid,
             tuple(own[uid]),
-            tuple(sorted(written[uid].difference(*(group.kept_keys for group in own[uid])))),
+            tuple(sorted(cleared[uid])),
             "failure" if uid in failed else "finished",
         )
         for uid in uids
@@ -69,33 +69,43 @@ def single_rollout_group(batch: Batch) -> Group | None:
     return None
 
 
-def written_keys(batch: Batch, uids: Sequence[str], sessions: Mapping[str, int]) -> dict[str, set[str]]:
-    """Return, for each of ``uids``, the keys of all rows that were or may have been written."""
-    keys: dict[str, set[str]] = {uid: set() for uid in uids}
+def cleared_keys(
+    batch: Batch, groups: Mapping[str, Sequence[TrainedGroup]], sessions: Mapping[str, int]
+) -> dict[str, list[str]]:
+    """Return, for each uid of ``groups``, the keys of rows that were or may have been written and are not kept."""
+    kept = {
+        uid: {row.written.session for group in own for row in group.rows if row.session is None}
+        for uid, own in groups.items()
+    }
+    keys: dict[str, list[str]] = {uid: [] for uid in groups}
     for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
         address = address_of(prompt)
-        for session in range(address.first_session, address.first_session + sessions[address.group]):
-            keys[address.uid].update(row_keys(address.uid, session, 1))
-        for rollout in rollouts:
-            if rollout.step is None:
-                keys[address.uid].update(rollout.completion.keys)
+        first, uid = address.first_session, address.uid
+        left = set(range(first, first + sessions[address.group])) - kept[uid]
+        if left:
+            fresh = (rollout.completion for rollout in rollouts if rollout.step is None)
+            outputs = {written.session: len(written.lengths) for written in fresh}
+            for session in left:
+                keys[uid] += row_keys(uid, session, outputs.get(session, 1))
     return keys
 
 
-def _trained_group(group: Group, session: int, rewarded: bool) -> TrainedGroup:
+def _trained_group(group: Group, session: int, rewarded: bool, baseline: float | None, weight: float) -> TrainedGroup:
     """Return ``group`` as it is committed. Its reused rollouts are written as ``session`` and the following."""
     rows = []
     for i in group.keep.nonzero()[0].tolist():
         reused = group.rollouts[i].step is not None
         rows.append(TrainedRow(i, group.rollouts[i].completion, session if reused else None))
         session += reused
-    norms = tuple(rollout.score_norm for rollout in group.rollouts if rollout.score_norm is not None)
+    norms = tuple([rollout.score_norm for rollout in group.rollouts if rollout.score_norm is not None])
     return TrainedGroup(
         address_of(group.prompt).group,
         tuple(group.rewards.tolist()),
-        tuple(rollout.tokens or 0 for rollout in group.rollouts),
-        tuple(rollout.round for rollout in group.rollouts),
+        tuple([rollout.tokens or 0 for rollout in group.rollouts]),
+        tuple([rollout.round for rollout in group.rollouts]),
         tuple(rows),
         rewarded,
         norms if len(norms) == len(group.rollouts) else (),
+        baseline,
+        weight,
     )

@@ -1,15 +1,17 @@
 """The library's loop, one result at a time: what a round requests, commits and teaches the allocator."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from apportion.allocators import check_rewards
-from apportion.types import Batch, Prompt
+from apportion.types import Batch, Plan, Prompt
 from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group
 from apportion.verl.coordinator.messages import RolloutTask, RowAddress, TaskResult, address_of
-from apportion.verl.coordinator.rounds import AllocationRound, PendingTask, PlannedBatch
+from apportion.verl.coordinator.rounds import NOTHING_FINAL, AllocationRound, FinishedPrompts, PendingTask, PlannedBatch
 from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
 
@@ -38,10 +40,11 @@ class Planner:
 
     def start(self, round: AllocationRound) -> None:
         """Plan a round and request its first rollouts."""
-        allocator, prompts = self.allocation.allocator, list(round.request.prompts)
-        for own in [[prompt] for prompt in prompts] if allocator.separable else [prompts]:
-            uids = dict.fromkeys(address_of(prompt).uid for prompt in own)
-            round.batches.append(PlannedBatch(allocator.start(own), tuple(uids)))
+        allocator = self.allocation.allocator
+        whole = allocator.start(round.request.prompts)
+        for batch in whole.split() if allocator.separable else [whole]:
+            uids = dict.fromkeys(address_of(prompt).uid for prompt in batch.prompts)
+            round.batches.append(PlannedBatch(batch, tuple(uids)))
         round.unfinished = len(round.batches)
         for planned in round.batches:
             self._advance(round, planned)
@@ -61,8 +64,10 @@ class Planner:
             round.counts["retried"] += missing
             self._request(round, planned, pending.index, missing, pending.attempt + 1)
             return
-        planned.unfinished -= 1
-        if not planned.unfinished:
+        planned.running.discard(pending.index)
+        if planned.running:
+            self._finish_early(round, planned, [task.uid])
+        else:
             planned.end()
             self._check_rewards(planned.batch)
             self._advance(round, planned)
@@ -82,18 +87,35 @@ class Planner:
                     check_rewards(reader, batch)
         except ValueError as error:
             raise ValueError(
-                f"allocation.verdict must say which rollouts are correct, got {self.allocation.verdict!r} and {error}"
+                f"allocation.verdict must say which rollouts are correct: {error}; or set allocation.verdict=score, "
+                "with which a reward above 0 is correct"
             ) from error
 
     def _advance(self, round: AllocationRound, planned: PlannedBatch) -> None:
         """Request the next wave of ``planned``, or finish it if the allocator plans no more."""
         allocator = self.allocation.allocator
-        while (plan := allocator.plan(planned.batch)).fresh:
+        while (plan := self._plan(planned)).fresh:
             planned.batch = planned.batch.join(allocator.start(self._draw(round, planned, plan.fresh)))
-        for q in planned.begin(plan):
-            self._request(round, planned, q, int(plan.counts[q]))
         if not plan:
             self._finish(round, planned)
+            return
+        final = NOTHING_FINAL if allocator.separable else allocator.final(planned.batch, plan)
+        for q in planned.begin(plan, final):
+            self._request(round, planned, q, int(plan.counts[q]))
+        if not allocator.separable:
+            self._finish_early(round, planned, planned.uids)
+
+    def _plan(self, planned: PlannedBatch) -> Plan:
+        """Return the next plan. Raise RuntimeError if it changes prompts that are final."""
+        name, plan = self.allocation.allocator.name, self.allocation.allocator.plan(planned.batch)
+        if planned.early:
+            given = [uid for uid in planned.early if plan.counts[planned.members[uid]].any()]
+            if given or plan.fresh:
+                raise RuntimeError(
+                    f"{name} must not change a batch that has final prompts, got {plan.fresh} fresh prompts, and more "
+                    f"rollouts for {len(given)} final ones; correct its method final"
+                )
+        return plan
 
     def _draw(self, round: AllocationRound, planned: PlannedBatch, count: int) -> list[Prompt]:
         """Draw ``count`` extra prompts, and spread them evenly over the uids of ``planned``."""
@@ -122,14 +144,32 @@ class Planner:
         )
         self.submit(PendingTask(round, task, planned, q, attempt))
 
+    def _finish_early(self, round: AllocationRound, planned: PlannedBatch, uids: Sequence[str]) -> None:
+        """Commit those of ``uids`` that nothing can change any more, once the round has something to train on."""
+        for uid in filter(planned.ends_early, uids):
+            batch = planned.so_far(uid)
+            self._check_rewards(batch)
+            each = (batch.part([q]) for q in range(len(batch.prompts)))
+            groups = tuple(group for own in each for group in self.allocation.allocator.groups(own))
+            planned.early[uid] = FinishedPrompts(batch, (uid,), groups)
+            self._withhold(round, planned, planned.early[uid])
+        if round.trainable:
+            self._commit(round)
+
+    def _withhold(self, round: AllocationRound, planned: PlannedBatch, finished: FinishedPrompts) -> None:
+        """Hold ``finished`` back until the round has something to train on, which it may have itself."""
+        if not planned.fixed:
+            planned.baselines, planned.weights = self._baselines(planned.batch), self._weights(planned.batch)
+            planned.fixed = True
+        round.trainable = round.trainable or any(np.count_nonzero(group.keep) for group in finished.groups)
+        round.withheld.append((planned, finished))
+
     def _finish(self, round: AllocationRound, planned: PlannedBatch) -> None:
         """Commit ``planned`` once the round has something to train on. After the last batch, learn from the round."""
         allocator = self.allocation.allocator
         planned.groups = tuple(allocator.groups(planned.batch))
-        planned.baselines = self._baselines(planned.batch)
         round.unfinished -= 1
-        round.trainable = round.trainable or any(group.keep.any() for group in planned.groups)
-        round.withheld.append(planned)
+        self._withhold(round, planned, planned.rest)
         if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it
             batch = round.batch
             round.metrics = allocator.metrics(batch)
@@ -142,10 +182,12 @@ class Planner:
         """Commit what is withheld. If the whole round has nothing to train on, add a group of one rollout."""
         withheld, round.withheld = round.withheld, []
         if not round.trainable:  # then all are withheld, and their order must not depend on which result came last
-            withheld = list(round.batches)
-        for planned in withheld:
-            groups, baselines = list(planned.groups or ()), planned.baselines
-            single = None if round.trainable else single_rollout_group(planned.batch)
+            withheld = [
+                (each, FinishedPrompts(each.batch, each.uids, tuple(each.groups or ()))) for each in round.batches
+            ]
+        for planned, finished in withheld:
+            groups, baselines = list(finished.groups), planned.baselines
+            single = None if round.trainable else single_rollout_group(finished.batch)
             if single is not None:
                 groups.append(single)
                 baselines = baselines and baselines | {
@@ -154,13 +196,13 @@ class Planner:
                 round.trainable = True
                 round.counts["empty_rounds"] += 1
             for commit in commit_tasks(
-                planned.batch,
+                finished.batch,
                 groups,
-                planned.uids,
+                finished.uids,
                 round.sessions,
                 rewarded=self.allocation.label_free,
                 baselines=baselines,
-                weights=self._weights(planned.batch),
+                weights=planned.weights,
             ):
                 self.submit(PendingTask(round, commit))
 

@@ -5,32 +5,78 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from apportion.types import Batch, Group, Plan, Rollout
-from apportion.verl.coordinator.messages import TrainerRequest, WorkerTask
+from apportion.types import Batch, Group, Mask, Plan, Rollout
+from apportion.verl.coordinator.messages import TrainerRequest, WorkerTask, address_of
+
+
+@dataclass(eq=False)
+class FinishedPrompts:
+    """All prompts under ``uids``, with all their rollouts, and their ``groups``."""
+
+    batch: Batch
+    uids: tuple[str, ...]
+    groups: tuple[Group, ...]
+
+
+NO_PLAN, NOTHING_FINAL = Plan(np.zeros(0, np.int64)), np.zeros(0, bool)
 
 
 @dataclass(eq=False)
 class PlannedBatch:
     """Prompts that are planned together: a single one if the allocator is separable, else all of the round.
 
-    ``plan`` is the wave in progress. ``unfinished`` of its prompts still run, and ``arrived`` holds its rollouts by
-    index in the batch. ``groups`` are set once nothing more is planned, and ``baselines`` by prompt id if there is a
-    baseline from history.
+    ``plan`` is the wave in progress, of which the prompts ``running`` are not done. ``arrived`` holds its rollouts.
+    Both are by index in the batch. ``final`` [P] are the prompts that the wave is the last of, and ``members`` the
+    indices of each uid's prompts if there are any. ``early`` holds the uids that finished before the batch.
+
+    ``groups`` are set once nothing more is planned. ``baselines`` and ``weights`` are by prompt id, None without any;
+    they are ``fixed`` when the first prompt finishes.
     """
 
     batch: Batch
     uids: tuple[str, ...]
-    plan: Plan = field(default_factory=lambda: Plan(np.zeros(0, np.int64)))
-    unfinished: int = 0
+    plan: Plan = field(default_factory=lambda: NO_PLAN)
+    running: set[int] = field(default_factory=set)
     arrived: dict[int, list[Rollout]] = field(default_factory=dict)
+    final: Mask = field(default_factory=lambda: NOTHING_FINAL)
+    members: dict[str, list[int]] = field(default_factory=dict)
+    early: dict[str, FinishedPrompts] = field(default_factory=dict)
     groups: tuple[Group, ...] | None = None
+    fixed: bool = False
     baselines: dict[str, float] | None = None
+    weights: dict[str, float] | None = None
 
-    def begin(self, plan: Plan) -> list[int]:
+    def begin(self, plan: Plan, final: Mask) -> list[int]:
         """Begin the wave of ``plan``. Return the indices of the prompts that it gives rollouts to."""
         chosen: list[int] = plan.counts.nonzero()[0].tolist()
-        self.plan, self.unfinished, self.arrived = plan, len(chosen), {q: [] for q in chosen}
+        self.plan, self.running, self.arrived, self.final = plan, set(chosen), {q: [] for q in chosen}, final
+        self.members = {}
+        if np.count_nonzero(final):
+            for q, prompt in enumerate(self.batch.prompts):
+                self.members.setdefault(address_of(prompt).uid, []).append(q)
         return chosen
+
+    def ends_early(self, uid: str) -> bool:
+        """Return whether nothing can change the prompts under ``uid`` any more, and they have not finished yet."""
+        own = self.members.get(uid, ())
+        return bool(own) and uid not in self.early and all(self.final[q] and q not in self.running for q in own)
+
+    def so_far(self, uid: str) -> Batch:
+        """Return the prompts under ``uid``, with what has arrived of the wave."""
+        own = self.members[uid]
+        return self.batch.part(own).add(Plan(self.plan.counts[own]), [self.arrived.get(q, ()) for q in own])
+
+    @property
+    def rest(self) -> FinishedPrompts:
+        """The prompts that did not finish early, once the batch has finished."""
+        assert self.groups is not None
+        if not self.early:
+            return FinishedPrompts(self.batch, self.uids, self.groups)
+        own = [q for q, prompt in enumerate(self.batch.prompts) if address_of(prompt).uid not in self.early]
+        groups = (group for group in self.groups if address_of(group.prompt).uid not in self.early)
+        return FinishedPrompts(
+            self.batch.part(own), tuple(uid for uid in self.uids if uid not in self.early), tuple(groups)
+        )
 
     def end(self) -> None:
         """Add the wave to the batch."""
@@ -48,9 +94,9 @@ class AllocationRound:
 
     ``worker`` maps each uid that the trainer still waits for to the worker that holds its row, "" for none.
     ``reassigned`` are the uids whose first worker died.
-    ``unfinished`` batches are still planned. A batch with nothing to train on is ``withheld`` until ``trainable``: some
-    other batch of the round has a row. The round is ``closed`` once the allocator has learned from it, and over when
-    the last uid is committed. It is ``counted`` once the metrics have it.
+    ``unfinished`` batches are still planned. Finished prompts with nothing to train on are ``withheld`` until
+    ``trainable``: other prompts of the round have a row. The round is ``closed`` once the allocator has learned from
+    it, and over when the last uid is committed. It is ``counted`` once the metrics have it.
 
     ``waves`` and ``sessions`` are counted by group, ``extra`` prompts by the uid that their rows are written under.
     """
@@ -59,7 +105,7 @@ class AllocationRound:
     worker: dict[str, str]
     batches: list[PlannedBatch] = field(default_factory=list)
     unfinished: int = 0
-    withheld: list[PlannedBatch] = field(default_factory=list)
+    withheld: list[tuple[PlannedBatch, FinishedPrompts]] = field(default_factory=list)
     trainable: bool = False
     closed: bool = False
     counted: bool = False
@@ -89,8 +135,15 @@ class AllocationRound:
 
     @property
     def committed(self) -> list[Batch]:
-        """The batches of which the trainer has all groups."""
-        return [planned.batch for planned in self.batches if not any(uid in self.worker for uid in planned.uids)]
+        """The prompts whose uids the trainer has, with all their rollouts."""
+        found: list[Batch] = []
+        for planned in self.batches:
+            if not any(uid in self.worker for uid in planned.uids):
+                found.append(planned.batch)
+            else:
+                early = (planned.early[uid] for uid in planned.uids if uid in planned.early and uid not in self.worker)
+                found += [finished.batch for finished in early]
+        return found
 
 
 @dataclass(eq=False)

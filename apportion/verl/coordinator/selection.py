@@ -1,5 +1,6 @@
 """The choices of a selector: rows for the trainer's data loader, and extra prompts for allocators that draw them."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ from apportion.selection import Selector
 from apportion.types import Batch, Floats, Prompt
 from apportion.untrusted import shown
 from apportion.verl.coordinator.messages import RowsRequest
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "selection/"
 
@@ -32,6 +35,7 @@ class PromptSelection:
     predictor: Predictor | None = None
     choices: int = 0
     _latest: list[int] = field(default_factory=list)
+    _follows: bool = False
 
     def __post_init__(self) -> None:
         self._ids = {prompt.id for prompt in self.prompts}
@@ -42,6 +46,10 @@ class PromptSelection:
             )
         self.selector.prepare(self.prompts, self.seed, self.predictor)
 
+    def follow_loader(self) -> None:
+        """Take the number of the next request as that of the next choice, after a state that may be an older one's."""
+        self._follows = True
+
     def check(self, request: RowsRequest) -> None:
         """Raise ValueError for a request that does not continue the choices so far, or is about other rows."""
         if request.rows != len(self.prompts):
@@ -49,6 +57,15 @@ class PromptSelection:
                 f"the trainer must load the data set that prompts are chosen from, of {len(self.prompts)} rows, got "
                 f"{request.rows} rows; set data.seed, and do not change data.train_files during a run"
             )
+        follows, self._follows = self._follows, False
+        if follows and request.number not in (self.choices, self.choices - 1):
+            logger.warning(
+                "The data loader asks for choice %d of prompts, but the state of the selection is that of choice %d; "
+                "it continues at the loader's",
+                request.number,
+                self.choices,
+            )
+            self.choices = request.number
         if request.number not in (self.choices, self.choices - 1):
             raise ValueError(
                 f"the data loader must ask for choice {self.choices} of prompts, got {request.number}; data.pt and "

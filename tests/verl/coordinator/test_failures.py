@@ -285,7 +285,7 @@ def test_an_allocators_error_ends_the_run(monkeypatch, caplog, method, inner):
     open_rounds(coordinator, request_of(texts(0, 9, 2), 1))
     work(coordinator)
     for call in (coordinator.check, coordinator.metrics, lambda: coordinator.open(request_of(texts(5), 3))):
-        with pytest.raises(RuntimeError, match=f"allocation failed at step 1: {method} is wrong"):
+        with pytest.raises(RuntimeError, match=f"allocation failed at step 1: .*{method} is wrong"):
             call()
     assert not watched.learned
     assert "h1-1" not in {commit.uid for commit in pool.committed} or method in ("metrics", "observe")

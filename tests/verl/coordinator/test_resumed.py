@@ -5,8 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from apportion import Uniform
-from apportion.baselines import Optimal, Zero
+from apportion.baselines import Optimal
 from apportion.verl.coordinator.messages import RolloutTask, TrainerRequest, address_of
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
@@ -77,26 +76,6 @@ def test_a_run_resumed_within_a_round_has_learned_what_was_committed(kind):
         work(coordinator)
     assert whole.pool.requested_rollouts == resumed.pool.requested_rollouts
     assert whole.allocation.allocator.learned[-1] == resumed.allocation.allocator.learned[-1]
-
-
-def test_the_state_of_another_allocator_is_refused():
-    state = make_coordinator(Settings(ALLOCATORS["vip"]()), WorkerPool()).state()
-    with pytest.raises(ValueError, match="same allocator, uniform, got one of 'vip'; resume"):
-        make_coordinator(Settings(Uniform()), WorkerPool()).load(state)
-
-
-@pytest.mark.parametrize(
-    ("saved", "resumed", "message"),
-    [
-        (Optimal, None, "baseline must be None in a saved state of 'the coordinator'"),
-        (None, Zero, "baseline must be that of zero in a saved state of 'the coordinator'"),
-        (Optimal, Zero, "the baseline 'zero', got 'optimal'"),
-    ],
-)
-def test_the_state_of_another_baseline_is_refused(saved, resumed, message):
-    state = make_coordinator(Settings(Uniform(), saved and saved()), WorkerPool()).state()
-    with pytest.raises(ValueError, match=message):
-        make_coordinator(Settings(Uniform(), resumed and resumed()), WorkerPool()).load(state)
 
 
 def by_uid(commits):

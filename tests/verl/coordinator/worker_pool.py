@@ -14,6 +14,8 @@ import numpy as np
 from apportion import AR3PO, Batch, Prompt, Rollout
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
+from apportion.engines.saved_settings import settings_of
+from apportion.selection import Selector
 from apportion.verl.coordinator.messages import (
     CommitTask,
     RolloutTask,
@@ -44,8 +46,14 @@ class Settings:
 
     allocator: Allocator
     baseline: Baseline | None = None
+    selection: Selector | None = None
     deadline_seconds: float = math.inf
     retries: int = 0
+    resume: str = "fallback"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return settings_of({"allocator": self.allocator, "baseline": self.baseline, "selection": self.selection})
 
     @property
     def label_free(self) -> bool:

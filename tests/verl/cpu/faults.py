@@ -6,6 +6,7 @@ one step. With ``.{number}`` at its end it is for one rollout only, which takes 
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -18,13 +19,29 @@ from tests.verl.cpu.fault_files import asked
 
 
 class Faults:
-    """What may happen to a rollout before it is sampled."""
+    """What may happen to a rollout before it is sampled with ``_params``."""
+
+    def __init__(self, params):
+        self._params = params
 
     async def fails(self):
         raise RuntimeError("this rollout fails")
 
     async def hangs(self):
         await asyncio.sleep(10_000)
+
+    async def clings(self):
+        """It ignores its first cancellation, and writes down that it ends at the second."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(10_000)
+        try:
+            await asyncio.sleep(10_000)
+        finally:
+            Path(os.environ["VERL_TEST_RECORDS"], "clung").touch()
+
+    async def stalls(self):
+        """Its server generates until the request is aborted."""
+        self._params["stalled"] = True
 
     async def kills_worker(self):
         os._exit(1)
@@ -68,7 +85,7 @@ class FaultyAgentLoop(SingleTurnAgentLoop):
     async def run(self, sampling_params, **kwargs):
         for fault in vars(Faults):
             if not fault.startswith("_") and asked(fault, int(kwargs["index"]), int(kwargs["global_steps"])):
-                await getattr(Faults(), fault)()
+                await getattr(Faults(sampling_params), fault)()
         return await super().run(sampling_params, **kwargs)
 
 

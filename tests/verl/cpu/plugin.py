@@ -52,6 +52,13 @@ def _register_recorder(module):
     register(module.PPOTrainerSync)
 
 
+@after("verl.trainer.ppo.v1.trainer_separate_async")
+def _register_separate_recorder(module):
+    from tests.verl.cpu.recorder import register  # noqa: PLC0415 - as above
+
+    register(module.PPOTrainerSeparateAsync, "separate_async")
+
+
 @after("verl.utils.model")
 def _load_critic_without_flash_attention(module):
     """verl loads every critic with an attention that there is on GPUs alone."""

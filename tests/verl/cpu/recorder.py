@@ -1,4 +1,4 @@
-"""verl's synchronous trainer, which also writes down every row that it is about to train on, and keys of all others."""
+"""verl's trainers, which also write down every row that they are about to train on, and the keys of all others."""
 
 import json
 import os
@@ -43,12 +43,12 @@ def rows_of(batch):
 
 def _begin(phase):
     """Write down what the trainer does from now on."""
-    with Path(os.environ["VERL_TEST_RECORDS"], "phases").open("a") as phases:
+    with Path(os.environ["VERL_TEST_RECORDS"], "phases").open("a", encoding="utf-8") as phases:
         phases.write(phase + "\n")
 
 
-def register(trainer):
-    """Replace ``trainer`` in verl's registry by a subclass that records."""
+def register(trainer, mode="sync"):
+    """Replace ``trainer`` in verl's registry by a subclass that records. A step may have several updates."""
 
     class Recorded(trainer):
         def __init__(self, *args, **settings):
@@ -72,8 +72,12 @@ def register(trainer):
         def _update_actor(self, batch, metrics):
             others = [key for keys in tq.kv_list().values() for key in keys if key not in set(batch.keys)]
             Path(os.environ["VERL_TEST_RECORDS"], f"others_{self.global_steps}.json").write_text(json.dumps(others))
-            lines = [json.dumps(row, default=str) + "\n" for row in rows_of(batch)]
-            Path(os.environ["VERL_TEST_RECORDS"], f"rows_{self.global_steps}.jsonl").write_text("".join(lines))
+            lines = [
+                json.dumps(row | {"update": self.local_trigger_step}, default=str) + "\n" for row in rows_of(batch)
+            ]
+            path = Path(os.environ["VERL_TEST_RECORDS"], f"rows_{self.global_steps}.jsonl")
+            with path.open("a" if self.local_trigger_step else "w", encoding="utf-8") as file:
+                file.writelines(lines)
             return super()._update_actor(batch, metrics)
 
-    TRAINER_REGISTRY["sync"] = Recorded
+    TRAINER_REGISTRY[mode] = Recorded

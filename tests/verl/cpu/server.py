@@ -1,6 +1,14 @@
-"""A rollout server of verl: one process that holds the policy and samples from it, for all training workers."""
+"""A rollout server of verl: one process that holds the policy and samples from it, for all training workers.
+
+It counts the requests that it generates for, ends and aborts them as vLLM's server does, and writes down what is left
+when it is put to sleep, into ``sleeps_{rank}.jsonl`` of the records. A request with ``stalled`` among its sampling
+parameters never ends by itself. A test makes aborts fail by a file in the folder ``faults`` of its records:
+``abort_raises``, ``abort_hangs``, ``abort_misses`` (the server does not find the request by its id), or
+``abort_missing`` (the server has no ``abort_request``).
+"""
 
 import asyncio
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -10,6 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from tests.verl.cpu.sampling import Request, sample, seed_of
 from tests.verl.cpu.script import script
@@ -18,8 +27,11 @@ GATHERS = 0.02
 """Seconds that requests wait for others to share a batch with."""
 
 
-@ray.remote(num_cpus=0.1)
-class Server:
+def _asked(fault):
+    return Path(os.environ.get("VERL_TEST_RECORDS", "."), "faults", fault).exists()
+
+
+class PlainServer:
     """Tokens in, tokens out. A rollout is fixed by its prompt, the weights' step and how often it was asked for."""
 
     def __init__(self, policy, tokens, seed):
@@ -29,6 +41,7 @@ class Server:
         self.tokens, self.seed = tokens, seed
         self.global_steps, self.asked = None, Counter()
         self.waiting, self.task = [], None
+        self.live, self.stalled, self.counts = {}, set(), Counter()
 
     async def load(self, weights, global_steps=None):
         self.policy.load_state_dict(weights)
@@ -51,16 +64,24 @@ class Server:
             forced=tuple(scripted),
         )
         found = asyncio.get_running_loop().create_future()
-        self.waiting.append((request, found))
+        self.live[request_id] = found
+        found.add_done_callback(lambda _: self.live.pop(request_id))
+        if sampling_params.get("stalled"):
+            self.stalled.add(request_id)
+        else:
+            self.waiting.append((request, found))
         if self.task is None or self.task.done():
             self.task = asyncio.create_task(self._serve())
-        ids, log_probs = await found
-        return TokenOutput(
-            token_ids=ids,
-            log_probs=log_probs,
-            stop_reason="completed",
-            extra_fields={"global_steps": self.global_steps},
-        )
+        extra = {"global_steps": self.global_steps}
+        try:
+            rollout = await found
+        except asyncio.CancelledError:  # vLLM too aborts a request whose call is cancelled
+            self.counts["cancelled"] += 1
+            raise
+        if rollout is None:
+            return TokenOutput(token_ids=[], log_probs=None, stop_reason="aborted", extra_fields=extra)
+        ids, log_probs = rollout
+        return TokenOutput(token_ids=ids, log_probs=log_probs, stop_reason="completed", extra_fields=extra)
 
     async def _serve(self):
         await asyncio.sleep(GATHERS)
@@ -69,13 +90,50 @@ class Server:
             requests = [request for request, _ in batch]
             rollouts = await asyncio.to_thread(sample, self.policy, requests, self.tokenizer.pad_token_id)
             for (_, found), rollout in zip(batch, rollouts, strict=True):
-                found.set_result(rollout)
+                if not found.done():
+                    found.set_result(rollout)
+
+    async def abort_all_requests(self, reject_request=False):
+        """End all requests that do not end by themselves."""
+        for request_id in self.stalled & self.live.keys():
+            self.live[request_id].set_result(None)
+
+    async def sleep(self):
+        """Wait, as vLLM's replica does, until nothing is generated any more."""
+        folder = os.environ.get("VERL_TEST_RECORDS")
+        if folder:
+            with Path(folder, f"sleeps_{self.seed[1]}.jsonl").open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps({"live": len(self.live), **self.counts}) + "\n")
+        while self.live:
+            await asyncio.sleep(GATHERS)
+
+    async def count_live(self):
+        return len(self.live)
 
     async def _nothing(self, *args, **settings):
         return None
 
-    wake_up = sleep = abort_all_requests = resume_generation = _nothing
+    wake_up = resume_generation = _nothing
     clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = _nothing
+
+
+class AbortingServer(PlainServer):
+    """A server with vLLM's ``abort_request``."""
+
+    async def abort_request(self, request_id, reset_prefix_cache=True):
+        if _asked("abort_raises"):
+            raise RuntimeError("this abort fails")
+        if _asked("abort_hangs"):
+            await asyncio.sleep(10_000)
+        found = None if _asked("abort_misses") else self.live.get(request_id)
+        if found is None or found.done():
+            return {"aborted": False, "error": f"Request {request_id} not found"}
+        self.counts["aborted"] += 1
+        found.set_result(None)
+        return {"aborted": True, "request_id": request_id}
+
+
+Server, ServerWithoutAborts = (ray.remote(num_cpus=0.1)(each) for each in (AbortingServer, PlainServer))
 
 
 def server_name(replica_rank):
@@ -86,8 +144,10 @@ class Replica(RolloutReplica):
     """verl's handle of the server, in the trainer's process."""
 
     async def launch_servers(self):
-        server = Server.options(name=server_name(self.replica_rank), max_concurrency=1000).remote(
-            self.model_config.path, self.config.response_length, (self.config.seed, self.replica_rank)
+        server = (
+            (ServerWithoutAborts if _asked("abort_missing") else Server)
+            .options(name=server_name(self.replica_rank), max_concurrency=1000)
+            .remote(self.model_config.path, self.config.response_length, (self.config.seed, self.replica_rank))
         )
         self.servers = [server]
         self._server_handle = server
@@ -112,7 +172,7 @@ class Adapter(BaseRollout):
 
     async def update_weights(self, weights, global_steps=None, **rest):
         # every rank must go through them: each is gathered from all ranks
-        full = {name: weight.detach().cpu().clone() for name, weight in weights}
+        full = {name: weight.detach().cpu().clone() async for name, weight in ensure_async_iterator(weights)}
         if self.rollout_rank == 0:
             await ray.get_actor(server_name(self.replica_rank)).load.remote(full, global_steps)
             folder = os.environ.get("VERL_TEST_RECORDS")

@@ -1,0 +1,198 @@
+"""Prompts that share a budget are committed as soon as nothing can change them, with the same result as at the end."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion import DAPO, HORA, Rollout, Uniform
+from apportion.baselines import Optimal
+from apportion.verl.coordinator.messages import RolloutTask, TrainerRequest
+from tests.verl.coordinator.worker_pool import (
+    ALLOCATORS,
+    Settings,
+    Table,
+    Watched,
+    WorkerPool,
+    check_rows,
+    lose_worker,
+    make_coordinator,
+    open_rounds,
+    request_of,
+    texts,
+    uids_of,
+    work,
+)
+
+JOINT = {name: make for name, make in ALLOCATORS.items() if not make().separable} | {
+    "dapo without draws": lambda: DAPO(rollouts_per_prompt=3, max_draws=1),
+    "dapo of a few": lambda: DAPO(rollouts_per_prompt=3, target=2, max_draws=1),
+}
+"""Makers of the rules that plan prompts together."""
+
+
+class AtTheEnd(Watched):
+    """The same rule without promises, so that all prompts are committed at the end of the round."""
+
+    def final(self, batch, plan):
+        return np.zeros(len(batch.prompts), bool)
+
+
+def by_uid(commits):
+    found = {commit.uid: commit for commit in commits}
+    assert len(found) == len(commits)
+    return found
+
+
+@settings(max_examples=150)
+@given(kind=st.sampled_from(sorted(JOINT)), seed=st.integers(0, 10**6), retries=st.integers(0, 1))
+def test_early_commits_change_nothing_that_is_trained_on_learned_or_logged(kind, seed, retries):
+    runs = []
+    for kind_of in (Watched, AtTheEnd):
+        allocator = kind_of(JOINT[kind]())
+        history = Optimal() if allocator.needs.labels else None
+        pool = WorkerPool(Table(failing=0.2, seed=seed))
+        runs.append(make_coordinator(Settings(allocator, history, retries=retries), pool))
+    rng = np.random.default_rng(seed)
+    for step in range(1, 4):
+        numbers = rng.choice(7, size=int(rng.integers(1, 7)), replace=False)
+        request = request_of(texts(*numbers), step)
+        for coordinator in runs:
+            coordinator.pool.committed = []
+            open_rounds(coordinator, request)
+            work(coordinator, rng)  # each in another order
+            check_rows(coordinator.pool, coordinator.pool.committed, request)
+        early, end = runs
+        assert by_uid(early.pool.committed) == by_uid(end.pool.committed)
+        assert early.allocation.allocator.learned == end.allocation.allocator.learned
+        assert early.metrics() == end.metrics()
+        np.testing.assert_equal(early.state(), end.state())
+    assert early.pool.rows == end.pool.rows
+
+
+@pytest.mark.parametrize("kind", ["hora", "pilot_commit", "shared_votes", "dapo without draws", "vip in tokens"])
+def test_a_straggler_in_the_last_wave_delays_no_other_prompt(kind):
+    """The allocator learns before the trainer has the last prompt."""
+    allocator, pool = Watched(JOINT[kind]()), WorkerPool(Table(success=(0.5,)))
+    coordinator = make_coordinator(Settings(allocator), pool)
+    request = request_of(texts(0, 1, 2, 3, 4, 5))
+    open_rounds(coordinator, request)
+    straggler = ""
+    while not allocator.learned and len(pool.committed) < 4:
+        waves = {task.id.split(":")[0]: task for _, task in pool.sent.values() if isinstance(task, RolloutTask)}
+        straggler = sorted(waves)[-1] if waves else straggler
+        others = [id for id in pool.sent if not id.startswith(f"{straggler}:")]
+        coordinator.receive([pool.carry_out(id) for id in others or list(pool.sent)[:1]])
+    work(coordinator, only=lambda task: not task.id.startswith(f"{straggler}:"))
+    assert {id.split(":")[0] for id in pool.sent} == {straggler}
+    assert len(pool.committed) >= 4 and not allocator.learned
+    work(coordinator)
+    check_rows(pool, pool.committed, request)
+    assert len(allocator.learned) == 1
+
+
+def test_prompts_that_get_nothing_of_the_last_wave_are_committed_when_it_begins():
+    """With 13 rollouts for 6 prompts, HORA gives one prompt a second rollout and 5 none after 2 for each."""
+    allocator, pool = Watched(HORA(pre_rollouts=2, budget=13)), WorkerPool(Table(success=(1.0,)))
+    coordinator = make_coordinator(Settings(allocator), pool)
+    open_rounds(coordinator, request_of(texts(0, 1, 2, 3, 4, 5)))
+    first = list(pool.sent)
+    coordinator.receive([pool.carry_out(id) for id in first])
+    (running,) = [task for _, task in pool.sent.values() if isinstance(task, RolloutTask)]
+    work(coordinator, only=lambda task: not isinstance(task, RolloutTask))
+    assert len(pool.committed) == 5 and running.uid not in by_uid(pool.committed)
+
+
+def test_final_prompts_without_a_row_wait_for_one_with_something_to_train_on():
+    pool = WorkerPool(Table(success=(0.5,)))
+    coordinator = make_coordinator(Settings(JOINT["vip"]()), pool)
+    request = request_of(texts(0, 1, 2))
+    open_rounds(coordinator, request)
+    first, second, third = pool.sent
+    pool.table = Table(failing=1.0)
+    coordinator.receive([pool.carry_out(first)])
+    assert not [id for id in pool.sent if id.endswith("commit")]
+    pool.table = Table(success=(0.5,))
+    coordinator.receive([pool.carry_out(second)])
+    work(coordinator, only=lambda task: not isinstance(task, RolloutTask))
+    found = by_uid(pool.committed)
+    assert (found["h1-0"].status, found["h1-1"].status) == ("failure", "finished") and third in pool.sent
+    work(coordinator)
+    check_rows(pool, pool.committed, request)
+
+
+@pytest.mark.parametrize("kind", ["vip", "even in tokens", "knapsack", "neyman"])
+def test_a_checkpoint_within_a_round_has_learned_exactly_what_was_committed(kind):
+    whole, resumed = (
+        make_coordinator(Settings(Watched(JOINT[kind]())), WorkerPool(Table(success=(0.5,)))) for _ in range(2)
+    )
+    request = request_of(texts(0, 1, 2, 3, 4, 5))
+    open_rounds(whole, request)
+    work(whole, only=lambda task: task.uid in ("h1-0", "h1-3"))
+    work(whole, only=lambda task: task.uid == "h1-5" and isinstance(task, RolloutTask))
+    resumed.load(pickle.loads(pickle.dumps(whole.state())))
+    (first,) = resumed.allocation.allocator.learned
+    work(whole)
+    (batch,) = whole.allocation.allocator.learned
+    assert [prompt.text for prompt in first.prompts] == texts(0, 3)
+    assert first.rollouts == (batch.rollouts[0], batch.rollouts[3])
+    assert first.asked.tolist() == batch.asked[[0, 3]].tolist()
+    again = TrainerRequest(2, tuple(request.prompts[i] for i in (1, 2, 4, 5)), tuple("abab"))
+    open_rounds(resumed, again)
+    work(resumed)
+    check_rows(resumed.pool, resumed.pool.committed, again)
+
+
+def test_a_worker_that_dies_after_an_early_commit_takes_only_its_own_prompts_along():
+    pool, allocator = WorkerPool(Table(success=(0.5,))), Watched(JOINT["vip"]())
+    coordinator = make_coordinator(Settings(allocator), pool)
+    request = request_of(texts(0, 1, 2, 3))
+    open_rounds(coordinator, request)
+    work(coordinator, only=lambda task: task.uid == "h1-0")
+    coordinator.receive([pool.carry_out("h1-2:1")])
+    assert "h1-2:commit" in pool.sent  # of the worker that dies now
+    lose_worker(coordinator, "a", ["b"])
+    assert pool.sent["h1-2:commit"][0] == "b"
+    work(coordinator)
+    assert sorted(commit.uid for commit in pool.committed) == uids_of(request)
+    assert len(allocator.learned) == 1
+
+
+class Breaks(Uniform):
+    """Calls prompts final, and then gives them more."""
+
+    separable = False
+
+    def plan(self, batch):
+        plan = super().plan(batch)
+        return plan if plan or batch.round > 1 else type(plan)(np.ones(len(batch.prompts), np.int64))
+
+    def final(self, batch, plan):
+        return np.ones(len(batch.prompts), bool)
+
+
+def test_a_broken_promise_is_an_error_that_names_the_method():
+    pool = WorkerPool(Table(success=(0.5,)))
+    coordinator = make_coordinator(Settings(Breaks(2)), pool)
+    open_rounds(coordinator, request_of(texts(0, 1, 2)))
+    work(coordinator)
+    with pytest.raises(RuntimeError, match=r"uniform must not change .* more rollouts for 2 final ones; .* final"):
+        coordinator.metrics()
+
+
+def test_rewards_are_checked_before_an_early_commit():
+    class Graded(Table):
+        def rollout(self, *args):
+            rollout = super().rollout(*args)
+            return Rollout(reward=0.4, completion=rollout.completion, tokens=rollout.tokens)
+
+    pool = WorkerPool(Graded(success=(0.5,)))
+    coordinator = make_coordinator(Settings(JOINT["knapsack"]()), pool)
+    open_rounds(coordinator, request_of(texts(0, 1, 2)))
+    coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
+    with pytest.raises(RuntimeError, match="rewards must be 0 or 1 for knapsack"):
+        coordinator.metrics()
+    work(coordinator)
+    assert not pool.committed
