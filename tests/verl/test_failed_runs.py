@@ -83,7 +83,7 @@ def test_another_worker_takes_the_rows_of_one_that_dies_or_stops(train, tmp_path
 
 
 def test_what_a_lost_worker_committed_is_not_written_again(train, tmp_path):
-    """It is lost after it told the trainer that its only prompt is done. The trainer has gone on when others learn it."""
+    """It is lost after it told the trainer that its only prompt is done. The trainer goes on before others learn it."""
     faults = ("stops_worker_committed_0.0", "kills_worker_committed_5.0")
     small = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2")
     done = run_with_faults(train, tmp_path, faults, TWO, *small, STEPS.format(5), silent_seconds=5)
