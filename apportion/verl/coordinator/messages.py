@@ -24,7 +24,7 @@ class SentAsTuple:
     __slots__ = ()
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        return type(self), _reader(type(self))(self)
+        return type(self), _reader(type(self))(self)  # type: ignore[arg-type]
 
 
 @cache
