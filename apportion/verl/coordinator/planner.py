@@ -43,7 +43,7 @@ class Planner:
         """Plan a round and request its first rollouts."""
         allocator = self.allocation.allocator
         whole = allocator.start(round.request.prompts)
-        for batch in whole.split() if allocator.separable else [whole]:
+        for batch in [whole.part([q]) for q in range(len(whole.prompts))] if allocator.separable else [whole]:
             uids = dict.fromkeys(address_of(prompt).uid for prompt in batch.prompts)
             round.batches.append(PlannedBatch(batch, tuple(uids)))
         round.unfinished = len(round.batches)
@@ -156,7 +156,7 @@ class Planner:
         for uid in filter(planned.ends_early, uids):
             batch = planned.so_far(uid)
             self._check_rewards(batch)
-            each = (batch.part([q]) for q in range(len(batch.prompts)))
+            each = [batch] if len(batch.prompts) == 1 else [batch.part([q]) for q in range(len(batch.prompts))]
             groups = tuple(group for own in each for group in self.allocation.allocator.groups(own))
             planned.early[uid] = FinishedPrompts(batch, (uid,), groups)
             self._withhold(round, planned, planned.early[uid])
