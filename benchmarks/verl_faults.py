@@ -15,9 +15,10 @@ import signal
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -141,6 +142,7 @@ class Struck:
     seconds: float
     within: bool
     wrong: list[str] = field(default_factory=list)
+    run: str = ""
 
 
 def workers(run: LiveRun) -> list[int]:
@@ -235,46 +237,55 @@ FATAL = (
 )  # fmt: skip
 
 
-def study(faults: int = FAULTS, fatal: int = 2, results: Path = RESULTS) -> list[Struck]:
-    """Make ``faults`` faults that a run survives, and ``fatal`` of each kind that ends it. Write the table."""
-    began, rng, found, runs = time.perf_counter(), Random(SEED), [], 0
-    order = cycle(RECOVERED)
+def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS) -> list[Struck]:
+    """Make ``faults`` faults that a run survives, and ``fatal`` of each kind that ends it. Write the table.
+
+    Continue from what an earlier measurement that was broken off has written to ``results``.
+    """
+    path = results / "verl_faults_so_far.json"
+    found = [Struck(**each) for each in json.loads(path.read_text("utf-8"))] if path.exists() else []
+    rng, runs = Random(SEED + len(found)), len(found)
+    ended = Counter(each.fault for each in found)
+    survived = sum(ended[fault.name] for fault in RECOVERED)
+    order = islice(cycle(RECOVERED), survived, None)
     with tempfile.TemporaryDirectory() as name, harness.warmed() as python:
         base = Path(name)
         (base / "assets").mkdir()
         assets = made.write(base / "assets")
-        while len(found) < faults:
+        while survived < faults:
             runs += 1
-            chosen = [next(order) for _ in range(min(FAULTS_A_RUN, faults - len(found)))]
-            found += _survive(_live(base / f"run{runs}", assets, python), chosen, rng)
-            _keep(found, results)
+            chosen = [next(order) for _ in range(min(FAULTS_A_RUN, faults - survived))]
+            made_now = _survive(_live(base / f"run{runs}", assets, python), chosen, rng)
+            survived += len(made_now)
+            found += made_now
+            _keep(found, path)
         for fault in FATAL:
-            for _ in range(fatal):
+            for _ in range(fatal - ended[fault.name]):
                 runs += 1
                 found.append(_end(_live(base / f"run{runs}", assets, python), fault, rng))
-                _keep(found, results)
-    minutes = (time.perf_counter() - began) / 60
+                _keep(found, path)
     write(
         "verl_faults",
         "Faults in runs of verl",
         COLUMNS,
         rows(found),
         [
-            f"{len(found)} faults in {runs} runs of verl's trainer on a CPU with two agent-loop workers, "
-            f"`allocation.silent_seconds={SILENT_SECONDS}`, a validation after each step, and a tiny policy. "
-            "Each fault came at a random moment after the run had recovered from the one before. Seconds are "
-            "those from the fault until the next whole step was logged, or, for a fatal fault, until the run and all "
-            f"its processes had ended. The bounds are {GOES_ON_SECONDS:g} s and {ENDS_SECONDS:g} s. A run without a "
-            f"new step for {HUNG_SECONDS:g} s counts as hung. It counts as wrong if a row that is trained on is of "
-            "another step, twice there, of no group, or with another reward than its group says, or if a worker "
-            "that was stopped and declared lost still lives. "
-            f"Wrong: {sum(bool(each.wrong) for each in found)} of {len(found)}.",
-            f"Moments: {_moments(found)}. The measurement took {minutes:.0f} minutes on a busy machine.",
+            f"{len(found)} faults in {len({each.run for each in found})} runs of verl on a CPU, with two workers, "
+            f"`allocation.silent_seconds={SILENT_SECONDS}`, a validation after each step, and a tiny policy. A "
+            "fault came at a random moment after the run had recovered from the one before. Seconds are those from it "
+            "until the next whole step was logged, or, for a fatal fault, until the run and all its processes had "
+            f"ended. The bounds are {GOES_ON_SECONDS:g} s and {ENDS_SECONDS:g} s. A run without a new step for "
+            f"{HUNG_SECONDS:g} s counts as hung.",
+            "A fault is wrong if a row that is trained on is of another step, twice there, of no group, or has another "
+            "reward than its group says, if rows are left over in the TransferQueue, or if a worker that was stopped "
+            f"and declared lost still lives. Wrong: {sum(bool(each.wrong) for each in found)} of {len(found)}.",
+            f"Moments: {_moments(found)}. The machine was busy with other work.",
         ],
         seeds=[SEED],
         cells={"faults": [asdict(each) for each in found]},
         results=results,
     )
+    path.unlink()
     return found
 
 
@@ -342,7 +353,10 @@ def _survive(run: LiveRun, faults: Sequence[Fault], rng: Random) -> list[Struck]
         for step in run.steps[checked:]:
             text = (run.folder / "records" / f"rows_{step}.jsonl").read_text("utf-8")
             struck.wrong += unsound(map(json.loads, text.splitlines()), step)
+            others = json.loads((run.folder / "records" / f"others_{step}.json").read_text("utf-8"))
+            struck.wrong += [f"step {step} has {len(others)} rows left over"] if others else []
         checked = len(run.steps)
+        struck.run = f"{os.getpid()} {run.folder.name}"
         found.append(struck)
         _show(struck)
         if struck.outcome != "went on":
@@ -391,6 +405,7 @@ def _end(run: LiveRun, fault: Fault, rng: Random) -> Struck:
     outcome = outcome_of(fault, None if run.done is None else run.done.status, _output(run), stepped=False)
     wrong = [f"{len(left)} processes are left"] if left else []
     struck = Struck(fault.name, moment, outcome, seconds, outcome == "ended" and seconds <= ENDS_SECONDS, wrong)
+    struck.run = f"{os.getpid()} {run.folder.name}"
     _show(struck)
     if outcome != "ended":
         _keep_log(run, int(time.time()))
@@ -402,9 +417,8 @@ def _show(struck: Struck) -> None:
     print(f"{struck.fault}: {struck.moment}, {struck.outcome} after {struck.seconds:.1f} s", struck.wrong, flush=True)
 
 
-def _keep(found: Sequence[Struck], results: Path) -> None:
+def _keep(found: Sequence[Struck], path: Path) -> None:
     """Write what was found so far, for a measurement that is broken off."""
-    path = results / "verl_faults_so_far.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([asdict(each) for each in found]), encoding="utf-8")
 
@@ -467,7 +481,7 @@ def send(pid: int, number: signal.Signals) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=FAULTS, help="that a run survives")
-    parser.add_argument("--fatal", type=int, default=2, help="of each kind that ends a run")
+    parser.add_argument("--fatal", type=int, default=3, help="of each kind that ends a run")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     study(given.faults, given.fatal, given.results)

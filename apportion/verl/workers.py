@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from apportion.verl.channel import BEAT_SECONDS, CoordinatorChannel
 from apportion.verl.coordinator.messages import TaskResult, TrainerRequest, Validated, WorkerPlace, WorkerTask
 from apportion.verl.coordinator.service import Coordinator
+from apportion.verl.queue_watch import queue_actors, watch_actor
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ class WorkerGroup:
         self._run(self._look_for_silent())
         self._run(self._expire())
         self._run(self._report())
+        for name, handle in queue_actors().items():
+            self._run(watch_actor(name, handle, self._fail))
         await self._ready.wait()
         self._coordinator.check()
 

@@ -22,10 +22,11 @@ def run_with_faults(train, folder, faults, *more, allocator=HORA, **settings):
     return done
 
 
-def assert_sound(done, step):
-    """No row of a step is wrong, of another step, or of a rollout that is in no group."""
+def assert_sound(done, step, batch=4):
+    """No row of a step is wrong, of another step, or of a rollout that is in no group, and none is left over."""
+    assert done.others(step) == []
     rows = trained(done.rows(step))
-    assert {row["index"] for row in rows} == {index % 16 for index in range(4 * step - 4, 4 * step)}
+    assert {row["index"] for row in rows} == {index % 16 for index in range(batch * (step - 1), batch * step)}
     assert len({row["key"] for row in rows}) == len(rows)
     for row in rows:
         group = row["apportion"]
@@ -79,6 +80,16 @@ def test_another_worker_takes_the_rows_of_one_that_dies_or_stops(train, tmp_path
     assert done.output.count("was silent for") == 3
     # a step is longer by the silence, the time in which the other worker samples, and no restart is waited for
     assert all(metrics["timing_s/step"] < 5 + 20 for metrics in done.metrics)
+
+
+def test_what_a_lost_worker_committed_is_not_written_again(train, tmp_path):
+    """It is lost after it told the trainer that its only prompt is done. The trainer goes on before others learn it."""
+    faults = ("stops_worker_committed_0.0", "kills_worker_committed_5.0")
+    small = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2")
+    done = run_with_faults(train, tmp_path, faults, TWO, *small, STEPS.format(5), silent_seconds=5)
+    assert done.output.count("others take over") == 2
+    for step in range(1, 6):
+        assert_sound(done, step, batch=2)
 
 
 def test_the_only_worker_is_waited_for_when_it_dies_or_stops(train, tmp_path):

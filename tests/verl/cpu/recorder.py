@@ -1,4 +1,4 @@
-"""verl's trainers, which also write down every row that they are about to train on."""
+"""verl's trainers, which also write down every row that they are about to train on, and the keys of all others."""
 
 import json
 import os
@@ -70,6 +70,8 @@ def register(trainer, mode="sync"):
             return super()._compute_old_log_prob(batch, metrics)
 
         def _update_actor(self, batch, metrics):
+            others = [key for keys in tq.kv_list().values() for key in keys if key not in set(batch.keys)]
+            Path(os.environ["VERL_TEST_RECORDS"], f"others_{self.global_steps}.json").write_text(json.dumps(others))
             lines = [
                 json.dumps(row | {"update": self.local_trigger_step}, default=str) + "\n" for row in rows_of(batch)
             ]
