@@ -180,7 +180,12 @@ class Needs:
     estimator: str | None = None
 
     def __or__(self, other: Needs) -> Needs:
-        return Needs(**{each.name: getattr(self, each.name) or getattr(other, each.name) for each in fields(Needs)})
+        return _both(self, other)
+
+
+@cache
+def _both(one: Needs, other: Needs) -> Needs:
+    return Needs(**{each.name: getattr(one, each.name) or getattr(other, each.name) for each in fields(Needs)})
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -385,30 +390,16 @@ class Batch(ArrayValue):
         asked.flags.writeable = False
         return _checked(Batch, self.prompts, self.belief, merged, asked, self.costs, self.started, self.round + 1)
 
-    def split(self) -> list[Batch]:
-        """Return each prompt as a batch of its own, for a rule whose prompts are independent."""
-        belief = self.belief
-        columns = (belief.alpha, belief.beta, belief.variance, self.asked, self.costs)
-        parts = []
-        for q in range(len(self.prompts)):
-            alpha, beta, variance, asked, costs = (column[q : q + 1] for column in columns)
-            own = _checked(Belief, alpha, beta, variance)
-            prompts, rollouts = (self.prompts[q],), (self.rollouts[q],)
-            parts.append(_checked(Batch, prompts, own, rollouts, asked, costs, int(q < self.started), self.round))
-        return parts
-
     def part(self, indices: Sequence[int]) -> Batch:
         """Return the batch of the prompts at ``indices``, as if it had started with them alone."""
-        own = list(indices)
-        belief = Belief(*(getattr(self.belief, each.name)[own] for each in fields(Belief)))
-        return Batch(
-            tuple(self.prompts[q] for q in own),
-            belief,
-            tuple(self.rollouts[q] for q in own),
-            self.asked[own],
-            self.costs[own],
-            started=len(own),
-            round=self.round,
+        belief, one = self.belief, len(indices) == 1
+        own = slice(indices[0], indices[0] + 1) if one else list(indices)
+        columns = [column[own] for column in (belief.alpha, belief.beta, belief.variance, self.asked, self.costs)]
+        for column in columns:
+            column.flags.writeable = False
+        prompts, rollouts = tuple(self.prompts[q] for q in indices), tuple(self.rollouts[q] for q in indices)
+        return _checked(
+            Batch, prompts, _checked(Belief, *columns[:3]), rollouts, *columns[3:], len(prompts), self.round
         )
 
     def join(self, other: Batch) -> Batch:
@@ -433,8 +424,16 @@ class Batch(ArrayValue):
     def _with_round(self, rollout: Rollout) -> Rollout:
         if rollout.round == self.round:
             return rollout
-        *own, _, step = (getattr(rollout, name) for name in Rollout.__slots__)
-        return _checked(Rollout, *own, self.round, step)
+        r = rollout
+        return _checked(
+            Rollout, r.correct, r.answer, r.reward, r.completion, r.tokens, r.score_norm, self.round, r.step
+        )
+
+
+@cache
+def _mask(size: int, value: bool) -> Mask:
+    """Return a read-only mask [``size``] of equal entries."""
+    return _frozen(np.full(size, value))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -497,12 +496,6 @@ def _checked(kind: type[Value], *values: Any) -> Value:
     for name, value in zip(kind.__slots__, values, strict=True):  # type: ignore[attr-defined]
         object.__setattr__(made, name, value)
     return made
-
-
-@cache
-def _mask(size: int, value: bool) -> Mask:
-    """Return a read-only mask [``size``] of equal entries."""
-    return _frozen(np.full(size, value))
 
 
 def _rollout_list(rollouts: Iterable[Rollout], q: int) -> tuple[Rollout, ...]:

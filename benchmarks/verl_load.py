@@ -31,10 +31,10 @@ WORKERS, CLIENTS, SEEDS = 1000, 2, (0, 1, 2)
 ALONE = (*((name, 10_000) for name in ALLOCATORS), ("uniform", 100_000))
 """The allocators and prompts that are measured alone."""
 
-SERVED = (("uniform", 10_000, None), ("voting", 10_000, None), ("uniform", 4_000, 1000), ("voting", 2_000, 1000))
+SERVED = (("uniform", 5_000, None), ("voting", 5_000, None), ("uniform", 2_000, 1000), ("voting", 2_000, 1000))
 """The allocators, prompts and wanted reports a second behind the channel; None for as many as possible."""
 
-POLLED, POLLS = (10_000, 100_000), 3
+POLLED, POLLS = (10_000, 32_000), 3
 
 EACH_SECONDS, REPORTS_A_SECOND, LATENCY_SECONDS = 50e-6, 10_000, 0.1
 """The targets: processor time of a report, reports a second, and the 99th percentile of the time to the next task."""

@@ -24,7 +24,8 @@ class SentAsTuple:
     __slots__ = ()
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        return type(self), _reader(type(self))(self)
+        kind: Any = type(self)
+        return kind, _reader(kind)(self)
 
 
 @cache
