@@ -205,9 +205,14 @@ def stops_trainer(run: LiveRun, rng: Random) -> None:
     send(trainer(run), signal.SIGCONT)
 
 
-def kills_storage(run: LiveRun, rng: Random) -> None:
-    for pid in run.processes("ray::SimpleStorage"):
-        send(pid, signal.SIGKILL)
+def kills(title: str) -> Callable[[LiveRun, Random], None]:
+    """Return a fault that kills the processes whose command line begins with ``title``."""
+
+    def strike(run: LiveRun, rng: Random) -> None:
+        for pid in run.processes(title):
+            send(pid, signal.SIGKILL)
+
+    return strike
 
 
 RECOVERED = (
@@ -238,7 +243,14 @@ FATAL = (
         "an allocator that raises", lambda run, rng: run.ask("reward_grades"), fatal=True,
         error="rewards must be 0 or 1 for hora",
     ),
-    Fault("SIGKILL to TransferQueue's storage", kills_storage, fatal=True, error="Error"),
+    Fault(
+        "SIGKILL to TransferQueue's storage", kills("ray::SimpleStorage"), fatal=True,
+        error="TransferQueueStorageUnit#0 must live",
+    ),
+    Fault(
+        "SIGKILL to TransferQueue's controller", kills("ray::TransferQueueController"), fatal=True,
+        error="TransferQueueController must live",
+    ),
 )  # fmt: skip
 
 

@@ -1,10 +1,12 @@
 """Notice the death of TransferQueue's processes, without which no rollout can be written.
 
-TransferQueue itself notices it only by its time-outs, three of 200 seconds for each request.
+TransferQueue notices the death of a storage unit only after its time-outs, three of 200 seconds for each request. Its
+requests to a dead controller never end.
 """
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +21,9 @@ LOOK_SECONDS = 5.0
 
 ANSWER_SECONDS = 60.0
 """Time after which the log says that a process does not answer. It may be busy, so that the run goes on."""
+
+TRAINER_SECONDS = 30.0
+"""Time in which the trainer may end with an error. Then it waits for what never comes, and its process is ended."""
 
 CONTROLLER, STORAGE = "TransferQueueController", "TransferQueueStorageUnit#"
 
@@ -49,6 +54,14 @@ async def watch_actor(name: str, handle: Any, fail: Callable[[str], None]) -> No
         if error is not None and not isinstance(error, RayActorError):
             raise error
         await asyncio.sleep(LOOK_SECONDS)
+
+
+async def end_trainer(message: str) -> None:
+    """End this process, the trainer's, with ``message`` in its log, if it does not end by itself in time."""
+    await asyncio.sleep(TRAINER_SECONDS)
+    logger.critical("The trainer is ended, because it waits for a dead TransferQueue: %s", message)
+    logging.shutdown()
+    os._exit(1)
 
 
 async def _answer(handle: Any) -> Any:

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from apportion.verl.channel import BEAT_SECONDS, CoordinatorChannel
 from apportion.verl.coordinator.messages import TaskResult, TrainerRequest, Validated, WorkerPlace, WorkerTask
 from apportion.verl.coordinator.service import Coordinator
-from apportion.verl.queue_watch import queue_actors, watch_actor
+from apportion.verl.queue_watch import end_trainer, queue_actors, watch_actor
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class WorkerGroup:
         self._run(self._expire())
         self._run(self._report())
         for name, handle in queue_actors().items():
-            self._run(watch_actor(name, handle, self._fail))
+            self._run(watch_actor(name, handle, self._fail_without_queue))
         await self._ready.wait()
         self._coordinator.check()
 
@@ -214,6 +214,10 @@ class WorkerGroup:
     def _fail(self, message: str) -> None:
         self._coordinator.fail(message)
         self._ready.set()
+
+    def _fail_without_queue(self, message: str) -> None:
+        self._fail(message)
+        self._run(end_trainer(message))
 
     async def _watch(self, name: str) -> None:
         """Watch a worker through its restarts, until it is gone for good."""

@@ -125,6 +125,16 @@ def test_a_run_whose_workers_are_gone_for_good_ends(train, tmp_path):
     assert_no_process_is_left(tmp_path)
 
 
+def test_a_run_whose_queue_dies_ends(train, tmp_path):
+    """The trainer's requests to a dead queue never end, so its process is ended."""
+    (tmp_path / "records" / "faults").mkdir(parents=True)
+    (tmp_path / "records" / "faults" / "kills_queue_2").touch()
+    done = train(allocated(HORA, *FAULTY), folder=tmp_path, seconds=180)
+    assert done.status not in (0, -9)
+    assert "TransferQueueController must live" in done.output
+    assert_no_process_is_left(tmp_path)
+
+
 def test_a_run_whose_trainer_dies_ends_and_resumes_as_if_nothing_had_been(train, tmp_path):
     """Nothing is learned twice, and nothing is forgotten."""
     saving = (TWO, STEPS.format(4), "trainer.save_freq=1", "trainer.resume_mode=auto", SAVED)

@@ -21,6 +21,8 @@ from tests.verl.light_worker import LightWorker, send_signal
 SECONDS = 60.0
 """How long a test waits for anything."""
 
+pytestmark = pytest.mark.slow  # most of it is waiting for silence, and for Ray
+
 numbers = itertools.count()
 
 

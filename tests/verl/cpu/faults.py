@@ -72,6 +72,10 @@ class Faults:
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
         await asyncio.sleep(10_000)
 
+    async def kills_queue(self):
+        ray.kill(ray.get_actor("TransferQueueController", namespace="transfer_queue"))
+        await asyncio.sleep(10_000)
+
     async def kills_trainer(self):
         records = Path(os.environ["VERL_TEST_RECORDS"])
         (records / "trainer_killed").touch()
