@@ -193,9 +193,11 @@ class WorkerChannel:
     def _take(self, messages: Sequence[Sequence[bytes]]) -> None:
         for (message,) in messages:
             number, values = pickle.loads(message)
-            if number > self._seen + bool(values):
+            lost = number > self._seen + bool(values)
+            if lost:
                 logger.warning("Messages of the coordinator were lost; it is asked to send its tasks again")
-                self._flush(lost=True)
+            if lost or not values:  # the answer has the number of the latest message, which shows if that was lost
+                self._flush(lost)
             self._seen = max(number, self._seen)
             if values:
                 self._received(values)
@@ -241,9 +243,11 @@ class _Link:
 
     def _read(self) -> None:
         self._scheduled = False
+        if self._socket.closed:
+            return
         messages: list[list[bytes]] = []
         try:
-            while not self._socket.closed and len(messages) < MESSAGES_AT_ONCE:
+            while len(messages) < MESSAGES_AT_ONCE:
                 messages.append(self._socket.recv_multipart(zmq.NOBLOCK))
             self._schedule()
         except zmq.Again:

@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -39,19 +39,16 @@ class LoopThread:
         began = time.monotonic()
         while True:
             left = seconds - (time.monotonic() - began)
-            try:
-                return future.result(min(max(left, 0.0), REPORT_SECONDS))
-            except FutureTimeoutError as error:
-                if future.done():
-                    raise
-                waited = time.monotonic() - began
-                if waited >= seconds:
-                    future.cancel()
-                    raise RuntimeError(
-                        f"the coordinator must {what} within {seconds:g} seconds, got no answer; see its last lines in "
-                        "the log"
-                    ) from error
-                logger.warning("The trainer has waited %.0f s for the coordinator to %s", waited, what)
+            if wait([future], min(max(left, 0.0), REPORT_SECONDS)).done:
+                return future.result()
+            waited = time.monotonic() - began
+            if waited >= seconds:
+                future.cancel()
+                raise RuntimeError(
+                    f"the coordinator must {what} within {seconds:g} seconds, got no answer; see its last lines in the "
+                    "log"
+                )
+            logger.warning("The trainer has waited %.0f s for the coordinator to %s", waited, what)
 
     def close(self) -> None:
         """Stop the loop. What runs in it is cancelled."""

@@ -20,8 +20,8 @@ from apportion.verl.settings import allocation_of
 from apportion.verl.worker import AllocatedWorker
 from apportion.verl.workers import READY_SECONDS, WorkerGroup
 
-RESTARTS = 3
-"""How often Ray restarts a worker."""
+RESTARTS = 16
+"""How often Ray restarts a worker. Runs of weeks lose a worker now and then; one that always dies ends the run soon."""
 
 CALL_SECONDS = 1800.0
 """How long the trainer waits for an answer of the coordinator, whose planning or choice may take long on much data."""
@@ -57,13 +57,20 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
 
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
-        self.names = await asyncio.gather(*(worker.name.remote() for worker in self.agent_loop_workers))
+        starting = asyncio.gather(*(worker.name.remote() for worker in self.agent_loop_workers))
+        try:
+            self.names = await asyncio.wait_for(starting, READY_SECONDS)
+        except TimeoutError as error:
+            raise RuntimeError(
+                f"{len(self.agent_loop_workers)} agent-loop workers must start within {READY_SECONDS:g} seconds, got "
+                "fewer; see Ray's log for what they wait for, or lower actor_rollout_ref.rollout.agent.num_workers"
+            ) from error
         if AllocatedAgentLoopManager.latest is not None:
             AllocatedAgentLoopManager.latest.close()
         AllocatedAgentLoopManager.latest = self
         self._coordinator = coordinator_of(self.config, self.allocation)
         self._thread = LoopThread(lambda error: self._coordinator.fail(f"the coordinator failed: {error!r}"))
-        self._workers = self._thread.call(self._start(), "connect the workers", READY_SECONDS)
+        self._workers = self._thread.call(self._start(), "connect the workers", CALL_SECONDS)
         waiting.check_while_waiting(self._coordinator.check)
         tracking.log_metrics(self._metrics)
         sampler.ChosenRows.choose = self._choose

@@ -53,6 +53,9 @@ ENDING_SECONDS = 2 * ABORT_SECONDS + 4.0
 WRITING_SECONDS = 0.05
 """Polling interval while rows are being written."""
 
+UNFINISHED = ("pending", "running")
+"""The statuses of a prompt that the trainer waits for."""
+
 COUNTS = ("__rollout_n__", "__do_sample__")
 """Columns by which a data set tells verl how to sample a row. verl removes them before it writes a row."""
 
@@ -99,6 +102,8 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         self._rows: dict[str, asyncio.Future[HeldRow]] = {}
         self._results: dict[str, dict[str, TaskResult]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._validating: set[str] = set()
+        self._done: set[str] = set()
         self._channel: WorkerChannel | None = None
 
     def name(self) -> str:
@@ -129,8 +134,19 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
                 self._running[task.id] = asyncio.create_task(self._carry_out(task))
 
     async def take_over(self, chunks: Sequence[Any], uids: Sequence[str]) -> None:
-        """Take the rows of ``uids`` from ``chunks``, references to rows that a dead worker held."""
-        wanted = set(uids)
+        """Take the rows of ``uids`` from ``chunks``, references to rows that a dead worker held.
+
+        It may have finished some of them and died before it said so. The trainer may have trained on these already, so
+        they are not written again.
+        """
+        wanted = set(uids) - self._validating  # what this worker validates itself, and only its end was lost
+        if not wanted:
+            return
+        tags = await tq.async_kv_list()
+        unfinished = {
+            uid for found in tags.values() for uid in wanted & found.keys() if found[uid].get("status") in UNFINISHED
+        }
+        self._done |= wanted - unfinished
         for chunk in chunks:
             batch = await chunk
             found = [i for i, uid in enumerate(batch["uid"]) if uid in wanted]
@@ -141,13 +157,19 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
     ) -> None:
         """Keep the row until tasks request its rollouts, in place of verl's fixed number of sessions."""
+        uid = prompt["uid"]
         if trajectory["validate"]:
-            await self._validate(prompt, sampling_params, trajectory, trace)
+            if uid in self._done:
+                self._done.discard(uid)
+                self._answer(Validated(uid))
+            else:
+                await self._validate(prompt, sampling_params, trajectory, trace)
             return
         data = {key: value for key, value in prompt.items() if key not in COUNTS}
-        uid, row = prompt["uid"], HeldRow(data, dict(sampling_params), trajectory, trace)
-        # before tasks find the row, so that this status never overwrites that of a commit
-        await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "running"})
+        row = HeldRow(data, dict(sampling_params), trajectory, trace)
+        if uid not in self._done:
+            # before tasks find the row, so that this status never overwrites that of a commit
+            await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "running"})
         if uid in self._rows and self._rows[uid].done():
             del self._rows[uid]
         self._future_row(uid).set_result(row)
@@ -157,12 +179,15 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
     ) -> None:
         """Have verl validate a prompt, which has failed if that takes longer than the deadline."""
         uid, seconds = prompt["uid"], self.allocation.deadline_seconds
+        self._validating.add(uid)
         try:
             async with asyncio.timeout(None if math.isinf(seconds) else seconds):
                 await super()._run_prompt(prompt, sampling_params, trajectory, trace)
         except TimeoutError:
             logger.error("The validation of %s took more than %g s and counts as failed", uid, seconds)
             await tq.async_kv_put(key=uid, partition_id=VALIDATION, tag={"status": "failure"})
+        finally:
+            self._validating.discard(uid)
         self._answer(Validated(uid))
 
     def _future_row(self, uid: str) -> asyncio.Future[HeldRow]:
@@ -325,6 +350,10 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         else:
             row.closed = True
             row.give_up(row.running)
+            if commit.uid in self._done:
+                self._done.discard(commit.uid)
+                self._rows.pop(commit.uid)
+                return TaskResult(commit.id)
             while row.writing:
                 await asyncio.sleep(WRITING_SECONDS)
             for written, session in reused:

@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from apportion.verl.channel import BEAT_SECONDS, CoordinatorChannel
 from apportion.verl.coordinator.messages import TaskResult, TrainerRequest, Validated, WorkerPlace, WorkerTask
 from apportion.verl.coordinator.service import Coordinator
+from apportion.verl.queue_watch import queue_actors, watch_actor
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,9 @@ RETRY_SECONDS = 0.5
 
 EXPIRY_SECONDS = 0.5
 """Time between two looks for tasks whose time is over."""
+
+STARTED_SECONDS = 60.0
+"""How far apart two readings of a process's start may be, because the system's clock is corrected now and then."""
 
 REPORT_SECONDS = 60.0
 """Time between two lines of the log while no result comes."""
@@ -69,10 +73,11 @@ class WorkerGroup:
         self._names: dict[str, str] = {}
         self._channels: dict[str, str] = {}
         self._places: dict[str, WorkerPlace] = {}
+        self._placed: dict[str, asyncio.Event] = {}
         self._rows: dict[str, KeptRows] = {}
         self._validating: dict[str, tuple[str, KeptRows]] = {}
         self._silent: dict[str, asyncio.Event] = {}
-        self._latest_result = time.monotonic()
+        self._waiting_since = time.monotonic()
         self._unsettled = set(handles)
         self._ready = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,6 +95,8 @@ class WorkerGroup:
         self._run(self._look_for_silent())
         self._run(self._expire())
         self._run(self._report())
+        for name, handle in queue_actors().items():
+            self._run(watch_actor(name, handle, self._fail))
         await self._ready.wait()
         self._coordinator.check()
 
@@ -101,6 +108,7 @@ class WorkerGroup:
 
     def open(self, request: TrainerRequest, chunks: Sequence[Any]) -> None:
         """Give the rows of ``request`` to its workers, and begin the round. Chunk i is that of the i-th worker."""
+        self._note_begin()
         self._rows[request.id] = KeptRows(chunks)
         self._coordinator.open(request)
         for name, chunk in zip(dict.fromkeys(request.workers), chunks, strict=True):
@@ -111,6 +119,7 @@ class WorkerGroup:
 
     def validate(self, owners: Mapping[str, Sequence[str]], chunks: Sequence[Any]) -> None:
         """Give rows of validation to workers; ``owners`` are the uids of each worker's chunk."""
+        self._note_begin()
         rows = KeptRows(chunks)
         for (name, uids), chunk in zip(owners.items(), chunks, strict=True):
             self._validating.update(dict.fromkeys(uids, (name, rows)))
@@ -132,8 +141,13 @@ class WorkerGroup:
         """Release the references to the rows of ``request``."""
         self._rows.pop(request.id, None)
 
+    def _note_begin(self) -> None:
+        """Measure the wait for a result from now on, if nothing was waited for."""
+        if not self._coordinator.waits and not self._validating:
+            self._waiting_since = time.monotonic()
+
     def _receive(self, channel: str, values: Sequence[Any]) -> None:
-        self._latest_result = time.monotonic()
+        self._waiting_since = time.monotonic()
         results: list[TaskResult] = []
         for value in values:
             if isinstance(value, TaskResult):
@@ -142,11 +156,14 @@ class WorkerGroup:
                 self._validating.pop(value.uid, None)
             else:
                 self._places[channel] = value
+                self._placed[channel].set()
         self._coordinator.receive(results)
 
     def _send_again(self, channel: str) -> None:
         """Send a worker its tasks again, and give it its rows of validation, whose ends may be lost, again."""
         name = self._names[channel]
+        if self._channels.get(name) != channel:
+            return
         self._coordinator.send_again(name)
         if any(owner == name for owner, _ in self._validating.values()):
             self._move_validation(name, [name])
@@ -167,11 +184,14 @@ class WorkerGroup:
                 self._deliver(name, self._handles[name].take_over.remote(kept[rows_id].chunks, uids))
 
     def _deliver(self, worker: str, call: Awaitable[Any]) -> None:
+        channel = self._channels[worker]
+
         async def deliver() -> None:
             try:
                 await call
             except RayActorError as error:
-                logger.info("Worker %s died with the rows that it was given: %s", worker, error)  # its watch acts
+                logger.info("Worker %s died with the rows that it was given: %s", worker, error)
+                self._give_up(channel, "could not be given rows")  # Ray may only have lost its connection
             except Exception as error:
                 logger.exception("Rows cannot be given to worker %s", worker)
                 self._coordinator.fail(f"rows cannot be given to worker {worker}: {error}")
@@ -200,13 +220,21 @@ class WorkerGroup:
         handle = self._handles[name]
         for number in itertools.count():
             channel = f"{name}/{number}"
-            self._names[channel], self._silent[channel] = name, asyncio.Event()
+            self._names[channel] = name
+            self._silent[channel], self._placed[channel] = asyncio.Event(), asyncio.Event()
             alive = asyncio.ensure_future(_result(handle.attach.remote(self._channel.address, channel)))
-            connected = asyncio.create_task(self._channel.add(channel))
+            connected = asyncio.create_task(self._connect(channel))
             await asyncio.wait([alive, connected], timeout=READY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if connected.done():
                 self._join(name, channel)
+            elif not alive.done() and number:
+                logger.error("Worker %s did not connect again within %.0f s; it counts as gone", name, READY_SECONDS)
+                alive.cancel()
+                connected.cancel()
+                self._channel.remove(channel)
+                break
             elif not alive.done():
+                connected.cancel()
                 self._fail(
                     f"worker {name} must connect to {self._channel.address.endpoint} within {READY_SECONDS:g} seconds, "
                     "got no connection; let the nodes reach each other on all ports, as Ray and TransferQueue need it"
@@ -222,6 +250,11 @@ class WorkerGroup:
             self._fail(
                 f"agent-loop workers must live, got none of {len(self._handles)}; see Ray's log for why they died"
             )
+
+    async def _connect(self, channel: str) -> None:
+        """Wait until a worker is connected and has said where it runs, so that it can be killed."""
+        await self._channel.add(channel)
+        await self._placed[channel].wait()
 
     def _join(self, name: str, channel: str) -> None:
         """Register a worker, and give it what no other could take."""
@@ -239,7 +272,7 @@ class WorkerGroup:
         """Have others take over from a worker, once it is certain that its process is gone."""
         self._channel.remove(channel)
         self._channels.pop(name, None)
-        del self._silent[channel]
+        del self._silent[channel], self._placed[channel]
         place = self._places.pop(channel, None)
         if place is not None and not isinstance(error, ActorDiedError):
             await self._kill(name, place)
@@ -255,7 +288,7 @@ class WorkerGroup:
         deadline = time.monotonic() + RESTART_SECONDS
         while time.monotonic() < deadline:
             try:
-                await asyncio.wait_for(_result(self._handles[name].name.remote()), RESTART_SECONDS)
+                await asyncio.wait_for(_result(self._handles[name].name.remote()), deadline - time.monotonic())
             except ActorDiedError:
                 return False
             except (RayActorError, TimeoutError):
@@ -272,16 +305,20 @@ class WorkerGroup:
             before = time.monotonic()
             await asyncio.sleep(pause)
             now = time.monotonic()
-            if now - before > 2 * pause + 1:  # this process was stopped or busy itself, and beats wait to be read
-                self._channel.beats.update(dict.fromkeys(self._channel.beats, now))
-                continue
+            busy = max(0.0, now - before - pause)  # this process was stopped or busy itself, and beats wait to be read
             for channel, heard in list(self._channel.beats.items()):
-                silent, place = self._silent[channel], self._places.get(channel)
-                if now - heard > self._silent_seconds and place is not None and not silent.is_set():
-                    name = self._names[channel]
-                    logger.error("Worker %s on %s was silent for %.0f s; it is killed", name, place.host, now - heard)
-                    silent.set()
-                    self._run(self._kill(name, place))
+                self._channel.beats[channel] = heard = min(now, heard + busy)
+                if now - heard > self._silent_seconds:
+                    self._give_up(channel, f"was silent for {now - heard:.0f} s")
+
+    def _give_up(self, channel: str, why: str) -> None:
+        """Kill a worker whose death is not known yet. Its watch then acts as if Ray had reported it."""
+        place = self._places.get(channel)
+        if place is not None and not self._silent[channel].is_set():
+            name = self._names[channel]
+            logger.error("Worker %s on %s %s; it is killed", name, place.host, why)
+            self._silent[channel].set()
+            self._run(self._kill(name, place))
 
     async def _expire(self) -> None:
         while True:
@@ -305,7 +342,7 @@ class WorkerGroup:
         """Say every minute without a result what is waited for."""
         while True:
             await asyncio.sleep(REPORT_SECONDS)
-            silence = time.monotonic() - self._latest_result
+            silence = time.monotonic() - self._waiting_since
             waits = Counter(self._coordinator.waits) + Counter(owner for owner, _ in self._validating.values())
             if waits and silence >= REPORT_SECONDS:
                 logger.warning("No result for %.0f s. Waiting for %s", silence, self._described(waits))
@@ -325,7 +362,7 @@ class WorkerGroup:
 def end_process(pid: int, started: float) -> None:
     """Kill the process ``pid`` if it is the one that ``started`` then, in seconds since the epoch."""
     try:
-        if psutil.Process(pid).create_time() == started:
+        if abs(psutil.Process(pid).create_time() - started) < STARTED_SECONDS:
             os.kill(pid, 9)
     except (psutil.NoSuchProcess, ProcessLookupError):
         return

@@ -117,6 +117,10 @@ class Run:
         lines = (self.folder / "records" / f"rows_{step}.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 
+    def others(self, step):
+        """Return the keys in the TransferQueue that step ``step`` does not train on."""
+        return json.loads((self.folder / "records" / f"others_{step}.json").read_text())
+
     def weights(self, step):
         """Return the file of the policy's weights after step ``step``; step 0 is before training."""
         return self.folder / "records" / f"weights_{step}.pt"

@@ -519,12 +519,13 @@ def test_a_foreign_file_in_a_checkpoint_runs_no_code(make, tmp_path, caplog, nam
         {"drawn": "7"},
         {"unfinished": [1]},
         {"unfinished": None},
+        {"learned_uids": [1]},
         {"another": 1},
     ],
 )
 def test_a_forged_state_in_a_checkpoint_is_refused(make, tmp_path, change):
     path = tmp_path / FILE
-    state = {"name": "uniform", "allocator": {}, "drawn": 0, "unfinished": []} | NOTHING | change
+    state = {"name": "uniform", "allocator": {}, "drawn": 0, "unfinished": [], "learned_uids": []} | NOTHING | change
     for content in (state, {"settings": {}, "coordinator": state}):
         save_state(path, KIND, content)
         with pytest.raises(SavedStateError) as caught:
@@ -539,7 +540,7 @@ def test_batches_within_a_round_are_learned_from_after_a_resume(make, tmp_path):
         Plan([1, 2]), [[Rollout(True, completion=completion)], [Rollout(False)]]
     )
     path = tmp_path / FILE
-    state = {"name": "uniform", "allocator": {}, "drawn": 3, "unfinished": [batch]} | NOTHING
+    state = {"name": "uniform", "allocator": {}, "drawn": 3, "unfinished": [batch], "learned_uids": []} | NOTHING
     shared = SharedParts(lambda value: isinstance(value, WrittenRollout))
     for save in (save_state, shared.save):
         save(path, KIND, state)

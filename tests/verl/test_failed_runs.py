@@ -1,9 +1,15 @@
-"""Failed rollouts, workers and coordinators in verl: work is tried again or dropped, reported, and never hangs."""
+"""Rollouts, rewards, workers and trainers that fail or fall silent in verl: work is done again or dropped, and the run
+goes on or ends with an error, within bounds.
+"""
 
 import pytest
 
-from tests.verl.runs import FAULTY, HORA, allocated, groups_of
+from tests.verl.cpu.assets import EASE
+from tests.verl.runs import FAULTY, HORA, SAVED, allocated, groups_of, scored_again, trained
+from tests.verl.test_harness import assert_no_process_is_left
 
+TWO = "actor_rollout_ref.rollout.agent.num_workers=2"
+STEPS = "trainer.total_training_steps={}"
 AR3PO = "{name: ar3po, stages: 2, rollouts_per_stage: 2}"
 
 
@@ -14,6 +20,19 @@ def run_with_faults(train, folder, faults, *more, allocator=HORA, **settings):
     done = train(allocated(allocator, *FAULTY, *more, **settings), folder=folder)
     assert done.status == 0, done.output[-5000:]
     return done
+
+
+def assert_sound(done, step, batch=4):
+    """No row of a step is wrong, of another step, or of a rollout that is in no group, and none is left over."""
+    assert done.others(step) == []
+    rows = trained(done.rows(step))
+    assert {row["index"] for row in rows} == {index % 16 for index in range(batch * (step - 1), batch * step)}
+    assert len({row["key"] for row in rows}) == len(rows)
+    for row in rows:
+        group = row["apportion"]
+        assert sum(row["rm_scores"]) == scored_again(row, EASE) == group["rewards"][group["position"]]
+    for own in groups_of(rows).values():
+        assert sorted(row["apportion"]["position"] for row in own) == list(range(len(own[0]["apportion"]["rewards"])))
 
 
 def test_a_rollout_that_raises_is_tried_again(train, tmp_path):
@@ -41,33 +60,94 @@ def test_stragglers_are_given_up_at_the_deadline(train, tmp_path):
         assert metrics["allocation/rows"] == 15 and metrics["allocation/padding"] == 1
 
 
-def test_another_worker_takes_the_rows_of_one_that_dies(train, tmp_path):
-    workers = "actor_rollout_ref.rollout.agent.num_workers=2"
-    done = run_with_faults(train, tmp_path, ["kills_worker_2.0", "kills_worker_5.0"], workers)
-    assert [metrics["allocation/rollouts"] for metrics in done.metrics] == [16, 16]
+def test_another_worker_takes_the_rows_of_one_that_dies_or_stops(train, tmp_path):
+    """Before it samples, after it wrote its rows, in the middle of a commit, and before it says that it committed."""
+    faults = (
+        "stops_worker_1.0",
+        "kills_worker_writing_6.0",
+        "stops_worker_writing_9.0",
+        "kills_worker_committing_14.0",
+        "stops_worker_committed_1@5.0",
+        "kills_worker_committed_6@6.0",
+    )
+    done = run_with_faults(train, tmp_path, faults, TWO, STEPS.format(6), silent_seconds=5)
+    assert [metrics["allocation/rollouts"] for metrics in done.metrics] == [16] * 6
+    assert [metrics["allocation/failed"] for metrics in done.metrics] == [0] * 6
+    # more than two if the other worker, which takes them over, is not restarted yet from the step before
+    assert all(metrics["allocation/reassigned"] in (2, 4, 6) for metrics in done.metrics)
+    for step in range(1, 7):
+        assert_sound(done, step)
+    assert done.output.count("was silent for") == 3
+    # a step is longer by the silence, the time in which the other worker samples, and no restart is waited for
+    assert all(metrics["timing_s/step"] < 5 + 20 for metrics in done.metrics)
+
+
+def test_what_a_lost_worker_committed_is_not_written_again(train, tmp_path):
+    """It is lost after it told the trainer that its only prompt is done. The trainer goes on before others learn it."""
+    faults = ("stops_worker_committed_0.0", "kills_worker_committed_5.0")
+    small = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2")
+    done = run_with_faults(train, tmp_path, faults, TWO, *small, STEPS.format(5), silent_seconds=5)
+    assert done.output.count("others take over") == 2
+    for step in range(1, 6):
+        assert_sound(done, step, batch=2)
+
+
+def test_the_only_worker_is_waited_for_when_it_dies_or_stops(train, tmp_path):
+    faults = ["kills_worker_1.0", "stops_worker_writing_5.0"]
+    done = run_with_faults(train, tmp_path, faults, silent_seconds=5)
     assert [metrics["allocation/failed"] for metrics in done.metrics] == [0, 0]
-    assert done.metrics[0]["allocation/reassigned"] == 2
+    assert [metrics["allocation/reassigned"] for metrics in done.metrics] == [4, 4]
+    assert_sound(done, 1)
+    assert_sound(done, 2)
 
 
-def test_the_only_worker_is_waited_for_when_it_dies(train, tmp_path):
-    done = run_with_faults(train, tmp_path, ["kills_worker_1.0"])
-    assert [metrics["allocation/failed"] for metrics in done.metrics] == [0, 0]
-    assert done.metrics[0]["allocation/reassigned"] == 4
+def test_workers_that_fail_in_a_validation_or_together_with_a_reward(train, tmp_path):
+    """Both workers are lost during the validation before training, one dies while a reward raises twice."""
+    faults = ["kills_worker_0.0", "stops_worker_2.0", "kills_worker_5.0", "reward_fails_6.0", "reward_fails_6.1"]
+    validating = ("trainer.val_before_train=True", "trainer.test_freq=1")
+    reward = "reward.custom_reward_function.name=compute_faulty"
+    done = run_with_faults(train, tmp_path, faults, TWO, reward, *validating, silent_seconds=5)
+    assert [each["step"] for each in done.metrics] == [0, 1, 2]
+    assert all(any(name.startswith("val-core") for name in each) for each in done.metrics)
+    second = done.metrics[2]
+    assert second["allocation/reassigned"] == 2 and second["allocation/errors"] == 2
+    assert second["allocation/failed"] == 0 and "this reward fails" in done.output
+    assert_sound(done, 1)
+    assert_sound(done, 2)
 
 
-@pytest.mark.parametrize("allocator", [HORA, AR3PO])
-def test_the_coordinator_goes_on_after_it_was_killed(train, tmp_path, allocator):
-    done = run_with_faults(train, tmp_path, ["kills_coordinator_2.0", "kills_coordinator_6.0"], allocator=allocator)
-    whole = train(allocated(allocator))
-    assert done.output.count("The coordinator was restarted") == 2
-    for step, mine, other in zip((1, 2), done.metrics, whole.metrics, strict=True):
-        assert mine["allocation/rollouts"] == other["allocation/rollouts"] and mine["allocation/failed"] == 0
-        # no rollout was sampled twice: what is trained on is what an undisturbed run trains on
+def test_a_run_whose_workers_are_gone_for_good_ends(train, tmp_path):
+    (tmp_path / "records" / "faults").mkdir(parents=True)
+    (tmp_path / "records" / "faults" / "ends_worker_2").touch()
+    done = train(allocated(HORA, *FAULTY), folder=tmp_path, seconds=180)
+    assert done.status not in (0, -9)
+    assert "agent-loop workers must live, got none of 1" in done.output
+    assert_no_process_is_left(tmp_path)
+
+
+def test_a_run_whose_trainer_dies_ends_and_resumes_as_if_nothing_had_been(train, tmp_path):
+    """Nothing is learned twice, and nothing is forgotten."""
+    saving = (TWO, STEPS.format(4), "trainer.save_freq=1", "trainer.resume_mode=auto", SAVED)
+    (tmp_path / "records" / "faults").mkdir(parents=True)
+    for index in range(16):
+        (tmp_path / "records" / "faults" / f"kills_trainer_{index}@3").touch()
+    killed = train(allocated(HORA, *FAULTY, *saving), folder=tmp_path)
+    assert killed.status not in (0, -9) and "ActorDiedError" in killed.output
+    died = (tmp_path / "records" / "trainer_killed").stat().st_mtime
+    assert (tmp_path / "output.log").stat().st_mtime - died < 20
+    assert_no_process_is_left(tmp_path)
+
+    resumed, whole = train(allocated(HORA, *saving), folder=tmp_path), train(allocated(HORA, *saving))
+    assert resumed.status == 0, resumed.output[-5000:]
+    assert [each["step"] for each in resumed.metrics] == [3, 4]
+    for step, mine, other in zip((3, 4), resumed.metrics, whole.metrics[2:], strict=True):
         seen = [
             sorted((row["index"], row["responses"], row["advantages"]) for row in run.rows(step))
-            for run in (done, whole)
+            for run in (resumed, whole)
         ]
         assert seen[0] == seen[1]
+        for measure in ("rollouts", "prompts", "predicted_success"):
+            assert mine[f"allocation/{measure}"] == pytest.approx(other[f"allocation/{measure}"])
 
 
 def test_an_allocators_error_ends_the_run_with_its_message(train, tmp_path):
@@ -75,11 +155,3 @@ def test_an_allocators_error_ends_the_run_with_its_message(train, tmp_path):
     done = train(allocated(HORA, reward), folder=tmp_path)
     assert done.status != 0
     assert "rewards must be 0 or 1 for hora" in done.output
-
-
-def test_a_run_whose_coordinator_is_gone_for_good_ends(train, tmp_path):
-    (tmp_path / "records" / "faults").mkdir(parents=True)
-    (tmp_path / "records" / "faults" / "ends_coordinator_2.0").touch()
-    done = train(allocated(HORA, *FAULTY), folder=tmp_path, seconds=120)
-    assert done.status not in (0, -9)
-    assert "The coordinator is gone" in done.output

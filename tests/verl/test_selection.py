@@ -101,18 +101,6 @@ def test_a_selection_whose_state_is_lost_continues_from_an_older_one_at_the_data
     assert len({row["index"] for row in resumed.rows(3)}) == 4
 
 
-def test_the_coordinator_chooses_the_same_after_it_was_killed(whole, train, tmp_path):
-    (tmp_path / "records" / "faults").mkdir(parents=True)
-    for fault in ("kills_coordinator_2.0", "kills_coordinator_6.0"):
-        (tmp_path / "records" / "faults" / fault).touch()
-    done = train((*SELECTED, *FAULTY), main=MAIN, folder=tmp_path)
-    assert done.status == 0, done.output[-5000:]
-    assert done.output.count("The coordinator was restarted") >= 1
-    for step in range(1, 5):
-        mine, other = (sorted((row["index"], row["responses"]) for row in run.rows(step)) for run in (done, whole))
-        assert mine == other
-
-
 def test_prompts_that_verls_filter_refills_are_chosen_too(train):
     """Its loader takes single rows. A choice is for a batch all the same."""
     filtered = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc", "data.gen_batch_size=1")

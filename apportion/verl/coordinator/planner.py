@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -37,6 +37,7 @@ class Planner:
     extra_prompts: PromptSource | None
     submit: Callable[[PendingTask], None]
     selection: PromptSelection | None = None
+    learned_uids: set[str] = field(default_factory=set)
 
     def start(self, round: AllocationRound) -> None:
         """Plan a round and request its first rollouts."""
@@ -73,10 +74,16 @@ class Planner:
             self._advance(round, planned)
 
     def learn(self, batch: Batch) -> None:
-        """Teach the allocator and the baseline a finished ``batch``, then the selector."""
-        self.allocation.observe(batch)
-        if self.selection is not None:
-            self.selection.observe(batch.sampled)
+        """Teach the allocator and the baseline a finished ``batch``, then the selector. An empty one is left out."""
+        if batch.prompts:
+            self.allocation.observe(batch)
+            if self.selection is not None:
+                self.selection.observe(batch.sampled)
+
+    def unlearned(self, batch: Batch) -> Batch:
+        """Return ``batch`` without the prompts that were learned from before the run was resumed."""
+        own = [q for q, prompt in enumerate(batch.prompts) if address_of(prompt).group not in self.learned_uids]
+        return batch if len(own) == len(batch.prompts) else batch.part(own)
 
     def _check_rewards(self, batch: Batch) -> None:
         """Check that all that learns from a batch can read its rewards."""
@@ -173,7 +180,7 @@ class Planner:
         if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it
             batch = round.batch
             round.metrics = allocator.metrics(batch)
-            self.learn(batch)
+            self.learn(self.unlearned(batch))
             round.closed = True
         if round.trainable or not round.unfinished:
             self._commit(round)
@@ -204,6 +211,7 @@ class Planner:
                 baselines=baselines,
                 weights=planned.weights,
             ):
+                round.sent.add(commit.uid)
                 self.submit(PendingTask(round, commit))
 
     def _baselines(self, batch: Batch) -> dict[str, float] | None:

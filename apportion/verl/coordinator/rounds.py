@@ -93,7 +93,7 @@ class AllocationRound:
     """A trainer request in progress.
 
     ``worker`` maps each uid that the trainer still waits for to the worker that holds its row, "" for none.
-    ``reassigned`` are the uids whose first worker died.
+    ``reassigned`` are the uids whose first worker died, and ``sent`` those whose commit was sent to a worker.
     ``unfinished`` batches are still planned. Finished prompts with nothing to train on are ``withheld`` until
     ``trainable``: other prompts of the round have a row. The round is ``closed`` once the allocator has learned from
     it, and over when the last uid is committed. It is ``counted`` once the metrics have it.
@@ -110,6 +110,7 @@ class AllocationRound:
     closed: bool = False
     counted: bool = False
     reassigned: set[str] = field(default_factory=set)
+    sent: set[str] = field(default_factory=set)
     latest_failure: str = "no error"
     metrics: dict[str, float] = field(default_factory=dict)
     waves: Counter[str] = field(default_factory=Counter)
@@ -135,13 +136,13 @@ class AllocationRound:
 
     @property
     def committed(self) -> list[Batch]:
-        """The prompts whose uids the trainer has, with all their rollouts."""
+        """The prompts whose commits were sent, with all their rollouts."""
         found: list[Batch] = []
         for planned in self.batches:
-            if not any(uid in self.worker for uid in planned.uids):
+            if self.sent.issuperset(planned.uids):
                 found.append(planned.batch)
             else:
-                early = (planned.early[uid] for uid in planned.uids if uid in planned.early and uid not in self.worker)
+                early = (planned.early[uid] for uid in planned.uids if uid in planned.early and uid in self.sent)
                 found += [finished.batch for finished in early]
         return found
 

@@ -94,6 +94,8 @@ class Coordinator:
     _ends: dict[str, float] = field(default_factory=dict)
     _earliest: list[tuple[float, str]] = field(default_factory=list)
     _failed_in_a_row: int = 0
+    _acknowledged: set[str] = field(default_factory=set)
+    _resumed: bool = False
 
     def __post_init__(self) -> None:
         source = self.extra_prompts if self.selection is None else self.selection
@@ -124,6 +126,7 @@ class Coordinator:
         if self.selection is not None:
             self.selection.check_prompts(request.prompts)
         if request.prompts:
+            self._keep_reissued(request)
             uids = (address_of(prompt).uid for prompt in request.prompts)
             round = AllocationRound(request, dict(zip(uids, request.workers, strict=True)))
             self._rounds[request.id] = round
@@ -207,6 +210,7 @@ class Coordinator:
         Raises RuntimeError if the run cannot continue.
         """
         self.check()
+        self._acknowledged.clear()
         ended, self._ended = self._ended, []
         if not ended:
             return {}
@@ -219,19 +223,46 @@ class Coordinator:
         return found if self.selection is None else found | self.selection.metrics()
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the allocator's, and the committed batches of unfinished rounds."""
-        committed = [round.committed for round in self._rounds.values() if not round.closed]
-        return self._learned() | {"unfinished": [_without_data(batches) for batches in committed if batches]}
+        """Return the state for a checkpoint.
+
+        It holds what the allocator has learned, the prompts of unfinished rounds whose commits were sent, and the uids
+        of all learned prompts that verl may count as in flight. An asynchronous trainer saves its queue a little
+        earlier, and a resumed run requests those uids again. They are then sampled again, and not learned from twice.
+        """
+        sent = [round.committed for round in self._rounds.values() if not round.closed]
+        batches = [self._planner.unlearned(Batch.concatenate(batches)) for batches in sent if batches]
+        return self._learned() | {
+            "unfinished": [_without_data(batch) for batch in batches if batch.prompts],
+            "learned_uids": sorted(self._learned_in_flight()),
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the ``state`` of a run with the same allocator, baseline and selection, or raise ValueError."""
-        saved = SavedValues(state, "the coordinator", [*LEARNED, "unfinished"])
-        unfinished = saved.values["unfinished"]
+        saved = SavedValues(state, "the coordinator", [*LEARNED, "unfinished", "learned_uids"])
+        unfinished, uids = saved.values["unfinished"], saved.values["learned_uids"]
+        if not isinstance(uids, list) or not all(isinstance(uid, str) for uid in uids):
+            raise saved.refusal("learned_uids", "a list of uids")
         if not isinstance(unfinished, list) or not all(isinstance(batch, Batch) for batch in unfinished):
             raise saved.refusal("unfinished", "a list of batches")
-        self._load_learned({key: value for key, value in state.items() if key != "unfinished"})
+        self._load_learned({key: state[key] for key in LEARNED})
         for batch in unfinished:
             self._planner.learn(batch)
+        self._planner.learned_uids.update(uids)
+        self._resumed = True
+
+    def _keep_reissued(self, request: TrainerRequest) -> None:
+        """Forget learned uids that the first request after a resume does not have, because verl reissues them all."""
+        if self._resumed:
+            self._planner.learned_uids.intersection_update(address_of(prompt).uid for prompt in request.prompts)
+            self._resumed = False
+
+    def _learned_in_flight(self) -> set[str]:
+        """Return learned uids that may have been in flight when verl last saved its queue.
+
+        That was after the log of the step before, so a commit that ended before that log is not among them.
+        """
+        open_ = (round.worker.keys() if round.closed else round.sent for round in self._rounds.values())
+        return self._acknowledged.union(self._planner.learned_uids, *open_)
 
     def _plan(self, round: AllocationRound, act: Callable[..., None], *args: Any) -> None:
         """Have the planner ``act`` on a round. End the run if that raises."""
@@ -292,8 +323,10 @@ class Coordinator:
             self.fail(f"the commit of a prompt failed at step {round.request.step}: {result.error}")
             return
         del round.worker[uid]
+        self._acknowledged.add(uid)
         if round.closed and not round.worker:
             del self._rounds[round.request.id]
+            self._planner.learned_uids.difference_update(address_of(prompt).uid for prompt in round.request.prompts)
             self.pool.forget_rows(round.request)
 
     def _learned(self) -> dict[str, Any]:
@@ -319,7 +352,6 @@ class Coordinator:
             self.extra_prompts.drawn = drawn
 
 
-def _without_data(batches: Sequence[Batch]) -> Batch:
-    """Return ``batches`` as one that an allocator can learn from, without what engines attached to the prompts."""
-    batch = Batch.concatenate(batches)
+def _without_data(batch: Batch) -> Batch:
+    """Return ``batch`` without what engines attached to the prompts, which an allocator does not need to learn."""
     return replace(batch, prompts=tuple(replace(prompt, data=None) for prompt in batch.prompts))

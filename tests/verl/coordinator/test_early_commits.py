@@ -124,7 +124,8 @@ def test_final_prompts_without_a_row_wait_for_one_with_something_to_train_on():
 
 
 @pytest.mark.parametrize("kind", ["vip", "even in tokens", "knapsack", "neyman"])
-def test_a_checkpoint_within_a_round_has_learned_exactly_what_was_committed(kind):
+def test_a_checkpoint_within_a_round_has_learned_what_was_sent_to_be_committed(kind):
+    """verl may request such a prompt again. It is then sampled again, and not learned from twice."""
     whole, resumed = (
         make_coordinator(Settings(Watched(JOINT[kind]())), WorkerPool(Table(success=(0.5,)))) for _ in range(2)
     )
@@ -136,13 +137,14 @@ def test_a_checkpoint_within_a_round_has_learned_exactly_what_was_committed(kind
     (first,) = resumed.allocation.allocator.learned
     work(whole)
     (batch,) = whole.allocation.allocator.learned
-    assert [prompt.text for prompt in first.prompts] == texts(0, 3)
-    assert first.rollouts == (batch.rollouts[0], batch.rollouts[3])
-    assert first.asked.tolist() == batch.asked[[0, 3]].tolist()
+    assert [prompt.text for prompt in first.prompts] == texts(0, 3, 5)
+    assert first.rollouts == tuple(batch.rollouts[i] for i in (0, 3, 5))
+    assert first.asked.tolist() == batch.asked[[0, 3, 5]].tolist()
     again = TrainerRequest(2, tuple(request.prompts[i] for i in (1, 2, 4, 5)), tuple("abab"))
     open_rounds(resumed, again)
     work(resumed)
     check_rows(resumed.pool, resumed.pool.committed, again)
+    assert [prompt.text for prompt in resumed.allocation.allocator.learned[-1].prompts] == texts(1, 2, 4)
 
 
 def test_a_worker_that_dies_after_an_early_commit_takes_only_its_own_prompts_along():

@@ -4,20 +4,24 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from apportion.baselines import Optimal
-from apportion.verl.coordinator.messages import RolloutTask, TrainerRequest, address_of
+from apportion.verl.coordinator.messages import TrainerRequest, address_of
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
     Settings,
     Table,
     Watched,
     WorkerPool,
+    check_rows,
     make_coordinator,
     open_rounds,
     request_of,
     texts,
     trained_on,
+    uids_of,
     work,
 )
 
@@ -28,11 +32,12 @@ def history(kind):
 
 
 def run_round(coordinator, step, numbers=(0, 1, 2, 3, 4, 5, 6), seed=0):
-    """Run a whole round. Return its commits, sorted by uid."""
+    """Run a whole round, and log it as the trainer does. Return its commits, sorted by uid."""
     pool = coordinator.pool
     pool.table, pool.committed = Table(failing=0.1, seed=step), []
     open_rounds(coordinator, request_of(texts(*numbers), step))
     work(coordinator, np.random.default_rng(seed))
+    coordinator.metrics()
     return sorted(pool.committed, key=lambda commit: commit.uid)
 
 
@@ -57,7 +62,6 @@ def test_a_run_resumed_within_a_round_has_learned_what_was_committed(kind):
     request = request_of(texts(0, 1, 2, 3, 4, 5))
     open_rounds(whole, request)
     work(whole, only=lambda task: task.uid in ("h1-0", "h1-3"))
-    work(whole, only=lambda task: task.uid == "h1-5" and isinstance(task, RolloutTask))
     resumed.load(pickle.loads(pickle.dumps(whole.state())))
     (first,) = resumed.allocation.allocator.learned
     assert [prompt.text for prompt in first.prompts] == texts(0, 3)
@@ -76,6 +80,50 @@ def test_a_run_resumed_within_a_round_has_learned_what_was_committed(kind):
         work(coordinator)
     assert whole.pool.requested_rollouts == resumed.pool.requested_rollouts
     assert whole.allocation.allocator.learned[-1] == resumed.allocation.allocator.learned[-1]
+
+
+@settings(max_examples=150)
+@given(kind=st.sampled_from(sorted(set(ALLOCATORS) - {"dapo", "pilot_commit"})), seed=st.integers(0, 10**6))
+def test_no_prompt_is_learned_from_twice_or_never_in_an_asynchronous_trainer(kind, seed):
+    """verl saves its queue, then our state is saved. A resumed run requests again what the queue had in flight."""
+    rng = np.random.default_rng(seed)
+    table = Table(success=(0.5,))
+    whole, resumed = (make_coordinator(Settings(Watched(ALLOCATORS[kind]())), WorkerPool(table)) for _ in range(2))
+    rounds = [request_of(texts(*range(7 * step, 7 * step + 7)), step) for step in range(3)]
+    prompts = {address_of(prompt).uid: prompt for request in rounds for prompt in request.prompts}
+
+    def go_on(steps):
+        """Let so many things happen: a round begins, a task ends, or its end is not known yet."""
+        for _ in range(steps):
+            if rounds and (rng.random() < 0.1 or not whole.pool.sent):
+                open_rounds(whole, rounds.pop())
+            elif whole.pool.sent:
+                ended.append(whole.pool.carry_out(str(rng.choice(list(whole.pool.sent)))))
+            if ended and rng.random() < 0.7:
+                whole.receive([ended.pop(int(rng.integers(len(ended))))])
+
+    ended = []
+    go_on(int(rng.integers(0, 60)))
+    whole.metrics()
+    go_on(int(rng.integers(0, 30)))
+    opened = {uid for uid in prompts if uid not in {u for request in rounds for u in uids_of(request)}}
+    in_flight = sorted(opened - {commit.uid for commit in whole.pool.committed})
+    before = len(rounds)
+    go_on(int(rng.integers(0, 30)))
+    assume(len(rounds) == before)  # verl's trainer saves both, so it requests nothing in between
+    state = pickle.loads(pickle.dumps(whole.state()))
+    learned = [prompt.text for batch in whole.allocation.allocator.learned for prompt in batch.prompts]
+    resumed.load(state)
+    if in_flight:
+        open_rounds(resumed, TrainerRequest(9, tuple(prompts[uid] for uid in in_flight), ("a",) * len(in_flight)))
+        work(resumed, rng)
+        check_rows(resumed.pool, resumed.pool.committed, TrainerRequest(9, tuple(map(prompts.get, in_flight)), ()))
+    learned += [prompt.text for batch in resumed.allocation.allocator.learned for prompt in batch.prompts]
+    assert sorted(learned) == sorted(prompts[uid].text for uid in opened)
+    again = request_of(texts(0, 1), 8)
+    open_rounds(resumed, again)
+    work(resumed, rng)
+    assert len(resumed.allocation.allocator.learned[-1].prompts) == 2 and not resumed._planner.learned_uids
 
 
 def by_uid(commits):

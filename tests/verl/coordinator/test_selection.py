@@ -118,9 +118,11 @@ def test_a_resumed_run_chooses_what_the_unbroken_one_does(name, shared):
     whole, resumed = made(), made()
     for step in (1, 2, 3):
         train_step(whole, step)
+        whole.metrics()
     resumed.load(pickle.loads(pickle.dumps(whole.state())))
     for step in (4, 5, 6):
         assert train_step(resumed, step) == train_step(whole, step)
+        assert resumed.metrics() == whole.metrics()
     np.testing.assert_equal(resumed.state(), whole.state())
 
 

@@ -1,16 +1,21 @@
 """verl's single-turn agent loop with faults on demand: a test puts their names in the folder ``faults`` of its records.
 
 A file ``{fault}_{index}`` is for every rollout of the question with that index, ``{fault}_{index}@{step}`` for those of
-one step, and ``{fault}_{index}.{number}`` for one rollout only, which takes it away. Faults are methods of ``Faults``.
+one step. With ``.{number}`` at its end it is for one rollout only, which takes it away. Faults are methods of
+``Faults``.
 """
 
 import asyncio
 import contextlib
 import os
+import signal
 from pathlib import Path
 
 import ray
+import transfer_queue as tq
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+
+from tests.verl.cpu.fault_files import asked
 
 
 class Faults:
@@ -41,11 +46,37 @@ class Faults:
     async def kills_worker(self):
         os._exit(1)
 
-    async def kills_coordinator(self):
-        ray.kill(_coordinator(), no_restart=False)
+    async def stops_worker(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
 
-    async def ends_coordinator(self):
-        ray.kill(_coordinator(), no_restart=True)
+    async def kills_worker_writing(self):
+        """Its rows are written, and nobody is told."""
+        _after("async_kv_batch_put", lambda call: True, signal.SIGKILL)
+
+    async def stops_worker_writing(self):
+        _after("async_kv_batch_put", lambda call: True, signal.SIGSTOP)
+
+    async def kills_worker_committing(self):
+        """The columns of a group are written, and the trainer is not told."""
+        _after("async_kv_batch_put", lambda call: "apportion" in {*call["fields"].keys()}, signal.SIGKILL)
+
+    async def kills_worker_committed(self):
+        """The trainer is told, and the coordinator is not."""
+        _after("async_kv_put", lambda call: call["tag"]["status"] == "finished", signal.SIGKILL)
+
+    async def stops_worker_committed(self):
+        _after("async_kv_put", lambda call: call["tag"]["status"] == "finished", signal.SIGSTOP)
+
+    async def ends_worker(self):
+        """Ray does not restart it."""
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+        await asyncio.sleep(10_000)
+
+    async def kills_trainer(self):
+        records = Path(os.environ["VERL_TEST_RECORDS"])
+        (records / "trainer_killed").touch()
+        os.kill(int((records / "trainer").read_text()), signal.SIGKILL)
+        await asyncio.sleep(10_000)
 
 
 class FaultyAgentLoop(SingleTurnAgentLoop):
@@ -53,25 +84,19 @@ class FaultyAgentLoop(SingleTurnAgentLoop):
 
     async def run(self, sampling_params, **kwargs):
         for fault in vars(Faults):
-            if not fault.startswith("_") and _asked(fault, int(kwargs["index"]), int(kwargs["global_steps"])):
+            if not fault.startswith("_") and asked(fault, int(kwargs["index"]), int(kwargs["global_steps"])):
                 await getattr(Faults(sampling_params), fault)()
         return await super().run(sampling_params, **kwargs)
 
 
-def _coordinator():
-    (name,) = [name for name in ray.util.list_named_actors() if name.startswith("apportion_")]
-    return ray.get_actor(name)
+def _after(name, meant, number):
+    """Send this process a signal after its next call of TransferQueue's function ``name`` that is ``meant``."""
+    call = getattr(tq, name)
 
+    async def called(**settings):
+        found = await call(**settings)
+        if meant(settings):
+            os.kill(os.getpid(), number)
+        return found
 
-def _asked(fault, index, step):
-    """Whether the folder asks for ``fault``; of those for one rollout one is taken away."""
-    folder = Path(os.environ["VERL_TEST_RECORDS"], "faults")
-    if (folder / f"{fault}_{index}").exists() or (folder / f"{fault}_{index}@{step}").exists():
-        return True
-    for path in sorted(folder.glob(f"{fault}_{index}.*")):
-        try:
-            path.unlink()
-        except FileNotFoundError:
-            continue
-        return True
-    return False
+    setattr(tq, name, called)

@@ -1,6 +1,7 @@
 """The reward of the questions: 1 where the answer's first character is among the first ``k`` of the alphabet."""
 
 from tests.verl.cpu.assets import ALPHABET
+from tests.verl.cpu.fault_files import asked
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **rest):
@@ -18,3 +19,12 @@ def compute_report(data_source, solution_str, ground_truth, extra_info=None, **r
 def compute_graded(data_source, solution_str, ground_truth, extra_info=None, **rest):
     """A reward between 0 and 1: half of it for any answer that is not empty."""
     return 0.5 * compute_score(data_source, solution_str, ground_truth) + 0.25
+
+
+def compute_faulty(data_source, solution_str, ground_truth, extra_info=None, **rest):
+    """The same reward, or for the faults of the folder an error (``reward_fails``) or a half (``reward_grades``)."""
+    if asked("reward_fails", int(extra_info["index"])):
+        raise RuntimeError("this reward fails")
+    if asked("reward_grades", int(extra_info["index"])):
+        return 0.5
+    return compute_score(data_source, solution_str, ground_truth)

@@ -60,7 +60,8 @@ with socket.socket(socket.AF_UNIX) as warm:
     status = warm.recv(4, socket.MSG_WAITALL)
 status = struct.unpack("!i", status)[0] if len(status) == 4 else 1
 if status < 0:
-    signal.signal(-status, signal.SIG_DFL)
+    if status not in (-signal.SIGKILL, -signal.SIGSTOP):
+        signal.signal(-status, signal.SIG_DFL)
     os.kill(os.getpid(), -status)
 sys.exit(status)
 """

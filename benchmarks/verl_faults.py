@@ -1,0 +1,487 @@
+"""Stop and kill verl's workers, its trainer and its storage at random moments, and see that every run goes on or ends.
+
+    python -m benchmarks.verl_faults               # about 100 faults in real runs of verl on a CPU, with two workers
+    python -m benchmarks.verl_faults --faults 10
+
+Linux only: the processes of a run are found in ``/proc`` by their working folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+from benchmarks.common import RESULTS, write
+from tests.verl import harness
+from tests.verl.cpu import assets as made
+from tests.verl.runs import FAULTY, HORA, SAVED, allocated
+
+FAULTS, SEED, FAULTS_A_RUN = 100, 0, 12
+SILENT_SECONDS = 5
+GOES_ON_SECONDS = 90.0
+"""Bound of the time from a fault to the end of the next whole step: silence, a restart, and two slow steps."""
+ENDS_SECONDS = 60.0
+"""Bound of the time from a fatal fault to the end of the run and of all its processes."""
+HUNG_SECONDS = 300.0
+"""A run without a new step for so long after a fault is hung. It is killed."""
+START_SECONDS = 180.0
+PROMPTS = 16
+COLUMNS = (
+    "fault", "tried", "went on", "ended with its error", "ended otherwise", "hung", "median s", "longest s",
+    "right and within the bound",
+)  # fmt: skip
+OUTCOMES = ("went on", "ended", "ended otherwise", "hung")
+SETTINGS = (
+    "actor_rollout_ref.rollout.agent.num_workers=2",
+    "reward.custom_reward_function.name=compute_faulty",
+    "trainer.val_before_train=True",
+    "trainer.test_freq=1",
+)
+WRITING = ("worker_writing", "worker_committing", "worker_committed")
+
+
+@dataclass
+class LiveRun:
+    """A run of verl in a thread, its folder, and what its processes wrote down."""
+
+    folder: Path
+    assets: Path
+    python: str
+    overrides: Sequence[str]
+    done: harness.Run | None = None
+    ended: float = 0.0
+
+    def start(self) -> None:
+        (self.folder / "records" / "faults").mkdir(parents=True, exist_ok=True)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.done = harness.run(
+            self.folder, self.assets, self.overrides, python=self.python, seconds=3600, until=self.folder / "end"
+        )
+        self.ended = time.monotonic()
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of training that were logged."""
+        return [line["step"] for line in self.logged if line["step"] > 0]
+
+    @property
+    def logged(self) -> list[dict[str, Any]]:
+        path = self.folder / "records" / "metrics.jsonl"
+        lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    @property
+    def phase(self) -> str:
+        """What the trainer does: "round", "training" or "validation"; "" before it has begun."""
+        path = self.folder / "records" / "phases"
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        return lines[-1] if lines else ""
+
+    def processes(self, title: str) -> list[int]:
+        """Return the processes of this run whose command line begins with ``title``."""
+        return [pid for pid in self.all_processes() if _command(pid).startswith(title)]
+
+    def all_processes(self) -> list[int]:
+        return [pid for pid in map(int, _numbers()) if _folder(pid) == str(self.folder)]
+
+    def ask(self, fault: str) -> None:
+        """Have the next rollout or reward of any prompt suffer ``fault``; ``forget`` takes what is left back."""
+        for index in range(PROMPTS):
+            (self.folder / "records" / "faults" / f"{fault}_{index}.0").touch()
+
+    def forget(self) -> None:
+        for path in (self.folder / "records" / "faults").iterdir():
+            path.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Kill what is left of the run."""
+        (self.folder / "end").touch()
+        self.thread.join(30)
+        for pid in self.all_processes():
+            send(pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault by name. ``strike`` does it. It happens in a random moment of ``phase``, or in any moment.
+
+    ``fatal`` ones end their run, with ``error`` in its output.
+    """
+
+    name: str
+    strike: Callable[[LiveRun, Random], None]
+    phase: str = ""
+    fatal: bool = False
+    error: str = ""
+    publishing: bool = False
+
+
+@dataclass
+class Struck:
+    """A fault that happened: in which moment, what came of it, after how many seconds, and what went wrong."""
+
+    fault: str
+    moment: str
+    outcome: str
+    seconds: float
+    within: bool
+    wrong: list[str] = field(default_factory=list)
+    run: str = ""
+
+
+def workers(run: LiveRun) -> list[int]:
+    """Return the processes of the agent-loop workers."""
+    return sorted(run.processes("ray::AllocatedWorker"))
+
+
+def to_one(*numbers: signal.Signals, pause: float = 0.0) -> Callable[[LiveRun, Random], None]:
+    """Return a fault that sends signals to a random worker, with ``pause`` seconds between them."""
+
+    def strike(run: LiveRun, rng: Random) -> None:
+        pid = rng.choice(workers(run))
+        for i, number in enumerate(numbers):
+            time.sleep(pause if i else 0)
+            send(pid, number)
+
+    return strike
+
+
+def to_both(*numbers: signal.Signals) -> Callable[[LiveRun, Random], None]:
+    """Return a fault that sends a signal to each worker."""
+
+    def strike(run: LiveRun, rng: Random) -> None:
+        for pid, number in zip(rng.sample(workers(run), 2), numbers, strict=True):
+            send(pid, number)
+            time.sleep(rng.uniform(0, 0.5))
+
+    return strike
+
+
+def while_publishing(verb: str) -> Callable[[LiveRun, Random], None]:
+    """Return a fault of the worker itself: after it wrote rows, in a commit, or before it says that it committed."""
+
+    def strike(run: LiveRun, rng: Random) -> None:
+        names = [f"{verb}_{name}" for name in WRITING if f"{verb}_{name}" != "stops_worker_committing"]
+        path = run.folder / "records" / "faults" / f"{rng.choice(names)}_{rng.randrange(PROMPTS)}.0"
+        path.touch()
+        _wait(lambda: not path.exists() or run.done is not None, HUNG_SECONDS)
+
+    return strike
+
+
+def with_a_reward(run: LiveRun, rng: Random) -> None:
+    """Have rewards of random prompts raise while a worker dies."""
+    for index in rng.sample(range(PROMPTS), 4):
+        (run.folder / "records" / "faults" / f"reward_fails_{index}.0").touch()
+    time.sleep(rng.uniform(0, 1))
+    to_one(signal.SIGKILL)(run, rng)
+
+
+def trainer(run: LiveRun) -> int:
+    return int((run.folder / "records" / "trainer").read_text("utf-8"))
+
+
+def stops_trainer(run: LiveRun, rng: Random) -> None:
+    send(trainer(run), signal.SIGSTOP)
+    time.sleep(SILENT_SECONDS + 3)
+    send(trainer(run), signal.SIGCONT)
+
+
+def kills_storage(run: LiveRun, rng: Random) -> None:
+    for pid in run.processes("ray::SimpleStorage"):
+        send(pid, signal.SIGKILL)
+
+
+RECOVERED = (
+    Fault("SIGKILL to a worker", to_one(signal.SIGKILL)),
+    Fault("SIGSTOP to a worker", to_one(signal.SIGSTOP)),
+    Fault("SIGSTOP to a worker, SIGCONT after 2 s", to_one(signal.SIGSTOP, signal.SIGCONT, pause=2)),
+    Fault("SIGSTOP to a worker, SIGCONT after 8 s", to_one(signal.SIGSTOP, signal.SIGCONT, pause=8)),
+    Fault("SIGKILL to a worker in a validation", to_one(signal.SIGKILL), phase="validation"),
+    Fault("SIGSTOP to a worker in a validation", to_one(signal.SIGSTOP), phase="validation"),
+    Fault("SIGKILL to a worker that publishes", while_publishing("kills"), publishing=True),
+    Fault("SIGSTOP to a worker that publishes", while_publishing("stops"), publishing=True),
+    Fault("SIGKILL to both workers", to_both(signal.SIGKILL, signal.SIGKILL)),
+    Fault("SIGSTOP to both workers", to_both(signal.SIGSTOP, signal.SIGSTOP)),
+    Fault("SIGKILL to one worker, SIGSTOP to the other", to_both(signal.SIGKILL, signal.SIGSTOP)),
+    Fault("SIGKILL to a worker, and rewards that raise", with_a_reward),
+    Fault("SIGSTOP to the trainer, SIGCONT after 8 s", stops_trainer),
+)
+FATAL = (
+    Fault("SIGKILL to the trainer", lambda run, rng: send(trainer(run), signal.SIGKILL), fatal=True, error="ActorDied"),
+    Fault(
+        "both workers gone for good", lambda run, rng: run.ask("ends_worker"), fatal=True,
+        error="agent-loop workers must live, got none of 2",
+    ),
+    Fault(
+        "an allocator that raises", lambda run, rng: run.ask("reward_grades"), fatal=True,
+        error="rewards must be 0 or 1 for hora",
+    ),
+    Fault("SIGKILL to TransferQueue's storage", kills_storage, fatal=True, error="Error"),
+)  # fmt: skip
+
+
+def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS) -> list[Struck]:
+    """Make ``faults`` faults that a run survives, and ``fatal`` of each kind that ends it. Write the table.
+
+    Continue from what an earlier measurement that was broken off has written to ``results``.
+    """
+    path = results / "verl_faults_so_far.json"
+    found = [Struck(**each) for each in json.loads(path.read_text("utf-8"))] if path.exists() else []
+    rng, runs = Random(SEED + len(found)), len(found)
+    ended = Counter(each.fault for each in found)
+    survived = sum(ended[fault.name] for fault in RECOVERED)
+    order = islice(cycle(RECOVERED), survived, None)
+    with tempfile.TemporaryDirectory() as name, harness.warmed() as python:
+        base = Path(name)
+        (base / "assets").mkdir()
+        assets = made.write(base / "assets")
+        while survived < faults:
+            runs += 1
+            chosen = [next(order) for _ in range(min(FAULTS_A_RUN, faults - survived))]
+            made_now = _survive(_live(base / f"run{runs}", assets, python), chosen, rng)
+            survived += len(made_now)
+            found += made_now
+            _keep(found, path)
+        for fault in FATAL:
+            for _ in range(fatal - ended[fault.name]):
+                runs += 1
+                found.append(_end(_live(base / f"run{runs}", assets, python), fault, rng))
+                _keep(found, path)
+    write(
+        "verl_faults",
+        "Faults in runs of verl",
+        COLUMNS,
+        rows(found),
+        [
+            f"{len(found)} faults in {len({each.run for each in found})} runs of verl on a CPU, with two workers, "
+            f"`allocation.silent_seconds={SILENT_SECONDS}`, a validation after each step, and a tiny policy. A "
+            "fault came at a random moment after the run had recovered from the one before. Seconds are those from it "
+            "until the next whole step was logged, or, for a fatal fault, until the run and all its processes had "
+            f"ended. The bounds are {GOES_ON_SECONDS:g} s and {ENDS_SECONDS:g} s. A run without a new step for "
+            f"{HUNG_SECONDS:g} s counts as hung.",
+            "A fault is wrong if a row that is trained on is of another step, twice there, of no group, or has another "
+            "reward than its group says, if rows are left over in the TransferQueue, or if a worker that was stopped "
+            f"and declared lost still lives. Wrong: {sum(bool(each.wrong) for each in found)} of {len(found)}.",
+            f"Moments: {_moments(found)}. The machine was busy with other work.",
+        ],
+        seeds=[SEED],
+        cells={"faults": [asdict(each) for each in found]},
+        results=results,
+    )
+    path.unlink()
+    return found
+
+
+def rows(found: Sequence[Struck]) -> list[list[str]]:
+    """Return one row for each kind of fault, in order, and one for all."""
+    names = list(dict.fromkeys(fault.name for fault in (*RECOVERED, *FATAL)))
+    kinds = [[each for each in found if each.fault == name] for name in names]
+    return [*(_row(own[0].fault, own) for own in kinds if own), _row("all", found)]
+
+
+def _row(name: str, found: Sequence[Struck]) -> list[str]:
+    outcomes = [sum(each.outcome == outcome for each in found) for outcome in OUTCOMES]
+    seconds = [each.seconds for each in found]
+    within = sum(each.within and not each.wrong for each in found)
+    return [name, *map(str, [len(found), *outcomes]), f"{median(seconds):.1f}", f"{max(seconds):.1f}", str(within)]
+
+
+def outcome_of(fault: Fault, status: int | None, output: str, stepped: bool) -> str:
+    """Return what came of a fault: "went on", "ended" with its error, "ended otherwise", or "hung".
+
+    ``status`` is that of the run, None if it has not ended; ``stepped`` whether a step followed.
+    """
+    if status is None:
+        return "went on" if stepped and not fault.fatal else "hung"
+    if fault.fatal and status != 0 and fault.error in output:
+        return "ended"
+    return "went on" if status == 0 and not fault.fatal else "ended otherwise"
+
+
+def unsound(lines: Iterable[Mapping[str, Any]], step: int, batch: int = 4) -> list[str]:
+    """Return what is wrong with the rows of a step: other prompts, rows twice or of no group, or wrong rewards."""
+    own = [line for line in lines if not line["padding"]]
+    expected = {index % PROMPTS for index in range(batch * (step - 1), batch * step)}
+    wrong = [f"step {step} trains on prompt {index}" for index in {line["index"] for line in own} - expected]
+    if len({line["key"] for line in own}) < len(own):
+        wrong.append(f"step {step} has a row twice")
+    groups: dict[str, list[int]] = {}
+    for line in own:
+        group = line["apportion"]
+        groups.setdefault(group["group"], []).append(group["position"])
+        if sum(line["rm_scores"]) != group["rewards"][group["position"]]:
+            wrong.append(f"step {step} has a row of another reward than its group's")
+    if any(len(set(positions)) < len(positions) for positions in groups.values()):
+        wrong.append(f"step {step} has two rows at one position of a group")
+    return wrong
+
+
+def _live(folder: Path, assets: Path, python: str) -> LiveRun:
+    folder.mkdir()
+    steps, saving = "trainer.total_training_steps=100000", ("trainer.save_freq=5", SAVED)
+    overrides = allocated(HORA, *FAULTY, *SETTINGS, steps, *saving, silent_seconds=SILENT_SECONDS)
+    return LiveRun(folder, assets, python, overrides)
+
+
+def _survive(run: LiveRun, faults: Sequence[Fault], rng: Random) -> list[Struck]:
+    """Make ``faults`` in one run, each at a random moment after it has gone on. End the run."""
+    run.start()
+    found: list[Struck] = []
+    checked = 0
+    _wait(lambda: len(run.steps) >= 1 or run.done is not None, START_SECONDS)
+    for fault in faults:
+        if run.done is not None:
+            break
+        struck = _strike(run, fault, rng)
+        for step in run.steps[checked:]:
+            text = (run.folder / "records" / f"rows_{step}.jsonl").read_text("utf-8")
+            struck.wrong += unsound(map(json.loads, text.splitlines()), step)
+            others = json.loads((run.folder / "records" / f"others_{step}.json").read_text("utf-8"))
+            struck.wrong += [f"step {step} has {len(others)} rows left over"] if others else []
+        checked = len(run.steps)
+        struck.run = f"{os.getpid()} {run.folder.name}"
+        found.append(struck)
+        _show(struck)
+        if struck.outcome != "went on":
+            _keep_log(run, len(found))
+            break
+    run.end()
+    return found
+
+
+def _strike(run: LiveRun, fault: Fault, rng: Random) -> Struck:
+    """Make a fault and wait until a whole step has followed it."""
+    _wait(lambda: len(workers(run)) == 2 or run.done is not None, START_SECONDS)
+    time.sleep(rng.uniform(0, 4))
+    if fault.phase:
+        _wait(lambda: run.phase == fault.phase or run.done is not None, START_SECONDS)
+        time.sleep(rng.uniform(0, 0.1))
+    _wait(lambda: len(workers(run)) == 2 or run.done is not None, START_SECONDS)
+    moment, began, before = run.phase, time.monotonic(), workers(run)
+    fault.strike(run, rng)
+    if fault.publishing:  # it waits for its moment
+        moment, began = "publishing", time.monotonic()
+    latest = max(run.steps, default=0)
+    # the step in progress and the one after it, because the former may have been over but for its validation
+    _wait(lambda: max(run.steps, default=0) > latest + 1 or run.done is not None, HUNG_SECONDS)
+    seconds = time.monotonic() - began
+    status = None if run.done is None else run.done.status
+    outcome = outcome_of(fault, status, _output(run), max(run.steps, default=0) > latest + 1)
+    run.forget()
+    struck = Struck(fault.name, moment, outcome, seconds, outcome == "went on" and seconds <= GOES_ON_SECONDS)
+    if fault.name.endswith("SIGCONT after 8 s") and "trainer" not in fault.name:
+        struck.wrong += [] if set(before) - set(workers(run)) else ["a worker that was declared lost still lives"]
+    return struck
+
+
+def _end(run: LiveRun, fault: Fault, rng: Random) -> Struck:
+    """Make a fatal fault in a run of its own, and wait until all its processes have ended."""
+    run.start()
+    _wait(lambda: len(run.steps) >= 2 or run.done is not None, START_SECONDS)
+    time.sleep(rng.uniform(0, 4))
+    moment, began = run.phase, time.monotonic()
+    fault.strike(run, rng)
+    _wait(lambda: run.done is not None, 4 * HUNG_SECONDS)
+    _wait(lambda: not run.all_processes(), ENDS_SECONDS)
+    seconds = time.monotonic() - began
+    left = run.all_processes()
+    outcome = outcome_of(fault, None if run.done is None else run.done.status, _output(run), stepped=False)
+    wrong = [f"{len(left)} processes are left"] if left else []
+    struck = Struck(fault.name, moment, outcome, seconds, outcome == "ended" and seconds <= ENDS_SECONDS, wrong)
+    struck.run = f"{os.getpid()} {run.folder.name}"
+    _show(struck)
+    if outcome != "ended":
+        _keep_log(run, int(time.time()))
+    run.end()
+    return struck
+
+
+def _show(struck: Struck) -> None:
+    print(f"{struck.fault}: {struck.moment}, {struck.outcome} after {struck.seconds:.1f} s", struck.wrong, flush=True)
+
+
+def _keep(found: Sequence[Struck], path: Path) -> None:
+    """Write what was found so far, for a measurement that is broken off."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([asdict(each) for each in found]), encoding="utf-8")
+
+
+def _keep_log(run: LiveRun, number: int) -> None:
+    path = Path(tempfile.gettempdir()) / f"verl_faults_{run.folder.name}_{number}.log"
+    path.write_text(_output(run), encoding="utf-8")
+    print("its log is", path, flush=True)
+
+
+def _moments(found: Sequence[Struck]) -> str:
+    names = {"round": "during a round", "training": "between rounds", "validation": "in a validation"}
+    counts: dict[str, int] = {}
+    for each in found:
+        name = names.get(each.moment, each.moment or "at the start")
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _output(run: LiveRun) -> str:
+    path = run.folder / "output.log"
+    return path.read_text("utf-8", "replace") if path.exists() else ""
+
+
+def _wait(true: Callable[[], object], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _numbers() -> list[str]:
+    return [path.name for path in Path("/proc").iterdir() if path.name.isdecimal()]
+
+
+def _command(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""
+
+
+def _folder(pid: int) -> str:
+    try:
+        return str((Path("/proc") / str(pid) / "cwd").readlink())
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=FAULTS, help="that a run survives")
+    parser.add_argument("--fatal", type=int, default=3, help="of each kind that ends a run")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    study(given.faults, given.fatal, given.results)

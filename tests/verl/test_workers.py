@@ -1,0 +1,263 @@
+"""The group of workers on a real Ray, with workers that do no work: stops, kills, restarts, losses, and its log."""
+
+import asyncio
+import importlib
+import itertools
+import logging
+import os
+import signal
+import time
+from contextlib import asynccontextmanager
+from unittest import mock
+
+import pytest
+
+from apportion import Uniform
+from apportion.verl import VerlAllocation, channel
+from apportion.verl.coordinator.service import Coordinator
+from tests.verl.coordinator.worker_pool import request_of, texts
+from tests.verl.light_worker import LightWorker, send_signal
+
+SECONDS = 60.0
+"""How long a test waits for anything."""
+
+numbers = itertools.count()
+
+
+@pytest.fixture
+def workers(ray, monkeypatch):
+    """Return the module of the group, with short pauses."""
+    module = importlib.import_module("apportion.verl.workers")
+    monkeypatch.setattr(channel, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.5)
+    monkeypatch.setattr(module, "REPORT_SECONDS", 1.0)
+    return module
+
+
+class Scene:
+    """A group of light workers, its coordinator, and what the workers wrote down."""
+
+    def __init__(self, ray, module, folder, count, restarts, seconds):
+        self.ray, self.folder, self.coordinator = ray, folder, Coordinator(VerlAllocation(allocator=Uniform(4)))
+        number, actor = next(numbers), ray.remote(num_cpus=0.1, max_restarts=restarts)(LightWorker)
+        self.names = [f"light{number}_{i}" for i in range(count)]
+        self.handles = {name: actor.options(name=name).remote(str(folder), seconds) for name in self.names}
+        self.group = module.WorkerGroup(self.coordinator, self.handles, "127.0.0.1", silent_seconds=5.0)
+
+    def log(self, event):
+        """Return the lines of one kind, each as the name of the worker and what it did it with."""
+        path = self.folder / "log"
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        return [tuple(line.split()[1:]) for line in lines if line.split()[0] == event]
+
+    def pid(self, name):
+        return [int(pid) for other, pid in self.log("joined") if other == name][-1]
+
+    def open(self, step=1, prompts=6):
+        """Begin a round, and return the uids of its prompts."""
+        owners = [self.names[i * len(self.names) // prompts] for i in range(prompts)]
+        request = request_of(texts(*range(prompts)), step, owners)
+        uids = [prompt.data.uid for prompt in request.prompts]
+        chunks = [[uid for uid, owner in zip(uids, owners, strict=True) if owner == name] for name in self.names]
+        self.group.open(request, [self.ray.put({"uid": chunk, "validate": False}) for chunk in chunks if chunk])
+        return uids
+
+    def validate(self, prompts=6):
+        uids = [f"v{next(numbers)}" for _ in range(prompts)]
+        owners = {name: uids[i :: len(self.names)] for i, name in enumerate(self.names)}
+        self.group.validate(owners, [self.ray.put({"uid": each, "validate": True}) for each in owners.values()])
+        return uids
+
+    async def ended(self, seconds=SECONDS):
+        """Wait until no round is unfinished, and return what it took in seconds. Raise the coordinator's error."""
+        began = time.monotonic()
+        await self.until(lambda: self.coordinator.check() or not self.coordinator._rounds, seconds)
+        return time.monotonic() - began
+
+    async def until(self, true, seconds=SECONDS):
+        async with asyncio.timeout(seconds):
+            while not true():
+                await asyncio.sleep(0.05)
+
+
+def scenario(ray, module, folder, act, count=2, restarts=0, seconds=0.5, start=True):
+    """Run ``act`` with a group."""
+
+    @asynccontextmanager
+    async def made():
+        scene = Scene(ray, module, folder, count, restarts, seconds)
+        try:
+            if start:
+                await asyncio.wait_for(scene.group.start(), SECONDS)
+            yield scene
+        finally:
+            scene.group.close()
+            for handle in scene.handles.values():
+                ray.kill(handle)
+
+    async def run():
+        async with made() as scene:
+            await act(scene)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("moment", ["before", "during"])
+def test_others_take_over_from_a_worker_that_is_killed_or_stopped(ray, workers, tmp_path, number, moment):
+    """A stopped one is killed too, so that it does nothing any more when it could go on."""
+
+    async def act(scene):
+        one, other = scene.names
+        pid = scene.pid(one)
+        if moment == "before":
+            send_signal(pid, number)
+        uids = scene.open()
+        if moment == "during":
+            await scene.until(lambda: any(name == one for name, _ in scene.log("began")))
+            send_signal(pid, number)
+        assert await scene.ended() < 20
+        assert not os.path.exists(f"/proc/{pid}")
+        assert {uid for _, uid in scene.log("committed")} == set(uids)
+        assert {uid for name, uid in scene.log("committed") if name == other} >= set(uids[:3])
+        metrics = scene.coordinator.metrics()
+        assert metrics["reassigned"] == 3 and metrics["rollouts"] == 24 and metrics["failed"] == 0
+        scene.open(step=2)
+        assert await scene.ended() < 10
+
+    scenario(ray, workers, tmp_path, act)
+
+
+def test_a_worker_that_goes_on_in_time_keeps_its_prompts(ray, workers, tmp_path):
+    async def act(scene):
+        pid = scene.pid(scene.names[0])
+        scene.open()
+        send_signal(pid, signal.SIGSTOP)
+        await asyncio.sleep(3)
+        send_signal(pid, signal.SIGCONT)
+        await scene.ended()
+        await asyncio.sleep(4)
+        assert os.path.exists(f"/proc/{pid}") and scene.coordinator.metrics()["reassigned"] == 0
+
+    scenario(ray, workers, tmp_path, act)
+
+
+def test_a_stopped_trainer_does_not_take_its_workers_for_silent(ray, workers, tmp_path):
+    """Their beats wait to be read when it goes on."""
+
+    async def act(scene):
+        scene.open()
+        for _ in range(3):
+            time.sleep(4)  # with what came before, longer than ``silent_seconds``
+            await asyncio.sleep(0.05)
+        await scene.ended()
+        await asyncio.sleep(1)
+        assert all(os.path.exists(f"/proc/{scene.pid(name)}") for name in scene.names)
+        assert scene.coordinator.metrics()["reassigned"] == 0
+
+    scenario(ray, workers, tmp_path, act)
+
+
+@pytest.mark.parametrize("moment", ["between rounds", "during a round"])
+def test_workers_that_are_all_dead_are_waited_for(ray, workers, tmp_path, caplog, moment):
+    async def act(scene):
+        if moment == "during a round":
+            scene.open()
+            await scene.until(lambda: scene.log("began"))
+        for name in scene.names:
+            send_signal(scene.pid(name))
+        if moment == "between rounds":
+            await scene.until(lambda: not scene.group.living)
+            scene.open()
+        await scene.ended()
+        assert len(scene.log("joined")) >= 3 and scene.coordinator.metrics()["failed"] == 0
+
+    with caplog.at_level(logging.WARNING):
+        scenario(ray, workers, tmp_path, act, restarts=1)
+    assert "until Ray restarts it" in caplog.text  # the watchdog's line
+
+
+@pytest.mark.parametrize("moment", ["between rounds", "during a round", "during a validation"])
+def test_workers_that_are_all_gone_for_good_end_the_run(ray, workers, tmp_path, moment):
+    async def act(scene):
+        if moment == "during a round":
+            scene.open()
+        if moment == "during a validation":
+            scene.validate()
+        for name in scene.names:
+            send_signal(scene.pid(name))
+        await scene.until(lambda: scene.coordinator.error, 20)
+        with pytest.raises(RuntimeError, match="workers must live, got none of 2"):
+            scene.open(step=2)
+
+    scenario(ray, workers, tmp_path, act)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_others_finish_a_validation(ray, workers, tmp_path, number):
+    async def act(scene):
+        uids = scene.validate()
+        send_signal(scene.pid(scene.names[0]), number)
+        await scene.until(lambda: {uid for _, uid in scene.log("validated")} == set(uids), 20)
+        await scene.until(lambda: not scene.group._validating)
+
+    scenario(ray, workers, tmp_path, act, seconds=1.0)
+
+
+def test_a_worker_that_never_connects_ends_the_run(ray, workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "READY_SECONDS", 8.0)
+    (tmp_path / "ignores").touch()
+
+    async def act(scene):
+        with pytest.raises(RuntimeError, match=r"must connect to .* within 8 seconds, got no connection"):
+            await asyncio.wait_for(scene.group.start(), SECONDS)
+
+    scenario(ray, workers, tmp_path, act, start=False)
+
+
+def test_a_worker_that_does_not_connect_again_counts_as_gone(ray, workers, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(workers, "READY_SECONDS", 8.0)
+
+    async def act(scene):
+        (tmp_path / "ignores").touch()
+        send_signal(scene.pid(scene.names[0]))
+        await scene.until(lambda: "counts as gone" in caplog.text)
+        scene.open()
+        assert await scene.ended() < 10
+
+    scenario(ray, workers, tmp_path, act, restarts=1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_lost_results_are_asked_for_again(ray, workers, tmp_path, count):
+    """Also the last one, after which the worker has nothing to say."""
+
+    async def act(scene):
+        await scene.handles[scene.names[0]].loses.remote(count)
+        scene.open(prompts=1)
+        assert await scene.ended() < 15
+        assert scene.coordinator.metrics()["failed"] == 0
+
+    scenario(ray, workers, tmp_path, act, count=1, seconds=0.1)
+
+
+def test_a_wait_is_reported_with_hosts_workers_and_seconds(ray, workers, tmp_path, caplog):
+    async def act(scene):
+        scene.open()
+        await scene.ended()
+        await asyncio.sleep(3)  # nothing is waited for
+        assert "No result" not in caplog.text
+        scene.handles[scene.names[1]].loses.remote(10**6)
+        scene.open(step=2)
+        await scene.until(lambda: "No result for 2 s" in caplog.text)
+        assert f"3 tasks of {scene.names[1]} on " in caplog.text and "heard of 0 s ago" in caplog.text
+
+    with caplog.at_level(logging.WARNING):
+        scenario(ray, workers, tmp_path, act, seconds=0.05)
+
+
+def test_a_process_with_the_number_of_an_ended_one_is_not_killed(workers):
+    with mock.patch.object(workers.os, "kill") as kill:
+        workers.end_process(os.getpid(), time.time() - 10**6)
+        assert not kill.called
+    workers.end_process(2**22 + 1, time.time())  # there is none
