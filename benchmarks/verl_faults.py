@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
@@ -121,7 +121,7 @@ class LiveRun:
 class Fault:
     """A fault by name. ``strike`` does it. It happens in a random moment of ``phase``, or in any moment.
 
-    ``fatal`` ones end their run, with ``error`` in its output.
+    ``fatal`` ones end their run, with ``error`` in its output. If it is to be ``resumed``, its steps must be the same.
     """
 
     name: str
@@ -130,6 +130,7 @@ class Fault:
     fatal: bool = False
     error: str = ""
     publishing: bool = False
+    resumed: bool = False
 
 
 @dataclass
@@ -143,6 +144,7 @@ class Struck:
     within: bool
     wrong: list[str] = field(default_factory=list)
     run: str = ""
+    seed: int = SEED
 
 
 def workers(run: LiveRun) -> list[int]:
@@ -224,7 +226,10 @@ RECOVERED = (
     Fault("SIGSTOP to the trainer, SIGCONT after 8 s", stops_trainer),
 )
 FATAL = (
-    Fault("SIGKILL to the trainer", lambda run, rng: send(trainer(run), signal.SIGKILL), fatal=True, error="ActorDied"),
+    Fault(
+        "SIGKILL to the trainer", lambda run, rng: send(trainer(run), signal.SIGKILL), fatal=True,
+        error="ActorDied", resumed=True,
+    ),
     Fault(
         "both workers gone for good", lambda run, rng: run.ask("ends_worker"), fatal=True,
         error="agent-loop workers must live, got none of 2",
@@ -237,14 +242,14 @@ FATAL = (
 )  # fmt: skip
 
 
-def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS) -> list[Struck]:
+def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS, seed: int = SEED) -> list[Struck]:
     """Make ``faults`` faults that a run survives, and ``fatal`` of each kind that ends it. Write the table.
 
     Continue from what an earlier measurement that was broken off has written to ``results``.
     """
     path = results / "verl_faults_so_far.json"
     found = [Struck(**each) for each in json.loads(path.read_text("utf-8"))] if path.exists() else []
-    rng, runs = Random(SEED + len(found)), len(found)
+    rng, runs = Random(f"{seed} {len(found)}"), len(found)
     ended = Counter(each.fault for each in found)
     survived = sum(ended[fault.name] for fault in RECOVERED)
     order = islice(cycle(RECOVERED), survived, None)
@@ -256,13 +261,14 @@ def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS) -> list
             runs += 1
             chosen = [next(order) for _ in range(min(FAULTS_A_RUN, faults - survived))]
             made_now = _survive(_live(base / f"run{runs}", assets, python), chosen, rng)
+            made_now = [replace(each, seed=seed) for each in made_now]
             survived += len(made_now)
             found += made_now
             _keep(found, path)
         for fault in FATAL:
             for _ in range(fatal - ended[fault.name]):
                 runs += 1
-                found.append(_end(_live(base / f"run{runs}", assets, python), fault, rng))
+                found.append(replace(_end(_live(base / f"run{runs}", assets, python), fault, rng), seed=seed))
                 _keep(found, path)
     write(
         "verl_faults",
@@ -278,10 +284,11 @@ def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS) -> list
             f"{HUNG_SECONDS:g} s counts as hung.",
             "A fault is wrong if a row that is trained on is of another step, twice there, of no group, or has another "
             "reward than its group says, if rows are left over in the TransferQueue, or if a worker that was stopped "
-            f"and declared lost still lives. Wrong: {sum(bool(each.wrong) for each in found)} of {len(found)}.",
+            "and declared lost still lives, or if a step that is repeated after the death of a trainer differs. "
+            f"Wrong: {sum(bool(each.wrong) for each in found)} of {len(found)}.",
             f"Moments: {_moments(found)}. The machine was busy with other work.",
         ],
-        seeds=[SEED],
+        seeds=sorted({each.seed for each in found}),
         cells={"faults": [asdict(each) for each in found]},
         results=results,
     )
@@ -394,7 +401,8 @@ def _strike(run: LiveRun, fault: Fault, rng: Random) -> Struck:
 def _end(run: LiveRun, fault: Fault, rng: Random) -> Struck:
     """Make a fatal fault in a run of its own, and wait until all its processes have ended."""
     run.start()
-    _wait(lambda: len(run.steps) >= 2 or run.done is not None, START_SECONDS)
+    enough = 7 if fault.resumed else 2  # a checkpoint is saved every fifth step
+    _wait(lambda: len(run.steps) >= enough or run.done is not None, START_SECONDS)
     time.sleep(rng.uniform(0, 4))
     moment, began = run.phase, time.monotonic()
     fault.strike(run, rng)
@@ -410,7 +418,31 @@ def _end(run: LiveRun, fault: Fault, rng: Random) -> Struck:
     if outcome != "ended":
         _keep_log(run, int(time.time()))
     run.end()
+    if fault.resumed:
+        struck.wrong += _differences_after_resume(run)
+        print("resumed", struck.wrong, flush=True)
     return struck
+
+
+def _differences_after_resume(run: LiveRun) -> list[str]:
+    """Resume a run, and return which of the steps that it repeats differ, or that it does not go on."""
+    before = {step: _content(run, step) for step in run.steps}
+    (run.folder / "end").unlink()
+    (run.folder / "records" / "metrics.jsonl").unlink()
+    resumed = LiveRun(run.folder, run.assets, run.python, (*run.overrides, "trainer.resume_mode=auto"))
+    resumed.start()
+    latest = max(before)
+    _wait(lambda: max(resumed.steps, default=0) > latest or resumed.done is not None, HUNG_SECONDS)
+    went_on = max(resumed.steps, default=0) > latest
+    resumed.end()
+    wrong = [f"step {step} differs after the resume" for step in before if _content(run, step) != before[step]]
+    return wrong if went_on else [*wrong, "it cannot be resumed"]
+
+
+def _content(run: LiveRun, step: int) -> list[tuple[Any, ...]]:
+    """Return what a step trains on: questions, responses and advantages."""
+    lines = (run.folder / "records" / f"rows_{step}.jsonl").read_text("utf-8").splitlines()
+    return sorted((row["index"], row["responses"], row["advantages"]) for row in map(json.loads, lines))
 
 
 def _show(struck: Struck) -> None:
@@ -483,5 +515,6 @@ if __name__ == "__main__":
     parser.add_argument("--faults", type=int, default=FAULTS, help="that a run survives")
     parser.add_argument("--fatal", type=int, default=3, help="of each kind that ends a run")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--seed", type=int, default=SEED)
     given = parser.parse_args()
-    study(given.faults, given.fatal, given.results)
+    study(given.faults, given.fatal, given.results, given.seed)
