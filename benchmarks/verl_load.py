@@ -173,7 +173,7 @@ def study_queue(results: Path = RESULTS, sizes: Sequence[int] = POLLED, polls: i
             f"this with any coordinator, and without one. {BUSY}",
             _took(started, busy),
         ],
-        seeds=[],
+        seeds=(0,),
         cells={"polled": [{"prompts": prompts, **vars(one)} for prompts, each in found.items() for one in each]},
         results=results,
     )
