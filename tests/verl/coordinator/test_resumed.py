@@ -1,5 +1,6 @@
 """A resumed coordinator continues from a checkpoint, and the order of results changes nothing."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -52,6 +53,18 @@ def test_a_run_resumed_between_rounds_equals_an_uninterrupted_one(kind):
     for step in (3, 4):
         assert run_round(resumed, step, seed=1) == run_round(whole, step)
     np.testing.assert_equal(resumed.state(), whole.state())
+
+
+@pytest.mark.parametrize("kind", sorted(ALLOCATORS))
+def test_a_state_that_was_taken_does_not_change_while_learning_goes_on(kind):
+    """The trainer writes it to the disk while the coordinator goes on, in an asynchronous trainer."""
+    coordinator = make_coordinator(Settings(ALLOCATORS[kind](), history(kind), retries=1), WorkerPool())
+    for step in (1, 2):
+        run_round(coordinator, step)
+    state = coordinator.state()
+    taken = copy.deepcopy(state)
+    run_round(coordinator, 3)
+    np.testing.assert_equal(state, taken)
 
 
 @pytest.mark.parametrize("kind", sorted(name for name, make in ALLOCATORS.items() if make().separable))

@@ -1,5 +1,6 @@
 """A coordinator that chooses the trainer's prompts: requests, checkpoints and weights."""
 
+import copy
 import pickle
 from dataclasses import replace
 
@@ -124,6 +125,16 @@ def test_a_resumed_run_chooses_what_the_unbroken_one_does(name, shared):
         assert train_step(resumed, step) == train_step(whole, step)
         assert resumed.metrics() == whole.metrics()
     np.testing.assert_equal(resumed.state(), whole.state())
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_a_state_that_was_taken_does_not_change_while_choosing_goes_on(name):
+    coordinator = choosing(SELECTORS[name]())
+    train_step(coordinator, 1)
+    state = coordinator.state()
+    taken = copy.deepcopy(state)
+    train_step(coordinator, 2)
+    np.testing.assert_equal(state, taken)
 
 
 def test_a_selector_that_fails_ends_the_run():
