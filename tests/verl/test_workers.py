@@ -5,6 +5,7 @@ import importlib
 import itertools
 import logging
 import os
+import re
 import signal
 import time
 from contextlib import asynccontextmanager
@@ -252,7 +253,7 @@ def test_a_wait_is_reported_with_hosts_workers_and_seconds(ray, workers, tmp_pat
         scene.handles[scene.names[1]].loses.remote(10**6)
         scene.open(step=2)
         await scene.until(lambda: "No result for 2 s" in caplog.text)
-        assert f"3 tasks of {scene.names[1]} on " in caplog.text and "heard of 0 s ago" in caplog.text
+        assert re.search(rf"3 tasks of {scene.names[1]} on \S+, heard of [0-3] s ago", caplog.text)
 
     with caplog.at_level(logging.WARNING):
         scenario(ray, workers, tmp_path, act, seconds=0.05)
