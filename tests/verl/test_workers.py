@@ -162,7 +162,9 @@ def test_a_stopped_trainer_does_not_take_its_workers_for_silent(ray, workers, tm
 
 
 @pytest.mark.parametrize("moment", ["between rounds", "during a round"])
-def test_workers_that_are_all_dead_are_waited_for(ray, workers, tmp_path, caplog, moment):
+def test_workers_that_are_all_dead_are_waited_for(ray, workers, tmp_path, monkeypatch, caplog, moment):
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 0.1)
+
     async def act(scene):
         if moment == "during a round":
             scene.open()
