@@ -165,6 +165,9 @@ def test_a_connection_that_breaks_is_made_again():
             await until(lambda: ends.tasks["a"] == ["task"] or ends.lost)
             worker.close()
             network.close()
+            for link in links:
+                link.transport.abort()
+            await asyncio.sleep(0.1)
 
     asyncio.run(scenario())
 
