@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import psutil
@@ -18,10 +19,13 @@ class LightWorker:
     """Does each task after ``seconds``, and writes down what it does in the file ``folder/log``.
 
     A file ``folder/{fault}`` asks the first worker that comes by for a fault: ``ignores`` has it never connect.
+    With ``folder/slow`` it takes three seconds to start.
     """
 
     def __init__(self, folder, seconds=0.0):
         self.folder, self.seconds, self.held = Path(folder), seconds, {}
+        if (self.folder / "slow").exists():
+            time.sleep(3)
 
     def name(self):
         return str(ray.get_runtime_context().get_actor_name())

@@ -1,12 +1,10 @@
 """Requests that are given up at the deadline, in verl with a server that generates until they are aborted."""
 
-import asyncio
 import json
-from types import SimpleNamespace
 
 import pytest
 
-from apportion.verl.worker import ENDING_SECONDS, AllocatedWorker, HeldRow
+from apportion.verl.worker import ENDING_SECONDS
 from tests.verl.runs import FAULTY, HORA, allocated
 from tests.verl.test_modes import STOCK_BUFFER
 
@@ -74,22 +72,3 @@ def test_aborts_at_the_deadline_go_along_with_those_of_an_asynchronous_trainer(t
     done = run_with_faults(train, tmp_path, *STALLED, mode=mode)
     assert sum(metrics["allocation/expired"] for metrics in done.metrics) >= 1
     assert sleeps(done)[-1].get("aborted", 0) >= 1
-
-
-def test_sessions_end_when_their_coordinator_is_gone(queue):
-    """Those that are writing their rows are left to finish."""
-
-    async def main():
-        row, held = HeldRow({}, {}, {}, False), asyncio.get_running_loop().create_future()
-        tasks = [asyncio.create_task(asyncio.sleep(1000)) for _ in range(2)]
-        row.running.update({task: session for session, task in enumerate(tasks)})
-        row.writing.add(1)
-        held.set_result(row)
-        rows = {"b2f1-40": held, "c7d0-41": asyncio.get_running_loop().create_future()}
-        await AllocatedWorker._give_up(SimpleNamespace(_rows=rows))
-        await asyncio.wait(tasks, timeout=1)
-        assert [task.done() for task in tasks] == [True, False] and tasks[0].cancelled() and not rows
-        tasks[1].cancel()
-
-    asyncio.run(main())
-    assert {tag["status"] for tag in queue.kv_list()["train"].values()} == {"failure"}

@@ -169,6 +169,7 @@ def test_workers_that_are_all_dead_are_waited_for(ray, workers, tmp_path, monkey
         if moment == "during a round":
             scene.open()
             await scene.until(lambda: scene.log("began"))
+        (tmp_path / "slow").touch()  # so that all are dead at the same time
         for name in scene.names:
             send_signal(scene.pid(name))
         if moment == "between rounds":
