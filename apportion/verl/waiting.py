@@ -18,7 +18,10 @@ class Looking:
         self._look = look
         self.check: Callable[[], None] = lambda: None
 
-    def __get__(self, buffer: Any, owner: type) -> Callable[[], None]:
+    def __get__(self, buffer: Any, owner: type) -> Callable[..., None]:
+        if buffer is None:
+            return self._look
+
         def look() -> None:
             self.check()
             self._look(buffer)
