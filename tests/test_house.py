@@ -69,6 +69,8 @@ ALLOWED = {
     "omegaconf": ("verl",),
     "tensordict": ("verl",),
     "transfer_queue": ("verl",),
+    "zmq": ("verl",),
+    "psutil": ("verl",),
     "sklearn": (),
     "pandas": (),
     "matplotlib": ("lab",),

@@ -37,7 +37,8 @@ class Selector(ABC):
     all prompts.
 
     A subclass is a dataclass. Its settings are init fields. It implements ``_choose`` and, if it remembers something
-    of its own, ``_learn``, ``_memory`` and ``_restore``.
+    of its own, ``_learn``, ``_memory`` and ``_restore``. One with ``importance_weights`` sets ``_probability`` [Q] at
+    the places that it chooses, in units of the mean of all prompts that it could choose, and remembers it.
     """
 
     name: ClassVar[str]
@@ -48,6 +49,7 @@ class Selector(ABC):
     _steps: int = field(default=0, init=False, repr=False, compare=False)
     _seen: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
     _waiting: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
+    _probability: Floats = field(default_factory=lambda: np.zeros(0), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -64,8 +66,8 @@ class Selector(ABC):
 
     @property
     def weighted(self) -> bool:
-        """Whether ``weights`` returns importance weights."""
-        return False
+        """Whether ``weights`` returns importance weights: the setting ``importance_weights`` of rules that have it."""
+        return bool(getattr(self, "importance_weights", False))
 
     @property
     def steps(self) -> int:
@@ -86,6 +88,7 @@ class Selector(ABC):
         self._place = {id: place for place, id in enumerate(first)}
         self._seed, self._steps = seed, 0
         self._seen, self._waiting = (np.full(len(first), NEVER, np.int64) for _ in range(2))
+        self._probability = np.ones(len(first))
 
     def choose(self, count: int, held: Collection[str] = ()) -> list[int]:
         """Return the rows [count] of distinct prompts for the next batch, without those whose ids are ``held``.
@@ -126,7 +129,9 @@ class Selector(ABC):
 
     def weights(self, prompts: Sequence[Prompt]) -> Floats | None:
         """Return the weight of each prompt in the loss, [P], by its latest choice; None if all have the same."""
-        return None
+        if not self.weighted:
+            return None
+        return np.array([1 / self._probability[self._place[prompt.id]] for prompt in prompts])
 
     def metrics(self) -> dict[str, float]:
         """Return the coverage so far: the share of prompts never chosen, and the longest wait of any prompt in steps.

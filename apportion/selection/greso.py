@@ -58,7 +58,6 @@ class GRESO(ShuffledEpochs):
     name: ClassVar[str] = "greso"
     _visits: Counts = field(default_factory=lambda: np.zeros((2, 0), np.int64), init=False, repr=False, compare=False)
     _p: Floats = field(default_factory=lambda: np.zeros(2), init=False, repr=False, compare=False)
-    _kept: Floats = field(default_factory=lambda: np.zeros(0), init=False, repr=False, compare=False)
     _keeping: Floats = field(default_factory=lambda: np.zeros(0), init=False, repr=False, compare=False)
     _turns: int = field(default=0, init=False, repr=False, compare=False)
 
@@ -78,16 +77,6 @@ class GRESO(ShuffledEpochs):
     def prepare(self, prompts: Sequence[Prompt], seed: int = 0, predictor: Predictor | None = None) -> None:
         super().prepare(prompts, seed, predictor)
         self._visits, self._p = np.zeros((2, len(self._ids)), np.int64), np.full(2, self.start)
-        self._kept = np.ones(len(self._ids))
-
-    @property
-    def weighted(self) -> bool:
-        return self.importance_weights
-
-    def weights(self, prompts: Sequence[Prompt]) -> Floats | None:
-        if not self.weighted:
-            return None
-        return np.array([1 / self._kept[self._place[prompt.id]] for prompt in prompts])
 
     def metrics(self) -> dict[str, float]:
         found = super().metrics()
@@ -96,7 +85,7 @@ class GRESO(ShuffledEpochs):
     def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
         self._turns, self._keeping = 0, self._probabilities()
         chosen = super()._choose(allowed, count, generator)
-        self._kept[chosen] = self._keeping[chosen] / self._keeping[allowed].mean()
+        self._probability[chosen] = self._keeping[chosen] / self._keeping[allowed].mean()
         return chosen
 
     def _accepts(self, place: int, allowed: Mask, generator: Generator) -> bool:
@@ -116,12 +105,12 @@ class GRESO(ShuffledEpochs):
         self._p = np.clip(self._p + np.where(found.mean(axis=1) > wanted, -self.move, self.move), LOWEST, HIGHEST)
 
     def _memory(self) -> dict[str, Any]:
-        return super()._memory() | {"visits": self._visits, "p": self._p, "kept": self._kept}
+        return super()._memory() | {"visits": self._visits, "p": self._p, "kept": self._probability}
 
     def _restore(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
         size = len(saved.texts("ids"))
         visits = saved.array("visits", (2, size), low=0, dtype=np.int64)
         p, keeping = saved.array("p", (2,), low=LOWEST, high=HIGHEST), saved.array("kept", (size,), low=0)
         super()._restore(saved, kept, places)
-        self._visits, self._p, self._kept = np.zeros((2, len(self._ids)), np.int64), p, np.ones(len(self._ids))
-        self._visits[:, places], self._kept[places] = visits[:, kept], keeping[kept]
+        self._visits, self._p, self._probability = np.zeros((2, len(self._ids)), np.int64), p, np.ones(len(self._ids))
+        self._visits[:, places], self._probability[places] = visits[:, kept], keeping[kept]

@@ -8,17 +8,15 @@ Note: the paper does not print how a batch without repetition is drawn. Here it 
 the probability min(1, c x weight), with c so that they sum to the size of the batch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
 
-from apportion.predictors import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.selection.base import BeliefSelector
-from apportion.types import Counts, Floats, Mask, Prompt
+from apportion.types import Counts, Floats, Mask
 
 
 def inclusion_probabilities(weights: Floats, count: int) -> Floats:
@@ -66,25 +64,11 @@ class SPOWeights(BeliefSelector):
     importance_weights: bool = False
 
     name: ClassVar[str] = "spo"
-    _probability: Floats = field(default_factory=lambda: np.zeros(0), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.floor < float("inf"):
             raise ValueError(f"floor must be finite and above 0, got {self.floor}; 0.05 is the paper's")
-
-    def prepare(self, prompts: Sequence[Prompt], seed: int = 0, predictor: Predictor | None = None) -> None:
-        super().prepare(prompts, seed, predictor)
-        self._probability = np.ones(len(self._ids))
-
-    @property
-    def weighted(self) -> bool:
-        return self.importance_weights
-
-    def weights(self, prompts: Sequence[Prompt]) -> Floats | None:
-        if not self.weighted:
-            return None
-        return np.array([1 / self._probability[self._place[prompt.id]] for prompt in prompts])
 
     def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
         mean, places = self._predict().mean, np.flatnonzero(allowed)

@@ -15,7 +15,8 @@ from apportion.verl.dataset import TrainingPrompts
 def coordinator_of(config: DictConfig, allocation: VerlAllocation) -> Coordinator:
     """Return the coordinator of ``allocation``, still without workers. It continues from the checkpoint of ``config``.
 
-    Raises SavedStateError for a checkpoint of another run, ValueError for data that do not fit.
+    Raises OtherSettingsError for a checkpoint of another run, SavedStateError for one that cannot be used if
+    ``allocation.resume`` is strict, and ValueError for data that do not fit.
     """
     prompts = TrainingPrompts(config, allocation.id_key, allocation.rate_key)
     for learner in (allocation.allocator, allocation.baseline):

@@ -1,7 +1,7 @@
 """Notice the death of TransferQueue's processes, without which no rollout can be written.
 
 TransferQueue notices the death of a storage unit only after its time-outs, three of 200 seconds for each request. Its
-requests to a dead controller never end.
+requests to a dead controller never end, and those to a stopped process do not either.
 """
 
 import asyncio
@@ -22,6 +22,9 @@ LOOK_SECONDS = 5.0
 ANSWER_SECONDS = 60.0
 """Time after which the log says that a process does not answer. It may be busy, so that the run goes on."""
 
+STOPPED_SECONDS = 1800.0
+"""Time without an answer after which a process counts as stopped, and the run ends."""
+
 TRAINER_SECONDS = 30.0
 """Time in which the trainer may end with an error. Then it waits for what never comes, and its process is ended."""
 
@@ -39,11 +42,19 @@ def queue_actors() -> dict[str, Any]:
 
 
 async def watch_actor(name: str, handle: Any, fail: Callable[[str], None]) -> None:
-    """Call ``fail`` with a message once the actor ``name`` is dead for good. Return then."""
+    """Call ``fail`` with a message once the actor ``name`` is dead for good, or stopped. Return then."""
     while True:
         answer, asked = asyncio.ensure_future(_answer(handle)), time.monotonic()
         while not (await asyncio.wait([answer], timeout=ANSWER_SECONDS))[0]:
-            logger.warning("%s has not answered for %.0f s", name, time.monotonic() - asked)
+            silence = time.monotonic() - asked
+            logger.warning("%s has not answered for %.0f s", name, silence)
+            if silence >= STOPPED_SECONDS:
+                answer.cancel()
+                fail(
+                    f"{name} must answer, because rollouts are stored there, got no answer for {silence:.0f} s; look at "
+                    "its host, and resume from the newest checkpoint with trainer.resume_mode=auto"
+                )
+                return
         error = answer.exception()
         if isinstance(error, ActorDiedError):
             fail(

@@ -7,7 +7,7 @@ import torch
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from apportion.verl.coordinator.messages import CommitTask, TrainedGroup, TrainedRow, row_keys
+from apportion.verl.coordinator.messages import CommitTask, TrainedGroup, TrainedRow
 
 PARTITION = "train"
 COLUMNS = "apportion"
@@ -51,8 +51,6 @@ def columns_of(keys: list[str]) -> list[dict[str, Any]]:
 
 def _fields(uid: str, group: TrainedGroup, row: TrainedRow, by_row: bool) -> dict[str, dict[str, Any]]:
     """Return the fields of a rollout's rows, by their keys."""
-    written = row.written
-    session = written.session if row.session is None else row.session
     whole = {
         "group": group.name,
         "rewards": group.rewards,
@@ -65,7 +63,7 @@ def _fields(uid: str, group: TrainedGroup, row: TrainedRow, by_row: bool) -> dic
     if group.baseline is not None:
         whole["baseline"] = (group.baseline,) * len(group.rewards)
     found: dict[str, dict[str, Any]] = {}
-    for key, length in zip(row_keys(uid, session, len(written.lengths)), written.lengths, strict=True):
+    for key, length in zip(row.keys(uid), row.written.lengths, strict=True):
         found[key] = {"uid": key if by_row else group.name, COLUMNS: {"position": row.position} | whole}
         if group.rewarded:
             found[key]["rm_scores"] = torch.zeros(length, dtype=torch.float32)

@@ -376,12 +376,5 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 async def _rows_of(commit: CommitTask) -> set[str]:
     """Return the keys of all rows of a prompt that are not trained on, also those that a dead worker wrote."""
     tags = (await tq.async_kv_list(PARTITION)).get(PARTITION, {})
-    kept = {
-        key
-        for group in commit.groups
-        for row in group.rows
-        for key in row_keys(
-            commit.uid, row.written.session if row.session is None else row.session, len(row.written.lengths)
-        )
-    }
+    kept = {key for group in commit.groups for row in group.rows for key in row.keys(commit.uid)}
     return {key for key in tags if key.startswith(f"{commit.uid}_")} - kept

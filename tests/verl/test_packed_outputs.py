@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 from verl.experimental.agent_loop import AgentLoopOutput
@@ -44,12 +46,12 @@ def test_a_packed_output_takes_a_fifth_of_the_memory():
     assert 5 * completion_bytes(pack_output(output)) < completion_bytes(output.model_dump())
 
 
-def test_a_rollout_for_reuse_has_arrays_of_its_own():
-    """Ray's are views of a whole message, which they would keep in memory."""
-    message = np.arange(1000, dtype=np.int32)
-    written = WrittenRollout(b"digest", "uid", 2, (3,), outputs=({"response_ids": message[:3], "num_turns": 2},))
-    kept = written.for_reuse()
+def test_a_rollout_that_was_sent_has_arrays_of_its_own():
+    """A store keeps it for long. Views of the message that it came in would keep the whole message in memory."""
+    ids = np.arange(1000, dtype=np.int32)
+    written = WrittenRollout(b"digest", "uid", 2, (3,), outputs=({"response_ids": ids[:3], "num_turns": 2},))
+    message = pickle.dumps([written, bytes(1_000_000)], pickle.HIGHEST_PROTOCOL)
+    kept = pickle.loads(message)[0]
     assert kept.outputs[0]["response_ids"].tolist() == [0, 1, 2] and kept.outputs[0]["num_turns"] == 2
-    assert kept.outputs[0]["response_ids"].base is None and kept == written
-    bare = WrittenRollout(b"digest", "uid", 2, (3,))
-    assert bare.for_reuse() is bare
+    base = kept.outputs[0]["response_ids"].base
+    assert (base is None or memoryview(base).nbytes == 12) and kept == written

@@ -6,12 +6,10 @@ the same round, so that the trainer finds exactly the uids that it requested.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, Self
-
-import numpy as np
 
 from apportion.types import Prompt, Rollout
 
@@ -118,16 +116,6 @@ class WrittenRollout(SentAsTuple):
         """The rows' keys, as verl writes them: ``{uid}_{session}_{output}``."""
         return row_keys(self.uid, self.session, len(self.lengths))
 
-    def for_reuse(self) -> Self:
-        """Return a copy whose arrays are its own, because Ray's are views of a message that they keep in memory."""
-        if self.outputs is None:
-            return self
-        own = tuple(
-            {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in output.items()}
-            for output in self.outputs
-        )
-        return replace(self, outputs=own)
-
 
 @dataclass(frozen=True, slots=True)
 class TrainedRow(SentAsTuple):
@@ -136,6 +124,11 @@ class TrainedRow(SentAsTuple):
     position: int
     written: WrittenRollout
     session: int | None = None
+
+    def keys(self, uid: str) -> list[str]:
+        """Return the keys of its rows under ``uid``."""
+        session = self.written.session if self.session is None else self.session
+        return row_keys(uid, session, len(self.written.lengths))
 
 
 @dataclass(frozen=True, slots=True)

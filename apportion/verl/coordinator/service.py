@@ -152,9 +152,9 @@ class Coordinator:
         """Take results of any tasks, in any order. Ignore those of tasks that are not pending."""
         for result in results:
             pending = self._pending.pop(result.id, None)
+            self._stop_timer(result.id)
             if pending is None or self.error is not None:
                 continue
-            self._stop_timer(result.id)
             if isinstance(pending.task, CommitTask):
                 self._end_commit(pending.round, pending.task.uid, result)
             else:
@@ -185,7 +185,7 @@ class Coordinator:
                 self._send(pending)
 
     def expire(self, now: float) -> None:
-        """Give up tasks whose time was over at ``now``, by ``time.monotonic``. The pool calls it all the time."""
+        """Give up tasks whose time was over at ``now``, by ``time.monotonic``. The pool calls it twice a second."""
         while self._earliest and self._earliest[0][0] <= now:
             end, id = heappop(self._earliest)
             if self._ends.get(id) == end:

@@ -306,6 +306,17 @@ def test_a_workers_error_ends_the_run(kind, said):
         coordinator.check()
 
 
+def test_results_after_an_error_leave_nothing_to_expire():
+    """Else the log of a run that ends would show a second error, which says nothing."""
+    pool = WorkerPool()
+    coordinator = make_coordinator(Settings(Uniform(), deadline_seconds=10), pool)
+    open_rounds(coordinator, request_of(texts(0, 1)))
+    coordinator.fail("the first")
+    coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
+    pass_time(coordinator, 11 + service.GRACE_SECONDS)
+    assert not coordinator.waits
+
+
 def test_the_first_error_is_the_one_that_ends_the_run():
     coordinator = make_coordinator(Settings(Uniform()), WorkerPool())
     coordinator.fail("the first")

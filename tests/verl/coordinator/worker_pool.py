@@ -257,13 +257,7 @@ def lose_worker(coordinator: Coordinator, worker: str, others: Sequence[str]) ->
 
 def trained_on(commits: Sequence[CommitTask]) -> list[str]:
     """Return the keys of all rows that are trained on."""
-    keys = []
-    for commit in commits:
-        for group in commit.groups:
-            for row in group.rows:
-                session = row.written.session if row.session is None else row.session
-                keys += row_keys(commit.uid, session, len(row.written.lengths))
-    return keys
+    return [key for commit in commits for group in commit.groups for row in group.rows for key in row.keys(commit.uid)]
 
 
 def batch_of(watched: Watched, request: TrainerRequest) -> Batch:
