@@ -16,14 +16,20 @@ the same settings, unless some request has been answered already.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from apportion.endpoint.completion import Completion, EndpointError, Failure, Refusal, Usage
 
-Ask = Callable[[str, int, int | None], Awaitable[list[Completion]]]
+Messages = tuple[Mapping[str, str], ...]
+"""A prompt as chat messages, each with a role and a content."""
+
+Ask = Callable[[str | Messages, int, int | None], Awaitable[list[Completion]]]
 """Prompt, n and seed -> at least one completion. Raises Failure, Refusal or EndpointError."""
+
+OnArrival = Callable[[int, int | None, Completion], None]
+"""Called with the number of a sample, the seed of its request, and the completion, as soon as it arrives."""
 
 PLAIN_PROMPT = "1 + 1 ="
 """A prompt that no server refuses. If it fails too, the server or a setting is at fault, not the prompt."""
@@ -45,9 +51,10 @@ def seed_of(seed: int, key: str, number: int) -> int:
 class _Job:
     """A prompt, and a future for the completion of each sample number."""
 
-    prompt: str
+    prompt: str | Messages
     key: str
     futures: dict[int, asyncio.Future[Completion]]
+    on_arrival: OnArrival | None
 
 
 class Client:
@@ -68,19 +75,27 @@ class Client:
         self._running: set[asyncio.Task[None]] = set()
 
     async def sample(
-        self, prompt_text: str, count: int, start: int = 0, key: str = ""
+        self,
+        prompt: str | Messages,
+        count: int,
+        start: int = 0,
+        key: str = "",
+        *,
+        skip: Collection[int] = (),
+        on_arrival: OnArrival | None = None,
     ) -> AsyncGenerator[Completion, None]:
-        """Yield exactly ``count`` completions of a prompt, in the order of their sample numbers from ``start``.
+        """Yield the completions with ``count`` sample numbers from ``start``, without those to ``skip``, in order.
 
-        ``key`` identifies the question in the seeds. A sample that fails after its retries is a completion with an
-        error. ``aclose`` cancels the requests in flight, so put ``contextlib.aclosing`` around a loop that may end
-        early.
+        ``key`` identifies the question in the seeds. ``on_arrival`` gets each completion as soon as it arrives, also
+        those that the caller does not wait for. A sample that fails after its retries is a completion with an error.
+        ``aclose`` cancels the requests in flight, so put ``contextlib.aclosing`` around a loop that may end early.
 
         Raises EndpointError for an error that no retry can fix, after the completions before it were yielded.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(prompt_text, key, {number: loop.create_future() for number in range(start, start + count)})
-        running = asyncio.create_task(self._fill(job, range(start, start + count)))
+        numbers = [number for number in range(start, start + count) if number not in skip]
+        job = _Job(prompt, key, {number: loop.create_future() for number in numbers}, on_arrival)
+        running = asyncio.create_task(self._fill(job, numbers))
         self._running.add(running)
         try:
             for future in job.futures.values():
@@ -99,7 +114,7 @@ class Client:
         for running in list(self._running):
             await _cancel(running)
 
-    async def _fill(self, job: _Job, numbers: range) -> None:
+    async def _fill(self, job: _Job, numbers: Sequence[int]) -> None:
         """Send requests until every future of the job has its completion."""
         try:
             async with asyncio.TaskGroup() as requests:
@@ -107,7 +122,7 @@ class Client:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _ask_for(self, job: _Job, numbers: range, requests: asyncio.TaskGroup) -> None:
+    async def _ask_for(self, job: _Job, numbers: Sequence[int], requests: asyncio.TaskGroup) -> None:
         """Start the requests for the samples with these numbers, as slots become free."""
         while numbers:
             await self._slots.acquire()
@@ -121,20 +136,22 @@ class Client:
                 self._probe = request
             numbers = numbers[n:]
 
-    async def _request(self, job: _Job, numbers: range, requests: asyncio.TaskGroup) -> None:
+    async def _request(self, job: _Job, numbers: Sequence[int], requests: asyncio.TaskGroup) -> None:
         """Send one request for these samples, and ask again for those that a short reply left out."""
+        seed = None if self._seed is None else seed_of(self._seed, job.key, numbers[0])
         try:
-            found = await self._completions(job, numbers)
+            found = await self._completions(job, numbers, seed)
         except Failure as failure:
-            found = [Completion.failed(str(failure))] * len(numbers)
+            found = [Completion.failed(str(failure), isinstance(failure, Refusal))] * len(numbers)
         for number, completion in zip(numbers, found, strict=False):
+            if job.on_arrival is not None:
+                job.on_arrival(number, seed, completion)
             job.futures[number].set_result(completion)
         if len(found) < len(numbers):
             requests.create_task(self._ask_for(job, numbers[len(found) :], requests))
 
-    async def _completions(self, job: _Job, numbers: range) -> list[Completion]:
+    async def _completions(self, job: _Job, numbers: Sequence[int], seed: int | None) -> list[Completion]:
         """Return completions of the first of these samples, at least one. Raises Failure and EndpointError."""
-        seed = None if self._seed is None else seed_of(self._seed, job.key, numbers[0])
         try:
             found = await self._as_many(job.prompt, len(numbers), seed)
         except Refusal as refusal:
@@ -143,7 +160,7 @@ class Client:
         self._answered = True
         return found[: len(numbers)]
 
-    async def _as_many(self, prompt: str, n: int, seed: int | None) -> list[Completion]:
+    async def _as_many(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion]:
         """Ask for n completions, or for one if n is refused."""
         try:
             found = await self._ask(prompt, n, seed)

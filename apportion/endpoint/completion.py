@@ -19,6 +19,9 @@ from apportion.checks import encodable
 class Completion:
     """One sample: its ``text``, or ``error`` in one sentence if it failed after its retries.
 
+    ``refused`` says that the server refused this prompt, so that no other sample of it can succeed. ``reasoning`` is
+    what the model thought if the server sends that apart from the text.
+
     A server counts tokens once a reply. They are shared out, so that sums over completions are right: ``tokens`` in
     proportion to the length of the text, ``prompt_tokens`` to the first completion only. They are None if the server
     does not count.
@@ -29,11 +32,13 @@ class Completion:
     prompt_tokens: int | None
     finish_reason: str | None
     error: str | None = None
+    refused: bool = False
+    reasoning: str | None = None
 
     @classmethod
-    def failed(cls, error: str) -> Completion:
-        """Return a sample that failed after its retries."""
-        return cls(None, None, None, None, error)
+    def failed(cls, error: str, refused: bool = False) -> Completion:
+        """Return a sample that failed after its retries, or whose prompt was ``refused``."""
+        return cls(None, None, None, None, error, refused)
 
 
 @dataclass
@@ -71,8 +76,9 @@ class BadReply(Exception):
 def read_reply(body: bytes) -> list[Completion]:
     """Return the completions in the body of a reply, at least one, in the order of their index. Raises BadReply.
 
-    >>> read_reply(b'{"choices": [{"text": "1/2", "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}')
-    [Completion(text='1/2', tokens=3, prompt_tokens=None, finish_reason='stop', error=None)]
+    >>> half, = read_reply(b'{"choices": [{"text": "1/2"}], "usage": {"completion_tokens": 3}}')
+    >>> half.text, half.tokens
+    ('1/2', 3)
     """
     try:
         reply = json.loads(body)

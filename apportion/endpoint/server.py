@@ -21,6 +21,7 @@ from typing import Any
 import openai
 
 from apportion.checks import encodable
+from apportion.endpoint.client import Messages
 from apportion.endpoint.completion import (
     BadReply,
     Completion,
@@ -67,7 +68,7 @@ class Server:
         """Close all connections."""
         await self._openai.close()
 
-    async def ask(self, prompt: str, n: int, seed: int | None) -> list[Completion]:
+    async def ask(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion]:
         """Return the completions that the server gives for ``n``, at least one.
 
         Raises EndpointError or Failure; a Refusal if the server refuses the content of the request.
@@ -93,15 +94,20 @@ class Server:
                 return found
         raise problem
 
-    async def _send(self, prompt: str, n: int, seed: int | None, max_retries: int) -> Any:
+    async def _send(self, prompt: str | Messages, n: int, seed: int | None, max_retries: int) -> Any:
         given: dict[str, Any] = {"n": None if n == 1 else n, "seed": seed, **self.body}
         body = {name: value for name, value in given.items() if value is not None}
         client = self._openai
         if max_retries < self.max_retries:
             client = client.with_options(max_retries=max_retries)
         if self.chat:
-            messages: Any = [{"role": "user", "content": encodable(prompt)}]
+            given_messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
+            messages: Any = [{key: encodable(text) for key, text in message.items()} for message in given_messages]
             return await client.chat.completions.with_raw_response.create(messages=messages, **body)
+        if not isinstance(prompt, str):
+            raise EndpointError(
+                'chat messages must go to api="chat", got api="completions"; write the prompt as a text'
+            )
         return await client.completions.with_raw_response.create(prompt=encodable(prompt), **body)
 
     def _problem(self, error: openai.APIError) -> EndpointError | Failure:

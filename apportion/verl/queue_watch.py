@@ -51,8 +51,8 @@ async def watch_actor(name: str, handle: Any, fail: Callable[[str], None]) -> No
             if silence >= STOPPED_SECONDS:
                 answer.cancel()
                 fail(
-                    f"{name} must answer, because rollouts are stored there, got no answer for {silence:.0f} s; look at "
-                    "its host, and resume from the newest checkpoint with trainer.resume_mode=auto"
+                    f"{name} must answer, because rollouts are stored there, got no answer for {silence:.0f} s; look "
+                    "at its host, and resume from the newest checkpoint with trainer.resume_mode=auto"
                 )
                 return
         error = answer.exception()
