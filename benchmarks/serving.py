@@ -13,7 +13,6 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
-import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from apportion.stopping import Wave, decide
-from apportion.vote import Question, vote
+from apportion.vote import Question, read_recorded, vote
 from benchmarks.common import RESULTS, spread, table, write
 from benchmarks.served_model import ServedModel, problems, serving, train_model
 from benchmarks.serving_left import (
@@ -103,17 +102,14 @@ def measure(served: ServedModel, questions: Sequence[Question], arm: Arm, seed: 
             max_tokens=16,
             seed=seed,
             concurrency=CONCURRENCY,
-            save_completions=True,
         )
         client_seconds = time.process_time() - client
-        kept = {
-            line["id"]: line["completions"] for line in map(json.loads, out.read_text(encoding="utf-8").splitlines())
-        }
+        kept = read_recorded(out)
     if not report.complete:
         raise RuntimeError(f"every question must be finished, got {len(report.ballots)} of {len(questions)}")
     return Vote(
         answers=tuple(ballot.answer for ballot in report.ballots),
-        streams=tuple(tuple(completion["answer"] for completion in kept[question.id]) for question in questions),
+        streams=tuple(tuple(kept.stream(ballot.id)[: ballot.samples]) for ballot in report.ballots),
         accuracy=float(np.mean([bool(ballot.correct) for ballot in report.ballots])),
         samples=sum(ballot.samples for ballot in report.ballots),
         tokens=report.usage.completion_tokens,

@@ -5,7 +5,7 @@ import numpy as np
 from apportion.stopping import RULES, decide
 
 rng = np.random.default_rng(0)
-streams = []  # 64 answers a question; yours come from a file or from `apportion vote --save-completions`
+streams = []  # 64 answers a question; yours come from a file, or from `apportion.vote.read_recorded`
 for share in rng.beta(2.0, 0.7, size=200):
     right = rng.random(64) < share
     streams.append([str(42 if hit else rng.integers(6)) for hit in right])

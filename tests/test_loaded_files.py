@@ -12,7 +12,8 @@ import pytest
 from apportion.config import ConfigError, load
 from apportion.records import RecordError, read_log
 from apportion.tables import TableError, read_columns
-from apportion.vote.journal import JournalError, read_finished
+from apportion.vote.journal import read_recorded
+from apportion.vote.lines import JournalError
 from tests.hostile import FILES, MARKER
 
 pytest.importorskip("pyarrow")
@@ -30,7 +31,8 @@ LOADERS = {
     "jsonl": ("table.jsonl", lambda path: read_columns(path, ["p"]), TableError),
     "parquet": ("table.parquet", lambda path: read_columns(path, ["p"]), TableError),
     "rollout log": ("step-000000.parquet", read_step, RecordError),
-    "answers": ("answers.jsonl", lambda path: read_finished(path, {}), JournalError),
+    "answers": ("answers.jsonl", read_recorded, JournalError),
+    "samples": ("answers.samples.jsonl", lambda path: read_recorded(path.parent / "answers.jsonl"), JournalError),
     "configuration": ("job.toml", load, ConfigError),
 }
 

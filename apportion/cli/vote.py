@@ -53,8 +53,14 @@ def vote(
     price_input: Annotated[float | None, typer.Option(help="The price of a million prompt tokens.")] = None,
     price_output: Annotated[float | None, typer.Option(help="The price of a million completion tokens.")] = None,
     limit: Annotated[int | None, typer.Option(help="Read only this many questions.")] = None,
-    save_completions: Annotated[bool, typer.Option("--save-completions", help="Keep all texts.")] = False,
+    max_unparsed: Annotated[
+        float, typer.Option(help="End the run if a larger share of the first samples has no answer.")
+    ] = 0.5,
+    save_completions: Annotated[bool, typer.Option(help="Keep the texts of all samples.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the answers of earlier runs first.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Count earlier samples again by this rule; sample only what is missing.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate; contact nothing, write nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     **settings: Any,
@@ -74,15 +80,26 @@ def vote(
         settings |= {"wave": wave, "extra_body": _fields(settings["extra_body"])}
         setup = make_setup(**settings, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
-        check_run(asked, deadline)
+        check_run(asked, deadline, max_unparsed)
         if dry_run:
-            finished = [] if overwrite else _finished(asked, setup, out)
+            finished = [] if overwrite else _finished(asked, setup, out, resume)
             result = estimate(asked, setup, [ballot.id for ballot in finished], prices)
             typer.echo(estimate_json(result) if as_json else estimate_text(result, sys.stdout.isatty()))
             return
-    report = _run(asked, setup, out, deadline_seconds=deadline, save_completions=save_completions, overwrite=overwrite)
+    report = _run(
+        asked,
+        setup,
+        out,
+        deadline_seconds=deadline,
+        max_unparsed=max_unparsed,
+        save_completions=save_completions,
+        overwrite=overwrite,
+        resume=resume,
+    )
     summary, terminal = report.summary, sys.stdout.isatty()
     typer.echo(summary_json(summary, prices) if as_json else summary_text(summary, terminal, prices))
+    for ballot in report.refused[:MAX_SHOWN]:
+        typer.echo(one_line(f"{ballot.id} has no answer: {ballot.errors[-1]}"), err=True)
     for ballot in report.unfinished[:MAX_SHOWN]:
         typer.echo(one_line(f"{ballot.id} is not finished: {ballot.errors[-1]}"), err=True)
     if not report.complete:
@@ -114,22 +131,23 @@ def _with_all_options() -> Callable[..., None]:
 def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Report:
     """Return the report. End the command if the user does, or if something that was given cannot be used."""
     from apportion.endpoint import EndpointError  # noqa: PLC0415
-    from apportion.vote.journal import JournalError  # noqa: PLC0415
-    from apportion.vote.run import run  # noqa: PLC0415
+    from apportion.vote.lines import JournalError  # noqa: PLC0415
+    from apportion.vote.run import NoAnswersError, run  # noqa: PLC0415
 
-    with usage_errors(EndpointError, JournalError, ImportError), _log_to_stderr():
+    with usage_errors(EndpointError, JournalError, NoAnswersError, ImportError), _log_to_stderr():
         try:
             return run_async(run(asked, setup, out, progress=True, **running))
         except KeyboardInterrupt as stop:
-            typer.echo(_how_to_continue(len(_finished(asked, setup, out)), len(asked)), err=True)
+            finished = _finished(asked, setup, out, resume=True)
+            typer.echo(_how_to_continue(len(finished), len(asked)), err=True)
             raise typer.Exit(code_of(stop)) from None
 
 
-def _finished(asked: list[Question], setup: Setup, out: Path) -> tuple[Ballot, ...]:
+def _finished(asked: list[Question], setup: Setup, out: Path, resume: bool) -> tuple[Ballot, ...]:
     from apportion.vote.journal import read_finished  # noqa: PLC0415
     from apportion.vote.run import ballots_of  # noqa: PLC0415
 
-    return ballots_of(asked, read_finished(out, setup.resolved()))
+    return ballots_of(asked, read_finished(out, setup, resume).ballots)
 
 
 def _how_to_continue(finished: int, questions: int) -> str:

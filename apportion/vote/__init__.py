@@ -2,7 +2,21 @@
 
 from apportion.questions import Question, read_questions
 from apportion.vote.ballot import Ballot
-from apportion.vote.run import Report, vote, vote_async
+from apportion.vote.journal import Recorded, read_recorded
+from apportion.vote.run import NoAnswersError, Report, vote, vote_async
+from apportion.vote.sample import Sample
 from apportion.vote.summary import Summary
 
-__all__ = ["Ballot", "Question", "Report", "Summary", "read_questions", "vote", "vote_async"]
+__all__ = [
+    "Ballot",
+    "NoAnswersError",
+    "Question",
+    "Recorded",
+    "Report",
+    "Sample",
+    "Summary",
+    "read_questions",
+    "read_recorded",
+    "vote",
+    "vote_async",
+]

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
 
 from apportion.runs.declared_types import check_fields
 from apportion.untrusted import parse_json
 
-Stopped = Literal["rule", "max_samples", "failures"]
-"""Why sampling ended. After failures the question is left to another run."""
+Stopped = Literal["rule", "max_samples", "unanswered", "refused", "failures"]
+"""Why sampling ended. "unanswered": no sample so far held an answer. "refused": the server refuses the question. After
+"failures" the question is left to another run."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Ballot:
         samples: samples that were counted.
         failed: those of the samples that never arrived.
         unparsed: those of the samples that held no answer.
+        truncated: those of the samples that were cut off at their maximum length.
+        finish_reasons: number of samples by the server's finish reason.
         cancelled: further samples that were asked for and cancelled when the rule stopped.
         waves: round trips.
         texts: number of distinct completions.
@@ -36,7 +39,6 @@ class Ballot:
         seconds: from the first request to the winner.
         disagreement: upper bound on the probability that the full vote would choose another answer.
         errors: distinct errors of failed samples.
-        completions: the samples in order, if they are kept.
     """
 
     id: str
@@ -58,7 +60,8 @@ class Ballot:
     seconds: float
     disagreement: float
     errors: tuple[str, ...] = ()
-    completions: tuple[Mapping[str, Any], ...] = ()
+    truncated: int = 0
+    finish_reasons: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -84,18 +87,17 @@ class Ballot:
         return None if arrived < 3 else self.texts == 1
 
     def to_json(self) -> str:
-        """Return one line of JSON, without ``completions`` if none are kept."""
-        record = {key: value for key, value in asdict(self).items() if key != "completions" or value}
-        return json.dumps(record, allow_nan=False)
+        """Return one line of JSON."""
+        return json.dumps(asdict(self), allow_nan=False)
 
     @classmethod
-    def from_json(cls, line: str | bytes) -> Self:
-        """Return the ballot that ``to_json`` wrote, without its completions. Raises ValueError for anything else."""
-        record = parse_json(line.decode() if isinstance(line, bytes) else line)
+    def from_json(cls, line: str) -> Self:
+        """Return the ballot that ``to_json`` wrote. Raises ValueError for anything else."""
+        record = parse_json(line)
         known = {field.name for field in fields(cls)}
-        if not isinstance(record, dict) or not known - {"errors", "completions"} <= record.keys() <= known:
+        if not isinstance(record, dict) or not known - OPTIONAL.keys() <= record.keys() <= known | {"completions"}:
             raise ValueError("not a finished question")
-        whole = record | {"errors": record.get("errors", ()), "completions": ()}
+        whole = OPTIONAL | {key: value for key, value in record.items() if key in known}
         if isinstance(whole["errors"], list):
             whole["errors"] = tuple(whole["errors"])
         check_fields(cls, whole)
@@ -105,9 +107,14 @@ class Ballot:
         return ballot
 
 
+OPTIONAL: dict[str, Any] = {"errors": (), "truncated": 0, "finish_reasons": {}}
+"""Fields that answers of version 0.1 may lack. These may also have ``completions``, which are not read."""
+
+
 def _is_possible(ballot: Ballot) -> bool:
     """Return whether the numbers of ``ballot`` fit together."""
     counts = [ballot.samples, ballot.failed, ballot.unparsed, ballot.cancelled, ballot.waves, ballot.texts]
+    counts += [ballot.truncated, *ballot.finish_reasons.values()]
     tokens = [ballot.prompt_length, ballot.prompt_tokens, ballot.completion_tokens]
     return (
         min(*counts, *(number for number in tokens if number is not None)) >= 0

@@ -1,76 +1,98 @@
-"""Finished questions on disk: JSON lines beside the settings that they were answered with.
+"""What a vote has on disk: every sample, every finished question, and the settings.
 
-Each line is flushed to the disk before the next question is counted, so a run may die at any moment. The next run cuts
-a torn last line and goes on. A lock beside the file allows one run at a time.
+``answers.jsonl`` has a line for each finished question. ``answers.samples.jsonl`` has a line for each sample, written
+as soon as it arrives. ``answers.run.json`` has the settings. A run may die at any moment: the next one cuts torn last
+lines and uses all samples. A lock beside the files allows one run at a time.
 """
 
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
-from io import FileIO
+from dataclasses import dataclass, field
+from itertools import count, takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from apportion.answers.extraction import Extractor
 from apportion.runs.folder import check_settings, hold_lock
-from apportion.runs.whole_files import is_file, write_whole
+from apportion.runs.whole_files import write_whole
 from apportion.toml import ConfigError
-from apportion.untrusted import TABLE_BYTES, check_file, parse_json, read_config, shown
+from apportion.untrusted import parse_json, read_config
 from apportion.vote.ballot import Ballot
+from apportion.vote.lines import (
+    JournalError,
+    LineWriter,
+    check_overwritable,
+    check_place,
+    read_records,
+    unwritable,
+)
+from apportion.vote.sample import Sample
+from apportion.vote.setup import Setup, is_about_counting
 
 MAY_CHANGE = ("apportion", "base_url")
 """Settings that another run may change: a newer version, or the same model served at another address."""
 
-BEGINNING = b'{"id": '
-"""The first bytes of every answer."""
+NEW = {"give_up"}
+"""Settings that answers of version 0.1 do not name."""
 
+ANSWERS, SAMPLES = "answers", "samples"
 
-class JournalError(ValueError):
-    """Answers that cannot be read, written or continued: what, where, and what to do, in one line."""
+Samples = Mapping[int, Sample]
+"""The samples of one question by their numbers, without their texts."""
 
 
 class Journal:
-    """The answers at ``path``, continued under ``settings``, or begun again with ``overwrite``.
+    """The answers at ``path``, continued under the settings of ``setup``, or begun again with ``overwrite``.
 
-    ``ballots`` are the finished questions by id. Raises JournalError, and changes nothing, if another run has the file
-    open, if it was started with other settings, or if it holds something other than answers.
+    ``ballots`` are the finished questions by id, and ``samples`` are those of the other questions. If ``setup`` counts
+    the samples in another way than before, ``resume`` must be set. Then no question is finished, and ``samples`` holds
+    those of all questions, so that they are counted again.
+
+    Raises JournalError, and changes nothing, if another run has the file open, if it was started with settings that
+    gave other samples, or if it holds something other than answers.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, setup: Setup, *, overwrite: bool = False, resume: bool = False) -> None:
         check_path(path)
         self.path = path
-        self.ballots: dict[str, Ballot] = {}
         with ExitStack() as stack:
-            self._file = self._open(stack)
-            if overwrite:
-                _check_answers(path)
-                self._file.truncate(0)
-            self.ballots, whole = _read(path, settings)
-            if not self.ballots:
-                _write_settings(path, settings)
             try:
-                self._file.truncate(whole)
-                if whole and _last_byte(path) != b"\n":
-                    self._write(b"\n")
+                stack.enter_context(hold_lock(_lock_path(path)))
+            except BlockingIOError as error:
+                raise JournalError(
+                    f"one run writes to a file at a time, got {path}, which another has open; wait, or change the path"
+                ) from error
             except OSError as error:
-                raise _unwritable(path, error) from error
+                raise unwritable(path, error) from error
+            if overwrite:
+                check_overwritable(path, Ballot.from_json, ANSWERS)
+                check_overwritable(samples_path(path), Sample.from_json, SAMPLES)
+                found = Recorded()
+            else:
+                found = _read(path, setup, resume)
+            self.ballots, self.samples = found.ballots, found.samples
+            stack.callback(self._remove_settings_of_nothing)
+            self._samples = LineWriter(samples_path(path), found.sample_bytes, "a sample")
+            stack.callback(self._samples.close)
+            self._answers = LineWriter(path, found.answer_bytes, "an answer")
+            stack.callback(self._answers.close)
+            if not found.answer_bytes:
+                _write_settings(path, setup.resolved())
             self._stack = stack.pop_all()
 
+    def keep(self, sample: Sample) -> None:
+        """Write one sample. It survives the end of this process."""
+        self._samples.append(sample.to_json(), to_disk=False)
+
     def append(self, ballot: Ballot) -> None:
-        """Write one finished question, and return when it is on the disk."""
+        """Write one finished question, and return when it and its samples are on the disk."""
         if ballot.id in self.ballots:
             raise JournalError(f"a question is written once, got {ballot.id!r} again for {self.path}; drop the second")
-        try:
-            self._write(ballot.to_json().encode() + b"\n")
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise JournalError(
-                f"an answer cannot be written to {self.path} ({error.strerror or error}); "
-                "make room, then run the same command again"
-            ) from error
-        self.ballots[ballot.id] = replace(ballot, completions=())
+        self._samples.flush()
+        self._answers.append(ballot.to_json(), to_disk=True)
+        self.ballots[ballot.id] = ballot
 
     def __enter__(self) -> Self:
         return self
@@ -78,108 +100,48 @@ class Journal:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def _open(self, stack: ExitStack) -> FileIO:
-        """Lock and open the file until ``stack`` closes."""
-        try:
-            stack.enter_context(hold_lock(_lock_path(self.path)))
-            return stack.enter_context(self.path.open("ab", buffering=0))
-        except BlockingIOError as error:
-            raise JournalError(
-                f"one run writes to a file at a time, got {self.path}, which another has open; wait, or change the path"
-            ) from error
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-
-    def _write(self, line: bytes) -> None:
-        while line:
-            line = line[self._file.write(line) :]
+    def _remove_settings_of_nothing(self) -> None:
+        if not (self.path.exists() or samples_path(self.path).exists()):
+            settings_path(self.path).unlink(missing_ok=True)
 
 
-def read_finished(path: Path, settings: Mapping[str, Any]) -> dict[str, Ballot]:
-    """Return the finished questions at ``path`` by id, none if there is no file. Take no lock and change nothing.
+@dataclass(frozen=True)
+class Recorded:
+    """What files hold: ballots and samples by question, and the bytes of each file up to its last whole line."""
+
+    ballots: dict[str, Ballot] = field(default_factory=dict)
+    samples: dict[str, Samples] = field(default_factory=dict)
+    answer_bytes: int = 0
+    sample_bytes: int = 0
+
+    def stream(self, id: str) -> list[str | None]:
+        """Return the answers to a question in the order of the samples, None for none, up to the first missing one."""
+        found = self.samples.get(id, {})
+        return [found[number].answer for number in takewhile(found.__contains__, count())]
+
+
+def read_finished(path: Path, setup: Setup, resume: bool = False) -> Recorded:
+    """Return what is at ``path``, nothing if there is no file. Take no lock and change nothing.
 
     Raises JournalError as ``Journal`` does.
     """
     check_path(path)
-    return _read(path, settings)[0]
+    return _read(path, setup, resume)
 
 
-def check_path(path: Path) -> None:
-    """Raise JournalError unless ``path`` is a .jsonl file in a folder that exists, or could be one."""
-    if path.suffix != ".jsonl":
-        raise JournalError(f"answers are written as .jsonl, got {shown(str(path))}; rename it")
-    if not path.parent.is_dir():
-        raise JournalError(f"answers must go to a file in a folder that exists, got {path}; make the folder")
-    try:
-        for each in (path, settings_path(path), _lock_path(path)):
-            is_file(each)
-    except ValueError as error:
-        raise JournalError(str(error)) from error
+def read_recorded(path: Path, extractor: Extractor | None = None) -> Recorded:
+    """Return all ballots and samples at ``path``, also the samples of finished questions. Take no lock.
+
+    The answers are read again from the texts if there is an ``extractor``. Raises JournalError if a text is missing.
+    """
+    check_path(path)
+    ballots, answer_bytes = _read_ballots(path)
+    samples, sample_bytes = _read_samples(path, (), extractor, must_read=extractor is not None)
+    return Recorded(ballots, samples, answer_bytes, sample_bytes)
 
 
-def settings_path(path: Path) -> Path:
-    """Return where the settings of the answers at ``path`` are: ``answers.run.json`` beside ``answers.jsonl``."""
-    return path.with_suffix(".run.json")
-
-
-def _lock_path(path: Path) -> Path:
-    return path.with_suffix(".lock")
-
-
-def _unwritable(path: Path, error: OSError) -> JournalError:
-    return JournalError(f"answers cannot be written to {path} ({error.strerror or error}); change the path")
-
-
-def _read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Ballot], int]:
-    """Return the ballots and the number of bytes that they take. A torn last line is not among them."""
-    try:
-        check_file(path, TABLE_BYTES)
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return {}, 0
-    except OSError as error:
-        raise JournalError(
-            f"answers cannot be read from {path} ({error.strerror or error}); change the path"
-        ) from error
-    ballots: dict[str, Ballot] = {}
-    whole = 0
-    lines = content.splitlines(keepends=True)
-    for number, line in enumerate(lines, start=1):
-        try:
-            ballot = Ballot.from_json(line)
-        except ValueError as error:
-            begins = BEGINNING.startswith(line[: len(BEGINNING)])  # else it may be a file of something else
-            if number == len(lines) and not line.endswith(b"\n") and begins:
-                break
-            raise JournalError(
-                f"{path} must hold answers of apportion vote, got something else in line {number}; "
-                "remove that line, or choose another file"
-            ) from error
-        if ballot.id in ballots:
-            raise JournalError(f"{path} must hold a question once, got {ballot.id!r} again in line {number}; remove it")
-        ballots[ballot.id] = ballot
-        whole += len(line)
-    if ballots:
-        _compare(path, settings)
-    return ballots, whole
-
-
-def _check_answers(path: Path) -> None:
-    """Raise JournalError if the first line at ``path`` is whole and no answer, because it may be the questions."""
-    with path.open("rb") as file:
-        line = file.readline()
-    try:
-        if line.endswith(b"\n"):
-            Ballot.from_json(line)
-    except ValueError as error:
-        raise JournalError(
-            f"{path} must hold answers of apportion vote to be overwritten, got something else in line 1; "
-            "choose another file, or remove it"
-        ) from error
-
-
-def _compare(path: Path, settings: Mapping[str, Any]) -> None:
-    """Raise JournalError if the answers were started with other settings."""
+def read_started(path: Path) -> dict[str, Any]:
+    """Return the settings that the answers at ``path`` were started with. Raises JournalError without any."""
     try:
         started = parse_json(read_config(settings_path(path)))
         if not isinstance(started, dict):
@@ -189,11 +151,114 @@ def _compare(path: Path, settings: Mapping[str, Any]) -> None:
             f"{path} holds answers, and {settings_path(path).name} must say under which settings, got none; "
             "restore it, choose another file, or overwrite"
         ) from error
+    return started
+
+
+def check_path(path: Path) -> None:
+    """Raise JournalError unless ``path`` is a .jsonl file in a folder that exists, or could be one."""
+    check_place(path, samples_path(path), settings_path(path), _lock_path(path))
+
+
+def settings_path(path: Path) -> Path:
+    """Return where the settings of the answers at ``path`` are: ``answers.run.json`` beside ``answers.jsonl``."""
+    return path.with_suffix(".run.json")
+
+
+def samples_path(path: Path) -> Path:
+    """Return where the samples of the answers at ``path`` are: ``answers.samples.jsonl`` beside ``answers.jsonl``."""
+    return path.with_suffix(".samples.jsonl")
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_suffix(".lock")
+
+
+def _read(path: Path, setup: Setup, resume: bool) -> Recorded:
+    """Return what another run may continue with: ballots, and the samples of questions without one."""
+    ballots, answer_bytes = _read_ballots(path)
+    if not ballots and not samples_path(path).exists():
+        return Recorded()
+    started, settings = read_started(path), setup.resolved()
+    again = _counts_again(path, started, settings, bool(ballots), resume)
+    must_read = started.get("extract") != settings["extract"]
+    samples, sample_bytes = _read_samples(path, () if again else ballots, setup.extractor, must_read)
+    if again:
+        for id, ballot in ballots.items():
+            if len(samples.get(id, ())) < ballot.samples:
+                raise JournalError(
+                    f"{samples_path(path)} must hold the samples of every question to count them again, got "
+                    f"{len(samples.get(id, ()))} of {ballot.samples} for {id!r}; choose another file for the answers"
+                )
+        answer_bytes = 0
+    open_questions = samples.keys() - ballots.keys()
+    for id in open_questions:  # samples that failed are requested again
+        samples[id] = {number: sample for number, sample in samples[id].items() if sample.arrived}
+    return Recorded({} if again else ballots, samples, answer_bytes, sample_bytes)
+
+
+def _read_ballots(path: Path) -> tuple[dict[str, Ballot], int]:
+    """Return the ballots by question, and the number of bytes that they take."""
+    ballots: dict[str, Ballot] = {}
+    whole = 0
+    for ballot, line, end in read_records(path, Ballot.from_json, ANSWERS):
+        whole = end
+        if ballot.id in ballots:
+            raise JournalError(f"{path} must hold a question once, got {ballot.id!r} again in line {line}; remove it")
+        ballots[ballot.id] = ballot
+    return ballots, whole
+
+
+def _read_samples(
+    path: Path, but: Container[str], extractor: Extractor | None, must_read: bool
+) -> tuple[dict[str, Samples], int]:
+    """Return the samples of all questions ``but`` some, and the number of bytes in the file.
+
+    Answers are read by ``extractor``. A sample without its text keeps its answer, unless ``must_read``.
+    """
+    found: dict[str, dict[int, Sample]] = {}
+    whole, file = 0, samples_path(path)
+    for sample, line, end in read_records(file, Sample.from_json, SAMPLES):
+        whole = end
+        if sample.id in but:
+            continue
+        if must_read and sample.arrived and sample.text is None:
+            raise JournalError(
+                f"{file} must hold the texts to read other answers in them, got none in line {line}; use the same "
+                "extract as before, and keep texts in the next vote"
+            )
+        mine = found.setdefault(sample.id, {})
+        if sample.number in mine and mine[sample.number].arrived:
+            raise JournalError(
+                f"{file} must hold a sample once, got {sample.number} of {sample.id!r} again in line {line}; remove it"
+            )
+        mine[sample.number] = (sample if extractor is None else sample.read(extractor)).without_text()
+    return dict(found), whole
+
+
+def _counts_again(
+    path: Path, started: Mapping[str, Any], settings: Mapping[str, Any], any_ballots: bool, resume: bool
+) -> bool:
+    """Return whether ``settings`` count the same samples in another way than those the answers were ``started`` with.
+
+    Raises JournalError if they gave other samples, or if they count in another way without ``resume``.
+    """
+    may_change = {*MAY_CHANGE, *(NEW - started.keys())}
+    counting = {key for key in {*started, *settings} if is_about_counting(key)}
     remedy = "use the same settings, choose another file, or overwrite"
     try:
-        check_settings(path, started, settings, remedy, MAY_CHANGE)
+        check_settings(path, started, settings, remedy, counting | may_change)
     except ConfigError as error:
         raise JournalError(str(error)) from error
+    if not any_ballots:
+        return False
+    remedy = "resume to count its samples again, or choose another file"
+    try:
+        check_settings(path, started, settings, remedy, may_change)
+    except ConfigError as error:
+        if resume:
+            return True
+        raise JournalError(str(error)) from error
+    return False
 
 
 def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
@@ -202,9 +267,3 @@ def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
         write_whole(target, json.dumps(settings, indent=1) + "\n")
     except OSError as error:
         raise JournalError(f"settings cannot be written to {target} ({error.strerror or error}); make room") from error
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from apportion.endpoint import Completion
 from apportion.runs.progress import Bars
 from apportion.vote.ballot import Ballot
+from apportion.vote.sample import Sample
 
 REDRAW_EVERY_SECONDS = 0.25
 
@@ -19,19 +19,28 @@ logger = logging.getLogger("apportion.vote")
 
 @dataclass
 class Tally:
-    """Running totals: ``samples`` and ``tokens`` of this run, and finished questions of earlier runs too."""
+    """Running totals: samples and ``tokens`` of this run, and finished questions of earlier runs too.
+
+    ``unparsed`` are those of the ``arrived`` samples that hold no answer, ``truncated`` those that were cut off.
+    """
 
     questions: int
     max_samples: int
     finished: int = 0
     finished_samples: int = 0
     samples: int = 0
+    arrived: int = 0
+    unparsed: int = 0
+    truncated: int = 0
     tokens: int = 0
 
-    def sample(self, completion: Completion) -> None:
-        """Count one sample that arrived."""
+    def sample(self, sample: Sample) -> None:
+        """Count one sample that arrived or failed."""
         self.samples += 1
-        self.tokens += completion.tokens or 0
+        self.arrived += sample.arrived
+        self.unparsed += sample.arrived and sample.answer is None
+        self.truncated += sample.truncated
+        self.tokens += sample.tokens or 0
 
     def finish(self, ballot: Ballot) -> None:
         """Count one finished question."""
@@ -44,10 +53,14 @@ class Tally:
         >>> Tally(questions=8, max_samples=64, finished=2, finished_samples=32, samples=40, tokens=9000).line()
         '2 of 8 questions, 40 samples, 9,000 tokens, 75% of the samples saved'
         """
-        saved = ""
+        saved = "".join(
+            f", {count} {name}"
+            for name, count in (("without an answer", self.unparsed), ("cut off", self.truncated))
+            if count
+        )
         if self.finished:
             share = 1 - self.finished_samples / (self.max_samples * self.finished)
-            saved = f", {share:.0%} of the samples saved"
+            saved += f", {share:.0%} of the samples saved"
         return f"{self.finished} of {self.questions} questions, {self.samples} samples, {self.tokens:,} tokens{saved}"
 
 

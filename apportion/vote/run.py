@@ -1,10 +1,10 @@
-"""A vote on many questions at the same time. Each is on disk when it is finished, so any run can be continued."""
+"""A vote on many questions at the same time. Each sample is on disk when it arrives, so any run can be continued."""
 
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,25 @@ from apportion.answers.equivalence import EQUIVALENCES, Equivalence
 from apportion.endpoint import PLAIN_PROMPT, Client, EndpointError, Usage
 from apportion.questions import Question, read_questions, refuse_duplicate_ids
 from apportion.types import prompt_id
-from apportion.vote.ask import MAX_FAILURES, ask
+from apportion.vote.ask import ask
 from apportion.vote.ballot import Ballot
-from apportion.vote.journal import Journal, JournalError
+from apportion.vote.count import MAX_FAILURES
+from apportion.vote.journal import Journal, Samples
+from apportion.vote.lines import JournalError
 from apportion.vote.progress import Tally, show_progress
+from apportion.vote.sample import Sample
 from apportion.vote.setup import Setup, make_setup
 from apportion.vote.summary import Summary, summarise
+
+MAX_UNPARSED = 0.5
+"""The usual share of samples without an answer above which a run ends."""
+
+FIRST_QUESTIONS, FIRST_SAMPLES = 3, 24
+"""Questions that must have ended, and samples that must have arrived, before the share is looked at."""
+
+
+class NoAnswersError(ValueError):
+    """Most samples hold no answer, so that a run would pay for nothing. The samples are kept."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +41,22 @@ class Report:
         questions: the number of questions.
         ballots: those of finished questions, also of earlier runs, in the order of the questions.
         unfinished: ballots that failures ended in this run. The deadline cut off the other missing ones.
+        refused: ballots of this run whose questions the server refuses. They are finished.
         max_samples: most samples of a question.
         seconds: duration of this run.
         usage: requests and tokens of this run.
-        wasted_tokens: completion tokens of this run that are in no ballot, because they arrived after the rule had
-            stopped or belong to a question that is not finished.
+        uncounted_tokens: completion tokens of this run that are in no ballot, because they arrived after the rule had
+            stopped or belong to a question that is not finished. Their samples are kept.
     """
 
     questions: int
     ballots: tuple[Ballot, ...]
     unfinished: tuple[Ballot, ...]
+    refused: tuple[Ballot, ...]
     max_samples: int
     seconds: float
     usage: Usage
-    wasted_tokens: int
+    uncounted_tokens: int
 
     @property
     def complete(self) -> bool:
@@ -51,7 +66,7 @@ class Report:
     @property
     def summary(self) -> Summary:
         """The totals over all finished questions."""
-        return summarise(self.ballots, self.questions, self.max_samples, self.seconds, self.wasted_tokens)
+        return summarise(self.ballots, self.questions, self.max_samples, self.seconds, self.uncounted_tokens)
 
 
 def vote(questions: Sequence[Question] | str | Path, **settings: Any) -> Report:
@@ -73,8 +88,10 @@ async def vote_async(
     model: str,
     out: str | Path,
     deadline_seconds: float | None = None,
-    save_completions: bool = False,
+    max_unparsed: float = MAX_UNPARSED,
+    save_completions: bool = True,
     overwrite: bool = False,
+    resume: bool = False,
     progress: bool = False,
     **settings: Any,
 ) -> Report:
@@ -91,8 +108,10 @@ async def vote_async(
         make_setup(base_url, model, **settings),
         Path(out),
         deadline_seconds=deadline_seconds,
+        max_unparsed=max_unparsed,
         save_completions=save_completions,
         overwrite=overwrite,
+        resume=resume,
         progress=progress,
     )
 
@@ -103,40 +122,52 @@ async def run(
     out: Path,
     *,
     deadline_seconds: float | None = None,
-    save_completions: bool = False,
+    max_unparsed: float = MAX_UNPARSED,
+    save_completions: bool = True,
     overwrite: bool = False,
+    resume: bool = False,
     progress: bool = False,
 ) -> Report:
     """Ask every question that ``out`` does not hold yet, until all are finished or the deadline has passed.
 
-    A finished question is appended to ``out`` at once, with its texts if ``save_completions`` is set. A question that
-    failures or the deadline ended is not, so another run asks it again. Cancelling loses open questions only.
+    Each sample is written beside ``out`` as it arrives, with its text if ``save_completions`` is set, and each finished
+    question to ``out``. A question that failures or the deadline ended is not, so another run goes on with it. All
+    samples that are kept are counted before others are requested. With ``resume`` the settings may count them in
+    another way than before: then all questions are counted again.
 
     Raises ValueError for questions and settings that cannot be used, and JournalError for an ``out`` that cannot be
-    used, both before anything is asked. Raises EndpointError if the server refuses, or stops answering.
+    used, both before anything is asked. Raises EndpointError if the server refuses, or stops answering, and
+    NoAnswersError if more than the share ``max_unparsed`` of the first samples holds no answer.
     """
-    check_run(questions, deadline_seconds)
+    check_run(questions, deadline_seconds, max_unparsed)
     started = time.monotonic()
-    with Journal(out, setup.resolved(), overwrite=overwrite) as journal:
+    with Journal(out, setup, overwrite=overwrite, resume=resume) as journal:
+        finished = ballots_of(questions, journal.ballots)
+        check_samples(questions, journal.samples)
         tally = Tally(len(questions), setup.voting.max_samples)
-        for ballot in ballots_of(questions, journal.ballots):
+        for ballot in finished:
             tally.finish(ballot)
-        open_questions = _OpenQuestions(setup, journal, tally, save_completions)
+        open_questions = _OpenQuestions(setup, journal, tally, save_completions, max_unparsed)
         async with show_progress(tally) if progress else nullcontext():
             await open_questions.run([q for q in questions if q.id not in journal.ballots], deadline_seconds)
         return Report(
             questions=len(questions),
             ballots=ballots_of(questions, journal.ballots),
             unfinished=tuple(open_questions.unfinished),
+            refused=tuple(open_questions.refused),
             max_samples=setup.voting.max_samples,
             seconds=time.monotonic() - started,
             usage=open_questions.usage,
-            wasted_tokens=open_questions.usage.completion_tokens - open_questions.voted_tokens,
+            uncounted_tokens=open_questions.usage.completion_tokens - open_questions.counted_tokens,
         )
 
 
-def check_run(questions: Sequence[Question], deadline_seconds: float | None) -> None:
-    """Raise ValueError without questions, for two questions with one id, and for a deadline that is not above 0."""
+def check_run(
+    questions: Sequence[Question], deadline_seconds: float | None, max_unparsed: float = MAX_UNPARSED
+) -> None:
+    """Raise ValueError without questions, for two with one id, and for a deadline or a share that cannot be used."""
+    if not 0 <= max_unparsed <= 1:
+        raise ValueError(f"max_unparsed must be a share from 0 to 1, got {max_unparsed}; 1 never ends a run")
     if not questions:
         raise ValueError("questions must be at least one, got none; give a file or a list")
     for question in questions:
@@ -163,6 +194,16 @@ def ballots_of(questions: Sequence[Question], ballots: Mapping[str, Ballot]) -> 
     return tuple(ballot for _, ballot in found)
 
 
+def check_samples(questions: Sequence[Question], samples: Mapping[str, Samples]) -> None:
+    """Raise JournalError if samples with the id of a question were drawn for another text."""
+    for question in questions:
+        if any(sample.question_hash != prompt_id(question.prompt) for sample in samples.get(question.id, {}).values()):
+            raise JournalError(
+                f"a question must be what was sampled under its id, got another text for {question.id!r}; "
+                "rename it, choose another file for the answers, or overwrite"
+            )
+
+
 @dataclass
 class _OpenQuestions:
     """The questions that are open at the same time, at most one for each request in flight, and what they spent."""
@@ -171,9 +212,12 @@ class _OpenQuestions:
     journal: Journal
     tally: Tally
     save_completions: bool
+    max_unparsed: float
     unfinished: list[Ballot] = field(default_factory=list)
+    refused: list[Ballot] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    voted_tokens: int = 0
+    counted_tokens: int = 0
+    ended: int = 0
 
     async def run(self, questions: Sequence[Question], deadline_seconds: float | None) -> None:
         """Ask ``questions`` until the deadline. The first error ends all of them."""
@@ -198,14 +242,38 @@ class _OpenQuestions:
 
     async def _ask_next(self, waiting: Iterator[Question], client: Client, equivalence: Equivalence) -> None:
         for question in waiting:
-            ballot = await ask(question, self.setup, client, equivalence, self.tally.sample)
+            kept = self.journal.samples.get(question.id, {})
+            ballot = await ask(question, self.setup, client, equivalence, kept, self._keep)
+            self.ended += 1
             if ballot.finished:
-                self.journal.append(ballot if self.save_completions else replace(ballot, completions=()))
+                self.journal.append(ballot)
                 self.tally.finish(ballot)
-                self.voted_tokens += ballot.completion_tokens or 0
+                before = sum(sample.tokens or 0 for number, sample in kept.items() if number < ballot.samples)
+                self.counted_tokens += (ballot.completion_tokens or 0) - before
+                self._check_answers()
             else:
-                self.unfinished.append(replace(ballot, completions=()))
+                self.unfinished.append(ballot)
                 await _check_alive(client, ballot)
+            if ballot.stopped == "refused":
+                self.refused.append(ballot)
+
+    def _keep(self, sample: Sample) -> None:
+        """Write a sample that has just arrived."""
+        self.journal.keep(sample if self.save_completions else sample.without_text())
+        self.tally.sample(sample)
+
+    def _check_answers(self) -> None:
+        """Raise NoAnswersError if most samples of the first questions hold no answer, because all others may be so."""
+        arrived, unparsed, truncated = self.tally.arrived, self.tally.unparsed, self.tally.truncated
+        if self.ended < FIRST_QUESTIONS or arrived < FIRST_SAMPLES or unparsed <= self.max_unparsed * arrived:
+            return
+        longest = self.setup.endpoint.max_tokens or "their maximum of"
+        cut = f", and {truncated} were cut off at {longest} tokens" if truncated else ""
+        remedy = "raise max_tokens" if 2 * truncated > unparsed else "look at the samples and choose another extract"
+        raise NoAnswersError(
+            f"samples must hold answers that {self.setup.extract} can read, got none in {unparsed} of {arrived}{cut}; "
+            f"{remedy}, or set max_unparsed to 1 to go on"
+        )
 
 
 async def _check_alive(client: Client, failed: Ballot) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from apportion import __version__
 from apportion.allocators import Voting
 from apportion.answers.equivalence import EQUIVALENCES
-from apportion.answers.extraction import EXTRACTORS
+from apportion.answers.extraction import EXTRACTORS, Extractor
+from apportion.checks import check_integer
 from apportion.config import build, choices
 from apportion.endpoint import Endpoint
 from apportion.questions import TEMPLATE
@@ -28,6 +29,7 @@ class Setup:
         template: the prompt, with {question} in it; by default one for mathematics.
         extract: where the answer is in a completion.
         equivalence: which answers are the same.
+        give_up: number of samples without any answer after which a question ends.
     """
 
     endpoint: Endpoint
@@ -35,6 +37,7 @@ class Setup:
     template: str = TEMPLATE
     extract: str = "auto"
     equivalence: str = "math"
+    give_up: int = 8
 
     def __post_init__(self) -> None:
         if "{question}" not in self.template:
@@ -44,6 +47,12 @@ class Setup:
         for name, known in (("extract", EXTRACTORS), ("equivalence", EQUIVALENCES)):
             if (value := getattr(self, name)) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(value)}; choose one")
+        check_integer("give_up", self.give_up, 1, "8 is usual")
+
+    @property
+    def extractor(self) -> Extractor:
+        """The function that reads the answer in a completion."""
+        return EXTRACTORS[self.extract]
 
     def resolved(self) -> dict[str, Any]:
         """Return the settings that decide answers, as plain values by name. The key is not among them."""
@@ -60,13 +69,19 @@ class Setup:
 
 
 VOTING = ("rule", "max_samples", "wave", "curtail")
-READING = ("template", "extract", "equivalence")
+READING = ("template", "extract", "equivalence", "give_up")
+COUNTING = ("rule", "max_samples", "wave", "curtail", "extract", "equivalence", "give_up")
 SETTINGS: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
     (Endpoint, tuple(field.name for field in fields(Endpoint))),
     (Voting, VOTING),
     (Setup, READING),
 )
 """The fields that ``make_setup`` and the command line set, by their class."""
+
+
+def is_about_counting(key: str) -> bool:
+    """Return whether the setting ``key`` of ``Setup.resolved`` decides how samples are counted, not what is sampled."""
+    return key in COUNTING or key.startswith("rule.")
 
 
 def make_setup(

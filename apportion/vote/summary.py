@@ -64,9 +64,10 @@ class Summary:
 
     ``waves``, ``share`` (the winner's share of the votes) and ``disagreement`` (an upper bound on the probability that
     the full vote would choose another answer) are means over questions. Unknown values are None: tokens if the server
-    does not count them, and means over nothing. ``seconds`` and ``wasted_completion_tokens``, of completions that are
-    in no ballot, are of the last run only. ``repeats`` says whether each question with three samples or more got the
-    same text every time, as from a server that decodes greedily; None without such questions.
+    does not count them, and means over nothing. ``seconds`` and ``uncounted_completion_tokens``, of completions that
+    are in no ballot, are of the last run only. ``unanswered`` questions have no sample with an answer. ``repeats`` says
+    whether each question with three samples or more got the same text every time, as from a server that decodes
+    greedily; None without such questions.
     """
 
     questions: int
@@ -87,18 +88,21 @@ class Summary:
     accuracy: Accuracy | None
     failed: int
     unparsed: int
+    truncated: int
+    unanswered: int
+    refused: int
     cancelled: int
     repeats: bool | None
-    wasted_completion_tokens: int
+    uncounted_completion_tokens: int
     seconds: float
 
 
 def summarise(
-    ballots: Sequence[Ballot], questions: int, max_samples: int, seconds: float, wasted_tokens: int = 0
+    ballots: Sequence[Ballot], questions: int, max_samples: int, seconds: float, uncounted_tokens: int = 0
 ) -> Summary:
     """Return the totals of the finished ``ballots`` of a vote on this number of ``questions``.
 
-    ``seconds`` and ``wasted_tokens``, of completions that are in no ballot, are those of the last run.
+    ``seconds`` and ``uncounted_tokens``, of completions that are in no ballot, are those of the last run.
     """
     samples, full = sum(ballot.samples for ballot in ballots), max_samples * len(ballots)
     completion = total(ballot.completion_tokens for ballot in ballots) if ballots else None
@@ -124,9 +128,12 @@ def summarise(
         accuracy=_accuracy([ballot.correct for ballot in ballots if ballot.correct is not None]),
         failed=sum(ballot.failed for ballot in ballots),
         unparsed=sum(ballot.unparsed for ballot in ballots),
+        truncated=sum(ballot.truncated for ballot in ballots),
+        unanswered=sum(ballot.stopped != "refused" and not ballot.votes for ballot in ballots),
+        refused=sum(ballot.stopped == "refused" for ballot in ballots),
         cancelled=sum(ballot.cancelled for ballot in ballots),
         repeats=all(repeats) if repeats else None,
-        wasted_completion_tokens=wasted_tokens,
+        uncounted_completion_tokens=uncounted_tokens,
         seconds=seconds,
     )
 
@@ -169,9 +176,12 @@ def _rows(summary: Summary, prices: Prices | None) -> Iterable[tuple[str, str]]:
         yield "accuracy", f"{right.mean:.1%} of {right.questions} with a gold answer ({interval})"
     lost = {"failed": summary.failed, "without an answer": summary.unparsed, "cancelled": summary.cancelled}
     yield "samples lost", ", ".join(f"{count} {name}" for name, count in lost.items() if count)
+    lost = {"without an answer": summary.unanswered, "refused by the server": summary.refused}
+    yield "questions lost", ", ".join(f"{count} {name}" for name, count in lost.items() if count)
+    yield "samples cut off", f"{summary.truncated} at their maximum length" if summary.truncated else ""
     yield "warning", REPEATS if summary.repeats else ""
-    wasted = summary.wasted_completion_tokens
-    yield "tokens wasted", f"{wasted:,} of completions that were not counted" if wasted else ""
+    uncounted = summary.uncounted_completion_tokens
+    yield "tokens not counted", f"{uncounted:,} of samples that are kept and in no vote" if uncounted else ""
     yield "seconds", f"{summary.seconds:.1f}"
 
 

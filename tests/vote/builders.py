@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from apportion.endpoint import seed_of
-from apportion.vote import Ballot, Question
+from apportion.endpoint import Completion, seed_of
+from apportion.vote import Ballot, Question, Sample
 from tests.endpoint.fault_server import Behaviour, Request, ok
 
 BALLOT = Ballot(
@@ -34,6 +34,12 @@ BALLOT = Ballot(
 
 def make_ballot(id: str = "a", **changes: Any) -> Ballot:
     return replace(BALLOT, id=id, **changes)
+
+
+def make_sample(id: str = "a", number: int = 0, text: str | None = "It is \\boxed{7}.", **changes: Any) -> Sample:
+    completion = Completion(text, 5, 10, "stop") if text is not None else Completion.failed("no")
+    sample = Sample.of(id, "0", number, number, completion)
+    return replace(sample, **{"answer": None if text is None else "7"} | changes)
 
 
 def make_questions(count: int) -> list[Question]:

@@ -12,15 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.vote import Ballot
-from apportion.vote.journal import Journal, JournalError, read_finished, settings_path
-from tests.vote.builders import make_ballot
+from apportion.vote.journal import Journal, Recorded, read_finished, samples_path, settings_path
+from apportion.vote.lines import JournalError
+from apportion.vote.sample import Sample
+from apportion.vote.setup import Setup, make_setup
+from tests.vote.builders import make_ballot, make_sample
 
 ROOT = Path(__file__).parents[2]
-SETTINGS: dict[str, Any] = {"model": "m", "rule": "optpo", "rule.alpha": 0.05, "extra_body": {"top_k": 20}}
+GIVEN: dict[str, Any] = {"model": "m", "rule": "optpo", "rule_settings": {"alpha": 0.05}, "extra_body": {"top_k": 20}}
+
+
+def setup_of(**changes: Any) -> Setup:
+    return make_setup(**{"base_url": "http://localhost:8000/v1"} | GIVEN | changes)
+
+
+SETUP = setup_of()
+
+
+def finished(path: Path, setup: Setup = SETUP) -> dict[str, Ballot]:
+    return read_finished(path, setup).ballots
 
 
 def write(path: Path, *ids: str) -> None:
-    with Journal(path, SETTINGS) as journal:
+    with Journal(path, SETUP) as journal:
         for id in ids:
             journal.append(make_ballot(id))
 
@@ -35,13 +49,13 @@ def test_ballots_can_be_read_back(out: Path) -> None:
         make_ballot("a", errors=("500",)),
         make_ballot("b", answer=None, votes={}, unparsed=5, gold=None, correct=None),
     ]
-    with Journal(out, SETTINGS) as journal:
+    with Journal(out, SETUP) as journal:
         for ballot in ballots:
             journal.append(ballot)
-            assert read_finished(out, SETTINGS)[ballot.id] == ballot  # on disk already
-    with Journal(out, SETTINGS) as journal:
+            assert finished(out)[ballot.id] == ballot  # on disk already
+    with Journal(out, SETUP) as journal:
         assert list(journal.ballots.values()) == ballots
-    assert json.loads(settings_path(out).read_text()) == SETTINGS
+    assert json.loads(settings_path(out).read_text()) == SETUP.resolved()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +71,7 @@ def test_an_answer_whose_numbers_no_vote_can_have_is_refused(out: Path, changes:
     record = json.loads(out.read_bytes()) | changes
     out.write_text(json.dumps(record) + "\n")
     with pytest.raises(JournalError, match="must hold answers of apportion vote, got something else in line 1"):
-        read_finished(out, SETTINGS)
+        finished(out)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
@@ -66,15 +80,16 @@ def test_answers_in_another_encoding_are_refused(out: Path, encoding: str) -> No
     write(out, "a")
     out.write_bytes(out.read_text().encode(encoding))
     with pytest.raises(JournalError, match="must hold answers of apportion vote, got something else in line 1"):
-        read_finished(out, SETTINGS)
+        finished(out)
 
 
 @given(text=st.text(), answer=st.text())
 def test_any_text_is_one_line(text: str, answer: str) -> None:
-    ballot = make_ballot(text, answer=answer, votes={answer: 4}, completions=({"text": text},))
-    line = ballot.to_json()
-    assert "\n" not in line and json.loads(line)["completions"] == [{"text": text}]
-    assert Ballot.from_json(line) == make_ballot(text, answer=answer, votes={answer: 4})
+    ballot = make_ballot(text, answer=answer, votes={answer: 4})
+    sample = make_sample(text, text=text, answer=answer)
+    for each, kind in ((ballot, Ballot), (sample, Sample)):
+        line = each.to_json()
+        assert "\n" not in line and kind.from_json(line) == each
 
 
 @pytest.mark.parametrize("kept", [1, 40, -1])
@@ -83,16 +98,16 @@ def test_a_torn_last_line_is_cut(out: Path, kept: int) -> None:
     whole = out.read_bytes()
     first = whole.index(b"\n") + 1
     out.write_bytes(whole[: first + kept] if kept > 0 else whole[:-2])
-    assert list(read_finished(out, SETTINGS)) == ["a"]
+    assert list(finished(out)) == ["a"]
     write(out, "c")
-    assert out.read_bytes().startswith(whole[:first]) and list(read_finished(out, SETTINGS)) == ["a", "c"]
+    assert out.read_bytes().startswith(whole[:first]) and list(finished(out)) == ["a", "c"]
 
 
 def test_a_last_line_without_a_line_break_is_kept(out: Path) -> None:
     write(out, "a", "b")
     out.write_bytes(out.read_bytes()[:-1])
     write(out, "c")
-    assert list(read_finished(out, SETTINGS)) == ["a", "b", "c"]
+    assert list(finished(out)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("line", ["{}", "[1]", "null", '{"id": "a"}', "text", make_ballot("a").to_json()])
@@ -102,84 +117,102 @@ def test_a_line_that_is_no_new_answer_is_refused(out: Path, line: str) -> None:
         file.write(f"{line}\n")
     before = out.read_bytes()
     with pytest.raises(JournalError, match="line 3"):
-        Journal(out, SETTINGS)
+        Journal(out, SETUP)
     assert out.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"rule.alpha": 0.01}, "started with rule.alpha = 0.05, got 0.01"),
-        ({"model": "n", "rule": "esc"}, "started with model = 'm', got 'n', and 1 more"),
-        ({"new": 1}, "started with new = nothing, got 1"),
-        ({"extra_body": {}}, "started with extra_body.top_k = 20, got nothing"),
+        ({"rule_settings": {"alpha": 0.01}}, "started with rule.alpha = 0.05, got 0.01; resume to count"),
+        ({"model": "n", "rule": "esc", "rule_settings": {}}, "started with model = 'm', got 'n'; use the same"),
+        ({"model": "n", "temperature": 1.0}, "started with model = 'm', got 'n', and 1 more; use the same"),
+        ({"extra_body": {}}, "started with extra_body.top_k = 20, got nothing; use the same"),
     ],
 )
 def test_other_settings_are_refused_by_name(out: Path, changes: dict[str, Any], problem: str) -> None:
     write(out, "a")
     with pytest.raises(JournalError, match=problem):
-        Journal(out, SETTINGS | changes)
+        Journal(out, setup_of(**changes))
     write(out, "b")
-    assert list(read_finished(out, SETTINGS)) == ["a", "b"]
+    assert list(finished(out)) == ["a", "b"]
 
 
-@pytest.mark.parametrize("changes", [{"base_url": "http://localhost:8001/v1"}, {"apportion": "99.0"}])
-def test_the_address_and_the_version_may_change(out: Path, changes: dict[str, Any]) -> None:
-    settings = SETTINGS | {"base_url": "http://localhost:8000/v1", "apportion": "0.1.0"}
-    with Journal(out, settings) as journal:
-        journal.append(make_ballot("a"))
-    with Journal(out, settings | changes) as journal:
+def test_the_address_and_the_version_may_change(out: Path) -> None:
+    write(out, "a")
+    started = json.loads(settings_path(out).read_text()) | {"apportion": "99.0"}
+    settings_path(out).write_text(json.dumps(started))
+    with Journal(out, setup_of(base_url="http://localhost:8001/v1")) as journal:
         assert list(journal.ballots) == ["a"]
 
 
-def test_settings_may_change_while_no_question_is_finished(out: Path) -> None:
+def test_answers_of_version_0_1_can_be_continued(out: Path) -> None:
+    """They have no counts of truncated samples, may have completions, and their settings know no ``give_up``."""
+    write(out, "a")
+    old = {
+        key: value for key, value in json.loads(out.read_text()).items() if key not in ("truncated", "finish_reasons")
+    }
+    out.write_text(json.dumps(old | {"completions": [{"text": "7", "answer": "7", "finish_reason": "stop"}]}) + "\n")
+    started = json.loads(settings_path(out).read_text())
+    settings_path(out).write_text(json.dumps({key: value for key, value in started.items() if key != "give_up"}))
+    assert finished(out) == {"a": make_ballot("a")}
+    write(out, "b")
+    assert list(finished(out)) == ["a", "b"]
+
+
+def test_settings_may_change_while_nothing_was_sampled(out: Path) -> None:
     write(out)
-    with Journal(out, {"model": "n"}) as journal:
+    assert not list(out.parent.glob("answers.*json*")), "a run without a sample leaves no file behind"
+    other = setup_of(model="n")
+    with Journal(out, other) as journal:
         journal.append(make_ballot())
-    assert list(read_finished(out, {"model": "n"})) == ["a"]
+    assert list(finished(out, other)) == ["a"]
 
 
 def test_answers_without_their_settings_are_refused(out: Path) -> None:
     write(out, "a")
     settings_path(out).unlink()
     with pytest.raises(JournalError, match=r"answers\.run\.json must say"):
-        Journal(out, SETTINGS)
+        Journal(out, SETUP)
 
 
 def test_overwriting_removes_earlier_answers(out: Path) -> None:
     write(out, "a")
-    with Journal(out, {"model": "n"}, overwrite=True) as journal:
-        assert not journal.ballots
+    with Journal(out, SETUP) as journal:
+        journal.keep(make_sample("c"))
+    other = setup_of(model="n")
+    with Journal(out, other, overwrite=True) as journal:
+        assert not journal.ballots and not journal.samples
         journal.append(make_ballot("b"))
-    assert list(read_finished(out, {"model": "n"})) == ["b"]
+    assert list(finished(out, other)) == ["b"] and not samples_path(out).exists()
 
 
 def test_a_file_of_something_else_is_not_overwritten(out: Path) -> None:
     """The user may have given the questions as ``out`` by mistake."""
     out.write_text('{"prompt": "6 x 7?"}\n')
     with pytest.raises(JournalError, match="must hold answers of apportion vote to be overwritten"):
-        Journal(out, SETTINGS, overwrite=True)
+        Journal(out, SETUP, overwrite=True)
     assert out.read_text() == '{"prompt": "6 x 7?"}\n' and not settings_path(out).exists()
 
 
 def test_a_torn_line_alone_is_overwritten(out: Path) -> None:
     out.write_text('{"id": "a", "ques')
-    with Journal(out, SETTINGS, overwrite=True) as journal:
+    with Journal(out, SETUP, overwrite=True) as journal:
         assert not journal.ballots
-    assert out.read_bytes() == b""
+    assert not out.exists()
 
 
 def test_two_runs_on_one_file_are_refused(out: Path) -> None:
-    with Journal(out, SETTINGS) as journal:
+    with Journal(out, SETUP) as journal:
         journal.append(make_ballot("a"))
         with pytest.raises(JournalError, match="one run writes to a file at a time"):
-            Journal(out, SETTINGS, overwrite=True)
+            Journal(out, SETUP, overwrite=True)
     write(out, "b")
-    assert list(read_finished(out, SETTINGS)) == ["a", "b"]
+    assert list(finished(out)) == ["a", "b"]
 
 
 def test_a_question_is_written_once(out: Path) -> None:
-    with Journal(out, SETTINGS) as journal:
+    with Journal(out, SETUP) as journal:
         journal.append(make_ballot("a"))
         with pytest.raises(JournalError, match="written once"):
             journal.append(make_ballot("a"))
@@ -190,11 +223,11 @@ import resource, signal, sys
 from pathlib import Path
 from apportion.vote.journal import Journal, JournalError
 from tests.vote.builders import make_ballot
-from tests.vote.test_journal import SETTINGS
+from tests.vote.test_journal import SETUP
 out, room = Path(sys.argv[1]), int(sys.argv[2])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-with Journal(out, SETTINGS) as journal:
+with Journal(out, SETUP) as journal:
     try:
         journal.append(make_ballot("b"))
     except JournalError as error:
@@ -211,7 +244,7 @@ def test_a_full_disk_is_reported_in_one_line_and_the_torn_line_is_cut(out: Path)
     assert done.returncode == 1 and done.stderr.startswith("an answer cannot be written to"), done.stderr
     assert out.stat().st_size == room
     write(out, "c")
-    assert list(read_finished(out, SETTINGS)) == ["a", "c"]
+    assert list(finished(out)) == ["a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -220,13 +253,13 @@ def test_a_full_disk_is_reported_in_one_line_and_the_torn_line_is_cut(out: Path)
 )
 def test_a_path_that_cannot_be_used_is_refused(tmp_path: Path, name: str, problem: str) -> None:
     with pytest.raises(JournalError, match=problem):
-        read_finished(tmp_path / name, SETTINGS)
+        finished(tmp_path / name)
     with pytest.raises(JournalError, match=problem):
-        Journal(tmp_path / name, SETTINGS)
+        Journal(tmp_path / name, SETUP)
 
 
 def test_reading_changes_nothing(tmp_path: Path) -> None:
-    assert read_finished(tmp_path / "answers.jsonl", SETTINGS) == {} and not list(tmp_path.iterdir())
+    assert read_finished(tmp_path / "answers.jsonl", SETUP) == Recorded() and not list(tmp_path.iterdir())
 
 
 DAMAGE = {
@@ -239,6 +272,7 @@ DAMAGE = {
     ),
     "a lock that is a folder": (lambda out: out.with_suffix(".lock").mkdir(), "lock must be a file, got a folder"),
     "a lock that is a pipe": (lambda out: os.mkfifo(out.with_suffix(".lock")), "lock must be a file, got a named pipe"),
+    "samples that are a pipe": (lambda out: os.mkfifo(samples_path(out)), "must be a file, got a named pipe"),
     "settings that are a pipe": (lambda out: os.mkfifo(settings_path(out)), "must be a file, got a named pipe"),
 }
 
@@ -247,14 +281,14 @@ DAMAGE = {
 def test_what_is_not_a_file_is_refused_and_never_waited_for(out: Path, case: str) -> None:
     damage, problem = DAMAGE[case]
     damage(out)
-    for use in (lambda: Journal(out, SETTINGS), lambda: read_finished(out, SETTINGS)):
+    for use in (lambda: Journal(out, SETUP), lambda: finished(out)):
         with pytest.raises(JournalError, match=problem) as caught:
             use()
         assert "\n" not in str(caught.value)
     (damaged,) = out.parent.iterdir()
     damaged.rmdir() if damaged.is_dir() else damaged.unlink()  # the remedy
     write(out, "a")
-    assert list(read_finished(out, SETTINGS)) == ["a"]
+    assert list(finished(out)) == ["a"]
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "null"])
@@ -262,7 +296,7 @@ def test_settings_that_are_no_settings_are_refused(out: Path, content: str) -> N
     write(out, "a")
     settings_path(out).write_text(content)
     with pytest.raises(JournalError, match=r"answers\.run\.json must say under which settings, got none; restore it"):
-        Journal(out, SETTINGS)
+        Journal(out, SETUP)
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -272,4 +306,88 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         JournalError, match=r"answers cannot be written to /proc/self/answers\.jsonl .*; change the path"
     ):
-        Journal(Path("/proc/self/answers.jsonl"), SETTINGS)
+        Journal(Path("/proc/self/answers.jsonl"), SETUP)
+
+
+def keep(path: Path, *samples: Sample, setup: Setup = SETUP) -> None:
+    with Journal(path, setup) as journal:
+        for sample in samples:
+            journal.keep(sample)
+
+
+def test_samples_of_an_open_question_can_be_read_back(out: Path) -> None:
+    """Those that failed are left out, because they are requested again."""
+    samples = [
+        make_sample("a", 0),
+        make_sample("a", 2),
+        make_sample("b", 0),
+        make_sample("a", 1, text=None, error="500"),
+    ]
+    keep(out, *samples)
+    found = read_finished(out, SETUP).samples
+    assert {id: list(mine) for id, mine in found.items()} == {"a": [0, 2], "b": [0]}
+    assert found["a"][2] == samples[1].without_text()
+    keep(out, make_sample("a", 1))
+    assert sorted(read_finished(out, SETUP).samples["a"]) == [0, 1, 2]
+
+
+def test_a_sample_that_is_there_twice_is_refused(out: Path) -> None:
+    keep(out, make_sample("a", 0))
+    line = samples_path(out).read_text()
+    samples_path(out).write_text(line + line)
+    with pytest.raises(JournalError, match="must hold a sample once, got 0 of 'a' again in line 2; remove it"):
+        Journal(out, SETUP)
+
+
+@pytest.mark.parametrize("kept", [1, 40, -1])
+def test_a_torn_last_sample_is_cut(out: Path, kept: int) -> None:
+    keep(out, make_sample("a", 0), make_sample("a", 1))
+    whole = samples_path(out).read_bytes()
+    first = whole.index(b"\n") + 1
+    samples_path(out).write_bytes(whole[: first + kept] if kept > 0 else whole[:-2])
+    keep(out, make_sample("a", 1))
+    assert samples_path(out).read_bytes() == whole
+
+
+@pytest.mark.parametrize("changes", [{"text": "another"}, {"number": -1}, {"tokens": -5}, {"answer": 7}, {"more": 1}])
+def test_a_line_that_is_no_sample_is_refused(out: Path, changes: dict[str, Any]) -> None:
+    keep(out, make_sample("a", 0))
+    line = json.loads(samples_path(out).read_text()) | changes
+    samples_path(out).write_text(json.dumps(line) + "\n")
+    with pytest.raises(JournalError, match="must hold samples of apportion vote, got something else in line 1"):
+        Journal(out, SETUP)
+
+
+def test_samples_are_counted_again_only_if_the_run_says_so(out: Path) -> None:
+    with Journal(out, SETUP) as journal:
+        for number in range(5):
+            journal.keep(make_sample("a", number))
+        journal.append(make_ballot("a"))
+    other = setup_of(rule="esc", rule_settings={})
+    before = out.read_bytes()
+    with pytest.raises(
+        JournalError, match=r"started with rule = 'optpo', got 'esc', .*; resume to count its samples again"
+    ):
+        Journal(out, other)
+    assert out.read_bytes() == before
+    with Journal(out, other, resume=True) as journal:
+        assert not journal.ballots and sorted(journal.samples["a"]) == [0, 1, 2, 3, 4]
+        journal.append(make_ballot("a", stopped="max_samples"))
+    assert finished(out, other)["a"].stopped == "max_samples"
+
+
+def test_ballots_without_their_samples_are_not_given_up(out: Path) -> None:
+    write(out, "a")
+    before = out.read_bytes()
+    with pytest.raises(JournalError, match="must hold the samples of every question to count them again, got 0 of 5"):
+        Journal(out, setup_of(rule="esc", rule_settings={}), resume=True)
+    assert out.read_bytes() == before
+
+
+def test_another_extraction_reads_the_texts_again_and_needs_them(out: Path) -> None:
+    keep(out, make_sample("a", 0, text="It is 7 of 12", answer=None))
+    other = setup_of(extract="last_number")
+    assert read_finished(out, other).samples["a"][0].answer == "12"
+    keep(out, make_sample("a", 1).without_text())
+    with pytest.raises(JournalError, match="must hold the texts to read other answers in them, got none in line 2"):
+        Journal(out, other)

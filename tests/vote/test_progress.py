@@ -7,20 +7,21 @@ import logging
 import pytest
 from rich.console import Console
 
-from apportion.endpoint import Completion
 from apportion.runs import progress as runs_progress
 from apportion.vote import progress
 from apportion.vote.progress import Tally, show_progress
-from tests.vote.builders import make_ballot
+from tests.vote.builders import make_ballot, make_sample
 
 
 def test_a_tally_counts_samples_of_this_run_and_savings_of_all_finished_questions() -> None:
     tally = Tally(questions=3, max_samples=16)
     assert tally.line() == "0 of 3 questions, 0 samples, 0 tokens"
     tally.finish(make_ballot(samples=4))  # of an earlier run
-    tally.sample(Completion("7", 1000, 10, "stop"))
-    tally.sample(Completion.failed("500"))
+    tally.sample(make_sample(tokens=1000))
+    tally.sample(make_sample(text=None, tokens=None))
     assert tally.line() == "1 of 3 questions, 2 samples, 1,000 tokens, 75% of the samples saved"
+    tally.sample(make_sample(answer=None, finish_reason="length"))
+    assert "3 samples, 1,005 tokens, 1 without an answer, 1 cut off, 75% of" in tally.line()
 
 
 def test_without_a_terminal_a_line_is_logged_now_and_then(

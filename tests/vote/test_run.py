@@ -5,6 +5,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from apportion.endpoint import EndpointError, seed_of
 from apportion.stopping import decide
-from apportion.vote import Question, Report, vote, vote_async
-from apportion.vote.journal import JournalError
+from apportion.vote import NoAnswersError, Question, Report, vote, vote_async
+from apportion.vote.journal import samples_path
+from apportion.vote.lines import JournalError
 from tests.endpoint.fault_server import (
     Behaviour,
     FaultServer,
@@ -62,7 +64,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()]
+    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
 def key_of(request: Request) -> str:
@@ -175,12 +177,13 @@ def test_completions_that_arrived_unneeded_are_reported(out: Path) -> None:
     report = report_of(lambda request: ok(r"\boxed{0}"), out, make_questions(2), wave=32, concurrency=1)
     taken = sum(ballot.samples for ballot in report.ballots)
     assert report.usage.requests == 2 and report.usage.completion_tokens == 2 * 32 * 5
-    assert report.wasted_tokens == report.summary.wasted_completion_tokens == (2 * 32 - taken) * 5 > 0
+    assert report.uncounted_tokens == report.summary.uncounted_completion_tokens == (2 * 32 - taken) * 5 > 0
     assert [ballot.cancelled for ballot in report.ballots] == [32 - ballot.samples for ballot in report.ballots]
 
 
 def test_a_choice_list_shorter_than_n_loses_nothing(out: Path) -> None:
-    report = report_of([n_short(3)] * 99, out, make_questions(1), rule="fixed", max_samples=20, curtail=False)
+    settings: dict[str, Any] = {"rule": "fixed", "max_samples": 20, "curtail": False, "give_up": 20}
+    report = report_of([n_short(3)] * 99, out, make_questions(1), **settings)
     assert report.ballots[0].samples == 20 and report.ballots[0].failed == 0
 
 
@@ -224,23 +227,42 @@ def test_empty_texts_hold_no_answer_and_end_the_question(out: Path) -> None:
 
 
 def test_a_question_that_failures_ended_is_reported_and_asked_again(out: Path) -> None:
-    """The server refuses question 1, as it would one that is too long, and answers the others."""
-    refusing = True
+    """The server crashes at question 1, and answers the others."""
+    crashing = True
 
     def script(request: Request) -> Behaviour:
-        return refused(400, "too long") if refusing and "Question 1" in request.prompt else answering()
+        return broken(ms=1) if crashing and "Question 1" in request.prompt else answering()
 
     async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report, list[Request]]:
-        nonlocal refusing
-        first = await poll(make_questions(3), max_samples=16)
-        refusing, asked = False, len(server.requests)
-        return first, await poll(make_questions(3), max_samples=16), server.requests[asked:]
+        nonlocal crashing
+        first = await poll(make_questions(3), max_samples=16, max_retries=1)
+        crashing, asked = False, len(server.requests)
+        return first, await poll(make_questions(3), max_samples=16, max_retries=1), server.requests[asked:]
 
     first, second, requests = serve(script, out, body)
     assert not first.complete and [ballot.id for ballot in first.ballots] == ["q0", "q2"]
-    assert [ballot.id for ballot in first.unfinished] == ["q1"] and "too long" in first.unfinished[0].errors[0]
+    assert [ballot.id for ballot in first.unfinished] == ["q1"] and "crashed" in first.unfinished[0].errors[0]
     assert second.complete and {key_of(request) for request in requests} == {"q1"}
     assert [line["id"] for line in lines(out)][-1] == "q1"
+
+
+def test_a_refused_question_is_final(out: Path) -> None:
+    """The server refuses question 1, as it would one that is too long. It is asked once, and never again."""
+
+    def script(request: Request) -> Behaviour:
+        return refused(400, "too long") if "Question 1" in request.prompt else answering()
+
+    async def body(poll: Poll, server: FaultServer) -> tuple[Report, int, Report, int]:
+        first = await poll(make_questions(3), max_samples=16, wave=1)
+        asked = len(server.requests)
+        return first, asked, await poll(make_questions(3), max_samples=16, wave=1), len(server.requests)
+
+    first, asked, second, asked_in_all = serve(script, out, body)
+    assert first.complete and asked == asked_in_all and second.ballots == first.ballots
+    ballot = first.ballots[1]
+    assert (ballot.stopped, ballot.answer, ballot.samples, ballot.failed) == ("refused", None, 1, 1)
+    assert [ballot.id for ballot in first.refused] == ["q1"] and not second.refused
+    assert first.summary.refused == second.summary.refused == 1
 
 
 def test_votes_before_the_server_failed_are_no_answer(out: Path) -> None:
@@ -328,6 +350,8 @@ def test_an_endpoint_error_ends_the_run_and_keeps_what_is_finished(out: Path) ->
         ({"wave": 0}, "wave must be an integer of at least 1"),
         ({"max_samples": 0}, "max_samples must be an integer of at least 1"),
         ({"temperature": -1.0}, "temperature must be at least 0"),
+        ({"give_up": 0}, "give_up must be an integer of at least 1, got 0"),
+        ({"max_unparsed": 2}, "max_unparsed must be a share from 0 to 1, got 2"),
         ({"deadline_seconds": 0}, "deadline must be above 0 seconds, got 0"),
         ({"base_url": "http://me:secret@localhost/v1"}, "base_url must not hold a name or password"),
     ],
@@ -341,11 +365,120 @@ def test_settings_are_refused_before_anything_is_asked(out: Path, settings: dict
     assert serve([], out, body) == 0 and not out.exists()
 
 
-def test_texts_are_kept_in_order_if_asked_for(out: Path) -> None:
-    report_of(lambda request: answering(0.005), out, make_questions(1), max_samples=8, wave=4, save_completions=True)
-    (line,) = lines(out)
-    assert [sample["answer"] for sample in line["completions"]] == stream_of(make_questions(1)[0])[: line["samples"]]
-    assert line["completions"][0]["text"] == "So it is \\boxed{0}."
+def samples_of(out: Path) -> list[dict[str, Any]]:
+    return lines(samples_path(out))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_every_sample_is_kept_with_its_text_unless_texts_are_not_wanted(out: Path, kept: bool) -> None:
+    (question,) = make_questions(1)
+    report = report_of(lambda request: answering(0.005), out, [question], max_samples=8, wave=4, save_completions=kept)
+    samples = sorted(samples_of(out), key=itemgetter("number"))
+    assert [sample.get("answer") for sample in samples] == stream_of(question)[: len(samples)]
+    assert len(samples) >= report.ballots[0].samples
+    assert samples[0].get("text") == ("So it is \\boxed{0}." if kept else None)
+    assert samples[0]["seed"] == seed_of(0, "q0", 0) and samples[0]["tokens"] == 5
+
+
+def test_samples_that_arrived_unneeded_are_kept_and_used_by_a_rule_that_wants_more(out: Path) -> None:
+    """A server that honours n has generated the whole wave of 32 by the time the rule stops."""
+
+    async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report, int]:
+        settings: dict[str, Any] = {"wave": 32, "max_samples": 32, "curtail": False}
+        first = await poll(make_questions(2), **settings)
+        asked = len(server.requests)
+        again = await poll(make_questions(2), **settings | {"rule": "fixed", "resume": True})
+        return first, again, len(server.requests) - asked
+
+    first, again, requests = serve(lambda request: ok(r"\boxed{0}"), out, body)
+    assert [ballot.samples for ballot in again.ballots] == [32, 32] and requests == 0
+    assert all(ballot.samples < 32 for ballot in first.ballots)
+
+
+def test_a_rule_that_wants_more_asks_for_the_missing_samples_alone(out: Path) -> None:
+    questions = make_questions(4)
+
+    async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report, list[Request]]:
+        first = await poll(questions)
+        asked = len(server.requests)
+        return first, await poll(questions, rule="fixed", curtail=False, resume=True), server.requests[asked:]
+
+    first, again, requests = serve(lambda request: answering(), out, body)
+    assert len(requests) == 4 * 64 - sum(ballot.samples for ballot in first.ballots)
+    for ballot, question in zip(again.ballots, questions, strict=True):
+        assert ballot.votes == Counter(answer for answer in stream_of(question) if answer is not None)
+    assert sorted((each["id"], each["number"]) for each in samples_of(out)) == sorted(
+        (question.id, number) for question in questions for number in range(64)
+    )
+
+
+def test_what_a_deadline_cut_off_is_continued_from_its_samples(out: Path) -> None:
+    """Three samples arrive, the others hang. The next run requests only those."""
+    stuck, first_three = True, {seed_of(0, "q0", number) for number in range(3)}
+
+    def script(request: Request) -> Behaviour:
+        return silent() if stuck and request.seed not in first_three else ok(r"\boxed{0}", most=1)
+
+    async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report, list[Request]]:
+        nonlocal stuck
+        settings: dict[str, Any] = {"rule": "fixed", "wave": 1, "max_samples": 6, "curtail": False}
+        first = await poll(make_questions(1), deadline_seconds=1.0, **settings)
+        stuck, asked = False, len(server.requests)
+        return first, await poll(make_questions(1), **settings), server.requests[asked:]
+
+    first, second, requests = serve(script, out, body)
+    assert not first.complete and first.uncounted_tokens == 15
+    assert second.complete and [request.seed for request in requests] == [seed_of(0, "q0", k) for k in (3, 4, 5)]
+    assert second.ballots[0].votes == {"0": 6} and second.uncounted_tokens == 0
+
+
+def test_a_question_without_any_answer_ends_early(out: Path) -> None:
+    report = report_of(lambda request: ok("I do not know."), out, make_questions(2), wave=4, give_up=8)
+    for ballot in report.ballots:
+        assert (ballot.samples, ballot.unparsed, ballot.stopped, ballot.answer) == (8, 8, "unanswered", None)
+        assert ballot.disagreement == pytest.approx(1 - 9 / 65) and ballot.finish_reasons == {"stop": 8}
+    assert report.complete and report.summary.unanswered == 2
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "problem"),
+    [
+        (
+            ok("Let me think", finish_reason="length"),
+            r"none in \d+ of \d+, and \d+ were cut off at 77 tokens; raise max_",
+        ),
+        (ok("I do not know."), r"none in (\d+) of \1; look at the samples and choose another extract"),
+    ],
+)
+def test_a_run_whose_answers_do_not_parse_ends_after_its_first_questions(
+    out: Path, behaviour: Behaviour, problem: str
+) -> None:
+    async def body(poll: Poll, server: FaultServer) -> int:
+        with pytest.raises(NoAnswersError, match=problem):
+            await poll(make_questions(100), max_tokens=77, concurrency=4)
+        return sum(request.n for request in server.requests)
+
+    assert serve(lambda request: behaviour, out, body) <= 4 * 3 * 8
+    assert len(samples_of(out)) >= 24
+
+
+def test_a_run_whose_answers_do_not_parse_goes_on_if_it_may(out: Path) -> None:
+    report = report_of(lambda request: ok("I do not know."), out, make_questions(12), max_unparsed=1.0)
+    assert report.complete and report.summary.unparsed == 12 * 8
+
+
+def test_other_samples_under_the_same_id_are_refused(out: Path) -> None:
+    """Question 0 is cut off after some samples. Another text under its id must not be counted with them."""
+
+    def script(request: Request) -> Behaviour:
+        return ok(r"\boxed{0}", most=1) if request.seed == seed_of(0, "q0", 0) else silent()
+
+    async def body(poll: Poll, server: FaultServer) -> Report:
+        await poll(make_questions(1), deadline_seconds=0.5, wave=1)
+        return await poll([Question("q0", "Another?", "0")], deadline_seconds=0.5, wave=1)
+
+    with pytest.raises(JournalError, match="must be what was sampled under its id, got another text for 'q0'"):
+        serve(script, out, body)
 
 
 @pytest.mark.slow
@@ -381,9 +514,7 @@ def test_the_key_is_nowhere_on_disk(out: Path, monkeypatch: pytest.MonkeyPatch) 
         said = refused(500, f"bad key {request.headers['authorization']}", ["Retry-After-Ms: 1"])
         return said if request.seed == seed_of(0, "q0", 1) else ok(r"\boxed{0}", most=1)
 
-    report = report_of(
-        script, out, make_questions(1), rule="fixed", max_samples=4, curtail=False, max_retries=0, save_completions=True
-    )
+    report = report_of(script, out, make_questions(1), rule="fixed", max_samples=4, curtail=False, max_retries=0)
     assert report.ballots[0].failed >= 1 and "[key]" in report.ballots[0].errors[0]
     for path in out.parent.iterdir():
         assert "sk-a-secret-of-ours" not in path.read_text()

@@ -20,7 +20,7 @@ from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.sampler import sample as draw
 from apportion.lab.world.task import Problem, decode, encode
 from apportion.stopping import decide
-from apportion.vote import Question, vote
+from apportion.vote import Question, read_recorded, vote
 from benchmarks.served_model import ServedModel, problems, serving, train_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served_model")]  # one worker process, so that one server runs
@@ -150,7 +150,8 @@ def test_a_vote_from_the_command_line(served_model: ServedModel, tmp_path: Path)
     assert begun.count(b"\n") == 4 and ended.count(b"\n") == 8 and ended.startswith(begun)
 
     ballots = [json.loads(line) for line in ended.splitlines()]
-    streams = [saved_answers(line) for line in ended.splitlines()]
+    kept = read_recorded(out)
+    streams = [kept.stream(ballot["id"]) for ballot in ballots]
     paid = [len(stream) for stream in streams]
     assert [ballot["samples"] for ballot in ballots] == paid
     assert summary["samples"] == sum(paid) == served_model.answered - before < summary["full_samples"] == 8 * most
@@ -189,22 +190,16 @@ def test_stopping_early_agrees_with_the_full_vote_on_the_same_samples(
             rule=rule,
             max_samples=16,
             curtail=False,
-            save_completions=True,
             **settings,
         )
-        lines = (tmp_path / f"{rule}.jsonl").read_text().splitlines()
-        streams[rule] = [saved_answers(line) for line in sorted(lines, key=lambda line: json.loads(line)["id"])]
+        kept = read_recorded(tmp_path / f"{rule}.jsonl")
+        streams[rule] = [kept.stream(ballot.id)[: ballot.samples] for ballot in report.ballots]
         answers[rule] = [ballot.answer for ballot in report.ballots]
     for early, full in zip(streams["posterior_predictive"], streams["fixed"], strict=True):
         assert len(full) == 16 and full[: len(early)] == early
     assert sum(map(len, streams["posterior_predictive"])) < 6 * 16
     differing = sum(one != other for one, other in zip(*answers.values(), strict=True))
     assert differing <= 1  # each with a probability of 0.01 at most
-
-
-def saved_answers(line: str | bytes) -> list[str | None]:
-    """Return the answers of one question's completions, in the order of the samples."""
-    return [completion["answer"] for completion in json.loads(line)["completions"]]
 
 
 def write_questions(path: Path, asked: Sequence[Problem]) -> None:
@@ -218,9 +213,7 @@ def run_vote(served: ServedModel, folder: Path, *options: str) -> dict[str, Any]
     command = [sys.executable, "-m", "apportion", "vote", "--base-url", served.base_url, "--model", served.model]
     command += ["--questions", str(folder / "questions.jsonl"), "--out", str(folder / "answers.jsonl")]
     command += ["--template", "{question}", "--extract", "last_number", "--max-tokens", "16"]
-    ended = subprocess.run(
-        [*command, "--save-completions", "--json", *options], capture_output=True, text=True, timeout=120, check=False
-    )
+    ended = subprocess.run([*command, "--json", *options], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     summary: dict[str, Any] = json.loads(ended.stdout)
     return summary

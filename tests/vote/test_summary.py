@@ -73,7 +73,7 @@ def test_json_is_the_summary_with_costs_if_prices_are_known() -> None:
 
 
 def test_text_for_people() -> None:
-    summary = summarise(three(), 5, 16, 2.5, wasted_tokens=1200)
+    summary = summarise(three(), 5, 16, 2.5, uncounted_tokens=1200)
     assert summary_text(summary, terminal=False).splitlines() == [
         "questions                 3 of 5; 2 not finished",
         "samples                   30 of 48 for the full vote: 37.5% saved",
@@ -84,7 +84,8 @@ def test_text_for_people() -> None:
         "other than the full vote  expected in at most 1.00% of the questions; 2.00% at worst",
         "accuracy                  50.0% of 2 with a gold answer (95% interval 0.0% to 100.0%)",
         "samples lost              6 failed, 13 without an answer, 3 cancelled",
-        "tokens wasted             1,200 of completions that were not counted",
+        "questions lost            1 without an answer",
+        "tokens not counted        1,200 of samples that are kept and in no vote",
         "seconds                   2.5",
     ]
     assert "cost                      0.04 of about 0.07" in summary_text(summary, False, Prices(1.0, 10.0))

@@ -1,0 +1,140 @@
+"""The votes on one question, counted sample by sample until the rule stops. Nothing is asked here.
+
+The rule is applied after each sample, in the order of the sample numbers and not of arrival. Short completions arrive
+first, so a vote in the order of arrival would favour their answers.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from apportion.allocators import Voting
+from apportion.answers.equivalence import AnswerClasses, Equivalence
+from apportion.questions import Question
+from apportion.stopping import Curtailment, PosteriorPredictive, leader
+from apportion.types import Plan, Prompt, Rollout
+from apportion.vote.ballot import Ballot, Stopped, total
+from apportion.vote.sample import Sample
+
+MAX_FAILURES = 8
+"""Samples of one question that may fail in a row, each after its retries, before the question is left to another run.
+Otherwise a server that is down would use up the budget."""
+
+
+@dataclass
+class Count:
+    """The samples of one question so far. ``give_up`` samples without any answer end it."""
+
+    question: Question
+    question_hash: str
+    voting: Voting
+    give_up: int
+    equivalence: Equivalence
+    samples: list[Sample] = field(default_factory=list)
+    cancelled: int = 0
+
+    def __post_init__(self) -> None:
+        self._classes = AnswerClasses(self.equivalence)
+        self._batch = self._before = self.voting.start([Prompt("", id=self.question.id)])
+        self._rollouts: list[Rollout] = []
+        self._started = time.monotonic()
+
+    def next_wave(self) -> range:
+        """Return the numbers of the next samples, none if the question has ended. The wave before it is over."""
+        if self._left_over or self.refused:
+            return range(0)
+        self._before, self._rollouts = self._batch, []
+        wanted = self.voting.plan(self._batch)
+        return range(len(self.samples), len(self.samples) + (int(wanted.counts[0]) if wanted else 0))
+
+    async def add(self, sample: Sample) -> bool:
+        """Count the sample with the next number. Return whether the question has ended.
+
+        A failed sample is a rollout without an answer. Without it, later samples would move in a rule's windows.
+        """
+        answer = None if sample.answer is None else await self._classes.join(sample.answer)
+        self.samples.append(sample)
+        self._rollouts.append(Rollout(answer=answer, tokens=sample.tokens))
+        self._batch = self._before.add(Plan(np.array([len(self._rollouts)])), [self._rollouts])
+        return self._left_over or self.refused or self.voting.finished(self._batch, 0)
+
+    @property
+    def arrived(self) -> list[Sample]:
+        """The samples that did not fail."""
+        return [sample for sample in self.samples if sample.arrived]
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server refuses the question."""
+        return any(sample.refused for sample in self.samples)
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last ``MAX_FAILURES`` samples all failed."""
+        last = self.samples[-MAX_FAILURES:]
+        return len(last) == MAX_FAILURES and not any(sample.arrived for sample in last)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether ``give_up`` samples or more arrived, and none of them holds an answer."""
+        return len(self.arrived) >= self.give_up and all(sample.answer is None for sample in self.samples)
+
+    @property
+    def _left_over(self) -> bool:
+        return self.failing or self.unanswered
+
+    async def ballot(self) -> Ballot:
+        """Return the result.
+
+        It is not ``finished`` if failures ended it: too many in a row, or at least one and no answer at all.
+        """
+        arrived, errors = self.arrived, [sample.error for sample in self.samples if sample.error is not None]
+        answer, gold, correct = self.voting.winner(self._batch, 0), self.question.gold, None
+        if gold is not None:
+            correct = answer is not None and await self.equivalence.find_equal(answer, [gold]) is not None
+        return Ballot(
+            id=self.question.id,
+            question_hash=self.question_hash,
+            answer=answer,
+            gold=gold,
+            correct=correct,
+            votes=dict(self._batch.votes[0]),
+            samples=len(self.samples),
+            failed=len(errors),
+            unparsed=sum(sample.answer is None for sample in arrived),
+            truncated=sum(sample.truncated for sample in arrived),
+            finish_reasons=dict(Counter(sample.finish_reason or "none" for sample in arrived)),
+            cancelled=self.cancelled,
+            waves=self._batch.round,
+            texts=len({sample.text_hash for sample in arrived}),
+            stopped=self._stopped(answer, bool(errors)),
+            prompt_length=max((each.prompt_tokens for each in arrived if each.prompt_tokens is not None), default=None),
+            prompt_tokens=total(sample.prompt_tokens for sample in arrived),
+            completion_tokens=total(sample.tokens for sample in arrived),
+            seconds=time.monotonic() - self._started,
+            disagreement=self._disagreement(answer),
+            errors=tuple(dict.fromkeys(errors)),
+        )
+
+    def _stopped(self, answer: str | None, failed: bool) -> Stopped:
+        if self.refused:
+            return "refused"
+        if self.failing or (failed and answer is None and not self.unanswered):
+            return "failures"
+        if len(self.samples) == self.voting.max_samples:
+            return "max_samples"
+        return "unanswered" if self.unanswered else "rule"
+
+    def _disagreement(self, answer: str | None) -> float:
+        """Return an upper bound on the probability that all ``max_samples`` samples would choose another answer."""
+        answers, votes = self.voting.votes(self._batch, 0)
+        maximum = self.voting.max_samples
+        if not answers:  # a uniform prior on the share of samples with an answer; the rest of them may hold one
+            return 1 - (len(self.samples) + 1) / (maximum + 1)
+        if answers[int(leader(votes[-1]))] != answer:
+            return 1.0  # the bound is on the leader losing, and this rule chose the runner-up
+        if Curtailment().stops_now(votes, maximum):
+            return 0.0
+        return min(1.0, float(PosteriorPredictive().risk(votes[-1:], self._batch.asked, maximum)[0]))

@@ -1,0 +1,129 @@
+"""A file of JSON lines that only grows. A kill leaves at most a torn last line, which the next writer cuts."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from apportion.runs.whole_files import is_file
+from apportion.untrusted import TABLE_BYTES, check_file, shown
+
+Record = TypeVar("Record")
+
+BEGINNING = b'{"id": '
+"""The first bytes of every line, by which a torn line is told from a file of something else."""
+
+LINE_BYTES = 2**28
+"""The longest line: 256 MiB."""
+
+
+class JournalError(ValueError):
+    """Answers that cannot be read, written or continued: what, where, and what to do, in one line."""
+
+
+def read_records(path: Path, read: Callable[[str], Record], what: str) -> Iterator[tuple[Record, int, int]]:
+    """Yield each record at ``path``, the number of its line, and the offset at which it ends; nothing without a file.
+
+    A torn last line is left out. ``what`` names the records in errors. Raises JournalError.
+    """
+    try:
+        check_file(path, TABLE_BYTES)
+        with path.open("rb") as file:
+            number, end = 0, 0
+            while line := file.readline(LINE_BYTES):
+                number, end = number + 1, end + len(line)
+                try:
+                    record = read(line.decode())
+                except ValueError as error:
+                    if not line.endswith(b"\n") and BEGINNING.startswith(line[: len(BEGINNING)]) and not file.read(1):
+                        return
+                    raise JournalError(
+                        f"{path} must hold {what} of apportion vote, got something else in line {number}; "
+                        "remove that line, or choose another file"
+                    ) from error
+                yield record, number, end
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise JournalError(f"{what} cannot be read from {path} ({error.strerror or error}); change the path") from error
+
+
+def check_overwritable(path: Path, read: Callable[[str], object], what: str) -> None:
+    """Raise JournalError if the first line at ``path`` is whole and no record, because it may be the questions."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        line = file.readline(LINE_BYTES)
+    try:
+        if line.endswith(b"\n"):
+            read(line.decode())
+    except ValueError as error:
+        raise JournalError(
+            f"{path} must hold {what} of apportion vote to be overwritten, got something else in line 1; "
+            "choose another file, or remove it"
+        ) from error
+
+
+class LineWriter:
+    """Appends lines to ``path``, of which the first ``whole`` bytes are kept. Raises JournalError."""
+
+    def __init__(self, path: Path, whole: int, what: str) -> None:
+        self.path, self._what = path, what
+        try:
+            self._file = path.open("ab", buffering=0)
+            self._file.truncate(whole)
+            if whole and _last_byte(path) != b"\n":
+                self._write(b"\n")
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def append(self, line: str, *, to_disk: bool) -> None:
+        """Write one line. It survives a kill of the process, and with ``to_disk`` a loss of power."""
+        try:
+            self._write(line.encode() + b"\n")
+            if to_disk:
+                self.flush()
+        except OSError as error:
+            raise JournalError(
+                f"{self._what} cannot be written to {self.path} ({error.strerror or error}); "
+                "make room, then run the same command again"
+            ) from error
+
+    def flush(self) -> None:
+        """Wait until all lines are on the disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file, and remove it if it is empty."""
+        empty = os.fstat(self._file.fileno()).st_size == 0
+        self._file.close()
+        if empty:
+            self.path.unlink(missing_ok=True)
+
+    def _write(self, line: bytes) -> None:
+        while line:
+            line = line[self._file.write(line) :]
+
+
+def check_place(path: Path, *beside: Path) -> None:
+    """Raise JournalError unless ``path`` is a .jsonl file in a folder that exists, or could be one with ``beside``."""
+    if path.suffix != ".jsonl":
+        raise JournalError(f"answers are written as .jsonl, got {shown(str(path))}; rename it")
+    if not path.parent.is_dir():
+        raise JournalError(f"answers must go to a file in a folder that exists, got {path}; make the folder")
+    try:
+        for each in (path, *beside):
+            is_file(each)
+    except ValueError as error:
+        raise JournalError(str(error)) from error
+
+
+def unwritable(path: Path, error: OSError) -> JournalError:
+    """Return the error for a file that cannot be opened for writing."""
+    return JournalError(f"answers cannot be written to {path} ({error.strerror or error}); change the path")
+
+
+def _last_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1)

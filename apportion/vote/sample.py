@@ -1,0 +1,112 @@
+"""One sample of a question, as it is kept: the completion, the answer in it, and what it cost."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self
+
+from apportion.endpoint import Completion
+from apportion.runs.declared_types import check_fields
+from apportion.untrusted import parse_json
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample of the question ``id``.
+
+    Args:
+        id: the question's id.
+        question_hash: content hash of the question.
+        number: the sample's number, from 0. Votes are counted in this order.
+        seed: the seed of its request; None if none was sent.
+        answer: the answer in its text; None if there is none.
+        text: the completion; None if the sample failed, or if texts are not kept.
+        reasoning: what the model thought, if the server sends that apart; None if texts are not kept.
+        text_hash: content hash of the completion; None if the sample failed.
+        finish_reason: why the completion ended, in the server's words.
+        tokens: completion tokens; None if the server gave no count.
+        prompt_tokens: prompt tokens, once a request; None if the server gave no count.
+        error: why the sample failed, in one sentence; None if it arrived.
+        refused: whether it failed because the server refuses the prompt.
+    """
+
+    id: str
+    question_hash: str
+    number: int
+    seed: int | None
+    answer: str | None
+    text: str | None
+    reasoning: str | None
+    text_hash: str | None
+    finish_reason: str | None
+    tokens: int | None
+    prompt_tokens: int | None
+    error: str | None
+    refused: bool
+
+    @classmethod
+    def of(cls, id: str, question_hash: str, number: int, seed: int | None, completion: Completion) -> Self:
+        """Return a sample of ``completion``, whose answer has not been read yet."""
+        text = completion.text
+        return cls(
+            id=id,
+            question_hash=question_hash,
+            number=number,
+            seed=seed,
+            answer=None,
+            text=text,
+            reasoning=completion.reasoning,
+            text_hash=None if text is None else _hash(text),
+            finish_reason=completion.finish_reason,
+            tokens=completion.tokens,
+            prompt_tokens=completion.prompt_tokens,
+            error=completion.error if text is not None else completion.error or "no text",
+            refused=completion.refused,
+        )
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the sample arrived and did not fail."""
+        return self.error is None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the completion was cut off at its maximum length."""
+        return self.finish_reason in TRUNCATED
+
+    def read(self, extractor: Callable[[str], str | None]) -> Self:
+        """Return the sample with the answer that ``extractor`` finds in its text. Without a text it is unchanged."""
+        return self if self.text is None else replace(self, answer=extractor(self.text))
+
+    def without_text(self) -> Self:
+        """Return the sample without its text and reasoning."""
+        return replace(self, text=None, reasoning=None)
+
+    def to_json(self) -> str:
+        """Return one line of JSON, without the fields that are null or false."""
+        return json.dumps({key: value for key, value in asdict(self).items() if not (value is None or value is False)})
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        """Return the sample that ``to_json`` wrote. Raises ValueError for anything else."""
+        record = parse_json(line)
+        if not isinstance(record, dict):
+            raise ValueError("not a sample")
+        whole: dict[str, Any] = {each.name: False if each.name == "refused" else None for each in fields(cls)} | record
+        check_fields(cls, whole)
+        sample = cls(**whole)
+        counts = (sample.number, sample.tokens or 0, sample.prompt_tokens or 0)
+        if min(counts) < 0 or sample.arrived == (sample.text_hash is None):
+            raise ValueError("numbers that no sample has")
+        if sample.text is not None and _hash(sample.text) != sample.text_hash:
+            raise ValueError("a text that is not the one that was written")
+        return sample
+
+
+TRUNCATED = ("length", "max_tokens", "model_length")
+"""Finish reasons of a completion that reached its maximum length: OpenAI's, and those of servers that differ."""
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
