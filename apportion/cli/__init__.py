@@ -7,6 +7,7 @@ import typer
 from apportion import __version__
 from apportion.cli.allocate import allocate
 from apportion.cli.errors import OneLineErrors
+from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.training import UnreadArguments, lab, trl, verl
 from apportion.cli.vote import VoteCommand, vote
 
@@ -29,6 +30,11 @@ app.command()(allocate)
 app.command()(lab)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)
+
+
+@app.command("revote", cls=RevoteCommand, help=revote.__doc__)
+def _revote() -> None:
+    """Stand in for ``revote``, whose options ``RevoteCommand`` makes when they are needed."""
 
 
 @app.command("vote", cls=VoteCommand, help=vote.__doc__)

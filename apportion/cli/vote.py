@@ -37,10 +37,26 @@ class VoteCommand(TyperCommand):
         """Return the parameters of ``vote`` with all options."""
         if not self.params:
             app = typer.Typer(add_completion=False)
-            app.command()(_with_all_options())
+            app.command()(self.make())
             command = get_command(app)
             self.params, self.callback = command.params, command.callback
         return super().get_params(ctx)
+
+    def make(self) -> Callable[..., None]:
+        """Return ``vote`` with an option for each setting in place of ``**settings``."""
+        from apportion.vote.setup import SETTINGS  # noqa: PLC0415
+
+        made = [option_of_vote(name) for _, names in SETTINGS for name in names]
+        own = signature(vote, eval_str=True)
+        given = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        ordered = (*made[:2], *given[:2], *made[2:], *given[2:])
+        keyword = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in ordered]
+
+        def vote_with_options(**options: Any) -> None:
+            vote(**options)
+
+        vote_with_options.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
+        return vote_with_options
 
 
 def vote(
@@ -107,25 +123,16 @@ def vote(
         raise typer.Exit(1)
 
 
-def _with_all_options() -> Callable[..., None]:
-    """Return ``vote`` with an option for each setting in place of ``**settings``."""
+def option_of_vote(name: str) -> Parameter:
+    """Return the option for the setting ``name`` of a vote."""
     from apportion.answers import EQUIVALENCES, EXTRACTORS  # noqa: PLC0415
     from apportion.stopping import RULES  # noqa: PLC0415
     from apportion.vote.setup import SETTINGS  # noqa: PLC0415
 
     flags = {"timeout_seconds": "--request-timeout"}
     choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": EQUIVALENCES}
-    made = [option_of(cls, name, flags.get(name), choices.get(name, ())) for cls, names in SETTINGS for name in names]
-    own = signature(vote, eval_str=True)
-    given = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    ordered = (*made[:2], *given[:2], *made[2:], *given[2:])
-    keyword = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in ordered]
-
-    def vote_with_options(**options: Any) -> None:
-        vote(**options)
-
-    vote_with_options.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
-    return vote_with_options
+    (cls,) = (cls for cls, names in SETTINGS if name in names)
+    return option_of(cls, name, flags.get(name), choices.get(name, ()))
 
 
 def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Report:

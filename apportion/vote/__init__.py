@@ -2,7 +2,8 @@
 
 from apportion.questions import Question, read_questions
 from apportion.vote.ballot import Ballot
-from apportion.vote.journal import Recorded, read_recorded
+from apportion.vote.journal import VoteRecord, read_recorded
+from apportion.vote.revote import Revote, revote
 from apportion.vote.run import NoAnswersError, Report, vote, vote_async
 from apportion.vote.sample import Sample
 from apportion.vote.summary import Summary
@@ -11,12 +12,14 @@ __all__ = [
     "Ballot",
     "NoAnswersError",
     "Question",
-    "Recorded",
     "Report",
+    "Revote",
     "Sample",
     "Summary",
+    "VoteRecord",
     "read_questions",
     "read_recorded",
+    "revote",
     "vote",
     "vote_async",
 ]

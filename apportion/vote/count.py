@@ -6,7 +6,7 @@ first, so a vote in the order of arrival would favour their answers.
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -48,6 +48,11 @@ class Count:
         self._before, self._rollouts = self._batch, []
         wanted = self.voting.plan(self._batch)
         return range(len(self.samples), len(self.samples) + (int(wanted.counts[0]) if wanted else 0))
+
+    def wanted(self) -> range:
+        """Return the numbers of the samples that the rule needs at least from here, whatever their answers."""
+        counts = replace(self.voting, wave="free").plan(self._batch).counts
+        return range(len(self.samples), len(self.samples) + int(counts[0]))
 
     async def add(self, sample: Sample) -> bool:
         """Count the sample with the next number. Return whether the question has ended.

@@ -69,7 +69,7 @@ class Journal:
             if overwrite:
                 check_overwritable(path, Ballot.from_json, ANSWERS)
                 check_overwritable(samples_path(path), Sample.from_json, SAMPLES)
-                found = Recorded()
+                found = VoteRecord()
             else:
                 found = _read(path, setup, resume)
             self.ballots, self.samples = found.ballots, found.samples
@@ -106,7 +106,7 @@ class Journal:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class VoteRecord:
     """What files hold: ballots and samples by question, and the bytes of each file up to its last whole line."""
 
     ballots: dict[str, Ballot] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Recorded:
         return [found[number].answer for number in takewhile(found.__contains__, count())]
 
 
-def read_finished(path: Path, setup: Setup, resume: bool = False) -> Recorded:
+def read_finished(path: Path, setup: Setup, resume: bool = False) -> VoteRecord:
     """Return what is at ``path``, nothing if there is no file. Take no lock and change nothing.
 
     Raises JournalError as ``Journal`` does.
@@ -129,15 +129,16 @@ def read_finished(path: Path, setup: Setup, resume: bool = False) -> Recorded:
     return _read(path, setup, resume)
 
 
-def read_recorded(path: Path, extractor: Extractor | None = None) -> Recorded:
+def read_recorded(path: Path, extractor: Extractor | None = None, must_read: bool = False) -> VoteRecord:
     """Return all ballots and samples at ``path``, also the samples of finished questions. Take no lock.
 
-    The answers are read again from the texts if there is an ``extractor``. Raises JournalError if a text is missing.
+    The answers are read again from the texts if there is an ``extractor``. A sample without its text keeps its answer;
+    with ``must_read`` it raises JournalError.
     """
     check_path(path)
     ballots, answer_bytes = _read_ballots(path)
-    samples, sample_bytes = _read_samples(path, (), extractor, must_read=extractor is not None)
-    return Recorded(ballots, samples, answer_bytes, sample_bytes)
+    samples, sample_bytes = _read_samples(path, (), extractor, must_read)
+    return VoteRecord(ballots, samples, answer_bytes, sample_bytes)
 
 
 def read_started(path: Path) -> dict[str, Any]:
@@ -173,11 +174,11 @@ def _lock_path(path: Path) -> Path:
     return path.with_suffix(".lock")
 
 
-def _read(path: Path, setup: Setup, resume: bool) -> Recorded:
+def _read(path: Path, setup: Setup, resume: bool) -> VoteRecord:
     """Return what another run may continue with: ballots, and the samples of questions without one."""
     ballots, answer_bytes = _read_ballots(path)
     if not ballots and not samples_path(path).exists():
-        return Recorded()
+        return VoteRecord()
     started, settings = read_started(path), setup.resolved()
     again = _counts_again(path, started, settings, bool(ballots), resume)
     must_read = started.get("extract") != settings["extract"]
@@ -193,7 +194,7 @@ def _read(path: Path, setup: Setup, resume: bool) -> Recorded:
     open_questions = samples.keys() - ballots.keys()
     for id in open_questions:  # samples that failed are requested again
         samples[id] = {number: sample for number, sample in samples[id].items() if sample.arrived}
-    return Recorded({} if again else ballots, samples, answer_bytes, sample_bytes)
+    return VoteRecord({} if again else ballots, samples, answer_bytes, sample_bytes)
 
 
 def _read_ballots(path: Path) -> tuple[dict[str, Ballot], int]:

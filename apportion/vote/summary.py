@@ -147,11 +147,12 @@ def summary_json(summary: Summary, prices: Prices | None = None) -> str:
 
 def summary_text(summary: Summary, terminal: bool, prices: Prices | None = None) -> str:
     """Return the summary as a table without unknown values, drawn if it is for a ``terminal``."""
-    rows = [row for row in _rows(summary, prices) if row[1]]
+    rows = [row for row in summary_rows(summary, prices) if row[1]]
     return text_table(rows, align="ll", terminal=terminal)
 
 
-def _rows(summary: Summary, prices: Prices | None) -> Iterable[tuple[str, str]]:
+def summary_rows(summary: Summary, prices: Prices | None = None) -> Iterable[tuple[str, str]]:
+    """Yield a name and a text for each total. The text of an unknown total is empty."""
     left = summary.questions - summary.finished
     yield "questions", f"{summary.finished}" + (f" of {summary.questions}; {left} not finished" if left else "")
     for name, used, full, about in (

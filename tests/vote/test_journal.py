@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.vote import Ballot
-from apportion.vote.journal import Journal, Recorded, read_finished, samples_path, settings_path
+from apportion.vote.journal import Journal, VoteRecord, read_finished, samples_path, settings_path
 from apportion.vote.lines import JournalError
 from apportion.vote.sample import Sample
 from apportion.vote.setup import Setup, make_setup
@@ -259,7 +259,7 @@ def test_a_path_that_cannot_be_used_is_refused(tmp_path: Path, name: str, proble
 
 
 def test_reading_changes_nothing(tmp_path: Path) -> None:
-    assert read_finished(tmp_path / "answers.jsonl", SETUP) == Recorded() and not list(tmp_path.iterdir())
+    assert read_finished(tmp_path / "answers.jsonl", SETUP) == VoteRecord() and not list(tmp_path.iterdir())
 
 
 DAMAGE = {

@@ -1,0 +1,71 @@
+"""``apportion revote``: what another rule would have answered on the samples of a vote. No server is contacted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from apportion.cli.errors import usage_errors
+from apportion.cli.vote import VoteCommand, option_of_vote
+
+if TYPE_CHECKING:
+    from apportion.questions import Question
+
+CHANGES = ("rule", "max_samples", "curtail", "extract", "equivalence", "give_up")
+"""The settings that decide how samples are counted, and not what is sampled."""
+
+
+class RevoteCommand(VoteCommand):
+    """The command, which gets its parameters and its function at first use because they are slow to import."""
+
+    def make(self) -> Callable[..., None]:
+        """Return ``revote`` with an option for each setting that may change, whose default is that of the vote."""
+        own = list(signature(revote, eval_str=True).parameters.values())
+        options = [option_of_vote(name) for name in CHANGES]
+        changes = [each.replace(default=None, annotation=_or_none(each.annotation)) for each in options]
+        ordered = (own[0], *changes, *(each for each in own[1:] if each.kind is not Parameter.VAR_KEYWORD))
+
+        def revote_with_options(**given: Any) -> None:
+            revote(**given)
+
+        keyword = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in ordered]
+        revote_with_options.__signature__ = signature(revote).replace(parameters=keyword)  # type: ignore[attr-defined]
+        return revote_with_options
+
+
+def revote(
+    answers: Annotated[Path, typer.Argument(help="The .jsonl of the answers of a vote, with its samples beside it.")],
+    rule_settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")
+    ] = None,
+    questions: Annotated[Path | None, typer.Option(help="The questions, for gold answers of unfinished ones.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A new .jsonl for the new answers.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    **changes: Any,
+) -> None:
+    """Count the samples of a vote again by another rule. Nothing is requested."""
+    from apportion.questions import read_questions  # noqa: PLC0415
+    from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
+    from apportion.vote.revote import revote as count_again  # noqa: PLC0415
+
+    with usage_errors(ValueError, ImportError):
+        known: list[Question] | None = None if questions is None else read_questions(questions)
+        rule_changes = load(None, rule_settings or [])
+        found = count_again(answers, known, out=out, rule_settings=rule_changes, **changes)
+    typer.echo(found.to_json() if as_json else found.to_text(sys.stdout.isatty()))
+    if found.wanting:
+        typer.echo(
+            f"{len(found.wanting)} questions want more samples; run the vote again with these settings and --resume to "
+            "request only those",
+            err=True,
+        )
+
+
+def _or_none(annotation: Any) -> Any:
+    """Return the annotation of an option that may be left out."""
+    return Annotated[(annotation.__origin__ | None, *annotation.__metadata__)]

@@ -1,0 +1,161 @@
+"""Count kept samples again by another rule, extraction or equivalence. Nothing is requested."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from apportion.answers.equivalence import EQUIVALENCES, Equivalence, run_coroutine
+from apportion.questions import Question
+from apportion.runs.text_table import text_table
+from apportion.runs.whole_files import write_whole
+from apportion.vote.ballot import Ballot
+from apportion.vote.count import Count
+from apportion.vote.journal import Samples, VoteRecord, check_path, read_recorded, read_started
+from apportion.vote.lines import JournalError
+from apportion.vote.run import check_samples
+from apportion.vote.setup import ENDPOINT_SETTINGS, READING, VOTING, Setup, make_setup
+from apportion.vote.summary import Summary, summarise, summary_rows
+
+
+@dataclass(frozen=True)
+class Revote:
+    """The result of counting kept samples again.
+
+    Args:
+        setup: the settings of this count.
+        ballots: those of the questions whose samples are enough.
+        wanting: for each other question, the minimum number of further samples before the rule can stop.
+        compared: number of questions that were finished before and are now.
+        same: those of them whose answer means the same as before.
+        before: the ballots before.
+    """
+
+    setup: Setup
+    ballots: tuple[Ballot, ...]
+    wanting: Mapping[str, int]
+    compared: int
+    same: int
+    before: tuple[Ballot, ...]
+
+    @property
+    def summary(self) -> Summary:
+        """The totals over all questions whose samples are enough."""
+        return summarise(self.ballots, len(self.ballots) + len(self.wanting), self.setup.voting.max_samples, 0.0)
+
+    def to_json(self) -> str:
+        """Return one JSON object: the summary, the accuracy before, and the samples that are wanted."""
+        accuracies = (self._summary_before.accuracy, self.summary.accuracy)
+        before, now = (None if each is None else each._asdict() for each in accuracies)
+        own = {"same_answers": self.same, "compared": self.compared, "wanting": dict(self.wanting)}
+        return json.dumps(asdict(self.summary) | {"accuracy": now, "accuracy_before": before} | own, allow_nan=False)
+
+    def to_text(self, terminal: bool) -> str:
+        """Return the summary as a table, drawn if it is for a ``terminal``."""
+        rows = [row for row in summary_rows(self.summary) if row[1] and row[0] != "seconds"]
+        if self.compared:
+            rows.append(("same answer as before", f"{self.same} of {self.compared} questions"))
+        if (before := self._summary_before.accuracy) is not None:
+            rows.append(("accuracy before", f"{before.mean:.1%} of {before.questions} with a gold answer"))
+        if self.wanting:
+            rows.append(
+                ("more samples wanted", f"at least {sum(self.wanting.values())} for {len(self.wanting)} questions")
+            )
+        return text_table(rows, align="ll", terminal=terminal)
+
+    @property
+    def _summary_before(self) -> Summary:
+        return summarise(self.before, len(self.before), self.setup.voting.max_samples, 0.0)
+
+
+def revote(
+    path: str | Path, questions: Sequence[Question] | None = None, *, out: str | Path | None = None, **changes: Any
+) -> Revote:
+    """Count the samples at ``path`` again, with ``changes`` of the settings that it was started with.
+
+    ``changes`` are ``rule``, ``rule_settings``, ``max_samples``, ``curtail``, ``extract``, ``equivalence`` and
+    ``give_up``. ``questions`` are needed for gold answers of questions that were not finished. The new ballots are
+    written to ``out`` if it is given, which must not exist. Nothing else is written, and no server is contacted.
+
+    Raises JournalError for files that cannot be used, and ValueError for settings that cannot.
+    """
+    path = Path(path)
+    setup = setup_of(path, **changes)
+    if out is not None:
+        _check_new(Path(out), path)
+    texts_needed = setup.extract != read_started(path).get("extract")
+    record = read_recorded(path, setup.extractor, must_read=texts_needed)
+    if not record.samples:
+        raise JournalError(
+            f"{path} must have its samples beside it to count them again, got none; vote once with this version"
+        )
+    known = {question.id: question for question in questions or ()}
+    check_samples(list(known.values()), record.samples)
+    found = run_coroutine(_count_all(record, setup, known))
+    if out is not None:
+        write_whole(Path(out), "".join(f"{ballot.to_json()}\n" for ballot in found.ballots))
+    return found
+
+
+def setup_of(path: Path, **changes: Any) -> Setup:
+    """Return the settings that the answers at ``path`` were started with, with ``changes``."""
+    check_path(path)
+    started = read_started(path)
+    given = {name: started[name] for name in (*ENDPOINT_SETTINGS, *VOTING, *READING) if name in started}
+    missing = [name for name in ("base_url", "model", "rule") if name not in given]
+    if missing:
+        raise JournalError(f"the settings of {path} must name {missing[0]}, got none; restore them")
+    own = {key.removeprefix("rule."): value for key, value in started.items() if key.startswith("rule.")}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if changes.get("rule", given["rule"]) != given["rule"]:
+        own = {}
+    own |= changes.pop("rule_settings", {})
+    return make_setup(**given | changes, rule_settings=own)
+
+
+def _check_new(out: Path, path: Path) -> None:
+    check_path(out)
+    if out.exists():
+        raise JournalError(f"the new answers to {path} must go to a new file, got {out}, which exists; name another")
+
+
+async def _count_all(record: VoteRecord, setup: Setup, known: Mapping[str, Question]) -> Revote:
+    equivalence = EQUIVALENCES[setup.equivalence]()
+    ballots, wanting, compared, same = [], {}, 0, 0
+    try:
+        for id, samples in record.samples.items():
+            before = record.ballots.get(id)
+            question = known.get(id) or Question(id, "?", None if before is None else before.gold)
+            found = await _count(question, samples, setup, equivalence)
+            if isinstance(found, int):
+                wanting[id] = found
+                continue
+            ballots.append(found)
+            if before is not None:
+                compared += 1
+                same += await _same(before.answer, found.answer, equivalence)
+    finally:
+        await equivalence.aclose()
+    return Revote(setup, tuple(ballots), wanting, compared, same, tuple(record.ballots.values()))
+
+
+async def _count(question: Question, samples: Samples, setup: Setup, equivalence: Equivalence) -> Ballot | int:
+    """Return the ballot, or the minimum number of further samples if there are not enough."""
+    asked = next(iter(samples.values())).question_hash
+    count = Count(question, asked, setup.voting, setup.give_up, equivalence)
+    while wave := count.next_wave():
+        for number in wave:
+            if number not in samples:
+                wanted = count.wanted()
+                return max(1, sum(each not in samples for each in wanted))
+            if await count.add(samples[number]):
+                break
+    ballot = await count.ballot()
+    return ballot if ballot.finished else 1
+
+
+async def _same(before: str | None, now: str | None, equivalence: Equivalence) -> bool:
+    if before is None or now is None:
+        return before is now
+    return await equivalence.find_equal(now, [before]) is not None
