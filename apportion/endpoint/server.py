@@ -29,9 +29,8 @@ from apportion.endpoint.completion import (
     Failure,
     Refusal,
     Usage,
-    error_text,
-    read_reply,
 )
+from apportion.endpoint.reply import error_text, read_reply
 
 HTTP: Any = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__)  # httpx; from openai 3 on, httpx2
 

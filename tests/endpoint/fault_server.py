@@ -101,6 +101,26 @@ def reply_body(
     return json.dumps(reply).encode()
 
 
+def streamed(cut: bool = False) -> Behaviour:
+    """A valid reply as a stream of chunks, which is ``cut`` off before its end."""
+
+    async def reply(request: Request, send: Send) -> None:
+        whole = json.loads(reply_body(request))
+        chunks: list[dict[str, Any]] = []
+        for choice in whole["choices"]:
+            pieces = [*choice["message"]["content"], None]
+            for piece in pieces:
+                reason = "stop" if piece is None else None
+                chunks.append({"choices": [{"index": choice["index"], "delta": {"content": piece}}]})
+                chunks[-1]["choices"][0]["finish_reason"] = reason
+        chunks.append({"choices": [], "usage": whole["usage"]})
+        lines = [*(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks), "data: [DONE]\n\n"]
+        body = "".join(lines[: len(lines) // 2] if cut else lines).encode()
+        await send(http(200, body, kind="text/event-stream"))
+
+    return reply
+
+
 def n_ignored() -> Behaviour:
     """One choice, whatever n."""
     return ok(most=1)
@@ -226,9 +246,9 @@ def wrong_key() -> Behaviour:
     return reply
 
 
-def http(status: int, body: bytes, headers: Sequence[str] = ()) -> bytes:
+def http(status: int, body: bytes, headers: Sequence[str] = (), kind: str = "application/json") -> bytes:
     """Return a whole HTTP reply."""
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "Content-Type: application/json"]
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {kind}"]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
 
 
