@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import option_of
+from apportion.cli.options import given_settings, options_of, pairs_of
 from apportion.runs.signals import code_of, run_async
 from apportion.untrusted import one_line, parse_json, shown
 
@@ -66,6 +66,7 @@ def vote(
     **settings: Any,
 ) -> None:
     """Vote on questions until a stopping rule is met."""
+    from apportion.endpoint import Endpoint  # noqa: PLC0415
     from apportion.questions import read_questions  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
     from apportion.vote.estimate import estimate, estimate_json, estimate_text  # noqa: PLC0415
@@ -75,9 +76,11 @@ def vote(
 
     with usage_errors(ValueError):
         prices = make_prices(price_input, price_output)
+        settings = given_settings(settings, Endpoint)
         wave = settings["wave"]
         wave = int(wave) if wave.isdecimal() and len(wave) < DIGITS else wave
-        settings |= {"wave": wave, "extra_body": _fields(settings["extra_body"])}
+        headers = pairs_of(settings["headers"], "--header")
+        settings |= {"wave": wave, "extra_body": _fields(settings["extra_body"]), "headers": headers}
         setup = make_setup(**settings, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
         check_run(asked, deadline, max_unparsed)
@@ -113,9 +116,10 @@ def _with_all_options() -> Callable[..., None]:
     from apportion.stopping import RULES  # noqa: PLC0415
     from apportion.vote.setup import SETTINGS  # noqa: PLC0415
 
-    flags = {"timeout_seconds": "--request-timeout"}
+    flags = {"timeout_seconds": "--request-timeout", "headers": "--header"}
     choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": EQUIVALENCES}
-    made = [option_of(cls, name, flags.get(name), choices.get(name, ())) for cls, names in SETTINGS for name in names]
+    named = [(cls, name) for cls, names in SETTINGS for name in names]
+    made = [each for cls, name in named for each in options_of(cls, name, flags.get(name), choices.get(name, ()))]
     own = signature(vote, eval_str=True)
     given = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
     ordered = (*made[:2], *given[:2], *made[2:], *given[2:])

@@ -48,7 +48,7 @@ def read_reply(body: bytes) -> list[Completion]:
     prompts = [prompt, *[prompt if prompt is None else 0] * (len(choices) - 1)]
     reasons = [_string(choice.get("finish_reason")) for choice in choices]
     rows = zip(texts, tokens, prompts, reasons, thoughts, strict=True)
-    return [Completion(*fields, reasoning=thought) for *fields, thought in rows]
+    return [Completion(text, own, first, reason, reasoning=thought) for text, own, first, reason, thought in rows]
 
 
 def error_text(error: Any) -> str:
@@ -87,7 +87,7 @@ def _text(choice: dict[str, Any]) -> tuple[str, str | None]:
 
 def _joined(content: Any) -> tuple[str, str]:
     """Return the text of ``content`` and the reasoning in it: of nothing, of a text, or of a list of parts."""
-    texts, thoughts = [], []
+    texts, thoughts = list[str](), list[str]()
     for part in content if isinstance(content, list) else [content]:
         if part is None or isinstance(part, str):
             texts.append(part or "")
