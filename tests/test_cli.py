@@ -271,6 +271,11 @@ def test_an_unreachable_server_takes_one_line(tmp_path: Path) -> None:
         (["--extra-body", "top_k=20"], "extra_body must be JSON, got 'top_k=20'"),
         (["--extra-body", "[20]"], "extra_body must be a JSON object, got '[20]'"),
         (["--extra-body", '{"n": 2}'], "extra_body must not hold n, which the client sets"),
+        (["--header", "X-Key"], "--header must be NAME=VALUE, got no name or no = in number 1"),
+        (["--header", "X-A=1", "--header", "X-A=2"], "--header must be given once for a name, got 'X-A' twice"),
+        (["--header", "Host=me"], "headers must not hold Host, which the client sets"),
+        (["--seed", "3", "--no-seed"], "seed must be given once, got 3 and --no-seed; leave one out"),
+        (["--system", "Be brief.", "--api", "completions"], 'system must go with api="chat"'),
         (["--wave", "many"], "wave must be an integer of at least 1"),
         (["--wave", "0"], "wave must be an integer of at least 1"),
         (["--max-samples", "0"], "max_samples must be an integer of at least 1"),
@@ -301,7 +306,8 @@ def test_every_setting_of_a_vote_is_an_option_with_the_help_of_its_field() -> No
     for cls, names in SETTINGS:
         described = described_fields(cls)
         for name in names:
-            flag = "--request-timeout" if name == "timeout_seconds" else f"--{name.replace('_', '-')}"
+            own = {"timeout_seconds": "--request-timeout", "headers": "--header"}
+            flag = own.get(name, f"--{name.replace('_', '-')}")
             assert flag in done.stdout and described[name].split()[0] in done.stdout
     assert "[default: posterior_predictive]" in " ".join(done.stdout.split()) and "--no-curtail" in done.stdout
 

@@ -33,7 +33,7 @@ ORDER = (
     {"allocators"},
     {"advantages", "evaluation", "loop", "presets", "solve"},
     {""},
-    {"toml", "tables"},
+    {"toml", "tables", "messages"},
     {"answers"},
     {"questions"},
     {"verifiers"},
@@ -192,7 +192,7 @@ MAY_RUN_CODE = {
     "apportion/verl/__init__.py": "imports one of our own modules, by a name in the source",
     "apportion/trl/__init__.py": "imports one of our own modules, by a name in the source",
     "apportion/runs/children.py": "unpickles what its own parent process sends through a pipe",
-    "apportion/endpoint/server.py": "imports the HTTP library that openai itself imports",
+    "apportion/endpoint/http.py": "imports the HTTP library that openai itself imports",
     "benchmarks/verl_load_alone.py": "unpickles what it has just pickled, to measure how long that takes",
 }
 """The only modules that may use one of ``RUNS_CODE``, and why no file decides what it runs there."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.vote import VoteCommand, option_of_vote
+from apportion.cli.vote import VoteCommand, options_of_vote
 
 if TYPE_CHECKING:
     from apportion.questions import Question
@@ -26,7 +26,7 @@ class RevoteCommand(VoteCommand):
     def make(self) -> Callable[..., None]:
         """Return ``revote`` with an option for each setting that may change, whose default is that of the vote."""
         own = list(signature(revote, eval_str=True).parameters.values())
-        options = [option_of_vote(name) for name in CHANGES]
+        options = [each for name in CHANGES for each in options_of_vote(name)]
         changes = [each.replace(default=None, annotation=_or_none(each.annotation)) for each in options]
         ordered = (own[0], *changes, *(each for each in own[1:] if each.kind is not Parameter.VAR_KEYWORD))
 

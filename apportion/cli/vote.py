@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import option_of
+from apportion.cli.options import given_settings, options_of, pairs_of
 from apportion.runs.signals import code_of, run_async
 from apportion.untrusted import one_line, parse_json, shown
 
@@ -46,7 +46,7 @@ class VoteCommand(TyperCommand):
         """Return ``vote`` with an option for each setting in place of ``**settings``."""
         from apportion.vote.setup import SETTINGS  # noqa: PLC0415
 
-        made = [option_of_vote(name) for _, names in SETTINGS for name in names]
+        made = [each for _, names in SETTINGS for name in names for each in options_of_vote(name)]
         own = signature(vote, eval_str=True)
         given = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
         ordered = (*made[:2], *given[:2], *made[2:], *given[2:])
@@ -82,6 +82,7 @@ def vote(
     **settings: Any,
 ) -> None:
     """Vote on questions until a stopping rule is met."""
+    from apportion.endpoint import Endpoint  # noqa: PLC0415
     from apportion.questions import read_questions  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
     from apportion.vote.estimate import estimate, estimate_json, estimate_text  # noqa: PLC0415
@@ -91,9 +92,11 @@ def vote(
 
     with usage_errors(ValueError):
         prices = make_prices(price_input, price_output)
+        settings = given_settings(settings, Endpoint)
         wave = settings["wave"]
         wave = int(wave) if wave.isdecimal() and len(wave) < DIGITS else wave
-        settings |= {"wave": wave, "extra_body": _fields(settings["extra_body"])}
+        headers = pairs_of(settings["headers"], "--header")
+        settings |= {"wave": wave, "extra_body": _fields(settings["extra_body"]), "headers": headers}
         setup = make_setup(**settings, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
         check_run(asked, deadline, max_unparsed)
@@ -123,16 +126,16 @@ def vote(
         raise typer.Exit(1)
 
 
-def option_of_vote(name: str) -> Parameter:
-    """Return the option for the setting ``name`` of a vote."""
+def options_of_vote(name: str) -> list[Parameter]:
+    """Return the options for the setting ``name`` of a vote."""
     from apportion.answers import EQUIVALENCES, EXTRACTORS  # noqa: PLC0415
     from apportion.stopping import RULES  # noqa: PLC0415
     from apportion.vote.setup import SETTINGS  # noqa: PLC0415
 
-    flags = {"timeout_seconds": "--request-timeout"}
+    flags = {"timeout_seconds": "--request-timeout", "headers": "--header"}
     choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": EQUIVALENCES}
     (cls,) = (cls for cls, names in SETTINGS if name in names)
-    return option_of(cls, name, flags.get(name), choices.get(name, ()))
+    return options_of(cls, name, flags.get(name), choices.get(name, ()))
 
 
 def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Report:

@@ -5,10 +5,11 @@ prompts at once (``client``), sends each request until it is answered (``server`
 ``EndpointSampler`` makes rollouts of completions, so that ``collect_async`` can run an allocator on the server.
 """
 
-from apportion.endpoint.client import PLAIN_PROMPT, Client, Messages, seed_of
+from apportion.endpoint.client import PLAIN_PROMPT, Client, seed_of
 from apportion.endpoint.completion import Completion, EndpointError, Usage
 from apportion.endpoint.sampler import EndpointSampler
 from apportion.endpoint.settings import Endpoint
+from apportion.messages import Messages
 
 __all__ = [
     "PLAIN_PROMPT",

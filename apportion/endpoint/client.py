@@ -11,19 +11,18 @@ Seeds are derived from (seed, key, number of the first sample in the request). S
 requests share a seed. The server derives the seeds of the n samples of a request; vLLM counts up from the given one.
 
 A refused prompt is a failed sample, and a refused setting ends the run. To tell them apart, a plain prompt is sent with
-the same settings, unless some request has been answered already.
+the same settings after the first refusal, and again whenever ``REFUSALS`` came in a row, unless a request has been
+answered since.
 """
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from apportion.endpoint.completion import Completion, EndpointError, Failure, Refusal, Usage
-
-Messages = tuple[Mapping[str, str], ...]
-"""A prompt as chat messages, each with a role and a content."""
+from apportion.messages import Messages
 
 Ask = Callable[[str | Messages, int, int | None], Awaitable[list[Completion]]]
 """Prompt, n and seed -> at least one completion. Raises Failure, Refusal or EndpointError."""
@@ -33,6 +32,9 @@ OnArrival = Callable[[int, int | None, Completion], None]
 
 PLAIN_PROMPT = "1 + 1 ="
 """A prompt that no server refuses. If it fails too, the server or a setting is at fault, not the prompt."""
+
+REFUSALS = 16
+"""Refusals in a row, of any prompts, after which a plain prompt is sent again."""
 
 CLOSED = "a sample was awaited after its client was closed; take all within `async with`"
 
@@ -70,7 +72,7 @@ class Client:
         self._seed = seed
         self._slots = asyncio.Semaphore(concurrency)
         self._probe: asyncio.Task[None] | None = None
-        self._answered = False
+        self._refusals_left = 1
         self._checking = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
 
@@ -157,7 +159,7 @@ class Client:
         except Refusal as refusal:
             await self._check_settings(refusal)
             raise
-        self._answered = True
+        self._refusals_left = REFUSALS
         return found[: len(numbers)]
 
     async def _as_many(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion]:
@@ -174,15 +176,16 @@ class Client:
         return found
 
     async def _check_settings(self, refusal: Refusal) -> None:
-        """Raise EndpointError if a plain prompt is refused too. Send it only if nothing was answered yet."""
+        """Raise EndpointError if a plain prompt is refused too, after too many refusals in a row."""
         async with self._checking:
-            if self._answered:
+            self._refusals_left -= 1
+            if self._refusals_left > 0:
                 return
             try:
                 await self._ask(PLAIN_PROMPT, 1, self._seed)
             except Refusal:
                 raise EndpointError(f"{refusal}, for a plain prompt too; change the setting that it names") from None
-            self._answered = True
+            self._refusals_left = REFUSALS
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -1,68 +1,87 @@
 """Send one request to an OpenAI-compatible server, until it is answered or its retries are used up.
 
-The openai client (3.x) retries 408, 409, 429, 5xx, broken connections and timeouts. It waits 0.5 s, doubling to at most
-8 s, less up to a quarter at random, or as long as Retry-After or Retry-After-Ms asks for. If that is more than two
-minutes, the request fails. The client accepts any body with status 200, so a request whose reply holds no completions
-is sent again here. Both kinds of retries have one limit together.
+408, 409, 429, 5xx, broken connections, late replies and replies without completions are retried, after the wait that
+``retries`` describes. A refusal of the content (400, 413, 422) is not. An error that no retry can fix ends the run: a
+wrong key or URL, a page for browsers in place of a reply, redirects in a circle, and a server that ``health`` finds
+dead, so that a run on a dead or misdirected server ends within seconds.
 
-The deadline covers one request with its whole body. httpx has a deadline for each read, which a slow trickle of bytes
-never exceeds. A late request is cancelled, and the openai client sends it again.
-
-The key never appears in an error: only the text of an error is passed on, with the key replaced.
+Secrets never appear in an error: only the text of an error is passed on, with each secret replaced.
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from random import Random
 from typing import Any
 
 import openai
 
 from apportion.checks import encodable
-from apportion.endpoint.client import Messages
-from apportion.endpoint.completion import (
-    BadReply,
-    Completion,
-    EndpointError,
-    Failure,
-    Refusal,
-    Usage,
-    error_text,
-    read_reply,
-)
+from apportion.endpoint.client import PLAIN_PROMPT
+from apportion.endpoint.completion import BadReply, Completion, EndpointError, Failure, Refusal, Usage
+from apportion.endpoint.health import Health, Outcome
+from apportion.endpoint.http import HTTP, BoundedHttp, RedirectLoop, ReplyTooLong, plain_url
+from apportion.endpoint.reply import error_text, read_reply
+from apportion.endpoint.retries import LONGEST_ASKED, backoff_seconds, retry_after
+from apportion.messages import Messages, chat_messages
 
-HTTP: Any = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__)  # httpx; from openai 3 on, httpx2
-
-CONNECT_SECONDS = 10.0
 SHOWN = 300
 """Maximum number of characters of a server's error in ours."""
+
+_PAGE = re.compile(rb"\s*(?:<!doctype html|<html)", re.IGNORECASE)
+_TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
+_LOADING = re.compile(r"\bloading\b|\bstarting\b|\bwarming\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Unanswered:
+    """An attempt without completions: the error, what it says about the server, and the wait that was asked for.
+
+    ``retried`` is False if the same request would fail again.
+    """
+
+    problem: EndpointError | Failure
+    outcome: Outcome = "failed"
+    wait: float | None = None
+    retried: bool = True
 
 
 @dataclass(eq=False)
 class Server:
-    """Sends requests to one server. ``body`` holds their fields, except for prompt, n and seed."""
+    """Sends requests to one server. ``body`` holds their fields, except for prompt, n and seed.
+
+    ``base_url`` has no query; that is ``query``. ``secrets`` are texts that no error may contain.
+    """
 
     base_url: str
     key: str | None = field(repr=False)
     usage: Usage
     chat: bool
-    body: Mapping[str, Any]
+    body: Mapping[str, Any] = field(repr=False)
     connections: int
     timeout_seconds: float
     max_retries: int
+    system: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    query: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        self._http = _Http(self.usage, self.timeout_seconds, self.connections)
+        self._http = BoundedHttp(self.usage, self.timeout_seconds, self.connections, list(self.headers))
         self._openai = openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key=self.key or "none",
-            max_retries=self.max_retries,
+            max_retries=0,
             timeout=self._http.timeout,
             http_client=self._http,
+            default_headers=dict(self.headers),
+            default_query=dict(self.query),
         )
         self._random = Random()
+        self._health = Health()
+        self._checking = False
+        self._dead = ""
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -73,98 +92,143 @@ class Server:
 
         Raises EndpointError or Failure; a Refusal if the server refuses the content of the request.
         """
-        retries = 0
-        while True:
-            try:
-                raw = await self._send(prompt, n, seed, self.max_retries - retries)
-                found = read_reply(raw.http_response.content)
-            except openai.APIError as error:
-                problem = self._problem(error)
-                break  # raised outside, because in here the server's error would become its context
-            except BadReply as error:
-                retries += raw.retries_taken
-                problem = Failure(self._shown(f"the server sent {error}"))
-                if retries == self.max_retries:
-                    break
-                await asyncio.sleep(min(0.5 * 2**retries, 8.0) * self._random.uniform(0.75, 1.0))
-                retries += 1
-                self.usage.retries += 1
-            else:
-                self.usage.add(found)
+        for retry in range(self.max_retries + 1):
+            if self._dead:
+                raise EndpointError(self._dead)
+            found = await self._attempt(prompt, n, seed, retry)
+            if not isinstance(found, _Unanswered):
                 return found
-        raise problem
+            if isinstance(found.problem, EndpointError):
+                break
+            await self._check_health(found.problem, seed)
+            if not found.retried or retry == self.max_retries:
+                break
+            await asyncio.sleep(backoff_seconds(retry, self._random) if not found.wait else found.wait)
+        raise found.problem
 
-    async def _send(self, prompt: str | Messages, n: int, seed: int | None, max_retries: int) -> Any:
+    async def _check_health(self, problem: Failure, seed: int | None) -> None:
+        """Send a plain prompt if the server is suspected to be dead. Raise EndpointError if that fails too."""
+        if self._checking or not self._health.is_suspect:
+            return
+        failures, seconds = self._health.failures, self._health.failing_seconds
+        self._checking = True
+        try:
+            found = await self._attempt(PLAIN_PROMPT, 1, seed, 0)
+        finally:
+            self._checking = False
+        if isinstance(found, _Unanswered) and found.outcome != "busy":
+            since = "since its last answer" if self._health.answered else "and never an answer"
+            self._dead = (
+                f"{self.base_url} must answer, got {failures} failures within {seconds:.0f} s {since} ({problem}), "
+                f"and for a plain prompt too ({found.problem}); check the server and base_url, then run again"
+            )
+            raise EndpointError(self._dead)
+
+    async def _attempt(self, prompt: str | Messages, n: int, seed: int | None, retry: int) -> Any:
+        """Return the completions, or an ``_Unanswered``, of one request."""
+        token = self._health.start()
+        outcome: Outcome = "unknown"
+        try:
+            raw = await self._send(prompt, n, seed, retry)
+            found = self._read(raw.http_response)
+            outcome = found.outcome if isinstance(found, _Unanswered) else "answered"
+            return found
+        except openai.APIError as error:
+            failed = self._unanswered(error)
+            outcome = failed.outcome
+            return failed
+        finally:
+            self._health.end(token, outcome)
+
+    async def _send(self, prompt: str | Messages, n: int, seed: int | None, retry: int) -> Any:
         given: dict[str, Any] = {"n": None if n == 1 else n, "seed": seed, **self.body}
         body = {name: value for name, value in given.items() if value is not None}
-        client = self._openai
-        if max_retries < self.max_retries:
-            client = client.with_options(max_retries=max_retries)
+        body["extra_headers"] = {"x-stainless-retry-count": str(retry)}
         if self.chat:
-            given_messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
-            messages: Any = [{key: encodable(text) for key, text in message.items()} for message in given_messages]
-            return await client.chat.completions.with_raw_response.create(messages=messages, **body)
+            try:
+                messages: Any = chat_messages(prompt, self.system)
+            except ValueError as error:
+                raise EndpointError(str(error)) from None
+            return await self._openai.chat.completions.with_raw_response.create(messages=messages, **body)
         if not isinstance(prompt, str):
             raise EndpointError(
                 'chat messages must go to api="chat", got api="completions"; write the prompt as a text'
             )
-        return await client.completions.with_raw_response.create(prompt=encodable(prompt), **body)
+        return await self._openai.completions.with_raw_response.create(prompt=encodable(prompt), **body)
 
-    def _problem(self, error: openai.APIError) -> EndpointError | Failure:
-        """Return our error for an error of the openai client."""
+    def _read(self, response: Any) -> list[Completion] | _Unanswered:
+        """Return the completions in a reply with status 200."""
+        body = response.content
+        if _PAGE.match(body):
+            title = _TITLE.search(body)
+            named = f' "{self._shown(title[1].decode(errors="replace"))}"' if title else ""
+            return self._misdirected(f"sent a page for browsers{named} and not a reply{_redirected(response)}")
+        try:
+            found = read_reply(body)
+        except BadReply as error:
+            return _Unanswered(Failure(self._shown(f"the server sent {error}")))
+        self.usage.add(found)
+        return found
+
+    def _unanswered(self, error: openai.APIError) -> _Unanswered:
+        """Return what an error of the openai client says about the request and the server."""
         if isinstance(error, openai.APIStatusError):
-            return self._status_problem(error.status_code, self._shown(error_text(error.body) or "no reason given"))
+            return self._refused(error)
         cause = error.__cause__
         said = self._shown(str(cause) or type(cause).__name__)
+        if isinstance(cause, RedirectLoop):
+            return self._misdirected(f"was {said}, at last to {plain_url(cause.request.url)}")
+        if isinstance(cause, ReplyTooLong):
+            too_long = (
+                f"the server sent a reply of {said}, which was cut off; lower max_tokens or the samples of a wave"
+            )
+            return _Unanswered(Failure(too_long), retried=False)
         if not self._http.reached and isinstance(cause, (HTTP.ConnectError, HTTP.ConnectTimeout)):
-            return EndpointError(f"{self.base_url} cannot be reached ({said}); start the server, or correct base_url")
+            url = self.base_url
+            return _Unanswered(
+                EndpointError(f"{url} cannot be reached ({said}); start the server, or correct base_url")
+            )
         if isinstance(error, openai.APITimeoutError):
-            return Failure(f"the server sent no whole reply within {self.timeout_seconds:g} s")
-        return Failure(f"the connection broke ({said})")
+            late = f"the server sent no whole reply within {self.timeout_seconds:g} s"
+            return _Unanswered(Failure(late), "late")
+        return _Unanswered(Failure(f"the connection broke ({said})"))
 
-    def _status_problem(self, status: int, said: str) -> EndpointError | Failure:
+    def _misdirected(self, what: str) -> _Unanswered:
+        """Return the error of an answer that does not come from an API. It ends the run unless the server answered."""
+        text = f"{self.base_url} {what}; check base_url, which often ends in /v1, and any proxy or login before it"
+        return _Unanswered(Failure(text) if self._health.answered else EndpointError(text))
+
+    def _refused(self, error: openai.APIStatusError) -> _Unanswered:
+        """Return what a status other than 200 says about the request and the server."""
+        status, headers = error.status_code, error.response.headers
+        said, moved = self._shown(error_text(error.body) or "no reason given"), _redirected(error.response)
         if status in (400, 413, 422):
-            return Refusal(f"the server refused the request with {status}: {said}")
+            refusal = Refusal(f"the server refused the request with {status}: {said}")
+            return _Unanswered(refusal, "unknown", retried=False)
         if status in (408, 409, 429) or status >= 500:
-            return Failure(f"the server answered {status}: {said}")
+            wait = retry_after(headers)
+            busy = status in (408, 409, 429) or wait is not None or _LOADING.search(said)
+            retried = headers.get("x-should-retry") != "false" and (wait or 0.0) <= LONGEST_ASKED
+            problem = Failure(f"the server answered {status}{moved}: {said}")
+            return _Unanswered(problem, "busy" if busy else "failed", wait, retried)
         remedy = "check base_url and the settings"
         if status in (401, 403):
             remedy = "check the key" if self.key else "set the key in the environment variable that api_key_env names"
         elif status in (404, 405):
             url = self.base_url.rstrip("/")
             remedy = "check base_url and model" if url.endswith("/v1") else f"try base_url {url}/v1, or check the model"
-        return EndpointError(f"{self.base_url} answered {status}: {said}; {remedy}")
+        return _Unanswered(EndpointError(f"{self.base_url} answered {status}{moved}: {said}; {remedy}"))
 
     def _shown(self, text: str) -> str:
-        """Return ``text`` on one line, shortened and without the key."""
+        """Return ``text`` on one line, shortened and without secrets."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, "[secret]")
         if self.key:
             text = text.replace(self.key, "[key]")
         text = " ".join(encodable(text).split())
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-class _Http(openai.DefaultAsyncHttpxClient):
-    """An HTTP client that gives each request one deadline for all of it, and counts requests."""
-
-    def __init__(self, usage: Usage, seconds: float, connections: int):
-        super().__init__(
-            timeout=HTTP.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS)),
-            limits=HTTP.Limits(max_connections=connections, max_keepalive_connections=connections),
-        )
-        self.usage = usage
-        self.seconds = seconds
-        self.reached = False
-
-    async def send(self, request: Any, **options: Any) -> Any:
-        self.usage.requests += 1
-        self.usage.retries += request.headers.get("x-stainless-retry-count", "0") != "0"
-        try:
-            async with asyncio.timeout(self.seconds):
-                response = await super().send(request, **options)
-        except TimeoutError:
-            raise HTTP.ReadTimeout("the deadline has passed", request=request) from None
-        except asyncio.CancelledError:
-            self.usage.cancelled += 1
-            raise
-        self.reached = True
-        return response
+def _redirected(response: Any) -> str:
+    """Return where a request was redirected to, for errors; nothing if it was not."""
+    return f", after a redirect to {plain_url(response.request.url)}" if response.history else ""

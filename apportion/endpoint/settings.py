@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from apportion.endpoint.client import Client
 from apportion.endpoint.completion import EndpointError, Usage
+from apportion.endpoint.secrets import hide_secrets, secret_texts
+from apportion.messages import Messages, chat_messages
 from apportion.untrusted import shown
 
 LARGEST = 10**9
@@ -18,13 +21,16 @@ LARGEST = 10**9
 RESERVED = ("model", "messages", "prompt", "n", "seed", "stream")
 """Fields of a request that ``extra_body`` must not hold."""
 
+OF_THE_CLIENT = ("content-length", "content-type", "host", "transfer-encoding")
+"""Headers that ``headers`` must not hold."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Endpoint:
     """A server, a model and its sampling settings.
 
     Attributes:
-        base_url: the URL as the server has it, with /v1 if that is part of it.
+        base_url: the URL as the server has it, with /v1 if that is part of it. Its query is sent with each request.
         model: the name under which the server offers the model.
         api: "chat" sends the prompt as one user message, "completions" as raw text.
         temperature: sampling temperature; None leaves it to the server.
@@ -36,9 +42,14 @@ class Endpoint:
         max_retries: maximum number of retries of one request.
         api_key_env: the environment variable with the key, which is read when the connection is made.
         extra_body: further fields of every request, such as {"top_k": 20}.
+        system: a system prompt, which comes before the prompt; None sends none. It needs the api "chat".
+        headers: further headers of every request. They are never shown and never written.
 
     Some hosted models demand ``max_completion_tokens``: set ``max_tokens=None,
     extra_body={"max_completion_tokens": 2048}``. Raises ValueError for invalid settings.
+
+    Secrets belong into the variable ``api_key_env``, the ``headers``, the query of ``base_url``, or fields of
+    ``extra_body`` with a name such as "api_key". They are not in the ``repr``, in errors, or in ``public_settings``.
 
     >>> Endpoint("localhost:8000/v1", "Qwen/Qwen2.5-0.5B-Instruct")
     Traceback (most recent call last):
@@ -57,6 +68,8 @@ class Endpoint:
     max_retries: int = 5
     api_key_env: str = "OPENAI_API_KEY"
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    system: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_url(self.base_url)
@@ -85,9 +98,45 @@ class Endpoint:
         try:
             json.dumps(dict(self.extra_body), allow_nan=False)
         except (TypeError, ValueError) as error:
+            given = shown(hide_secrets(self.extra_body))
+            raise ValueError(f"extra_body must be JSON, got {given} ({error}); change that value") from error
+        if self.system is not None and self.api == "completions":
             raise ValueError(
-                f"extra_body must be JSON, got {shown(dict(self.extra_body))} ({error}); change that value"
-            ) from error
+                'system must go with api="chat", got api="completions"; write the system prompt into the template'
+            )
+        for name, value in self.headers.items():
+            _check_header(name, value)
+
+    def __repr__(self) -> str:
+        """Return the settings without secrets."""
+        settings = self.public_settings()
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
+
+    def public_settings(self) -> dict[str, Any]:
+        """Return the settings that may be written to files, as plain values by name.
+
+        The query of ``base_url`` and the ``headers`` are left out. Fields of ``extra_body`` whose names look like
+        secrets have a short hash in place of their texts, so that a change is noticed.
+
+        >>> Endpoint("http://host/v1?api-key=1", "tiny", extra_body={"top_k": 20}).public_settings()["base_url"]
+        'http://host/v1'
+        """
+        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "headers"}
+        return settings | {"base_url": self._split_url[0], "extra_body": hide_secrets(self.extra_body)}
+
+    def check_prompt(self, prompt: str | Messages) -> None:
+        """Raise ValueError if ``prompt`` cannot be sent: messages to the api "completions", or two system prompts."""
+        if self.api == "chat":
+            chat_messages(prompt, self.system)
+        elif not isinstance(prompt, str):
+            raise ValueError('chat messages must go to api="chat", got api="completions"; write the prompt as a text')
+
+    @property
+    def _split_url(self) -> tuple[str, dict[str, str]]:
+        """The URL without query and fragment, and the fields of the query."""
+        parts = urlsplit(self.base_url)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        return urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")), query
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Client]:
@@ -110,8 +159,9 @@ class Endpoint:
             raise EndpointError(
                 f"the key in {self.api_key_env} must be of printable ASCII characters, got others; set it again"
             )
+        url, query = self._split_url
         server = Server(
-            self.base_url,
+            url,
             key or None,
             usage,
             chat=self.api == "chat",
@@ -125,6 +175,10 @@ class Endpoint:
             connections=self.concurrency,
             timeout_seconds=self.timeout_seconds,
             max_retries=self.max_retries,
+            system=self.system,
+            headers=self.headers,
+            query=query,
+            secrets=secret_texts([*self.headers.values(), *query.values()], self.extra_body),
         )
         client = Client(server.ask, usage, self.concurrency, self.seed)
         try:
@@ -134,16 +188,29 @@ class Endpoint:
             await server.aclose()
 
 
+def _check_header(name: Any, value: Any) -> None:
+    """Raise ValueError, without the value, unless both can be sent as a header of HTTP."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+        raise ValueError(f"headers must have names of letters, digits and hyphens, got {shown(name)}; correct it")
+    if name.lower() in OF_THE_CLIENT:
+        raise ValueError(f"headers must not hold {name}, which the client sets; leave it out")
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable() or value != value.strip():
+        raise ValueError(
+            f"headers must have values of printable ASCII characters, got another for {name}; set it again"
+        )
+
+
 def _check_url(url: str) -> None:
     """Raise ValueError unless ``url`` is the address of a web server."""
+    bare = url.partition("?")[0]
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"base_url must start with http:// or https://, got {url!r}; write http://{url}")
+        raise ValueError(f"base_url must start with http:// or https://, got {bare!r}; write http://{bare}")
     try:
         parts = urlsplit(url)
         named = parts.hostname and parts.port != 0
     except ValueError:
         named = False
     if not named:
-        raise ValueError(f"base_url must name a host, and a port from 1 to 65535, got {url!r}; correct it")
+        raise ValueError(f"base_url must name a host, and a port from 1 to 65535, got {bare!r}; correct it")
     if parts.username or parts.password:
         raise ValueError("base_url must not hold a name or password, because it is written to files; remove them")

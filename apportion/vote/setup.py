@@ -15,7 +15,7 @@ from apportion.questions import TEMPLATE
 from apportion.stopping import RULES, USUAL_RULE, Rule, make_rule
 from apportion.untrusted import shown
 
-ENDPOINT_SETTINGS = ("base_url", "model", "api", "temperature", "top_p", "max_tokens", "seed", "extra_body")
+ENDPOINT_SETTINGS = ("base_url", "model", "api", "temperature", "top_p", "max_tokens", "seed", "extra_body", "system")
 """Settings of the endpoint that decide answers. The others decide how fast answers come, and the key is a secret."""
 
 
@@ -59,8 +59,7 @@ class Setup:
         rule = {f"rule.{name}": value for name, value in asdict(self.voting.rule).items()}  # type: ignore[call-overload]
         return {
             "apportion": __version__,
-            **{name: getattr(self.endpoint, name) for name in ENDPOINT_SETTINGS},
-            "extra_body": dict(self.endpoint.extra_body),
+            **{name: value for name, value in self.endpoint.public_settings().items() if name in ENDPOINT_SETTINGS},
             "rule": self.voting.rule.name,
             **rule,
             **{name: getattr(self.voting, name) for name in VOTING if name != "rule"},

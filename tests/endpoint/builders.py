@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from apportion.endpoint import Client, Completion, Endpoint, seed_of
+from apportion.endpoint import Client, Completion, Endpoint, Messages, seed_of
 from tests.endpoint.fault_server import FaultServer, Script
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ def sample(
     return run(scenario())
 
 
-async def take(client: Client, prompt: str, count: int, start: int = 0, key: str = "q") -> list[Completion]:
+async def take(client: Client, prompt: str | Messages, count: int, start: int = 0, key: str = "q") -> list[Completion]:
     """Return all samples of one prompt."""
     return [completion async for completion in client.sample(prompt, count, start, key)]
 

@@ -10,6 +10,7 @@ function from a request to its behaviour. The server keeps all requests, so that
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -99,6 +100,26 @@ def reply_body(
     if tokens is not None:
         reply["usage"] = {"prompt_tokens": len(request.prompt), "completion_tokens": tokens * len(choices)}
     return json.dumps(reply).encode()
+
+
+def streamed(cut: bool = False) -> Behaviour:
+    """A valid reply as a stream of chunks, which is ``cut`` off before its end."""
+
+    async def reply(request: Request, send: Send) -> None:
+        whole = json.loads(reply_body(request))
+        chunks: list[dict[str, Any]] = []
+        for choice in whole["choices"]:
+            pieces = [*choice["message"]["content"], None]
+            for piece in pieces:
+                reason = "stop" if piece is None else None
+                chunks.append({"choices": [{"index": choice["index"], "delta": {"content": piece}}]})
+                chunks[-1]["choices"][0]["finish_reason"] = reason
+        chunks.append({"choices": [], "usage": whole["usage"]})
+        lines = [*(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks), "data: [DONE]\n\n"]
+        body = "".join(lines[: len(lines) // 2] if cut else lines).encode()
+        await send(http(200, body, kind="text/event-stream"))
+
+    return reply
 
 
 def n_ignored() -> Behaviour:
@@ -216,6 +237,45 @@ def null_content() -> Behaviour:
     return ok(lambda *_: None, finish_reason="content_filter")
 
 
+def html_page(status: int = 200) -> Behaviour:
+    """A page for browsers, as a login or a wrong path gives."""
+    page = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>Please sign in</body></html>"
+
+    async def reply(_: Request, send: Send) -> None:
+        await send(http(status, page, kind="text/html; charset=utf-8"))
+
+    return reply
+
+
+def redirected(url: str | None = None, status: int = 307) -> Behaviour:
+    """A redirect to ``url``, by default to the path of the request, which never ends."""
+
+    async def reply(request: Request, send: Send) -> None:
+        await send(http(status, b"", [f"Location: {url or request.path}"]))
+
+    return reply
+
+
+def endless(chunk: int = 2**16) -> Behaviour:
+    """Status 200 and a body that never ends."""
+
+    async def reply(_: Request, send: Send) -> None:
+        await send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            await send(b"%x\r\n%s\r\n" % (chunk, b" " * chunk))
+
+    return reply
+
+
+def packed(size: int) -> Behaviour:
+    """A small body that unpacks to ``size`` bytes."""
+
+    async def reply(_: Request, send: Send) -> None:
+        await send(http(200, gzip.compress(b" " * size), ["Content-Encoding: gzip"]))
+
+    return reply
+
+
 def wrong_key() -> Behaviour:
     """401 that repeats the key of the request."""
 
@@ -226,9 +286,9 @@ def wrong_key() -> Behaviour:
     return reply
 
 
-def http(status: int, body: bytes, headers: Sequence[str] = ()) -> bytes:
+def http(status: int, body: bytes, headers: Sequence[str] = (), kind: str = "application/json") -> bytes:
     """Return a whole HTTP reply."""
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "Content-Type: application/json"]
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {kind}"]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
 
 
@@ -324,7 +384,7 @@ class FaultServer:
             await asyncio.gather(answer, gone, return_exceptions=True)
 
     def _behaviour(self, request: Request) -> Behaviour:
-        if request.path not in ("/v1/chat/completions", "/v1/completions"):
+        if request.path.partition("?")[0] not in ("/v1/chat/completions", "/v1/completions"):
             return refused(404, "there is nothing here")
         if callable(self.script):
             return self.script(request)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from apportion.endpoint import Endpoint, seed_of
-from tests.endpoint.builders import sample, single_texts, texts
+from apportion.endpoint import Endpoint, EndpointError, seed_of
+from apportion.messages import make_messages
+from tests.endpoint.builders import endpoint, run, sample, single_texts, take, texts
+from tests.endpoint.fault_server import FaultServer, Request, Send, refused
+
+USER = {"role": "user", "content": "3 + 3?"}
 
 
 def test_a_chat_request_holds_the_prompt_and_every_setting() -> None:
@@ -60,13 +67,113 @@ def test_settings_that_are_none_are_left_to_the_server() -> None:
         ("max_retries", -1),
         ("extra_body", {"n": 2}),
         ("extra_body", {"stop": {1, 2}}),
+        ("extra_body", {"api_key": {"secret"}}),
+        ("headers", {"X Key": "secret"}),
+        ("headers", {"Content-Type": "secret"}),
+        ("headers", {"X-Key": "secret\n"}),
+        ("headers", {"X-Key": "secret\u2026"}),
     ],
 )
 def test_invalid_settings_are_refused(setting: str, value: object) -> None:
     settings: dict[str, Any] = {"base_url": "http://localhost/v1", "model": "tiny", setting: value}
     with pytest.raises(ValueError, match=setting) as caught:
         Endpoint(**settings)
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(caught.value).replace("secret:", "")
+
+
+def test_a_system_prompt_needs_chat() -> None:
+    with pytest.raises(ValueError, match='system must go with api="chat", got api="completions"'):
+        Endpoint("http://localhost/v1", "tiny", api="completions", system="Be brief.")
+
+
+def test_chat_messages_are_sent_as_they_are_after_the_system_prompt() -> None:
+    asked = make_messages([{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}, USER])
+
+    async def scenario() -> list[list[dict[str, str]]]:
+        async with FaultServer() as server:
+            for settings in ({}, {"system": "Be brief."}):
+                async with endpoint(server, **settings).connect() as client:
+                    assert (await take(client, asked, 1))[0].text
+                    assert (await take(client, "2 + 2?", 1))[0].text
+            return [request.body["messages"] for request in server.requests]
+
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}
+    assert run(scenario()) == [list(asked), [user], [system, *asked], [system, user]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"api": "completions"}, 'chat messages must go to api="chat"'),
+        ({"system": "no"}, "one system message, got 'be'"),
+    ],
+)
+def test_messages_that_cannot_be_sent_are_refused(settings: dict[str, Any], problem: str) -> None:
+    asked = make_messages([{"role": "system", "content": "be"}, USER])
+
+    async def scenario() -> None:
+        async with FaultServer() as server:
+            chosen = endpoint(server, **settings)
+            with pytest.raises(ValueError, match=problem):
+                chosen.check_prompt(asked)
+            async with chosen.connect() as client:
+                with pytest.raises(EndpointError, match=problem):
+                    await take(client, asked, 1)
+            assert not server.requests
+
+    run(scenario())
+
+
+BODY = {"options": {"api_key": "body-secret"}, "top_k": 20, "max_completion_tokens": 9}
+
+
+def secretive(server: FaultServer) -> Endpoint:
+    """Return settings with a secret in each place that may hold one."""
+    url = f"{server.url}?api-key=query-secret&version=2"
+    return Endpoint(url, "tiny", headers={"X-Auth": "Bearer header-secret"}, extra_body=BODY, max_retries=0)
+
+
+def test_headers_and_the_query_are_sent_with_each_request() -> None:
+    async def scenario() -> Request:
+        async with FaultServer() as server, secretive(server).connect() as client:
+            assert (await take(client, "a", 1))[0].text
+            return server.requests[0]
+
+    request = run(scenario())
+    assert request.path == "/v1/chat/completions?api-key=query-secret&version=2"
+    assert request.headers["x-auth"] == "Bearer header-secret"
+    assert request.body["options"] == {"api_key": "body-secret"}
+
+
+def test_public_settings_hold_no_secret_and_change_with_one() -> None:
+    server = FaultServer()
+    server._port = 9
+    chosen = secretive(server)
+    public = chosen.public_settings()
+    assert "secret" not in json.dumps(public).replace("secret:", "") and "headers" not in public
+    assert public["base_url"] == "http://127.0.0.1:9/v1" and public["extra_body"]["top_k"] == 20
+    assert "-secret" not in repr(chosen) and "tiny" in repr(chosen)
+    other = replace(chosen, extra_body={"options": {"api_key": "another"}, "top_k": 20})
+    assert other.public_settings()["extra_body"]["options"] != public["extra_body"]["options"]
+
+
+@pytest.mark.parametrize("status", [401, 400, 500, 200, 404])
+def test_no_secret_is_in_an_error_or_a_log(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def echo(request: Request, send: Send) -> None:
+        said = f"got {request.path} with {request.headers['x-auth'].split()[1]} and {request.body['options']}"
+        await refused(status, said)(request, send)
+
+    async def scenario() -> str:
+        async with FaultServer(lambda _: echo) as server, secretive(server).connect() as client:
+            try:
+                return str((await take(client, "a", 1))[0].error) + repr(vars(client))
+            except EndpointError as error:
+                return str(error)
+
+    text = run(scenario())
+    assert "[secret]" in text and "-secret" not in text + caplog.text
 
 
 def test_only_connecting_imports_openai_and_its_absence_is_reported() -> None:

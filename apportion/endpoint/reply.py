@@ -1,0 +1,118 @@
+"""Read the body of a server's reply: JSON, or the events of a stream.
+
+Chat and plain completions are read alike. ``content`` is a text or a list of parts, whose texts are joined. A model's
+reasoning is kept apart from the text, whether it comes as ``reasoning_content``, as ``reasoning``, or in parts of type
+"thinking" or "reasoning". A refusal by the model is the text of a choice that has no other. A choice without content,
+as after a content filter, is a completion with an empty text.
+"""
+
+import json
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from apportion.checks import encodable
+from apportion.endpoint.completion import BadReply, Completion
+from apportion.endpoint.stream import is_stream, join_stream
+from apportion.untrusted import check_depth, shown
+
+THOUGHTS = ("thinking", "reasoning")
+"""Types of the parts that hold reasoning. Other types, such as images, hold no text."""
+
+
+def read_reply(body: bytes) -> list[Completion]:
+    """Return the completions in the body of a reply, at least one, in the order of their index. Raises BadReply.
+
+    >>> half, = read_reply(b'{"choices": [{"text": "1/2"}], "usage": {"completion_tokens": 3}}')
+    >>> half.text, half.tokens
+    ('1/2', 3)
+    >>> half, = read_reply(b'data: {"choices": [{"delta": {"content": "1/2"}}]}\\n\\ndata: [DONE]\\n\\n')
+    >>> half.text
+    '1/2'
+    """
+    reply = join_stream(body) if is_stream(body) else _parse(body)
+    try:
+        check_depth(reply)
+    except ValueError as error:
+        raise BadReply(f"a reply with {error}") from None
+    choices = reply.get("choices") if isinstance(reply, dict) else None
+    if not isinstance(choices, list) or not choices:
+        said = error_text(reply.get("error")) if isinstance(reply, dict) else ""
+        raise BadReply("a reply without choices" + (f": {said}" if said else ""))
+    if not all(isinstance(choice, dict) for choice in choices):
+        raise BadReply("a reply whose choices are not objects")
+    choices.sort(key=lambda choice: choice["index"] if isinstance(choice.get("index"), int) else 0)
+    texts, thoughts = zip(*map(_text, choices), strict=True)
+    lengths = [len(text) + len(thought or "") + 1 for text, thought in zip(texts, thoughts, strict=True)]
+    tokens, prompt = _share(_count(reply, "completion_tokens"), lengths), _count(reply, "prompt_tokens")
+    prompts = [prompt, *[prompt if prompt is None else 0] * (len(choices) - 1)]
+    reasons = [_string(choice.get("finish_reason")) for choice in choices]
+    rows = zip(texts, tokens, prompts, reasons, thoughts, strict=True)
+    return [Completion(text, own, first, reason, reasoning=thought) for text, own, first, reason, thought in rows]
+
+
+def error_text(error: Any) -> str:
+    """Return the message of an error, which may be a text or an object with a message or detail."""
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("detail") or error.get("error") or error
+    try:
+        check_depth(error)
+        text = error if isinstance(error, str) else json.dumps(error) if error else ""
+    except (ValueError, TypeError):
+        text = shown(error)
+    return " ".join(text.split())
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadReply("a reply that is not JSON") from None
+
+
+def _text(choice: dict[str, Any]) -> tuple[str, str | None]:
+    """Return the text of a choice, and its reasoning if it has any."""
+    message = choice.get("message")
+    if isinstance(message, dict):
+        text, thoughts = _joined(message.get("content"))
+        refusal, _ = _joined(message.get("refusal"))
+        own = next(filter(None, (_joined(message.get(name))[0] for name in ("reasoning_content", "reasoning"))), "")
+        text, thoughts = text or refusal, own + thoughts
+    elif "text" in choice:
+        text, thoughts = _joined(choice["text"])
+    else:
+        raise BadReply("a choice without message or text")
+    return encodable(text), encodable(thoughts) or None
+
+
+def _joined(content: Any) -> tuple[str, str]:
+    """Return the text of ``content`` and the reasoning in it: of nothing, of a text, or of a list of parts."""
+    texts, thoughts = list[str](), list[str]()
+    for part in content if isinstance(content, list) else [content]:
+        if part is None or isinstance(part, str):
+            texts.append(part or "")
+        elif not isinstance(part, dict):
+            raise BadReply("a choice whose content is not a text")
+        elif (kind := part.get("type", "text")) in THOUGHTS:
+            thoughts.extend(_joined(part.get(kind, part.get("text"))))
+        elif kind in ("text", "output_text", "refusal"):
+            texts.extend(_joined(part.get("refusal" if kind == "refusal" else "text")))
+    return "".join(texts), "".join(thoughts)
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(reply: dict[str, Any], name: str) -> int | None:
+    usage = reply.get("usage")
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if isinstance(count, int) and count >= 0 else None
+
+
+def _share(total: int | None, weights: Sequence[int]) -> Sequence[int | None]:
+    """Divide ``total`` into integers in proportion to ``weights`` [n], with the same sum; None for each if unknown."""
+    if total is None:
+        return [None] * len(weights)
+    ends = [total * until // sum(weights) for until in accumulate(weights)]
+    return [end - start for start, end in pairwise([0, *ends])]

@@ -1,0 +1,212 @@
+"""Replies become completions with texts, tokens and reasons, for any body."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion.endpoint import Completion, seed_of
+from apportion.endpoint.completion import BadReply
+from apportion.endpoint.reply import error_text, read_reply
+from tests.endpoint.builders import endpoint, run, sample, take, texts
+from tests.endpoint.fault_server import (
+    FaultServer,
+    null_content,
+    ok,
+    raw,
+    streamed,
+)
+
+
+def test_lone_surrogates_become_question_marks() -> None:
+    async def scenario() -> list[Completion]:
+        async with FaultServer([ok("half \ud83d")]) as server, endpoint(server).connect() as client:
+            found = await take(client, "half \ud83d", 1, key="\ud83d")
+            assert server.requests[0].prompt == "half ?"
+            return found
+
+    assert texts(run(scenario())) == ["half ?"]
+
+
+def test_a_reply_that_is_too_long_is_cut() -> None:
+    two = {"choices": [{"text": "first"}, {"text": "second"}]}
+    found, _, _ = sample([raw(200, json.dumps(two).encode())])
+    assert texts(found) == ["first"]
+
+
+def test_a_filtered_choice_is_a_sample_without_text() -> None:
+    found, _, client = sample([null_content()])
+    assert (found[0].text, found[0].finish_reason, found[0].error) == ("", "content_filter", None)
+    assert client.usage.retries == 0
+
+
+def reply(*choices: dict[str, Any], **fields: Any) -> list[Completion]:
+    return read_reply(json.dumps({"choices": choices, **fields}).encode())
+
+
+def message(content: Any, **fields: Any) -> dict[str, Any]:
+    return {"message": {"role": "assistant", "content": content, **fields}}
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_is_kept_apart_from_the_text(name: str) -> None:
+    found, _, _ = sample([ok("4", **{name: "two and two"})], 2)
+    assert [(each.text, each.reasoning) for each in found] == [("4", "two and two")] * 2
+    (filtered,) = reply(message(None, **{name: "two"}))
+    assert (filtered.text, filtered.reasoning) == ("", "two")
+
+
+def test_reasoning_that_two_fields_repeat_is_read_once() -> None:
+    (found,) = reply(message("4", reasoning_content="two", reasoning="two"))
+    assert found.reasoning == "two"
+
+
+def test_the_texts_of_parts_are_joined_and_thoughts_are_kept_apart() -> None:
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "two "}]},
+        {"type": "thinking", "thinking": "and two"},
+        {"type": "text", "text": "It is "},
+        {"type": "image_url", "image_url": {"url": "http://x"}},
+        {"type": "output_text", "text": "4"},
+        ".",
+    ]
+    (found,) = reply(message(parts))
+    assert (found.text, found.reasoning) == ("It is 4.", "two and two")
+    assert reply(message("4"))[0].reasoning is None
+
+
+def test_a_refusal_by_the_model_is_the_text_of_a_choice_without_another() -> None:
+    said = [
+        message(None, refusal="I cannot"),
+        message([{"type": "refusal", "refusal": "I cannot"}]),
+        message("4", refusal="no"),
+    ]
+    assert texts(reply(*said)) == ["I cannot", "I cannot", "4"]
+
+
+def events(*chunks: Any, done: bool = True, end: str = "\n\n") -> bytes:
+    lines = [f"data: {json.dumps(chunk)}" for chunk in chunks] + (["data: [DONE]"] if done else [])
+    return "".join(line + end for line in lines).encode()
+
+
+def delta(index: int, finish_reason: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": index, "delta": fields, "finish_reason": finish_reason}]}
+
+
+TWO = (
+    delta(1, role="assistant", content=""),
+    delta(0, role="assistant", reasoning_content="two "),
+    delta(0, reasoning_content="and two"),
+    delta(1, content="5"),
+    delta(0, content="It is"),
+    delta(0, content=[{"type": "text", "text": " 4"}]),
+    delta(1, "length"),
+    delta(0, "stop"),
+    {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 30}},
+)
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r"])
+@pytest.mark.parametrize("done", [True, False])
+def test_a_stream_is_read_as_the_reply_that_it_adds_up_to(end: str, done: bool) -> None:
+    whole = reply(
+        {**message("It is 4", reasoning_content="two and two"), "finish_reason": "stop"},
+        {**message("5"), "finish_reason": "length"},
+        usage={"prompt_tokens": 9, "completion_tokens": 30},
+    )
+    assert read_reply(b": a comment\n\n" + events(*TWO, done=done, end=end)) == whole
+    assert whole[0].reasoning == "two and two" and sum(each.tokens or 0 for each in whole) == 30
+
+
+def test_a_stream_of_plain_completions_is_read() -> None:
+    chunks = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("1", "/", "2")]
+    assert texts(read_reply(events(*chunks))) == ["1/2"]
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (events(*TWO[:-2], done=False), "a stream that was cut off before its end"),
+        (events(done=True), "a reply without choices"),
+        (events(TWO[0], {"error": {"message": "no memory"}}), "a reply without choices: no memory"),
+        (b'event: error\ndata: {"message": "no memory"}\n\n', "a reply without choices: no memory"),
+        (b"data: {half\n\n", "a stream with an event that is not JSON"),
+        (events([]), "a stream with an event that is not a chunk"),
+        (events({"choices": [{"index": "a"}]}), "a stream with a choice that is not an object with an index"),
+        (events(delta(0, content=5)), "a choice whose content is not a text"),
+    ],
+)
+def test_a_stream_that_is_no_reply_is_a_bad_reply(body: bytes, problem: str) -> None:
+    with pytest.raises(BadReply, match=f"^{problem}$"):
+        read_reply(body)
+
+
+def test_a_streamed_reply_is_sampled_and_one_that_was_cut_is_sent_again() -> None:
+    found, server, client = sample([streamed(cut=True), streamed()], count=2, max_retries=1)
+    assert texts(found) == [f"{seed_of(0, 'q', 0)}.{place}" for place in range(2)]
+    assert client.usage.retries == 1 and client.usage.completion_tokens == 10
+    assert [request.n for request in server.requests] == [2, 2]
+
+
+def test_a_reply_that_is_nested_too_deep_is_a_bad_reply() -> None:
+    with pytest.raises(BadReply, match="a reply with more than 64 levels"):
+        read_reply(b'{"choices": ' + b"[" * 100 + b"]" * 100 + b"}")
+
+
+def test_tokens_are_shared_out_and_counted() -> None:
+    found, _, client = sample([ok(lambda _, place: "x" * (10 * place), tokens=7)], count=3)
+    assert [completion.tokens for completion in found] == [0, 7, 14]
+    assert [completion.prompt_tokens for completion in found] == [7, 0, 0]
+    assert (client.usage.prompt_tokens, client.usage.completion_tokens) == (7, 21)
+
+
+def test_tokens_that_the_server_does_not_count_are_unknown() -> None:
+    found, _, client = sample([ok(tokens=None)])
+    assert (found[0].tokens, found[0].prompt_tokens) == (None, None)
+    assert client.usage.completion_tokens == 0
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 10**6), st.lists(st.text(max_size=30), min_size=1, max_size=20))
+def test_shares_of_tokens_add_up(total: int, contents: list[str]) -> None:
+    reply = {"choices": [{"text": text} for text in contents], "usage": {"completion_tokens": total}}
+    shares = [completion.tokens or 0 for completion in read_reply(json.dumps(reply).encode())]
+    assert sum(shares) == total and min(shares) >= 0
+    whole = sum(len(text) + 1 for text in contents)
+    assert all(abs(share - total * (len(text) + 1) / whole) <= 1 for share, text in zip(shares, contents, strict=True))
+
+
+def test_choices_are_taken_by_their_index() -> None:
+    reply = {"choices": [{"index": place, "text": str(place)} for place in (2, 0, 1)]}
+    assert texts(read_reply(json.dumps(reply).encode())) == ["0", "1", "2"]
+
+
+NAMES = [
+    *("message", "delta", "text", "content", "index", "type", "choices", "usage", "error", "finish_reason"),
+    *("thinking", "reasoning", "refusal", "completion_tokens"),
+]
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(NAMES),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(NAMES), inner),
+)
+replies = st.fixed_dictionaries({"choices": json_values | st.lists(json_values), "usage": json_values})
+streams = st.lists(json_values | replies).map(lambda chunks: events(*chunks))
+
+
+@settings(max_examples=200)
+@given(st.binary() | st.binary().map(b"data:".__add__) | replies.map(lambda each: json.dumps(each).encode()) | streams)
+def test_any_body_is_completions_or_a_bad_reply(body: bytes) -> None:
+    try:
+        found = read_reply(body)
+    except BadReply:
+        return
+    assert found and all(isinstance(completion.text, str) and completion.error is None for completion in found)
+
+
+@given(json_values)
+def test_any_error_has_a_text(error: Any) -> None:
+    assert isinstance(error_text(error), str)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.messages import Messages, chat_messages, make_messages, prompt_hash, prompt_text
+from apportion.types import prompt_id
+
+USER = {"role": "user", "content": "6 x 7?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def test_messages_of_parquet_have_fields_that_are_none() -> None:
+    assert make_messages([SYSTEM | {"name": None}, USER]) == (SYSTEM, USER)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ([], "chat messages must be a list of 1 to 10,000, got"),
+        ("6 x 7?", "chat messages must be a list"),
+        ({"role": "user"}, "chat messages must be a list"),
+        ([SYSTEM], 'must hold a text of the role "user", got none'),
+        ([USER | {"content": " "}], 'must hold a text of the role "user"'),
+        (["6 x 7?"], "a chat message must have a role"),
+        ([USER | {"role": "tool"}], "a chat message must have a role"),
+        ([USER | {"content": [{"type": "text", "text": "a"}]}], "a content that is a text"),
+        ([USER | {"tool_calls": []}], "and nothing else"),
+        ([USER | {"content": "a\ud800"}], "must be Unicode"),
+    ],
+)
+def test_what_is_not_chat_messages_is_refused(value: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        make_messages(value)
+
+
+def test_the_system_prompt_comes_first_and_only_once() -> None:
+    assert chat_messages((USER,), "Be brief.") == [SYSTEM, USER]
+    assert chat_messages((SYSTEM, USER)) == [SYSTEM, USER]
+    with pytest.raises(
+        ValueError, match=r"must have one system message, got 'Be brief\.' in it and the setting system"
+    ):
+        chat_messages((SYSTEM, USER), "Be long.")
+
+
+def test_the_hash_depends_on_the_content_only() -> None:
+    assert prompt_hash("6 x 7?") == prompt_id("6 x 7?")
+    assert prompt_hash((USER,)) == prompt_hash((dict(reversed(USER.items())),)) == "7a8c44dd66f199bbb2a9316ef32cb6bf"
+    assert len({prompt_hash(each) for each in ("6 x 7?", (USER,), (SYSTEM, USER), (USER, SYSTEM))}) == 4
+
+
+values = st.recursive(
+    st.none() | st.integers() | st.text() | st.sampled_from(["user", "system"]),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["role", "content", "name"]), inner),
+)
+
+
+@given(values | st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": values})))
+def test_any_value_is_messages_or_a_value_error(value: Any) -> None:
+    try:
+        made: Messages = make_messages(value)
+    except ValueError:
+        return
+    assert prompt_text(made).strip() and make_messages(made) == made and prompt_hash(made)
