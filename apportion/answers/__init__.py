@@ -4,13 +4,15 @@
 that equal answers are one vote and an answer can be compared with gold. ``AnswerReader`` does both for trainers.
 """
 
-from apportion.answers.equivalence import EQUIVALENCES, Equivalence, ExactMatch, MathVerify, merge_answers
+from apportion.answers.equivalence import EQUIVALENCES, AnswerClasses, Equivalence, ExactMatch, merge_answers
 from apportion.answers.extraction import EXTRACTORS, extract
+from apportion.answers.mathematics import MathVerify
 from apportion.answers.reader import AnswerReader
 
 __all__ = [
     "EQUIVALENCES",
     "EXTRACTORS",
+    "AnswerClasses",
     "AnswerReader",
     "Equivalence",
     "ExactMatch",

@@ -1,9 +1,14 @@
-"""A process that compares answers with math-verify. It can be killed when a comparison hangs.
+"""A process that compares answers with math-verify. A comparison that takes too long can be killed, at little cost.
 
 sympy can take for ever on an answer like 9^{9^{9^9}}, in C code that no exception interrupts. Only killing the process
-helps. This file holds both ends of a pipe: ``MathProcess``, and the script that it runs. A request is one line of JSON,
-with a pair of answers or a single one. The reply is one line, true or false. The script imports nothing of apportion.
-Unlike ``multiprocessing`` it does not import the caller's main module again, so the caller needs no main guard.
+helps, and importing sympy again takes a second or more. So the process imports it once, and a fork of it, the worker,
+compares. If the worker is killed, the process forks another one within milliseconds. Where there is no fork, the
+process is its own worker and is started again.
+
+This file holds both ends of a pipe: ``MathProcess``, and the script that it runs. A request is one line of JSON, with a
+pair of answers or a single one. The reply is one line, true or false. A new worker first writes its process id. The
+script imports nothing of apportion. Unlike ``multiprocessing`` it does not import the caller's main module again, so
+the caller needs no main guard.
 """
 
 import json
@@ -14,16 +19,19 @@ import signal
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from functools import lru_cache
 from threading import Event, Thread, Timer
 from typing import Any
 
 START_SECONDS = 120.0
 """Time limit for the start, which imports sympy; generous because the machine may be busy."""
-FIRST_REQUEST = '["1/2", "0.5"]'
-"""Its reply says that the process is ready and that math-verify has prepared what it needs for the first pair."""
+STOP_SECONDS = 5.0
+"""Time limit for the end after the worker was killed."""
+FIRST_PAIR = ("1/2", "0.5")
+"""Compared before the first worker starts, so that math-verify has prepared what it needs."""
 PARSED = 4096
-"""Parsed answers that the process keeps in memory."""
+"""Parsed answers that a worker keeps in memory."""
 
 
 class MathProcess:
@@ -35,16 +43,16 @@ class MathProcess:
     def __init__(self, timeout_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
         self._process: subprocess.Popen[str] | None = None
+        self._worker: int | None = None
         self._closed = False
 
     @property
     def pid(self) -> int | None:
-        """The id of the process; None if none runs."""
-        process = self._process
-        return process.pid if process else None
+        """The id of the worker, which computes; None if there is none."""
+        return self._worker
 
     def same(self, first: str, second: str) -> bool | None:
-        """Return whether the answers mean the same; None if the process took too long, or died, over this pair.
+        """Return whether the answers mean the same; None if the worker took too long, or died, over this pair.
 
         If it died before its time was up, the pair is sent once more, because it may have been killed before it saw it.
 
@@ -56,16 +64,6 @@ class MathProcess:
         """Return whether math-verify finds mathematics in the answer; None and errors as in ``same``."""
         return self._ask([answer])
 
-    def _ask(self, answers: list[str]) -> bool | None:
-        request = json.dumps(answers)
-        for _ in range(2):
-            reply, late = self._reply(self._running(), request, self.timeout_seconds)
-            if reply:
-                return bool(json.loads(reply))
-            if late:
-                break
-        return None
-
     def check_open(self) -> None:
         """Raise RuntimeError if this was closed."""
         if self._closed:
@@ -76,14 +74,32 @@ class MathProcess:
         self._closed = True
         process = self._process
         if process is not None:
-            process.kill()
+            self._kill_worker(process)
 
     def stop(self) -> None:
-        """Kill the process, if one runs, and wait until it is gone."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
+        """Kill the process and its worker, if they run, and wait until they are gone."""
+        process = self._process
+        if process is None:
+            return
+        assert process.stdin and process.stdout
+        with suppress(BrokenPipeError):  # a request that nobody read
+            process.stdin.close()
+        self._kill_worker(process)
+        self._process = self._worker = None
+        try:
+            process.wait(STOP_SECONDS)  # it buries the worker and sees that its caller has closed the pipe
+        except subprocess.TimeoutExpired:
+            _kill_all(process)
+            process.wait()
+        process.stdout.close()
+
+    def _ask(self, answers: list[str]) -> bool | None:
+        for _ in range(2):
+            process = self._running()
+            verdict, late = self._reply(process, json.dumps(answers))
+            if verdict is not None or late:
+                return verdict
+        return None
 
     def _running(self) -> subprocess.Popen[str]:
         """Return the process, started if necessary."""
@@ -97,48 +113,84 @@ class MathProcess:
                 text=True,
                 encoding="utf-8",
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": "0"},
+                process_group=0,  # killed together with its worker
             )
-            ready, _ = self._reply(self._process, FIRST_REQUEST, START_SECONDS)
-            if not ready:
+            timer = Timer(START_SECONDS, _kill_all, [self._process])
+            timer.start()
+            try:
+                self._next_line(self._process)
+            finally:
+                timer.cancel()
+            if self._process is None:
                 raise RuntimeError("math-verify must start, its process ended; see python -c 'import math_verify'")
             self.check_open()  # another thread may have closed it meanwhile
         return self._process
 
-    def _reply(self, process: subprocess.Popen[str], request: str, seconds: float) -> tuple[str, bool]:
-        """Return the line that answers ``request`` and whether it was late; if empty or late, the process is gone."""
-        assert process.stdin and process.stdout
+    def _reply(self, process: subprocess.Popen[str], request: str) -> tuple[bool | None, bool]:
+        """Return the verdict, None if the worker died over it, and whether the worker was killed for being late."""
+        assert process.stdin
         late = Event()
 
         def overrun() -> None:
             late.set()
-            process.kill()
+            self._kill_worker(process)
 
-        timer = Timer(seconds, overrun)
+        timer = Timer(self.timeout_seconds, overrun)
         timer.start()
         try:
             process.stdin.write(f"{request}\n")
             process.stdin.flush()
-            reply = process.stdout.readline()
+            verdict = self._next_line(process)
         except BrokenPipeError:  # the process had died
-            reply = ""
+            verdict = None
+            self.stop()
         finally:
             timer.cancel()
             timer.join()
-        if late.is_set() or not reply:
+        if late.is_set() and verdict is not None:  # killed just after it had replied
+            self._next_line(process)
+        return verdict, late.is_set()
+
+    def _next_line(self, process: subprocess.Popen[str]) -> bool | None:
+        """Return the next verdict; None if a new worker wrote its id instead, or if the process ended."""
+        assert process.stdout
+        line = process.stdout.readline()
+        if not line:
+            self._worker = None
             self.stop()
-        return reply, late.is_set()
+            return None
+        content = json.loads(line)
+        if isinstance(content, bool):
+            return content
+        self._worker = content
+        return None
+
+    def _kill_worker(self, process: subprocess.Popen[str]) -> None:
+        if self._worker is None or self._worker == process.pid:
+            _kill_all(process)
+        else:
+            with suppress(ProcessLookupError):  # it died by itself, and the next one has not written its id yet
+                os.kill(self._worker, signal.SIGKILL)
+
+
+def _kill_all(process: subprocess.Popen[str]) -> None:
+    """Kill the process and its worker."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):  # both are gone
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
 
 
 def main(limit_seconds: float) -> None:
-    """Answer each line of standard input until it ends.
+    """Import math-verify, then keep a worker running that answers each line of standard input until it ends.
 
-    The process ends with its caller, also while it imports or computes. C code of sympy may keep it from noticing; on
-    POSIX it then ends after ``limit_seconds`` over one pair.
+    Both end with the caller. C code of sympy may keep the worker from noticing; on POSIX it then ends after
+    ``limit_seconds`` over one pair.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to a whole group of processes; the caller ends and closes
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    Thread(target=_end_with_caller, daemon=True).start()
     from math_verify import parse, verify  # noqa: PLC0415 - an optional extra
 
     logging.disable()  # it would warn that its own timeouts are off
@@ -149,28 +201,44 @@ def main(limit_seconds: float) -> None:
     def parsed(answer: str) -> list[Any]:
         return parse(f"${answer}$", parsing_timeout=None)
 
+    def verdict(answers: list[list[Any]]) -> bool:
+        if len(answers) == 1:  # parse returns the text itself if it is not mathematics
+            return any(not isinstance(expression, str) for expression in answers[0])
+        return any(verify(*pair, timeout_seconds=None) for pair in (answers, answers[::-1]))
+
     def alarm(seconds: float) -> None:
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
+    def reply(content: object) -> None:
+        replies.write(f"{json.dumps(content)}\n")
+        replies.flush()
+
+    verdict([parsed(answer) for answer in FIRST_PAIR])
+    while hasattr(os, "fork") and (worker := os.fork()):
+        os.waitpid(worker, 0)
+        if _caller_is_gone(0):
+            return
+    Thread(target=_end_with_caller, daemon=True).start()
+    reply(os.getpid())
     for line in sys.stdin:
         alarm(limit_seconds)
-        answers = [parsed(answer) for answer in json.loads(line)]
-        if len(answers) == 1:  # parse returns the text itself if it is not mathematics
-            verdict = any(not isinstance(expression, str) for expression in answers[0])
-        else:
-            verdict = any(verify(*pair, timeout_seconds=None) for pair in (answers, answers[::-1]))
+        content = verdict([parsed(answer) for answer in json.loads(line)])
         alarm(0)
-        replies.write(f"{json.dumps(verdict)}\n")
-        replies.flush()
+        reply(content)
+
+
+def _caller_is_gone(wait_milliseconds: int | None) -> bool:
+    """Return whether the other end of standard input is closed, within the time to wait; None waits until it is."""
+    watched = select.poll()
+    watched.register(0, 0)  # of no event but the end
+    return bool(watched.poll(wait_milliseconds))
 
 
 def _end_with_caller() -> None:
-    """End this process as soon as the other end of standard input is closed."""
+    """End this process as soon as the caller is gone."""
     if hasattr(select, "poll"):
-        watched = select.poll()
-        watched.register(0, 0)  # of no event but the end
-        watched.poll()
+        _caller_is_gone(None)
         os._exit(1)
 
 

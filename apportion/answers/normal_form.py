@@ -8,6 +8,8 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
+from apportion.answers.magnitude import too_large
+
 LONGEST = 1000
 """Answers with more characters than this are compared as text."""
 REMEMBERED = 2**16
@@ -71,9 +73,15 @@ def equal_by_text(first: str, second: str) -> bool | None:
     return None if None in fractions else fractions[0] == fractions[1]
 
 
+@lru_cache(REMEMBERED)
 def is_text(form: str) -> bool:
-    """Return whether ``form`` equals only the same text: words, a long or empty text, or one beyond ASCII."""
-    return not form or len(form) > LONGEST or not form.isascii() or WORDS.fullmatch(form) is not None
+    """Return whether ``form`` equals only the same text: words, no or long text, beyond ASCII, or a huge number."""
+    return not form or len(form) > LONGEST or not form.isascii() or WORDS.fullmatch(form) is not None or too_large(form)
+
+
+def is_plain_number(form: str) -> bool:
+    """Return whether ``form`` is an integer, a decimal or a fraction of integers."""
+    return DECIMAL.fullmatch(form) is not None or _fraction(form) is not None
 
 
 @lru_cache(REMEMBERED)

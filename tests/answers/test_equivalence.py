@@ -17,13 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.answers import EQUIVALENCES, ExactMatch, MathVerify, merge_answers
-from apportion.answers import equivalence as equivalence_file
+from apportion.answers import EQUIVALENCES, ExactMatch, MathVerify, mathematics, merge_answers
+from apportion.answers.magnitude import too_large
 from apportion.answers.normal_form import equal_by_text, normal_form
 from apportion.stopping import decide
 
 ROOT = Path(__file__).parents[2]
-HANGS = "9^{9^{9^9}}"
+HANGS = "(8+1)^{9^9}"
+"""Not recognised by its text, because the base is a sum."""
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def test_exact_match_compares_text_without_surrounding_white_space():
 def test_pairs_decided_by_text_start_no_process():
     with MathVerify() as math:
         assert math.same("$1,000$", "1000.0") and not math.same("18", "19") and not math.same("yes", "no way")
-        assert math._process.pid is None
+        assert math._quick.process.pid is None
 
 
 decimals = st.decimals(-(10**6), 10**6, places=4) | st.integers(-20, 20).map(Decimal)
@@ -197,7 +198,7 @@ def test_math_verify_and_the_values_of_numbers_agree(math):
     ]
     numbers = [normal_form(f"{rng.choice([0.5, 7, 1e4]) + rng.randint(0, 3) / 10**6:.6f}") for _ in range(30)]
     for pair in [*pairwise(fractions), *zip(fractions, sorted(fractions), strict=True), *pairwise(numbers)]:
-        assert equal_by_text(*pair) == math._process.same(*pair)
+        assert equal_by_text(*pair) == math._quick.process.same(*pair)
 
 
 def test_a_fraction_over_zero_is_left_to_mathematics():
@@ -220,14 +221,14 @@ def test_a_megabyte_is_compared_as_text_at_once(math):
 
 
 def test_verdicts_are_remembered_and_their_number_is_bounded(math, monkeypatch):
-    monkeypatch.setattr(equivalence_file, "REMEMBERED", 3)
+    monkeypatch.setattr(mathematics, "REMEMBERED", 3)
     assert [math.same(f"{n}/7", f"{n}.5") for n in range(1, 6)] == [False] * 5
     assert list(math._verdicts)[::2] == [(f"{n}/7", f"{n}.5") for n in (3, 4, 5)]
-    os.kill(math._process.pid, signal.SIGSTOP)
+    os.kill(math._quick.process.pid, signal.SIGSTOP)
     try:
         assert not math.same("5/7", "5.5") and not math.same("5.5", "5/7")
     finally:
-        os.kill(math._process.pid, signal.SIGCONT)
+        os.kill(math._quick.process.pid, signal.SIGCONT)
 
 
 def test_many_tasks_may_compare_at_once(math):
@@ -242,10 +243,10 @@ def test_many_tasks_may_compare_at_once(math):
 
 def test_a_process_that_was_killed_is_replaced_and_the_pair_is_not_lost(math):
     assert math.same("1/4", "0.25")
-    killed = math._process.pid
+    killed = math._quick.process.pid
     os.kill(killed, signal.SIGKILL)
     assert math.same("3/4", "0.75")
-    assert math._process.pid != killed and gone(killed)
+    assert math._quick.process.pid != killed and gone(killed)
 
 
 @pytest.mark.slow
@@ -253,7 +254,7 @@ def test_an_answer_that_hangs_is_different_and_delays_the_others_by_its_timeout_
     async def ask():
         async with MathVerify(timeout_seconds=1.0) as math:
             await math.find_equal("1/2", ["0.5"])
-            first, beats = math._process.pid, []
+            first, beats = math._quick.process.pid, []
 
             async def heart():
                 while True:
@@ -274,14 +275,78 @@ def test_an_answer_that_hangs_is_different_and_delays_the_others_by_its_timeout_
                 await math.find_equal(HANGS, [f"{n}/3" for n in range(100)]),
                 await math.find_equal("7.0", [HANGS, "7"]),
             )
-            return first, math._process.pid, other, waited, later, time.perf_counter() - started, beats
+            return first, math._quick.process.pid, other, waited, later, time.perf_counter() - started, beats
 
     first, last, other, waited, later, at_once, beats = asyncio.run(ask())
     assert other == 1 and later == (None, 1)
-    assert waited < 1.0 + 8.0  # one timeout, and two starts of the process on a busy machine
+    assert waited < 1.0 + 8.0  # a second in the quick lane on a busy machine, and the start of its process
     assert at_once < 0.5  # the answer is known to hang, and its partner is known not to
     assert max(later - earlier for earlier, later in pairwise(beats)) < 0.5  # the event loop went on
     assert first != last and gone(first) and gone(last)
+
+
+@pytest.mark.slow
+def test_ordinary_pairs_are_answered_while_a_pair_hangs():
+    async def ask():
+        async with MathVerify(timeout_seconds=60) as math:
+            await math.find_equal("1/2", ["0.5"])
+            hanging = asyncio.create_task(math.find_equal(HANGS, ["7"]))
+            while not math._slow.process.pid:
+                await asyncio.sleep(0.01)
+            started = time.perf_counter()
+            found = [await math.find_equal(f"{n}/4", [f"{n / 4 + 1}", f"{n / 4}"]) for n in range(1, 21)]
+            seconds, still = time.perf_counter() - started, not hanging.done()
+            hanging.cancel()
+            return found, seconds, still
+
+    found, seconds, still = asyncio.run(asyncio.wait_for(ask(), 60))
+    assert found == [1] * 20 and still
+    assert seconds < 5  # 60 for each, if they waited for the pair that hangs
+
+
+@pytest.mark.slow
+def test_a_slow_answer_is_compared_in_the_slow_lane_and_takes_no_time_of_the_quick_one_again():
+    slow = r"\binom{400000}{200000}"
+    with MathVerify(timeout_seconds=1.0) as math:
+        assert math.same("1/2", "0.5")
+        assert not math.same(slow, "7") and math._slow_answers == math._hanging == {slow}
+        workers = math._quick.process.pid, math._slow.process.pid
+        assert not math.same(slow, "1/3") and not math.same(r"\sqrt{2}", slow) and math.same(slow, slow)
+        assert workers == (math._quick.process.pid, math._slow.process.pid)  # no worker was killed over it again
+
+
+def test_a_worker_that_is_killed_is_replaced_without_a_new_start():
+    with MathVerify() as math:
+        assert math.same("1/2", "0.5")
+        worker, process = math._quick.process.pid, math._quick.process._process.pid
+        assert worker != process
+        for n in range(3):
+            os.kill(math._quick.process.pid, signal.SIGKILL)
+            assert math.same(f"{n + 1}/4", f"{(n + 1) / 4}")
+        assert math._quick.process.pid != worker and math._quick.process._process.pid == process
+
+
+@pytest.mark.parametrize(
+    "text", ["9^{9^{9^9}}", "9^(9^(9^9))", "9**9**9", "10^{-10^{10}}", "((9)^{9})^{9^{9}}", "(10^9)!"]
+)
+def test_what_has_no_end_is_compared_as_text_and_starts_no_process(text):
+    with MathVerify() as math:
+        assert math.same(text, f" ${text}$") and not math.same(text, r"\sqrt{2}") and math.reads(text)
+        assert math._quick.process.pid is math._slow.process.pid is None
+
+
+@pytest.mark.parametrize(
+    "text", ["2^{1000}", "2^{10}3^{5}", "(2^{10})^{30}", "1^{10^{10}}", "x^{9^{2}}", "20!", "x!", "^", "!"]
+)
+def test_what_can_be_evaluated_is_left_to_mathematics(text):
+    assert not too_large(text)
+
+
+@pytest.mark.parametrize("unit", ["(", "1^", "1!", "9^{", "2^1000!", "((1))", "1)", " "])
+def test_a_text_of_any_form_is_examined_at_once(unit):
+    started = time.perf_counter()
+    too_large((unit * 1000)[:1000] + "!")
+    assert time.perf_counter() - started < 0.5
 
 
 @pytest.mark.slow
@@ -291,7 +356,7 @@ def test_closing_ends_what_is_under_way_and_leaves_no_process():
         assert await math.find_equal("1/2", ["0.5"]) == 0
         hanging = [asyncio.create_task(math.find_equal(HANGS, [other])) for other in ("7", "8")]
         await asyncio.sleep(0.3)
-        pid, started = math._process.pid, time.perf_counter()
+        pid, started = math._quick.process.pid, time.perf_counter()
         await math.aclose()
         seconds = time.perf_counter() - started
         ended = await asyncio.gather(*hanging, return_exceptions=True)
@@ -314,7 +379,7 @@ def test_a_pair_whose_process_is_killed_is_compared_once_more():
             await math.find_equal("1/2", ["0.5"])
             hanging = asyncio.create_task(math.find_equal(HANGS, ["7"]))
             await asyncio.sleep(0.3)
-            killed = math._process.pid
+            killed = math._quick.process.pid
             os.kill(killed, signal.SIGKILL)
             return await hanging, await math.find_equal("1/2", ["2/4"]), killed
 
@@ -335,7 +400,7 @@ def python(code):
 def test_a_script_without_main_guard_leaves_no_process_behind_even_if_it_closes_nothing():
     script, (same, pid) = python(
         "from apportion.answers import MathVerify; math = MathVerify()\n"
-        "print([int(math.same('1/2', '0.5')), math._process.pid], flush=True)"
+        "print([int(math.same('1/2', '0.5')), math._quick.process.pid], flush=True)"
     )
     assert same and script.wait(timeout=20) == 0
     script.stdout.close()
@@ -346,7 +411,7 @@ def test_a_script_without_main_guard_leaves_no_process_behind_even_if_it_closes_
 def test_a_process_whose_caller_was_killed_ends_by_itself():
     script, pid = python(
         "from apportion.answers import MathVerify; math = MathVerify(timeout_seconds=1.0); math.same('1/2', '0.5')\n"
-        f"print(math._process.pid, flush=True); math.same({HANGS!r}, '7')"
+        f"print(math._quick.process.pid, flush=True); math.same({HANGS!r}, '7')"
     )
     time.sleep(0.3)
     script.kill()
