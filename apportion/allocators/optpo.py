@@ -23,7 +23,7 @@ from apportion.allocators.votes.base import Retain
 from apportion.allocators.votes.rewards import PseudoReward
 from apportion.allocators.votes.separate import SeparateVotes
 from apportion.stopping import Curtailed, Rule, Wave
-from apportion.stopping.optpo import BayesianSPRT, LowAccuracy
+from apportion.stopping.optpo import BayesianSPRT, CountFrom, LowAccuracy
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class OptPO(SeparateVotes):
         exceedances: how often a boundary must be exceeded.
         choices: m if it is known, as for multiple choice; by default the number of distinct answers so far.
         low_accuracy: what to do if kappa <= 1: "continue", or "literal", which may choose the runner-up.
+        count_from: where exceedances are counted: at all samples ("start", the paper's), or from N on ("min_samples").
         wave: samples requested at a time; "free" costs no more samples than one at a time.
         curtail: whether to stop also once the leader cannot be overtaken. The paper does not.
         retain: which rollouts enter the loss: the "first" N, or "all".
@@ -59,6 +60,7 @@ class OptPO(SeparateVotes):
     exceedances: int = 5
     choices: int | None = None
     low_accuracy: LowAccuracy = "continue"
+    count_from: CountFrom = "start"
     wave: Wave = "free"
     curtail: bool = False
     retain: Retain = "first"
@@ -74,6 +76,13 @@ class OptPO(SeparateVotes):
     def stopping(self) -> Rule:
         """The test, with curtailment if ``curtail``."""
         test = BayesianSPRT(
-            self.min_samples, self.alpha, self.beta, self.p0_factor, self.exceedances, self.choices, self.low_accuracy
+            self.min_samples,
+            self.alpha,
+            self.beta,
+            self.p0_factor,
+            self.exceedances,
+            self.choices,
+            self.low_accuracy,
+            self.count_from,
         )
         return Curtailed(test) if self.curtail else test

@@ -24,7 +24,13 @@ Reference: Wang et al. 2025, "OptPO", arXiv 2512.02882. Notes:
 - N is 32 in the paper's main results and 16 in its ablation (Table 3). Here it is 16, because a vote retains no
   rollouts for an update.
 - "Exceeded 5 times" counts the samples at which a boundary is exceeded. They need not be consecutive, and each boundary
-  has its own count.
+  has its own count, whichever answer leads.
+- The paper asks for 5 exceedances "across the rollouts" (Section 4.1), and lets sampling stop from N on (Section 3.2).
+  By default (``count_from="start"``) every sample is counted, the first N included. p_0 is known only at N, so the
+  samples before N are judged in hindsight: at N, each of them is compared with the boundaries by its own gap and its
+  own number of distinct answers, with the p_0 found at N. Sampling stops at the first sample from N on that exceeds a
+  boundary (Section 3.2), if that makes at least 5. So a stream that was unanimous from the start stops at N.
+  ``count_from="min_samples"`` counts from sample N on, so that no stream stops before N + 4 samples.
 """
 
 from dataclasses import dataclass
@@ -39,6 +45,7 @@ from apportion.stopping.votes import leader, rival_votes, top_two
 from apportion.types import Counts, Floats, Mask
 
 LowAccuracy = Literal["continue", "literal"]
+CountFrom = Literal["start", "min_samples"]
 
 ROUNDING = 1e-9
 """How far log Lambda may be from a boundary and still reach it, so that kappa = 3 with a gap of 2 reaches A = 9."""
@@ -56,10 +63,11 @@ class BayesianSPRT(Rule):
         exceedances: how often a boundary must be exceeded.
         choices: m if it is known, as for multiple choice; by default the number of distinct answers so far.
         low_accuracy: at kappa <= 1, "continue" never stops; "literal" follows the paper's text.
+        count_from: "start" counts exceedances at all samples, as in the paper; "min_samples" from sample N on.
 
     >>> from apportion.stopping import decide
-    >>> decide(["42"] * 64, rule="optpo", max_samples=64).samples
-    20
+    >>> decide(["42"] * 64, rule="optpo").samples, decide(["42"] * 64, rule="optpo", count_from="min_samples").samples
+    (16, 20)
     """
 
     min_samples: int = 16
@@ -69,6 +77,7 @@ class BayesianSPRT(Rule):
     exceedances: int = 5
     choices: int | None = None
     low_accuracy: LowAccuracy = "continue"
+    count_from: CountFrom = "start"
 
     name: ClassVar[str] = "optpo"
 
@@ -86,6 +95,8 @@ class BayesianSPRT(Rule):
             raise ValueError(f"choices must be at least 2, got {self.choices}; or leave it out to count them")
         if self.low_accuracy not in ("continue", "literal"):
             raise ValueError(f"low_accuracy must be continue or literal, got {self.low_accuracy!r}")
+        if self.count_from not in ("start", "min_samples"):
+            raise ValueError(f"count_from must be start or min_samples, got {self.count_from!r}; the paper has start")
 
     def check(self, max_samples: int) -> None:
         """Raise ValueError if N is more than M."""
@@ -95,45 +106,66 @@ class BayesianSPRT(Rule):
             )
 
     def stops(self, votes: Counts, max_samples: int) -> Mask:
-        """Return whether either boundary has been exceeded often enough, [..., T]."""
-        for_leader, for_runner_up = self._exceeded(votes)
-        return (for_leader >= self.exceedances) | (for_runner_up >= self.exceedances)
+        """Return whether either boundary has stopped it, [..., T]."""
+        for_leader, for_runner_up = self._stopped(votes)
+        return for_leader | for_runner_up
 
     def winner(self, votes: Counts, max_samples: int) -> Counts:
         """Return the runner-up if it has a vote and only its boundary has stopped, else the leader."""
         chosen = leader(votes)
         if self.low_accuracy == "continue":
             return chosen
-        for_leader, for_runner_up = self._exceeded(votes)
-        lost = (for_runner_up >= self.exceedances) & (for_leader < self.exceedances)
+        for_leader, for_runner_up = self._stopped(votes)
+        lost = for_runner_up & ~for_leader
         return np.where(lost, leader(rival_votes(votes)), chosen)  # index 0, the only answer, if no rival has a vote
 
     def earliest(self, votes: Counts, max_samples: int) -> Counts:
-        """Return the exceedances still missing, counted from N on; any answer may raise m and so kappa."""
-        taken = votes.shape[-2]
-        if taken < self.min_samples:
-            soonest = np.full(votes.shape[:-2], self.min_samples - 1 - taken + self.exceedances)
+        """Return the exceedances still missing, and at least what is missing to N; any answer may raise m and so kappa.
+
+        Before N, p_0 is unknown, so every sample that counts may still turn out to be an exceedance.
+        """
+        taken, least = votes.shape[-2], self.min_samples
+        if taken < least:
+            from_start = self.count_from == "start"
+            stop = max(least, self.exceedances) if from_start else least - 1 + self.exceedances
+            soonest = np.full(votes.shape[:-2], stop - taken)
         else:
-            soonest = self.exceedances - np.maximum(*(exceeded[..., -1] for exceeded in self._exceeded(votes)))
+            soonest = self.exceedances - np.maximum(*(exceeded.sum(axis=-1) for exceeded in self._exceeded(votes)))
         return np.minimum(np.maximum(soonest, 1), max_samples - taken)
 
     def log_bayes_factor(self, votes: Counts) -> tuple[Floats, Floats]:
-        """Return log kappa and log Lambda_t = Delta_t log kappa, [..., T] each; NaN before N samples."""
+        """Return log kappa and log Lambda_t = Delta_t log kappa after each sample, [..., T] each.
+
+        The samples before N are judged with the p_0 found at N. With fewer than N samples everything is NaN.
+        """
         first, second = top_two(votes)
         p0, seen = np.full(votes.shape[:-1], np.nan), np.maximum((votes > 0).sum(axis=-1), 2)
         if votes.shape[-2] >= self.min_samples:
-            share = first[..., self.min_samples - 1, None] / self.min_samples
-            p0[..., self.min_samples - 1 :] = self.p0_factor * share
+            p0[...] = self.p0_factor * first[..., self.min_samples - 1, None] / self.min_samples
         others = (seen if self.choices is None else self.choices) - 1
         tied = (first == second) & ~np.isnan(p0)
         with np.errstate(divide="ignore", invalid="ignore"):  # kappa = 0 if none of the first N samples voted
             log_kappa = np.log(p0 * others) - np.log1p(-p0)
             return log_kappa, np.where(tied, 0.0, (first - second) * log_kappa)
 
-    def _exceeded(self, votes: Counts) -> tuple[Counts, Counts]:
-        """Return how often the boundaries A (leader) and B (runner-up) have been exceeded so far, [..., T] each."""
+    def _exceeded(self, votes: Counts) -> tuple[Mask, Mask]:
+        """Return whether each sample exceeds the boundary A (leader), and B (runner-up), and counts, [..., T] each."""
         log_kappa, log_lambda = self.log_bayes_factor(votes)
         lower, upper = log_boundaries(self.alpha, self.beta)
         for_leader = (log_kappa > 0) & (log_lambda >= upper - ROUNDING)
         for_runner_up = (log_kappa < 0) & (log_lambda <= lower + ROUNDING) & (self.low_accuracy == "literal")
-        return for_leader.cumsum(axis=-1), for_runner_up.cumsum(axis=-1)
+        counted = self._from_minimum(votes) | (self.count_from == "start")
+        return for_leader & counted, for_runner_up & counted
+
+    def _stopped(self, votes: Counts) -> tuple[Mask, Mask]:
+        """Return whether each boundary has stopped it by now: some sample from N on was the last one needed."""
+        stopped = (
+            exceeded & (exceeded.cumsum(axis=-1) >= self.exceedances) & self._from_minimum(votes)
+            for exceeded in self._exceeded(votes)
+        )
+        for_leader, for_runner_up = (np.logical_or.accumulate(each, axis=-1) for each in stopped)
+        return for_leader, for_runner_up
+
+    def _from_minimum(self, votes: Counts) -> Mask:
+        """Return whether each sample is number N or later, [T]."""
+        return np.arange(1, votes.shape[-2] + 1) >= self.min_samples

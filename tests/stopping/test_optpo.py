@@ -26,32 +26,39 @@ def as_in_the_paper(
     exceedances=5,
     choices=None,
     low_accuracy="continue",
+    count_from="start",
 ):
     """Return samples and answer. Thresholds on the gap are rounded, so that kappa = 3 with a gap of 2 reaches A = 9."""
-    votes, for_leader, for_runner_up, p0 = Counter(), 0, 0, None
     a, b = (1 - beta) / alpha, beta / (1 - alpha)
     stream = stream[:max_samples]
-    for t, answer in enumerate(stream, 1):
-        votes.update([] if answer is None else [answer])
-        (first, v_first), (second, v_second) = [*votes.most_common(), (None, 0), (None, 0)][:2]
-        if t < min_samples:
-            continue
-        if t == min_samples:
-            p0 = p0_factor * v_first / min_samples
-        m = max(len(votes), 2) if choices is None else choices
+
+    def ranked(t):
+        votes = Counter(answer for answer in stream[:t] if answer is not None)
+        return [*votes.most_common(), (None, 0), (None, 0)][:2], len(votes)
+
+    def exceeded(t, p0):
+        """Return whether the leader's and the runner-up's boundary are exceeded after t samples."""
+        ((_, v_first), (_, v_second)), distinct = ranked(t)
+        m = max(distinct, 2) if choices is None else choices
         kappa, gap = p0 * (m - 1) / (1 - p0), v_first - v_second
         if kappa == 0:
-            for_runner_up += gap > 0  # Lambda is 0 to the power of the gap
-        elif abs(math.log(kappa)) > 1e-12:
-            delta_a = math.ceil(round(math.log(a) / math.log(kappa), 9))
-            delta_b = math.ceil(round(math.log(b) / math.log(kappa), 9))
-            for_leader += kappa > 1 and gap >= delta_a
-            for_runner_up += kappa < 1 and gap >= delta_b
-        if for_leader == exceedances:
+            return False, gap > 0  # Lambda is 0 to the power of the gap
+        if abs(math.log(kappa)) <= 1e-12:
+            return False, False
+        delta_a = math.ceil(round(math.log(a) / math.log(kappa), 9))
+        delta_b = math.ceil(round(math.log(b) / math.log(kappa), 9))
+        return kappa > 1 and gap >= delta_a, kappa < 1 and gap >= delta_b
+
+    for t in range(min_samples, len(stream) + 1):
+        p0 = p0_factor * ranked(min_samples)[0][0][1] / min_samples
+        counted = [exceeded(u, p0) for u in range(1 if count_from == "start" else min_samples, t + 1)]
+        for_leader, for_runner_up = (side[-1] and sum(side) >= exceedances for side in zip(*counted, strict=True))
+        (first, _), (second, _) = ranked(t)[0]
+        if for_leader:
             return t, first
-        if low_accuracy == "literal" and for_runner_up == exceedances:
+        if low_accuracy == "literal" and for_runner_up:
             return t, first if second is None else second
-    return len(stream), first
+    return len(stream), ranked(len(stream))[0][0][0]
 
 
 answer_lists = st.lists(st.sampled_from(["a"] * 4 + ["b", "b", "c", "d", "e", None]), min_size=1, max_size=64)
@@ -64,6 +71,7 @@ setting_dicts = st.fixed_dictionaries(
         "exceedances": st.integers(1, 6),
         "choices": st.none() | st.integers(2, 12),
         "low_accuracy": st.sampled_from(["continue", "literal"]),
+        "count_from": st.sampled_from(["start", "min_samples"]),
     }
 )
 
@@ -81,7 +89,7 @@ def test_it_agrees_with_the_paper_on_streams_like_those_of_models():
     rng = np.random.default_rng(0)
     names = np.array(list("abcdefghijklmnop"), object)
     streams = [rng.choice(names, 64, p=rng.dirichlet(np.full(16, rng.choice([0.05, 0.3, 1.0])))) for _ in range(500)]
-    for chosen in ({}, {"min_samples": 32}, {"choices": 4, "low_accuracy": "literal"}):
+    for chosen in ({}, {"min_samples": 32}, {"count_from": "min_samples"}, {"choices": 4, "low_accuracy": "literal"}):
         decisions = decide(streams, **chosen)
         expected = [as_in_the_paper(stream.tolist(), **chosen) for stream in streams]
         assert list(zip(decisions.samples, decisions.answer, strict=True)) == expected
@@ -95,8 +103,8 @@ def kappas(stream, **chosen):
 
 def test_m_is_the_number_of_distinct_answers_so_far():
     stream = ["a"] * 16 + ["b", "c", "d"]
-    assert kappas(stream)[15:] == pytest.approx([1.5, 1.5, 3.0, 4.5])
-    assert np.isnan(kappas(stream)[:15]).all()
+    assert kappas(stream) == pytest.approx([1.5] * 17 + [3.0, 4.5])
+    assert np.isnan(kappas(stream[:15])).all()
 
 
 def test_m_is_at_least_two_so_that_unanimity_stops():
@@ -112,9 +120,45 @@ def test_a_sample_without_an_answer_does_not_raise_m():
     assert kappas(["a"] * 12 + [None] * 4)[-1] == pytest.approx(0.45 / 0.55)
 
 
-def test_unanimity_stops_four_samples_after_the_minimum():
+def test_unanimity_stops_at_the_minimum_or_four_samples_later():
+    """Section 4.1: "We require exceeding this confidence level 5 times across the rollouts"; all of them by default."""
     for least in (16, 32):
-        assert decide(["a"] * 64, min_samples=least).samples == least + 4
+        assert decide(["a"] * 64, min_samples=least).samples == least
+        assert decide(["a"] * 64, min_samples=least, count_from="min_samples").samples == least + 4
+
+
+def test_samples_before_the_minimum_are_judged_with_the_p0_found_there():
+    """kappa is 1.5 at N = 10, so a gap of 8 exceeds A = 19. That holds at samples 8, 9 and 10."""
+    stream = ["a"] * 32
+    stops = [decide(stream, min_samples=10, exceedances=n, max_samples=32).samples for n in (2, 3, 4, 6)]
+    assert stops == [10, 10, 11, 13]
+
+
+def test_a_lead_that_is_lost_before_the_minimum_does_not_stop():
+    """Section 3.2: the boundary is exceeded at the stop. Five samples exceed it before N, and the one at N does not."""
+    stream = ["a"] * 8 + ["b"] * 7 + ["a"] * 9
+    rule = {"min_samples": 15, "choices": 20, "max_samples": 24}
+    assert kappas(stream, min_samples=15, choices=20)[-1] == pytest.approx(0.32 * 19 / 0.68)  # a gap of 2 exceeds A
+    assert decide(stream, **rule).samples == 16
+
+
+def test_the_count_before_the_minimum_is_unknown_until_then():
+    """With three samples "a" the leader wins by any p0, but p0 is known at N only."""
+    stream = ["a"] * 12
+    rule = BayesianSPRT(min_samples=8, choices=9, exceedances=3)
+    answers, codes = encode_answers(stream)
+    assert rule.stops(count_votes(codes, len(answers)), 12).tolist() == [False] * 7 + [True] * 5
+
+
+def test_the_first_request_is_the_minimum_or_the_exceedances():
+    none = np.zeros((0, 1), np.int64)
+    for chosen, first in (
+        ({}, 16),
+        ({"exceedances": 20}, 20),
+        ({"count_from": "min_samples"}, 20),
+        ({"min_samples": 32, "count_from": "min_samples", "exceedances": 1}, 32),
+    ):
+        assert BayesianSPRT(**chosen).earliest(none, 64) == first
 
 
 def test_a_junk_answer_raises_the_confidence():
@@ -122,8 +166,8 @@ def test_a_junk_answer_raises_the_confidence():
     silent = ["a"] * 11 + ["b"] * 4 + [None] + ["a"] * 8
     junk = ["a"] * 11 + ["b"] * 4 + ["?!"] + ["a"] * 8
     assert kappas(silent)[-1] == pytest.approx(0.4125 / 0.5875) and kappas(junk)[-1] == pytest.approx(0.825 / 0.5875)
-    assert decide(silent, max_samples=24).samples == 24
-    assert decide(junk, max_samples=24).samples == 22
+    assert decide(silent, max_samples=24, count_from="min_samples").samples == 24
+    assert decide(junk, max_samples=24, count_from="min_samples").samples == 22
 
 
 def test_low_kappa_never_stops_by_default():
@@ -195,7 +239,8 @@ def test_exceedances_need_not_be_in_a_row():
     assert kappas(stream, choices=5, min_samples=4)[-1] == pytest.approx(0.45 * 4 / 0.55)  # a gap of 2 exceeds A = 9
     votes = [Counter(stream[:t]) for t in range(4, 9)]
     assert [v["a"] - v["b"] for v in votes] == [2, 1, 2, 1, 2]
-    assert decide(stream, **rule).samples == 8
+    assert decide(stream, **rule, count_from="min_samples").samples == 8
+    assert decide(stream, **rule).samples == 4  # the gaps of 2 and 3 before count as well
 
 
 def test_one_exceedance_is_the_stopping_time_of_section_3_2():
@@ -252,6 +297,7 @@ def test_a_minimum_above_the_maximum_is_refused():
         ({"p0_factor": 1.0}, "p0_factor must be above 0 and below 1, got 1.0"),
         ({"choices": 1}, "choices must be at least 2, got 1"),
         ({"low_accuracy": "stop"}, "low_accuracy must be continue or literal, got 'stop'"),
+        ({"count_from": "end"}, "count_from must be start or min_samples, got 'end'; the paper has start"),
     ],
 )
 def test_impossible_settings_are_refused(chosen, message):

@@ -13,7 +13,12 @@ from apportion.stopping import RULES, Curtailed, count_votes, decide, leader, ma
 M = 10
 SETTINGS = {  # where the defaults do not stop within M samples, or where there is more to test
     "fixed": [{"samples": 4}, {}],
-    "optpo": [{"min_samples": 3, "exceedances": 2}, {"min_samples": 3, "exceedances": 2, "low_accuracy": "literal"}],
+    "optpo": [
+        {"min_samples": 3, "exceedances": 2, "choices": 5},
+        {"min_samples": 4, "exceedances": 3, "choices": 3, "count_from": "min_samples"},
+        {"min_samples": 2, "exceedances": 4, "low_accuracy": "literal", "p0_factor": 0.3},
+        {"min_samples": 3, "exceedances": 2, "low_accuracy": "literal", "count_from": "min_samples"},
+    ],
     "adaptive_consistency_beta": [{"confidence": 0.8}],
     "adaptive_consistency_dirichlet": [{"confidence": 0.8}, {"confidence": 0.7, "top": None}],
     "esc": [{"window": 3}, {"window": 4}],
