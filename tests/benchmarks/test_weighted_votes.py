@@ -57,4 +57,5 @@ def test_the_choice_is_weighted_among_the_samples_that_were_taken():
     alike, split = make_question("a" * 41, [5] * 41), make_question("ab" * 20 + "b", [9, 1] * 20 + [1])
     shown = stopped({"gsm8k": [alike, split]}, {"gsm8k": 4})
     cells = [cell.strip() for cell in shown.splitlines()[-1].strip("|").split("|")]
-    assert cells[:2] == ["gsm8k", "eps = 0.2"] and cells[4] == "100.00" and float(cells[3]) < 100
+    assert cells[:2] == ["gsm8k", "eps = 0.2"]
+    assert float(cells[2]) < 40 and float(cells[3]) < float(cells[4])
