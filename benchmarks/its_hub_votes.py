@@ -26,7 +26,7 @@ import numpy as np
 from apportion.stopping import count_votes, decide, encode_answers
 from benchmarks.common import write
 from benchmarks.recorded import VOTES, Streams, read_datasets
-from benchmarks.stopping_measured import RESAMPLES, SEED, estimate
+from benchmarks.stopping_measured import SEED
 
 BUDGET = 40
 ORDERS = {"gsm8k": 1, "aime24": 20, "game24_cot": 5, "game24_standard": 5}
@@ -39,7 +39,7 @@ OURS: dict[str, dict[str, Any]] = {
     "posterior_predictive, eps = .1": {"eps": 0.1},
 }
 """Settings of our rules by a name to show, which begins with the rule's."""
-COLUMNS = ("vote", "answers", "samples", "agreement, %", "agreement without ties, %", "ties, %")
+FIGURES = ("samples", "agreement, %", "without ties, %")
 
 
 @dataclass
@@ -51,11 +51,11 @@ class Recorded:
 
     async def agenerate(self, lm: Any, messages_lst: list[Any], **_: Any) -> list[dict[str, str]]:
         """Return the next answers, one for each conversation; the nth request ends after ``TURNS`` * n turns."""
-        first = self.asked
-        self.asked += len(messages_lst)
+        first, self.asked = self.asked, self.asked + len(messages_lst)
+        mine = self.answers[first : self.asked]
         for _ in range(TURNS * first):
             await asyncio.sleep(0)
-        return [{"role": "assistant", "content": answer} for answer in self.answers[first : self.asked]]
+        return [{"role": "assistant", "content": answer} for answer in mine]
 
 
 def theirs() -> dict[str, Any]:
@@ -87,14 +87,17 @@ def tied(answers: Sequence[str]) -> bool:
     return bool((votes == votes.max()).sum() > 1)
 
 
-def row(name: str, streams: Streams, label: str, chosen: Sequence[str | None], samples: Sequence[int]) -> list[object]:
-    """Return a row of the table: samples, and agreement with the full vote of ``BUDGET`` samples."""
+def cells(streams: Streams, chosen: Sequence[str | None], samples: Sequence[int]) -> list[str]:
+    """Return the cells of ``FIGURES``: samples, and agreement with the full vote of ``BUDGET`` samples."""
     cut = [stream[:BUDGET] for stream in streams.answers]
-    full, ties = decide(cut, "fixed", BUDGET).answer, np.array([tied(stream) for stream in cut])
+    full, clear = decide(cut, "fixed", BUDGET).answer, np.array([not tied(stream) for stream in cut])
     agreed = np.array([a == b for a, b in zip(chosen, full, strict=True)])
-    shown = estimate(streams.by_question(agreed)).show(".2f", 100)
-    clear = f"{100 * agreed[~ties].mean():.2f}"
-    return [label, name, f"{np.mean(samples):.2f}", shown, clear, f"{100 * ties.mean():.2f}"]
+    return [f"{np.mean(samples):.2f}", f"{100 * agreed.mean():.2f}", f"{100 * agreed[clear].mean():.2f}"]
+
+
+def ties(streams: Streams) -> str:
+    """Return the share of streams in which two answers have the most votes."""
+    return f"{100 * np.mean([tied(stream[:BUDGET]) for stream in streams.answers]):.2f}%"
 
 
 def unparsed() -> str:
@@ -117,27 +120,27 @@ def main(votes: Path = VOTES) -> None:
         return
     logging.disable(logging.INFO)
     random.seed(SEED)
-    rows: list[list[object]] = []
-    for name, questions in read_datasets(votes).items():
-        streams = Streams.draw(questions, ORDERS[name], SEED)
+    data = {name: Streams.draw(rows, ORDERS[name], SEED) for name, rows in read_datasets(votes).items()}
+    found: dict[str, list[str]] = {label: [] for label in (*theirs(), *OURS)}
+    for streams in data.values():
         for label, vote in theirs().items():
-            found = asyncio.run(_ask_all(vote, streams.answers))
-            rows.append(row(name, streams, label, [each for each, _ in found], [taken for _, taken in found]))
+            asked = asyncio.run(_ask_all(vote, streams.answers))
+            found[label] += cells(streams, [answer for answer, _ in asked], [taken for _, taken in asked])
         for label, settings in OURS.items():
             ours = decide(streams.answers, label.split(",")[0], BUDGET, **settings)
-            rows.append(row(name, streams, label, ours.answer, ours.samples.tolist()))
+            found[label] += cells(streams, ours.answer, ours.samples.tolist())
     write(
         "its_hub_votes",
         f"The votes of its_hub {version('its_hub')} beside ours, at most {BUDGET} samples",
-        COLUMNS,
-        rows,
+        ["vote", *(f"{name}: {figure}" for name in data for figure in FIGURES)],
+        [[label, *shown] for label, shown in found.items()],
         [
-            f"Agreement is with the majority of all {BUDGET} samples, the first answer among equals; 95% bootstrap "
-            f"intervals over questions ({RESAMPLES:,} resamples). `ties`: streams in which two answers have the most "
-            "votes. its_hub draws among them at random, without a seed; ours is the answer that appeared first, as in "
-            "the full vote here, so only the column without ties compares the votes themselves. Random "
-            "orders, the same for each: "
-            + ", ".join(f"{name} {count} a question" for name, count in ORDERS.items())
+            f"Agreement is with the majority of all {BUDGET} samples, the first answer among equals. its_hub draws "
+            "among equals at random, without a seed; ours is the answer that appeared first, so only the columns "
+            "without ties compare the votes themselves. Ties at the top: "
+            + ", ".join(f"{name} {ties(streams)}" for name, streams in data.items())
+            + ". Random orders, the same for each: "
+            + ", ".join(f"{name} {len(mine.questions):,} questions x {mine.orders}" for name, mine in data.items())
             + ".",
             "BetaSelfConsistency sends all requests at once and cancels those under way when it stops; only samples "
             "that had arrived are counted here. Ours asks for what the rule surely needs.",

@@ -57,16 +57,8 @@ LOOKS: tuple[tuple[str, int, float], ...] = (
     ("exploratory", 8, EXPONENT),
 )
 """The kind of each look, its number of votes, and the exponent of the tokens."""
-COLUMNS = (
-    "look",
-    "votes",
-    "exponent",
-    "questions",
-    "plain, %",
-    "weighted, %",
-    "difference, points",
-    "winner differs, %",
-)
+MEANS = ("plain, %", "weighted, %")
+"""Accuracies over the pooled questions."""
 
 
 def winners(codes: Counts, weights: Floats) -> Counts:
@@ -144,16 +136,11 @@ def longer(questions: Sequence[Question]) -> tuple[Estimate, int]:
 
 
 def table_rows(cells: Mapping[tuple[str, int, float], Mapping[str, Floats]]) -> Iterator[list[object]]:
-    """Yield the rows of the table: each look, pooled and by data set."""
+    """Yield the rows of the table, one a look: accuracies and differences in percent and points."""
     for (kind, votes, exponent), mine in cells.items():
-        found = differences(mine)
-        for name, gain in found.items():
-            sets = list(mine.values()) if name in ("pooled", "mean of sets") else [mine[name]]
-            means = np.mean([each.mean(axis=0) for each in sets], axis=0)
-            if name == "pooled":
-                means = np.concatenate(sets).mean(axis=0)
-            plain, weighted, differs = (f"{100 * value:.2f}" for value in means)
-            yield [kind, votes, f"{exponent:g}", name, plain, weighted, gain.show("+.2f", 100), differs]
+        plain, weighted, differs = (f"{100 * mean:.2f}" for mean in np.concatenate(list(mine.values())).mean(axis=0))
+        gains = [gain.show("+.2f", 100) for gain in differences(mine).values()]
+        yield [kind, votes, f"{exponent:g}", plain, weighted, *gains, differs]
 
 
 def stopped(data: Mapping[str, Sequence[Question]], orders: Mapping[str, int] = STOPPED_ORDERS) -> str:
@@ -191,13 +178,15 @@ def main(votes: Path = VOTES) -> None:
     write(
         "weighted_votes",
         "Votes weighted by tokens against the plain majority",
-        COLUMNS,
+        ["look", "votes", "exponent", *MEANS, *found, "winner differs, %"],
         list(table_rows(cells)),
         [
             "**The hypothesis holds:** the weight may be built in."
             if holds(found)
             else "**The hypothesis does not hold:** the weight is not built in.",
-            "Registered before the run, in `benchmarks/weighted_votes.py`: 40 votes, exponent 1, gsm8k and aime24. "
+            "Accuracies, and how often the winner differs, are over the pooled questions; the other columns are "
+            "weighted less plain accuracy, in points. Registered before the run, in `benchmarks/weighted_votes.py`: 40 "
+            "votes, exponent 1, gsm8k and aime24. "
             "Built in only if the 95% interval of the pooled difference lies above 0 and neither set's lies below 0. "
             f"Pooled: {found['pooled'].show('+.2f', 100)} points. Intervals: bootstrap over questions, {RESAMPLES:,} "
             "resamples. Orders: "
