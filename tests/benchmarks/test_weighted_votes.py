@@ -1,0 +1,61 @@
+"""Tests of the look at weighted votes: its winners, its placebo and its rule of decision, on made answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from benchmarks.recorded import Question
+from benchmarks.stopping_measured import Estimate
+from benchmarks.weighted_votes import compare, holds, longer, stopped, winners
+
+
+def make_question(answers: str, tokens: list[int], gold: str = "a") -> Question:
+    return Question(tuple(answers), {answer: answer == gold for answer in answers}, tuple(tokens))
+
+
+def test_equal_weights_give_the_plain_majority_and_the_first_of_equals():
+    codes = np.random.default_rng(0).integers(4, size=(300, 9))
+    chosen = winners(codes, np.ones(codes.shape))
+    for row, winner in zip(codes.tolist(), chosen, strict=True):
+        assert winner == Counter(row).most_common(1)[0][0]  # equal counts in order of first appearance
+
+
+def test_the_larger_total_wins_even_with_fewer_votes():
+    assert winners(np.array([[0, 0, 1]]), np.array([[1.0, 1.0, 3.0]])).tolist() == [1]
+
+
+def test_a_factor_for_all_votes_of_a_question_changes_no_winner():
+    rng = np.random.default_rng(1)
+    codes, tokens = rng.integers(5, size=(200, 12)), rng.integers(1, 1000, size=(200, 12)).astype(float)
+    assert (winners(codes, tokens) == winners(codes, tokens * 64)).all()
+
+
+def test_weights_help_if_right_samples_are_longer_and_the_placebo_does_not_see_it():
+    question = make_question("aaabbbbb", [100, 100, 100, 1, 1, 1, 1, 1])
+    orders = np.random.default_rng(2).permuted(np.tile(np.arange(8), (400, 1)), axis=1)
+    plain, weighted, differs = compare(question, orders, 1.0)
+    assert (plain, weighted, differs) == (0, 1, 1)
+    assert compare(question, orders, 1.0, np.random.default_rng(3))[1] < 0.6
+    assert longer([question, make_question("aa", [1, 2])])[1] == 1
+    assert longer([question])[0].value == pytest.approx(np.log(100))
+
+
+@pytest.mark.parametrize(
+    ("pooled", "mine", "built"),
+    [((0.1, 2), (-1, 1), True), ((-0.1, 2), (0.1, 1), False), ((0.1, 2), (-2, -0.1), False), ((0, 2), (0, 1), False)],
+)
+def test_the_rule_of_decision(pooled, mine, built):
+    below = Estimate(-5, -6, -4)  # neither decides
+    found = {"pooled": Estimate(1, *pooled), "gsm8k": Estimate(0, *mine), "mean of sets": below}
+    assert holds(found) is built
+
+
+def test_the_choice_is_weighted_among_the_samples_that_were_taken():
+    alike, split = make_question("a" * 41, [5] * 41), make_question("ab" * 20 + "b", [9, 1] * 20 + [1])
+    shown = stopped({"gsm8k": [alike, split]}, {"gsm8k": 4})
+    cells = [cell.strip() for cell in shown.splitlines()[-1].strip("|").split("|")]
+    assert cells[:2] == ["gsm8k", "eps = 0.2"]
+    assert float(cells[2]) < 40 and float(cells[3]) < float(cells[4])
