@@ -32,6 +32,9 @@ from apportion.gateway.upstream import Bill, Upstream
 from apportion.gateway.vote import new_vote
 
 JSON = "application/json"
+UNREAD = 4
+"""Bodies of up to so many times the bound are read to their end before they are refused."""
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -151,24 +154,32 @@ def own_key(variable: str | None) -> str | None:
 
 
 async def _body(request: Request, most: int, seconds: float) -> bytes:
-    """Return the body. Raise GatewayError if it is too long or takes too long."""
-    parts, size = [], 0
-    too_large = GatewayError(413, f"the body must have at most {most:,} bytes, got more; send less")
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and (len(declared) > 18 or int(declared) > most):
-        raise too_large
+    """Return the body. Raise GatewayError if it is too long or takes too long.
+
+    The rest of a long body is read up to a bound, because a client that is still sending may not see the reply.
+    """
+    parts, size, declared = [], 0, request.headers.get("content-length", "0")
+    if not declared.isdecimal() or len(declared) > 18 or int(declared) > UNREAD * most:
+        raise _too_large(most)
     try:
         async with asyncio.timeout(seconds):
             async for part in request.stream():
                 size += len(part)
-                if size > most:
-                    raise too_large
-                parts.append(part)
+                if size <= most:
+                    parts.append(part)
+                elif size > UNREAD * most:
+                    raise _too_large(most)
     except TimeoutError:
-        raise GatewayError(408, f"the body must arrive within {seconds:g} s; send it again") from None
+        raise GatewayError(408, f"the body must arrive within {seconds:g} s; send it again", last=True) from None
     except ClientDisconnect:
         raise GatewayError(400, "the body must be whole, but the client left; send it again") from None
+    if size > most:
+        raise _too_large(most)
     return b"".join(parts)
+
+
+def _too_large(most: int) -> GatewayError:
+    return GatewayError(413, f"the body must have at most {most:,} bytes, got more; send less", last=True)
 
 
 def _models(body: bytes) -> list[dict[str, Any]]:

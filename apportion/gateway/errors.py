@@ -9,7 +9,10 @@ INVALID, LIMIT, SERVER = "invalid_request_error", "rate_limit_error", "server_er
 
 
 class GatewayError(Exception):
-    """An error that a client gets as ``status`` and ``{"error": {"message", "type", "param", "code"}}``."""
+    """An error that a client gets as ``status`` and ``{"error": {"message", "type", "param", "code"}}``.
+
+    ``last`` closes the connection, because the rest of the request is not read.
+    """
 
     def __init__(
         self,
@@ -20,6 +23,7 @@ class GatewayError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,
+        last: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -27,14 +31,16 @@ class GatewayError(Exception):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.last = last
 
     def body(self) -> dict[str, Any]:
         """Return the JSON object of the reply."""
         return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of the reply: Retry-After, if it is known when to come back."""
-        return {} if self.retry_after is None else {"retry-after": f"{self.retry_after:g}"}
+        """Return the headers of the reply, with Retry-After if it is known when to come back."""
+        headers = {} if self.retry_after is None else {"retry-after": f"{self.retry_after:g}"}
+        return headers | ({"connection": "close"} if self.last else {})
 
 
 class UpstreamError(GatewayError):

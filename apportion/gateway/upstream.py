@@ -110,18 +110,22 @@ class Upstream:
             return response.status_code, await self._whole(response)
 
     async def _attempt(self, body: Mapping[str, Any], headers: Mapping[str, bytes], bill: Bill) -> dict[str, Any]:
-        sent = {**body}
+        sent, counts = {**body}, self._settings.upstream_stream and self._counts_streams
         if self._settings.upstream_stream:
-            sent |= {"stream": True} | ({"stream_options": {"include_usage": True}} if self._counts_streams else {})
+            sent |= {"stream": True} | ({"stream_options": {"include_usage": True}} if counts else {})
         async with self._slots:
             bill.requests += 1
             async with self._response("POST", "chat/completions", headers, sent, self._settings.request_seconds) as got:
-                if got.status_code != 200:
-                    raise self._refused(got.status_code, got.headers, await self._whole(got))
-                if got.headers.get("content-type", "").startswith("text/event-stream"):
-                    reply = await self._streamed(got)
+                if got.status_code == 200:
+                    streamed = got.headers.get("content-type", "").startswith("text/event-stream")
+                    reply = await (self._streamed(got) if streamed else self._read(got))
                 else:
-                    reply = self._checked(self._parsed(await self._whole(got)))
+                    reply, refusal = {}, self._refused(got.status_code, got.headers, await self._whole(got))
+        if not reply:
+            if counts and refusal.status in (400, 422) and "stream_options" in str(refusal):
+                self._counts_streams = False
+                return await self._attempt(body, headers, bill)
+            raise refusal
         bill.add(reply.get("usage"))
         return reply
 
@@ -199,6 +203,10 @@ class Upstream:
         except ValueError as error:
             raise self._failed(f"sent {error}") from None
 
+    async def _read(self, response: Any) -> dict[str, Any]:
+        """Return a reply that is not streamed."""
+        return self._checked(self._parsed(await self._whole(response)))
+
     def _parsed(self, body: bytes) -> dict[str, Any]:
         try:
             found = json.loads(body)
@@ -225,9 +233,6 @@ class Upstream:
             found = None
         sent = found.get("error") if isinstance(found, dict) else None
         said = self._shown(error_text(sent or found) or "no reason given")
-        if status in (400, 422) and self._counts_streams and "stream_options" in said:
-            self._counts_streams = False
-            return self._failed(f"answered {status}: {said}")
         if status >= 500 or status < 400:
             return self._failed(f"answered {status}: {said}", 503 if status == 503 else 502, again=status >= 500)
         return UpstreamError(

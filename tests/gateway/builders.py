@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from apportion.allocators import Voting
+from apportion.endpoint import seed_of
 from apportion.gateway import GatewayLimits, GatewaySettings, UpstreamSettings
 from apportion.stopping import make_rule
 from tests.endpoint.fault_server import Behaviour, FaultServer, Request, Script, Send, http
@@ -116,31 +117,36 @@ def chunk(request: Request, choices: Sequence[Any], **fields: Any) -> bytes:
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
-def scripted(answers: Sequence[str | None], **settings: Any) -> Script:
-    """Answer the requests in order of arrival; None states no answer. The last one repeats."""
+def by_sample(answers: Sequence[str | None], seed: int = 0, **settings: Any) -> Script:
+    """Answer sample k of a request with this ``seed`` by the k-th answer, or the last; None states no answer."""
+    numbers = {seed_of(seed, "", number): number for number in range(64)}
 
     def behaviour(request: Request) -> Behaviour:
-        answer = answers[min(request.number, len(answers) - 1)]
-        text = f"sample {request.number}: no idea" if answer is None else f"sample {request.number}. Answer: {answer}"
+        number = numbers.get(request.seed, 0) if request.seed is not None else request.number
+        answer = answers[min(number, len(answers) - 1)]
+        text = f"sample {number}: no idea" if answer is None else f"sample {number}. Answer: {answer}"
         return either(text, **settings)
 
     return behaviour
 
 
 def either(text: str, **settings: Any) -> Behaviour:
-    """A stream if the request asks for one, else a whole reply."""
+    """A stream if the request asks for one, else a whole reply; ``settings`` are those of ``streamed``."""
 
     async def reply(request: Request, send: Send) -> None:
         if request.body.get("stream"):
             await streamed(text, **settings)(request, send)
             return
+        message = {name: value for name, value in settings.items() if name not in ("delay", "every", "tokens")}
         await asyncio.sleep(settings.get("delay", 0.0))
         body = {
             "id": f"chat-{request.number}",
             "object": "chat.completion",
             "created": 1,
             "model": "tiny",
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+            "choices": [
+                {"index": 0, "message": {"role": "assistant", "content": text, **message}, "finish_reason": "stop"}
+            ],
             "usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12},
         }
         await send(http(200, json.dumps(body).encode()))
