@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from apportion.cli.errors import usage_errors
+from apportion.cli.errors import fail, usage_errors
 from apportion.cli.options import option_of
 from apportion.runs.signals import run_async
 
@@ -45,11 +45,14 @@ def serve(
     ] = None,
     **settings: Any,
 ) -> None:
-    """Serve an OpenAI-compatible endpoint that votes on each request, with a server upstream."""
-    with usage_errors(ImportError):
-        _check_installed()
-    from apportion.gateway.server import is_loopback, listen  # noqa: PLC0415 - an optional extra
-    from apportion.gateway.server import serve as run  # noqa: PLC0415
+    """Serve an endpoint that votes on each request."""
+    try:
+        from apportion.gateway.server import is_loopback, listen  # noqa: PLC0415 - an optional extra
+        from apportion.gateway.server import serve as run  # noqa: PLC0415
+    except ImportError as error:
+        raise typer.Exit(
+            fail(f"serving needs {error.name}, which is not installed; pip install 'apportion[serve]'")
+        ) from error
     from apportion.toml import load  # noqa: PLC0415
 
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
@@ -67,18 +70,6 @@ def serve(
 
         with sock:
             run_async(run(made, sock, host, ready))
-
-
-def _check_installed() -> None:
-    """Raise ImportError, with the remedy, if a package of the extra is missing."""
-    try:
-        import openai  # noqa: F401, PLC0415
-        import starlette  # noqa: F401, PLC0415
-        import uvicorn  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise ImportError(
-            f"serving needs {error.name}, which is not installed; pip install 'apportion[serve]'"
-        ) from error
 
 
 def _settings(given: dict[str, Any], of_rule: dict[str, Any]) -> Any:
