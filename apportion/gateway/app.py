@@ -83,17 +83,13 @@ class Gateway:
     async def models(self, request: Request) -> Response:
         """Answer ``GET /v1/models`` as upstream does."""
         self._check_host(request)
-        status, body = await self.upstream.get("models", self.upstream.headers(request.headers))
-        return Response(body, status, media_type=JSON)
+        return Response(await self.upstream.get("models", self.upstream.headers(request.headers)), media_type=JSON)
 
     async def model(self, request: Request) -> Response:
         """Answer ``GET /v1/models/NAME`` from the list of upstream, because not every server has that route."""
         self._check_host(request)
         name = request.path_params["name"]
-        status, body = await self.upstream.get("models", self.upstream.headers(request.headers))
-        if status != 200:
-            return Response(body, status, media_type=JSON)
-        for model in _models(body):
+        for model in _models(await self.upstream.get("models", self.upstream.headers(request.headers))):
             if model.get("id") == name:
                 return Response(encode(model), media_type=JSON)
         said = f"the model must be one of upstream's, got {name!r:.80}; GET /v1/models lists them"

@@ -103,11 +103,14 @@ class Upstream:
             await asyncio.sleep(pause)
             retries += 1
 
-    async def get(self, path: str, headers: Mapping[str, bytes]) -> tuple[int, bytes]:
-        """Return the status and the body of the reply to a GET. Raises UpstreamError if there is none."""
+    async def get(self, path: str, headers: Mapping[str, bytes]) -> bytes:
+        """Return the body of the reply to a GET. Raises UpstreamError."""
         seconds = min(self._settings.request_seconds, CONNECT_SECONDS)
         async with self._response("GET", path, headers, None, seconds) as response:
-            return response.status_code, await self._whole(response)
+            body = await self._whole(response)
+        if response.status_code != 200:
+            raise self._refused(response.status_code, response.headers, body)
+        return body
 
     async def _attempt(self, body: Mapping[str, Any], headers: Mapping[str, bytes], bill: Bill) -> dict[str, Any]:
         sent, counts = {**body}, self._settings.upstream_stream and self._counts_streams

@@ -354,6 +354,12 @@ def test_models_are_those_of_upstream() -> None:
                 await place.client.models.retrieve("another")
             assert raised.value.code == "model_not_found"
             assert {request.headers["authorization"] for request in place.upstream.requests} == {"Bearer the-key"}
+            place.upstream.other_paths["/v1/models"] = http(401, b'{"error": {"message": "wrong key"}}')
+            with pytest.raises(openai.AuthenticationError, match="wrong key"):
+                await place.client.models.retrieve("org/tiny")
+            place.upstream.other_paths["/v1/models"] = http(500, b"Internal Server Error")
+            with pytest.raises(openai.InternalServerError, match="answered 500"):
+                await place.client.models.list()
 
     run(scenario())
 
