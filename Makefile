@@ -36,7 +36,7 @@ benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its 
 	touch $@
 
 .venv/dev: .venv/lab
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,trl,verl,vote,serving,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,trl,verl,vote,serve,serving,dev]'
 	$(BIN)/pip install --quiet -c constraints.txt --no-deps tinker-cookbook  # its own models' tokenizer is not on every index
 	touch $@
 

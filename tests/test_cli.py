@@ -314,7 +314,7 @@ def test_every_setting_of_a_vote_is_an_option_with_the_help_of_its_field() -> No
 
 @pytest.mark.slow
 def test_no_help_is_cut_off() -> None:
-    for arguments in ([], ["allocate"], ["lab"], ["trl"], ["vote"]):
+    for arguments in ([], ["allocate"], ["lab"], ["trl"], ["vote"], ["serve"]):
         assert "..." not in command(*arguments, "--help").stdout.replace("[ARGS]...", "")
 
 

@@ -41,6 +41,7 @@ ORDER = (
     {"data", "runs", "endpoint"},
     {"records"},
     {"vote", "engines"},
+    {"gateway"},
     {"trl", "verl", "tinker"},
     {"lab"},
     {"cli"},
@@ -83,6 +84,8 @@ ALLOWED = {
     "pyarrow": ("tables", "records", "lab"),
     "openai": ("endpoint",),
     "httpx": (),
+    "starlette": ("gateway",),
+    "uvicorn": ("gateway",),
     "math_verify": ("answers",),
     "datasets": ("data", "engines", "trl"),
 }

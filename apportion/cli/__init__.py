@@ -8,6 +8,7 @@ from apportion import __version__
 from apportion.cli.allocate import allocate
 from apportion.cli.errors import OneLineErrors
 from apportion.cli.revote import RevoteCommand, revote
+from apportion.cli.serve import ServeCommand, serve
 from apportion.cli.training import UnreadArguments, lab, trl, verl
 from apportion.cli.vote import VoteCommand, vote
 
@@ -40,3 +41,8 @@ def _revote() -> None:
 @app.command("vote", cls=VoteCommand, help=vote.__doc__)
 def _vote() -> None:
     """Stand in for ``vote``, whose options ``VoteCommand`` makes when they are needed."""
+
+
+@app.command("serve", cls=ServeCommand, help=serve.__doc__)
+def _serve() -> None:
+    """Stand in for ``serve``, whose options ``ServeCommand`` makes when they are needed."""

@@ -146,6 +146,15 @@ def refused(status: int, message: str = "no", headers: Sequence[str] = ()) -> Be
     return raw(status, json.dumps({"error": {"message": message, "type": "error", "code": status}}).encode(), headers)
 
 
+def sent(whole: bytes) -> Behaviour:
+    """A whole HTTP reply."""
+
+    async def reply(_: Request, send: Send) -> None:
+        await send(whole)
+
+    return reply
+
+
 def raw(status: int, body: bytes, headers: Sequence[str] = ()) -> Behaviour:
     """Any body, declared as JSON."""
 
@@ -297,12 +306,13 @@ class FaultServer:
     """The server, for the length of an ``async with``. Its address is ``url``, or ``root`` without /v1.
 
     ``requests`` are all requests in order. ``most_in_flight`` is the maximum number answered at once. Paths other than
-    /v1/chat/completions and /v1/completions are answered with 404.
+    /v1/chat/completions and /v1/completions are answered with 404, or with their whole reply in ``other_paths``.
     """
 
     script: Script = ()
     requests: list[Request] = field(default_factory=list)
     most_in_flight: int = 0
+    other_paths: dict[str, bytes] = field(default_factory=dict)
     _in_flight: int = 0
     _connections: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -384,6 +394,8 @@ class FaultServer:
             await asyncio.gather(answer, gone, return_exceptions=True)
 
     def _behaviour(self, request: Request) -> Behaviour:
+        if request.path in self.other_paths:
+            return sent(self.other_paths[request.path])
         if request.path.partition("?")[0] not in ("/v1/chat/completions", "/v1/completions"):
             return refused(404, "there is nothing here")
         if callable(self.script):

@@ -1,0 +1,65 @@
+"""Replies to clients: one JSON object, or the events of a stream, with the ballot in ``apportion`` and in headers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from apportion.gateway.chunks import chunks_of
+from apportion.gateway.upstream import Bill
+from apportion.gateway.vote import RunningVote
+
+KEEP_ALIVE = b": voting\n\n"
+"""A comment, which clients of server-sent events skip."""
+DONE = b"data: [DONE]\n\n"
+
+IN_HEADERS = ("samples", "share", "stopped", "rule", "unparsed", "failed", "cancelled", "disagreement")
+"""Fields of the ballot that are headers too, except those that are null."""
+
+
+def whole_reply(vote: RunningVote, bill: Bill) -> dict[str, Any]:
+    """Return the reply of the first choice, as upstream sent it, with all choices, the usage of all samples, and the
+    ballot.
+    """
+    chosen = [sample.reply for sample in vote.chosen() if sample.reply is not None]
+    choices = [{**reply["choices"][0], "index": place} for place, reply in enumerate(chosen)]
+    return {**chosen[0], "choices": choices, "usage": bill.usage, "apportion": vote.ballot(bill)}
+
+
+def headers_of(ballot: Mapping[str, Any]) -> dict[str, str]:
+    """Return the headers that summarise ``ballot``.
+
+    >>> headers_of({"samples": 6, "share": 1.0, "stopped": "rule", "disagreement": None})
+    {'x-apportion-samples': '6', 'x-apportion-answer-share': '1', 'x-apportion-stopped': 'rule'}
+    """
+    named = {"share": "answer-share"}
+    values = {named.get(name, name): ballot.get(name) for name in IN_HEADERS}
+    return {f"x-apportion-{name}": _text(value) for name, value in values.items() if value is not None}
+
+
+def events(reply: Mapping[str, Any], include_usage: bool) -> Iterator[bytes]:
+    """Yield the events of a stream that hold ``reply``. The ballot is in the last chunk with choices."""
+    shared = {name: value for name, value in reply.items() if name not in ("choices", "usage", "apportion")}
+    shared |= {"object": "chat.completion.chunk"} | ({"usage": None} if include_usage else {})
+    chunks = [chunk for choice in reply["choices"] for chunk in chunks_of(choice)]
+    for chunk in chunks[:-1]:
+        yield event({**shared, "choices": [chunk]})
+    yield event({**shared, "choices": chunks[-1:], "apportion": reply["apportion"]})
+    if include_usage:
+        yield event({**shared, "choices": [], "usage": reply["usage"]})
+    yield DONE
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """Return one server-sent event."""
+    return b"data: " + encode(data) + b"\n\n"
+
+
+def encode(data: Mapping[str, Any]) -> bytes:
+    """Return ``data`` as JSON. It is ASCII, because upstream text may hold what UTF-8 cannot."""
+    return json.dumps(data).encode()
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

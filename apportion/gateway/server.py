@@ -1,0 +1,87 @@
+"""Run the application under uvicorn until a signal comes."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from ipaddress import ip_address
+
+import uvicorn
+
+from apportion.gateway.app import LOOPBACK, make_app
+from apportion.gateway.settings import GatewaySettings
+from apportion.runs.signals import on_stop
+
+SPARE_CONNECTIONS = 64
+"""Connections beyond those of votes and of the queue, for health checks and for replies 429."""
+
+
+class GatewayServer(uvicorn.Server):
+    """A server that leaves signals to the caller, who calls ``stop``."""
+
+    def __init__(self, settings: GatewaySettings, host: str = "127.0.0.1") -> None:
+        limits, local = settings.limits, is_loopback(host)
+        self.app = make_app(settings, LOOPBACK if local else None)
+        super().__init__(
+            uvicorn.Config(
+                self.app,
+                http="h11",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=limits.max_votes + limits.max_queue + SPARE_CONNECTIONS,
+                timeout_graceful_shutdown=max(1, round(limits.shutdown_seconds)),
+            )
+        )
+
+    def stop(self) -> None:
+        """Refuse new requests, and end when the votes in progress have ended or their time is up."""
+        self.app.state.gateway.queue.close()
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach ``host``.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on ``host`` and ``port``; 0 is any free port. Raise ValueError if there is none."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=512)
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"{host}:{port} cannot be listened on ({error}); choose another --host or --port") from error
+
+
+async def serve(settings: GatewaySettings, sock: socket.socket, host: str, ready: Callable[[], None]) -> None:
+    """Serve on ``sock`` until a signal comes, and call ``ready`` before. Votes in progress may end."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    server = GatewayServer(settings, host)
+    with on_stop(partial(_stop, server)):
+        ready()
+        await server.serve(sockets=[sock])
+    if not server.started:
+        raise ValueError("the gateway must start, but did not; see the log above")
+
+
+def _stop(server: GatewayServer) -> None:
+    server.stop()

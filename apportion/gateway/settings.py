@@ -1,0 +1,139 @@
+"""The settings of a gateway, checked before it is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from apportion.allocators import Voting
+from apportion.answers.equivalence import EQUIVALENCES
+from apportion.answers.extraction import EXTRACTORS
+from apportion.checks import check_numbers
+from apportion.untrusted import shown
+
+MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True)
+class UpstreamSettings:
+    """The server that computes completions, and how it is asked.
+
+    Attributes:
+        upstream: the URL of an OpenAI-compatible server, with /v1 if that is part of it.
+        upstream_stream: whether completions are streamed from upstream. More servers stop computing when a stream is
+            closed than when a plain request is.
+        api_key_env: the environment variable with the key for requests without one; without it they have none.
+        connections: maximum number of upstream requests in flight, over all votes.
+        request_seconds: deadline of one upstream request.
+        max_retries: maximum number of retries of one upstream request.
+        max_reply_bytes: largest reply of the upstream server.
+    """
+
+    upstream: str
+    upstream_stream: bool = True
+    api_key_env: str | None = None
+    connections: int = 64
+    request_seconds: float = 600.0
+    max_retries: int = 2
+    max_reply_bytes: int = 8 * MEBIBYTE
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        _check_url(self.upstream)
+        _check_least(self, connections=1, max_retries=0, max_reply_bytes=1)
+        _check_seconds(self, "request_seconds")
+
+
+@dataclass(frozen=True)
+class GatewayLimits:
+    """Bounds on what clients can make the gateway do.
+
+    Attributes:
+        max_votes: maximum number of votes at the same time.
+        max_queue: maximum number of requests that wait for a vote; further ones are answered with 429.
+        queue_seconds: longest wait in the queue.
+        deadline_seconds: longest vote; then the best answer so far is returned.
+        max_body_bytes: largest body of a request.
+        body_seconds: longest time in which the body of a request must arrive.
+        keep_alive_seconds: time between two comments in a stream while the vote goes on.
+        shutdown_seconds: time that votes have to end after a signal.
+    """
+
+    max_votes: int = 64
+    max_queue: int = 256
+    queue_seconds: float = 60.0
+    deadline_seconds: float = 600.0
+    max_body_bytes: int = 8 * MEBIBYTE
+    body_seconds: float = 30.0
+    keep_alive_seconds: float = 5.0
+    shutdown_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        _check_least(self, max_votes=1, max_queue=0, max_body_bytes=1)
+        _check_seconds(
+            self, "queue_seconds", "deadline_seconds", "body_seconds", "keep_alive_seconds", "shutdown_seconds"
+        )
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """How a gateway votes, where, and within which bounds.
+
+    Attributes:
+        upstream: the server that computes completions.
+        voting: the rule and the samples of a request, which may ask for another rule and fewer samples.
+        extract: where the answer is in a completion.
+        equivalence: which answers are the same.
+        give_up_after: samples without an answer, from the first on, after which a vote ends.
+        greedy_temperature: the temperature at which requests with temperature 0 are voted on. Without it they are not
+            voted on, because all samples would be the same.
+        limits: bounds on what clients can ask for.
+    """
+
+    upstream: UpstreamSettings
+    voting: Voting = field(default_factory=Voting)
+    extract: str = "auto"
+    equivalence: str = "math"
+    give_up_after: int = 8
+    greedy_temperature: float | None = None
+    limits: GatewayLimits = field(default_factory=GatewayLimits)
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        for name, known in (("extract", EXTRACTORS), ("equivalence", EQUIVALENCES)):
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(value)}; choose one")
+        _check_least(self, give_up_after=1)
+        warm = self.greedy_temperature
+        if warm is not None and not 0 < warm < float("inf"):
+            raise ValueError(f"greedy_temperature must be above 0, got {warm}; leave it out to pass requests through")
+
+
+def _check_least(settings: object, **least: int) -> None:
+    for name, bound in least.items():
+        if getattr(settings, name) < bound:
+            raise ValueError(f"{name} must be at least {bound}, got {getattr(settings, name)}; raise it")
+
+
+def _check_seconds(settings: object, *names: str) -> None:
+    for name in names:
+        if not 0 < getattr(settings, name) < float("inf"):
+            raise ValueError(f"{name} must be positive and finite, got {getattr(settings, name)}; 60 is a minute")
+
+
+def _check_url(url: str) -> None:
+    """Raise ValueError unless ``url`` is the address of a web server, without a key."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"upstream must start with http:// or https://, got {shown(url)}; write http://{url:.80}")
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        named = False
+    if not named:
+        raise ValueError(f"upstream must name a host, and a port from 1 to 65535, got {shown(url)}; correct it")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError(
+            "upstream must hold no name, password or query; requests carry the key, or api_key_env names it"
+        )

@@ -1,0 +1,218 @@
+"""Bounds of the gateway, its errors, and load: requests that are too large, too many, too slow, or of a wrong kind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from apportion.endpoint.server import HTTP
+from tests.endpoint.builders import run, until
+from tests.endpoint.fault_server import Behaviour, Request, cut_before, cut_inside, malformed, raw, refused, silent
+from tests.gateway.builders import MESSAGES, Place, ballot, by_sample, either, gateway, openai, streamed
+
+BODY = json.dumps({"model": "tiny", "messages": MESSAGES}).encode()
+JSON = {"content-type": "application/json"}
+
+
+async def post(place: Place, body: bytes, headers: dict[str, str] = JSON, path: str = "/v1/chat/completions") -> Any:
+    """Return the raw reply to a body."""
+    async with HTTP.AsyncClient() as client:
+        return await client.post(f"{place.root}{path}", content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "must be JSON"),
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a": 1e999}', "must be JSON"),
+        (b"[" * 5000, "nesting"),
+        (b"[]", "JSON object"),
+        (b"{}", "messages must be"),
+        (b'{"messages": []}', "messages must be"),
+        (b'{"messages": [{}], "n": "2"}', "n must be"),
+        (b'{"messages": [{}], "n": 0}', "n must be"),
+        (b'{"messages": [{}], "seed": 1.5}', "seed must be"),
+        (b'{"messages": [{}], "stream": "yes"}', "stream must be"),
+        (b'{"messages": [{}], "stream_options": []}', None),
+        (b'{"messages": [{}], "stream_options": 3}', "stream_options must be"),
+        (b'{"messages": [{"content": "\\ud800"}]}', "surrogate"),
+    ],
+)
+def test_a_body_that_cannot_be_used_is_refused_in_the_form_of_openai(body: bytes, said: str | None) -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample(["42"])) as place:
+            reply = await post(place, body)
+            if said is None:
+                assert reply.status_code == 200
+                return
+            assert reply.status_code == 400 and place.upstream.requests == []
+            error = reply.json()["error"]
+            assert error.keys() == {"message", "type", "param", "code"} and error["type"] == "invalid_request_error"
+            assert said in error["message"] and len(error["message"]) < 500
+
+    run(scenario())
+
+
+def test_requests_of_a_wrong_kind_are_refused() -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample(["42"])) as place:
+            assert (await post(place, BODY, {"content-type": "text/plain"})).status_code == 415
+            assert (await post(place, BODY, JSON | {"host": "evil.example"})).status_code == 403
+            assert (await post(place, BODY, JSON | {"host": f"localhost:{place.port}"})).status_code == 200
+            missing = await post(place, BODY, path="/v1/completions")
+            assert missing.status_code == 404 and "/v1/chat/completions" in missing.json()["error"]["message"]
+            async with HTTP.AsyncClient() as client:
+                assert (await client.get(f"{place.root}/v1/chat/completions")).status_code == 405
+                assert (await client.get(f"{place.root}/health")).json() == {"status": "ok", "votes": 0, "queued": 0}
+
+    run(scenario())
+
+
+def test_a_body_that_is_too_large_or_too_slow_is_refused() -> None:
+    async def endless() -> Any:
+        while True:
+            yield b" " * 1000
+
+    async def scenario() -> None:
+        async with gateway(by_sample(["42"]), max_body_bytes=5000, body_seconds=0.2) as place:
+            assert (await post(place, b" " * 5001)).status_code == 413
+            assert (await post(place, b" " * 19_000)).status_code == 413
+            async with HTTP.AsyncClient() as client:
+                url = f"{place.root}/v1/chat/completions"
+                with suppress(HTTP.NetworkError):  # the connection is closed while the client is still sending
+                    assert (await client.post(url, content=endless(), headers=JSON)).status_code == 413
+            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            writer.write(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+            assert b" 408 " in (await reader.read()).partition(b"\r\n")[0]  # to the end: the connection is closed
+            writer.close()
+            assert place.upstream.requests == []
+
+    run(scenario())
+
+
+def test_a_full_queue_is_answered_with_429_and_the_time_to_come_back() -> None:
+    async def scenario() -> None:
+        script = [streamed("Answer: 42", delay=0.5)]
+        async with gateway(lambda _: script[0], max_votes=1, max_queue=1) as place:
+            waiting = [asyncio.create_task(place.ask()) for _ in range(2)]
+            await until(lambda: place.server.app.state.gateway.queue.waiting == 1)
+            with pytest.raises(openai.RateLimitError) as raised:
+                await place.ask()
+            assert raised.value.code == "queue_full" and 1 <= int(raised.value.response.headers["retry-after"]) <= 60
+            assert [ballot(await each)["answer"] for each in waiting] == ["42", "42"]
+
+    run(scenario())
+
+
+def test_a_long_wait_in_the_queue_is_answered_with_429() -> None:
+    async def scenario() -> None:
+        async with gateway(lambda _: silent(), max_votes=1, queue_seconds=0.2, deadline_seconds=1) as place:
+            first = asyncio.create_task(place.ask())
+            await until(lambda: place.server.app.state.gateway.queue.running == 1)
+            with pytest.raises(openai.RateLimitError, match="no vote ended within"):
+                await place.ask()
+            with pytest.raises(openai.InternalServerError):
+                await first
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "said"),
+    [
+        (refused(400, "bad tools"), 400, "bad tools"),
+        (refused(404, "no such model"), 404, "no such model"),
+        (refused(429, "slow down", ["Retry-After: 40"]), 429, "slow down"),
+        (refused(500, "engine died", ["Retry-After-Ms: 1"]), 502, "answered 500: engine died"),
+        (refused(503, "loading"), 503, "answered 503: loading"),
+        (raw(302, b"", ["Location: http://127.0.0.1/login"]), 502, "answered 302"),
+        (raw(200, b"<html>Log in</html>"), 502, "not JSON"),
+        (raw(200, b"{}"), 502, "without choices"),
+        (raw(200, b'{"choices": [{"text": "42"}]}'), 502, "without a message"),
+        (raw(200, b"[" * 100_000), 502, "not JSON"),
+        (malformed(), 502, "not JSON"),
+        (cut_before(), 502, "broke the connection"),
+        (cut_inside(), 502, "broke the connection"),
+        (silent(), 504, "no whole reply within 0.3 s"),
+        (raw(200, b" " * 200_000), 502, "more than 100,000 bytes"),
+    ],
+)
+def test_upstream_failures_have_their_status_and_reason(script: Behaviour, status: int, said: str) -> None:
+    async def scenario() -> None:
+        async with gateway(lambda _: script, max_retries=0, request_seconds=0.3, max_reply_bytes=100_000) as place:
+            with pytest.raises(openai.APIStatusError) as raised:
+                await place.ask()
+            assert raised.value.status_code == status and said in raised.value.message
+            if status == 429:
+                assert raised.value.response.headers["retry-after"] == "40"
+
+    run(scenario())
+
+
+def test_a_server_that_is_not_there_is_a_bad_gateway() -> None:
+    async def scenario() -> None:
+        async with gateway(url="http://127.0.0.1:9/v1", max_retries=0) as place:
+            with pytest.raises(openai.InternalServerError, match="cannot be reached"):
+                await place.ask()
+            with pytest.raises(openai.InternalServerError, match="cannot be reached"):
+                await place.client.models.list()
+
+    run(scenario())
+
+
+def test_a_failed_upstream_request_is_sent_again() -> None:
+    faults = [cut_before(), cut_inside(), refused(429, "slow", ["Retry-After: 0"]), malformed()]
+
+    def script(request: Request) -> Behaviour:
+        return faults[request.number] if request.number < 4 else either("Answer: 42")
+
+    async def scenario() -> None:
+        async with gateway(script, max_retries=2) as place:
+            own = ballot(await place.ask())
+            assert own["failed"] == 0 and own["requests"] == own["samples"] + 4 and own["uncounted"] == 4
+
+    run(scenario())
+
+
+def test_a_graceful_stop_ends_votes_in_progress_and_refuses_those_that_wait() -> None:
+    async def scenario() -> None:
+        async with gateway(lambda _: streamed("Answer: 42", delay=0.5), max_votes=1) as place:
+            running = asyncio.create_task(place.ask())
+            queue = place.server.app.state.gateway.queue
+            await until(lambda: queue.running == 1)
+            waiting = asyncio.create_task(place.ask())
+            await until(lambda: queue.waiting == 1)
+            place.server.stop()
+            assert ballot(await running)["answer"] == "42"
+            with pytest.raises(openai.InternalServerError, match="shutting down"):
+                await waiting
+
+    run(scenario())
+
+
+@pytest.mark.slow
+def test_64_votes_at_once_leave_the_upstream_bound_and_the_memory_alone() -> None:
+    """Each of 64 requests takes 8 samples of 20 kB, 16 at a time; none fails, and few texts are kept."""
+    text = f"{'word ' * 4000}Answer: 42"
+
+    async def scenario() -> None:
+        script, settings = (lambda _: either(text)), {"rule": "fixed", "max_samples": 8, "curtail": False}
+        async with gateway(script, connections=16, max_votes=64, upstream_stream=False, **settings) as place:
+            await place.ask()
+            place.upstream.requests.clear()
+            tracemalloc.start()
+            found = await asyncio.gather(*(place.ask() for _ in range(64)))
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert all(ballot(each)["samples"] == 8 for each in found)
+            assert len(place.upstream.requests) == 64 * 8 and 8 <= place.upstream.most_in_flight <= 16
+            assert peak < 40 * 2**20
+
+    run(scenario(), seconds=60)

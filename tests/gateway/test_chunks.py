@@ -1,0 +1,83 @@
+"""Replies in pieces and from pieces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.gateway.chunks import PIECE, Assembly, chunks_of
+
+TEXT = st.text(min_size=1, max_size=20)
+CALL = st.fixed_dictionaries(
+    {"id": TEXT, "type": st.just("function"), "function": st.fixed_dictionaries({"name": TEXT, "arguments": TEXT})}
+)
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.just("assistant"), "content": st.one_of(st.none(), TEXT, st.text(min_size=PIECE, max_size=PIECE + 9))},
+    optional={
+        "reasoning_content": TEXT,
+        "refusal": TEXT,
+        "tool_calls": st.lists(CALL, min_size=1, max_size=3),
+        "annotations": st.lists(st.fixed_dictionaries({"type": TEXT}), min_size=1),
+    },
+)
+LOGPROBS = st.fixed_dictionaries(
+    {"content": st.lists(st.fixed_dictionaries({"token": TEXT, "logprob": st.floats(-9, 0)}))}
+)
+CHOICE = st.fixed_dictionaries(
+    {"index": st.just(0), "message": MESSAGE, "finish_reason": st.sampled_from(["stop", "length", "tool_calls"])},
+    optional={"logprobs": LOGPROBS, "stop_reason": TEXT},
+)
+
+
+@given(choice=CHOICE)
+def test_a_choice_in_chunks_is_the_same_choice_again(choice: dict[str, Any]) -> None:
+    made = Assembly()
+    for chunk in chunks_of(choice):
+        assert len(chunk["delta"].get("content") or "") <= PIECE
+        made.add({"id": "a", "choices": [chunk]})
+    assert made.choice == choice and made.finished
+    assert made.reply() == {"id": "a", "object": "chat.completion", "choices": [choice]}
+
+
+def test_tool_calls_are_joined_by_their_index() -> None:
+    made = Assembly()
+    for piece in (
+        {"index": 0, "id": "a", "type": "function", "function": {"name": "add", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"x"'}},
+        {"index": 1, "id": "b", "function": {"name": "sub", "arguments": "{}"}},
+        {"index": 0, "id": "a", "function": {"name": "add", "arguments": ": 1}"}},
+    ):
+        made.add({"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]})
+    assert made.choice["message"]["tool_calls"] == [
+        {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}},
+        {"id": "b", "function": {"name": "sub", "arguments": "{}"}},
+    ]
+
+
+def test_log_probabilities_of_chunks_are_joined() -> None:
+    made = Assembly()
+    for token in ("4", "2"):
+        made.add({"choices": [{"delta": {"content": token}, "logprobs": {"content": [{"token": token}]}}]})
+    made.add({"choices": [{"delta": {}, "logprobs": None, "finish_reason": "stop"}]})
+    made.add({"choices": [], "usage": {"completion_tokens": 2}})
+    assert made.choice["logprobs"] == {"content": [{"token": "4"}, {"token": "2"}]}
+    assert made.reply()["usage"] == {"completion_tokens": 2} and made.choice["message"]["content"] == "42"
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"choices": 3},
+        {"choices": ["a"]},
+        {"choices": [{"delta": "a"}]},
+        {"choices": [{"delta": {"tool_calls": ["a"]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 5}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": -1}]}}]},
+    ],
+)
+def test_chunks_of_another_form_are_refused(chunk: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a chunk whose"):
+        Assembly().add(chunk)

@@ -1,0 +1,417 @@
+"""The gateway as an openai client sees it, before a scripted upstream server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from apportion.endpoint import seed_of
+from tests.endpoint.builders import run, until
+from tests.endpoint.fault_server import Behaviour, Request, Send, http, ok, refused
+from tests.gateway.builders import MESSAGES, Place, ballot, by_sample, either, gateway, openai, streamed
+
+SPLIT = ["41", "42", None, "42", "42", "41", "42", "42"]
+
+
+async def body_of(place: Place, seed: int | None = 0, **fields: Any) -> dict[str, Any]:
+    """Return the reply to one question as JSON."""
+    seeds = {} if seed is None else {"seed": seed}
+    reply = await place.client.chat.completions.with_raw_response.create(
+        model="tiny", messages=MESSAGES, **seeds, **fields
+    )
+    found: dict[str, Any] = json.loads(reply.http_response.content)
+    return found
+
+
+async def refusal(place: Place, **fields: Any) -> Any:
+    """Return the error that the openai client raises."""
+    with pytest.raises(openai.APIStatusError) as raised:
+        await place.ask(**fields)
+    return raised.value
+
+
+@pytest.mark.parametrize("upstream_stream", [True, False])
+def test_the_first_completion_of_the_winner_comes_back_as_upstream_sent_it(upstream_stream: bool) -> None:
+    async def scenario() -> None:
+        script = by_sample(SPLIT, reasoning_content="6 x 7 is 42", annotations=[{"type": "own"}])
+        async with gateway(
+            script, upstream_stream=upstream_stream, rule="fixed", curtail=False, max_samples=8
+        ) as place:
+            reply = await body_of(place)
+            assert reply["choices"] == [
+                {
+                    "index": 0,
+                    "message": {
+                        "role": "assistant",
+                        "content": "sample 1. Answer: 42",
+                        "reasoning_content": "6 x 7 is 42",
+                        "annotations": [{"type": "own"}],
+                    },
+                    "finish_reason": "stop",
+                }
+            ]
+            assert reply["usage"] == {"prompt_tokens": 8 * 7, "completion_tokens": 8 * 5, "total_tokens": 8 * 12}
+            own = reply["apportion"]
+            assert own["answer"] == "42" and own["votes"] == {"42": 5, "41": 2} and own["share"] == 5 / 7
+            assert (own["samples"], own["unparsed"], own["failed"], own["uncounted"]) == (8, 1, 0, 0)
+            assert (own["stopped"], own["rule"], own["disagreement"]) == ("max_samples", "fixed", 0.0)
+            assert own["chosen"] == [{"sample": 1, "answer": "42"}]
+
+    run(scenario())
+
+
+def test_the_rule_stops_early_and_headers_say_so() -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample(["42"]), max_samples=64) as place:
+            reply = await place.client.chat.completions.with_raw_response.create(model="tiny", messages=MESSAGES)
+            own = {name: value for name, value in reply.headers.items() if name.startswith("x-apportion-")}
+            assert own.pop("x-apportion-disagreement").startswith("0.0")
+            assert own == {
+                "x-apportion-samples": "6",
+                "x-apportion-answer-share": "1",
+                "x-apportion-stopped": "rule",
+                "x-apportion-rule": "posterior_predictive",
+                "x-apportion-unparsed": "0",
+                "x-apportion-failed": "0",
+                "x-apportion-cancelled": "0",
+            }
+            assert len(place.upstream.requests) == 6
+
+    run(scenario())
+
+
+def test_fields_of_the_request_go_upstream_unchanged() -> None:
+    fields = {
+        "temperature": 0.3,
+        "top_p": 0.9,
+        "max_completion_tokens": 77,
+        "stop": ["\n\n"],
+        "logit_bias": {"50256": -100},
+        "response_format": {"type": "json_object"},
+        "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}],
+        "user": "Zoë",
+    }
+
+    async def scenario() -> None:
+        async with gateway(by_sample(["42"]), upstream_stream=False) as place:
+            await place.ask(**fields, extra_body={"top_k": 20, "apportion": {"max_samples": 4}}, n=2)
+            for request in place.upstream.requests:
+                assert request.body == {"model": "tiny", "messages": MESSAGES, "top_k": 20, **fields}
+
+    run(scenario())
+
+
+def test_the_seed_of_a_request_gives_each_sample_its_own() -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample(["42"]), rule="fixed", max_samples=4, curtail=False) as place:
+            for _ in range(2):
+                await place.ask(seed=7)
+            first, again = place.upstream.requests[:4], place.upstream.requests[4:]
+            wanted = sorted(seed_of(7, "", number) for number in range(4))
+            assert sorted(request.body["seed"] for request in first) == wanted
+            assert sorted(request.body["seed"] for request in again) == wanted
+            await place.ask()
+            assert all("seed" not in request.body for request in place.upstream.requests[8:])
+
+    run(scenario())
+
+
+def test_n_choices_are_the_best_answers_and_then_further_samples() -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample(SPLIT), rule="fixed", max_samples=8) as place:
+            reply = await body_of(place, n=4)
+            assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
+            assert reply["apportion"]["chosen"] == [
+                {"sample": 1, "answer": "42"},
+                {"sample": 0, "answer": "41"},
+                {"sample": 2, "answer": None},
+                {"sample": 3, "answer": "42"},
+            ]
+            texts = [choice["message"]["content"] for choice in reply["choices"]]
+            assert [text[:8] for text in texts] == ["sample 1", "sample 0", "sample 2", "sample 3"]
+            assert (await refusal(place, n=9)).param == "n"
+
+    run(scenario())
+
+
+def test_a_vote_takes_at_least_n_samples() -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample(["42"]), max_samples=16) as place:
+            assert len((await body_of(place, n=12))["choices"]) == 12
+
+    run(scenario())
+
+
+def test_a_stream_holds_the_winner_the_ballot_and_the_usage() -> None:
+    async def scenario() -> None:
+        text = "word " * 3000
+        async with gateway(lambda _: either(f"{text}Answer: 42")) as place:
+            chunks = [chunk async for chunk in await place.ask(stream=True, stream_options={"include_usage": True})]
+            *parts, last, usage = chunks
+            assert "".join(part.choices[0].delta.content or "" for part in parts) == f"{text}Answer: 42"
+            assert max(len(part.choices[0].delta.content or "") for part in parts) <= 4096
+            assert parts[0].choices[0].delta.role == "assistant" and last.choices[0].finish_reason == "stop"
+            assert ballot(last)["answer"] == "42" and usage.choices == []
+            assert usage.usage.completion_tokens == 5 * ballot(last)["samples"]
+            assert all(chunk.usage is None for chunk in parts)
+
+    run(scenario())
+
+
+def test_a_stream_stays_alive_while_the_vote_goes_on_and_ends_with_an_error_event_if_it_fails() -> None:
+    async def scenario() -> None:
+        async with gateway(lambda _: either("Answer: 42", delay=0.3), keep_alive_seconds=0.05) as place:
+            lines = await _lines(place)
+            assert lines.count(": voting") >= 4 and lines[-1] == "data: [DONE]"
+            assert lines.index(": voting") < next(i for i, line in enumerate(lines) if line.startswith("data"))
+
+        async def late(_: Request, send: Send) -> None:
+            await asyncio.sleep(0.2)
+            await refused(400, "no such thing")(_, send)
+
+        async with gateway(lambda _: late, keep_alive_seconds=0.05) as place:
+            lines = await _lines(place)
+            assert json.loads(lines[-1].removeprefix("data: "))["error"]["message"] == "no such thing"
+            with pytest.raises(openai.APIError, match="no such thing"):
+                _ = [chunk async for chunk in await place.ask(stream=True)]
+
+    run(scenario())
+
+
+async def _lines(place: Place) -> list[str]:
+    """Return the lines of one stream."""
+    create = place.client.chat.completions.with_streaming_response.create
+    async with create(model="tiny", messages=MESSAGES, stream=True) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        return [line async for line in response.iter_lines() if line]
+
+
+def test_an_error_before_a_stream_begins_has_its_own_status() -> None:
+    async def scenario() -> None:
+        async with gateway(lambda _: refused(401, "wrong key")) as place:
+            error = await refusal(place, stream=True)
+            assert error.status_code == 401 and error.body["message"] == "wrong key"
+
+    run(scenario())
+
+
+def test_a_request_at_temperature_0_is_not_voted_on() -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample(["42"])) as place:
+            own = (await body_of(place, temperature=0))["apportion"]
+            assert (own["stopped"], own["samples"], own["rule"], own["disagreement"]) == ("greedy", 1, None, None)
+        async with gateway(by_sample(["42"]), greedy_temperature=0.7) as place:
+            own = (await body_of(place, temperature=0.0))["apportion"]
+            assert own["stopped"] == "rule" and own["temperature"] == 0.7
+            assert {request.body["temperature"] for request in place.upstream.requests} == {0.7}
+
+    run(scenario())
+
+
+def test_a_request_can_set_its_vote_within_the_bounds() -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample(SPLIT), max_samples=16) as place:
+
+            async def voted(**fields: Any) -> dict[str, Any]:
+                found: dict[str, Any] = (await body_of(place, extra_body={"apportion": fields}))["apportion"]
+                return found
+
+            assert (await voted(vote=False))["stopped"] == "off"
+            assert (await voted(rule="fixed", max_samples=4, curtail=False))["samples"] == 4
+            assert (await voted(eps=0.9))["samples"] < (await voted(eps=0.001))["samples"]
+            assert (await voted(extract="last_number"))["votes"].keys() == {"41", "42", "2"}
+            for fields, param in [
+                ({"max_samples": 17}, "apportion.max_samples"),
+                ({"max_samples": True}, "apportion.max_samples"),
+                ({"rule": "none"}, "apportion.rule"),
+                ({"rule": "esc", "eps": 0.1}, "apportion.eps"),
+                ({"eps": 2}, "apportion"),
+                ({"wave": 0}, "apportion"),
+                ({"vote": 1}, "apportion.vote"),
+                ({"extract": "os:system"}, "apportion.extract"),
+                ({"tempo": 1}, "apportion.tempo"),
+                ([], "apportion"),
+            ]:
+                error = await refusal(place, extra_body={"apportion": fields})
+                assert (error.status_code, error.param) == (400, param), fields
+
+    run(scenario())
+
+
+def test_samples_that_are_no_longer_needed_are_cancelled_by_closing_their_streams() -> None:
+    """Of a wave of 16, five votes are enough; the others never end."""
+    fast = {seed_of(0, "", number) for number in range(6)}
+
+    def script(request: Request) -> Behaviour:
+        quick = request.seed in fast
+        return streamed("Answer: 42" if quick else "a b c d e", every=0 if quick else 60)
+
+    async def scenario() -> None:
+        async with gateway(script, wave=16, max_samples=16) as place:
+            own = (await body_of(place))["apportion"]
+            assert own["stopped"] == "rule" and own["cancelled"] == 16 - own["samples"] > 0
+            assert own["requests"] == 16 and own["uncounted"] >= 10
+            await until(lambda: len(place.upstream.left) >= 10)
+
+    run(scenario())
+
+
+def test_a_client_that_leaves_cancels_its_upstream_requests() -> None:
+    async def scenario() -> None:
+        async with gateway(lambda _: streamed("a b c", every=60), max_samples=4, rule="fixed") as place:
+            for stream in (False, True):
+                with pytest.raises(openai.APITimeoutError):
+                    await place.ask(timeout=0.3, stream=stream)
+            await until(lambda: len(place.upstream.left) == len(place.upstream.requests) > 0)
+            assert place.server.app.state.gateway.queue.running == 0
+
+    run(scenario())
+
+
+def test_a_vote_without_answers_ends_early_and_returns_the_first_completion() -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample([None]), max_samples=64, give_up_after=3) as place:
+            reply = await body_of(place)
+            assert reply["choices"][0]["message"]["content"] == "sample 0: no idea"
+            own = reply["apportion"]
+            assert (own["answer"], own["share"], own["votes"], own["disagreement"]) == (None, None, {}, None)
+            assert (own["stopped"], own["samples"], own["unparsed"]) == ("unparsed", 3, 3)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("upstream_stream", [True, False])
+def test_tool_calls_are_votes(upstream_stream: bool) -> None:
+    def call(arguments: str) -> list[dict[str, Any]]:
+        return [{"index": 0, "id": "a", "type": "function", "function": {"name": "add", "arguments": arguments}}]
+
+    scripts = ['{"x": 1, "y": 2}', '{"y":2,"x":1}', '{"x": 9}', '{"x": 1, "y": 2}']
+
+    def script(request: Request) -> Behaviour:
+        return either("", tool_calls=call(scripts[request.number % 4]))
+
+    async def scenario() -> None:
+        async with gateway(
+            script, rule="fixed", max_samples=4, curtail=False, upstream_stream=upstream_stream
+        ) as place:
+            completion = await place.ask()
+            assert ballot(completion)["votes"] == {'[["add", {"x": 1, "y": 2}]]': 3, '[["add", {"x": 9}]]': 1}
+            [made] = completion.choices[0].message.tool_calls
+            assert made.function.name == "add" and json.loads(made.function.arguments) == {"x": 1, "y": 2}
+            chunks = [chunk async for chunk in await place.ask(stream=True)]
+            [piece] = [part for chunk in chunks for part in chunk.choices[0].delta.tool_calls or []]
+            assert piece.index == 0 and json.loads(piece.function.arguments) == {"x": 1, "y": 2}
+
+    run(scenario())
+
+
+def test_a_failed_sample_is_paid_for_and_does_not_vote() -> None:
+    broken = seed_of(0, "", 1)
+
+    def script(request: Request) -> Behaviour:
+        if request.seed == broken:
+            return refused(500, "out of memory", ["Retry-After: 0"])
+        return either("Answer: 42")
+
+    async def scenario() -> None:
+        async with gateway(script, rule="fixed", max_samples=4, curtail=False, max_retries=0) as place:
+            own = (await body_of(place))["apportion"]
+            assert (own["samples"], own["failed"], own["votes"], own["uncounted"]) == (4, 1, {"42": 3}, 1)
+            assert own["errors"] == ["the upstream server answered 500: out of memory"]
+
+    run(scenario())
+
+
+def test_the_deadline_returns_the_best_answer_so_far() -> None:
+    quick = {seed_of(0, "", number) for number in range(3)}
+
+    def script(request: Request) -> Behaviour:
+        return either("Answer: 42", delay=0 if request.seed in quick else 60)
+
+    async def scenario() -> None:
+        async with gateway(script, deadline_seconds=0.5) as place:
+            own = (await body_of(place))["apportion"]
+            assert (own["answer"], own["stopped"], own["samples"]) == ("42", "deadline", 3)
+            error = await refusal(place, seed=1)
+            assert (error.status_code, error.code) == (504, "deadline")
+
+    run(scenario())
+
+
+def test_models_are_those_of_upstream() -> None:
+    listed = {"object": "list", "data": [{"id": "org/tiny", "object": "model", "created": 1, "owned_by": "me"}]}
+
+    async def scenario() -> None:
+        async with gateway() as place:
+            place.upstream.other_paths["/v1/models"] = http(200, json.dumps(listed).encode())
+            assert [model.id async for model in place.client.models.list()] == ["org/tiny"]
+            assert (await place.client.models.retrieve("org/tiny")).owned_by == "me"
+            with pytest.raises(openai.NotFoundError) as raised:
+                await place.client.models.retrieve("another")
+            assert raised.value.code == "model_not_found"
+            assert {request.headers["authorization"] for request in place.upstream.requests} == {"Bearer the-key"}
+            place.upstream.other_paths["/v1/models"] = http(401, b'{"error": {"message": "wrong key"}}')
+            with pytest.raises(openai.AuthenticationError, match="wrong key"):
+                await place.client.models.retrieve("org/tiny")
+            place.upstream.other_paths["/v1/models"] = http(500, b"Internal Server Error")
+            with pytest.raises(openai.InternalServerError, match="answered 500"):
+                await place.client.models.list()
+
+    run(scenario())
+
+
+def test_the_key_of_a_request_goes_upstream_and_nowhere_else(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OWN_KEY", "own-secret")
+
+    def script(request: Request) -> Behaviour:
+        return refused(401, f"Incorrect API key provided: {request.headers.get('authorization')}.")
+
+    async def scenario() -> None:
+        async with gateway(script, api_key_env="OWN_KEY") as place:
+            error = await refusal(place)
+            assert error.status_code == 401 and "the-key" in error.message
+            bare = await refusal(place, extra_headers={"Authorization": openai.omit})
+            assert place.upstream.requests[-1].headers["authorization"] == "Bearer own-secret"
+            assert "own-secret" not in bare.message and "[key]" in bare.message
+
+    with caplog.at_level(logging.DEBUG, "apportion"):
+        run(scenario())
+    assert "401" in caplog.text and "the-key" not in caplog.text and "own-secret" not in caplog.text
+
+
+def test_a_reply_without_usage_is_not_counted() -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample(["42"], tokens=None)) as place:
+            reply = await body_of(place)
+            assert reply["apportion"]["uncounted"] == reply["apportion"]["requests"]
+            assert reply["usage"]["completion_tokens"] == 0
+
+    run(scenario())
+
+
+def test_an_upstream_server_that_does_not_stream_is_read_too() -> None:
+    async def scenario() -> None:
+        async with gateway(lambda _: ok("Answer: 42")) as place:
+            assert ballot(await place.ask())["answer"] == "42"
+
+    run(scenario())
+
+
+def test_an_upstream_server_that_refuses_stream_options_is_asked_without() -> None:
+    def script(request: Request) -> Behaviour:
+        return refused(422, "stream_options: extra inputs") if "stream_options" in request.body else either("Answer: 4")
+
+    async def scenario() -> None:
+        async with gateway(script) as place:
+            assert ballot(await place.ask())["failed"] == 0
+            before = len(place.upstream.requests)
+            await place.ask()
+            assert all("stream_options" not in request.body for request in place.upstream.requests[before:])
+
+    run(scenario())

@@ -1,0 +1,82 @@
+"""The vote loop on scripted samples, against the replay of the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion.allocators import Voting
+from apportion.answers.equivalence import ExactMatch
+from apportion.gateway.body import VoteRequest
+from apportion.gateway.errors import UpstreamError
+from apportion.gateway.upstream import Bill
+from apportion.gateway.vote import RunningVote, new_vote
+from apportion.stopping import RULES, decide, make_rule
+
+MOST = 16
+
+
+def reply(text: str) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
+
+
+def held(answers: list[str | None], voting: Voting, n: int = 1, jitter: int = 0) -> RunningVote:
+    """Return the vote on samples with these answers, which arrive in an order that ``jitter`` decides."""
+    order = random.Random(jitter)
+
+    async def draw(number: int) -> dict[str, Any]:
+        for _ in range(order.randrange(5) if jitter else 0):
+            await asyncio.sleep(0)
+        answer = answers[number]
+        if answer == "failed":
+            raise UpstreamError(502, "out of memory", again=True)
+        return reply(answer or "")
+
+    async def run() -> RunningVote:
+        request = VoteRequest({}, n, None, False, False, voting, "auto")
+        vote = new_vote(request, draw, lambda text: text or None, ExactMatch(), give_up_after=MOST)
+        await vote.run(10)
+        return vote
+
+    return asyncio.run(run())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    answers=st.lists(st.sampled_from(["a", "b", "c", None]), min_size=MOST, max_size=MOST),
+    rule=st.sampled_from(sorted(RULES)),
+    wave=st.sampled_from([1, 3, "free"]),
+    jitter=st.integers(1, 9),
+)
+def test_a_vote_is_the_replay_of_its_answers(answers: list[str | None], rule: str, wave: Any, jitter: int) -> None:
+    """Whatever the wave, samples count one by one, as in a replay with wave 1."""
+    answers[0] = "a"
+    made = make_rule(rule, **({"min_samples": 8} if rule == "optpo" else {}))
+    vote = held(answers, Voting(made, MOST, wave=wave), jitter=jitter)
+    wanted = decide(answers, made, MOST, wave=1, curtail=True)
+    assert (vote.answer, int(vote.batch.asked[0])) == (wanted.answer, wanted.samples)
+    own = vote.ballot(Bill())
+    assert sum(own["votes"].values()) + own["unparsed"] == own["samples"]
+    assert own["stopped"] == ("max_samples" if wanted.samples == MOST else "rule")
+    assert 0 <= own["disagreement"] <= 1
+
+
+def test_only_replies_that_may_be_returned_are_kept() -> None:
+    vote = held(["a", "b", "a", "b", "a", "c", None, "a"] * 2, Voting(make_rule("fixed"), MOST, curtail=False), n=2)
+    kept = [sample.number for sample in vote.samples if sample.reply is not None]
+    assert kept == [0, 1, 5, 6]
+    assert [sample.number for sample in vote.chosen()] == [0, 1]
+
+
+def test_three_failures_in_a_row_end_a_vote_with_what_it_has() -> None:
+    vote = held(["a", "b", "a", *["failed"] * 13], Voting(make_rule("fixed"), MOST))
+    own = vote.ballot(Bill())
+    assert (own["answer"], own["stopped"], own["failed"], own["samples"]) == ("a", "failures", 3, 6)
+    assert own["errors"] == ["out of memory"]
+    with pytest.raises(UpstreamError, match="out of memory"):
+        held(["failed"] * MOST, Voting(make_rule("fixed"), MOST))
