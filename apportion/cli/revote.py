@@ -16,7 +16,7 @@ from apportion.cli.vote import VoteCommand, options_of_vote
 if TYPE_CHECKING:
     from apportion.questions import Question
 
-CHANGES = ("rule", "max_samples", "curtail", "extract", "equivalence", "give_up")
+CHANGES = ("rule", "max_samples", "curtail", "extract", "equivalence", "give_up", "weight")
 """The settings that decide how samples are counted, and not what is sampled."""
 
 

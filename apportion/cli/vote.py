@@ -126,7 +126,7 @@ def vote(
         raise typer.Exit(1)
 
 
-def options_of_vote(name: str) -> list[Parameter]:
+def options_of_vote(name: str) -> tuple[Parameter, ...]:
     """Return the options for the setting ``name`` of a vote."""
     from apportion.answers import EQUIVALENCES, EXTRACTORS  # noqa: PLC0415
     from apportion.stopping import RULES  # noqa: PLC0415

@@ -34,7 +34,7 @@ End = Literal["rule", "max_samples", "greedy", "off", "unparsed", "failures", "d
 
 
 @dataclass
-class Sample:
+class VotedSample:
     """One sample that arrived: its number, its answer in the words of its class, and its reply while it is needed."""
 
     number: int
@@ -59,7 +59,7 @@ class RunningVote:
     extractor: Extractor
     classes: AnswerClasses
     give_up_after: int
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[VotedSample] = field(default_factory=list)
     errors: list[UpstreamError] = field(default_factory=list)
     texts: set[int] = field(default_factory=set)
     cancelled: int = 0
@@ -94,7 +94,7 @@ class RunningVote:
         order = sorted(counts, key=lambda answer: (answer != self.answer, -counts[answer]))
         return {answer: counts[answer] for answer in order}
 
-    def chosen(self) -> list[Sample]:
+    def chosen(self) -> list[VotedSample]:
         """Return the samples of the choices: the first of each of the best answers, then others in order."""
         if self.request.unvoted:
             return self.samples[: self.request.n]
@@ -177,7 +177,7 @@ class RunningVote:
             answer = None if stated is None else await self.classes.join(stated)
         known = any(sample.answer == answer for sample in self.samples)
         kept = not known or len(self.samples) < self.request.n
-        self.samples.append(Sample(number, answer, reply if kept else None))
+        self.samples.append(VotedSample(number, answer, reply if kept else None))
         silent = len(self.samples) >= self.give_up_after and not any(each.answer is not None for each in self.samples)
         if silent and not self.request.unvoted and len(self.samples) >= self.request.n:
             self.ended = "unparsed"

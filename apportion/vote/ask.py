@@ -30,7 +30,7 @@ async def ask(
     ``on_sample`` is called with each new sample as soon as it arrives, also with those that are not counted.
     """
     kept, asked = kept or {}, prompt_id(question.prompt)
-    count = Count(question, asked, setup.voting, setup.give_up, equivalence)
+    count = Count(question, asked, setup.voting, setup.give_up, equivalence, setup.weight)
     text, extractor = fill_template(setup.template, question), setup.extractor
     fresh: dict[int, Sample] = {}
 

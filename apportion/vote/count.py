@@ -7,6 +7,7 @@ first, so a vote in the order of arrival would favour their answers.
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -23,15 +24,24 @@ MAX_FAILURES = 8
 Otherwise a server that is down would use up the budget."""
 
 
+Weight = Literal["votes", "tokens"]
+"""What a vote counts for in the choice of the winner."""
+
+
 @dataclass
 class Count:
-    """The samples of one question so far. ``give_up`` samples without any answer end it."""
+    """The samples of one question so far. ``give_up`` samples without any answer end it.
+
+    With ``weight`` "tokens" the winner is the answer whose completions have the most tokens together, if the server
+    counted all of them (benchmarks/results/weighted_votes.md). The rule that stops counts votes all the same.
+    """
 
     question: Question
     question_hash: str
     voting: Voting
     give_up: int
     equivalence: Equivalence
+    weight: Weight = "votes"
     samples: list[Sample] = field(default_factory=list)
     cancelled: int = 0
 
@@ -96,7 +106,7 @@ class Count:
         It is not ``finished`` if failures ended it: too many in a row, or at least one and no answer at all.
         """
         arrived, errors = self.arrived, [sample.error for sample in self.samples if sample.error is not None]
-        answer, gold, correct = self.voting.winner(self._batch, 0), self.question.gold, None
+        answer, gold, correct = self._winner(), self.question.gold, None
         if gold is not None:
             correct = answer is not None and await self.equivalence.find_equal(answer, [gold]) is not None
         return Ballot(
@@ -123,6 +133,16 @@ class Count:
             errors=tuple(dict.fromkeys(errors)),
         )
 
+    def _winner(self) -> str | None:
+        """Return the answer with the largest weight, among equals the one that appeared first; None without votes."""
+        voting = [rollout for rollout in self._batch.rollouts[0] if rollout.answer is not None]
+        if self.weight == "votes" or any(rollout.tokens is None for rollout in voting):
+            return self.voting.winner(self._batch, 0)
+        totals: Counter[str] = Counter()
+        for rollout in voting:
+            totals[rollout.answer or ""] += rollout.tokens or 0
+        return max(totals, key=totals.__getitem__, default=None)
+
     def _stopped(self, answer: str | None, failed: bool) -> Stopped:
         if self.refused:
             return "refused"
@@ -133,13 +153,13 @@ class Count:
         return "unanswered" if self.unanswered else "rule"
 
     def _disagreement(self, answer: str | None) -> float:
-        """Return an upper bound on the probability that all ``max_samples`` samples would choose another answer."""
+        """Return an upper bound on the probability that most of ``max_samples`` samples would have another answer."""
         answers, votes = self.voting.votes(self._batch, 0)
         maximum = self.voting.max_samples
         if not answers:  # a uniform prior on the share of samples with an answer; the rest of them may hold one
             return 1 - (len(self.samples) + 1) / (maximum + 1)
         if answers[int(leader(votes[-1]))] != answer:
-            return 1.0  # the bound is on the leader losing, and this rule chose the runner-up
+            return 1.0  # the bound is on the leader losing, and another answer was chosen
         if Curtailment().stops_now(votes, maximum):
             return 0.0
         return min(1.0, float(PosteriorPredictive().risk(votes[-1:], self._batch.asked, maximum)[0]))

@@ -34,7 +34,7 @@ from apportion.vote.setup import Setup, is_about_counting
 MAY_CHANGE = ("apportion", "base_url")
 """Settings that another run may change: a newer version, or the same model served at another address."""
 
-NEW = {"give_up"}
+NEW = {"give_up", "weight"}
 """Settings that answers of version 0.1 do not name."""
 
 ANSWERS, SAMPLES = "answers", "samples"

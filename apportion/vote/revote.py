@@ -143,7 +143,7 @@ async def _count_all(record: VoteRecord, setup: Setup, known: Mapping[str, Quest
 async def _count(question: Question, samples: Samples, setup: Setup, equivalence: Equivalence) -> Ballot | int:
     """Return the ballot, or the minimum number of further samples if there are not enough."""
     asked = next(iter(samples.values())).question_hash
-    count = Count(question, asked, setup.voting, setup.give_up, equivalence)
+    count = Count(question, asked, setup.voting, setup.give_up, equivalence, setup.weight)
     while wave := count.next_wave():
         for number in wave:
             if number not in samples:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 from apportion import __version__
 from apportion.allocators import Voting
@@ -14,6 +14,7 @@ from apportion.endpoint import Endpoint
 from apportion.questions import TEMPLATE
 from apportion.stopping import RULES, USUAL_RULE, Rule, make_rule
 from apportion.untrusted import shown
+from apportion.vote.count import Weight
 
 ENDPOINT_SETTINGS = ("base_url", "model", "api", "temperature", "top_p", "max_tokens", "seed", "extra_body", "system")
 """Settings of the endpoint that decide answers. The others decide how fast answers come, and the key is a secret."""
@@ -30,6 +31,8 @@ class Setup:
         extract: where the answer is in a completion.
         equivalence: which answers are the same.
         give_up: number of samples without any answer after which a question ends.
+        weight: what a vote counts for in the choice of the winner: 1, or the tokens of its completion. The rule
+            that stops always counts votes.
     """
 
     endpoint: Endpoint
@@ -38,6 +41,7 @@ class Setup:
     extract: str = "auto"
     equivalence: str = "math"
     give_up: int = 8
+    weight: Weight = "votes"
 
     def __post_init__(self) -> None:
         if "{question}" not in self.template:
@@ -48,6 +52,9 @@ class Setup:
             if (value := getattr(self, name)) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(value)}; choose one")
         check_integer("give_up", self.give_up, 1, "8 is usual")
+        weights = ", ".join(get_args(Weight))
+        if self.weight not in get_args(Weight):
+            raise ValueError(f"weight must be one of {weights}, got {shown(self.weight)}; choose one")
 
     @property
     def extractor(self) -> Extractor:
@@ -68,8 +75,8 @@ class Setup:
 
 
 VOTING = ("rule", "max_samples", "wave", "curtail")
-READING = ("template", "extract", "equivalence", "give_up")
-COUNTING = ("rule", "max_samples", "wave", "curtail", "extract", "equivalence", "give_up")
+READING = ("template", "extract", "equivalence", "give_up", "weight")
+COUNTING = ("rule", "max_samples", "wave", "curtail", "extract", "equivalence", "give_up", "weight")
 SETTINGS: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
     (Endpoint, tuple(field.name for field in fields(Endpoint))),
     (Voting, VOTING),

@@ -350,6 +350,7 @@ def test_an_endpoint_error_ends_the_run_and_keeps_what_is_finished(out: Path) ->
         ({"wave": 0}, "wave must be an integer of at least 1"),
         ({"max_samples": 0}, "max_samples must be an integer of at least 1"),
         ({"temperature": -1.0}, "temperature must be at least 0"),
+        ({"weight": "length"}, "weight must be one of votes, tokens, got 'length'"),
         ({"give_up": 0}, "give_up must be an integer of at least 1, got 0"),
         ({"max_unparsed": 2}, "max_unparsed must be a share from 0 to 1, got 2"),
         ({"deadline_seconds": 0}, "deadline must be above 0 seconds, got 0"),
@@ -545,3 +546,29 @@ def test_a_vote_within_an_event_loop_is_told_to_await(out: Path) -> None:
     with pytest.raises(RuntimeError, match=r"got one; await vote_async\(\.\.\.\) instead"):
         asyncio.run(within())
     assert not out.exists()
+
+
+def test_votes_weighted_by_tokens_choose_the_answer_with_the_most_tokens(out: Path) -> None:
+    """Two long completions say 1, three short ones say 0. The rule still counts votes."""
+    long = {seed_of(0, "q0", number) for number in (1, 3)}
+
+    def script(request: Request) -> Behaviour:
+        return ok(r"\boxed{1}", most=1, tokens=50) if request.seed in long else ok(r"\boxed{0}", most=1, tokens=10)
+
+    settings: dict[str, Any] = {"rule": "fixed", "max_samples": 5, "curtail": False, "wave": 1}
+
+    async def body(poll: Poll, server: FaultServer) -> list[Report]:
+        weighted = await poll(make_questions(1), weight="tokens", **settings)
+        return [weighted, await poll(make_questions(1), resume=True, **settings)]
+
+    (weighted,), (plain,) = (report.ballots for report in serve(script, out, body))
+    assert weighted.votes == plain.votes == {"0": 3, "1": 2}
+    assert (weighted.answer, plain.answer) == ("1", "0") and weighted.disagreement == 1.0
+
+
+def test_without_token_counts_every_vote_counts_the_same(out: Path) -> None:
+    settings: dict[str, Any] = {"rule": "fixed", "max_samples": 3, "curtail": False, "wave": 1, "weight": "tokens"}
+    (ballot,) = report_of(
+        lambda request: ok(r"\boxed{0}", most=1, tokens=None), out, make_questions(1), **settings
+    ).ballots
+    assert ballot.answer == "0" and ballot.completion_tokens is None
