@@ -16,8 +16,8 @@ from random import Random
 from typing import Any
 
 from apportion import __version__
-from apportion.endpoint.completion import error_text
-from apportion.endpoint.server import CONNECT_SECONDS, HTTP
+from apportion.endpoint.http import CONNECT_SECONDS, HTTP
+from apportion.endpoint.reply import error_text
 from apportion.gateway.chunks import Assembly
 from apportion.gateway.errors import INVALID, LIMIT, SERVER, UpstreamError
 from apportion.gateway.settings import UpstreamSettings
