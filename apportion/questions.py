@@ -1,18 +1,22 @@
-"""Questions from a file: a prompt, its id, and the gold answer if it is known."""
+"""Questions from a file: a prompt, its id, and the gold answers if they are known."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from apportion.answers.extraction import extract
+from apportion.messages import Messages, make_messages, prompt_hash
 from apportion.tables import Table, TableError, read_columns, row_location
-from apportion.types import prompt_id
-from apportion.untrusted import parse_number, shown
+from apportion.untrusted import parse_json, parse_number, shown
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")
 GOLD_COLUMNS = ("answer", "gold", "solution")
+ALIAS_COLUMNS = ("aliases", "golds")
+GOLD_FIELDS = ("value", "text")
+"""Fields of an object that hold gold answers, before those of its "aliases"."""
 
 TEMPLATE = "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 """The default prompt template. ``{question}`` is replaced; all other text is sent as it is."""
@@ -22,40 +26,75 @@ TEMPLATE = "{question}\n\nPlease reason step by step, and put your final answer 
 class Question:
     """One question. An empty ``id`` becomes a content hash of the prompt; ``gold`` is None if unknown.
 
-    ``rate`` is a success rate that is known before training, within [0, 1]; None if unknown.
+    ``prompt`` is a text, or chat messages with a role and a content each. ``golds`` are all right answers, ``gold``
+    first; either may be left out. ``rate`` is a success rate that is known before training, within [0, 1]; None if
+    unknown.
 
     >>> Question("sum", "What is 2 + 2?", "4").gold
     '4'
+    >>> Question("city", "The capital of France?", golds=("Paris", "Paris, France")).gold
+    'Paris'
     """
 
     id: str
-    prompt: str
+    prompt: str | Messages
     gold: str | None = None
     rate: float | None = None
+    golds: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.prompt, str) or not self.prompt.strip():
-            raise ValueError(f"a prompt must be a text, got {shown(self.prompt)}; write it, or drop the question")
-        try:
-            self.prompt.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"a prompt must be Unicode, got {self.prompt[error.start]!r} in it; correct it") from error
+        if isinstance(self.prompt, (list, tuple)):
+            object.__setattr__(self, "prompt", make_messages(self.prompt))
+        else:
+            _check_text(self.prompt)
+        if isinstance(self.golds, str) or not all(isinstance(gold, str) for gold in self.golds):
+            raise ValueError(f"golds must be a tuple of texts, got {shown(self.golds)}; write (gold,)")
+        golds = dict.fromkeys([*([] if self.gold is None else [self.gold]), *self.golds])
+        object.__setattr__(self, "golds", tuple(golds))
+        object.__setattr__(self, "gold", next(iter(golds), None))
         if not self.id:
-            object.__setattr__(self, "id", prompt_id(self.prompt))
+            object.__setattr__(self, "id", prompt_hash(self.prompt))
+
+    @property
+    def text(self) -> str:
+        """The prompt, for those who need a text. Raises ValueError for chat messages."""
+        if not isinstance(self.prompt, str):
+            raise ValueError(
+                f"a prompt must be a text here, got chat messages in question {shown(self.id)}; write it as a text"
+            )
+        return self.prompt
+
+
+def _check_text(prompt: Any) -> None:
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ValueError(
+            f"a prompt must be a text, got {shown(prompt)}; write a text or chat messages, or drop the question"
+        )
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"a prompt must be Unicode, got {prompt[error.start]!r} in it; correct it") from error
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     """Return the first ``limit`` questions in the .csv, .jsonl or .parquet file at ``path``; all of them by default.
 
-    The prompt is read from the first column found of prompt, question, problem. Gold is read from the first found of
-    answer, gold, solution; if it holds ``\\boxed{...}`` or ``####``, only the last box, else the text after the last
-    ``####``, counts. The id is read from id. Gold and id are optional.
+    The prompt is read from the first column found of prompt, question, problem: a text, or a list of chat messages.
+    Gold is read from the first found of answer, gold, solution; if it holds ``\\boxed{...}`` or ``####``, only
+    the last box, else the text after the last ``####``, counts. A list holds several gold answers, and so does an
+    object such as TriviaQA's {"value": "Paris", "aliases": ["Paris, France"]}. The columns aliases and golds hold more.
+    The id is read from id. Prompts that are repeated without an id are numbered: hash, hash-2, hash-3. Gold and id are
+    optional.
 
-    Raises TableError for an unreadable file, a prompt that is not a text, and a repeated id.
+    Raises TableError for an unreadable file, a prompt that is neither, and a repeated id.
     """
     if limit is not None and limit < 1:
         raise TableError(f"limit must be at least 1, got {limit}; leave it out for all questions")
-    return make_questions(read_columns(path, [], [*PROMPT_COLUMNS, *GOLD_COLUMNS, "id"]))[:limit]
+    table = read_columns(path, [], [*PROMPT_COLUMNS, *GOLD_COLUMNS, *ALIAS_COLUMNS, "id"])
+    questions, places = _questions(table)
+    questions = number_repeats(questions)
+    refuse_duplicate_ids(questions, places)
+    return questions[:limit]
 
 
 def make_questions(
@@ -63,8 +102,17 @@ def make_questions(
 ) -> list[Question]:
     """Return the questions in the rows of ``table``. Columns that are not named are found as in ``read_questions``.
 
-    Raises TableError as ``read_questions`` does, and if a named column is missing.
+    Raises TableError as ``read_questions`` does, if a named column is missing, and for a repeated prompt without an id.
     """
+    questions, places = _questions(table, prompt_column, gold_column, rate_column)
+    refuse_duplicate_ids(questions, places)
+    return questions
+
+
+def _questions(
+    table: Table, prompt_column: str | None = None, gold_column: str | None = None, rate_column: str | None = None
+) -> tuple[list[Question], list[str]]:
+    """Return the questions in the rows of ``table``, and their locations. Raises TableError."""
     for column in (prompt_column, gold_column, rate_column):
         if column is not None and column not in table.cells:
             raise TableError(f"{table.path} must have a column {column}, got {', '.join(table.cells)}; name another")
@@ -77,9 +125,25 @@ def make_questions(
     none = (None,) * len(table)
     rates = none if rate_column is None else table.cells[rate_column]
     places = [row_location(table.path, line) for line in table.lines]
-    questions = [make_question(*row) for row in zip(places, ids or none, prompts, golds or none, rates, strict=True)]
-    refuse_duplicate_ids(questions, places)
-    return questions
+    aliases = zip(*(table.cells.get(column, none) for column in ALIAS_COLUMNS), strict=True)
+    rows = zip(places, ids or none, prompts, golds or none, rates, aliases, strict=True)
+    return [make_question(*row) for row in rows], places
+
+
+def number_repeats(questions: Sequence[Question]) -> list[Question]:
+    """Return ``questions`` with "-2", "-3" and so on after the id of one that repeats a prompt without an own id.
+
+    >>> [question.id[-2:] for question in number_repeats([Question("", "1 + 1?")] * 2 + [Question("a", "1 + 1?")])]
+    ['42', '-2', 'a']
+    """
+    seen, made = Counter[str](), []
+    for question in questions:
+        if question.id == prompt_hash(question.prompt):
+            seen[question.id] += 1
+            if (number := seen[question.id]) > 1:
+                question = replace(question, id=f"{question.id}-{number}")
+        made.append(question)
+    return made
 
 
 def refuse_duplicate_ids(questions: Sequence[Question], places: Sequence[str] | None = None) -> None:
@@ -99,13 +163,22 @@ def refuse_duplicate_ids(questions: Sequence[Question], places: Sequence[str] | 
             )
 
 
-def fill_template(template: str, question: Question) -> str:
+def fill_template(template: str, question: Question) -> str | Messages:
     """Return ``template`` with the prompt in place of ``{question}``. All other braces are kept as they are.
+
+    Of chat messages, the last one of the user is put into the template, and the others are kept as they are.
 
     >>> fill_template("Q: {question} {}", Question("", "What is {1, 2}?"))
     'Q: What is {1, 2}? {}'
+    >>> fill_template("Q: {question}", Question("", ({"role": "user", "content": "6 x 7?"},)))
+    ({'role': 'user', 'content': 'Q: 6 x 7?'},)
     """
-    return template.replace("{question}", question.prompt)
+    if isinstance(question.prompt, str):
+        return template.replace("{question}", question.prompt)
+    messages = list(question.prompt)
+    last = max(place for place, message in enumerate(messages) if message["role"] == "user")
+    messages[last] = {"role": "user", "content": template.replace("{question}", messages[last]["content"])}
+    return tuple(messages)
 
 
 def _first(table: Table, columns: Sequence[str]) -> tuple[Any, ...] | None:
@@ -113,19 +186,43 @@ def _first(table: Table, columns: Sequence[str]) -> tuple[Any, ...] | None:
     return next((table.cells[column] for column in columns if column in table.cells), None)
 
 
-def make_question(place: str, id: Any, prompt: Any, gold: Any, rate: Any = None) -> Question:
+def make_question(
+    place: str, id: Any, prompt: Any, gold: Any, rate: Any = None, aliases: Sequence[Any] = ()
+) -> Question:
     """Return the question in the cells of one row. Raise TableError, which names ``place``, if they hold none."""
-    if gold is not None and (isinstance(gold, bool) or not isinstance(gold, (str, int, float))):
-        raise TableError(f"a gold answer must be a text or a number, got {shown(gold)} in {place}; correct it")
     if id is not None and (isinstance(id, bool) or not isinstance(id, (str, int))):
         raise TableError(f"an id must be a text or an integer, got {shown(id)} in {place}; correct it")
-    missing = gold in (None, "") or gold != gold  # data frames write an empty cell as NaN
     try:
-        after = re.findall(r"^####\s*(.+?)\s*$", str(gold), re.MULTILINE)  # the answer after a worked solution
-        final = None if missing else extract(str(gold), "boxed") or (after[-1] if after else str(gold).strip())
-        return Question("" if id is None else str(id), prompt, final, _rate(rate))
+        golds = [*_golds(gold), *(each for cell in aliases for each in _golds(_listed(cell)))]
+        return Question("" if id is None else str(id), prompt, rate=_rate(rate), golds=tuple(golds))
     except ValueError as error:
         raise TableError(f"{place}: {error}") from error
+
+
+def _golds(cell: Any) -> Iterator[str]:
+    """Yield the gold answers in a cell: a text or a number, a list of them, or an object with them in its fields."""
+    if isinstance(cell, Mapping):
+        named = [cell[name] for name in (*GOLD_FIELDS, "aliases") if cell.get(name) is not None]
+        if not named:
+            raise ValueError(f"gold answers must be in the fields value and aliases, got {shown(cell)}; rename them")
+        cell = [each for part in named for each in (part if isinstance(part, list) else [part])]
+    for each in cell if isinstance(cell, list) else [cell]:
+        if each in (None, "") or each != each:  # data frames write an empty cell as NaN
+            continue
+        if isinstance(each, bool) or not isinstance(each, (str, int, float)):
+            raise ValueError(f"a gold answer must be a text or a number, got {shown(each)}; correct it")
+        after = re.findall(r"^####\s*(.+?)\s*$", str(each), re.MULTILINE)  # the answer after a worked solution
+        yield extract(str(each), "boxed") or (after[-1] if after else str(each).strip())
+
+
+def _listed(cell: Any) -> Any:
+    """Return the list that a cell of CSV holds as JSON. All other cells are returned as they are."""
+    if not isinstance(cell, str) or not cell.lstrip().startswith("["):
+        return cell
+    try:
+        return parse_json(cell)
+    except ValueError as error:
+        raise ValueError(f"aliases that start with [ must be a JSON list, got {error}; correct it") from error
 
 
 def _rate(cell: Any) -> float | None:

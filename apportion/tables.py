@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from apportion.types import Counts, Floats
-from apportion.untrusted import TABLE_BYTES, check_file, parse_json, parse_number, read_lines, shown
+from apportion.untrusted import LINE_CHARACTERS, TABLE_BYTES, check_file, parse_json, parse_number, read_lines, shown
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 """Rows, each with its line in the file, from 1. Parquet has no lines, so there it is the number of the row."""
@@ -119,6 +119,7 @@ def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -
 
 
 def _csv(path: Path, _: Sequence[str]) -> Rows:
+    csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))  # 128 kB by default, for the whole process
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(read_lines(file), skipinitialspace=True, strict=True)
         try:

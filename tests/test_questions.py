@@ -2,13 +2,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from apportion.messages import prompt_hash
 from apportion.questions import TEMPLATE, Question, fill_template, read_questions
 from apportion.tables import TableError
 from apportion.types import prompt_id
+
+USER = {"role": "user", "content": "6 x 7?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -65,8 +72,111 @@ def test_gold_is_the_final_answer(tmp_path: Path, gold: Any, answer: str | None)
     assert read_questions(path)[0].gold == answer
 
 
+@pytest.mark.parametrize(
+    ("row", "golds"),
+    [
+        ({"answer": ["Paris", "Paris, France", "Paris"]}, ("Paris", "Paris, France")),
+        (
+            {"answer": {"value": "Paris", "aliases": ["Paris", "City of Light"], "type": "city"}},
+            ("Paris", "City of Light"),
+        ),
+        ({"answer": {"text": ["Paris", "the city"], "answer_start": [1, 2]}}, ("Paris", "the city")),
+        ({"answer": "Paris", "aliases": ["City of Light"]}, ("Paris", "City of Light")),
+        ({"golds": ["Paris", "", None, 3]}, ("Paris", "3")),
+        (
+            {"gold": "Paris", "golds": '["City of Light"]', "aliases": "the city"},
+            ("Paris", "the city", "City of Light"),
+        ),
+        ({"answer": [r"so \boxed{1}", "#### 2"]}, ("1", "2")),
+        ({"answer": []}, ()),
+        ({"answer": {"value": None, "aliases": []}}, ()),
+    ],
+)
+def test_several_gold_answers(tmp_path: Path, row: dict[str, Any], golds: tuple[str, ...]) -> None:
+    (question,) = read_questions(write(tmp_path / "q.jsonl", [{"prompt": "What?", **row}]))
+    assert question.golds == golds and question.gold == (golds[0] if golds else None)
+
+
+def test_several_gold_answers_of_csv_and_parquet(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text('prompt,answer,aliases\na?,Paris,"[""City of Light"", ""the city""]"\nb?,4,four\n')
+    first, second = read_questions(tmp_path / "q.csv")
+    assert first.golds == ("Paris", "City of Light", "the city") and second.golds == ("4", "four")
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    cells = [{"value": "Paris", "aliases": ["City of Light"]}, {"value": "4", "aliases": []}]
+    prompts = [[SYSTEM, USER], [USER]]
+    parquet.write_table(arrow.table({"question": prompts, "answer": cells}), tmp_path / "q.parquet")
+    first, second = read_questions(tmp_path / "q.parquet")
+    assert (first.prompt, first.golds) == ((SYSTEM, USER), ("Paris", "City of Light"))
+    assert (second.prompt, second.golds) == ((USER,), ("4",))
+
+
+def test_gold_and_golds_of_a_question() -> None:
+    assert Question("", "a", "1").golds == ("1",) and Question("", "a").golds == ()
+    assert Question("", "a", "1", None, ("2", "1")).golds == ("1", "2")
+    with pytest.raises(ValueError, match="golds must be a tuple of texts, got 'Paris'"):
+        Question("", "a", golds="Paris")  # type: ignore[arg-type]
+
+
+def test_chat_messages_are_prompts(tmp_path: Path) -> None:
+    rows = [{"prompt": [SYSTEM, USER, {"role": "assistant", "content": "42"}, USER]}, {"prompt": [USER]}]
+    first, second = read_questions(write(tmp_path / "q.jsonl", rows))
+    filled = fill_template("Q: {question} {}", first)
+    assert filled == (*rows[0]["prompt"][:3], {"role": "user", "content": "Q: 6 x 7? {}"})
+    assert second.id == prompt_hash((USER,)) != first.id
+    with pytest.raises(ValueError, match="a prompt must be a text here, got chat messages in question"):
+        assert second.text
+    assert Question("", "6 x 7?").text == "6 x 7?"
+
+
+def test_repeated_prompts_without_ids_are_numbered(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "same"},
+        {"prompt": "other"},
+        {"prompt": "same"},
+        {"prompt": "same", "id": "own"},
+        {"prompt": "same"},
+    ]
+    same = prompt_id("same")
+    ids = [question.id for question in read_questions(write(tmp_path / "q.jsonl", rows))]
+    assert ids == [same, prompt_id("other"), f"{same}-2", "own", f"{same}-3"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_cell_of_a_megabyte(tmp_path: Path, suffix: str) -> None:
+    path, text = tmp_path / f"q{suffix}", "long, \u20ac " * 100_000
+    if suffix == ".csv":
+        path.write_text(f'prompt,answer\n"{text}",4\n', encoding="utf-8")
+    elif suffix == ".jsonl":
+        write(path, [{"prompt": text, "answer": 4}])
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.table({"prompt": [text], "answer": [4]}), path)
+    assert read_questions(path) == [Question("", text, "4")]
+
+
+cells = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.sampled_from(["value", "aliases", "text", "role", "content"]), inner)
+    ),
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["prompt", "answer", "aliases", "golds", "id"]), cells), min_size=1))
+def test_any_rows_are_questions_or_a_table_error(rows: list[dict[str, Any]]) -> None:
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder) / "q.jsonl", rows)
+        try:
+            questions = read_questions(path)
+        except TableError:
+            return
+    assert len({question.id for question in questions}) == len(questions) == len(rows)
+    assert all(question.gold == next(iter(question.golds), None) for question in questions)
+
+
 def test_braces_are_kept_as_they_are() -> None:
     sent = fill_template(TEMPLATE, Question("", "Let S = {question} and {0}, {}."))
+    assert isinstance(sent, str)
     assert sent.startswith("Let S = {question} and {0}, {}.\n\nPlease reason") and sent.endswith("\\boxed{}.")
 
 
@@ -79,15 +189,19 @@ def test_the_limit_takes_the_first_questions(tmp_path: Path) -> None:
     ("rows", "problem"),
     [
         ([{"text": "a"}], "must have a column prompt, question or problem"),
-        ([{"prompt": "a"}, {"prompt": ["a"]}], r"line 2: a prompt must be a text, got \['a'\]"),
+        ([{"prompt": "a"}, {"prompt": ["a"]}], "line 2: a chat message must have a role .* got 'a'"),
+        ([{"prompt": "a"}, {"prompt": [SYSTEM]}], 'line 2: chat messages must hold a text of the role "user"'),
+        ([{"prompt": "a"}, {"prompt": [USER | {"content": [{"type": "text"}]}]}], "a content that is a text"),
         ([{"prompt": "a"}, {"id": "x"}], "line 2: a prompt must be a text, got None"),
         ([{"prompt": "a"}, {"prompt": "b\ud800"}], "must be JSON lines, got half of a surrogate pair.* in line 2"),
         ([{"prompt": " "}], "a prompt must be a text, got ' '"),
-        ([{"prompt": "a", "answer": [1]}], r"a gold answer must be a text or a number, got \[1\]"),
+        ([{"prompt": "a", "answer": [[1]]}], r"line 1: a gold answer must be a text or a number, got \[1\]"),
+        ([{"prompt": "a", "answer": {"best": 1}}], "gold answers must be in the fields value and aliases, got"),
+        ([{"prompt": "a", "aliases": "[1, 2) and"}], r"aliases that start with \[ must be a JSON list, got"),
         ([{"prompt": "a", "id": 1.5}], "an id must be a text or an integer, got 1.5"),
         ([{"prompt": "a", "id": "x"}, {"prompt": "b"}, {"prompt": "c", "id": "x"}], "'x' in .*line 1 and .*line 3"),
         ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": "1"}], "'1' in .*line 1 and .*line 2"),
-        ([{"prompt": "same"}, {"prompt": "same"}], "line 1 and .*line 2"),
+        ([{"prompt": "a"}, {"prompt": "a"}, {"prompt": "b", "id": prompt_id("a") + "-2"}], "line 2 and .*line 3"),
     ],
 )
 def test_a_row_that_is_not_a_question_is_refused(tmp_path: Path, rows: list[dict[str, Any]], problem: str) -> None:

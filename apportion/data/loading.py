@@ -18,6 +18,7 @@ from apportion.questions import (
 )
 from apportion.tables import Rows, TableError, make_table, read_rows, row_location
 from apportion.types import prompt_id
+from apportion.untrusted import shown
 
 ROWS_AT_ONCE = 1000
 """Rows of the hub that are converted together."""
@@ -54,9 +55,25 @@ def load(data: Data) -> Loaded:
     questions = loaded.questions
     if not questions:
         raise TableError(f"{loaded.source} must have questions, got none in {loaded.rows} rows; give it some")
+    _refuse_what_only_votes_take(questions)
     if data.seed is not None:
         questions = tuple(sorted(questions, key=lambda question: prompt_id(question.id, dataset=str(data.seed))))
     return replace(loaded, questions=questions[: data.limit])
+
+
+def _refuse_what_only_votes_take(questions: Sequence[Question]) -> None:
+    """Raise TableError for chat messages and for several gold answers, which templates and verifiers do not take."""
+    for question in questions:
+        if not isinstance(question.prompt, str):
+            raise TableError(
+                f"a prompt must be a text, got chat messages for {shown(question.id)}; write the question as a text, "
+                "which the template puts into messages"
+            )
+        if len(question.golds) > 1:
+            raise TableError(
+                f"a question must have one gold answer for a verifier, got {len(question.golds)} for "
+                f"{shown(question.id)}; keep one"
+            )
 
 
 def describe(data: Data, loaded: Loaded) -> str:

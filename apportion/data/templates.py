@@ -9,7 +9,7 @@ References: DAPO (Yu et al., 2025, arXiv 2503.14476), the wording of its data se
 from dataclasses import dataclass
 
 from apportion.answers.extraction import EXTRACTORS
-from apportion.questions import TEMPLATE, Question, fill_template
+from apportion.questions import TEMPLATE, Question
 from apportion.toml import choices
 from apportion.untrusted import shown
 
@@ -43,13 +43,13 @@ class Template:
             )
 
     def messages(self, question: Question) -> list[dict[str, str]]:
-        """Return the conversation that asks ``question``, for a model with a chat template.
+        """Return the conversation that asks ``question``, a text, for a model with a chat template.
 
         >>> TEMPLATES["plain"].messages(Question("", "1 + 1?"))
         [{'role': 'user', 'content': '1 + 1?'}]
         """
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*system, {"role": "user", "content": fill_template(self.user, question)}]
+        return [*system, {"role": "user", "content": self.user.replace("{question}", question.text)}]
 
     def text(self, question: Question) -> str:
         r"""Return the conversation as one text, for a base model: the messages with an empty line between them.

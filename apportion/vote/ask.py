@@ -9,8 +9,8 @@ from contextlib import aclosing
 
 from apportion.answers.equivalence import Equivalence
 from apportion.endpoint import Client, Completion
+from apportion.messages import prompt_hash
 from apportion.questions import Question, fill_template
-from apportion.types import prompt_id
 from apportion.vote.ballot import Ballot
 from apportion.vote.count import Count
 from apportion.vote.sample import Sample
@@ -29,7 +29,7 @@ async def ask(
 
     ``on_sample`` is called with each new sample as soon as it arrives, also with those that are not counted.
     """
-    kept, asked = kept or {}, prompt_id(question.prompt)
+    kept, asked = kept or {}, prompt_hash(question.prompt)
     count = Count(question, asked, setup.voting, setup.give_up, equivalence, setup.weight)
     text, extractor = fill_template(setup.template, question), setup.extractor
     fresh: dict[int, Sample] = {}

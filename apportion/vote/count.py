@@ -108,7 +108,8 @@ class Count:
         arrived, errors = self.arrived, [sample.error for sample in self.samples if sample.error is not None]
         answer, gold, correct = self._winner(), self.question.gold, None
         if gold is not None:
-            correct = answer is not None and await self.equivalence.find_equal(answer, [gold]) is not None
+            golds = list(self.question.golds)
+            correct = answer is not None and await self.equivalence.find_equal(answer, golds) is not None
         return Ballot(
             id=self.question.id,
             question_hash=self.question_hash,

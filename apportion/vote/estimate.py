@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from apportion.messages import prompt_text
 from apportion.questions import Question, fill_template
 from apportion.runs.text_table import text_table
 from apportion.types import Prompt
@@ -41,7 +42,9 @@ def estimate(
     voting = replace(setup.voting, wave="free")
     least = int(voting.plan(voting.start([Prompt("")])).counts[0])
     most = setup.voting.max_samples
-    tokens = sum(-(-len(fill_template(setup.template, question)) // CHARACTERS_PER_TOKEN) for question in to_do)
+    lengths = [len(prompt_text(fill_template(setup.template, question))) for question in to_do]
+    system = len(setup.endpoint.system or "")
+    tokens = sum(-(-(system + length) // CHARACTERS_PER_TOKEN) for length in lengths)
     longest = setup.endpoint.max_tokens
     completion = None if longest is None else len(to_do) * most * longest
     return Estimate(

@@ -10,8 +10,8 @@ from typing import Any
 
 from apportion.answers.equivalence import EQUIVALENCES, Equivalence
 from apportion.endpoint import PLAIN_PROMPT, Client, EndpointError, Usage
+from apportion.messages import prompt_hash
 from apportion.questions import Question, read_questions, refuse_duplicate_ids
-from apportion.types import prompt_id
 from apportion.vote.ask import ask
 from apportion.vote.ballot import Ballot
 from apportion.vote.count import MAX_FAILURES
@@ -140,6 +140,8 @@ async def run(
     NoAnswersError if more than the share ``max_unparsed`` of the first samples holds no answer.
     """
     check_run(questions, deadline_seconds, max_unparsed)
+    for question in questions:
+        setup.endpoint.check_prompt(question.prompt)
     started = time.monotonic()
     with Journal(out, setup, overwrite=overwrite, resume=resume) as journal:
         finished = ballots_of(questions, journal.ballots)
@@ -185,8 +187,8 @@ def ballots_of(questions: Sequence[Question], ballots: Mapping[str, Ballot]) -> 
     """
     found = [(question, ballots[question.id]) for question in questions if question.id in ballots]
     for question, ballot in found:
-        if (ballot.question_hash, ballot.gold) != (prompt_id(question.prompt), question.gold):
-            what = "text" if ballot.question_hash != prompt_id(question.prompt) else "gold answer"
+        if (ballot.question_hash, ballot.gold) != (prompt_hash(question.prompt), question.gold):
+            what = "text" if ballot.question_hash != prompt_hash(question.prompt) else "gold answer"
             raise JournalError(
                 f"a question must be what was answered under its id, got another {what} for {question.id!r}; "
                 "rename it, choose another file for the answers, or overwrite"
@@ -197,7 +199,9 @@ def ballots_of(questions: Sequence[Question], ballots: Mapping[str, Ballot]) -> 
 def check_samples(questions: Sequence[Question], samples: Mapping[str, Samples]) -> None:
     """Raise JournalError if samples with the id of a question were drawn for another text."""
     for question in questions:
-        if any(sample.question_hash != prompt_id(question.prompt) for sample in samples.get(question.id, {}).values()):
+        if any(
+            sample.question_hash != prompt_hash(question.prompt) for sample in samples.get(question.id, {}).values()
+        ):
             raise JournalError(
                 f"a question must be what was sampled under its id, got another text for {question.id!r}; "
                 "rename it, choose another file for the answers, or overwrite"

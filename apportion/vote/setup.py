@@ -62,7 +62,7 @@ class Setup:
         return EXTRACTORS[self.extract]
 
     def resolved(self) -> dict[str, Any]:
-        """Return the settings that decide answers, as plain values by name. The key is not among them."""
+        """Return the settings that decide answers, as plain values by name. No secret is among them."""
         rule = {f"rule.{name}": value for name, value in asdict(self.voting.rule).items()}  # type: ignore[call-overload]
         return {
             "apportion": __version__,

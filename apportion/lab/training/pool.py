@@ -59,7 +59,7 @@ def _read(path: Path, training: Training) -> dict[Problem, frozenset[str]]:
     longest = (task.max_new_tokens - 1) // 2
     for number, question in enumerate(read_questions(path), start=1):
         try:
-            problem = Problem.parse(question.prompt)
+            problem = Problem.parse(question.text)
         except ValueError as error:
             raise ValueError(f"{path}, prompt {number}: {error}") from error
         if len(problem.operations) > longest:
@@ -76,12 +76,13 @@ def _read(path: Path, training: Training) -> dict[Problem, frozenset[str]]:
             raise ValueError(
                 f"{path}, prompt {number}: a prompt must be there once, got {question.prompt!r} again; remove it"
             )
-        if question.gold is not None and not re.fullmatch(rf"[0-9]{{{len(problem.operations)}}}", question.gold):
+        digits = re.compile(rf"[0-9]{{{len(problem.operations)}}}")
+        if wrong := [gold for gold in question.golds if not digits.fullmatch(gold)]:
             raise ValueError(
                 f"{path}, prompt {number}: gold must be {len(problem.operations)} digits, the running digit after each "
-                f"operation, got {question.gold!r}; write it as text, a number loses its zeros, or leave it out"
+                f"operation, got {wrong[0]!r}; write it as text, a number loses its zeros, or leave it out"
             )
-        right[problem] = frozenset() if question.gold is None else frozenset([question.gold])
+        right[problem] = frozenset(question.golds)
     if len(right) < training.prompts_per_step:
         raise ValueError(
             f"{path} must hold at least the {training.prompts_per_step} prompts of a step, got {len(right)}; "

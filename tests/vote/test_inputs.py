@@ -1,0 +1,114 @@
+"""Inputs as people have them reach the server as they are meant, and no secret reaches the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.endpoint import EndpointError
+from apportion.vote import Question, Report, read_questions, vote_async
+from tests.endpoint.fault_server import (
+    Behaviour,
+    FaultServer,
+    Request,
+    cut_before,
+    html_page,
+    ok,
+    redirected,
+    refused,
+)
+from tests.vote.builders import make_questions
+
+pytest.importorskip("openai")
+
+MESSAGES = [
+    {"role": "user", "content": "The capital of France?"},
+    {"role": "assistant", "content": "Paris."},
+    {"role": "user", "content": "And in full?"},
+]
+FEW: dict[str, Any] = {"model": "tiny", "equivalence": "exact", "max_samples": 4, "api_key_env": "NO_SUCH_KEY"}
+
+
+def poll(server: FaultServer, questions: list[Question], out: Path, **settings: Any) -> Any:
+    return vote_async(questions, **FEW | {"base_url": server.url, "out": out, **settings})
+
+
+def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written(tmp_path: Path) -> None:
+    path, out = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    rows = [{"prompt": MESSAGES, "answer": ["Paris", "Paris, France"]}, {"prompt": "same"}, {"prompt": "same"}]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    secrets: dict[str, Any] = {
+        "headers": {"X-Auth": "Bearer header-secret"},
+        "extra_body": {"api_key": "body-secret"},
+    }
+
+    async def scenario() -> tuple[Report, list[Request]]:
+        async with FaultServer(lambda _: ok("\\boxed{Paris, France}")) as server:
+            url = f"{server.url}?key=query-secret"
+            asked = read_questions(path)
+            for _ in range(2):  # the second run finds everything in the files of the first
+                report = await poll(server, asked, out, base_url=url, system="Be brief.", **secrets)
+            return report, server.requests
+
+    report, requests = asyncio.run(scenario())
+    assert [ballot.correct for ballot in report.ballots] == [True, None, None]
+    system, *sent = next(each for each in (request.body["messages"] for request in requests) if len(each) > 2)
+    assert system == {"role": "system", "content": "Be brief."} and sent[:2] == MESSAGES[:2]
+    assert sent[2]["content"].startswith("And in full?\n\nPlease reason")
+    written = {each: each.read_text(encoding="utf-8") for each in tmp_path.iterdir()}
+    assert any("Be brief." in text for text in written.values())
+    assert not any("-secret" in text for text in written.values())
+
+
+def test_prompts_that_cannot_be_sent_are_refused_before_anything_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with FaultServer() as server:
+            asked = [Question("", tuple(MESSAGES))]
+            with pytest.raises(ValueError, match='chat messages must go to api="chat"'):
+                await poll(server, asked, tmp_path / "answers.jsonl", api="completions")
+            assert not server.requests and not list(tmp_path.iterdir())
+
+    asyncio.run(scenario())
+
+
+def test_options_can_leave_settings_to_the_server_and_add_headers(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text('{"prompt": "1 + 1?"}\n', encoding="utf-8")
+
+    async def scenario() -> Request:
+        async with FaultServer(lambda _: ok("\\boxed{2}")) as server:
+            given = ["--base-url", server.url, "--model", "tiny", "--questions", str(path), "--max-samples", "2"]
+            files = ["--out", str(tmp_path / "answers.jsonl"), "--header", "X-A=b=c", "--header", "X-B=d"]
+            off = ["--no-seed", "--no-temperature", "--no-top-p", "--no-max-tokens"]
+            arguments = [sys.executable, "-m", "apportion", "vote", *given, *files, *off]
+            async with asyncio.timeout(60):
+                command = await asyncio.create_subprocess_exec(*arguments, stdout=-1, stderr=-1)
+                _, errors = await command.communicate()
+            assert command.returncode == 0, errors
+            return server.requests[0]
+
+    request = asyncio.run(scenario())
+    assert (request.headers["x-a"], request.headers["x-b"]) == ("b=c", "d")
+    assert request.body.keys() <= {"model", "messages", "n"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [lambda: refused(500), cut_before, html_page, redirected, lambda: refused(400)])
+def test_a_dead_or_misdirected_server_ends_a_vote_within_seconds(
+    fault: Callable[[], Behaviour], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with FaultServer(lambda _: fault()) as server:
+            with pytest.raises(EndpointError):
+                await poll(server, make_questions(8), tmp_path / "answers.jsonl", max_samples=64)
+
+    started = time.monotonic()
+    asyncio.run(scenario())
+    assert time.monotonic() - started < 10
