@@ -25,7 +25,7 @@ MODULES = {
 
 ORDER = (
     {"untrusted"},
-    {"checks", "described"},
+    {"checks", "described", "user_functions"},
     {"types"},
     {"stopping"},
     {"predictors"},
@@ -189,7 +189,7 @@ RUNS_CODE = {
 """What can run code that a file names."""
 
 MAY_RUN_CODE = {
-    "apportion/verifiers/function.py": "imports the function that the user's configuration names, and nothing else",
+    "apportion/user_functions.py": "imports the function that the user's configuration names, and nothing else",
     "apportion/verl/channel.py": "unpickles messages of a run's own processes, encrypted with keys from Ray",
     "apportion/cli/training.py": "imports one of our own modules, by a name in the source",
     "apportion/verl/__init__.py": "imports one of our own modules, by a name in the source",

@@ -1,22 +1,57 @@
 """Answers: from the text of a completion to an answer that can be counted.
 
-``extract`` reads the answer that a completion states. An ``Equivalence`` then decides which answers mean the same, so
-that equal answers are one vote and an answer can be compared with gold. ``AnswerReader`` does both for trainers.
+An extractor reads the answer that a completion states. An ``Equivalence`` then decides which answers mean the same, so
+that equal answers are one vote and an answer can be compared with gold. ``make_extractor`` and ``make_equivalence``
+find them by the names in a configuration. ``AnswerReader`` does both for trainers.
 """
 
-from apportion.answers.equivalence import EQUIVALENCES, AnswerClasses, Equivalence, ExactMatch, merge_answers
-from apportion.answers.extraction import EXTRACTORS, extract
+from apportion.answers.embedding import EmbeddingMatch
+from apportion.answers.equivalence import (
+    EQUIVALENCES,
+    AnswerClasses,
+    Equivalence,
+    ExactMatch,
+    is_correct,
+    merge_answers,
+)
+from apportion.answers.extraction import EXTRACTORS, Extractor, extract
+from apportion.answers.judge import JudgeEquivalence, JudgeError, JudgeUsage, JudgeVerdict
+from apportion.answers.making import (
+    NAMES,
+    check_equivalence,
+    for_question,
+    make_equivalence,
+    make_extractor,
+    read_answer,
+)
 from apportion.answers.mathematics import MathVerify
+from apportion.answers.phrase import PhraseMatch
 from apportion.answers.reader import AnswerReader
+from apportion.answers.user_code import AnswerFunctionError
 
 __all__ = [
     "EQUIVALENCES",
     "EXTRACTORS",
+    "NAMES",
     "AnswerClasses",
+    "AnswerFunctionError",
     "AnswerReader",
+    "EmbeddingMatch",
     "Equivalence",
     "ExactMatch",
+    "Extractor",
+    "JudgeEquivalence",
+    "JudgeError",
+    "JudgeUsage",
+    "JudgeVerdict",
     "MathVerify",
+    "PhraseMatch",
+    "check_equivalence",
     "extract",
+    "for_question",
+    "is_correct",
+    "make_equivalence",
+    "make_extractor",
     "merge_answers",
+    "read_answer",
 ]

@@ -9,7 +9,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
+from apportion.answers.embedding import EmbeddingMatch
 from apportion.answers.mathematics import MathVerify
+from apportion.answers.phrase import PhraseMatch
 
 T = TypeVar("T")
 
@@ -36,15 +38,27 @@ class ExactMatch(Equivalence):
         """Do nothing, because there is nothing to free."""
 
 
-EQUIVALENCES: dict[str, Callable[..., Equivalence]] = {"exact": ExactMatch, "math": MathVerify}
-"""Every equivalence by name."""
+EQUIVALENCES: dict[str, Callable[..., Equivalence]] = {
+    "exact": ExactMatch,
+    "math": MathVerify,
+    "phrase": PhraseMatch,
+    "embedding": EmbeddingMatch,
+}
+"""Every equivalence by name that needs no server. ``make_equivalence`` has also "judge"."""
 
 
 class AnswerClasses:
-    """The different answers to one question, each as it was first written."""
+    """The different answers to one question, each as it was first written.
 
-    def __init__(self, equivalence: Equivalence) -> None:
+    ``ambiguous`` is the number of different texts that equal several classes. Such a text joins the first of them. If
+    there are many, the equivalence is not transitive, and the order of the samples decides what is counted together. It
+    is counted if ``all_classes`` is set, because it takes more comparisons.
+    """
+
+    def __init__(self, equivalence: Equivalence, *, all_classes: bool = False) -> None:
+        self.ambiguous = 0
         self._equivalence = equivalence
+        self._all_classes = all_classes
         self._known: list[str] = []
         self._class: dict[str, str] = {}
 
@@ -54,8 +68,20 @@ class AnswerClasses:
             index = await self._equivalence.find_equal(answer, self._known)
             if index is None:
                 self._known.append(answer)
+            elif self._all_classes:
+                others = [other for place, other in enumerate(self._known) if place != index]
+                self.ambiguous += await self._equivalence.find_equal(answer, others) is not None
             self._class[answer] = self._known[-1 if index is None else index]
         return self._class[answer]
+
+
+async def is_correct(answer: str | None, golds: Sequence[str], equivalence: Equivalence) -> bool:
+    """Return whether ``answer`` means the same as one of ``golds``, the accepted answers; no answer does not.
+
+    >>> run_coroutine(is_correct("NYC", ["New York City", "NYC"], ExactMatch()))
+    True
+    """
+    return answer is not None and await equivalence.find_equal(answer, golds) is not None
 
 
 def merge_answers(answers: Sequence[str | None], equivalence: Equivalence) -> list[str | None]:

@@ -4,18 +4,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from math import isfinite
 from numbers import Real
-from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from apportion.questions import Question
 from apportion.untrusted import shown
+from apportion.user_functions import import_function
 from apportion.verifiers.base import Verifier, refuse_questions
 
 
@@ -64,42 +61,3 @@ class Function(Verifier):
     @cached_property
     def _function(self) -> Callable[[str, str | None], Any]:
         return import_function(self.function)
-
-
-def import_function(where: str) -> Callable[..., Any]:
-    """Return the function that ``where`` names: "module:function" or "path/to/file.py:function".
-
-    Raises ValueError if it does not exist, and whatever importing its module raises.
-
-    >>> import_function("math:sqrt")(4)
-    2.0
-    """
-    place, colon, name = where.rpartition(":")
-    if not colon or not place or not name:
-        raise ValueError(f'function must be "module:function" or "file.py:function", got {where!r}; name both')
-    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ValueError(f"function must be in its module, got {where!r}; define {name} in {place}")
-    return function
-
-
-def _import_module(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but something that it imports does not
-        raise ValueError(
-            f"function must be in a module that can be imported, got {name!r}; install it, or give file.py:function"
-        ) from error
-
-
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ValueError(f"function must be in a file that exists, got {str(path)!r}; check the path")
-    spec = spec_from_file_location(f"apportion_user_{path.stem}", path.resolve())
-    assert spec and spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

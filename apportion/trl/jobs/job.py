@@ -27,8 +27,8 @@ from apportion.toml import check_folder_name
 from apportion.trl.failures import STOP, FailedRewards
 from apportion.trl.jobs.sources import NO_SOURCES, Sources, find_source
 from apportion.trl.settings import TRLAllocation
+from apportion.user_functions import import_function
 from apportion.verifiers import Verifier
-from apportion.verifiers.function import import_function
 
 RUNS = Path("runs")
 FILE = "job.toml"

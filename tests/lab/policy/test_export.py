@@ -20,7 +20,7 @@ from apportion.lab.policy.export import (
 )
 from apportion.lab.world.task import TASKS, Problem, held_out_problems, problem_pool, training_problems, verify
 from apportion.questions import read_questions
-from apportion.verifiers.function import import_function
+from apportion.user_functions import import_function
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -1,0 +1,56 @@
+"""Functions of the user, found by the name that a configuration gives: "module:function" or "path/to/file.py:function".
+
+Importing a module runs its code, so only the user's own configuration may name one, never a file that was downloaded.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def import_function(where: str) -> Callable[..., Any]:
+    """Return the function that ``where`` names: "module:function" or "path/to/file.py:function".
+
+    Raises ValueError if it does not exist, and whatever importing its module raises.
+
+    >>> import_function("math:sqrt")(4)
+    2.0
+    """
+    function = import_named(where)
+    if not callable(function):
+        place, _, name = where.rpartition(":")
+        raise ValueError(f"function must be in its module, got {where!r}; define {name} in {place}")
+    return function
+
+
+def import_named(where: str) -> Any:
+    """Return what ``where`` names, as in ``import_function``, callable or not; None if its module does not have it."""
+    place, colon, name = where.rpartition(":")
+    if not colon or not place or not name:
+        raise ValueError(f'function must be "module:function" or "file.py:function", got {where!r}; name both')
+    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    return getattr(module, name, None)
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module exists, but something that it imports does not
+        raise ValueError(
+            f"function must be in a module that can be imported, got {name!r}; install it, or give file.py:function"
+        ) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"function must be in a file that exists, got {str(path)!r}; check the path")
+    spec = spec_from_file_location(f"apportion_user_{path.stem}", path.resolve())
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
