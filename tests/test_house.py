@@ -42,7 +42,7 @@ ORDER = (
     {"records"},
     {"vote", "engines"},
     {"gateway"},
-    {"trl", "verl", "tinker"},
+    {"trl", "verl", "tinker", "inspect_ai"},
     {"lab"},
     {"cli"},
     {"__main__"},
@@ -56,6 +56,7 @@ COORDINATOR = "apportion.verl.coordinator"
 
 ALLOWED = {
     "torch": ("lab", "trl", "verl", "engines"),
+    "inspect_ai": ("inspect_ai",),
     "tinker": ("tinker",),
     "tinker_cookbook": ("tinker",),
     "chz": ("tinker",),
