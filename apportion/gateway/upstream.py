@@ -237,7 +237,9 @@ class Upstream:
         sent = found.get("error") if isinstance(found, dict) else None
         said = self._shown(error_text(sent or found) or "no reason given")
         if status >= 500 or status < 400:
-            return self._failed(f"answered {status}: {said}", 503 if status == 503 else 502, again=status >= 500)
+            problem = self._failed(f"answered {status}: {said}", 503 if status == 503 else 502, again=status >= 500)
+            problem.retry_after = _seconds(headers.get("retry-after"))
+            return problem
         return UpstreamError(
             status,
             f"the upstream server answered {status}: {said}",
