@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from apportion.endpoint.server import HTTP
+from apportion.endpoint.http import HTTP
 from tests.endpoint.builders import run, until
 from tests.endpoint.fault_server import Behaviour, Request, cut_before, cut_inside, malformed, raw, refused, silent
 from tests.gateway.builders import MESSAGES, Place, ballot, by_sample, either, gateway, openai, streamed
