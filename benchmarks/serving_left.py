@@ -152,6 +152,19 @@ def finding_notes(found: Sequence[Mapping[str, Finding]]) -> list[str]:
     ]
 
 
+def aftermath(served: ServedModel, before: float, needed: int, in_flight: int) -> Left:
+    """Return what the server does after the client has left; to be called at that moment."""
+    left = served.cpu_seconds
+    seconds = asyncio.run(_next_request(served))
+    return Left(needed, in_flight, left - before, settled(served) - left, seconds)
+
+
+def never_ending(tokens: int) -> dict[str, Any]:
+    """Return a generation config for a request that makes each completion exactly ``tokens`` long."""
+    config = {"min_new_tokens": tokens, "eos_token_id": EOS, "pad_token_id": PAD}
+    return {"generation_config": json.dumps(config)}
+
+
 async def _timed(client: Client, question: Question, start: int, count: int) -> Finding:
     before, started = client.usage.requests, time.monotonic()
     async with aclosing(client.sample(question.prompt, count, start, key=question.id)) as completions:
@@ -174,17 +187,17 @@ def _by_vote(served: ServedModel, question: Question, seed: int, tokens: int, wa
             equivalence="exact",
             temperature=0.0,
             max_tokens=tokens,
-            extra_body=_never_ending(tokens),
+            extra_body=never_ending(tokens),
             seed=seed,
             concurrency=WAVE,
         )
-    return _aftermath(served, before, report.ballots[0].samples, report.usage.cancelled)
+    return aftermath(served, before, report.ballots[0].samples, report.usage.cancelled)
 
 
 def _streamed(served: ServedModel, question: Question, tokens: int, needed: int) -> Left:
     before = settled(served)
     asyncio.run(_leave(served, question, tokens, needed))
-    return _aftermath(served, before, needed, WAVE - needed)
+    return aftermath(served, before, needed, WAVE - needed)
 
 
 async def _leave(served: ServedModel, question: Question, tokens: int, needed: int) -> None:
@@ -198,7 +211,7 @@ async def _leave(served: ServedModel, question: Question, tokens: int, needed: i
                 temperature=0.0,
                 max_tokens=tokens,
                 stream=True,
-                extra_body=_never_ending(tokens),
+                extra_body=never_ending(tokens),
             )
             async with stream:
                 async for _ in stream:
@@ -212,13 +225,6 @@ async def _leave(served: ServedModel, question: Question, tokens: int, needed: i
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _aftermath(served: ServedModel, before: float, needed: int, in_flight: int) -> Left:
-    """Return what the server does after the client has left; to be called at that moment."""
-    left = served.cpu_seconds
-    seconds = asyncio.run(_next_request(served))
-    return Left(needed, in_flight, left - before, settled(served) - left, seconds)
-
-
 async def _next_request(served: ServedModel) -> float:
     """Return the seconds until one sample of a single token arrives."""
     started = time.monotonic()
@@ -226,9 +232,3 @@ async def _next_request(served: ServedModel) -> float:
         async for _ in client.sample("7 a+3 =", 1):
             pass
     return time.monotonic() - started
-
-
-def _never_ending(tokens: int) -> dict[str, Any]:
-    """Return a generation config for a request that makes each completion exactly ``tokens`` long."""
-    config = {"min_new_tokens": tokens, "eos_token_id": EOS, "pad_token_id": PAD}
-    return {"generation_config": json.dumps(config)}

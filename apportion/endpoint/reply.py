@@ -42,7 +42,7 @@ def read_reply(body: bytes) -> list[Completion]:
     if not all(isinstance(choice, dict) for choice in choices):
         raise BadReply("a reply whose choices are not objects")
     choices.sort(key=lambda choice: choice["index"] if isinstance(choice.get("index"), int) else 0)
-    texts, thoughts = zip(*map(_text, choices), strict=True)
+    texts, thoughts = zip(*map(choice_text, choices), strict=True)
     lengths = [len(text) + len(thought or "") + 1 for text, thought in zip(texts, thoughts, strict=True)]
     tokens, prompt = _share(_count(reply, "completion_tokens"), lengths), _count(reply, "prompt_tokens")
     prompts = [prompt, *[prompt if prompt is None else 0] * (len(choices) - 1)]
@@ -70,8 +70,12 @@ def _parse(body: bytes) -> Any:
         raise BadReply("a reply that is not JSON") from None
 
 
-def _text(choice: dict[str, Any]) -> tuple[str, str | None]:
-    """Return the text of a choice, and its reasoning if it has any."""
+def choice_text(choice: dict[str, Any]) -> tuple[str, str | None]:
+    """Return the text of a choice, and its reasoning if it has any. Raises BadReply.
+
+    >>> choice_text({"message": {"content": [{"type": "text", "text": "It is "}, {"type": "text", "text": "4."}]}})
+    ('It is 4.', None)
+    """
     message = choice.get("message")
     if isinstance(message, dict):
         text, thoughts = _joined(message.get("content"))

@@ -16,8 +16,10 @@ from random import Random
 from typing import Any
 
 from apportion import __version__
+from apportion.endpoint.completion import BadReply
 from apportion.endpoint.http import CONNECT_SECONDS, HTTP
-from apportion.endpoint.reply import error_text
+from apportion.endpoint.reply import choice_text, error_text
+from apportion.endpoint.retries import backoff_seconds, retry_after
 from apportion.gateway.chunks import Assembly
 from apportion.gateway.errors import INVALID, LIMIT, SERVER, UpstreamError
 from apportion.gateway.settings import UpstreamSettings
@@ -96,8 +98,7 @@ class Upstream:
             try:
                 return await self._attempt(body, headers, bill)
             except UpstreamError as error:
-                pause = min(0.5 * 2**retries, 8.0) * self._random.uniform(0.75, 1.0)
-                pause = max(pause, error.retry_after or 0.0)
+                pause = backoff_seconds(retries, self._random) if error.retry_after is None else error.retry_after
                 if not error.again or retries == self._settings.max_retries or pause > LONGEST_PAUSE:
                     raise
             await asyncio.sleep(pause)
@@ -226,6 +227,10 @@ class Upstream:
             raise self._failed("sent a reply without choices")
         if not isinstance(found[0].get("message"), dict):
             raise self._failed("sent a choice without a message")
+        try:
+            choice_text(found[0])
+        except BadReply as error:
+            raise self._failed(f"sent {error}") from None
         return {**reply, "choices": found[:1]}
 
     def _refused(self, status: int, headers: Mapping[str, str], body: bytes) -> UpstreamError:
@@ -237,14 +242,16 @@ class Upstream:
         sent = found.get("error") if isinstance(found, dict) else None
         said = self._shown(error_text(sent or found) or "no reason given")
         if status >= 500 or status < 400:
-            return self._failed(f"answered {status}: {said}", 503 if status == 503 else 502, again=status >= 500)
+            problem = self._failed(f"answered {status}: {said}", 503 if status == 503 else 502, again=status >= 500)
+            problem.retry_after = retry_after(headers)
+            return problem
         return UpstreamError(
             status,
             f"the upstream server answered {status}: {said}",
             again=status in (408, 409, 429),
             sent=sent,
             kind=LIMIT if status == 429 else INVALID,
-            retry_after=_seconds(headers.get("retry-after")),
+            retry_after=retry_after(headers),
         )
 
     def _failed(self, problem: str, status: int = 502, again: bool = True) -> UpstreamError:
@@ -253,15 +260,6 @@ class Upstream:
     def _shown(self, text: str) -> str:
         """Return ``text`` on one line, shortened and without the gateway's key."""
         return one_line((text.replace(self._key, "[key]") if self._key else text)[:SAID])
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """Return the seconds of a Retry-After header; None without one, and for a date."""
-    try:
-        seconds = float(retry_after or "nan")
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds < float("inf") else None
 
 
 def _add(total: dict[str, Any], usage: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from apportion.answers.equivalence import AnswerClasses, Equivalence
 from apportion.answers.extraction import Extractor
 from apportion.checks import encodable
+from apportion.endpoint.reply import choice_text
 from apportion.gateway.body import VoteRequest
 from apportion.gateway.errors import SERVER, GatewayError, UpstreamError
 from apportion.gateway.upstream import Bill
@@ -168,10 +169,10 @@ class RunningVote:
                 self.ended = "failures"
             return []
         self._failed_last = 0
-        message = reply["choices"][0]["message"]
-        text = text_of(message)
+        choice = reply["choices"][0]
+        text, _ = choice_text(choice)
         self.texts.add(hash(text))
-        answer = calls_of(message)
+        answer = calls_of(choice["message"])
         if answer is None:
             stated = self.extractor(text)
             answer = None if stated is None else await self.classes.join(stated)
@@ -201,19 +202,6 @@ def new_vote(
 ) -> RunningVote:
     """Return a vote without samples."""
     return RunningVote(request, draw, extractor, AnswerClasses(equivalence), give_up_after)
-
-
-def text_of(message: Mapping[str, Any]) -> str:
-    """Return the text of a message, whose content may come in parts. Reasoning is not part of it.
-
-    >>> text_of({"content": [{"type": "text", "text": "It is "}, {"type": "text", "text": "4."}]})
-    'It is 4.'
-    """
-    content = message.get("content")
-    if isinstance(content, list):
-        texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type", "text") == "text")
-        content = "".join(text for text in texts if isinstance(text, str))
-    return encodable(content) if isinstance(content, str) else ""
 
 
 def calls_of(message: Mapping[str, Any]) -> str | None:

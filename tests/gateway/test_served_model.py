@@ -48,7 +48,7 @@ def test_votes_on_a_served_model(served: ServedModel, upstream_stream: bool) -> 
             found = await asyncio.gather(*(vote(problem.text) for problem in asked))
             taken = sum(each["samples"] for _, each, _ in found)
             assert served.answered - before == taken < 6 * 16
-            assert all(tokens >= 3 * each["samples"] for _, each, tokens in found)
+            assert all(tokens >= each["samples"] for _, each, tokens in found)
             right = [answer == problem.answer[-1] for (answer, _, _), problem in zip(found, asked, strict=True)]
             assert sum(right) >= 3
 
