@@ -24,6 +24,7 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
         f"N = {least}{how}": {"min_samples": least, **more}
         for how, more in (
             ("", {}),
+            (", from N", {"count_from": "min_samples"}),
             (", m = 4", {"choices": 4}),
             (", literal", {"low_accuracy": "literal"}),
             (", m = 4, literal", {"choices": 4, "low_accuracy": "literal"}),
@@ -35,6 +36,7 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
     "esc": {f"window = {window}": {"window": window} for window in (4, 5, 8, 10)},
     "p_value": {f"p = {p}": {"threshold": p} for p in (0.05, 0.01, 0.001)},
     "posterior_predictive": {f"eps = {eps}": {"eps": eps} for eps in (0.003, 0.01, 0.03, 0.1)},
+    "calibrated": {f"eps = {eps}": {"eps": eps} for eps in (0.003, 0.01, 0.03, 0.1)},
 }
 """Settings by rule. A rule that is not here runs with its defaults."""
 

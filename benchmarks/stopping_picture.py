@@ -15,6 +15,7 @@ TICKS = {NOTHING: "0", 1e-3: "0.1%", 1e-2: "1%", 1e-1: "10%"}
 
 STYLES = {
     "posterior_predictive": ("#0072B2", "o", "-", 3),
+    "calibrated": ("#F0E442", "X", "-", 3),
     "optpo": ("#D55E00", "s", "-", 2),
     "adaptive_consistency_beta": ("#009E73", "^", "-", 1.5),
     "adaptive_consistency_dirichlet": ("#CC79A7", "v", "--", 1.5),

@@ -8,7 +8,9 @@ from dataclasses import fields
 from typing import Any, cast, overload
 
 from apportion.stopping.adaptive_consistency import AdaptiveConsistencyBeta, AdaptiveConsistencyDirichlet
+from apportion.stopping.audited import Audit, audited_threshold
 from apportion.stopping.base import CountRule, Rule
+from apportion.stopping.calibrated import Calibrated
 from apportion.stopping.curtailment import Curtailed, Curtailment
 from apportion.stopping.decisions import Decision, Decisions, Wave, are_streams, check_max_samples, check_wave, replay
 from apportion.stopping.esc import ESC
@@ -32,6 +34,7 @@ RULES: dict[str, type[Rule]] = {
         PValue,
         Curtailment,
         PosteriorPredictive,
+        Calibrated,
     )
 }
 """Every stopping rule by name."""
@@ -144,7 +147,9 @@ __all__ = [
     "USUAL_RULE",
     "AdaptiveConsistencyBeta",
     "AdaptiveConsistencyDirichlet",
+    "Audit",
     "BayesianSPRT",
+    "Calibrated",
     "CountRule",
     "Curtailed",
     "Curtailment",
@@ -156,6 +161,7 @@ __all__ = [
     "Rule",
     "Stream",
     "Wave",
+    "audited_threshold",
     "check_max_samples",
     "check_wave",
     "count_votes",

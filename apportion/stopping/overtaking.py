@@ -32,14 +32,24 @@ FEW = tuple(product((2, 4), (1, 4, 16)))
 """Pairs (k, c) of the few hypotheses. c = 1 is uniform over all shares, c = 16 prefers nearly equal shares."""
 
 HYPOTHESES = len(OPEN) + len(FEW)
-"""H, the number of hypotheses. Open and few have prior probability 1/2 each, divided equally."""
+"""H, the number of hypotheses."""
 
 ANSWERS = np.array([0] * len(OPEN) + [k for k, _ in FEW])
 EXTRA = np.array([0] * len(OPEN) + [c for _, c in FEW])
 TOTAL = np.array([*OPEN, *(k * c for k, c in FEW)])
 """k, c and A of each hypothesis; k and c are 0 if it is open."""
 
-LOG_PRIOR = np.log([0.5 / len(OPEN)] * len(OPEN) + [0.5 / len(FEW)] * len(FEW))
+
+def log_prior(few: float) -> Floats:
+    """Return the log prior probability [H] of each hypothesis. The few ones share ``few``, the open ones the rest.
+
+    >>> [round(float(p), 3) for p in np.exp(log_prior(0.25))[[0, -1]]]
+    [0.107, 0.042]
+    """
+    return np.log([(1 - few) / len(OPEN)] * len(OPEN) + [few / len(FEW)] * len(FEW))
+
+
+LOG_PRIOR = log_prior(0.5)
 
 KEPT = 200_000
 """Number of cached probabilities, for one ``max_samples``, above which the cache is emptied."""
@@ -66,8 +76,10 @@ class Overtaking:
         self._log_gamma_rest = _log_gamma(n + (TOTAL - 2 * EXTRA)[:, None], at_zero=INFINITE)
         self._log_gamma_total = _log_gamma(n + TOTAL[:, None], at_zero=0.0)
 
-    def weights(self, votes: Counts, samples: Counts) -> Floats:
+    def weights(self, votes: Counts, samples: Counts, prior: Floats = LOG_PRIOR) -> Floats:
         """Return the posterior weights [N, H] of the hypotheses given ``samples`` [N] and their ``votes`` [N, K].
+
+        ``prior`` [H] is the log prior. By default open and few have probability 1/2 each.
 
         The likelihood is the probability of the partition into d distinct unlabelled answers:
         prod_j Gamma(c + v_j) / Gamma(c), times a^d (open) or k! / (k - d)! (few), times Gamma(A) / Gamma(A + t).
@@ -75,7 +87,7 @@ class Overtaking:
         Reference: Pitman 1995, Probability Theory and Related Fields 102; Ewens' formula is the case c = 0.
         """
         distinct, opened = (votes > 0).sum(axis=1), len(OPEN)
-        log = LOG_PRIOR + (self._log_gamma_total[:, :1] - self._log_gamma_total[:, samples]).T
+        log = prior + (self._log_gamma_total[:, :1] - self._log_gamma_total[:, samples]).T
         log[:, :opened] += distinct[:, None] * np.log(OPEN)
         few = np.flatnonzero(distinct <= ANSWERS.max())
         log[distinct > ANSWERS.max(), opened:] = -np.inf

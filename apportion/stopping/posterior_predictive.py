@@ -23,7 +23,7 @@ import numpy as np
 
 from apportion.checks import check_numbers
 from apportion.stopping.base import CountRule
-from apportion.stopping.overtaking import ANSWERS, overtaking
+from apportion.stopping.overtaking import ANSWERS, LOG_PRIOR, overtaking
 from apportion.stopping.votes import rival_votes
 from apportion.types import Counts, Floats, Mask
 
@@ -54,27 +54,40 @@ class PosteriorPredictive(CountRule):
         return self.risk(votes, samples, max_samples, self.eps) <= self.eps
 
     def risk(self, votes: Counts, samples: Counts, max_samples: int, limit: float = np.inf) -> Floats:
-        """Return an upper bound [...] of the probability that the full vote does not choose the leader of ``votes``.
-
-        ``votes`` is [..., K]. ``samples`` [...] is the number of samples taken, at least the number of votes. The bound
-        is 1 before the first vote, and may exceed 1 because it is a sum over rivals. Above ``limit`` it is inexact.
-        """
-        cells, taken = votes.reshape(-1, votes.shape[-1]), np.broadcast_to(samples, votes.shape[:-1]).reshape(-1)
-        risk = np.ones(len(cells))
-        some = np.flatnonzero(cells.any(axis=1))
-        if some.size:
-            risk[some] = _union_bound(cells[some], taken[some], max_samples, limit)
-        return risk.reshape(votes.shape[:-1])
+        """Return ``overtaking_risk`` under the prior with equal weights of open and few hypotheses, [...]."""
+        return overtaking_risk(votes, samples, max_samples, limit)
 
 
-def _union_bound(votes: Counts, samples: Counts, max_samples: int, limit: float) -> Floats:
+def overtaking_risk(
+    votes: Counts,
+    samples: Counts,
+    max_samples: int,
+    limit: float | Floats = np.inf,
+    prior: Floats = LOG_PRIOR,
+) -> Floats:
+    """Return an upper bound [...] of the probability that the full vote does not choose the leader of ``votes``.
+
+    ``votes`` is [..., K]. ``samples`` [...] is the number of samples taken, at least the number of votes. The bound is
+    1 before the first vote, and may exceed 1 because it is a sum over rivals. Above ``limit`` [...] it is inexact.
+    ``prior`` [H] is the log prior of the hypotheses.
+    """
+    shape = votes.shape[:-1]
+    cells, taken = votes.reshape(-1, votes.shape[-1]), np.broadcast_to(samples, shape).reshape(-1)
+    limits, risk = np.broadcast_to(limit, shape).reshape(-1), np.ones(len(cells))
+    some = np.flatnonzero(cells.any(axis=1))
+    if some.size:
+        risk[some] = _union_bound(cells[some], taken[some], max_samples, limits[some], prior)
+    return risk.reshape(shape)
+
+
+def _union_bound(votes: Counts, samples: Counts, max_samples: int, limit: Floats, prior: Floats) -> Floats:
     """Return the summed probability [N] that any rival overtakes, after ``votes`` [N, K] with at least one each.
 
-    If the largest rival's probability alone is above ``limit``, only that is returned.
+    If the largest rival's probability alone is above ``limit`` [N], only that is returned.
     """
     table, first, others = overtaking(max_samples), votes.max(axis=1), rival_votes(votes)
     silent = samples - votes.sum(axis=1)
-    weights = table.weights(np.column_stack([votes, silent]), samples)
+    weights = table.weights(np.column_stack([votes, silent]), samples, prior)
     second = others.max(axis=1)
     risk = (weights * table.probabilities(samples, first, second)).sum(axis=1) * (second > 0)
     going = np.flatnonzero(risk <= limit)

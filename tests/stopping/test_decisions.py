@@ -110,15 +110,16 @@ def test_one_default_rule_is_stated_once():
 
 
 def test_one_stream_gives_one_decision():
-    assert decide(["a"] * 64, "optpo") == Decision(samples=20, answer="a", waves=20)
-    assert decide(["a"] * 64, "optpo", wave=8) == Decision(samples=24, answer="a", waves=3)
-    assert decide(["a"] * 64, "optpo", wave="free") == Decision(samples=20, answer="a", waves=1)
+    optpo = BayesianSPRT(count_from="min_samples")
+    assert decide(["a"] * 64, optpo) == Decision(samples=20, answer="a", waves=20)
+    assert decide(["a"] * 64, optpo, wave=8) == Decision(samples=24, answer="a", waves=3)
+    assert decide(["a"] * 64, optpo, wave="free") == Decision(samples=20, answer="a", waves=1)
 
 
 def test_many_streams_give_columns_and_a_sequence():
     decisions = decide([["a"] * 64, ["b"] * 10, [None] * 3], "optpo")
     assert isinstance(decisions, Decisions) and len(decisions) == 3
-    assert decisions.samples.tolist() == [20, 10, 3] and decisions.waves.tolist() == [20, 10, 3]
+    assert decisions.samples.tolist() == [16, 10, 3] and decisions.waves.tolist() == [16, 10, 3]
     assert decisions.answer == ("a", "b", None)
     assert decisions[1] == decisions[-2] == Decision(10, "b", 10)
     assert decisions[1:] == list(decisions)[1:] == [Decision(10, "b", 10), Decision(3, None, 3)]

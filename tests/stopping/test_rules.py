@@ -26,6 +26,7 @@ SETTINGS = {  # where the defaults do not stop within M samples, or where there 
     "msprt": [{}, {"prior_alpha": 2.0, "prior_beta": 1.0, "alpha": 0.1, "beta": 0.4}],
     "p_value": [{"threshold": 0.15}],
     "posterior_predictive": [{"eps": 0.1}],
+    "calibrated": [{"eps": 0.05}, {"threshold": 0.0}, {"threshold": 2.0}],
 }
 INNER = [make_rule(name, **chosen) for name in RULES for chosen in SETTINGS.get(name, [{}])]
 

@@ -1,0 +1,112 @@
+"""The calibrated rule: its threshold, its score, and what recorded answers say about eps."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.stopping import Calibrated, PosteriorPredictive, decide
+from apportion.stopping.calibrated import PRIOR, SCALE, risk_score
+from apportion.stopping.overtaking import FEW, LOG_PRIOR, OPEN, log_prior
+from apportion.stopping.posterior_predictive import overtaking_risk
+from benchmarks.recorded import Question as Recorded
+from benchmarks.recorded import Streams, read_vendored
+
+STREAMS = st.lists(st.sampled_from(["a", "a", "b", "c", None]), min_size=1, max_size=24)
+COUNTS = st.lists(st.integers(1, 12), min_size=1, max_size=6)
+
+
+def score(votes, total, samples=None):
+    return float(risk_score(np.array(votes), np.array(sum(votes) if samples is None else samples), total))
+
+
+def test_the_score_is_the_risk_over_the_share_of_samples_that_remain():
+    risk = float(overtaking_risk(np.array([4, 2]), np.array(6), 24, prior=PRIOR))
+    assert score([4, 2], 24) == pytest.approx(risk / 0.75)
+    assert score([9, 2], 12) == 0.0, "nothing can change"
+    assert score([3, 3], 6) == np.inf
+
+
+@given(COUNTS, st.integers(0, 3), st.integers(1, 20), st.sampled_from([0.001, 0.01, 0.1, 0.5, 3.0]))
+def test_the_early_exit_decides_the_same(votes, missing, more, threshold):
+    samples, total = sum(votes) + missing, sum(votes) + missing + more
+    decided = Calibrated(threshold=threshold).enough(np.array(votes), np.array(samples), total)
+    assert bool(decided) == (score(votes, total, samples) <= threshold)
+
+
+@given(STREAMS, st.sampled_from([0.004, 0.02, 0.1]))
+def test_it_stops_at_the_first_sample_whose_score_is_low_enough(stream, eps):
+    rule, seen = Calibrated(eps), []
+    for t, answer in enumerate(stream, 1):
+        seen.append(answer)
+        votes = [seen.count(a) for a in dict.fromkeys(a for a in seen if a)] or [0]
+        if t == len(stream) or (any(votes) and score(votes, len(stream), t) <= SCALE * eps):
+            break
+    assert decide(stream, rule).samples == t
+
+
+@given(STREAMS)
+def test_a_smaller_eps_never_takes_fewer_samples(stream):
+    samples = [decide(stream, "calibrated", eps=eps).samples for eps in (0.5, 0.1, 0.03, 0.01, 0.001)]
+    assert samples == sorted(samples)
+
+
+def test_free_waves_cost_next_to_no_sample_on_recorded_answers():
+    """A new answer can lower the risk more than a vote for the leader, because it makes open hypotheses likelier."""
+    rows = [Recorded.of(row) for row in read_vendored() if row["dataset"] == "game24_standard"]
+    streams = Streams.draw(rows, 4, 0).answers
+    one, free = decide(streams, "calibrated"), decide(streams, "calibrated", wave="free")
+    assert (free.samples >= one.samples).all() and (free.samples > one.samples).mean() <= 0.01
+    assert free.samples.sum() <= 1.001 * one.samples.sum() and free.waves.mean() < one.waves.mean() / 3
+
+
+def test_it_never_stops_without_a_vote():
+    assert decide([None] * 8, "calibrated", threshold=100.0).samples == 8
+    assert decide([None, None, *"aaaaaa"], "calibrated", threshold=100.0).samples == 3
+
+
+def test_a_threshold_of_0_never_disagrees():
+    rng = np.random.default_rng(0)
+    streams = [rng.choice(list("abc"), 15, p=[0.5, 0.3, 0.2]).tolist() for _ in range(300)]
+    found, full = decide(streams, "calibrated", threshold=0.0), decide(streams, "fixed")
+    assert found.answer == full.answer and found.samples.mean() < 15
+
+
+def test_a_threshold_replaces_eps():
+    stream = list("aabababbbaaaaaaabaaa")
+    assert decide(stream, Calibrated(0.5, 0.07)) == decide(stream, Calibrated(0.02)) != decide(stream, Calibrated(0.5))
+
+
+def test_the_prior_is_that_of_the_posterior_predictive_rule_but_for_its_weights():
+    assert np.exp(LOG_PRIOR).sum() == pytest.approx(1) and np.exp(PRIOR).sum() == pytest.approx(1)
+    assert np.exp(log_prior(0.2))[len(OPEN) :].sum() == pytest.approx(0.2)
+    assert len(LOG_PRIOR) == len(OPEN) + len(FEW)
+    votes, samples = np.array([[5, 2, 1], [3, 0, 0]]), np.array([9, 3])
+    both = PosteriorPredictive().risk(votes, samples, 32), overtaking_risk(votes, samples, 32)
+    assert np.array_equal(*both)
+
+
+def test_eps_bounds_the_disagreement_on_the_game_of_24_which_decided_the_scale():
+    """The data that SCALE was learned on: it says that the number in the file is what was learned."""
+    for name in ("game24_cot", "game24_standard"):
+        rows = [Recorded.of(row) for row in read_vendored() if row["dataset"] == name]
+        streams = Streams.draw(rows, 10, 0).answers
+        for most in (16, 32, 64):
+            full = decide(streams, "fixed", most).answer
+            for eps in (0.01, 0.03):
+                found = decide(streams, "calibrated", most, eps=eps)
+                wrong = np.mean([a != b for a, b in zip(found.answer, full, strict=True)])
+                assert wrong <= eps, (name, most, eps)
+                plain = decide(streams, "posterior_predictive", most, eps=eps)
+                assert found.samples.mean() < plain.samples.mean()
+
+
+@pytest.mark.parametrize("eps", [0.0, 1.0, -0.1, float("nan")])
+def test_eps_out_of_range_is_refused(eps):
+    with pytest.raises(ValueError, match="eps must be above 0 and below 1"):
+        Calibrated(eps)
+
+
+def test_a_negative_threshold_is_refused():
+    with pytest.raises(ValueError, match=r"threshold must be at least 0, got -0.1; leave it out"):
+        Calibrated(threshold=-0.1)
