@@ -23,6 +23,7 @@ from apportion.answers.making import (
     make_equivalence,
     make_extractor,
     read_answer,
+    read_answer_now,
 )
 from apportion.answers.mathematics import MathVerify
 from apportion.answers.phrase import PhraseMatch
@@ -54,4 +55,5 @@ __all__ = [
     "make_extractor",
     "merge_answers",
     "read_answer",
+    "read_answer_now",
 ]

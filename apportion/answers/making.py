@@ -51,6 +51,11 @@ async def read_answer(extractor: Extractor, text: str) -> str | None:
     return await extractor.read(text) if isinstance(extractor, UserExtractor) else extractor(text)
 
 
+def read_answer_now(extractor: Extractor, text: str) -> str | None:
+    """Return the answer in ``text``, as ``read_answer`` does, for callers that cannot wait in an event loop."""
+    return extractor.read_now(text) if isinstance(extractor, UserExtractor) else extractor(text)
+
+
 def make_equivalence(how: str | object, *, ask: Ask | None = None, **settings: Any) -> Equivalence:
     """Return the equivalence that ``how`` names or is. It is closed by its ``aclose``.
 

@@ -55,6 +55,13 @@ class UserExtractor:
             )
         return answer.strip() or None
 
+    def read_now(self, text: str) -> str | None:
+        """Return the answer as ``read`` does, but block the caller until then."""
+        try:
+            return start_thread(self, text).result(FUNCTION_SECONDS)
+        except TimeoutError:
+            raise _too_slow(f"{self.name} must return for {shown(text)}") from None
+
     async def read(self, text: str) -> str | None:
         """Return the answer as a call does, but run the function in a thread. Errors also if it takes too long."""
         return await _in_time(in_thread(self, text), f"{self.name} must return for {shown(text)}")
@@ -107,6 +114,11 @@ class UserEquivalence:
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Return ``function(*arguments)``, run in a thread that does not keep the program from ending."""
+    return await asyncio.wrap_future(start_thread(function, *arguments))
+
+
+def start_thread(function: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Return the future of ``function(*arguments)``, run in a thread that does not keep the program from ending."""
     result: Future[T] = Future()
     result.set_running_or_notify_cancel()
 
@@ -117,7 +129,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
             result.set_exception(error)
 
     Thread(target=run, daemon=True, name="apportion-answers").start()
-    return await asyncio.wrap_future(result)
+    return result
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -131,7 +143,11 @@ async def _in_time(call: Awaitable[T], what: str) -> T:
     except TimeoutError:
         if not limit.expired():
             raise  # the function's own
-        raise AnswerFunctionError(f"{what}, took more than {FUNCTION_SECONDS:g} seconds; make it faster") from None
+        raise _too_slow(what) from None
+
+
+def _too_slow(what: str) -> AnswerFunctionError:
+    return AnswerFunctionError(f"{what}, took more than {FUNCTION_SECONDS:g} seconds; make it faster")
 
 
 def _failed(what: str, error: Exception) -> AnswerFunctionError:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.vote import VoteCommand, options_of_vote
+from apportion.cli.vote import VoteCommand, json_fields, options_of_vote
 
 if TYPE_CHECKING:
     from apportion.questions import Question
 
-CHANGES = ("rule", "max_samples", "curtail", "extract", "equivalence", "give_up", "weight")
+CHANGES = ("rule", "max_samples", "curtail", "extract", "equivalence", "equivalence_settings", "give_up", "weight")
 """The settings that decide how samples are counted, and not what is sampled."""
 
 
@@ -49,13 +49,16 @@ def revote(
     **changes: Any,
 ) -> None:
     """Count the samples of a vote again by another rule. Nothing is requested."""
+    from apportion.answers import AnswerFunctionError  # noqa: PLC0415
     from apportion.questions import read_questions  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
     from apportion.vote.revote import revote as count_again  # noqa: PLC0415
 
-    with usage_errors(ValueError, ImportError):
+    with usage_errors(ValueError, ImportError, AnswerFunctionError):
         known: list[Question] | None = None if questions is None else read_questions(questions)
         rule_changes = load(None, rule_settings or [])
+        if changes["equivalence_settings"] is not None:
+            changes["equivalence_settings"] = json_fields(changes["equivalence_settings"], "equivalence_settings")
         found = count_again(answers, known, out=out, rule_settings=rule_changes, **changes)
     typer.echo(found.to_json() if as_json else found.to_text(sys.stdout.isatty()))
     if found.wanting:

@@ -96,7 +96,8 @@ def vote(
         wave = settings["wave"]
         wave = int(wave) if wave.isdecimal() and len(wave) < DIGITS else wave
         headers = pairs_of(settings["headers"], "--header")
-        settings |= {"wave": wave, "extra_body": _fields(settings["extra_body"]), "headers": headers}
+        settings |= {"wave": wave, "headers": headers}
+        settings |= {name: json_fields(settings[name], name) for name in ("extra_body", "equivalence_settings")}
         setup = make_setup(**settings, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
         check_run(asked, deadline, max_unparsed)
@@ -128,23 +129,25 @@ def vote(
 
 def options_of_vote(name: str) -> tuple[Parameter, ...]:
     """Return the options for the setting ``name`` of a vote."""
-    from apportion.answers import EQUIVALENCES, EXTRACTORS  # noqa: PLC0415
+    from apportion.answers import EXTRACTORS, NAMES  # noqa: PLC0415
     from apportion.stopping import RULES  # noqa: PLC0415
     from apportion.vote.setup import SETTINGS  # noqa: PLC0415
 
     flags = {"timeout_seconds": "--request-timeout", "headers": "--header"}
-    choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": EQUIVALENCES}
+    choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
     (cls,) = (cls for cls, names in SETTINGS if name in names)
     return options_of(cls, name, flags.get(name), choices.get(name, ()))
 
 
 def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Report:
     """Return the report. End the command if the user does, or if something that was given cannot be used."""
+    from apportion.answers import AnswerFunctionError, JudgeError  # noqa: PLC0415
     from apportion.endpoint import EndpointError  # noqa: PLC0415
     from apportion.vote.lines import JournalError  # noqa: PLC0415
     from apportion.vote.run import NoAnswersError, run  # noqa: PLC0415
 
-    with usage_errors(EndpointError, JournalError, NoAnswersError, ImportError), _log_to_stderr():
+    errors = (AnswerFunctionError, EndpointError, ImportError, JournalError, JudgeError, NoAnswersError)
+    with usage_errors(*errors), _log_to_stderr():
         try:
             return run_async(run(asked, setup, out, progress=True, **running))
         except KeyboardInterrupt as stop:
@@ -164,14 +167,14 @@ def _how_to_continue(finished: int, questions: int) -> str:
     return f"{finished} of {questions} finished; run the same command again to continue"
 
 
-def _fields(text: str | None) -> dict[str, Any]:
-    """Return the JSON object in ``text``. Raises ValueError for anything else."""
+def json_fields(text: str | None, name: str) -> dict[str, Any]:
+    """Return the JSON object in ``text``, the option ``name``. Raises ValueError for anything else."""
     try:
         fields = parse_json(text or "{}")
     except ValueError as error:
-        raise ValueError(f"extra_body must be JSON, got {shown(text)} ({error}); quote it for the shell") from error
+        raise ValueError(f"{name} must be JSON, got {shown(text)} ({error}); quote it for the shell") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"extra_body must be a JSON object, got {shown(text)}; write '{{\"name\": value}}'")
+        raise ValueError(f"{name} must be a JSON object, got {shown(text)}; write '{{\"name\": value}}'")
     return fields
 
 

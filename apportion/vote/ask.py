@@ -35,8 +35,12 @@ async def ask(
     fresh: dict[int, Sample] = {}
 
     def arrived(number: int, seed: int | None, completion: Completion) -> None:
-        fresh[number] = Sample.of(question.id, asked, number, seed, completion).read(extractor)
-        on_sample(fresh[number])
+        sample = Sample.of(question.id, asked, number, seed, completion)
+        try:
+            sample = sample.read(extractor)
+        finally:  # a sample is kept even if a function of the user cannot read it
+            fresh[number] = sample
+            on_sample(sample)
 
     async def in_order(wave: range) -> AsyncGenerator[Sample, None]:
         request = client.sample(text, len(wave), wave.start, question.id, skip=kept, on_arrival=arrived)

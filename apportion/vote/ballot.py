@@ -22,7 +22,8 @@ class Ballot:
         question_hash: content hash of the question's text.
         answer: the winner; None if no sample held an answer.
         gold: the right answer, if known.
-        correct: whether ``answer`` means the same as ``gold``; None without a gold answer.
+        aliases: further right answers.
+        correct: whether ``answer`` means the same as a right answer; None if none is known.
         votes: votes for each distinct answer, in the order and the words of first appearance.
         samples: samples that were counted.
         failed: those of the samples that never arrived.
@@ -60,6 +61,7 @@ class Ballot:
     seconds: float
     disagreement: float
     errors: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     truncated: int = 0
     finish_reasons: Mapping[str, int] = field(default_factory=dict)
 
@@ -98,8 +100,9 @@ class Ballot:
         if not isinstance(record, dict) or not known - OPTIONAL.keys() <= record.keys() <= known | {"completions"}:
             raise ValueError("not a finished question")
         whole = OPTIONAL | {key: value for key, value in record.items() if key in known}
-        if isinstance(whole["errors"], list):
-            whole["errors"] = tuple(whole["errors"])
+        for name in ("errors", "aliases"):
+            if isinstance(whole[name], list):
+                whole[name] = tuple(whole[name])
         check_fields(cls, whole)
         ballot = cls(**whole)
         if not _is_possible(ballot):
@@ -107,7 +110,7 @@ class Ballot:
         return ballot
 
 
-OPTIONAL: dict[str, Any] = {"errors": (), "truncated": 0, "finish_reasons": {}}
+OPTIONAL: dict[str, Any] = {"errors": (), "aliases": (), "truncated": 0, "finish_reasons": {}}
 """Fields that answers of version 0.1 may lack. These may also have ``completions``, which are not read."""
 
 

@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 
 from apportion.allocators import Voting
-from apportion.answers.equivalence import AnswerClasses, Equivalence
+from apportion.answers import AnswerClasses, Equivalence, for_question, is_correct
+from apportion.messages import prompt_text
 from apportion.questions import Question
 from apportion.stopping import Curtailment, PosteriorPredictive, leader
 from apportion.types import Plan, Prompt, Rollout
@@ -46,7 +47,7 @@ class Count:
     cancelled: int = 0
 
     def __post_init__(self) -> None:
-        self._classes = AnswerClasses(self.equivalence)
+        self._classes = AnswerClasses(for_question(self.equivalence, prompt_text(self.question.prompt)))
         self._batch = self._before = self.voting.start([Prompt("", id=self.question.id)])
         self._rollouts: list[Rollout] = []
         self._started = time.monotonic()
@@ -108,13 +109,14 @@ class Count:
         arrived, errors = self.arrived, [sample.error for sample in self.samples if sample.error is not None]
         answer, gold, correct = self._winner(), self.question.gold, None
         if gold is not None:
-            golds = list(self.question.golds)
-            correct = answer is not None and await self.equivalence.find_equal(answer, golds) is not None
+            of_question = for_question(self.equivalence, prompt_text(self.question.prompt))
+            correct = await is_correct(answer, self.question.golds, of_question)
         return Ballot(
             id=self.question.id,
             question_hash=self.question_hash,
             answer=answer,
             gold=gold,
+            aliases=self.question.golds[1:],
             correct=correct,
             votes=dict(self._batch.votes[0]),
             samples=len(self.samples),

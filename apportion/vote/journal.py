@@ -244,7 +244,8 @@ def _counts_again(
     Raises JournalError if they gave other samples, or if they count in another way without ``resume``.
     """
     may_change = {*MAY_CHANGE, *(NEW - started.keys())}
-    counting = {key for key in {*started, *settings} if is_about_counting(key)}
+    named = {*started, *(f"{key}.{name}" for each in (started, settings) for key in each for name in _names(each[key]))}
+    counting = {key for key in {*named, *settings} if is_about_counting(key)}
     remedy = "use the same settings, choose another file, or overwrite"
     try:
         check_settings(path, started, settings, remedy, counting | may_change)
@@ -260,6 +261,10 @@ def _counts_again(
             return True
         raise JournalError(str(error)) from error
     return False
+
+
+def _names(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:

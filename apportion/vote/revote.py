@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from apportion.answers.equivalence import EQUIVALENCES, Equivalence, run_coroutine
+from apportion.answers import Equivalence
+from apportion.answers.equivalence import run_coroutine
+from apportion.answers.making import JUDGE
 from apportion.questions import Question
 from apportion.runs.text_table import text_table
 from apportion.runs.whole_files import write_whole
@@ -74,14 +76,17 @@ def revote(
 ) -> Revote:
     """Count the samples at ``path`` again, with ``changes`` of the settings that it was started with.
 
-    ``changes`` are ``rule``, ``rule_settings``, ``max_samples``, ``curtail``, ``extract``, ``equivalence`` and
-    ``give_up``. ``questions`` are needed for gold answers of questions that were not finished. The new ballots are
-    written to ``out`` if it is given, which must not exist. Nothing else is written, and no server is contacted.
+    ``changes`` are ``rule``, ``rule_settings``, ``max_samples``, ``curtail``, ``extract``, ``equivalence``,
+    ``equivalence_settings``, ``give_up`` and ``weight``. ``questions`` are needed for gold answers of questions that
+    were not finished. The new ballots are written to ``out`` if it is given, which must not exist. Nothing else is
+    written, and no server is contacted.
 
     Raises JournalError for files that cannot be used, and ValueError for settings that cannot.
     """
     path = Path(path)
     setup = setup_of(path, **changes)
+    if setup.equivalence == JUDGE:
+        raise ValueError("equivalence must need no server in a revote, got 'judge'; resume the vote with it")
     if out is not None:
         _check_new(Path(out), path)
     texts_needed = setup.extract != read_started(path).get("extract")
@@ -121,12 +126,12 @@ def _check_new(out: Path, path: Path) -> None:
 
 
 async def _count_all(record: VoteRecord, setup: Setup, known: Mapping[str, Question]) -> Revote:
-    equivalence = EQUIVALENCES[setup.equivalence]()
     ballots, wanting, compared, same = [], {}, 0, 0
-    try:
+    async with setup.open_equivalence() as equivalence:
         for id, samples in record.samples.items():
             before = record.ballots.get(id)
-            question = known.get(id) or Question(id, "?", None if before is None else before.gold)
+            golds = () if before is None or before.gold is None else (before.gold, *before.aliases)
+            question = known.get(id) or Question(id, "?", golds=golds)
             found = await _count(question, samples, setup, equivalence)
             if isinstance(found, int):
                 wanting[id] = found
@@ -135,8 +140,6 @@ async def _count_all(record: VoteRecord, setup: Setup, known: Mapping[str, Quest
             if before is not None:
                 compared += 1
                 same += await _same(before.answer, found.answer, equivalence)
-    finally:
-        await equivalence.aclose()
     return Revote(setup, tuple(ballots), wanting, compared, same, tuple(record.ballots.values()))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from apportion.answers.equivalence import EQUIVALENCES, Equivalence
+from apportion.answers import Equivalence, JudgeUsage
 from apportion.endpoint import PLAIN_PROMPT, Client, EndpointError, Usage
 from apportion.messages import prompt_hash
 from apportion.questions import Question, read_questions, refuse_duplicate_ids
@@ -44,7 +44,8 @@ class Report:
         refused: ballots of this run whose questions the server refuses. They are finished.
         max_samples: most samples of a question.
         seconds: duration of this run.
-        usage: requests and tokens of this run.
+        usage: requests and tokens of this run, without those of a judge.
+        judge: what a judge of answers cost in this run; None without one.
         uncounted_tokens: completion tokens of this run that are in no ballot, because they arrived after the rule had
             stopped or belong to a question that is not finished. Their samples are kept.
     """
@@ -56,6 +57,7 @@ class Report:
     max_samples: int
     seconds: float
     usage: Usage
+    judge: JudgeUsage | None
     uncounted_tokens: int
 
     @property
@@ -66,7 +68,9 @@ class Report:
     @property
     def summary(self) -> Summary:
         """The totals over all finished questions."""
-        return summarise(self.ballots, self.questions, self.max_samples, self.seconds, self.uncounted_tokens)
+        return summarise(
+            self.ballots, self.questions, self.max_samples, self.seconds, self.uncounted_tokens, self.judge
+        )
 
 
 def vote(questions: Sequence[Question] | str | Path, **settings: Any) -> Report:
@@ -160,6 +164,7 @@ async def run(
             max_samples=setup.voting.max_samples,
             seconds=time.monotonic() - started,
             usage=open_questions.usage,
+            judge=open_questions.judge,
             uncounted_tokens=open_questions.usage.completion_tokens - open_questions.counted_tokens,
         )
 
@@ -187,7 +192,8 @@ def ballots_of(questions: Sequence[Question], ballots: Mapping[str, Ballot]) -> 
     """
     found = [(question, ballots[question.id]) for question in questions if question.id in ballots]
     for question, ballot in found:
-        if (ballot.question_hash, ballot.gold) != (prompt_hash(question.prompt), question.gold):
+        golds = (*([] if ballot.gold is None else [ballot.gold]), *ballot.aliases)
+        if (ballot.question_hash, golds) != (prompt_hash(question.prompt), question.golds):
             what = "text" if ballot.question_hash != prompt_hash(question.prompt) else "gold answer"
             raise JournalError(
                 f"a question must be what was answered under its id, got another {what} for {question.id!r}; "
@@ -220,6 +226,7 @@ class _OpenQuestions:
     unfinished: list[Ballot] = field(default_factory=list)
     refused: list[Ballot] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    judge: JudgeUsage | None = None
     counted_tokens: int = 0
     ended: int = 0
 
@@ -227,9 +234,9 @@ class _OpenQuestions:
         """Ask ``questions`` until the deadline. The first error ends all of them."""
         if not questions:
             return
-        equivalence = EQUIVALENCES[self.setup.equivalence]()
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(equivalence.aclose)
+            equivalence = await stack.enter_async_context(self.setup.open_equivalence())
+            self.judge = getattr(equivalence, "usage", None)
             client = await stack.enter_async_context(self.setup.endpoint.connect())
             self.usage, waiting = client.usage, iter(questions)
             open_at_once = min(self.setup.endpoint.concurrency, len(questions))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
+from apportion.answers import read_answer_now
 from apportion.endpoint import Completion
 from apportion.runs.declared_types import check_fields
 from apportion.untrusted import parse_json
@@ -77,7 +78,7 @@ class Sample:
 
     def read(self, extractor: Callable[[str], str | None]) -> Self:
         """Return the sample with the answer that ``extractor`` finds in its text. Without a text it is unchanged."""
-        return self if self.text is None else replace(self, answer=extractor(self.text))
+        return self if self.text is None else replace(self, answer=read_answer_now(extractor, self.text))
 
     def without_text(self) -> Self:
         """Return the sample without its text and reasoning."""

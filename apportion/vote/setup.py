@@ -1,13 +1,14 @@
 """The settings of a vote, checked before anything is asked."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_args
 
 from apportion import __version__
 from apportion.allocators import Voting
-from apportion.answers.equivalence import EQUIVALENCES
-from apportion.answers.extraction import EXTRACTORS, Extractor
+from apportion.answers import Equivalence, Extractor, check_equivalence, make_equivalence, make_extractor
+from apportion.answers.making import JUDGE
 from apportion.checks import check_integer
 from apportion.config import build, choices
 from apportion.endpoint import Endpoint
@@ -15,6 +16,7 @@ from apportion.questions import TEMPLATE
 from apportion.stopping import RULES, USUAL_RULE, Rule, make_rule
 from apportion.untrusted import shown
 from apportion.vote.count import Weight
+from apportion.vote.judge import connect_judge
 
 ENDPOINT_SETTINGS = ("base_url", "model", "api", "temperature", "top_p", "max_tokens", "seed", "extra_body", "system")
 """Settings of the endpoint that decide answers. The others decide how fast answers come, and the key is a secret."""
@@ -28,8 +30,10 @@ class Setup:
         endpoint: the server.
         voting: the rule and the samples of a question.
         template: the prompt, with {question} in it; by default one for mathematics.
-        extract: where the answer is in a completion.
-        equivalence: which answers are the same.
+        extract: where the answer is in a completion: a name, or "module:function".
+        equivalence: which answers are the same: a name, or "module:function".
+        equivalence_settings: the settings of the equivalence, such as {"threshold": 0.8} of "embedding".
+        judge_model: the model that compares answers under the equivalence "judge"; None is the model that answers.
         give_up: number of samples without any answer after which a question ends.
         weight: what a vote counts for in the choice of the winner: 1, or the tokens of its completion. The rule
             that stops always counts votes.
@@ -40,6 +44,8 @@ class Setup:
     template: str = TEMPLATE
     extract: str = "auto"
     equivalence: str = "math"
+    equivalence_settings: Mapping[str, Any] = field(default_factory=dict)
+    judge_model: str | None = None
     give_up: int = 8
     weight: Weight = "votes"
 
@@ -48,9 +54,13 @@ class Setup:
             raise ValueError(
                 f"template must contain {{question}}, got {shown(self.template)}; put it where the question goes"
             )
-        for name, known in (("extract", EXTRACTORS), ("equivalence", EQUIVALENCES)):
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(value)}; choose one")
+        make_extractor(self.extract)
+        check_equivalence(self.equivalence, **self.equivalence_settings)
+        if self.judge_model is not None and self.equivalence != JUDGE:
+            raise ValueError(
+                f"judge_model must be left out under another equivalence, got {shown(self.judge_model)}; "
+                'set equivalence to "judge"'
+            )
         check_integer("give_up", self.give_up, 1, "8 is usual")
         weights = ", ".join(get_args(Weight))
         if self.weight not in get_args(Weight):
@@ -59,7 +69,18 @@ class Setup:
     @property
     def extractor(self) -> Extractor:
         """The function that reads the answer in a completion."""
-        return EXTRACTORS[self.extract]
+        return make_extractor(self.extract)
+
+    @asynccontextmanager
+    async def open_equivalence(self) -> AsyncIterator[Equivalence]:
+        """Open the equivalence for a block. A judge has a connection of its own, which counts its tokens."""
+        async with AsyncExitStack() as stack:
+            ask = None
+            if self.equivalence == JUDGE:
+                ask = await stack.enter_async_context(connect_judge(self.endpoint, self.judge_model))
+            equivalence = make_equivalence(self.equivalence, ask=ask, **self.equivalence_settings)
+            stack.push_async_callback(equivalence.aclose)
+            yield equivalence
 
     def resolved(self) -> dict[str, Any]:
         """Return the settings that decide answers, as plain values by name. No secret is among them."""
@@ -71,12 +92,14 @@ class Setup:
             **rule,
             **{name: getattr(self.voting, name) for name in VOTING if name != "rule"},
             **{name: getattr(self, name) for name in READING},
+            "equivalence_settings": dict(self.equivalence_settings),
         }
 
 
 VOTING = ("rule", "max_samples", "wave", "curtail")
-READING = ("template", "extract", "equivalence", "give_up", "weight")
-COUNTING = ("rule", "max_samples", "wave", "curtail", "extract", "equivalence", "give_up", "weight")
+COUNTED = ("extract", "equivalence", "equivalence_settings", "judge_model", "give_up", "weight")
+READING = ("template", *COUNTED)
+COUNTING = ("rule", "max_samples", "wave", "curtail", *COUNTED)
 SETTINGS: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
     (Endpoint, tuple(field.name for field in fields(Endpoint))),
     (Voting, VOTING),
@@ -87,7 +110,7 @@ SETTINGS: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
 
 def is_about_counting(key: str) -> bool:
     """Return whether the setting ``key`` of ``Setup.resolved`` decides how samples are counted, not what is sampled."""
-    return key in COUNTING or key.startswith("rule.")
+    return key in COUNTING or key.startswith(("rule.", "equivalence_settings."))
 
 
 def make_setup(

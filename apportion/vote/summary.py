@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
+from apportion.answers import JudgeUsage
 from apportion.evaluation import bootstrap_interval
 from apportion.runs.text_table import text_table
 from apportion.vote.ballot import Ballot, total
@@ -65,7 +66,7 @@ class Summary:
     ``waves``, ``share`` (the winner's share of the votes) and ``disagreement`` (an upper bound on the probability that
     the full vote would choose another answer) are means over questions. Unknown values are None: tokens if the server
     does not count them, and means over nothing. ``seconds`` and ``uncounted_completion_tokens``, of completions that
-    are in no ballot, are of the last run only. ``unanswered`` questions have no sample with an answer. ``repeats`` says
+    are in no ballot, and ``judge`` are of the last run only. ``unanswered`` questions have no sample with an answer. ``repeats`` says
     whether each question with three samples or more got the same text every time, as from a server that decodes
     greedily; None without such questions.
     """
@@ -94,11 +95,17 @@ class Summary:
     cancelled: int
     repeats: bool | None
     uncounted_completion_tokens: int
+    judge: JudgeUsage | None
     seconds: float
 
 
 def summarise(
-    ballots: Sequence[Ballot], questions: int, max_samples: int, seconds: float, uncounted_tokens: int = 0
+    ballots: Sequence[Ballot],
+    questions: int,
+    max_samples: int,
+    seconds: float,
+    uncounted_tokens: int = 0,
+    judge: JudgeUsage | None = None,
 ) -> Summary:
     """Return the totals of the finished ``ballots`` of a vote on this number of ``questions``.
 
@@ -134,6 +141,7 @@ def summarise(
         cancelled=sum(ballot.cancelled for ballot in ballots),
         repeats=all(repeats) if repeats else None,
         uncounted_completion_tokens=uncounted_tokens,
+        judge=judge,
         seconds=seconds,
     )
 
@@ -181,17 +189,23 @@ def summary_rows(summary: Summary, prices: Prices | None = None) -> Iterable[tup
     yield "questions lost", ", ".join(f"{count} {name}" for name, count in lost.items() if count)
     yield "samples cut off", f"{summary.truncated} at their maximum length" if summary.truncated else ""
     yield "warning", REPEATS if summary.repeats else ""
+    if (judge := summary.judge) is not None:
+        different = judge.unclear + judge.failed + judge.beyond_bound
+        yield "judge", f"{judge.requests} requests, {judge.prompt_tokens + judge.completion_tokens:,} tokens"
+        yield "judged different", f"{different} pairs without a clear reply, or beyond the bounds" if different else ""
     uncounted = summary.uncounted_completion_tokens
     yield "tokens not counted", f"{uncounted:,} of samples that are kept and in no vote" if uncounted else ""
     yield "seconds", f"{summary.seconds:.1f}"
 
 
 def _costs(summary: Summary, prices: Prices) -> tuple[float, float] | tuple[None, None]:
-    """Return the cost of this vote and of the full vote; None if tokens are unknown."""
+    """Return the cost of this vote, with that of its judge, and of the full vote; None if tokens are unknown."""
     used, full = summary.prompt_tokens, summary.full_prompt_tokens
     if used is None or full is None or summary.completion_tokens is None or summary.full_completion_tokens is None:
         return None, None
-    return prices.cost(used, summary.completion_tokens), prices.cost(full, summary.full_completion_tokens)
+    judge = JudgeUsage() if summary.judge is None else summary.judge
+    paid = prices.cost(used + judge.prompt_tokens, summary.completion_tokens + judge.completion_tokens)
+    return paid, prices.cost(full, summary.full_completion_tokens)
 
 
 def _full_prompts(ballots: Sequence[Ballot], max_samples: int) -> int | None:
