@@ -24,7 +24,7 @@ from apportion.untrusted import one_line, parse_json, shown
 
 if TYPE_CHECKING:
     from apportion.questions import Question
-    from apportion.vote import Ballot, Report
+    from apportion.vote import Report
     from apportion.vote.setup import Setup
 
 MAX_SHOWN, DIGITS = 5, 20
@@ -86,7 +86,8 @@ def vote(
     from apportion.questions import read_questions  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
     from apportion.vote.estimate import estimate, estimate_json, estimate_text  # noqa: PLC0415
-    from apportion.vote.run import check_run  # noqa: PLC0415
+    from apportion.vote.journal import VoteRecord, read_finished  # noqa: PLC0415
+    from apportion.vote.run import ballots_of, check_run  # noqa: PLC0415
     from apportion.vote.setup import make_setup  # noqa: PLC0415
     from apportion.vote.summary import make_prices, summary_json, summary_text  # noqa: PLC0415
 
@@ -102,8 +103,10 @@ def vote(
         asked = read_questions(questions, limit)
         check_run(asked, deadline, max_unparsed)
         if dry_run:
-            finished = [] if overwrite else _finished(asked, setup, out, resume)
-            result = estimate(asked, setup, [ballot.id for ballot in finished], prices)
+            record = VoteRecord() if overwrite else read_finished(out, setup, resume)
+            finished = [ballot.id for ballot in ballots_of(asked, record.ballots)]
+            kept = {id: len(samples) for id, samples in record.samples.items()}
+            result = estimate(asked, setup, finished, prices, kept)
             typer.echo(estimate_json(result) if as_json else estimate_text(result, sys.stdout.isatty()))
             return
     report = _run(
@@ -143,24 +146,18 @@ def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Repo
     """Return the report. End the command if the user does, or if something that was given cannot be used."""
     from apportion.answers import AnswerFunctionError, JudgeError  # noqa: PLC0415
     from apportion.endpoint import EndpointError  # noqa: PLC0415
+    from apportion.vote.journal import read_finished  # noqa: PLC0415
     from apportion.vote.lines import JournalError  # noqa: PLC0415
-    from apportion.vote.run import NoAnswersError, run  # noqa: PLC0415
+    from apportion.vote.run import NoAnswersError, ballots_of, run  # noqa: PLC0415
 
     errors = (AnswerFunctionError, EndpointError, ImportError, JournalError, JudgeError, NoAnswersError)
     with usage_errors(*errors), _log_to_stderr():
         try:
             return run_async(run(asked, setup, out, progress=True, **running))
         except KeyboardInterrupt as stop:
-            finished = _finished(asked, setup, out, resume=True)
+            finished = ballots_of(asked, read_finished(out, setup, resume=True).ballots)
             typer.echo(_how_to_continue(len(finished), len(asked)), err=True)
             raise typer.Exit(code_of(stop)) from None
-
-
-def _finished(asked: list[Question], setup: Setup, out: Path, resume: bool) -> tuple[Ballot, ...]:
-    from apportion.vote.journal import read_finished  # noqa: PLC0415
-    from apportion.vote.run import ballots_of  # noqa: PLC0415
-
-    return ballots_of(asked, read_finished(out, setup, resume).ballots)
 
 
 def _how_to_continue(finished: int, questions: int) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from apportion.allocators import Voting
 from apportion.answers import AnswerClasses, Equivalence, for_question, is_correct
+from apportion.endpoint import EndpointError
 from apportion.messages import prompt_text
 from apportion.questions import Question
 from apportion.stopping import Curtailment, PosteriorPredictive, leader
@@ -33,8 +34,9 @@ Weight = Literal["votes", "tokens"]
 class Count:
     """The samples of one question so far. ``give_up`` samples without any answer end it.
 
-    With ``weight`` "tokens" the winner is the answer whose completions have the most tokens together, if the server
-    counted all of them (benchmarks/results/weighted_votes.md). The rule that stops counts votes all the same.
+    With ``weight`` "tokens" the winner is the answer whose completions have the most tokens together. The rule that
+    stops counts votes all the same (benchmarks/results/weighted_votes.md). ``add`` raises EndpointError if tokens are
+    needed and unknown.
     """
 
     question: Question
@@ -70,6 +72,11 @@ class Count:
 
         A failed sample is a rollout without an answer. Without it, later samples would move in a rule's windows.
         """
+        if self.weight == "tokens" and sample.answer is not None and sample.tokens is None:
+            raise EndpointError(
+                f"tokens must be counted to weigh votes by them, got no usage for {self.question.id!r}; "
+                'use weight = "votes", or a server that reports usage'
+            )
         answer = None if sample.answer is None else await self._classes.join(sample.answer)
         self.samples.append(sample)
         self._rollouts.append(Rollout(answer=answer, tokens=sample.tokens))
@@ -139,7 +146,7 @@ class Count:
     def _winner(self) -> str | None:
         """Return the answer with the largest weight, among equals the one that appeared first; None without votes."""
         voting = [rollout for rollout in self._batch.rollouts[0] if rollout.answer is not None]
-        if self.weight == "votes" or any(rollout.tokens is None for rollout in voting):
+        if self.weight == "votes":
             return self.voting.winner(self._batch, 0)
         totals: Counter[str] = Counter()
         for rollout in voting:

@@ -1,8 +1,9 @@
 """Lower and upper bounds on what a vote will take, before anything is asked. No server is contacted."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import mul
 
 from apportion.messages import prompt_text
 from apportion.questions import Question, fill_template
@@ -34,28 +35,37 @@ class Estimate:
 
 
 def estimate(
-    questions: Sequence[Question], setup: Setup, finished: Iterable[str] = (), prices: Prices | None = None
+    questions: Sequence[Question],
+    setup: Setup,
+    finished: Iterable[str] = (),
+    prices: Prices | None = None,
+    kept: Mapping[str, int] | None = None,
 ) -> Estimate:
-    """Return the estimate for the ``questions`` whose ids are not ``finished``."""
-    done = set(finished)
+    """Return the estimate for the ``questions`` whose ids are not ``finished``, if all of them have answers.
+
+    ``kept`` is the number of samples by question that are there already.
+    """
+    done, kept = set(finished), kept or {}
     to_do = [question for question in questions if question.id not in done]
     voting = replace(setup.voting, wave="free")
     least = int(voting.plan(voting.start([Prompt("")])).counts[0])
-    most = setup.voting.max_samples
+    there = [kept.get(question.id, 0) for question in to_do]
+    fewest = [max(0, least - have) for have in there]
+    most = [max(0, setup.voting.max_samples - have) for have in there]
     lengths = [len(prompt_text(fill_template(setup.template, question))) for question in to_do]
-    system = len(setup.endpoint.system or "")
-    tokens = sum(-(-(system + length) // CHARACTERS_PER_TOKEN) for length in lengths)
+    tokens = [-(-length // CHARACTERS_PER_TOKEN) for length in lengths]
     longest = setup.endpoint.max_tokens
-    completion = None if longest is None else len(to_do) * most * longest
+    completion = None if longest is None else sum(most) * longest
+    most_prompt = sum(map(mul, most, tokens))
     return Estimate(
         questions=len(questions),
         finished=len(questions) - len(to_do),
-        least_samples=least * len(to_do),
-        most_samples=most * len(to_do),
-        least_prompt_tokens=least * tokens,
-        most_prompt_tokens=most * tokens,
+        least_samples=sum(fewest),
+        most_samples=sum(most),
+        least_prompt_tokens=sum(map(mul, fewest, tokens)),
+        most_prompt_tokens=most_prompt,
         most_completion_tokens=completion,
-        most_cost=None if prices is None or completion is None else prices.cost(most * tokens, completion),
+        most_cost=None if prices is None or completion is None else prices.cost(most_prompt, completion),
     )
 
 

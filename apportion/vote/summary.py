@@ -65,10 +65,10 @@ class Summary:
 
     ``waves``, ``share`` (the winner's share of the votes) and ``disagreement`` (an upper bound on the probability that
     the full vote would choose another answer) are means over questions. Unknown values are None: tokens if the server
-    does not count them, and means over nothing. ``seconds`` and ``uncounted_completion_tokens``, of completions that
-    are in no ballot, and ``judge`` are of the last run only. ``unanswered`` questions have no sample with an answer. ``repeats`` says
-    whether each question with three samples or more got the same text every time, as from a server that decodes
-    greedily; None without such questions.
+    does not count them, and means over nothing. ``seconds``, ``judge`` and ``uncounted_completion_tokens``, of
+    completions that are in no ballot, are of the last run only. ``unanswered`` questions have no sample with an answer.
+    ``repeats`` says whether each question with three samples or more got the same text every time, as from a server
+    that decodes greedily; None without such questions.
     """
 
     questions: int
@@ -109,7 +109,7 @@ def summarise(
 ) -> Summary:
     """Return the totals of the finished ``ballots`` of a vote on this number of ``questions``.
 
-    ``seconds`` and ``uncounted_tokens``, of completions that are in no ballot, are those of the last run.
+    ``seconds``, ``uncounted_tokens``, of completions that are in no ballot, and ``judge`` are those of the last run.
     """
     samples, full = sum(ballot.samples for ballot in ballots), max_samples * len(ballots)
     completion = total(ballot.completion_tokens for ballot in ballots) if ballots else None

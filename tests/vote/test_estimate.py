@@ -19,14 +19,14 @@ def make(**settings: Any) -> Setup:
 
 
 def test_the_estimate_agrees_with_a_count_by_hand() -> None:
-    """Question c is finished; a and b have 10 and 21 prompt tokens; OptPO needs at least 20 samples."""
+    """Question c is finished; a and b have 10 and 21 prompt tokens; OptPO needs at least 16 samples."""
     setup = make(rule="optpo", curtail=False, max_tokens=100)
     assert estimate(QUESTIONS, setup, finished=["c", "other"], prices=Prices(2.0, 10.0)) == Estimate(
         questions=3,
         finished=1,
-        least_samples=2 * 20,
+        least_samples=2 * 16,
         most_samples=2 * 64,
-        least_prompt_tokens=31 * 20,
+        least_prompt_tokens=31 * 16,
         most_prompt_tokens=31 * 64,
         most_completion_tokens=2 * 64 * 100,
         most_cost=pytest.approx((31 * 64 * 2 + 2 * 64 * 100 * 10) / 1e6),
@@ -50,8 +50,8 @@ def test_text_and_json() -> None:
     result = estimate(QUESTIONS, make(rule="optpo", curtail=False, max_tokens=100), ["c"], Prices(2.0, 10.0))
     assert estimate_text(result, terminal=False).splitlines() == [
         "questions          3, 1 of them finished",
-        "samples            40 to 128",
-        "prompt tokens      620 to 1,984, at 4 characters each",
+        "samples            32 to 128",
+        "prompt tokens      496 to 1,984, at 4 characters each",
         "completion tokens  at most 12,800, if every completion is as long as it may be",
         "cost               at most 0.13",
     ]
@@ -61,3 +61,12 @@ def test_text_and_json() -> None:
 def test_finished_questions_take_nothing() -> None:
     result = estimate(QUESTIONS, make(), finished=["a", "b", "c"])
     assert (result.finished, result.least_samples, result.most_samples, result.most_completion_tokens) == (3, 0, 0, 0)
+
+
+def test_samples_that_are_kept_are_not_paid_for_again() -> None:
+    """Of 16 to 64 samples for each of a and b, 10 of a are kept."""
+    setup = make(rule="optpo", curtail=False, max_tokens=100)
+    result = estimate(QUESTIONS, setup, finished=["c"], kept={"a": 10, "c": 64})
+    assert (result.least_samples, result.most_samples) == (6 + 16, 54 + 64)
+    assert result.most_completion_tokens == (54 + 64) * 100 and result.most_prompt_tokens == 54 * 10 + 64 * 21
+    assert estimate(QUESTIONS, setup, finished=["c", "b"], kept={"a": 70}).most_samples == 0

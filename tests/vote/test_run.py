@@ -343,13 +343,19 @@ def test_an_endpoint_error_ends_the_run_and_keeps_what_is_finished(out: Path) ->
     [
         ({"template": "no place"}, r"template must contain \{question\}, got 'no place'"),
         ({"extract": "regex"}, "extract must be one of auto, "),
-        ({"equivalence": "fuzzy"}, "equivalence must be one of exact, math, got 'fuzzy'"),
+        (
+            {"equivalence": "fuzzy"},
+            "equivalence must be one of exact, math, phrase, embedding, judge, or .*, got 'fuzzy'",
+        ),
         ({"rule": "opt"}, "rule must be known, got 'opt'; did you mean 'optpo'"),
         ({"rule_settings": {"epsilon": 0.1}}, "has no key 'epsilon'; did you mean 'eps'"),
         ({"rule": "optpo", "rule_settings": {"min_samples": 2.5}}, "min_samples must be an integer, got 2.5"),
         ({"wave": 0}, "wave must be an integer of at least 1"),
         ({"max_samples": 0}, "max_samples must be an integer of at least 1"),
         ({"temperature": -1.0}, "temperature must be at least 0"),
+        ({"judge_model": "big"}, "judge_model must be left out under another equivalence, got 'big'"),
+        ({"extract": "math:nothing"}, "extract must be in its module, got 'math:nothing'"),
+        ({"equivalence": "embedding", "equivalence_settings": {"treshold": 1}}, "settings that it knows, got treshold"),
         ({"weight": "length"}, "weight must be one of votes, tokens, got 'length'"),
         ({"give_up": 0}, "give_up must be an integer of at least 1, got 0"),
         ({"max_unparsed": 2}, "max_unparsed must be a share from 0 to 1, got 2"),
@@ -566,9 +572,8 @@ def test_votes_weighted_by_tokens_choose_the_answer_with_the_most_tokens(out: Pa
     assert (weighted.answer, plain.answer) == ("1", "0") and weighted.disagreement == 1.0
 
 
-def test_without_token_counts_every_vote_counts_the_same(out: Path) -> None:
-    settings: dict[str, Any] = {"rule": "fixed", "max_samples": 3, "curtail": False, "wave": 1, "weight": "tokens"}
-    (ballot,) = report_of(
-        lambda request: ok(r"\boxed{0}", most=1, tokens=None), out, make_questions(1), **settings
-    ).ballots
-    assert ballot.answer == "0" and ballot.completion_tokens is None
+def test_votes_cannot_be_weighted_by_tokens_that_the_server_does_not_count(out: Path) -> None:
+    settings: dict[str, Any] = {"rule": "fixed", "max_samples": 3, "wave": 1, "weight": "tokens"}
+    with pytest.raises(EndpointError, match="tokens must be counted to weigh votes by them, got no usage for 'q0'"):
+        report_of(lambda request: ok(r"\boxed{0}", most=1, tokens=None), out, make_questions(1), **settings)
+    assert len(samples_of(out)) == 1
