@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from apportion.endpoint import EndpointError
 from apportion.vote import Question, vote_async
@@ -71,13 +72,13 @@ def mixed(request: Request) -> Behaviour:
     return broken() if request.number % 2 else drip(1.0)
 
 
-CASES: tuple[tuple[str, str, Script, dict[str, float]], ...] = (
+CASES: tuple[tuple[str, str, Script, dict[str, Any]], ...] = (
     ("500", "all", always(broken), {}),
     ("connections closed", "all", always(cut_before), {}),
     ("a login page", "all", always(html_page), {}),
     ("redirects in a circle", "all", always(redirected), {}),
     ("400", "all", always(lambda: refused(400)), {}),
-    ("a body without end", "all", always(endless), {}),
+    ("a body without end, 4 at once", "all", always(endless), {"concurrency": 4}),
     ("500 and one byte a second, timeout 3 s", "all", mixed, {"timeout_seconds": 3.0}),
     ("500", "after 100", later(broken), {}),
     ("connections closed", "after 100", later(cut_before), {}),
@@ -88,7 +89,7 @@ CASES: tuple[tuple[str, str, Script, dict[str, float]], ...] = (
 )
 
 
-async def run(script: Script, settings: dict[str, float]) -> tuple[float, int, str]:
+async def run(script: Script, settings: dict[str, Any]) -> tuple[float, int, str]:
     """Return the seconds until a vote ended, its requests, and how it ended."""
     questions = [Question(f"q{number}", f"Question {number}?") for number in range(QUESTIONS)]
     with TemporaryDirectory() as folder:
@@ -106,7 +107,7 @@ async def run(script: Script, settings: dict[str, float]) -> tuple[float, int, s
             return time.monotonic() - started, len(server.requests), end
 
 
-def row(fault: str, requests: str, script: Script, settings: dict[str, float]) -> list[str]:
+def row(fault: str, requests: str, script: Script, settings: dict[str, Any]) -> list[str]:
     """Return the row of one fault."""
     found = [asyncio.run(run(script, settings)) for _ in range(REPEATS)]
     seconds, asked, ends = zip(*found, strict=True)
