@@ -15,6 +15,9 @@ _WORDS = {
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
+_HIDDEN = re.compile(r"secret:[0-9a-f]{8}")
+
+
 def is_secret_name(name: str) -> bool:
     """Return whether the value of a field with this name looks like a secret.
 
@@ -27,6 +30,8 @@ def is_secret_name(name: str) -> bool:
 def hide_secrets(value: Any, secret: bool = False) -> Any:
     """Return ``value`` with a short hash for each text in a field whose name looks like a secret, at any depth.
 
+    A text that is such a hash already is kept.
+
     >>> hide_secrets({"top_k": 20, "api_key": "abc", "options": {"token": ["abc"]}})
     {'top_k': 20, 'api_key': 'secret:63906248', 'options': {'token': ['secret:63906248']}}
     """
@@ -34,7 +39,7 @@ def hide_secrets(value: Any, secret: bool = False) -> Any:
         return {name: hide_secrets(each, secret or is_secret_name(str(name))) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [hide_secrets(each, secret) for each in value]
-    if secret and value is not None and not isinstance(value, (int, float)):
+    if secret and value is not None and not isinstance(value, (int, float)) and not _HIDDEN.fullmatch(str(value)):
         return f"secret:{hashlib.blake2b(str(value).encode(errors='replace'), digest_size=4).hexdigest()}"
     return value
 

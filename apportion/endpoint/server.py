@@ -159,13 +159,13 @@ class Server:
     def _read(self, response: Any) -> list[Completion] | _Unanswered:
         """Return the completions in a reply with status 200."""
         body = response.content
-        if _PAGE.match(body):
-            title = _TITLE.search(body)
-            named = f' "{self._shown(title[1].decode(errors="replace"))}"' if title else ""
-            return self._misdirected(f"sent a page for browsers{named} and not a reply{_redirected(response)}")
         try:
             found = read_reply(body)
         except BadReply as error:
+            if _PAGE.match(body) or response.headers.get("content-type", "").startswith("text/html"):
+                title = _TITLE.search(body)
+                named = f' "{self._shown(title[1].decode(errors="replace"))}"' if title else ""
+                return self._misdirected(f"sent a page for browsers{named} and not a reply{_redirected(response)}")
             return _Unanswered(Failure(self._shown(f"the server sent {error}")))
         self.usage.add(found)
         return found

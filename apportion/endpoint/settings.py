@@ -202,7 +202,7 @@ def _check_header(name: Any, value: Any) -> None:
 
 def _check_url(url: str) -> None:
     """Raise ValueError unless ``url`` is the address of a web server."""
-    bare = url.partition("?")[0]
+    bare = re.sub(r"^(\w*:?//)[^/]*@", r"\1", re.split(r"[?#]", url)[0])  # without what may be secret
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"base_url must start with http:// or https://, got {bare!r}; write http://{bare}")
     try:
