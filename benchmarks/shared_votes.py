@@ -60,7 +60,7 @@ class Found:
 
     samples: Counts
     agreed: Mask
-    right: Mask
+    right: Floats
 
 
 @dataclass(frozen=True)
