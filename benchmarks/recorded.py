@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.types import Counts, Mask
+from apportion.types import Counts, Floats
 
 VENDORED = Path(__file__).parent / "data" / "game24_votes.jsonl.gz"
 VOTES = Path(__file__).parents[2] / "shared" / "data" / "votes" / "recorded_votes.parquet"
@@ -24,19 +24,39 @@ VOTES = Path(__file__).parents[2] / "shared" / "data" / "votes" / "recorded_vote
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its answers in the order of sampling, which of them are right, and their tokens if known."""
+    """A question with its answers in the order of sampling, which of them are right, and their tokens.
 
-    answers: tuple[str, ...]
-    right: Mapping[str, bool]
+    An answer is None if a sample has none. ``right`` is None if the right answer is unknown, as without gold.
+    ``tokens`` is None if they are not recorded for every sample.
+    """
+
+    answers: tuple[str | None, ...]
+    right: Mapping[str | None, bool] | None
     tokens: tuple[int, ...] | None
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Question:
         """Return the question of a row of a file. A ``ValueError`` says that equal answers are not equally right."""
-        right = dict(zip(row["answers"], row["correct"], strict=True))
-        if [right[answer] for answer in row["answers"]] != list(row["correct"]):
-            raise ValueError(f"equal answers must be equally right, got others in question {row['question_id']}")
-        return cls(tuple(row["answers"]), right, tuple(row["tokens"]) if row.get("tokens") else None)
+        answers = tuple(row["answers"])
+        right, tokens = _known(row, "correct", len(answers)), _known(row, "tokens", len(answers))
+        if right is not None:
+            by_answer = dict(zip(answers, right, strict=True))
+            if [by_answer[answer] for answer in answers] != right:
+                raise ValueError(f"equal answers must be equally right, got others in question {row['question_id']}")
+        return cls(answers, None if right is None else by_answer, None if tokens is None else tuple(tokens))
+
+
+def _known(row: Mapping[str, Any], column: str, samples: int) -> list[Any] | None:
+    """Return the entry of ``column`` for each sample, or None if it is null, empty, or null for some samples."""
+    found = row.get(column)
+    if found is None or not len(found) or any(entry is None for entry in found):
+        return None
+    if len(found) != samples:
+        raise ValueError(
+            f"{column} must have an entry for each answer, got {len(found)} for {samples} in question "
+            f"{row['question_id']}"
+        )
+    return list(found)
 
 
 def read_vendored(path: Path = VENDORED) -> list[dict[str, Any]]:
@@ -74,9 +94,9 @@ class Streams:
 
     questions: tuple[Question, ...]
     orders: int
-    answers: tuple[tuple[str, ...], ...]
+    answers: tuple[tuple[str | None, ...], ...]
     tokens: Counts | None
-    """The tokens [S, T] up to each sample, or None."""
+    """The tokens [S, T] up to each sample, or None; a stream shorter than T keeps its last number."""
 
     @classmethod
     def draw(cls, questions: Iterable[Question], orders: int, seed: int) -> Streams:
@@ -87,14 +107,19 @@ class Streams:
         answers = tuple(tuple(question.answers[place] for place in order) for question, order in pairs)
         tokens = None
         if all(question.tokens for question in questions):
-            tokens = np.array([np.asarray(question.tokens)[order] for question, order in pairs]).cumsum(axis=1)
+            tokens = np.zeros((len(pairs), max(len(order) for _, order in pairs)), np.int64)
+            for spent, (question, order) in zip(tokens, pairs, strict=True):
+                spent[: len(order)] = np.asarray(question.tokens)[order]
+            tokens = tokens.cumsum(axis=1)
         return cls(questions, orders, answers, tokens)
 
-    def right(self, chosen: Iterable[str | None]) -> Mask:
-        """Return whether each of the ``chosen`` [S] answers is right."""
-        asked = (question for question in self.questions for _ in range(self.orders))
+    def right(self, chosen: Iterable[str | None]) -> Floats:
+        """Return whether each of the ``chosen`` [S] answers is right: 1, 0, or NaN if that is unknown."""
+        asked = (question.right for question in self.questions for _ in range(self.orders))
         pairs = zip(asked, chosen, strict=True)
-        return np.array([answer is not None and question.right[answer] for question, answer in pairs])
+        return np.array(
+            [np.nan if right is None else float(answer is not None and right[answer]) for right, answer in pairs]
+        )
 
     def by_question(self, values: np.ndarray) -> np.ndarray:
         """Return the means [Q] of ``values`` [S] over the orders of each question."""

@@ -35,7 +35,7 @@ BATCH, FIRST = 64, 4
 BUDGETS = (8, 12, 16, 24, 32)
 ROUNDS = (8, 32)
 RULES: dict[str, Rule] = {
-    "optpo, N = 16": BayesianSPRT(),
+    "optpo, N = 16": BayesianSPRT(count_from="min_samples"),
     "posterior_predictive, eps = 0.01": PosteriorPredictive(0.01),
     "posterior_predictive, eps = 0.05": PosteriorPredictive(0.05),
     "adaptive_consistency_beta, confidence = 0.95": AdaptiveConsistencyBeta(0.95),
@@ -60,7 +60,7 @@ class Found:
 
     samples: Counts
     agreed: Mask
-    right: Mask
+    right: Floats
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,8 @@ def package(data: Mapping[str, Streams], quick: bool) -> list[str]:
     """Return the comparison with the package AdaptiveConsistency on the same streams."""
     if not installed():
         return ["Skipped: it is not installed; pip install AdaptiveConsistency."]
-    streams = [mine.answers[q * mine.orders][:M] for mine in data.values() for q in range(len(mine.questions))]
+    first = [mine.answers[q * mine.orders][:M] for mine in data.values() for q in range(len(mine.questions))]
+    streams = [[answer for answer in stream if answer is not None] for stream in first]
     found = {
         "Beta": beta_beside(streams[::20] if quick else streams),
         "Dirichlet, Monte Carlo": dirichlet_beside(crowded_prefixes(streams, M, 20 if quick else 300), True),
@@ -274,7 +275,7 @@ def _records(key: Key, found: Mapping[str, Measured]) -> list[dict[str, Any]]:
             **vars(key),
             "dataset": name,
             **{
-                field: None if values is None else round(float(values.mean()), 6)
+                field: None if values is None or np.isnan(values).all() else round(float(np.nanmean(values)), 6)
                 for field, values in vars(mine).items()
             },
         }

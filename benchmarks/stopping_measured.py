@@ -67,7 +67,10 @@ class Key:
 
 @dataclass(frozen=True)
 class Measured:
-    """The results of a rule on a data set: means [Q] over the orders of each question; ``tokens`` if they are known."""
+    """The results of a rule on a data set: means [Q] over the orders of each question; ``tokens`` if they are known.
+
+    ``accuracy`` is NaN for questions whose right answer is unknown.
+    """
 
     samples: Floats
     waves: Floats

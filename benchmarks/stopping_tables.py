@@ -27,8 +27,10 @@ def groups(cells: Cells, key: Key, field: str) -> list[Floats]:
 
 
 def mean(cells: Cells, key: Key, field: str) -> float:
-    """Return the mean over the data sets of their means."""
-    return float(np.mean([values.mean() for values in groups(cells, key, field)]))
+    """Return the mean over the data sets of their means; questions and sets of unknown value are left out."""
+    known = [values[~np.isnan(values)] for values in groups(cells, key, field)]
+    means = [values.mean() for values in known if values.size]
+    return float(np.mean(means)) if means else np.nan
 
 
 def percent(found: Estimate, form: str = ".2f") -> str:
@@ -48,13 +50,18 @@ def summary(cells: Cells, rules: Iterable[str], max_samples: int) -> list[list[s
                 estimate(*groups(cells, plain, "samples")).show(),
                 percent(estimate(*agreement)),
                 f"{100 * min(values.mean() for values in agreement):.2f}",
-                f"{100 * mean(cells, plain, 'accuracy'):.1f}",
+                _accuracy(cells, plain),
                 _token_share(cells, plain),
                 f"{mean(cells, curtailed, 'samples'):.1f}",
                 f"{100 * mean(cells, curtailed, 'agreement'):.2f}",
             ]
         )
     return rows
+
+
+def _accuracy(cells: Cells, key: Key) -> str:
+    found = mean(cells, key, "accuracy")
+    return "-" if np.isnan(found) else f"{100 * found:.1f}"
 
 
 def _token_share(cells: Cells, key: Key) -> str:

@@ -19,6 +19,7 @@ from apportion.stopping.optpo import BayesianSPRT
 from apportion.stopping.p_value import PValue
 from apportion.stopping.posterior_predictive import PosteriorPredictive
 from apportion.stopping.sprt import MSPRT, SPRT
+from apportion.stopping.targets import TARGETS, RuleDefaults
 from apportion.stopping.votes import Stream, count_votes, encode_answers, leader, top_two
 
 RULES: dict[str, type[Rule]] = {
@@ -144,6 +145,7 @@ __all__ = [
     "MSPRT",
     "RULES",
     "SPRT",
+    "TARGETS",
     "USUAL_RULE",
     "AdaptiveConsistencyBeta",
     "AdaptiveConsistencyDirichlet",
@@ -159,6 +161,7 @@ __all__ = [
     "PValue",
     "PosteriorPredictive",
     "Rule",
+    "RuleDefaults",
     "Stream",
     "Wave",
     "audited_threshold",

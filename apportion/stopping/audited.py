@@ -30,6 +30,7 @@ from apportion.stopping.calibrated import Calibrated, risk_score
 from apportion.stopping.curtailment import Curtailment
 from apportion.stopping.decisions import check_max_samples
 from apportion.stopping.votes import Stream, count_votes, encode_answers, leader
+from apportion.types import Floats
 
 LARGEST = 1.0
 """The largest threshold that is returned."""
@@ -78,12 +79,21 @@ def audited_threshold(
         )
     rng = np.random.default_rng(seed)
     drawn = [order for q, stream in enumerate(streams) for order in _orders(stream, q, max_samples, orders, rng)]
-    losing = np.sort([smallest_losing_threshold(order, max_samples, wave) for order in drawn])
-    allowed = math.floor(((questions + 1) * eps - 1) * orders + 1e-9)
-    largest = np.nextafter(losing[allowed], 0.0) if allowed < len(losing) else LARGEST
-    threshold = min(float(largest), LARGEST)
+    losing = np.array([smallest_losing_threshold(order, max_samples, wave) for order in drawn])
+    threshold = largest_threshold(losing.reshape(questions, orders), eps)
     loss = float(np.mean(losing <= threshold))
     return Audit(Calibrated(eps, threshold), questions, loss, (questions * loss + 1) / (questions + 1))
+
+
+def largest_threshold(losing: Floats, eps: float) -> float:
+    """Return the largest threshold with (n * loss + 1) / (n + 1) at most eps, and at most ``LARGEST``.
+
+    ``losing`` [n, orders] are the smallest losing thresholds of n audited questions, and (n + 1) eps is at least 1.
+    """
+    questions, orders = losing.shape
+    allowed = math.floor(((questions + 1) * eps - 1) * orders + 1e-9)
+    rising = np.sort(losing, axis=None)
+    return min(float(np.nextafter(rising[allowed], 0.0)) if allowed < rising.size else LARGEST, LARGEST)
 
 
 def smallest_losing_threshold(stream: Stream, max_samples: int, wave: int = 1) -> float:

@@ -26,7 +26,7 @@ from benchmarks.stopping_measured import (
     settings,
 )
 from benchmarks.stopping_picture import STYLES
-from benchmarks.stopping_tables import rivals, rivals_table
+from benchmarks.stopping_tables import SUMMARY, rivals, rivals_table, summary
 
 NOWHERE = Path("nowhere") / "votes.parquet"
 
@@ -76,6 +76,55 @@ def test_other_data_sets_are_read_from_the_file_of_votes(tmp_path):
     found = read_datasets(tmp_path / "votes.parquet")
     assert found["sums"] == [Question(("7", "8", "7"), {"7": True, "8": False}, (3, 4, 5))]
     assert len(found["game24_cot"]) == 100
+
+
+def write_votes(path, rows):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    schema = pa.schema(
+        {
+            "dataset": pa.string(),
+            "question_id": pa.string(),
+            "gold": pa.string(),
+            "answers": pa.list_(pa.string()),
+            "correct": pa.list_(pa.bool_()),
+            "tokens": pa.list_(pa.int32()),
+        }
+    )
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+
+
+def test_rows_without_gold_are_measured_and_their_accuracy_is_unknown(tmp_path):
+    """``correct`` is null, or null for each sample; an answer and the tokens may be null, and lengths may differ."""
+    answers = [*"aabaaabaaaba", None, *"aaa"]
+    rows = [
+        {"dataset": "open", "question_id": "1", "answers": answers, "correct": None, "tokens": [1] * 16},
+        {"dataset": "open", "question_id": "2", "answers": answers[:9], "correct": [None] * 9, "tokens": [2] * 9},
+        {"dataset": "mixed", "question_id": "3", "answers": answers, "correct": None, "tokens": None},
+        {"dataset": "mixed", "question_id": "4", "gold": "b", "answers": answers[:12]}
+        | {"correct": [a == "b" for a in answers[:12]], "tokens": [None] * 12},
+    ]
+    write_votes(tmp_path / "votes.parquet", rows)
+    found = read_datasets(tmp_path / "votes.parquet")
+    data = {name: Streams.draw(found[name], 3, 0) for name in ("open", "mixed")}
+    rules = {"fixed, all": make_rule("fixed"), "esc": make_rule("esc", window=3)}
+    cells = measure(data, rules, [8], [1])
+    for label in rules:
+        mine = cells[Key(label, 8)]
+        assert np.isnan(mine["open"].accuracy).all() and mine["open"].agreement.shape == (2,)
+        assert np.isnan(mine["mixed"].accuracy).tolist() == [True, False]
+        assert mine["mixed"].tokens is None
+    assert cells[Key("fixed, all", 8)]["open"].tokens.tolist() == [8, 16]
+    rows = {row[0]: row for row in summary(cells, rules, 8)}
+    columns = SUMMARY.split(", ")
+    assert rows["fixed, all"][columns.index("accuracy %")] == "0.0", "of the question with gold"
+    assert rows["fixed, all"][columns.index("agreement %")].startswith("100.00")
+    only = {key: {"open": mine["open"]} for key, mine in cells.items()}
+    assert summary(only, rules, 8)[0][columns.index("accuracy %")] == "-"
+
+
+def test_a_row_with_fewer_verdicts_than_answers_is_refused():
+    with pytest.raises(ValueError, match="correct must have an entry for each answer, got 1 for 2 in question 1"):
+        Question.of({"question_id": "1", "answers": ["7", "8"], "correct": [True]})
 
 
 def test_equal_answers_that_are_not_equally_right_are_refused():

@@ -1,0 +1,302 @@
+"""Measure the calibrated rule on sets that it was not learned on, and audits by simulation.
+
+python -m benchmarks.calibrated [--votes PATH] [--quick]
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from apportion.stopping import TARGETS, Calibrated, PosteriorPredictive, Rule, decide, make_rule
+from apportion.stopping.audited import largest_threshold, smallest_losing_threshold
+from apportion.stopping.calibrated import FEW, SCALE
+from apportion.types import Floats
+from benchmarks.calibrated_curves import RIVALS, Curve, Prefixes, curve, hindsight, priced
+from benchmarks.common import RESULTS, table, write
+from benchmarks.recorded import VOTES, Streams, read_datasets
+from benchmarks.stopping_measured import Estimate, estimate
+
+SEED = 0
+ORDERS = {"gsm8k": 4, "aime24": 60}
+OTHER_ORDERS = 30
+MAXIMA = (16, 32, 64)
+LEVELS = (0.97, 0.99, 0.997)
+"""Levels of agreement with the full vote."""
+FEWS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
+SCALES = tuple(np.arange(0.5, 20.5, 0.5).tolist())
+EPS = (0.003, 0.005, 0.01, 0.02, 0.03, 0.05)
+"""The eps at which SCALE must keep the disagreement."""
+SHOWN = (0.003, 0.01, 0.03)
+PRICES = tuple(np.geomspace(5, 20000, 40).tolist())
+RESAMPLES = 400
+BASE, OURS, TABLE = "adaptive_consistency_beta", "calibrated", "best table in hindsight"
+AUDITS = (
+    ("gsm8k", 0.1, 0.01, 1),
+    ("gsm8k", 0.1, 0.02, 1),
+    ("gsm8k", 0.1, 0.01, 4),
+    ("gsm8k", 0.2, 0.01, 1),
+    ("game24_standard", 0.2, 0.1, 1),
+    ("game24_standard", 0.4, 0.05, 1),
+    ("game24_cot", 0.2, 0.1, 1),
+    ("game24_cot", 0.4, 0.05, 1),
+    ("aime24", 0.4, 0.1, 1),
+)
+"""Data set, share audited, eps, and orders of an audited question's samples."""
+SPLITS = 1000
+CANDIDATES: Mapping[str, Rule] = {
+    "fixed, n = 5": make_rule("fixed", samples=5),
+    "posterior_predictive, eps = 0.01": PosteriorPredictive(0.01),
+    "posterior_predictive, eps = 0.2": PosteriorPredictive(0.2),
+    **{f"calibrated, eps = {eps}": Calibrated(eps) for eps in (0.003, 0.01, 0.03, 0.05, 0.1, 0.2)},
+}
+QUICK = Path("runs") / "calibrated-quick"
+
+Sets = Mapping[str, Mapping[int, Prefixes]]
+"""The prefixes by data set and maximum."""
+
+
+def main(votes: Path = VOTES, quick: bool = False) -> None:
+    """Measure, and write the table ``calibrated``, under ``runs/`` if ``quick``."""
+    start = time.process_time()
+    drawn = {
+        name: Streams.draw(questions, 2 if quick else ORDERS.get(name, OTHER_ORDERS), SEED)
+        for name, questions in read_datasets(votes).items()
+    }
+    sets = {name: {most: Prefixes(streams, most) for most in MAXIMA} for name, streams in drawn.items()}
+    curves = {name: {most: _curves(found) for most, found in mine.items()} for name, mine in sets.items()}
+    learned = learn(sets, curves)
+    notes = [
+        "Samples of a question at equal agreement with the full vote of at most 64 samples, asked after every sample, "
+        "with curtailment: a random mixture of the two best thresholds of each rule. "
+        f"`{TABLE}` says at which leads to stop after each number of samples; it is fitted to the very streams that it "
+        "is measured on, so no rule can be expected to reach it. Data: "
+        + ", ".join(f"{name} ({len(one.questions):,} questions, {one.orders} orders)" for name, one in drawn.items())
+        + ". gsm8k has 61 samples.",
+        f"## `{OURS}` over `{BASE}` and over the {TABLE}",
+        "Ratio of samples at equal agreement, with 95% bootstrap intervals over questions. The prior of `calibrated` "
+        "is the one learned on the other sets.",
+        ratios(curves, learned),
+        "## An eps learned on other sets",
+        f"FEW (prior of few answers) and SCALE (threshold over eps) are learned on the other sets: the FEW with the "
+        f"fewest samples over `{BASE}`'s, and the largest SCALE with at most eps disagreement for M of 16, 32 and 64 "
+        f"and eps from {EPS[0]} to {EPS[-1]}. Then disagreement % (samples) on the set itself, M = 64, and the worst "
+        f"disagreement over eps. The last row learned on all sets, as the package: FEW = {FEW}, SCALE = {SCALE}.",
+        leave_one_out(sets, learned),
+        "## Audited questions",
+        f"A share of the questions, drawn at random, is sampled until its winner is certain (to the end with more than "
+        f"one order); `audited_threshold` sets the rule for the others. {SPLITS:,} splits; M = 64. The guarantee is "
+        "for the mean over splits. `beside` is `calibrated` with this eps and without audits.",
+        audits(sets),
+        "## What you save, what you risk",
+        "M = 64, with curtailment. Samples; tokens in percent of the full vote's, if recorded; agreement with the full "
+        "vote; points of accuracy less the full vote's. Last rows: means over the sets.",
+        risks(sets),
+        f"Targets: {', '.join(f'`{name}` is `{rule}`' for name, rule in TARGETS.items())}.",
+        f"The run took {(time.process_time() - start) / 60:.0f} minutes of CPU time.",
+    ]
+    columns = ["data set", "rule", *(f"{100 * level:g}%" for level in LEVELS)]
+    rows = [
+        [name, label, *(f"{found.needed(level):.2f}" for level in LEVELS)]
+        for name, mine in curves.items()
+        for label, found in (mine[64] | {OURS: mine[64][_few(learned[name][0])]}).items()
+        if not label.startswith("few = ")
+    ]
+    write(
+        "calibrated",
+        "Samples of each stopping rule at equal agreement, at most 64 samples",
+        columns,
+        rows,
+        notes,
+        seeds=[SEED],
+        results=QUICK if quick else RESULTS,
+    )
+
+
+def _few(few: float) -> str:
+    return f"few = {few}"
+
+
+def _curves(prefixes: Prefixes) -> dict[str, Curve]:
+    """Return the curve of every rule by name, of ours by its prior."""
+    return {
+        **{name: curve(prefixes, score) for name, score in RIVALS.items()},
+        TABLE: hindsight(prefixes, PRICES),
+        **{_few(few): curve(prefixes, priced(few)) for few in FEWS},
+    }
+
+
+Learned = dict[str, tuple[float, float]]
+"""FEW and SCALE for each data set, learned on the others; and for "all", learned on all."""
+
+
+def learn(sets: Sets, curves: Mapping[str, Mapping[int, Mapping[str, Curve]]]) -> Learned:
+    """Learn both numbers without each set, and on all."""
+    times = {
+        name: [
+            np.mean(
+                [mine[most][_few(few)].needed(at) / mine[most][BASE].needed(at) for most in MAXIMA for at in LEVELS]
+            )
+            for few in FEWS
+        ]
+        for name, mine in curves.items()
+    }
+    found = {}
+    for held_out in [*sets, "all"]:
+        others = [name for name in sets if name != held_out]
+        few = FEWS[int(np.argmin(np.mean([times[name] for name in others], axis=0)))]
+        losses = np.max([disagreement(prefixes, few) for name in others for prefixes in sets[name].values()], axis=0)
+        kept = [scale for scale, row in zip(SCALES, losses, strict=True) if (row <= np.array(EPS)).all()]
+        found[held_out] = (few, max(kept, default=SCALES[0]))
+    return found
+
+
+@cache
+def disagreement(prefixes: Prefixes, few: float) -> Floats:
+    """Return the share of streams that disagree for each of ``SCALES`` and ``EPS``."""
+    scores = prefixes.score(priced(few))
+    lose = [[prefixes.at(prefixes.ends(scores, scale * eps), prefixes.wrong).mean() for eps in EPS] for scale in SCALES]
+    return np.array(lose)
+
+
+def ratios(curves: Mapping[str, Mapping[int, Mapping[str, Curve]]], learned: Learned) -> str:
+    """Return a table of samples over those of ``BASE`` and of the table in hindsight."""
+    rows = []
+    for most in MAXIMA:
+        for name, mine in curves.items():
+            found = mine[most]
+            ours = found[_few(learned[name][0])]
+            over = [_ratio(ours, found[BASE], level).show(".2f") for level in LEVELS]
+            rows.append([str(most), name, *over, f"{ours.needed(0.99) / found[TABLE].needed(0.99):.2f}"])
+    return table(["M", "data set", *(f"{100 * level:g}%" for level in LEVELS), "over the table, 99%"], rows)
+
+
+def _ratio(ours: Curve, base: Curve, level: float) -> Estimate:
+    questions = ours.samples.shape[1]
+    weights = np.random.default_rng(SEED).multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES)
+    found = [ours.needed(level, each / questions) / base.needed(level, each / questions) for each in weights]
+    low, high = np.quantile(found, [0.025, 0.975])
+    return Estimate(ours.needed(level) / base.needed(level), float(low), float(high))
+
+
+def leave_one_out(sets: Sets, learned: Learned) -> str:
+    """Return a table of the disagreement on each set with what was learned on the others."""
+    rows = []
+    for name, mine in sets.items():
+        for source in (name, "all"):
+            few, scale = learned[source]
+            worst = max(
+                float(np.max(disagreement(found, few)[SCALES.index(scale)] / np.array(EPS))) for found in mine.values()
+            )
+            scores = mine[64].score(priced(few))
+            rows.append(
+                [
+                    name,
+                    "all" if source == "all" else "others",
+                    f"{few:g}, {scale:g}",
+                    *(_disagreement(mine[64], mine[64].ends(scores, scale * eps)) for eps in SHOWN),
+                    f"{worst:.2f}",
+                    _disagreement(mine[64], mine[64].ends(mine[64].score(RIVALS["posterior_predictive"]), 0.01)),
+                ]
+            )
+    columns = ["data set", "learned on", "FEW, SCALE", *(f"eps = {eps}" for eps in SHOWN)]
+    return table([*columns, "worst / eps", "posterior_predictive, eps = 0.01"], rows)
+
+
+def _disagreement(prefixes: Prefixes, ends: np.ndarray) -> str:
+    wrong = estimate(prefixes.at(ends, prefixes.wrong)).show(".2f", 100)
+    return f"{wrong}, {float(np.mean(ends + 1)):.1f}"
+
+
+def audits(sets: Sets) -> str:
+    """Return a table of the guarantee and the cost of audits, by simulated splits."""
+    rows = []
+    for name, share, eps, orders in AUDITS:
+        if name not in sets:
+            continue
+        prefixes, rng = sets[name][64], np.random.default_rng(SEED)
+        streams, length = prefixes.streams, len(prefixes.samples)
+        questions, drawn = len(streams.questions), streams.orders
+        losing = np.array([smallest_losing_threshold(stream[:64], length) for stream in streams.answers])
+        losing, scores = losing.reshape(questions, drawn), prefixes.score(priced(FEW))
+        audited, found = round(share * questions), []
+        curtailed = prefixes.ended.argmax(axis=1).reshape(questions, drawn) + 1
+        for _ in range(SPLITS):
+            order, places = rng.integers(drawn, size=questions), rng.permutation(questions)
+            first, rest = places[:audited], places[audited:]
+            seen = losing[first, order[first]][:, None] if orders == 1 else losing[first][:, :orders]
+            threshold = largest_threshold(seen, eps)
+            mine = rest * drawn + order[rest]
+            ends = ((scores[mine] <= threshold) | prefixes.ended[mine]).argmax(axis=1)
+            audit = curtailed[first, order[first]].mean() if orders == 1 else length
+            samples = (audit * audited + (ends + 1).sum()) / questions
+            found.append((prefixes.wrong[mine, ends].mean(), samples, (ends + 1).mean()))
+        wrong, samples, others = np.array(found).T
+        beside = prefixes.ends(scores, SCALE * eps)
+        error = 1.96 * wrong.std() / np.sqrt(SPLITS)
+        rows.append(
+            [
+                name,
+                f"{audited} ({100 * share:g}%), {orders}",
+                f"{100 * eps:g}",
+                f"{100 * wrong.mean():.2f} ± {100 * error:.2f}",
+                f"{100 * np.mean(wrong > eps):.0f}",
+                f"{samples.mean():.1f}",
+                f"{others.mean():.1f}",
+                f"{(beside + 1).mean():.1f}, {100 * prefixes.at(beside, prefixes.wrong).mean():.2f}",
+            ]
+        )
+    columns = "data set; audited, orders; eps %; disagreement % of the others; splits above eps, %; samples, all"
+    return table([*columns.split("; "), "samples, others", "beside: samples, disagreement %"], rows)
+
+
+def risks(sets: Sets) -> str:
+    """Return a table of samples, tokens, agreement and change of accuracy for settings to choose from."""
+    rows: dict[str, list[list[str]]] = {}
+    means: dict[str, list[tuple[Floats, Floats, Floats]]] = {}
+    for name, mine in sets.items():
+        prefixes = mine[64]
+        streams, right = prefixes.streams, prefixes.right
+        full = right[:, -1]
+        for label, rule in CANDIDATES.items():
+            ends = decide(streams.answers, rule, 64, curtail=True).samples - 1
+            place = (np.arange(len(ends)), ends)
+            samples, agreed = streams.by_question(ends + 1), prefixes.at(ends, ~prefixes.wrong)
+            change = streams.by_question(right[place] - full)
+            means.setdefault(label, []).append((samples, agreed, change))
+            tokens = "-"
+            if streams.tokens is not None:
+                spent, whole = streams.tokens[place], streams.tokens[:, len(prefixes.samples) - 1]
+                tokens = f"{100 * spent.mean() / whole.mean():.0f}"
+            rows.setdefault(name, []).append([name, label, *_shown(tokens, [(samples, agreed, change)])])
+    cells = [row for mine in rows.values() for row in mine]
+    cells += [["mean", label, *_shown("-", found)] for label, found in means.items()]
+    return table(["data set", "rule", "samples", "tokens %", "agreement %", "accuracy, points"], cells)
+
+
+def _shown(tokens: str, found: list[tuple[Floats, Floats, Floats]]) -> list[str]:
+    samples, agreed, changes = zip(*found, strict=True)
+    known = [change[~np.isnan(change)] for change in changes if not np.isnan(change).all()]
+    return [
+        estimate(*samples).show(".1f"),
+        tokens,
+        estimate(*agreed).show(".2f", 100),
+        estimate(*known).show("+.2f", 100) if known else "-",
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="The calibrated rule on sets that it was not learned on, and audits.")
+    parser.add_argument("--votes", type=Path, default=VOTES, help="the recorded votes, with gsm8k and aime24")
+    parser.add_argument("--quick", action="store_true", help=f"two orders a question, written to {QUICK}")
+    arguments = parser.parse_args()
+    main(arguments.votes, arguments.quick)

@@ -1,0 +1,188 @@
+"""Samples and agreement of a stopping rule at every threshold, and the best table of counts in hindsight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from apportion.stopping import Curtailment, PValue, count_votes, encode_answers, leader, top_two
+from apportion.stopping.adaptive_consistency import beta_confidence, dirichlet_confidence
+from apportion.stopping.overtaking import log_prior
+from apportion.stopping.posterior_predictive import overtaking_risk
+from apportion.types import Counts, Floats, Mask
+from benchmarks.recorded import Streams
+
+Score = Callable[[Counts, Counts, int], Floats]
+"""A score [...] from votes [..., K], samples [...] and the maximum; a rule stops if it is at most a threshold."""
+
+BLOCK = 200
+POINTS = 150
+"""Number of thresholds of a curve."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prefixes:
+    """What is known after each sample of each stream, [S, T] each, with at most ``most`` samples a stream."""
+
+    streams: Streams
+    most: int
+
+    @cached_property
+    def votes(self) -> list[Counts]:
+        """The votes [B, T, K] of blocks of streams."""
+        return list(self._blocks())
+
+    def _blocks(self) -> Iterator[Counts]:
+        encoded = [encode_answers(stream[: self.most]) for stream in self.streams.answers]
+        for start in range(0, len(encoded), BLOCK):
+            block = encoded[start : start + BLOCK]
+            yield count_votes(np.array([codes for _, codes in block]), max(len(found) for found, _ in block))
+
+    @cached_property
+    def samples(self) -> Counts:
+        """T, as an array from 1 to T."""
+        return np.arange(1, self.votes[0].shape[1] + 1)
+
+    @cached_property
+    def wrong(self) -> Mask:
+        """Whether the leader is not the winner of the full vote."""
+        return np.concatenate([leader(votes) != leader(votes[:, -1:]) for votes in self.votes])
+
+    @cached_property
+    def right(self) -> Floats:
+        """Whether the leader is right, NaN if unknown."""
+        labels = [encode_answers(stream[: self.most])[0] for stream in self.streams.answers]
+        leaders = np.concatenate([leader(votes) for votes in self.votes])
+        chosen = [[found[place] for found, place in zip(labels, column, strict=True)] for column in leaders.T]
+        return np.array([self.streams.right(each) for each in chosen]).T
+
+    @cached_property
+    def ended(self) -> Mask:
+        """Whether no other answer can win, or all samples are taken."""
+        ended = np.concatenate([Curtailment().stops(votes, len(self.samples)) for votes in self.votes])
+        ended[:, -1] = True
+        return ended
+
+    @cached_property
+    def gaps(self) -> Counts:
+        """The leader's votes less the runner-up's."""
+        return np.concatenate([np.subtract(*top_two(votes)) for votes in self.votes])
+
+    def score(self, score: Score) -> Floats:
+        """Return the score after each sample."""
+        most = len(self.samples)
+        found = [score(votes, np.broadcast_to(self.samples, votes.shape[:-1]), most) for votes in self.votes]
+        return np.concatenate(found)
+
+    def ends(self, scores: Floats, threshold: float) -> Counts:
+        """Return the index [S] of the sample at which a rule with this threshold and curtailment stops."""
+        return ((scores <= threshold) | self.ended).argmax(axis=1)
+
+    def at(self, ends: Counts, values: np.ndarray) -> Floats:
+        """Return the means [Q] over the orders of each question of ``values`` [S, T] where the streams end."""
+        return self.streams.by_question(values[np.arange(len(ends)), ends])
+
+
+def risk(few: float) -> Score:
+    """Return the risk of another winner, under a prior with probability ``few`` for few answers."""
+    prior = log_prior(few)
+    return lambda votes, samples, most: overtaking_risk(votes, samples, most, prior=prior)
+
+
+def priced(few: float) -> Score:
+    """Return the score of the calibrated rule, with a prior with probability ``few`` for few answers."""
+    plain = risk(few)
+
+    def score(votes: Counts, samples: Counts, most: int) -> Floats:
+        found = plain(votes, samples, most)
+        return found / np.maximum(1 - samples / most, 1e-12)
+
+    return score
+
+
+RIVALS: Mapping[str, Score] = {
+    "adaptive_consistency_beta": lambda votes, samples, most: 1 - beta_confidence(*top_two(votes)),
+    "adaptive_consistency_dirichlet": lambda votes, samples, most: 1 - dirichlet_confidence(votes, top=5),
+    "p_value": lambda votes, samples, most: PValue.p_value(*top_two(votes)),
+    "posterior_predictive": risk(0.5),
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Samples and agreement of each question, [G, Q], at G thresholds."""
+
+    samples: Floats
+    agreement: Floats
+
+    def needed(self, target: float, weights: Floats | None = None) -> float:
+        """Return the samples a question at mean agreement ``target``, by a mixture of the two best thresholds.
+
+        ``weights`` [Q] are those of the questions, by default equal.
+        """
+        weights = np.full(self.samples.shape[1], 1 / self.samples.shape[1]) if weights is None else weights
+        x, y = hull(self.samples @ weights, self.agreement @ weights)
+        return float(np.interp(target, y, x))
+
+
+def curve(prefixes: Prefixes, score: Score) -> Curve:
+    """Return samples and agreement at thresholds that are quantiles of the scores."""
+    scores = prefixes.score(score)
+    positive = scores[(scores > 1e-7) & np.isfinite(scores)]
+    thresholds = np.unique(np.append(0.0, np.quantile(positive, np.linspace(0, 1, POINTS))))
+    ends = [prefixes.ends(scores, threshold) for threshold in thresholds]
+    return of_ends(prefixes, ends)
+
+
+def of_ends(prefixes: Prefixes, ends: Sequence[Counts]) -> Curve:
+    """Return the curve of rules that end each stream at ``ends``, [S] each."""
+    taken = np.broadcast_to(prefixes.samples, prefixes.wrong.shape)
+    return Curve(
+        np.array([prefixes.at(each, taken) for each in ends]),
+        1 - np.array([prefixes.at(each, prefixes.wrong) for each in ends]),
+    )
+
+
+def hull(samples: Floats, agreement: Floats) -> tuple[Floats, Floats]:
+    """Return the corners of the upper concave hull of the points, by rising samples and agreement.
+
+    >>> [each.tolist() for each in hull(np.array([1.0, 2, 3, 4]), np.array([0.5, 0.6, 0.9, 0.9]))]
+    [[1.0, 3.0], [0.5, 0.9]]
+    """
+    corners: list[tuple[float, float]] = []
+    for place in np.lexsort((-agreement, samples)):
+        x, y = float(samples[place]), float(agreement[place])
+        if corners and y <= corners[-1][1]:
+            continue
+        while len(corners) > 1 and _slope(corners[-2], corners[-1]) <= _slope(corners[-2], (x, y)):
+            corners.pop()
+        corners.append((x, y))
+    found = np.array(corners)
+    return found[:, 0], found[:, 1]
+
+
+def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
+    return (b[1] - a[1]) / (b[0] - a[0]) if b[0] > a[0] else np.inf
+
+
+def hindsight(prefixes: Prefixes, prices: Sequence[float]) -> Curve:
+    """Return the curve of the best tables in hindsight: after t samples, stop at these leads over the runner-up.
+
+    For each price of a disagreement in samples, the table minimises samples plus price times disagreements on the same
+    streams that it is measured on, from the last sample back.
+    """
+    return of_ends(prefixes, [_table(prefixes, price) for price in prices])
+
+
+def _table(prefixes: Prefixes, price: float) -> Counts:
+    streams, length = prefixes.wrong.shape
+    to_go, ends = np.zeros(streams), np.full(streams, length - 1)
+    for t in range(length - 2, -1, -1):
+        now, later, gaps = price * prefixes.wrong[:, t], 1 + to_go, prefixes.gaps[:, t]
+        gain = np.bincount(gaps, later - now, minlength=int(gaps.max()) + 1)
+        stop = prefixes.ended[:, t] | (gain > 0)[gaps]
+        to_go, ends = np.where(stop, now, later), np.where(stop, t, ends)
+    return ends
