@@ -376,7 +376,7 @@ def test_the_key_of_a_request_goes_upstream_and_nowhere_else(
         async with gateway(script, api_key_env="OWN_KEY") as place:
             error = await refusal(place)
             assert error.status_code == 401 and "the-key" in error.message
-            empty = await refusal(place, extra_headers={"Authorization": "Bearer "})
+            empty = await refusal(place, extra_headers={"Authorization": "Bearer"})
             assert "[key]" in empty.message
             bare = await refusal(place, extra_headers={"Authorization": openai.omit})
             assert place.upstream.requests[-1].headers["authorization"] == "Bearer own-secret"
