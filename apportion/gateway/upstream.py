@@ -86,7 +86,9 @@ class Upstream:
 
     def headers(self, given: Mapping[str, str]) -> dict[str, bytes]:
         """Return the headers for upstream of a request with the headers ``given``."""
-        found = {name: given[name] for name in FORWARDED if given.get(name)}
+        found = {
+            name: value for name in FORWARDED if (value := given.get(name, "").strip()).lower() not in ("", "bearer")
+        }
         if self._key and not found.keys() & KEYS:
             found["authorization"] = f"Bearer {self._key}"
         return {name: value.encode("latin-1") for name, value in found.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import tracemalloc
 from contextlib import suppress
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from apportion.endpoint.http import HTTP
 from tests.endpoint.builders import run, until
 from tests.endpoint.fault_server import Behaviour, Request, cut_before, cut_inside, malformed, raw, refused, silent
-from tests.gateway.builders import MESSAGES, Place, ballot, by_sample, either, gateway, openai, streamed
+from tests.gateway.builders import MESSAGES, Place, ballot, by_sample, either, gateway, listen, openai, streamed
 
 BODY = json.dumps({"model": "tiny", "messages": MESSAGES}).encode()
 JSON = {"content-type": "application/json"}
@@ -216,3 +217,9 @@ def test_64_votes_at_once_leave_the_upstream_bound_and_the_memory_alone() -> Non
             assert peak < 40 * 2**20
 
     run(scenario(), seconds=60)
+
+
+def test_replies_are_sent_without_delay() -> None:
+    """asyncio turns Nagle's algorithm off only for sockets whose protocol is named; otherwise replies wait 40 ms."""
+    with listen("127.0.0.1", 0) as sock:
+        assert sock.proto == socket.IPPROTO_TCP

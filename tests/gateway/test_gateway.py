@@ -376,6 +376,8 @@ def test_the_key_of_a_request_goes_upstream_and_nowhere_else(
         async with gateway(script, api_key_env="OWN_KEY") as place:
             error = await refusal(place)
             assert error.status_code == 401 and "the-key" in error.message
+            empty = await refusal(place, extra_headers={"Authorization": "Bearer"})
+            assert "[key]" in empty.message
             bare = await refusal(place, extra_headers={"Authorization": openai.omit})
             assert place.upstream.requests[-1].headers["authorization"] == "Bearer own-secret"
             assert "own-secret" not in bare.message and "[key]" in bare.message
@@ -415,3 +417,14 @@ def test_an_upstream_server_that_refuses_stream_options_is_asked_without() -> No
             assert all("stream_options" not in request.body for request in place.upstream.requests[before:])
 
     run(scenario())
+
+
+def test_answers_with_the_same_meaning_are_one_vote() -> None:
+    pytest.importorskip("math_verify")
+
+    async def scenario() -> None:
+        answers = ["1/2", "0.5", "1/3", r"\frac{1}{2}"]
+        async with gateway(by_sample(answers), equivalence="math", rule="fixed", max_samples=4, curtail=False) as place:
+            assert (await body_of(place))["apportion"]["votes"] == {"1/2": 3, "1/3": 1}
+
+    run(scenario(), seconds=60)
