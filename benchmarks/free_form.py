@@ -141,14 +141,14 @@ def main() -> None:
         rows,
         [
             "Each question has known classes of answers, and each vote a random wording of its class. The short "
-            "questions with their aliases and near misses were written by hand for this table, so they are no sample of "
-            "any task; their votes are drawn, the right class with a probability from U(.3, .95). The numbers are "
+            "questions with their aliases and near misses were written by hand for this table, so they are no sample "
+            "of any task; their votes are drawn, the right class with a probability from U(.3, .95). The numbers are "
             "recorded votes, in wordings drawn from seven forms; the questions are the first with two answers or more. "
             f"{orders} orders of {SAMPLES} votes a question. The rule is posterior_predictive at eps = .01.",
-            "Precision and recall count pairs of different wordings in a vote, with 95% intervals over questions. Votes "
-            "split off: of the votes for the true winner, the share outside their largest counted class. Wrongly "
-            "merged: votes in a class whose majority means something else. Reports: the disagreement with the full vote "
-            "that the ballots state. Own full vote: how often the answer differs from the full vote over the same "
+            "Precision and recall count pairs of different wordings in a vote, with 95% intervals over questions. "
+            "Votes split off: of the votes for the true winner, the share outside their largest counted class. Wrongly "
+            "merged: votes in a class whose majority means something else. Reports: the disagreement with the full "
+            "vote that the ballots state. Own full vote: how often the answer differs from the full vote over the same "
             "counted classes, which is what eps bounds. Known full vote: how often it is not the winner of the full "
             "vote over the known classes. Ambiguous: wordings that equal several counted classes.",
             "The thresholds of embedding are chosen by F1 on one half of the questions and reported on the other, in "
