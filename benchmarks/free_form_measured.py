@@ -1,0 +1,217 @@
+"""Votes in several wordings whose classes are known, and what a way to compare answers makes of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from apportion.answers import AnswerClasses, Equivalence, JudgeEquivalence, for_question
+from apportion.stopping import PosteriorPredictive, decide
+from apportion.types import Floats
+from benchmarks import recorded
+
+WORDINGS = Path(__file__).parent / "data" / "free_form.toml"
+SAMPLES = 60
+RULE = "posterior_predictive"
+NUMBER_WORDINGS = ("{x}", "{x}.0", "{x:,}", "x = {x}", "{x} in all", "{x} units", "{words}")
+"""How the number {x} is worded, each with the same probability."""
+ONES = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+
+
+@dataclass(frozen=True)
+class Worded:
+    """A question, the class of each wording of its answers, and streams of votes in these wordings."""
+
+    text: str
+    classes: dict[str, int]
+    streams: tuple[tuple[str, ...], ...]
+
+    def true(self, stream: Sequence[str]) -> list[str]:
+        """Return the known class of each vote."""
+        return [str(self.classes[answer]) for answer in stream]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a way to compare answers gives on one question: sums or means over its streams.
+
+    Attributes:
+        merged: pairs of different wordings in a stream that were counted together; ``rightly`` those of one class.
+        together: pairs of different wordings of one class.
+        split: share of the votes for the full vote's true winner that were not counted with most of them.
+        wrong: share of votes that were counted with a majority of another class.
+        samples: samples until the rule stopped.
+        reported: disagreement with the full vote that the rule reports.
+        own: share of streams whose answer differs from the full vote over the same counted classes.
+        loser: share of streams whose answer is not of the class that wins the full vote over the known classes.
+        ambiguous: share of different wordings that equal several counted classes.
+    """
+
+    merged: float
+    rightly: float
+    together: float
+    split: float
+    wrong: float
+    samples: float
+    reported: float
+    own: float
+    loser: float
+    ambiguous: float
+
+
+def hand_written(orders: int, seed: int, path: Path = WORDINGS) -> list[Worded]:
+    """Return the questions written by hand. The votes are drawn: the right class with probability U(.3, .95)."""
+    questions = tomllib.loads(path.read_text(encoding="utf-8"))["question"]
+    return [_drawn(question, orders, np.random.default_rng([seed, q])) for q, question in enumerate(questions)]
+
+
+def _drawn(question: dict[str, Any], orders: int, rng: np.random.Generator) -> Worded:
+    wordings: list[list[str]] = question["classes"]
+    right = rng.uniform(0.3, 0.95)
+    shares = [right, *(1 - right) * rng.dirichlet(np.ones(len(wordings) - 1))]
+    chosen = rng.choice(len(wordings), size=(orders, SAMPLES), p=shares)
+    streams = tuple(tuple(str(rng.choice(wordings[k])) for k in stream) for stream in chosen)
+    return Worded(question["text"], {text: k for k, texts in enumerate(wordings) for text in texts}, streams)
+
+
+def of_numbers(questions: Sequence[recorded.Question], orders: int, seed: int) -> list[Worded]:
+    """Return recorded votes for whole numbers, in random orders and wordings, of questions with several answers."""
+    found = []
+    for q, question in enumerate(questions):
+        numbers = [int(answer) for answer in question.answers if re.fullmatch(r"\d{1,6}", answer)]
+        if len(set(numbers)) > 1 and len(numbers) == len(question.answers) >= SAMPLES:
+            rng = np.random.default_rng([seed, q])
+            drawn = [rng.permutation(numbers)[:SAMPLES] for _ in range(orders)]
+            streams = [[(int(x), NUMBER_WORDINGS[rng.integers(len(NUMBER_WORDINGS))]) for x in one] for one in drawn]
+            worded = [[(_worded(x, how), x) for x, how in stream] for stream in streams]
+            classes = {text: x for stream in worded for text, x in stream}
+            found.append(Worded(f"question {q}", classes, tuple(tuple(text for text, _ in one) for one in worded)))
+    return found
+
+
+def _worded(x: int, how: str) -> str:
+    return how.format(x=x, words=in_words(x))
+
+
+def in_words(x: int) -> str:
+    """Return a whole number below a million in words.
+
+    >>> in_words(42), in_words(12_305)
+    ('forty-two', 'twelve thousand three hundred five')
+    """
+    for value, word in ((1000, "thousand"), (100, "hundred")):
+        if x >= value:
+            return f"{in_words(x // value)} {word}" + (f" {in_words(x % value)}" if x % value else "")
+    return ONES[x] if x < 20 else TENS[x // 10 - 2] + (f"-{ONES[x % 10]}" if x % 10 else "")
+
+
+class KnownClasses:
+    """The equivalence that knows the classes of one question."""
+
+    def __init__(self, question: Worded) -> None:
+        self._classes = question.classes
+
+    async def find_equal(self, answer: str, known: Sequence[str]) -> int | None:
+        """Return the index of the first of ``known`` in the same class."""
+        return next((k for k, other in enumerate(known) if self._classes[other] == self._classes[answer]), None)
+
+    async def aclose(self) -> None:
+        """Do nothing, because there is nothing to free."""
+
+
+Judged = Callable[[str], Awaitable[Any]]
+
+
+def erring_judge(questions: Sequence[Worded], merging: float, splitting: float, seed: int) -> JudgeEquivalence:
+    """Return a judge that is right but for a share of its verdicts, drawn for each pair of wordings once.
+
+    It says yes to different answers with probability ``merging``, and no to equal ones with ``splitting``.
+    """
+    classes = {question.text: question.classes for question in questions}
+
+    async def ask(prompt: str) -> Any:
+        text = re.search(r"^Question: (.*)$", prompt, re.MULTILINE)
+        assert text
+        pair = [json.loads(found) for found in re.findall(r"^(?:First|Second) answer: (.*)$", prompt, re.MULTILINE)]
+        same = len({classes[text[1]][answer] for answer in pair}) == 1
+        digest = hashlib.blake2b(f"{seed} {text[1]} {pair}".encode(), digest_size=8).digest()
+        errs = int.from_bytes(digest, "big") / 2**64 < (splitting if same else merging)
+        return SimpleNamespace(text="yes" if same != errs else "no", tokens=1, prompt_tokens=None)
+
+    return JudgeEquivalence(ask, max_per_question=10**6, max_requests=10**9)
+
+
+async def measure(questions: Sequence[Worded], make: Callable[[Worded], Equivalence]) -> list[Found]:
+    """Return what the equivalence that ``make`` gives for a question finds on each question."""
+    return [await _measured(question, for_question(make(question), question.text)) for question in questions]
+
+
+async def _measured(question: Worded, equivalence: Equivalence) -> Found:
+    counted, ambiguous, wordings = [], 0, 0
+    for stream in question.streams:
+        classes = AnswerClasses(equivalence, all_classes=True)
+        counted.append([await classes.join(answer) for answer in stream])
+        ambiguous += classes.ambiguous
+        wordings += len(set(stream))
+    true = [question.true(stream) for stream in question.streams]
+    full, own = decide(true, "fixed", SAMPLES).answer, decide(counted, "fixed", SAMPLES).answer
+    early = decide(counted, RULE, SAMPLES)
+    pairs = np.sum([_pairs(question, *one) for one in zip(question.streams, counted, strict=True)], axis=0)
+    lost = [_lost(*one) for one in zip(counted, true, full, strict=True)]
+    split, wrong = np.mean(lost, axis=0)
+    chosen = [str(question.classes[answer]) if answer is not None else None for answer in early.answer]
+    return Found(
+        *(pairs / len(question.streams)),
+        split=float(split),
+        wrong=float(wrong),
+        samples=float(early.samples.mean()),
+        reported=float(np.mean([_reported(one[:n]) for one, n in zip(counted, early.samples, strict=True)])),
+        own=float(np.mean([a != b for a, b in zip(early.answer, own, strict=True)])),
+        loser=float(np.mean([a != b for a, b in zip(chosen, full, strict=True)])),
+        ambiguous=ambiguous / wordings,
+    )
+
+
+def _pairs(question: Worded, stream: Sequence[str], counted: Sequence[str]) -> tuple[int, int, int]:
+    """Return the pairs of different wordings that were merged, those rightly, and those of one class."""
+    label = dict(zip(stream, counted, strict=True))
+    pairs = [(label[a] == label[b], question.classes[a] == question.classes[b]) for a, b in combinations(label, 2)]
+    return sum(m for m, _ in pairs), sum(m and t for m, t in pairs), sum(t for _, t in pairs)
+
+
+def _lost(counted: Sequence[str], true: Sequence[str], winner: str | None) -> tuple[float, float]:
+    """Return the share of the winner's votes outside their largest counted class, and of votes in a wrong class."""
+    winners = Counter(c for c, t in zip(counted, true, strict=True) if t == winner)
+    by_counted: dict[str, Counter[str]] = {}
+    for c, t in zip(counted, true, strict=True):
+        by_counted.setdefault(c, Counter())[t] += 1
+    wrong = sum(found.total() - max(found.values()) for found in by_counted.values())
+    return 1 - max(winners.values()) / winners.total(), wrong / len(counted)
+
+
+def _reported(counted: Sequence[str]) -> float:
+    """Return the disagreement that a ballot reports after these votes."""
+    votes = np.array(sorted(Counter(counted).values(), reverse=True))
+    if len(counted) == SAMPLES or votes[0] - (votes[1] if len(votes) > 1 else 0) > SAMPLES - len(counted):
+        return 0.0  # no further vote can change the winner
+    return min(1.0, float(PosteriorPredictive().risk(votes[None], np.array([len(counted)]), SAMPLES)[0]))
+
+
+def column(found: Sequence[Found], name: str) -> Floats:
+    """Return one attribute [Q] of the questions."""
+    return np.array([getattr(one, name) for one in found], float)
