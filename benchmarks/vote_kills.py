@@ -26,7 +26,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from apportion.stopping import decide
+from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import read_recorded
 from apportion.vote.journal import samples_path
 from benchmarks.common import write
@@ -192,7 +192,7 @@ async def measure(kills: int) -> None:
                 raise RuntimeError(f"the last run must finish, got {said}")
             asked = Counter((request.prompt, request.seed) for request in server.requests if request.answered)
         record = read_recorded(folder / "answers.jsonl")
-        replayed = decide([stream_of(q) for q in questions], "posterior_predictive", MAX_SAMPLES, curtail=True)
+        replayed = decide([stream_of(q) for q in questions], USUAL_RULE, MAX_SAMPLES, curtail=True)
         same = sum(
             (record.ballots[q.id].samples, record.ballots[q.id].answer) == (decision.samples, decision.answer)
             for q, decision in zip(questions, replayed, strict=True)

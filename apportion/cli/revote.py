@@ -40,6 +40,7 @@ class RevoteCommand(VoteCommand):
 
 def revote(
     answers: Annotated[Path, typer.Argument(help="The .jsonl of the answers of a vote, with its samples beside it.")],
+    target: Annotated[str | None, typer.Option(help="What to keep of the full vote: agreement or accuracy.")] = None,
     rule_settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")
     ] = None,
@@ -59,7 +60,7 @@ def revote(
         rule_changes = load(None, rule_settings or [])
         if changes["equivalence_settings"] is not None:
             changes["equivalence_settings"] = json_fields(changes["equivalence_settings"], "equivalence_settings")
-        found = count_again(answers, known, out=out, rule_settings=rule_changes, **changes)
+        found = count_again(answers, known, out=out, target=target, rule_settings=rule_changes, **changes)
     typer.echo(found.to_json() if as_json else found.to_text(sys.stdout.isatty()))
     if found.wanting:
         typer.echo(

@@ -40,6 +40,10 @@ class ServeCommand(TyperCommand):
 def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 is any free one.")] = 8001,
+    target: Annotated[
+        str | None,
+        typer.Option(help="What to keep of the full vote: agreement, the default, or accuracy."),
+    ] = None,
     rule_settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")
     ] = None,
@@ -50,6 +54,8 @@ def serve(
         from apportion.gateway.server import is_loopback, listen  # noqa: PLC0415 - an optional extra
         from apportion.gateway.server import serve as run  # noqa: PLC0415
     except ImportError as error:
+        if (error.name or "").startswith("apportion"):
+            raise
         raise typer.Exit(
             fail(f"serving needs {error.name}, which is not installed; pip install 'apportion[serve]'")
         ) from error
@@ -58,7 +64,7 @@ def serve(
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("apportion.gateway").setLevel(logging.INFO)
     with usage_errors(ValueError, ImportError):
-        made = _settings(settings, load(None, rule_settings or []))
+        made = _settings(settings | {"target": target}, load(None, rule_settings or []))
         sock = listen(host, port)
 
         def ready() -> None:
@@ -75,20 +81,16 @@ def serve(
 def _settings(given: dict[str, Any], of_rule: dict[str, Any]) -> Any:
     """Return the gateway's settings. Raise ValueError for those that cannot be used."""
     from apportion.allocators import Voting  # noqa: PLC0415
-    from apportion.config import build, choices  # noqa: PLC0415
     from apportion.gateway import GatewayLimits, GatewaySettings, UpstreamSettings  # noqa: PLC0415
-    from apportion.stopping import RULES  # noqa: PLC0415
-    from apportion.untrusted import shown  # noqa: PLC0415
+    from apportion.vote.setup import rule_for  # noqa: PLC0415
 
     def part(cls: type[Any]) -> Any:
         return cls(**{field.name: given.pop(field.name) for field in fields(cls)})
 
     upstream, limits = part(UpstreamSettings), part(GatewayLimits)
     voting = {name: given.pop(name) for name in VOTING}
-    rule, wave = voting["rule"], voting["wave"]
-    if rule not in RULES:
-        raise ValueError(f"rule must be known, got {shown(rule)}; {choices(rule, RULES)}")
-    voting |= {"rule": build(RULES[rule], of_rule, rule)}
+    wave = voting["wave"]
+    voting |= {"rule": rule_for(given.pop("target"), voting["rule"], of_rule)}
     voting |= {"wave": int(wave) if wave.isdecimal() and len(wave) < DIGITS else wave}
     return GatewaySettings(upstream, Voting(**voting), **given, limits=limits)
 
@@ -108,6 +110,7 @@ def _with_all_options() -> Callable[..., None]:
         (GatewayLimits, tuple(field.name for field in fields(GatewayLimits))),
     )
     made = [option_of(cls, name, None, choices.get(name, ())) for cls, names in parts for name in names]
+    made = [option.replace(default=None) if option.name == "rule" else option for option in made]
     own = signature(serve, eval_str=True)
     given = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
     keyword = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (made[0], *given, *made[1:])]

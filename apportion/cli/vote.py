@@ -62,6 +62,10 @@ class VoteCommand(TyperCommand):
 def vote(
     questions: Annotated[Path, typer.Option(help=".jsonl, .csv or .parquet: prompt, and if known answer and id.")],
     out: Annotated[Path, typer.Option(help="The .jsonl of the answers. If it exists, the vote continues.")],
+    target: Annotated[
+        str | None,
+        typer.Option(help="What to keep of the full vote: agreement, the default, or accuracy."),
+    ] = None,
     rule_settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")
     ] = None,
@@ -99,7 +103,7 @@ def vote(
         headers = pairs_of(settings["headers"], "--header")
         settings |= {"wave": wave, "headers": headers}
         settings |= {name: json_fields(settings[name], name) for name in ("extra_body", "equivalence_settings")}
-        setup = make_setup(**settings, rule_settings=load(None, rule_settings or []))
+        setup = make_setup(**settings, target=target, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
         check_run(asked, deadline, max_unparsed)
         if dry_run:
@@ -139,7 +143,8 @@ def options_of_vote(name: str) -> tuple[Parameter, ...]:
     flags = {"timeout_seconds": "--request-timeout", "headers": "--header"}
     choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
     (cls,) = (cls for cls, names in SETTINGS if name in names)
-    return options_of(cls, name, flags.get(name), choices.get(name, ()))
+    made = options_of(cls, name, flags.get(name), choices.get(name, ()))
+    return tuple(option.replace(default=None) for option in made) if name == "rule" else made
 
 
 def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Report:

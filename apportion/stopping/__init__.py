@@ -40,11 +40,15 @@ RULES: dict[str, type[Rule]] = {
 }
 """Every stopping rule by name."""
 
-USUAL_RULE = PosteriorPredictive.name
+USUAL_TARGET = "agreement"
+"""The target of a vote if none is named."""
+
+USUAL_RULE = TARGETS[USUAL_TARGET].name
 """The rule if none is named: in ``decide``, in ``apportion vote`` and in the allocator ``Voting``.
 
-Its setting is the share of answers that may differ from those of the full vote. On recorded answers it takes the fewest
-samples for the same agreement (benchmarks/results/stopping.md). ``BayesianSPRT`` is for results of the paper on OptPO.
+Its setting is the share of answers that may differ from those of the full vote, calibrated on recorded answers
+(benchmarks/results/calibrated.md). ``PosteriorPredictive`` bounds that share instead, and takes more samples.
+``BayesianSPRT`` is for results of the paper on OptPO.
 """
 
 
@@ -147,6 +151,7 @@ __all__ = [
     "SPRT",
     "TARGETS",
     "USUAL_RULE",
+    "USUAL_TARGET",
     "AdaptiveConsistencyBeta",
     "AdaptiveConsistencyDirichlet",
     "Audit",

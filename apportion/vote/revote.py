@@ -76,7 +76,7 @@ def revote(
 ) -> Revote:
     """Count the samples at ``path`` again, with ``changes`` of the settings that it was started with.
 
-    ``changes`` are ``rule``, ``rule_settings``, ``max_samples``, ``curtail``, ``extract``, ``equivalence``,
+    ``changes`` are ``target``, ``rule``, ``rule_settings``, ``max_samples``, ``curtail``, ``extract``, ``equivalence``,
     ``equivalence_settings``, ``give_up`` and ``weight``. ``questions`` are needed for gold answers of questions that
     were not finished. The new ballots are written to ``out`` if it is given, which must not exist. Nothing else is
     written, and no server is contacted.
@@ -113,8 +113,10 @@ def setup_of(path: Path, **changes: Any) -> Setup:
         raise JournalError(f"the settings of {path} must name {missing[0]}, got none; restore them")
     own = {key.removeprefix("rule."): value for key, value in started.items() if key.startswith("rule.")}
     changes = {name: value for name, value in changes.items() if value is not None}
-    if changes.get("rule", given["rule"]) != given["rule"]:
+    if "target" in changes or changes.get("rule", given["rule"]) != given["rule"]:
         own = {}
+    if "target" in changes:
+        del given["rule"]
     own |= changes.pop("rule_settings", {})
     return make_setup(**given | changes, rule_settings=own)
 

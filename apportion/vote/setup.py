@@ -13,7 +13,7 @@ from apportion.checks import check_integer
 from apportion.config import build, choices
 from apportion.endpoint import Endpoint
 from apportion.questions import TEMPLATE
-from apportion.stopping import RULES, USUAL_RULE, Rule, make_rule
+from apportion.stopping import RULES, TARGETS, USUAL_TARGET, Rule, make_rule
 from apportion.untrusted import shown
 from apportion.vote.count import Weight
 from apportion.vote.judge import connect_judge
@@ -117,21 +117,41 @@ def make_setup(
     base_url: str,
     model: str,
     *,
-    rule: str | Rule = USUAL_RULE,
+    target: str | None = None,
+    rule: str | Rule | None = None,
     rule_settings: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Setup:
     """Return the setup with these ``settings``, the fields of ``Endpoint``, ``Voting`` and ``Setup`` in ``SETTINGS``.
 
+    ``target`` names the rule that keeps the "agreement" with the full vote, or its "accuracy" only
+    (``apportion.stopping.TARGETS``). Without a target and a ``rule`` it is "agreement".
+
     Raises ValueError for settings that cannot be used. Nothing is contacted.
     """
     voting = {name: settings.pop(name) for name in VOTING if name in settings}
     reading = {name: settings.pop(name) for name in READING if name in settings}
-    endpoint, of_rule = Endpoint(base_url, model, **settings), rule_settings or {}
+    made = rule_for(target, rule, rule_settings or {})
+    return Setup(Endpoint(base_url, model, **settings), Voting(made, **voting), **reading)
+
+
+def rule_for(target: str | None, rule: str | Rule | None, settings: Mapping[str, Any]) -> Rule:
+    """Return ``rule``, or the rule of ``target`` if it is None, with these ``settings`` of its own.
+
+    Raises ValueError for an unknown name or setting, and for a target beside a rule.
+
+    >>> rule_for("agreement", None, {"eps": 0.02}).eps
+    0.02
+    """
+    if rule is not None and target is not None:
+        raise ValueError(f"target must be left out beside a rule, got {shown(target)}; it names a rule of its own")
     if isinstance(rule, Rule):
-        made = make_rule(rule, **of_rule)
-    elif rule in RULES:
-        made = build(RULES[rule], of_rule, rule)
-    else:
+        return make_rule(rule, **settings)
+    if rule is None:
+        if (target or USUAL_TARGET) not in TARGETS:
+            raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {shown(target)}; choose one")
+        defaults = TARGETS[target or USUAL_TARGET]
+        rule, settings = defaults.name, dict(defaults.settings) | dict(settings)
+    if rule not in RULES:
         raise ValueError(f"rule must be known, got {shown(rule)}; {choices(rule, RULES)}")
-    return Setup(endpoint, Voting(made, **voting), **reading)
+    return build(RULES[rule], settings, rule)

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from apportion import Voting
-from apportion.stopping import RULES, USUAL_RULE, BayesianSPRT, Decision, Decisions, decide, decisions, make_rule
+from apportion.stopping import (
+    RULES,
+    TARGETS,
+    USUAL_RULE,
+    BayesianSPRT,
+    Decision,
+    Decisions,
+    decide,
+    decisions,
+    make_rule,
+)
 from apportion.vote.setup import make_setup
 
 M = 24
@@ -102,11 +112,9 @@ def test_one_default_rule_is_stated_once():
     streams = recorded(50, seed=5)
     assert list(decide(streams)) == list(decide(streams, USUAL_RULE))
     assert make_setup("http://localhost", "model").voting.rule == Voting().rule == make_rule(USUAL_RULE)
-    named = (
-        inspect.signature(make_setup).parameters["rule"].default,
-        inspect.signature(decide).parameters["rule"].default,
-    )
-    assert named == (USUAL_RULE, USUAL_RULE)
+    assert inspect.signature(decide).parameters["rule"].default == USUAL_RULE
+    assert make_setup("http://localhost", "model", target="agreement").voting.rule == make_rule(USUAL_RULE)
+    assert make_setup("http://localhost", "model", target="accuracy").voting.rule == TARGETS["accuracy"].make()
 
 
 def test_one_stream_gives_one_decision():

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("typer")
 
-from apportion.stopping import decide
+from apportion.stopping import USUAL_RULE, decide
 from tests.endpoint.fault_server import FaultServer
 from tests.processes import default_signals
 from tests.vote.builders import answering, make_questions, stream_of
@@ -64,7 +64,7 @@ def asked(server: FaultServer) -> Counter[str]:
 def expect_the_answers_of_one_run(lines: list[dict[str, Any]]) -> None:
     assert sorted(line["id"] for line in lines) == sorted(question.id for question in QUESTIONS)
     by_id = {line["id"]: line for line in lines}
-    replayed = decide([stream_of(question) for question in QUESTIONS], "posterior_predictive", 16, curtail=True)
+    replayed = decide([stream_of(question) for question in QUESTIONS], USUAL_RULE, 16, curtail=True)
     for question, decision in zip(QUESTIONS, replayed, strict=True):
         line = by_id[question.id]
         assert (line["samples"], line["answer"]) == (decision.samples, decision.answer)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from apportion.endpoint import EndpointError, seed_of
-from apportion.stopping import decide
+from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import NoAnswersError, Question, Report, vote, vote_async
 from apportion.vote.journal import samples_path
 from apportion.vote.lines import JournalError
@@ -108,7 +108,7 @@ def test_free_waves_cancel_nothing_and_take_as_many_round_trips_as_the_replay(ou
         out,
         lambda poll, server: _with_requests(poll(questions, wave="free"), server),
     )
-    replayed = decide([stream_of(q) for q in questions], "posterior_predictive", 64, wave="free", curtail=True)
+    replayed = decide([stream_of(q) for q in questions], USUAL_RULE, 64, wave="free", curtail=True)
     assert [ballot.waves for ballot in report.ballots] == replayed.waves.tolist()
     assert sum(ballot.cancelled for ballot in report.ballots) == 0
     assert len(requests) == sum(ballot.samples for ballot in report.ballots)
@@ -120,7 +120,7 @@ async def _with_requests(report: Awaitable[Report], server: FaultServer) -> tupl
 
 def test_samples_that_are_no_longer_needed_are_cancelled(out: Path) -> None:
     """The first samples agree, and the rest of the wave of 32 is still in flight."""
-    enough = decide(["0"] * 64, "posterior_predictive").samples
+    enough = decide(["0"] * 64, USUAL_RULE).samples
 
     def script(request: Request) -> Behaviour:
         slow = request.seed not in {seed_of(0, "q0", number) for number in range(enough)}
@@ -153,7 +153,7 @@ def test_a_mix_of_faults_changes_no_vote(out: Path) -> None:
     report = report_of(faulty, out, questions, max_samples=16, max_retries=12, concurrency=16)
     assert report.complete and not report.unfinished
     assert len(lines(out)) == len({line["id"] for line in lines(out)}) == 6
-    replayed = decide([stream_of(q) for q in questions], "posterior_predictive", 16, curtail=True)
+    replayed = decide([stream_of(q) for q in questions], USUAL_RULE, 16, curtail=True)
     for ballot, decision, question in zip(report.ballots, replayed, questions, strict=True):
         assert (ballot.samples, ballot.answer) == (decision.samples, decision.answer)
         assert ballot.votes == Counter(a for a in stream_of(question)[: ballot.samples] if a is not None)

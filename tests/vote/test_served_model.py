@@ -19,7 +19,7 @@ from apportion.endpoint import Client, Completion, Endpoint, EndpointError
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.sampler import sample as draw
 from apportion.lab.world.task import Problem, decode, encode
-from apportion.stopping import decide
+from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import Question, read_recorded, vote
 from benchmarks.served_model import ServedModel, problems, serving, train_model
 
@@ -159,7 +159,7 @@ def test_a_vote_from_the_command_line(served_model: ServedModel, tmp_path: Path)
 
     # What no rule may look at stands in for samples that were never taken.
     whole = [stream + [None] * (most - len(stream)) for stream in streams]
-    replayed = decide(whole, "posterior_predictive", most, curtail=True)
+    replayed = decide(whole, USUAL_RULE, most, curtail=True)
     assert replayed.samples.tolist() == paid
     assert list(replayed.answer) == [ballot["answer"] for ballot in ballots]
 
