@@ -15,8 +15,9 @@ import numpy as np
 from apportion.answers.phrase import phrase_form
 from apportion.answers.user_code import in_thread
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
-from apportion.predictors.embeddings.embedders import Embeddings
+from apportion.predictors.embeddings.embedders import DEFAULT_MODEL, Embeddings
 from apportion.types import Floats, Prompt
+from apportion.untrusted import shown
 
 Embed = Callable[[Sequence[str]], Any]
 """P texts -> their embeddings [P, d], with the same d at every call."""
@@ -35,21 +36,26 @@ class EmbeddingMatch:
 
     Args:
         threshold: least cosine similarity of equal answers, above 0 and at most 1. A higher one merges fewer answers.
-        model: gives the embeddings of texts. The default, all-MiniLM-L6-v2, is loaded when first needed.
+        model: the model of sentence-transformers by its name, or a function from texts to embeddings. The default,
+            all-MiniLM-L6-v2, is loaded when first needed.
 
     Raises ValueError for another threshold, and ImportError if the default model is not installed.
     """
 
-    def __init__(self, threshold: float = THRESHOLD, model: Embed | None = None) -> None:
+    def __init__(self, threshold: float = THRESHOLD, model: str | Embed = DEFAULT_MODEL) -> None:
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
             raise ValueError(f"threshold must be above 0 and at most 1, got {threshold!r}; {THRESHOLD} is usual")
-        if model is None and find_spec("sentence_transformers") is None:
+        if not isinstance(model, str) and not callable(model):
+            raise ValueError(
+                f"model must be a name or a function from texts to embeddings, got {shown(model)}; give one"
+            )
+        if isinstance(model, str) and find_spec("sentence_transformers") is None:
             raise ImportError(
                 "equivalence by embeddings needs sentence-transformers, which is not installed; "
                 "pip install 'apportion[embed]'"
             )
         self.threshold = threshold
-        self._embedder: Embedder = SentenceTransformerEmbedder() if model is None else _of_texts(model)
+        self._embedder: Embedder = SentenceTransformerEmbedder(model) if isinstance(model, str) else _of_texts(model)
         self._turn = Lock()
         self._vectors: dict[str, Floats] = {}
 

@@ -18,6 +18,7 @@ from typing import Protocol
 from apportion.answers.normal_form import DECIMAL, normal_form
 from apportion.answers.phrase import phrase_form
 from apportion.checks import check_integer
+from apportion.types import prompt_id
 
 LONGEST = 500
 """Answers with more characters than this are not shown to the judge."""
@@ -82,9 +83,12 @@ class JudgeUsage:
 
 @dataclass(frozen=True)
 class JudgeVerdict:
-    """What the judge said about two answers to ``question``; ``first`` and ``second`` in alphabetical order."""
+    """What the judge said about two answers to a question; ``first`` and ``second`` in alphabetical order.
 
-    question: str
+    ``question_hash`` is ``prompt_id`` of the question's text.
+    """
+
+    question_hash: str
     first: str
     second: str
     same: bool
@@ -131,7 +135,7 @@ class JudgeEquivalence:
         self._max_per_question, self._max_requests = max_per_question, max_requests
         self._timeout_seconds = timeout_seconds
         self._on_verdict = on_verdict
-        self._verdicts = {(verdict.question, verdict.first, verdict.second): verdict.same for verdict in known}
+        self._verdicts = {(verdict.question_hash, verdict.first, verdict.second): verdict.same for verdict in known}
         self._spent: dict[str, int] = {}
         self._failed_in_a_row = 0
 
@@ -152,7 +156,7 @@ class JudgeEquivalence:
         if known is not None:
             return known
         first, second = sorted((answer.strip(), other.strip()))
-        key = (question, first, second)
+        key = (prompt_id(question), first, second)
         if key in self._verdicts:
             self.usage.remembered += 1
             return self._verdicts[key]
@@ -165,7 +169,7 @@ class JudgeEquivalence:
         verdict = await self._verdict(PROMPT.format(question=question, first=_quoted(first), second=_quoted(second)))
         if verdict is not None:
             self._verdicts[key] = verdict
-            self._on_verdict(JudgeVerdict(question, first, second, verdict))
+            self._on_verdict(JudgeVerdict(*key, verdict))
         return bool(verdict)
 
     async def _verdict(self, prompt: str) -> bool | None:

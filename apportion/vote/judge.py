@@ -1,15 +1,23 @@
-"""A judge on the server of a vote: its settings, and how the equivalence "judge" sends it prompts.
+"""A judge on the server of a vote: its settings, how the equivalence "judge" sends it prompts, and its kept verdicts.
 
 The judge is the model that answers, unless another is named. It samples at temperature 0 and has its own connection, so
-its tokens are not among those of the vote.
+its tokens are not among those of the vote. ``answers.judge.jsonl`` beside ``answers.jsonl`` holds its verdicts, so that
+a vote that is resumed does not pay for them again.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
 
-from apportion.answers.judge import Ask
+from apportion.answers.judge import PROMPT, Ask, JudgeVerdict
 from apportion.endpoint import Completion, Endpoint
+from apportion.runs.declared_types import check_fields
+from apportion.types import prompt_id
+from apportion.untrusted import parse_json
+from apportion.vote.lines import LineWriter, read_records
 
 CONCURRENCY = 8
 """Most requests to the judge in flight, beside those of the vote."""
@@ -51,3 +59,58 @@ async def connect_judge(endpoint: Endpoint, model: str | None = None) -> AsyncIt
                 return await anext(completions)
 
         yield ask
+
+
+def verdicts_path(path: Path) -> Path:
+    """Return where the verdicts for the answers at ``path`` are kept."""
+    return path.with_suffix(".judge.jsonl")
+
+
+@contextmanager
+def keep_verdicts(path: Path, model: str) -> Iterator[tuple[list[JudgeVerdict], Callable[[JudgeVerdict], None]]]:
+    """Give the verdicts of ``model`` at ``path``, and a function that adds one, for the length of a ``with``.
+
+    They are the ``known`` and the ``on_verdict`` of the judge. Verdicts of another model or to another prompt are left
+    in the file and not given. Only one process may write to the file; the lock of the vote sees to that.
+
+    Raises JournalError for a file of something else, or one that cannot be read or written.
+    """
+    records, end, prompt = [], 0, prompt_id(PROMPT)
+    for record, _, offset in read_records(path, _KeptVerdict.from_json, "verdicts of a judge"):
+        records.append(record)
+        end = offset
+    writer = LineWriter(path, end, "a verdict")
+
+    def add(verdict: JudgeVerdict) -> None:
+        kept = _KeptVerdict(verdict.question_hash, model, prompt, verdict.first, verdict.second, verdict.same)
+        writer.append(json.dumps(vars(kept), ensure_ascii=False), to_disk=False)
+
+    try:
+        yield [record.verdict for record in records if (record.model, record.prompt) == (model, prompt)], add
+    finally:
+        writer.close()
+
+
+@dataclass(frozen=True)
+class _KeptVerdict:
+    """One line: a verdict with the model that gave it and a hash of the prompt. ``id`` is the hash of the question."""
+
+    id: str
+    model: str
+    prompt: str
+    first: str
+    second: str
+    same: bool
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        """Return the verdict of a line. Raises ValueError for anything else."""
+        record = parse_json(line)
+        if not isinstance(record, dict):
+            raise ValueError("not a verdict")
+        check_fields(cls, record)
+        return cls(**record)
+
+    @property
+    def verdict(self) -> JudgeVerdict:
+        return JudgeVerdict(self.id, self.first, self.second, self.same)

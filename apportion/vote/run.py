@@ -235,7 +235,7 @@ class _OpenQuestions:
         if not questions:
             return
         async with AsyncExitStack() as stack:
-            equivalence = await stack.enter_async_context(self.setup.open_equivalence())
+            equivalence = await stack.enter_async_context(self.setup.open_equivalence(self.journal.path))
             self.judge = getattr(equivalence, "usage", None)
             client = await stack.enter_async_context(self.setup.endpoint.connect())
             self.usage, waiting = client.usage, iter(questions)

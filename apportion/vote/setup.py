@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, get_args
 
 from apportion import __version__
@@ -16,7 +17,7 @@ from apportion.questions import TEMPLATE
 from apportion.stopping import RULES, TARGETS, USUAL_TARGET, Rule, make_rule
 from apportion.untrusted import shown
 from apportion.vote.count import Weight
-from apportion.vote.judge import connect_judge
+from apportion.vote.judge import connect_judge, keep_verdicts, verdicts_path
 
 ENDPOINT_SETTINGS = ("base_url", "model", "api", "temperature", "top_p", "max_tokens", "seed", "extra_body", "system")
 """Settings of the endpoint that decide answers. The others decide how fast answers come, and the key is a secret."""
@@ -72,13 +73,19 @@ class Setup:
         return make_extractor(self.extract)
 
     @asynccontextmanager
-    async def open_equivalence(self) -> AsyncIterator[Equivalence]:
-        """Open the equivalence for a block. A judge has a connection of its own, which counts its tokens."""
+    async def open_equivalence(self, path: Path | None = None) -> AsyncIterator[Equivalence]:
+        """Open the equivalence for a block. A judge has a connection of its own, which counts its tokens.
+
+        The verdicts of a judge are kept beside the answers at ``path``, if it is given.
+        """
         async with AsyncExitStack() as stack:
-            ask = None
+            ask, settings = None, dict(self.equivalence_settings)
             if self.equivalence == JUDGE:
                 ask = await stack.enter_async_context(connect_judge(self.endpoint, self.judge_model))
-            equivalence = make_equivalence(self.equivalence, ask=ask, **self.equivalence_settings)
+                if path is not None:
+                    kept = keep_verdicts(verdicts_path(path), self.judge_model or self.endpoint.model)
+                    settings["known"], settings["on_verdict"] = stack.enter_context(kept)
+            equivalence = make_equivalence(self.equivalence, ask=ask, **settings)
             stack.push_async_callback(equivalence.aclose)
             yield equivalence
 

@@ -56,6 +56,13 @@ def test_a_model_that_returns_another_shape_is_refused():
         merge_answers(["x", "y"], EmbeddingMatch(0.5, lambda texts: [[1.0]]))
 
 
+def test_a_model_that_is_neither_a_name_nor_a_function_is_refused():
+    with pytest.raises(
+        ValueError, match="model must be a name or a function from texts to embeddings, got 5; give one"
+    ):
+        make_equivalence("embedding", model=5)
+
+
 def test_many_tasks_may_compare_at_once():
     async def ask():
         match = EmbeddingMatch(0.9, directions)

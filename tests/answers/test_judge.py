@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from apportion.answers import AnswerClasses, JudgeEquivalence, JudgeError, JudgeUsage, JudgeVerdict, make_equivalence
+from apportion.types import prompt_id
 
 CAPITAL = "What is the capital of France?"
 PARIS = {"Paris", "The city of Paris", "Paris, France", "It is Paris"}
@@ -82,7 +83,8 @@ def test_verdicts_can_be_kept_and_are_not_asked_for_again():
     first = JudgeEquivalence(Scripted(), on_verdict=kept.append)
     answers = ["Paris", "It is Paris", "Lyon"]
     assert classes_of(first, answers) == ["Paris", "Paris", "Lyon"]
-    assert kept == [JudgeVerdict(CAPITAL, "It is Paris", "Paris", True), JudgeVerdict(CAPITAL, "Lyon", "Paris", False)]
+    hashed = prompt_id(CAPITAL)
+    assert kept == [JudgeVerdict(hashed, "It is Paris", "Paris", True), JudgeVerdict(hashed, "Lyon", "Paris", False)]
     ask = Scripted()
     again = JudgeEquivalence(ask, known=kept)
     assert classes_of(again, answers[::-1]) == ["Lyon", "It is Paris", "It is Paris"]

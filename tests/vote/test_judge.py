@@ -6,7 +6,10 @@ import pytest
 
 from apportion.answers import AnswerClasses, JudgeUsage, make_equivalence
 from apportion.endpoint import Endpoint, EndpointError
-from apportion.vote.judge import connect_judge
+from apportion.vote import Question
+from apportion.vote.judge import connect_judge, keep_verdicts
+from apportion.vote.lines import JournalError
+from apportion.vote.run import vote_async
 from tests.endpoint.fault_server import FaultServer, ok, refused
 
 
@@ -17,7 +20,7 @@ def verdict(request, place):
 
 def test_the_judge_is_asked_on_the_server_at_temperature_zero_and_its_tokens_are_counted():
     async def judged():
-        async with FaultServer([ok(verdict)]) as server:
+        async with FaultServer(lambda request: ok(verdict)) as server:
             endpoint = Endpoint(server.url, "model", system="Be brief.", concurrency=32)
             async with connect_judge(endpoint, "large") as ask:
                 judge = make_equivalence("judge", ask=ask)
@@ -32,10 +35,50 @@ def test_the_judge_is_asked_on_the_server_at_temperature_zero_and_its_tokens_are
     assert isinstance(usage, JudgeUsage)
 
 
+def test_a_vote_with_a_judge_keeps_its_verdicts_and_does_not_pay_for_them_again(tmp_path):
+    def text(request, place):
+        if " answer: " in request.prompt:
+            return verdict(request, place)
+        return f"The answer is {('Paris', 'in Paris', 'Rome')[(request.seed or 0) % 3]}."
+
+    async def voted(out, rule="fixed", **more):
+        async with FaultServer(lambda request: ok(text, most=1)) as server:
+            report = await vote_async(
+                [Question("q", "Where is the Louvre?")],
+                base_url=server.url, model="m", out=out, rule=rule, max_samples=12, template="{question}",
+                equivalence="judge", extract="answer_line", **more,
+            )  # fmt: skip
+            judged = sum(" answer: " in request.prompt for request in server.requests)
+        return report.ballots[0].votes, judged, report.judge.requests
+
+    out, kept = tmp_path / "answers.jsonl", tmp_path / "answers.judge.jsonl"
+    votes, judged, counted = asyncio.run(asyncio.wait_for(voted(out), 60))
+    lines = kept.read_bytes().splitlines(keepends=True)
+    assert judged == counted == len(lines) and len(votes) == 2
+    kept.write_bytes(b"".join(lines) + lines[0][:20])  # torn by a kill
+    again, judged, counted = asyncio.run(asyncio.wait_for(voted(out, overwrite=True), 60))
+    assert (again, judged, counted) == (votes, 0, 0) and kept.read_bytes() == b"".join(lines)
+    *_, counted = asyncio.run(asyncio.wait_for(voted(out, overwrite=True, judge_model="other"), 60))
+    assert counted == len(lines) and len(kept.read_bytes().splitlines()) == 2 * len(lines)
+
+
+def test_a_file_of_something_else_is_not_taken_for_verdicts(tmp_path):
+    path = tmp_path / "answers.judge.jsonl"
+    path.write_text('{"id": "q", "prompt": "What is it?"}\n', encoding="utf-8")
+    with (
+        pytest.raises(
+            JournalError, match="must hold verdicts of a judge of apportion vote, got something else in line 1"
+        ),
+        keep_verdicts(path, "m"),
+    ):
+        pass
+    assert path.read_text(encoding="utf-8") == '{"id": "q", "prompt": "What is it?"}\n'
+
+
 def test_a_server_that_refuses_the_judge_ends_the_run():
     async def judged():
         async with (
-            FaultServer([refused(404, "no such model")]) as server,
+            FaultServer(lambda request: refused(404, "no such model")) as server,
             connect_judge(Endpoint(server.url, "m")) as ask,
         ):
             await make_equivalence("judge", ask=ask).for_question("?").find_equal("a b", ["c d"])
