@@ -266,10 +266,10 @@ def test_a_refused_question_is_final(out: Path) -> None:
 
 
 def test_votes_before_the_server_failed_are_no_answer(out: Path) -> None:
-    """Three votes and then nothing but errors: another run must not take that for a finished question."""
+    """Two votes and then nothing but errors: another run must not take that for a finished question."""
 
     def script(request: Request) -> Behaviour:
-        first = {seed_of(0, "q0", number) for number in range(3)}
+        first = {seed_of(0, "q0", number) for number in range(2)}
         return ok(r"\boxed{0}", most=1) if request.seed in first else broken(ms=1)
 
     with pytest.raises(EndpointError, match="nothing but failures for 'q0' and for a plain prompt"):
@@ -391,7 +391,7 @@ def test_samples_that_arrived_unneeded_are_kept_and_used_by_a_rule_that_wants_mo
     """A server that honours n has generated the whole wave of 32 by the time the rule stops."""
 
     async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report, int]:
-        settings: dict[str, Any] = {"wave": 32, "max_samples": 32, "curtail": False}
+        settings: dict[str, Any] = {"wave": 32, "max_samples": 32, "curtail": False, "concurrency": 1}
         first = await poll(make_questions(2), **settings)
         asked = len(server.requests)
         again = await poll(make_questions(2), **settings | {"rule": "fixed", "resume": True})
