@@ -241,6 +241,7 @@ def main(
     tokens: int = 400,
 ) -> None:
     """Measure everything and write the table ``gateway`` into ``results``."""
+    load = os.getloadavg()[0]
     prices = [asyncio.run(overhead(votes, delay=0.05)) for _ in seeds]
     loads = [asyncio.run(loaded(each, connections=32)) for each in at_once]
     survived = paired(repeats)
@@ -260,7 +261,8 @@ def main(
         [
             f"A vote of {SAMPLES} samples at once on a scripted server, each a reply of {WORDS} words after 50 ms: one "
             f"request to `apportion serve`, or {SAMPLES} requests of the `openai` client without a vote. Means of "
-            f"{votes} votes and 95% intervals over seeds. The client's process also runs the scripted server.",
+            f"{votes} votes and 95% intervals over seeds. The client's process also runs the scripted server. 1-minute "
+            f"load of the machine when it began: {load:.1f}.",
             "## Load",
             f"Requests sent at the same time, {SAMPLES} samples each, with 64 votes and 32 upstream requests at once.",
             table(

@@ -17,10 +17,11 @@ from typer.main import get_command
 
 from apportion.cli.errors import fail, usage_errors
 from apportion.cli.options import option_of
+from apportion.cli.vote import json_fields
 from apportion.runs.signals import run_async
 
 VOTING = ("rule", "max_samples", "wave", "curtail")
-READING = ("extract", "equivalence", "give_up_after", "greedy_temperature")
+READING = ("extract", "equivalence", "equivalence_settings", "give_up", "greedy_temperature")
 DIGITS = 20
 
 
@@ -91,6 +92,7 @@ def _settings(given: dict[str, Any], of_rule: dict[str, Any]) -> Any:
     voting = {name: given.pop(name) for name in VOTING}
     wave = voting["wave"]
     voting |= {"rule": rule_for(given.pop("target"), voting["rule"], of_rule)}
+    given["equivalence_settings"] = json_fields(given["equivalence_settings"], "equivalence_settings")
     voting |= {"wave": int(wave) if wave.isdecimal() and len(wave) < DIGITS else wave}
     return GatewaySettings(upstream, Voting(**voting), **given, limits=limits)
 

@@ -20,8 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from apportion.answers.equivalence import EQUIVALENCES
-from apportion.answers.extraction import EXTRACTORS
+from apportion.answers import AnswerFunctionError, make_equivalence
 from apportion.gateway.body import VoteRequest, read_request
 from apportion.gateway.errors import SERVER, GatewayError
 from apportion.gateway.queue import VoteQueue
@@ -53,7 +52,7 @@ class Gateway:
         self.settings = settings
         self.hosts = hosts
         self.queue = VoteQueue(limits.max_votes, limits.max_queue, limits.queue_seconds)
-        self.equivalence = EQUIVALENCES[settings.equivalence]()
+        self.equivalence = make_equivalence(settings.equivalence, **settings.equivalence_settings)
         self.upstream = Upstream(settings.upstream, own_key(settings.upstream.api_key_env))
 
     @asynccontextmanager
@@ -109,10 +108,12 @@ class Gateway:
         async def draw(number: int) -> dict[str, Any]:
             return await self.upstream.sample(asked.upstream_body(number), headers, bill)
 
-        extractor = EXTRACTORS[asked.extract]
-        vote = new_vote(asked, draw, extractor, self.equivalence, self.settings.give_up_after)
+        vote = new_vote(asked, draw, self.equivalence, self.settings.give_up)
         async with self.queue.turn():
-            await vote.run(self.settings.limits.deadline_seconds)
+            try:
+                await vote.run(self.settings.limits.deadline_seconds)
+            except AnswerFunctionError as error:
+                raise GatewayError(500, str(error), kind=SERVER, code="answer_function") from error
         return whole_reply(vote, bill)
 
     def _check_host(self, request: Request) -> None:

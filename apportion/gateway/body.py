@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from apportion.allocators import Voting
-from apportion.answers.extraction import EXTRACTORS
+from apportion.answers import EXTRACTORS, Extractor
 from apportion.config import build, choices
 from apportion.endpoint import seed_of
 from apportion.gateway.errors import GatewayError
@@ -43,9 +43,15 @@ class VoteRequest:
     stream: bool
     include_usage: bool
     voting: Voting
-    extract: str
+    extractor: Extractor
     unvoted: Unvoted | None = None
     temperature: float | None = None
+
+    @property
+    def question(self) -> str:
+        """The text of all messages, with an empty line between them; parts that are no text are left out."""
+        contents = [each.get("content") for each in self.fields["messages"] if isinstance(each, dict)]
+        return "\n\n".join(content for content in contents if isinstance(content, str))
 
     def upstream_body(self, number: int) -> dict[str, Any]:
         """Return the fields of the upstream request for the sample with this ``number``."""
@@ -71,7 +77,7 @@ def read_request(body: bytes, settings: GatewaySettings) -> VoteRequest:
     if not isinstance(options, dict):
         raise _wrong("stream_options", "must be an object", options, 'send {"include_usage": true}')
     sent = {name: value for name, value in given.items() if name not in GATEWAY_FIELDS}
-    voted, extract = _voting(given.get("apportion"), n, settings)
+    voted, extractor = _voting(given.get("apportion"), n, settings)
     unvoted: Unvoted | None = None if voted else "off"
     greedy, temperature = voted and given.get("temperature") == 0, None
     if greedy and settings.greedy_temperature is not None:
@@ -85,22 +91,22 @@ def read_request(body: bytes, settings: GatewaySettings) -> VoteRequest:
         stream=_flag(given, "stream", False),
         include_usage=_flag(options, "include_usage", False, "stream_options.include_usage"),
         voting=voted if voted and not unvoted else Voting(Fixed(), n, n, wave=n, curtail=False),
-        extract=extract,
+        extractor=extractor,
         unvoted=unvoted,
         temperature=temperature,
     )
 
 
-def _voting(given: Any, n: int, settings: GatewaySettings) -> tuple[Voting | None, str]:
+def _voting(given: Any, n: int, settings: GatewaySettings) -> tuple[Voting | None, Extractor]:
     """Return how to vote, or None if the request is not to be voted on, and the extractor."""
     if given is None:
         given = {}
     if not isinstance(given, dict):
         raise _wrong("apportion", "must be an object", given, 'send one such as {"max_samples": 16}')
     of_rule = dict(given)
-    vote, extract = _flag(of_rule, "vote", True, "apportion.vote"), of_rule.pop("extract", settings.extract)
+    vote, extract = _flag(of_rule, "vote", True, "apportion.vote"), of_rule.pop("extract", None)
     of_rule.pop("vote", None)
-    if extract not in EXTRACTORS and extract != settings.extract:
+    if extract is not None and (not isinstance(extract, str) or extract not in EXTRACTORS):  # no code of the client's
         raise _wrong("apportion.extract", f"must be one of {', '.join(EXTRACTORS)}", extract, "choose one")
     most = settings.voting.max_samples
     taken: dict[str, Any] = {"max_samples": _integer(of_rule, "max_samples", most, "apportion.max_samples")}
@@ -117,7 +123,7 @@ def _voting(given: Any, n: int, settings: GatewaySettings) -> tuple[Voting | Non
         voting = replace(voting, min_samples=max(n, min(voting.min_samples, voting.max_samples)))
     except ValueError as error:
         raise GatewayError(400, f"apportion: {error}", param="apportion") from None
-    return voting if vote else None, extract
+    return voting if vote else None, settings.extractor if extract is None else EXTRACTORS[extract]
 
 
 def _rule(given: dict[str, Any], own: Rule) -> Rule:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 from urllib.parse import urlsplit
 
 from apportion.allocators import Voting
-from apportion.answers.equivalence import EQUIVALENCES
-from apportion.answers.extraction import EXTRACTORS
+from apportion.answers import EQUIVALENCES, Extractor, check_equivalence, make_extractor
 from apportion.checks import check_numbers
 from apportion.untrusted import shown
 
@@ -83,9 +85,10 @@ class GatewaySettings:
     Attributes:
         upstream: the server that computes completions.
         voting: the rule and the samples of a request, which may ask for another rule and fewer samples.
-        extract: where the answer is in a completion.
-        equivalence: which answers are the same.
-        give_up_after: samples without an answer, from the first on, after which a vote ends.
+        extract: where the answer is in a completion: a name, or "module:function".
+        equivalence: which answers are the same: a name, or "module:function".
+        equivalence_settings: the settings of the equivalence, such as {"threshold": 0.8} of "embedding".
+        give_up: number of samples without any answer after which a vote ends.
         greedy_temperature: the temperature at which requests with temperature 0 are voted on. Without it they are not
             voted on, because all samples would be the same.
         limits: bounds on what clients can ask for.
@@ -95,19 +98,26 @@ class GatewaySettings:
     voting: Voting = field(default_factory=Voting)
     extract: str = "auto"
     equivalence: str = "math"
-    give_up_after: int = 8
+    equivalence_settings: Mapping[str, Any] = field(default_factory=dict)
+    give_up: int = 8
     greedy_temperature: float | None = None
     limits: GatewayLimits = field(default_factory=GatewayLimits)
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        for name, known in (("extract", EXTRACTORS), ("equivalence", EQUIVALENCES)):
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(value)}; choose one")
-        _check_least(self, give_up_after=1)
+        make_extractor(self.extract)
+        if self.equivalence == "judge":
+            raise ValueError(f"equivalence must be one of {', '.join(EQUIVALENCES)} here, got 'judge'; choose one")
+        check_equivalence(self.equivalence, **self.equivalence_settings)
+        _check_least(self, give_up=1)
         warm = self.greedy_temperature
         if warm is not None and not 0 < warm < float("inf"):
             raise ValueError(f"greedy_temperature must be above 0, got {warm}; leave it out to pass requests through")
+
+    @cached_property
+    def extractor(self) -> Extractor:
+        """The function that reads the answer of a text."""
+        return make_extractor(self.extract)
 
 
 def _check_least(settings: object, **least: int) -> None:

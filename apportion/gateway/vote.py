@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from apportion.answers.equivalence import AnswerClasses, Equivalence
-from apportion.answers.extraction import Extractor
+from apportion.answers import AnswerClasses, Equivalence, for_question, read_answer
 from apportion.checks import encodable
 from apportion.endpoint.reply import choice_text
 from apportion.gateway.body import VoteRequest
@@ -31,7 +30,7 @@ MAX_FAILURES = 3
 Draw = Callable[[int], Awaitable[dict[str, Any]]]
 """The number of a sample -> the reply with its completion. Raises UpstreamError."""
 
-End = Literal["rule", "max_samples", "greedy", "off", "unparsed", "failures", "deadline"]
+End = Literal["rule", "max_samples", "greedy", "off", "unanswered", "failures", "deadline"]
 
 
 @dataclass
@@ -50,16 +49,14 @@ class RunningVote:
     Args:
         request: what is asked for.
         draw: takes one sample.
-        extractor: reads the answer of a text.
         classes: which answers are the same.
-        give_up_after: samples without an answer, from the first on, after which the vote ends.
+        give_up: number of samples without any answer after which the vote ends.
     """
 
     request: VoteRequest
     draw: Draw
-    extractor: Extractor
     classes: AnswerClasses
-    give_up_after: int
+    give_up: int
     samples: list[VotedSample] = field(default_factory=list)
     errors: list[UpstreamError] = field(default_factory=list)
     texts: set[int] = field(default_factory=set)
@@ -174,14 +171,14 @@ class RunningVote:
         self.texts.add(hash(text))
         answer = calls_of(choice["message"])
         if answer is None:
-            stated = self.extractor(text)
+            stated = await read_answer(self.request.extractor, text)
             answer = None if stated is None else await self.classes.join(stated)
         known = any(sample.answer == answer for sample in self.samples)
         kept = not known or len(self.samples) < self.request.n
         self.samples.append(VotedSample(number, answer, reply if kept else None))
-        silent = len(self.samples) >= self.give_up_after and not any(each.answer is not None for each in self.samples)
+        silent = len(self.samples) >= self.give_up and not any(each.answer is not None for each in self.samples)
         if silent and not self.request.unvoted and len(self.samples) >= self.request.n:
-            self.ended = "unparsed"
+            self.ended = "unanswered"
         return [Rollout(answer=answer)]
 
     def _disagreement(self) -> float | None:
@@ -197,11 +194,9 @@ class RunningVote:
         return min(1.0, float(PosteriorPredictive().risk(votes[-1:], batch.asked, voting.max_samples)[0]))
 
 
-def new_vote(
-    request: VoteRequest, draw: Draw, extractor: Extractor, equivalence: Equivalence, give_up_after: int
-) -> RunningVote:
+def new_vote(request: VoteRequest, draw: Draw, equivalence: Equivalence, give_up: int) -> RunningVote:
     """Return a vote without samples."""
-    return RunningVote(request, draw, extractor, AnswerClasses(equivalence), give_up_after)
+    return RunningVote(request, draw, AnswerClasses(for_question(equivalence, request.question)), give_up)
 
 
 def calls_of(message: Mapping[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ import pytest
 from apportion.endpoint import seed_of
 from tests.endpoint.builders import run, until
 from tests.endpoint.fault_server import Behaviour, Request, Send, http, ok, refused
-from tests.gateway.builders import MESSAGES, Place, ballot, by_sample, either, gateway, openai, streamed
+from tests.gateway.builders import MESSAGES, Place, ballot, by_sample, either, gateway, openai, settings, streamed
 
 SPLIT = ["41", "42", None, "42", "42", "41", "42", "42"]
 
@@ -274,12 +274,12 @@ def test_a_client_that_leaves_cancels_its_upstream_requests() -> None:
 
 def test_a_vote_without_answers_ends_early_and_returns_the_first_completion() -> None:
     async def scenario() -> None:
-        async with gateway(by_sample([None]), max_samples=64, give_up_after=3) as place:
+        async with gateway(by_sample([None]), max_samples=64, give_up=3) as place:
             reply = await body_of(place)
             assert reply["choices"][0]["message"]["content"] == "sample 0: no idea"
             own = reply["apportion"]
             assert (own["answer"], own["share"], own["votes"], own["disagreement"]) == (None, None, {}, None)
-            assert (own["stopped"], own["samples"], own["unparsed"]) == ("unparsed", 3, 3)
+            assert (own["stopped"], own["samples"], own["unparsed"]) == ("unanswered", 3, 3)
 
     run(scenario())
 
@@ -428,3 +428,40 @@ def test_answers_with_the_same_meaning_are_one_vote() -> None:
             assert (await body_of(place))["apportion"]["votes"] == {"1/2": 3, "1/3": 1}
 
     run(scenario(), seconds=60)
+
+
+def first_word(text: str) -> str | None:
+    """An extractor of the user's, which fails for one text."""
+    if "broken" in text:
+        raise LookupError("no word")
+    return text.partition(" ")[0]
+
+
+def same_letter(answer: str, other: str) -> bool:
+    """An equivalence of the user's."""
+    return answer[0] == other[0]
+
+
+def test_functions_of_the_user_read_and_compare_answers() -> None:
+    texts = ["alpha is it", "avocado is it", "beta is it"]
+    own = {"extract": f"{__name__}:first_word", "equivalence": f"{__name__}:same_letter"}
+
+    async def scenario() -> None:
+        script = {seed_of(0, "", number): text for number, text in enumerate(texts)}
+        async with gateway(
+            lambda request: either(script.get(request.seed, "broken")),
+            rule="fixed",
+            max_samples=3,
+            curtail=False,
+            **own,
+        ) as place:
+            assert (await body_of(place))["apportion"]["votes"] == {"alpha": 2, "beta": 1}
+            error = await refusal(place, seed=1)
+            assert (error.status_code, error.code) == (500, "answer_function") and "no word" in error.message
+
+    run(scenario())
+
+
+def test_a_judge_is_not_served() -> None:
+    with pytest.raises(ValueError, match="equivalence must be one of"):
+        settings("http://127.0.0.1:9/v1", equivalence="judge")

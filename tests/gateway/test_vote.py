@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apportion.allocators import Voting
-from apportion.answers.equivalence import ExactMatch
+from apportion.answers import ExactMatch
 from apportion.gateway.body import VoteRequest
 from apportion.gateway.errors import UpstreamError
 from apportion.gateway.upstream import Bill
@@ -38,8 +38,8 @@ def held(answers: list[str | None], voting: Voting, n: int = 1, jitter: int = 0)
         return reply(answer or "")
 
     async def run() -> RunningVote:
-        request = VoteRequest({}, n, None, False, False, voting, "auto")
-        vote = new_vote(request, draw, lambda text: text or None, ExactMatch(), give_up_after=MOST)
+        request = VoteRequest({"messages": []}, n, None, False, False, voting, lambda text: text or None)
+        vote = new_vote(request, draw, ExactMatch(), give_up=MOST)
         await vote.run(10)
         return vote
 
