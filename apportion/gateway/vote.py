@@ -21,8 +21,8 @@ from apportion.endpoint.reply import choice_text
 from apportion.gateway.body import VoteRequest
 from apportion.gateway.errors import SERVER, GatewayError, UpstreamError
 from apportion.gateway.upstream import Bill
-from apportion.stopping import Curtailment, PosteriorPredictive, leader
 from apportion.types import Plan, Prompt, Rollout
+from apportion.vote.count import disagreement_bound
 
 MAX_FAILURES = 3
 """Samples that may fail in a row, each after its retries, before a vote ends."""
@@ -86,6 +86,10 @@ class RunningVote:
         """The winner so far; None without answers."""
         return self.request.voting.winner(self.batch, 0)
 
+    @property
+    def _disagreement(self) -> float:
+        return disagreement_bound(self.request.voting, self.batch, self.answer)
+
     def votes(self) -> dict[str, int]:
         """Return the votes for each answer, the winner first and then by votes."""
         counts = dict(self.batch.votes[0])
@@ -114,7 +118,7 @@ class RunningVote:
             "failed": taken - len(self.samples),
             "cancelled": self.cancelled,
             "stopped": self.ended,
-            "disagreement": self._disagreement(),
+            "disagreement": None if self.answer is None or self.request.unvoted else self._disagreement,
             "rule": None if self.request.unvoted else self.request.voting.rule.name,
             "max_samples": self.request.voting.max_samples,
             "waves": self.batch.round,
@@ -180,18 +184,6 @@ class RunningVote:
         if silent and not self.request.unvoted and len(self.samples) >= self.request.n:
             self.ended = "unanswered"
         return [Rollout(answer=answer)]
-
-    def _disagreement(self) -> float | None:
-        """Return an upper bound on the probability that the full vote would choose another answer; None unvoted."""
-        voting, batch = self.request.voting, self.batch
-        answers, votes = voting.votes(batch, 0)
-        if self.request.unvoted or not answers:
-            return None
-        if answers[int(leader(votes[-1]))] != self.answer:
-            return 1.0  # the bound is on the leader losing, and this rule chose the runner-up
-        if Curtailment().stops_now(votes, voting.max_samples):
-            return 0.0
-        return min(1.0, float(PosteriorPredictive().risk(votes[-1:], batch.asked, voting.max_samples)[0]))
 
 
 def new_vote(request: VoteRequest, draw: Draw, equivalence: Equivalence, give_up: int) -> RunningVote:

@@ -17,7 +17,7 @@ from apportion.endpoint import EndpointError
 from apportion.messages import prompt_text
 from apportion.questions import Question
 from apportion.stopping import Curtailment, PosteriorPredictive, leader
-from apportion.types import Plan, Prompt, Rollout
+from apportion.types import Batch, Plan, Prompt, Rollout
 from apportion.vote.ballot import Ballot, Stopped, total
 from apportion.vote.sample import Sample
 
@@ -139,7 +139,7 @@ class Count:
             prompt_tokens=total(sample.prompt_tokens for sample in arrived),
             completion_tokens=total(sample.tokens for sample in arrived),
             seconds=time.monotonic() - self._started,
-            disagreement=self._disagreement(answer),
+            disagreement=disagreement_bound(self.voting, self._batch, answer),
             errors=tuple(dict.fromkeys(errors)),
         )
 
@@ -162,14 +162,18 @@ class Count:
             return "max_samples"
         return "unanswered" if self.unanswered else "rule"
 
-    def _disagreement(self, answer: str | None) -> float:
-        """Return an upper bound on the probability that most of ``max_samples`` samples would have another answer."""
-        answers, votes = self.voting.votes(self._batch, 0)
-        maximum = self.voting.max_samples
-        if not answers:  # a uniform prior on the share of samples with an answer; the rest of them may hold one
-            return 1 - (len(self.samples) + 1) / (maximum + 1)
-        if answers[int(leader(votes[-1]))] != answer:
-            return 1.0  # the bound is on the leader losing, and another answer was chosen
-        if Curtailment().stops_now(votes, maximum):
-            return 0.0
-        return min(1.0, float(PosteriorPredictive().risk(votes[-1:], self._batch.asked, maximum)[0]))
+
+def disagreement_bound(voting: Voting, batch: Batch, answer: str | None) -> float:
+    """Return an upper bound on the probability that most of ``max_samples`` samples would have another answer.
+
+    ``batch`` holds one question, whose ``answer`` was chosen. Without any answer, the share of samples that hold one
+    has a uniform prior.
+    """
+    answers, votes = voting.votes(batch, 0)
+    if not answers:
+        return 1 - (len(votes) + 1) / (voting.max_samples + 1)
+    if answers[int(leader(votes[-1]))] != answer:
+        return 1.0  # the bound is on the leader losing, and another answer was chosen
+    if Curtailment().stops_now(votes, voting.max_samples):
+        return 0.0
+    return min(1.0, float(PosteriorPredictive().risk(votes[-1:], batch.asked, voting.max_samples)[0]))
