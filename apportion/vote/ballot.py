@@ -1,12 +1,11 @@
 """The result of one question: the answer, its votes, and what they cost."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
 
 from apportion.runs.declared_types import check_fields
-from apportion.untrusted import parse_json
+from apportion.vote.lines import sealed, unsealed
 
 Stopped = Literal["rule", "max_samples", "unanswered", "refused", "failures"]
 """Why sampling ended. "unanswered": no sample so far held an answer. "refused": the server refuses the question. After
@@ -89,15 +88,15 @@ class Ballot:
         return None if arrived < 3 else self.texts == 1
 
     def to_json(self) -> str:
-        """Return one line of JSON."""
-        return json.dumps(asdict(self), allow_nan=False)
+        """Return one line of JSON with a checksum."""
+        return sealed(asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> Self:
         """Return the ballot that ``to_json`` wrote. Raises ValueError for anything else."""
-        record = parse_json(line)
+        record = unsealed(line)
         known = {field.name for field in fields(cls)}
-        if not isinstance(record, dict) or not known - OPTIONAL.keys() <= record.keys() <= known | {"completions"}:
+        if not known - OPTIONAL.keys() <= record.keys() <= known | {"completions"}:
             raise ValueError("not a finished question")
         whole = OPTIONAL | {key: value for key, value in record.items() if key in known}
         for name in ("errors", "aliases"):

@@ -5,7 +5,6 @@ its tokens are not among those of the vote. ``answers.judge.jsonl`` beside ``ans
 a vote that is resumed does not pay for them again.
 """
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -16,8 +15,7 @@ from apportion.answers.judge import PROMPT, Ask, JudgeVerdict
 from apportion.endpoint import Completion, Endpoint
 from apportion.runs.declared_types import check_fields
 from apportion.types import prompt_id
-from apportion.untrusted import parse_json
-from apportion.vote.lines import LineWriter, read_records
+from apportion.vote.lines import LineWriter, read_records, sealed, unsealed
 
 CONCURRENCY = 8
 """Most requests to the judge in flight, beside those of the vote."""
@@ -83,7 +81,7 @@ def keep_verdicts(path: Path, model: str) -> Iterator[tuple[list[JudgeVerdict], 
 
     def add(verdict: JudgeVerdict) -> None:
         kept = _KeptVerdict(verdict.question_hash, model, prompt, verdict.first, verdict.second, verdict.same)
-        writer.append(json.dumps(vars(kept), ensure_ascii=False), to_disk=False)
+        writer.append(sealed(vars(kept)), to_disk=False)
 
     try:
         yield [record.verdict for record in records if (record.model, record.prompt) == (model, prompt)], add
@@ -105,9 +103,7 @@ class _KeptVerdict:
     @classmethod
     def from_json(cls, line: str) -> Self:
         """Return the verdict of a line. Raises ValueError for anything else."""
-        record = parse_json(line)
-        if not isinstance(record, dict):
-            raise ValueError("not a verdict")
+        record = unsealed(line)
         check_fields(cls, record)
         return cls(**record)
 

@@ -1,12 +1,14 @@
 """A file of JSON lines that only grows. A kill leaves at most a torn last line, which the next writer cuts."""
 
+import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from apportion.runs.whole_files import is_file
-from apportion.untrusted import TABLE_BYTES, check_file, shown
+from apportion.untrusted import TABLE_BYTES, check_file, parse_json, shown
 
 Record = TypeVar("Record")
 
@@ -19,6 +21,33 @@ LINE_BYTES = 2**28
 
 class JournalError(ValueError):
     """Answers that cannot be read, written or continued: what, where, and what to do, in one line."""
+
+
+def sealed(record: Mapping[str, Any]) -> str:
+    """Return ``record`` as one line of JSON with a checksum as its last field.
+
+    >>> sealed({"id": "a"})
+    '{"id": "a", "checksum": "85e59075"}'
+    """
+    return json.dumps({**record, "checksum": _checksum(record)}, allow_nan=False)
+
+
+def unsealed(line: str) -> dict[str, Any]:
+    """Return the record of a line that ``sealed`` wrote. A line without a checksum is returned as it is.
+
+    Raises ValueError if it is no JSON object, or was changed since.
+    """
+    record = parse_json(line)
+    if not isinstance(record, dict):
+        raise ValueError("not a record")
+    checksum = record.pop("checksum", None)
+    if checksum is not None and checksum != _checksum(record):
+        raise ValueError("a line that was changed")
+    return record
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(record, allow_nan=False).encode(), digest_size=4).hexdigest()
 
 
 def read_records(path: Path, read: Callable[[str], Record], what: str) -> Iterator[tuple[Record, int, int]]:

@@ -69,9 +69,22 @@ def test_ballots_can_be_read_back(out: Path) -> None:
 def test_an_answer_whose_numbers_no_vote_can_have_is_refused(out: Path, changes: dict[str, Any]) -> None:
     write(out, "a")
     record = json.loads(out.read_bytes()) | changes
+    del record["checksum"]
     out.write_text(json.dumps(record) + "\n")
     with pytest.raises(JournalError, match="must hold answers of apportion vote, got something else in line 1"):
         finished(out)
+
+
+def test_a_digit_that_was_changed_is_noticed(out: Path) -> None:
+    with Journal(out, SETUP) as journal:
+        journal.keep(make_sample("b", 0))
+        journal.append(make_ballot("a"))
+    for path in (out, samples_path(out)):
+        whole = path.read_text()
+        path.write_text(whole.replace("7", "3", 1))
+        with pytest.raises(JournalError, match="got something else in line 1; remove that line"):
+            Journal(out, SETUP)
+        path.write_text(whole)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
@@ -349,10 +362,11 @@ def test_a_torn_last_sample_is_cut(out: Path, kept: int) -> None:
     assert samples_path(out).read_bytes() == whole
 
 
-@pytest.mark.parametrize("changes", [{"text": "another"}, {"number": -1}, {"tokens": -5}, {"answer": 7}, {"more": 1}])
+@pytest.mark.parametrize("changes", [{"text": 7}, {"number": -1}, {"tokens": -5}, {"answer": 7}, {"more": 1}])
 def test_a_line_that_is_no_sample_is_refused(out: Path, changes: dict[str, Any]) -> None:
     keep(out, make_sample("a", 0))
     line = json.loads(samples_path(out).read_text()) | changes
+    del line["checksum"]
     samples_path(out).write_text(json.dumps(line) + "\n")
     with pytest.raises(JournalError, match="must hold samples of apportion vote, got something else in line 1"):
         Journal(out, SETUP)
