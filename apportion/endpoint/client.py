@@ -10,13 +10,14 @@ returned in the order of their sample numbers, because a rule that saw them as t
 Seeds are derived from (seed, key, number of the first sample in the request). So a run can be repeated, and no two
 requests share a seed. The server derives the seeds of the n samples of a request; vLLM counts up from the given one.
 
-A refused prompt is a failed sample, and a refused setting ends the run. To tell them apart, a plain prompt is sent with
-the same settings after the first refusal, and again whenever ``REFUSALS`` came in a row, unless a request has been
-answered since.
+A refused prompt is a failed sample. A server that refuses everything, for a setting or for want of credit, ends the
+run. To tell them apart, a plain prompt is sent after a refusal, unless a request that was sent later was answered.
 """
 
 import asyncio
 import hashlib
+import math
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +33,6 @@ OnArrival = Callable[[int, int | None, Completion], None]
 
 PLAIN_PROMPT = "1 + 1 ="
 """A prompt that no server refuses. If it fails too, the server or a setting is at fault, not the prompt."""
-
-REFUSALS = 16
-"""Refusals in a row, of any prompts, after which a plain prompt is sent again."""
 
 CLOSED = "a sample was awaited after its client was closed; take all within `async with`"
 
@@ -72,7 +70,7 @@ class Client:
         self._seed = seed
         self._slots = asyncio.Semaphore(concurrency)
         self._probe: asyncio.Task[None] | None = None
-        self._refusals_left = 1
+        self._answered_until = -math.inf
         self._checking = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
 
@@ -154,12 +152,13 @@ class Client:
 
     async def _completions(self, job: _Job, numbers: Sequence[int], seed: int | None) -> list[Completion]:
         """Return completions of the first of these samples, at least one. Raises Failure and EndpointError."""
+        sent = time.monotonic()
         try:
             found = await self._as_many(job.prompt, len(numbers), seed)
         except Refusal as refusal:
-            await self._check_settings(refusal)
+            await self._check_settings(refusal, sent)
             raise
-        self._refusals_left = REFUSALS
+        self._answered_until = max(self._answered_until, sent)
         return found[: len(numbers)]
 
     async def _as_many(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion]:
@@ -175,17 +174,17 @@ class Client:
             self.honours_n = len(found) > 1
         return found
 
-    async def _check_settings(self, refusal: Refusal) -> None:
-        """Raise EndpointError if a plain prompt is refused too, after too many refusals in a row."""
+    async def _check_settings(self, refusal: Refusal, sent: float) -> None:
+        """Raise EndpointError if a plain prompt is refused too. Nothing is asked if one ``sent`` later was answered."""
         async with self._checking:
-            self._refusals_left -= 1
-            if self._refusals_left > 0:
+            if self._answered_until > sent:
                 return
+            checked = time.monotonic()
             try:
                 await self._ask(PLAIN_PROMPT, 1, self._seed)
             except Refusal:
                 raise EndpointError(f"{refusal}, for a plain prompt too; change the setting that it names") from None
-            self._refusals_left = REFUSALS
+            self._answered_until = checked
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

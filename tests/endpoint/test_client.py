@@ -319,6 +319,6 @@ def test_a_refused_prompt_is_a_failed_sample_whether_it_comes_first_or_later(sta
                 }
                 assert None not in texts(await take(client, "a prompt", 4))
             assert client.honours_n is True
-            assert [request.prompt for request in server.requests].count("1 + 1 =") == 1
+            assert [request.prompt for request in server.requests].count("1 + 1 =") == 2
 
     run(scenario())
