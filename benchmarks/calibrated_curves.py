@@ -19,7 +19,7 @@ Score = Callable[[Counts, Counts, int], Floats]
 """A score [...] from votes [..., K], samples [...] and the maximum; a rule stops if it is at most a threshold."""
 
 BLOCK = 200
-POINTS = 150
+POINTS = 300
 """Number of thresholds of a curve."""
 
 

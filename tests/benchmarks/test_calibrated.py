@@ -9,6 +9,7 @@ import pytest
 
 import benchmarks.calibrated
 from apportion.stopping import Calibrated, PosteriorPredictive, decide, make_rule
+from apportion.stopping.calibrated import FEW, SCALE
 from benchmarks.calibrated_curves import RIVALS, Curve, Prefixes, hindsight, hull, priced
 from benchmarks.recorded import Question, Streams, read_datasets
 
@@ -24,7 +25,7 @@ def prefixes() -> Prefixes:
 @pytest.mark.parametrize(
     ("score", "threshold", "rule"),
     [
-        (priced(0.2), 0.035, Calibrated(0.01)),
+        (priced(FEW), SCALE * 0.01, Calibrated(0.01)),
         (RIVALS["posterior_predictive"], 0.05, PosteriorPredictive(0.05)),
         (RIVALS["adaptive_consistency_beta"], 0.15, make_rule("adaptive_consistency_beta", confidence=0.85)),
         (RIVALS["p_value"], 0.2, make_rule("p_value", threshold=0.2)),
