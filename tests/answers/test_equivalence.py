@@ -280,8 +280,8 @@ def test_an_answer_that_hangs_is_different_and_delays_the_others_by_its_timeout_
     first, last, other, waited, later, at_once, beats = asyncio.run(ask())
     assert other == 1 and later == (None, 1)
     assert waited < 1.0 + 8.0  # a second in the quick lane on a busy machine, and the start of its process
-    assert at_once < 0.5  # the answer is known to hang, and its partner is known not to
-    assert max(later - earlier for earlier, later in pairwise(beats)) < 0.5  # the event loop went on
+    assert at_once < 2  # the answer is known to hang, and its partner is known not to
+    assert max(later - earlier for earlier, later in pairwise(beats)) < 0.9  # the event loop went on
     assert first != last and gone(first) and gone(last)
 
 
@@ -301,7 +301,7 @@ def test_ordinary_pairs_are_answered_while_a_pair_hangs():
 
     found, seconds, still = asyncio.run(asyncio.wait_for(ask(), 60))
     assert found == [1] * 20 and still
-    assert seconds < 5  # 60 for each, if they waited for the pair that hangs
+    assert seconds < 30  # 60 for each, if they waited for the pair that hangs
 
 
 @pytest.mark.slow
@@ -346,7 +346,7 @@ def test_what_can_be_evaluated_is_left_to_mathematics(text):
 def test_a_text_of_any_form_is_examined_at_once(unit):
     started = time.perf_counter()
     too_large((unit * 1000)[:1000] + "!")
-    assert time.perf_counter() - started < 0.5
+    assert time.perf_counter() - started < 2
 
 
 @pytest.mark.slow
@@ -368,7 +368,7 @@ def test_closing_ends_what_is_under_way_and_leaves_no_process():
         return pid, seconds, ended
 
     pid, seconds, ended = asyncio.run(ask())
-    assert gone(pid) and seconds < 2
+    assert gone(pid) and seconds < 10  # 60 for the pair that hangs
     assert [type(end) for end in ended] == [RuntimeError] * 2
 
 
