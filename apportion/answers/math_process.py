@@ -5,10 +5,11 @@ helps, and importing sympy again takes a second or more. So the process imports 
 compares. If the worker is killed, the process forks another one within milliseconds. Where there is no fork, the
 process is its own worker and is started again.
 
-This file holds both ends of a pipe: ``MathProcess``, and the script that it runs. A request is one line of JSON, with a
-pair of answers or a single one. The reply is one line, true or false. A new worker first writes its process id. The
-script imports nothing of apportion. Unlike ``multiprocessing`` it does not import the caller's main module again, so
-the caller needs no main guard.
+This file holds both ends of a pipe: ``MathProcess``, and the script that it runs. A request is one line of JSON, with
+its number and a pair of answers or a single one. The reply is one line, with that number and true or false. A new
+worker first writes its process id, then answers what its predecessor had not read, so replies to earlier requests are
+skipped. The script imports nothing of apportion. Unlike ``multiprocessing`` it does not import the caller's main module
+again, so the caller needs no main guard.
 """
 
 import json
@@ -44,6 +45,7 @@ class MathProcess:
         self.timeout_seconds = timeout_seconds
         self._process: subprocess.Popen[str] | None = None
         self._worker: int | None = None
+        self._requests = 0
         self._closed = False
 
     @property
@@ -96,7 +98,7 @@ class MathProcess:
     def _ask(self, answers: list[str]) -> bool | None:
         for _ in range(2):
             process = self._running()
-            verdict, late = self._reply(process, json.dumps(answers))
+            verdict, late = self._reply(process, answers)
             if verdict is not None or late:
                 return verdict
         return None
@@ -118,7 +120,7 @@ class MathProcess:
             timer = Timer(START_SECONDS, _kill_all, [self._process])
             timer.start()
             try:
-                self._next_line(self._process)
+                self._next_verdict(self._process)
             finally:
                 timer.cancel()
             if self._process is None:
@@ -126,7 +128,7 @@ class MathProcess:
             self.check_open()  # another thread may have closed it meanwhile
         return self._process
 
-    def _reply(self, process: subprocess.Popen[str], request: str) -> tuple[bool | None, bool]:
+    def _reply(self, process: subprocess.Popen[str], answers: list[str]) -> tuple[bool | None, bool]:
         """Return the verdict, None if the worker died over it, and whether the worker was killed for being late."""
         assert process.stdin
         late = Event()
@@ -135,12 +137,13 @@ class MathProcess:
             late.set()
             self._kill_worker(process)
 
+        self._requests += 1
         timer = Timer(self.timeout_seconds, overrun)
         timer.start()
         try:
-            process.stdin.write(f"{request}\n")
+            process.stdin.write(f"{json.dumps([self._requests, answers])}\n")
             process.stdin.flush()
-            verdict = self._next_line(process)
+            verdict = self._next_verdict(process)
         except BrokenPipeError:  # the process had died
             verdict = None
             self.stop()
@@ -148,21 +151,22 @@ class MathProcess:
             timer.cancel()
             timer.join()
         if late.is_set() and verdict is not None:  # killed just after it had replied
-            self._next_line(process)
+            self._next_verdict(process)
         return verdict, late.is_set()
 
-    def _next_line(self, process: subprocess.Popen[str]) -> bool | None:
-        """Return the next verdict; None if a new worker wrote its id instead, or if the process ended."""
+    def _next_verdict(self, process: subprocess.Popen[str]) -> bool | None:
+        """Return the verdict of the last request; None if a new worker wrote its id first, or if the process ended."""
         assert process.stdout
-        line = process.stdout.readline()
-        if not line:
-            self._worker = None
-            self.stop()
-            return None
-        content = json.loads(line)
-        if isinstance(content, bool):
-            return content
-        self._worker = content
+        for line in iter(process.stdout.readline, ""):
+            content = json.loads(line)
+            if isinstance(content, int):
+                self._worker = content
+                return None
+            number, verdict = content
+            if number == self._requests:
+                return bool(verdict)
+        self._worker = None
+        self.stop()
         return None
 
     def _kill_worker(self, process: subprocess.Popen[str]) -> None:
@@ -222,10 +226,11 @@ def main(limit_seconds: float) -> None:
     Thread(target=_end_with_caller, daemon=True).start()
     reply(os.getpid())
     for line in sys.stdin:
+        number, answers = json.loads(line)
         alarm(limit_seconds)
-        content = verdict([parsed(answer) for answer in json.loads(line)])
+        same = verdict([parsed(answer) for answer in answers])
         alarm(0)
-        reply(content)
+        reply([number, same])
 
 
 def _caller_is_gone(wait_milliseconds: int | None) -> bool:

@@ -12,6 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from threading import Timer
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from apportion.answers import EQUIVALENCES, ExactMatch, MathVerify, mathematics, merge_answers
 from apportion.answers.magnitude import too_large
+from apportion.answers.math_process import MathProcess
 from apportion.answers.normal_form import equal_by_text, normal_form
 from apportion.stopping import decide
 
@@ -313,6 +315,22 @@ def test_a_slow_answer_is_compared_in_the_slow_lane_and_takes_no_time_of_the_qui
         workers = math._quick.process.pid, math._slow.process.pid
         assert not math.same(slow, "1/3") and not math.same(r"\sqrt{2}", slow) and math.same(slow, slow)
         assert workers == (math._quick.process.pid, math._slow.process.pid)  # no worker was killed over it again
+
+
+def test_a_request_that_a_killed_worker_had_not_read_is_not_answered_twice():
+    process = MathProcess(timeout_seconds=30)
+    try:
+        assert process.same("1/2", "0.5")
+        for first, second, verdict in [("1/4", "0.25", True), ("1/4", "0.2", False), ("3/4", "0.75", True)] * 2:
+            os.kill(process.pid, signal.SIGSTOP)
+            killer = Timer(0.1, os.kill, [process.pid, signal.SIGKILL])
+            killer.start()
+            assert process.same(first, second) is verdict
+            killer.join()
+            assert process.same("2/3", "0.5") is False and process.same("2/8", "0.25") is True
+    finally:
+        process.close()
+        process.stop()
 
 
 def test_a_worker_that_is_killed_is_replaced_without_a_new_start():
