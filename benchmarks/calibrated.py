@@ -87,7 +87,7 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
         f"FEW (prior of few answers) and SCALE (threshold over eps) are learned on the other sets: the FEW whose "
         f"largest ratio to `{BASE}`'s samples is smallest, and the largest SCALE with at most eps disagreement for M "
         f"of 16, 32 and 64 and eps from {EPS[0]} to {EPS[-1]}. Then disagreement % (samples) on the set itself, "
-        f"M = 64, and the worst disagreement over eps. Learned on all sets, as in the package: FEW = {FEW}, SCALE = {SCALE}.",
+        f"M = 64, and the worst disagreement over eps. On all sets, as in the package: FEW = {FEW}, SCALE = {SCALE}.",
         leave_one_out(sets, learned),
         "## Audited questions",
         f"A share of the questions, drawn at random, is sampled until its winner is certain (to the end with more than "

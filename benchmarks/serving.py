@@ -52,6 +52,11 @@ class Arm:
     wave: Wave
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the rule. OptPO counts exceedances from N on, as when the table was written."""
+        return {"count_from": "min_samples"} if self.rule == "optpo" else {}
+
+    @property
     def cells(self) -> list[str]:
         """The first two cells of the arm's row."""
         return [f"`{self.rule}`", "all" if self.rule == FULL else str(self.wave)]
@@ -91,6 +96,7 @@ def measure(served: ServedModel, questions: Sequence[Question], arm: Arm, seed: 
             model=served.model,
             out=out,
             rule=arm.rule,
+            rule_settings=arm.settings,
             max_samples=max_samples,
             wave=arm.wave,
             curtail=arm.rule != FULL,
@@ -129,7 +135,7 @@ def agreement(one: Sequence[str | None], other: Sequence[str | None]) -> float:
 
 def replayed(full: Vote, arm: Arm, max_samples: int) -> float:
     """Return the agreement with the full vote if the rule sees the samples of that vote."""
-    found = decide(full.streams, arm.rule, max_samples, wave=arm.wave, curtail=arm.rule != FULL)
+    found = decide(full.streams, arm.rule, max_samples, wave=arm.wave, curtail=arm.rule != FULL, **arm.settings)
     return agreement(found.answer, full.answers)
 
 
