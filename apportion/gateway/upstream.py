@@ -23,7 +23,7 @@ from apportion.endpoint.retries import backoff_seconds, retry_after
 from apportion.gateway.chunks import Assembly
 from apportion.gateway.errors import INVALID, LIMIT, SERVER, UpstreamError
 from apportion.gateway.settings import UpstreamSettings
-from apportion.untrusted import one_line
+from apportion.untrusted import check_depth, one_line
 
 KEYS = {"authorization", "api-key", "x-api-key"}
 FORWARDED = (*sorted(KEYS), "openai-organization", "openai-project")
@@ -231,14 +231,16 @@ class Upstream:
             raise self._failed("sent a choice without a message")
         try:
             choice_text(found[0])
-        except BadReply as error:
-            raise self._failed(f"sent {error}") from None
+            check_depth(reply)
+        except (BadReply, ValueError) as error:
+            raise self._failed(f"sent a reply that cannot be used: {error}") from None
         return {**reply, "choices": found[:1]}
 
     def _refused(self, status: int, headers: Mapping[str, str], body: bytes) -> UpstreamError:
         """Return the error for a reply with another status than 200."""
         try:
             found = json.loads(body.replace(self._key.encode(), b"[key]") if self._key else body)
+            check_depth(found)
         except (ValueError, RecursionError):
             found = None
         sent = found.get("error") if isinstance(found, dict) else None

@@ -138,6 +138,8 @@ def test_a_long_wait_in_the_queue_is_answered_with_429() -> None:
         (raw(200, b"{}"), 502, "without choices"),
         (raw(200, b'{"choices": [{"text": "42"}]}'), 502, "without a message"),
         (raw(200, b"[" * 100_000), 502, "not JSON"),
+        (raw(200, b'{"choices": [{"message": {"a": ' + b"[" * 200 + b"]" * 200 + b"}}]}"), 502, "nesting"),
+        (raw(400, b'{"error": {"message": ' + b"[" * 200 + b"]" * 200 + b"}}"), 400, "no reason given"),
         (malformed(), 502, "not JSON"),
         (cut_before(), 502, "broke the connection"),
         (cut_inside(), 502, "broke the connection"),

@@ -138,6 +138,18 @@ def test_n_choices_are_the_best_answers_and_then_further_samples() -> None:
     run(scenario())
 
 
+def test_a_stream_of_n_choices_has_each_under_its_index() -> None:
+    async def scenario() -> None:
+        async with gateway(by_sample(SPLIT), rule="fixed", max_samples=8) as place:
+            texts = {0: "", 1: ""}
+            async for chunk in await place.ask(n=2, seed=0, stream=True):
+                for choice in chunk.choices:
+                    texts[choice.index] += choice.delta.content or ""
+            assert texts == {0: "sample 1. Answer: 42", 1: "sample 0. Answer: 41"}
+
+    run(scenario())
+
+
 def test_a_vote_takes_at_least_n_samples() -> None:
     async def scenario() -> None:
         async with gateway(by_sample(["42"]), max_samples=16) as place:
