@@ -25,6 +25,9 @@ from functools import lru_cache
 from threading import Event, Thread, Timer
 from typing import Any
 
+KILL = 9
+"""The signal that no process can ignore. Windows has no name for it."""
+
 START_SECONDS = 120.0
 """Time limit for the start, which imports sympy; generous because the machine may be busy."""
 STOP_SECONDS = 5.0
@@ -174,16 +177,17 @@ class MathProcess:
             _kill_all(process)
         else:
             with suppress(ProcessLookupError):  # it died by itself, and the next one has not written its id yet
-                os.kill(self._worker, signal.SIGKILL)
+                os.kill(self._worker, KILL)
 
 
 def _kill_all(process: subprocess.Popen[str]) -> None:
     """Kill the process and its worker."""
-    if hasattr(os, "killpg"):
-        with suppress(ProcessLookupError):  # both are gone
-            os.killpg(process.pid, signal.SIGKILL)
-    else:
+    kill_group = getattr(os, "killpg", None)  # POSIX only
+    if kill_group is None:
         process.kill()
+    else:
+        with suppress(ProcessLookupError):  # both are gone
+            kill_group(process.pid, KILL)
 
 
 def main(limit_seconds: float) -> None:
@@ -219,7 +223,8 @@ def main(limit_seconds: float) -> None:
         replies.flush()
 
     verdict([parsed(answer) for answer in FIRST_PAIR])
-    while hasattr(os, "fork") and (worker := os.fork()):
+    fork = getattr(os, "fork", None)  # POSIX only
+    while fork is not None and (worker := fork()):
         os.waitpid(worker, 0)
         if _caller_is_gone(0):
             return
