@@ -20,7 +20,7 @@ from apportion.config import build, choices
 from apportion.endpoint import seed_of
 from apportion.gateway.errors import GatewayError
 from apportion.gateway.settings import GatewaySettings
-from apportion.stopping import RULES, Fixed, Rule
+from apportion.stopping import RULES, TARGETS, Fixed, Rule
 from apportion.untrusted import parse_json, shown
 
 GATEWAY_FIELDS = ("n", "seed", "stream", "stream_options", "apportion")
@@ -128,17 +128,23 @@ def _voting(given: Any, n: int, settings: GatewaySettings) -> tuple[Voting | Non
 
 def _rule(given: dict[str, Any], own: Rule) -> Rule:
     """Return the gateway's rule with the settings that are given, or another. Raise ValueError or GatewayError."""
+    target = given.pop("target", None)
+    if target is not None:
+        if "rule" in given or not isinstance(target, str) or target not in TARGETS:
+            remedy = "choose one, and leave rule out"
+            raise _wrong("apportion.target", f"must be one of {', '.join(TARGETS)} without a rule", target, remedy)
+        given = {"rule": TARGETS[target].name, **dict(TARGETS[target].settings), **given}
     name = given.pop("rule", own.name)
     if not isinstance(name, str) or name not in RULES:
         raise _wrong("apportion.rule", "must be known", name, choices(str(name), RULES))
     known = [field.name for field in fields(RULES[name])]  # type: ignore[arg-type]
     for key in given:
         if key not in known:
-            also = ", ".join(("vote", "rule", "max_samples", "wave", "curtail", "extract", *known))
+            also = ", ".join(("vote", "target", "rule", "max_samples", "wave", "curtail", "extract", *known))
             raise GatewayError(
                 400, f"apportion has no field {shown(key)} for rule {name}; it has {also}", param=f"apportion.{key:.80}"
             )
-    before = asdict(own) if name == own.name else {}  # type: ignore[call-overload]
+    before = asdict(own) if name == own.name and target is None else {}  # type: ignore[call-overload]
     return build(RULES[name], before | given, "") if given or not before else own
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from apportion.endpoint import seed_of
+from apportion.stopping import TARGETS
 from tests.endpoint.builders import run, until
 from tests.endpoint.fault_server import Behaviour, Request, Send, http, ok, refused
 from tests.gateway.builders import MESSAGES, Place, ballot, by_sample, either, gateway, openai, settings, streamed
@@ -236,7 +237,10 @@ def test_a_request_can_set_its_vote_within_the_bounds() -> None:
             assert (await voted(rule="fixed", max_samples=4, curtail=False))["samples"] == 4
             assert (await voted(eps=0.9))["samples"] < (await voted(eps=0.001))["samples"]
             assert (await voted(extract="last_number"))["votes"].keys() == {"41", "42", "2"}
+            assert (await voted(target="accuracy", eps=0.5))["rule"] == TARGETS["accuracy"].name
             for fields, param in [
+                ({"target": "speed"}, "apportion.target"),
+                ({"target": "accuracy", "rule": "esc"}, "apportion.target"),
                 ({"max_samples": 17}, "apportion.max_samples"),
                 ({"max_samples": True}, "apportion.max_samples"),
                 ({"rule": "none"}, "apportion.rule"),
