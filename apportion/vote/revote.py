@@ -12,6 +12,7 @@ from apportion.answers.making import JUDGE
 from apportion.questions import Question
 from apportion.runs.text_table import text_table
 from apportion.runs.whole_files import write_whole
+from apportion.untrusted import shown
 from apportion.vote.ballot import Ballot
 from apportion.vote.count import Count
 from apportion.vote.journal import Samples, VoteRecord, check_path, read_recorded, read_started
@@ -81,6 +82,8 @@ def revote(
     were not finished. The new ballots are written to ``out`` if it is given, which must not exist. Nothing else is
     written, and no server is contacted.
 
+    Settings that name a function of the user must be given again, because nothing that is loaded may run code.
+
     Raises JournalError for files that cannot be used, and ValueError for settings that cannot.
     """
     path = Path(path)
@@ -117,6 +120,12 @@ def setup_of(path: Path, **changes: Any) -> Setup:
         own = {}
     if "target" in changes:
         del given["rule"]
+    for name in ("extract", "equivalence"):
+        if name not in changes and ":" in str(given.get(name, "")):
+            raise JournalError(
+                f"{name} must be given again, because a file may not name code to run, got {shown(given[name])} in the "
+                f"settings of {path}; name it, or another"
+            )
     own |= changes.pop("rule_settings", {})
     return make_setup(**given | changes, rule_settings=own)
 

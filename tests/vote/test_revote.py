@@ -12,7 +12,7 @@ import pytest
 from apportion.endpoint import seed_of
 from apportion.stopping import decide
 from apportion.vote import Question, Report, read_recorded, revote
-from apportion.vote.journal import samples_path
+from apportion.vote.journal import samples_path, settings_path
 from apportion.vote.lines import JournalError
 from tests.endpoint.fault_server import Behaviour, FaultServer, Request, ok, silent
 from tests.vote.builders import answering, make_questions, make_sample, stream_of
@@ -170,3 +170,18 @@ def test_a_torn_last_sample_is_left_out_and_stays(full: Path) -> None:
         file.write(make_sample("q0", 99).to_json()[:-5])
     before = samples_path(full).read_bytes()
     assert len(revote(full).ballots) == 6 and samples_path(full).read_bytes() == before
+
+
+def test_settings_beside_the_answers_name_no_code_to_run(full: Path, tmp_path: Path) -> None:
+    """The folder may be somebody else's. The function must be named again by who runs the command."""
+    marker = tmp_path / "ran"
+    (tmp_path / "theirs.py").write_text(f"open({str(marker)!r}, 'w')\ndef read(text): return '7'\n")
+    settings = settings_path(full)
+    for name in ("extract", "equivalence"):
+        started = json.loads(settings.read_text()) | {name: f"{tmp_path / 'theirs.py'}:read"}
+        settings.write_text(json.dumps(started))
+        with pytest.raises(JournalError, match=f"{name} must be given again, because a file may not name code to run"):
+            revote(full)
+        settings.write_text(json.dumps(started | {name: "auto" if name == "extract" else "exact"}))
+    assert not marker.exists()
+    assert revote(full, extract=f"{tmp_path / 'theirs.py'}:read").ballots and marker.exists()
