@@ -59,8 +59,6 @@ from benchmarks.stopping_tables import (
     curves,
     differences,
     percent,
-    rivals,
-    rivals_table,
     shown,
     summary,
     waves,
@@ -119,16 +117,10 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
         f"## Against {BASE}, M = {M}",
         "Samples, and points of agreement, less OptPO's on the same streams.",
         differences(cells, rules, M),
-        f"## Where a rival wins, M = {M}",
-        "Each rival has curtailment. It is compared with ours at its number of samples: a random mixture of the two "
-        "nearest settings, of which the last is curtailment alone, which never disagrees.",
-        *rivals_table(rivals(cells, rules, M)),
         f"## Waves, M = {M}",
         "With curtailment, means over the data sets: samples in round trips, agreement in percent. A `free` wave is "
         "as large as the number of samples that the rule surely needs.",
         waves(cells, rules, M),
-        "## M = 40",
-        table(SUMMARY.split(", "), summary(cells, rules, 40)),
         "## Nothing but close races",
         f"Synthetic: {RACES:,} questions whose answers all have the same probabilities, at M = {M}. No prior can "
         "promise eps here, because no question tells of the others. Recorded data sets are not like this. Samples, and "

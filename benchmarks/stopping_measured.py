@@ -22,15 +22,13 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
     "fixed": {"all": {}} | {f"n = {n}": {"samples": n} for n in (5, 10, 20, 40)},
     "optpo": {
         f"N = {least}{how}": {"min_samples": least, **more}
-        for how, more in (
-            ("", {}),
-            (", m = 4", {"choices": 4}),
-            (", literal", {"low_accuracy": "literal"}),
-            (", m = 4, literal", {"choices": 4, "low_accuracy": "literal"}),
-        )
+        for how, more in (("", {}), (", m = 4", {"choices": 4}))
         for least in (8, 16, 32)
     }
-    | {"N = 16, from N": {"min_samples": 16, "count_from": "min_samples"}},
+    | {
+        "N = 16, from N": {"min_samples": 16, "count_from": "min_samples"},
+        "N = 16, literal": {"min_samples": 16, "low_accuracy": "literal"},
+    },
     "adaptive_consistency_beta": {f"confidence = {c}": {"confidence": c} for c in (0.9, 0.95, 0.99)},
     "adaptive_consistency_dirichlet": {f"confidence = {c}": {"confidence": c} for c in (0.9, 0.95, 0.99)},
     "esc": {f"window = {window}": {"window": window} for window in (4, 5, 8, 10)},

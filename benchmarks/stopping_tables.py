@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -12,7 +10,7 @@ from apportion.stopping import Rule
 from apportion.types import Floats
 from benchmarks.common import table
 from benchmarks.stopping_cost import Beside, Cost
-from benchmarks.stopping_measured import GRID, WAVES, Cells, Estimate, Key, Measured, estimate, is_default
+from benchmarks.stopping_measured import GRID, WAVES, Cells, Estimate, Key, estimate, is_default
 from benchmarks.stopping_picture import Curve
 
 BASE, OURS = "optpo, N = 16", "posterior_predictive"
@@ -113,62 +111,6 @@ def waves(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> str:
             row.append(f"{samples:.1f} in {trips:.1f}, {100 * agreement:.2f}")
         rows.append(row)
     return table(["rule", *(wave if wave == "free" else f"waves of {wave}" for wave in WAVES)], rows)
-
-
-@dataclass(frozen=True)
-class Rival:
-    """A rival with curtailment on one data set, and how much more often than ours it disagrees at its samples."""
-
-    dataset: str
-    label: str
-    samples: float
-    disagreement: float
-    more: Estimate
-
-    def row(self) -> list[str]:
-        """Return its row of the table of rivals."""
-        ours = self.disagreement - self.more.value
-        return [
-            self.dataset,
-            self.label,
-            f"{self.samples:.1f}",
-            f"{100 * self.disagreement:.2f}",
-            f"{100 * ours:.2f}",
-            percent(self.more, "+.2f"),
-        ]
-
-
-def rivals(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> list[Rival]:
-    """Return every rival on each data set that takes as many samples as a mixture of two settings of ours."""
-    found = []
-    for name in cells[Key(BASE, max_samples)]:
-        ours = [cells[Key(label, max_samples)][name] for label, rule in rules.items() if rule.name == OURS]
-        ours = sorted([*ours, cells[Key("curtailment", max_samples)][name]], key=lambda mine: mine.samples.mean())
-        for label in (label for label, rule in rules.items() if rule.name not in (OURS, "curtailment")):
-            rival = cells[Key(label, max_samples, curtail=True)][name]
-            ends = [(a, b) for a, b in pairwise(ours) if a.samples.mean() <= rival.samples.mean() < b.samples.mean()]
-            found += [_rival(name, label, rival, a, b) for a, b in ends]
-    return found
-
-
-def _rival(dataset: str, label: str, rival: Measured, left: Measured, right: Measured) -> Rival:
-    samples = rival.samples.mean()
-    share = (samples - left.samples.mean()) / (right.samples.mean() - left.samples.mean())
-    ours = (1 - share) * left.agreement + share * right.agreement
-    return Rival(dataset, label, float(samples), float(1 - rival.agreement.mean()), estimate(ours - rival.agreement))
-
-
-def rivals_table(found: Sequence[Rival]) -> list[str]:
-    """Return how many rivals are ahead of ours, and a table of these."""
-    ahead = [rival for rival in found if rival.more.value < 0]
-    behind = [rival for rival in found if rival.more.value > 0]
-    columns = ["data set", "rule", "samples", "disagreement %", "ours %", "rival less ours"]
-    return [
-        f"Of {len(found)} rival settings and data sets within our range of samples, {len(behind)} disagree more often "
-        f"than ours ({sum(rival.more.low > 0 for rival in behind)} with an interval above 0) and {len(ahead)} less "
-        f"often ({sum(rival.more.high < 0 for rival in ahead)} with an interval below 0). The latter:",
-        table(columns, [rival.row() for rival in ahead]),
-    ]
 
 
 def bounds(cells: Cells, maxima: Iterable[int]) -> tuple[bool, str]:

@@ -17,7 +17,6 @@ from benchmarks.stopping_cost import beta_beside, crowded_prefixes, dirichlet_be
 from benchmarks.stopping_measured import (
     CurtailmentCosts,
     Key,
-    Measured,
     estimate,
     is_default,
     measure,
@@ -26,7 +25,7 @@ from benchmarks.stopping_measured import (
     settings,
 )
 from benchmarks.stopping_picture import STYLES
-from benchmarks.stopping_tables import SUMMARY, rivals, rivals_table, summary
+from benchmarks.stopping_tables import SUMMARY, summary
 
 NOWHERE = Path("nowhere") / "votes.parquet"
 
@@ -34,11 +33,6 @@ NOWHERE = Path("nowhere") / "votes.parquet"
 @pytest.fixture(scope="module")
 def questions() -> list[Question]:
     return read_datasets(NOWHERE)["game24_cot"]
-
-
-def make_measured(samples, agreement) -> Measured:
-    samples, agreement = np.array(samples, float), np.array(agreement, float)
-    return Measured(samples, samples, agreement, agreement, None)
 
 
 def test_the_vendored_rows_carry_their_source_and_their_notice():
@@ -195,24 +189,6 @@ def test_data_sets_have_equal_weight_and_questions_are_paired():
     assert estimate(few, many).value == 3.0
     assert ratio((few, few / 2), (many, many / 2)).show() == "2.0 (2.0 to 2.0)"
     assert estimate(few).low < 5 < estimate(few).high
-
-
-def test_a_rival_is_compared_with_a_mixture_of_ours_at_its_samples():
-    ours = {"posterior_predictive, eps = 0.1": (10, 0.8), "posterior_predictive, eps = 0.01": (20, 1.0)}
-    others = {"curtailment": (40, 1.0), "esc": (15, 0.95), "sprt": (15, 0.9), "p_value": (15, 0.6), "msprt": (5, 0.2)}
-    rules = {label: make_rule(label.split(",")[0]) for label in ours | others}
-    cells = {
-        Key(label, 64, curtail=curtail): {"sums": make_measured([samples] * 4, [agreement] * 4)}
-        for label, (samples, agreement) in (ours | others).items()
-        for curtail in (False, True)
-    }
-    cells[Key(BASE, 64)] = {"sums": make_measured([1], [1])}
-    found = {rival.label: rival for rival in rivals(cells, rules, 64)}
-    assert found.keys() == {"esc", "sprt", "p_value"}
-    assert [round(found[label].more.value, 9) for label in found] == [-0.05, 0.0, 0.3]
-    last = rivals_table([found["esc"]])[1].splitlines()[-1]
-    assert " ".join(last.split()) == "| sums | esc | 15.0 | 5.00 | 10.00 | -5.00 (-5.00 to -5.00) |"
-    assert rivals_table([found["esc"], found["p_value"]])[0].startswith("Of 2 rival settings")
 
 
 def test_free_waves_cost_no_sample(questions):
