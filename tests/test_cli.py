@@ -265,10 +265,11 @@ def test_an_unreachable_server_takes_one_line(tmp_path: Path) -> None:
     ("arguments", "problem"),
     [
         (["--rule", "optop"], "rule must be known, got 'optop'; did you mean 'optpo'?"),
-        (["--set", "eps=often"], "posterior_predictive.eps must be a number, got 'often'"),
+        (["--set", "eps=often"], "calibrated.eps must be a number, got 'often'"),
         (["--set", "window=8"], "no key 'window'"),
         (["--set", "eps"], "an override must be key=value, got 'eps'"),
         (["--extra-body", "top_k=20"], "extra_body must be JSON, got 'top_k=20'"),
+        (["--extra-body", '{"api_key": "hush'], "extra_body must be JSON, got a text that seems to hold a secret"),
         (["--extra-body", "[20]"], "extra_body must be a JSON object, got '[20]'"),
         (["--extra-body", '{"n": 2}'], "extra_body must not hold n, which the client sets"),
         (["--header", "X-Key"], "--header must be NAME=VALUE, got no name or no = in number 1"),

@@ -19,11 +19,12 @@ from apportion.answers.normal_form import DECIMAL, normal_form
 from apportion.answers.phrase import phrase_form
 from apportion.checks import check_integer
 from apportion.types import prompt_id
+from apportion.untrusted import shown
 
 LONGEST = 500
 """Answers with more characters than this are not shown to the judge."""
 FAILURES = 8
-"""Requests that may fail in a row before a JudgeError ends the run."""
+"""Requests that may fail in a row, and first replies that may all be unclear, before a JudgeError ends the run."""
 
 PROMPT = """Two answers to the same question are given as JSON strings. Decide whether they mean the same answer.
 
@@ -53,7 +54,7 @@ Ask = Callable[[str], Awaitable[JudgeReply]]
 
 
 class JudgeError(RuntimeError):
-    """The judge does not reply. It ends the run, because all later answers would count as different."""
+    """The judge does not reply, or never clearly. It ends the run: all later answers would count as different."""
 
 
 @dataclass
@@ -138,6 +139,7 @@ class JudgeEquivalence:
         self._verdicts = {(verdict.question_hash, verdict.first, verdict.second): verdict.same for verdict in known}
         self._spent: dict[str, int] = {}
         self._failed_in_a_row = 0
+        self._any_clear = False
 
     def for_question(self, question: str) -> "JudgeOfQuestion":
         """Return the equivalence of answers to ``question``. It shares bounds, memory and usage with this one."""
@@ -166,14 +168,17 @@ class JudgeEquivalence:
             self.usage.beyond_bound += 1
             return False
         self._spent[question] = spent + 1
-        verdict = await self._verdict(PROMPT.format(question=question, first=_quoted(first), second=_quoted(second)))
-        if verdict is not None:
-            self._verdicts[key] = verdict
+        said = await self._reply(PROMPT.format(question=question, first=_quoted(first), second=_quoted(second)))
+        if said is None:
+            return False
+        verdict = self._read(said)
+        self._verdicts[key] = bool(verdict)
+        if verdict is not None:  # an unclear reply is remembered in this run alone, because another judge may do better
             self._on_verdict(JudgeVerdict(*key, verdict))
         return bool(verdict)
 
-    async def _verdict(self, prompt: str) -> bool | None:
-        """Ask, count, and return the verdict; None if the request failed. An unclear reply is no."""
+    async def _reply(self, prompt: str) -> str | None:
+        """Ask, count, and return the text of the reply; None if the request failed."""
         self.usage.requests += 1
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -187,10 +192,20 @@ class JudgeEquivalence:
             self._count_failure(getattr(reply, "error", None) or "no text")
             return None
         self._failed_in_a_row = 0
-        verdict = read_verdict(reply.text)
+        return reply.text
+
+    def _read(self, text: str) -> bool | None:
+        """Read and count the verdict; None if it is unclear. Raise JudgeError if none of the first was clear."""
+        verdict = read_verdict(text)
         self.usage.unclear += verdict is None
         self.usage.same += verdict is True
-        return bool(verdict)
+        self._any_clear |= verdict is not None
+        if self.usage.unclear >= FAILURES and not self._any_clear:
+            raise JudgeError(
+                f"the judge must reply yes or no, got {FAILURES} other replies and none of these, such as "
+                f"{shown(text)}; choose another judge_model, or another equivalence"
+            )
+        return verdict
 
     def _count_failure(self, problem: str) -> None:
         self.usage.failed += 1

@@ -45,7 +45,7 @@ class UserExtractor:
         """Return the answer. Raises AnswerFunctionError if the function fails or returns something else."""
         try:
             answer = self.function(text)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed(f"{self.name} must return an answer or None for {shown(text)}", error) from error
         if answer is None:
             return None
@@ -105,7 +105,7 @@ class UserEquivalence:
             verdict = await _in_time(call, what)
         except AnswerFunctionError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed(what, error) from error
         if not isinstance(verdict, (bool, np.bool_)):
             raise AnswerFunctionError(f"{what}, got {shown(verdict)}; correct it")
@@ -150,5 +150,5 @@ def _too_slow(what: str) -> AnswerFunctionError:
     return AnswerFunctionError(f"{what}, took more than {FUNCTION_SECONDS:g} seconds; make it faster")
 
 
-def _failed(what: str, error: Exception) -> AnswerFunctionError:
+def _failed(what: str, error: Exception | SystemExit) -> AnswerFunctionError:
     return AnswerFunctionError(f"{what}, raised {type(error).__name__}: {error}; correct it")

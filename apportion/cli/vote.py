@@ -171,12 +171,15 @@ def _how_to_continue(finished: int, questions: int) -> str:
 
 def json_fields(text: str | None, name: str) -> dict[str, Any]:
     """Return the JSON object in ``text``, the option ``name``. Raises ValueError for anything else."""
+    from apportion.endpoint.secrets import is_secret_name  # noqa: PLC0415
+
+    given = "a text that seems to hold a secret" if is_secret_name(text or "") else shown(text)
     try:
         fields = parse_json(text or "{}")
     except ValueError as error:
-        raise ValueError(f"{name} must be JSON, got {shown(text)} ({error}); quote it for the shell") from error
+        raise ValueError(f"{name} must be JSON, got {given} ({error}); quote it for the shell") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"{name} must be a JSON object, got {shown(text)}; write '{{\"name\": value}}'")
+        raise ValueError(f"{name} must be a JSON object, got {given}; write '{{\"name\": value}}'")
     return fields
 
 

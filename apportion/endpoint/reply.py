@@ -19,6 +19,9 @@ from apportion.untrusted import check_depth, shown
 THOUGHTS = ("thinking", "reasoning")
 """Types of the parts that hold reasoning. Other types, such as images, hold no text."""
 
+MOST_TOKENS = 10**12
+"""The largest count of tokens that is taken for one. A larger one counts as none."""
+
 
 def read_reply(body: bytes) -> list[Completion]:
     """Return the completions in the body of a reply, at least one, in the order of their index. Raises BadReply.
@@ -111,7 +114,7 @@ def _string(value: Any) -> str | None:
 def _count(reply: dict[str, Any], name: str) -> int | None:
     usage = reply.get("usage")
     count = usage.get(name) if isinstance(usage, dict) else None
-    return count if isinstance(count, int) and count >= 0 else None
+    return count if isinstance(count, int) and 0 <= count <= MOST_TOKENS else None
 
 
 def _share(total: int | None, weights: Sequence[int]) -> Sequence[int | None]:

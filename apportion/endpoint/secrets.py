@@ -44,6 +44,19 @@ def hide_secrets(value: Any, secret: bool = False) -> Any:
     return value
 
 
+def without_hashes(value: Any) -> Any:
+    """Return ``value`` with the word secret for each hash of ``hide_secrets``, so that a new key changes nothing.
+
+    >>> without_hashes({"top_k": 20, "api_key": "secret:63906248"})
+    {'top_k': 20, 'api_key': 'secret'}
+    """
+    if isinstance(value, Mapping):
+        return {name: without_hashes(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_hashes(each) for each in value]
+    return "secret" if isinstance(value, str) and _HIDDEN.fullmatch(value) else value
+
+
 def secret_texts(values: Iterable[str], extra_body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the texts to hide in errors: ``values``, their words, and the secrets in ``extra_body``.
 

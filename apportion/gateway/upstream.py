@@ -18,7 +18,7 @@ from typing import Any
 from apportion import __version__
 from apportion.endpoint.completion import BadReply
 from apportion.endpoint.http import CONNECT_SECONDS, HTTP
-from apportion.endpoint.reply import choice_text, error_text
+from apportion.endpoint.reply import MOST_TOKENS, choice_text, error_text
 from apportion.endpoint.retries import backoff_seconds, retry_after
 from apportion.gateway.chunks import Assembly
 from apportion.gateway.errors import INVALID, LIMIT, SERVER, UpstreamError
@@ -61,7 +61,8 @@ class Bill:
         """Add the usage of one reply."""
         if isinstance(usage, dict) and usage:
             self.counted += 1
-            _add(self.usage, usage)
+            parts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+            _add(self.usage, {"total_tokens": sum(each for each in parts if type(each) is int)} | usage)
 
 
 class Upstream:
@@ -267,11 +268,11 @@ class Upstream:
 
 
 def _add(total: dict[str, Any], usage: Mapping[str, Any]) -> None:
-    """Add the integers of ``usage`` to ``total``, also those of the objects within it."""
+    """Add the integers of ``usage`` to ``total``, also those of the objects within it. Impossible ones are left out."""
     for name, value in usage.items():
         if isinstance(value, dict):
             within = total.setdefault(name, {})
             if isinstance(within, dict):
                 _add(within, value)
-        elif type(value) is int and isinstance(total.get(name, 0), int):
+        elif type(value) is int and 0 <= value <= MOST_TOKENS and isinstance(total.get(name, 0), int):
             total[name] = total.get(name, 0) + value

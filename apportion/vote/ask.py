@@ -23,11 +23,12 @@ async def ask(
     client: Client,
     equivalence: Equivalence,
     kept: Mapping[int, Sample] | None = None,
-    on_sample: Callable[[Sample], None] = lambda sample: None,
+    on_sample: Callable[[Sample, bool], None] = lambda sample, read: None,
 ) -> Ballot:
     """Return the ballot of ``question``. Samples in ``kept``, by number, are counted and not requested.
 
-    ``on_sample`` is called with each new sample as soon as it arrives, also with those that are not counted.
+    ``on_sample`` is called with each new sample as soon as it arrives, also with those that are not counted. Its second
+    argument is whether the answer was read, which fails with the user's function.
     """
     kept, asked = kept or {}, prompt_hash(question.prompt)
     count = Count(question, asked, setup.voting, setup.give_up, equivalence, setup.weight)
@@ -35,12 +36,12 @@ async def ask(
     fresh: dict[int, Sample] = {}
 
     def arrived(number: int, seed: int | None, completion: Completion) -> None:
-        sample = Sample.of(question.id, asked, number, seed, completion)
+        sample, read = Sample.of(question.id, asked, number, seed, completion), False
         try:
-            sample = sample.read(extractor)
+            sample, read = sample.read(extractor), True
         finally:  # a sample is kept even if a function of the user cannot read it
             fresh[number] = sample
-            on_sample(sample)
+            on_sample(sample, read)
 
     async def in_order(wave: range) -> AsyncGenerator[Sample, None]:
         request = client.sample(text, len(wave), wave.start, question.id, skip=kept, on_arrival=arrived)

@@ -15,11 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from apportion.answers.extraction import Extractor
+from apportion.endpoint.secrets import without_hashes
 from apportion.runs.folder import check_settings, hold_lock
 from apportion.runs.whole_files import write_whole
 from apportion.toml import ConfigError
 from apportion.untrusted import parse_json, read_config
-from apportion.vote.ballot import Ballot
+from apportion.vote.ballot import Ballot, total
 from apportion.vote.lines import (
     JournalError,
     LineWriter,
@@ -55,6 +56,8 @@ class Journal:
     """
 
     def __init__(self, path: Path, setup: Setup, *, overwrite: bool = False, resume: bool = False) -> None:
+        if overwrite and resume:
+            raise JournalError("resume must be left out beside overwrite, which deletes what resume counts; choose one")
         check_path(path)
         self.path = path
         with ExitStack() as stack:
@@ -138,6 +141,7 @@ def read_recorded(path: Path, extractor: Extractor | None = None, must_read: boo
     check_path(path)
     ballots, answer_bytes = _read_ballots(path)
     samples, sample_bytes = _read_samples(path, (), extractor, must_read)
+    _check_counted(path, ballots, samples)
     return VoteRecord(ballots, samples, answer_bytes, sample_bytes)
 
 
@@ -190,6 +194,7 @@ def _read(path: Path, setup: Setup, resume: bool) -> VoteRecord:
                     f"{samples_path(path)} must hold the samples of every question to count them again, got "
                     f"{len(samples.get(id, ()))} of {ballot.samples} for {id!r}; choose another file for the answers"
                 )
+        _check_counted(path, ballots, samples)
         answer_bytes = 0
     open_questions = samples.keys() - ballots.keys()
     for id in open_questions:  # samples that failed are requested again
@@ -236,6 +241,23 @@ def _read_samples(
     return dict(found), whole
 
 
+def _check_counted(path: Path, ballots: Mapping[str, Ballot], samples: Mapping[str, Samples]) -> None:
+    """Raise JournalError if the ``samples`` of a finished question are not those that its ballot counted."""
+    for id, ballot in ballots.items():
+        found = samples.get(id, {})
+        if not found.keys() >= set(range(ballot.samples)):
+            continue  # some are missing, which is said elsewhere
+        counted = [found[number] for number in range(ballot.samples)]
+        texts = {sample.text_hash for sample in counted if sample.arrived}
+        tokens = total(sample.tokens for sample in counted if sample.arrived)
+        asked = all(sample.question_hash == ballot.question_hash for sample in counted)
+        if not asked or (len(texts), tokens) != (ballot.texts, ballot.completion_tokens):
+            raise JournalError(
+                f"{samples_path(path)} must hold the samples that {path.name} counted, got others for {id!r}; "
+                "restore the file of this vote, or choose another file for the answers"
+            )
+
+
 def _counts_again(
     path: Path, started: Mapping[str, Any], settings: Mapping[str, Any], any_ballots: bool, resume: bool
 ) -> bool:
@@ -243,6 +265,7 @@ def _counts_again(
 
     Raises JournalError if they gave other samples, or if they count in another way without ``resume``.
     """
+    started, settings = without_hashes(started), without_hashes(settings)  # a key may have been renewed
     may_change = {*MAY_CHANGE, *(NEW - started.keys())}
     named = {*started, *(f"{key}.{name}" for each in (started, settings) for key in each for name in _names(each[key]))}
     counting = {key for key in {*named, *settings} if is_about_counting(key)}

@@ -268,9 +268,10 @@ class _OpenQuestions:
             if ballot.stopped == "refused":
                 self.refused.append(ballot)
 
-    def _keep(self, sample: Sample) -> None:
-        """Write a sample that has just arrived."""
-        self.journal.keep(sample if self.save_completions else sample.without_text())
+    def _keep(self, sample: Sample, read: bool) -> None:
+        """Write a sample that has just arrived, unless its answer is neither read nor kept in a text."""
+        if self.save_completions or read:
+            self.journal.keep(sample if self.save_completions else sample.without_text())
         self.tally.sample(sample)
 
     def _check_answers(self) -> None:

@@ -111,6 +111,25 @@ def test_an_unclear_reply_is_no_and_is_counted():
     assert (judge.usage.unclear, judge.usage.same) == (2, 1)
 
 
+def test_an_unclear_reply_is_not_kept_for_later_runs():
+    kept = []
+    judge = JudgeEquivalence(Scripted([Reply("Perhaps."), Reply("No")]), on_verdict=kept.append)
+    classes_of(judge, ["Paris", "the capital", "It is Paris"])
+    assert judge.usage.unclear == 1 and len(kept) == judge.usage.requests - 1
+    asked = judge.usage.requests
+    classes_of(judge, ["Paris", "the capital"])
+    assert judge.usage.requests == asked  # but within this run
+
+
+def test_a_judge_that_never_replies_clearly_ends_the_run():
+    judge = JudgeEquivalence(Scripted([Reply("Let me think")] * 8))
+    with pytest.raises(JudgeError, match=r"must reply yes or no, got 8 other replies .*'Let me think'; choose another"):
+        classes_of(judge, [f"city {letter}" for letter in "abcdef"])
+    one_clear = JudgeEquivalence(Scripted([Reply("No"), *[Reply("Perhaps")] * 14]))
+    classes_of(one_clear, [f"city {letter}" for letter in "abcdef"])
+    assert one_clear.usage.unclear == 14
+
+
 def test_a_failed_request_is_no_and_is_asked_again_when_it_is_needed_again():
     judge = JudgeEquivalence(Scripted([Reply(None, None, None, "HTTP 500")]))
     assert classes_of(judge, ["Paris", "It is Paris"]) == ["Paris", "It is Paris"]

@@ -29,6 +29,7 @@ import asyncio, time
 def after_colon(text): return text.partition(":")[2]
 def no_text(text): return 7
 def broken(text): raise KeyError("gone")
+def exits(text): raise SystemExit(3)
 def two(text, more): return text
 async def later(text): return text
 def slow(text): time.sleep(30)
@@ -40,6 +41,7 @@ async def same_start(answer, other):
     return answer[0] == other[0]
 def maybe(answer, other): return "maybe"
 def raises(answer, other): return 1 / 0
+def leaves(answer, other): raise SystemExit(3)
 def sleeps(answer, other): time.sleep(30)
 def three(a, b, c): return True
 
@@ -117,6 +119,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
     [
         ("no_text", r"no_text must return a text or None, got 7 for 'Answer: 1'; correct it"),
         ("broken", r"broken must return an answer or None for 'Answer: 1', raised KeyError: 'gone'; correct it"),
+        ("exits", r"exits must return an answer or None for 'Answer: 1', raised SystemExit: 3; correct it"),
     ],
 )
 def test_an_extractor_that_fails_is_named_with_the_text(own, name, message):

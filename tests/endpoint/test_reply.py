@@ -170,6 +170,13 @@ def test_tokens_that_the_server_does_not_count_are_unknown() -> None:
     assert client.usage.completion_tokens == 0
 
 
+@pytest.mark.parametrize("count", [10**400, 2**63, -1, 1.5, "9"])
+def test_a_count_that_cannot_be_is_unknown(count: Any) -> None:
+    reply = {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 9, "completion_tokens": count}}
+    (found,) = read_reply(json.dumps(reply).encode())
+    assert (found.tokens, found.prompt_tokens) == (None, 9)
+
+
 @settings(max_examples=50)
 @given(st.integers(0, 10**6), st.lists(st.text(max_size=30), min_size=1, max_size=20))
 def test_shares_of_tokens_add_up(total: int, contents: list[str]) -> None:

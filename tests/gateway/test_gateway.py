@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from apportion.endpoint import seed_of
+from apportion.gateway.upstream import Bill
 from apportion.stopping import TARGETS
 from tests.endpoint.builders import run, until
 from tests.endpoint.fault_server import Behaviour, Request, Send, http, ok, refused
@@ -481,3 +482,10 @@ def test_functions_of_the_user_read_and_compare_answers() -> None:
 def test_a_judge_is_not_served() -> None:
     with pytest.raises(ValueError, match="equivalence must be one of"):
         settings("http://127.0.0.1:9/v1", equivalence="judge")
+
+
+def test_usage_has_a_total_without_one_upstream_and_leaves_out_counts_that_cannot_be() -> None:
+    bill = Bill()
+    bill.add({"prompt_tokens": 7, "completion_tokens": 5})
+    bill.add({"prompt_tokens": 7, "completion_tokens": 10**4000, "total_tokens": 20})
+    assert bill.usage == {"prompt_tokens": 14, "completion_tokens": 5, "total_tokens": 32} and bill.counted == 2

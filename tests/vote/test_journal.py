@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.vote import Ballot
-from apportion.vote.journal import Journal, VoteRecord, read_finished, samples_path, settings_path
+from apportion.vote.journal import Journal, VoteRecord, read_finished, read_recorded, samples_path, settings_path
 from apportion.vote.lines import JournalError
 from apportion.vote.sample import Sample
 from apportion.vote.setup import Setup, make_setup
@@ -207,6 +208,14 @@ def test_a_file_of_something_else_is_not_overwritten(out: Path) -> None:
     assert out.read_text() == '{"prompt": "6 x 7?"}\n' and not settings_path(out).exists()
 
 
+def test_nothing_is_overwritten_by_a_run_that_shall_resume(out: Path) -> None:
+    write(out, "a")
+    before = out.read_bytes()
+    with pytest.raises(JournalError, match="resume must be left out beside overwrite"):
+        Journal(out, SETUP, overwrite=True, resume=True)
+    assert out.read_bytes() == before
+
+
 def test_a_torn_line_alone_is_overwritten(out: Path) -> None:
     out.write_text('{"id": "a", "ques')
     with Journal(out, SETUP, overwrite=True) as journal:
@@ -375,7 +384,7 @@ def test_samples_are_counted_again_only_if_the_run_says_so(out: Path) -> None:
     with Journal(out, SETUP) as journal:
         for number in range(5):
             journal.keep(make_sample("a", number))
-        journal.append(make_ballot("a"))
+        journal.append(make_ballot("a", texts=1, completion_tokens=25))
     other = setup_of(rule="esc", rule_settings={})
     before = out.read_bytes()
     with pytest.raises(
@@ -395,6 +404,40 @@ def test_ballots_without_their_samples_are_not_given_up(out: Path) -> None:
     with pytest.raises(JournalError, match="must hold the samples of every question to count them again, got 0 of 5"):
         Journal(out, setup_of(rule="esc", rule_settings={}), resume=True)
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("changes", [{"question_hash": "9"}, {"text": "Another \\boxed{7}."}, {"tokens": 6}])
+def test_samples_of_another_run_beside_the_answers_are_refused(out: Path, changes: dict[str, Any]) -> None:
+    texts = [f"{number} \\boxed{{7}}." for number in (0, 0, 1, 2, 3)]
+    with Journal(out, SETUP) as journal:
+        for number, text in enumerate(texts):
+            journal.keep(make_sample("a", number, text=text, tokens=5))
+        journal.append(make_ballot("a", completion_tokens=25))
+    assert read_recorded(out).samples["a"].keys() == set(range(5))
+    samples_path(out).unlink()
+    for number, text in enumerate(texts):
+        sample = make_sample("a", number, text=changes.get("text", text), tokens=5)
+        own = {name: value for name, value in changes.items() if name != "text"}
+        append_line(samples_path(out), replace(sample, **own).to_json())
+    for read in (lambda: read_recorded(out), lambda: Journal(out, setup_of(max_samples=32), resume=True)):
+        with pytest.raises(
+            JournalError, match=r"must hold the samples that answers\.jsonl counted, got others for 'a'"
+        ):
+            read()
+
+
+def append_line(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def test_a_renewed_key_in_the_body_does_not_end_a_vote(out: Path) -> None:
+    old, new = (setup_of(extra_body={"top_k": 20, "api_key": key}) for key in ("first-key", "second-key"))
+    with Journal(out, old) as journal:
+        journal.append(make_ballot("a"))
+    assert finished(out, new).keys() == {"a"}
+    with pytest.raises(JournalError, match=r"started with extra_body\.top_k = 20, got 30"):
+        finished(out, setup_of(extra_body={"top_k": 30, "api_key": "second-key"}))
 
 
 def test_another_extraction_reads_the_texts_again_and_needs_them(out: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from apportion.answers import AnswerFunctionError
 from apportion.endpoint import EndpointError, seed_of
 from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import NoAnswersError, Question, Report, vote, vote_async
@@ -486,6 +487,25 @@ def test_other_samples_under_the_same_id_are_refused(out: Path) -> None:
 
     with pytest.raises(JournalError, match="must be what was sampled under its id, got another text for 'q0'"):
         serve(script, out, body)
+
+
+def test_a_sample_that_the_users_function_cannot_read_is_never_counted_as_one_without_an_answer(
+    out: Path, tmp_path: Path
+) -> None:
+    """Without texts it is requested again, because its answer could not be read later."""
+    code = "def read(text):\n    {}return text[7:-1]\n"
+    own, settings = tmp_path / "own.py", {"rule": "fixed", "max_samples": 4, "curtail": False, "wave": 1}
+
+    async def body(poll: Poll, server: FaultServer) -> Report:
+        given = {"extract": f"{own}:read", "save_completions": False, **settings}
+        own.write_text(code.format("raise ValueError('today'); "))
+        with pytest.raises(AnswerFunctionError, match="raised ValueError: today"):
+            await poll(make_questions(1), **given)
+        own.write_text(code.format(""))
+        return await poll(make_questions(1), **given)
+
+    (ballot,) = serve(lambda request: ok(r"\boxed{0}", most=1), out, body).ballots
+    assert (ballot.votes, ballot.unparsed) == ({"0": 4}, 0)
 
 
 @pytest.mark.slow
