@@ -175,7 +175,9 @@ def test_a_torn_last_sample_is_left_out_and_stays(full: Path) -> None:
 def test_settings_beside_the_answers_name_no_code_to_run(full: Path, tmp_path: Path) -> None:
     """The folder may be somebody else's. The function must be named again by who runs the command."""
     marker = tmp_path / "ran"
-    (tmp_path / "theirs.py").write_text(f"open({str(marker)!r}, 'w')\ndef read(text): return '7'\n")
+    (tmp_path / "theirs.py").write_text(
+        f"import pathlib\npathlib.Path({str(marker)!r}).touch()\ndef read(text): return '7'\n"
+    )
     settings = settings_path(full)
     for name in ("extract", "equivalence"):
         started = json.loads(settings.read_text()) | {name: f"{tmp_path / 'theirs.py'}:read"}
