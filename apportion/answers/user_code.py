@@ -40,6 +40,7 @@ class UserExtractor:
 
     function: Callable[[str], str | None]
     name: str
+    _too_slow: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __call__(self, text: str) -> str | None:
         """Return the answer. Raises AnswerFunctionError if the function fails or returns something else."""
@@ -56,10 +57,14 @@ class UserExtractor:
         return answer.strip() or None
 
     def read_now(self, text: str) -> str | None:
-        """Return the answer as ``read`` does, but block the caller until then."""
+        """Return the answer as ``read`` does, but block the caller until then.
+
+        After a call that took too long, all others fail at once, so that replies in flight do not block it in turn.
+        """
         try:
-            return start_thread(self, text).result(FUNCTION_SECONDS)
+            return start_thread(self, text).result(0 if self._too_slow else FUNCTION_SECONDS)
         except TimeoutError:
+            self._too_slow.append(True)
             raise _too_slow(f"{self.name} must return for {shown(text)}") from None
 
     async def read(self, text: str) -> str | None:

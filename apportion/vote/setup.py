@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -67,7 +68,7 @@ class Setup:
         if self.weight not in get_args(Weight):
             raise ValueError(f"weight must be one of {weights}, got {shown(self.weight)}; choose one")
 
-    @property
+    @cached_property
     def extractor(self) -> Extractor:
         """The function that reads the answer in a completion."""
         return make_extractor(self.extract)

@@ -253,3 +253,12 @@ def test_an_equivalence_is_told_the_question_if_it_wants_to_know():
 
     exact = ExactMatch()
     assert for_question(Told(), "Why?").question == "Why?" and for_question(exact, "Why?") is exact
+
+
+def test_an_extractor_that_hangs_blocks_one_reply_and_not_each_in_turn(own, monkeypatch):
+    monkeypatch.setattr(user_code, "FUNCTION_SECONDS", 0.3)
+    extractor, started = make_extractor(own("slow")), time.monotonic()
+    for _ in range(20):
+        with pytest.raises(AnswerFunctionError, match="took more than 0.3 seconds; make it faster"):
+            extractor.read_now("a")
+    assert time.monotonic() - started < 3
