@@ -105,7 +105,7 @@ def vote(
         settings |= {name: json_fields(settings[name], name) for name in ("extra_body", "equivalence_settings")}
         setup = make_setup(**settings, target=target, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
-        check_run(asked, deadline, max_unparsed)
+        check_run(asked, setup, deadline, max_unparsed)
         if dry_run:
             record = VoteRecord() if overwrite else read_finished(out, setup, resume)
             finished = [ballot.id for ballot in ballots_of(asked, record.ballots)]

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 SHORTEST = 6
@@ -30,15 +30,23 @@ def is_secret_name(name: str) -> bool:
 def hide_secrets(value: Any, secret: bool = False) -> Any:
     """Return ``value`` with a short hash for each text in a field whose name looks like a secret, at any depth.
 
-    A text that is such a hash already is kept.
+    The same text in any other field is hidden too, if it has ``SHORTEST`` characters. A text that is such a hash is
+    kept.
 
     >>> hide_secrets({"top_k": 20, "api_key": "abc", "options": {"token": ["abc"]}})
     {'top_k': 20, 'api_key': 'secret:63906248', 'options': {'token': ['secret:63906248']}}
+    >>> hide_secrets({"api_key": "12345678", "user": "12345678"})["user"][:7]
+    'secret:'
     """
+    return _hidden(value, secret, {text for text in _secrets(value, secret) if len(text) >= SHORTEST})
+
+
+def _hidden(value: Any, secret: bool, known: Collection[str]) -> Any:
     if isinstance(value, Mapping):
-        return {name: hide_secrets(each, secret or is_secret_name(str(name))) for name, each in value.items()}
+        return {name: _hidden(each, secret or is_secret_name(str(name)), known) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [hide_secrets(each, secret) for each in value]
+        return [_hidden(each, secret, known) for each in value]
+    secret = secret or (isinstance(value, str) and value in known)
     if secret and value is not None and not isinstance(value, (int, float)) and not _HIDDEN.fullmatch(str(value)):
         return f"secret:{hashlib.blake2b(str(value).encode(errors='replace'), digest_size=4).hexdigest()}"
     return value

@@ -147,6 +147,8 @@ def read_recorded(path: Path, extractor: Extractor | None = None, must_read: boo
 
 def read_started(path: Path) -> dict[str, Any]:
     """Return the settings that the answers at ``path`` were started with. Raises JournalError without any."""
+    if not (path.exists() or samples_path(path).exists()):
+        raise JournalError(f"answers must be in a file that exists, got {path}; check the path")
     try:
         started = parse_json(read_config(settings_path(path)))
         if not isinstance(started, dict):

@@ -143,9 +143,7 @@ async def run(
     used, both before anything is asked. Raises EndpointError if the server refuses, or stops answering, and
     NoAnswersError if more than the share ``max_unparsed`` of the first samples holds no answer.
     """
-    check_run(questions, deadline_seconds, max_unparsed)
-    for question in questions:
-        setup.endpoint.check_prompt(question.prompt)
+    check_run(questions, setup, deadline_seconds, max_unparsed)
     started = time.monotonic()
     with Journal(out, setup, overwrite=overwrite, resume=resume) as journal:
         finished = ballots_of(questions, journal.ballots)
@@ -170,9 +168,12 @@ async def run(
 
 
 def check_run(
-    questions: Sequence[Question], deadline_seconds: float | None, max_unparsed: float = MAX_UNPARSED
+    questions: Sequence[Question],
+    setup: Setup,
+    deadline_seconds: float | None = None,
+    max_unparsed: float = MAX_UNPARSED,
 ) -> None:
-    """Raise ValueError without questions, for two with one id, and for a deadline or a share that cannot be used."""
+    """Raise ValueError without questions, for two with one id, and for prompts or limits that cannot be used."""
     if not 0 <= max_unparsed <= 1:
         raise ValueError(f"max_unparsed must be a share from 0 to 1, got {max_unparsed}; 1 never ends a run")
     if not questions:
@@ -181,6 +182,8 @@ def check_run(
         if not isinstance(question, Question):
             raise ValueError(f'questions must each be a Question, got {question!r}; write Question("", prompt)')
     refuse_duplicate_ids(questions)
+    for question in questions:
+        setup.endpoint.check_prompt(question.prompt)
     if deadline_seconds is not None and not deadline_seconds > 0:
         raise ValueError(f"deadline must be above 0 seconds, got {deadline_seconds}; leave it out for none")
 

@@ -161,7 +161,8 @@ def test_the_command_line(full: Path) -> None:
     more = command(str(full), "--max-samples", "40")
     assert "more samples wanted" in more.stdout and "6 questions want more samples; run the vote again" in more.stderr
     wrong = command(str(full.with_name("no.jsonl")))
-    assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1 and "must say under which settings" in wrong.stderr
+    assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
+    assert "answers must be in a file that exists" in wrong.stderr
 
 
 def test_a_torn_last_sample_is_left_out_and_stays(full: Path) -> None:
