@@ -16,6 +16,11 @@ Name = Annotated[str | None, typer.Option(help="The folder of the results under 
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what was started.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")]
 
+Target = Annotated[
+    str | None, typer.Option(help="What to keep of the full vote: agreement or accuracy. It names a rule.")
+]
+RuleSettings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")]
+
 PLAIN = (str, int, float, bool)
 WITHOUT = "no_"
 """The prefix of the options that give a field the value None."""

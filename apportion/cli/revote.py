@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apportion.cli.errors import usage_errors
+from apportion.cli.options import RuleSettings, Target
 from apportion.cli.vote import VoteCommand, json_fields, options_of_vote
 
 if TYPE_CHECKING:
@@ -40,10 +41,8 @@ class RevoteCommand(VoteCommand):
 
 def revote(
     answers: Annotated[Path, typer.Argument(help="The .jsonl of the answers of a vote, with its samples beside it.")],
-    target: Annotated[str | None, typer.Option(help="What to keep of the full vote: agreement or accuracy.")] = None,
-    rule_settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")
-    ] = None,
+    target: Target = None,
+    rule_settings: RuleSettings = None,
     questions: Annotated[Path | None, typer.Option(help="The questions, for gold answers of unfinished ones.")] = None,
     out: Annotated[Path | None, typer.Option(help="A new .jsonl for the new answers.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from apportion.cli.errors import fail, usage_errors
-from apportion.cli.options import option_of
+from apportion.cli.options import RuleSettings, Target, option_of
 from apportion.cli.vote import json_fields
 from apportion.runs.signals import run_async
 
@@ -41,13 +41,8 @@ class ServeCommand(TyperCommand):
 def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 is any free one.")] = 8001,
-    target: Annotated[
-        str | None,
-        typer.Option(help="What to keep of the full vote: agreement, the default, or accuracy."),
-    ] = None,
-    rule_settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")
-    ] = None,
+    target: Target = None,
+    rule_settings: RuleSettings = None,
     **settings: Any,
 ) -> None:
     """Serve an endpoint that votes on each request."""

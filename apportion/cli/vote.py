@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import given_settings, options_of, pairs_of
+from apportion.cli.options import RuleSettings, Target, given_settings, options_of, pairs_of
 from apportion.runs.signals import code_of, run_async
 from apportion.untrusted import one_line, parse_json, shown
 
@@ -62,13 +62,8 @@ class VoteCommand(TyperCommand):
 def vote(
     questions: Annotated[Path, typer.Option(help=".jsonl, .csv or .parquet: prompt, and if known answer and id.")],
     out: Annotated[Path, typer.Option(help="The .jsonl of the answers. If it exists, the vote continues.")],
-    target: Annotated[
-        str | None,
-        typer.Option(help="What to keep of the full vote: agreement, the default, or accuracy."),
-    ] = None,
-    rule_settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")
-    ] = None,
+    target: Target = None,
+    rule_settings: RuleSettings = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds for the whole run.")] = None,
     price_input: Annotated[float | None, typer.Option(help="The price of a million prompt tokens.")] = None,
     price_output: Annotated[float | None, typer.Option(help="The price of a million completion tokens.")] = None,
