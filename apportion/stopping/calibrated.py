@@ -71,8 +71,10 @@ class Calibrated(CountRule):
         check_numbers(self)
         if not 0 < self.eps < 1:
             raise ValueError(f"eps must be above 0 and below 1, got {self.eps}; 0.01 is one question in a hundred")
-        if self.threshold is not None and not self.threshold >= 0:
-            raise ValueError(f"threshold must be at least 0, got {self.threshold}; leave it out to take it from eps")
+        if self.threshold is not None and not 0 <= self.threshold < np.inf:
+            raise ValueError(
+                f"threshold must be at least 0 and finite, got {self.threshold}; leave it out to take it from eps"
+            )
 
     @property
     def accepted(self) -> float:
