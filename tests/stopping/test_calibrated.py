@@ -111,6 +111,7 @@ def test_eps_out_of_range_is_refused(eps):
         Calibrated(eps)
 
 
-def test_a_negative_threshold_is_refused():
-    with pytest.raises(ValueError, match=r"threshold must be at least 0, got -0.1; leave it out"):
-        Calibrated(threshold=-0.1)
+@pytest.mark.parametrize("threshold", [-0.1, float("inf")])
+def test_a_threshold_out_of_range_is_refused(threshold):
+    with pytest.raises(ValueError, match=r"threshold must be at least 0 and finite, got .*; leave it out"):
+        Calibrated(threshold=threshold)
