@@ -133,8 +133,9 @@ def _questions(
 def number_repeats(questions: Sequence[Question]) -> list[Question]:
     """Return ``questions`` with "-2", "-3" and so on after the id of one that repeats a prompt without an own id.
 
-    >>> [question.id[-2:] for question in number_repeats([Question("", "1 + 1?")] * 2 + [Question("a", "1 + 1?")])]
-    ['42', '-2', 'a']
+    >>> first, second, third = number_repeats([Question("", "1 + 1?")] * 2 + [Question("a", "1 + 1?")])
+    >>> second.id == f"{first.id}-2", third.id
+    (True, 'a')
     """
     seen, made = Counter[str](), []
     for question in questions:

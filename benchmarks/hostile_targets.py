@@ -298,7 +298,7 @@ def _vote_targets(port: int) -> Iterator[Target]:
     quick = ("--max-retries", "1", "--request-timeout", "5", "--json")
     asked = ("vote", *served, *arguments, *quick)
     reply = {"reply.json": json.dumps(REPLY).encode()}
-    writes = ("answers.jsonl", "answers.run.json", "answers.lock")
+    writes = ("answers.jsonl", "answers.samples.jsonl", "answers.run.json", "answers.lock")
     same_url = {"answers.run.json": json.dumps(made.resolved()).encode()}
     yield Target(
         "journals", "vote", [Seed(files | same_url | reply, "answers.jsonl", asked)], judge_vote, writes=writes,

@@ -118,7 +118,9 @@ def test_a_function_of_single_completions_gives_the_same_run(make, tmp_path):
         runs[whole] = untimed(trained(built)), built._logs["rewards"]
         digest = {name: value.clone() for name, value in built.model.state_dict().items()}
         runs[whole] += (digest,)
-    assert runs[True][:2] == runs[False][:2]
+    # The metrics of TRL 1.0 may differ in the last bit, because groups and batches add up in another order.
+    assert runs[True][0] == [pytest.approx(row, rel=1e-6) for row in runs[False][0]]
+    assert runs[True][1] == runs[False][1]
     assert all(value.equal(runs[False][2][name]) for name, value in runs[True][2].items())
 
 

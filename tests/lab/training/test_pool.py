@@ -126,7 +126,7 @@ def test_a_prompt_that_is_there_twice_is_refused_under_whatever_id(tmp_path):
     with pytest.raises(ValueError, match=r"prompt 2: a prompt must be there once, got '7 a\+3 =' again; remove it"):
         pool_of(of_file(path), seed=0)
     write(path, PROBLEMS[:1] * 2)
-    with pytest.raises(TableError, match="an id must be there once"):
+    with pytest.raises(ValueError, match="prompt 2: a prompt must be there once"):
         pool_of(of_file(path), seed=0)
 
 
