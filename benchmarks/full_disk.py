@@ -210,5 +210,6 @@ def _laid_out(run: Run, work: Path) -> Path:
 
 
 def _answers(folder: Path) -> Any:
+    """Return the finished questions, without how long each took and the checksum, which covers that, too."""
     lines = (folder / "answers.jsonl").read_text("utf-8").splitlines()
-    return sorted(json.dumps({**json.loads(line), "seconds": 0}) for line in lines)
+    return sorted(json.dumps({**json.loads(line), "seconds": 0, "checksum": ""}) for line in lines)

@@ -26,7 +26,9 @@ from apportion.vote.lines import (
     LineWriter,
     check_overwritable,
     check_place,
+    has_lines,
     read_records,
+    remove_if_possible,
     unwritable,
 )
 from apportion.vote.sample import Sample
@@ -105,7 +107,7 @@ class Journal:
 
     def _remove_settings_of_nothing(self) -> None:
         if not (self.path.exists() or samples_path(self.path).exists()):
-            settings_path(self.path).unlink(missing_ok=True)
+            remove_if_possible(settings_path(self.path))
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _lock_path(path: Path) -> Path:
 def _read(path: Path, setup: Setup, resume: bool) -> VoteRecord:
     """Return what another run may continue with: ballots, and the samples of questions without one."""
     ballots, answer_bytes = _read_ballots(path)
-    if not ballots and not samples_path(path).exists():
+    if not ballots and not has_lines(samples_path(path)):
         return VoteRecord()
     started, settings = read_started(path), setup.resolved()
     again = _counts_again(path, started, settings, bool(ballots), resume)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,11 +128,25 @@ class LineWriter:
         empty = os.fstat(self._file.fileno()).st_size == 0
         self._file.close()
         if empty:
-            self.path.unlink(missing_ok=True)
+            remove_if_possible(self.path)
 
     def _write(self, line: bytes) -> None:
         while line:
             line = line[self._file.write(line) :]
+
+
+def has_lines(path: Path) -> bool:
+    """Return whether there is a file at ``path`` that is not empty. Raises JournalError if that cannot be seen."""
+    try:
+        return path.exists() and path.stat().st_size > 0
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def remove_if_possible(path: Path) -> None:
+    """Remove a file that has nothing of use. It may stay on a disk that is read-only, because nothing reads it."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def check_place(path: Path, *beside: Path) -> None:

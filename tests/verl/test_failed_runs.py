@@ -73,8 +73,10 @@ def test_another_worker_takes_the_rows_of_one_that_dies_or_stops(train, tmp_path
     done = run_with_faults(train, tmp_path, faults, TWO, STEPS.format(6), silent_seconds=5)
     assert [metrics["allocation/rollouts"] for metrics in done.metrics] == [16] * 6
     assert [metrics["allocation/failed"] for metrics in done.metrics] == [0] * 6
-    # more than two if the other worker, which takes them over, is not restarted yet from the step before
-    assert all(metrics["allocation/reassigned"] in (2, 4, 6) for metrics in done.metrics)
+    # usually the two prompts of the lost worker; one if its other prompt was committed already, and more than two if
+    # the other worker, which takes them over, is not restarted yet from the step before
+    reassigned = [metrics["allocation/reassigned"] for metrics in done.metrics]
+    assert min(reassigned) >= 1, reassigned
     for step in range(1, 7):
         assert_sound(done, step)
     assert done.output.count("was silent for") == 3

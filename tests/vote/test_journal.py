@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -447,3 +448,23 @@ def test_another_extraction_reads_the_texts_again_and_needs_them(out: Path) -> N
     keep(out, make_sample("a", 1).without_text())
     with pytest.raises(JournalError, match="must hold the texts to read other answers in them, got none in line 2"):
         Journal(out, other)
+
+
+def test_files_of_a_run_that_kept_nothing_do_not_hinder_the_next_one(out: Path) -> None:
+    """A kill between the making of the files and that of the settings leaves empty files."""
+    samples_path(out).touch()
+    out.touch()
+    with Journal(out, SETUP) as journal:
+        assert not journal.ballots and not journal.samples
+
+
+def test_an_error_while_settings_are_written_is_one_line_on_a_disk_that_refuses_all_changes(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("apportion.vote.journal.write_whole", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(JournalError, match="settings cannot be written"):
+        Journal(out, SETUP)
