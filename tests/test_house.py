@@ -40,10 +40,13 @@ ORDER = (
     {"config"},
     {"data", "runs", "endpoint"},
     {"records"},
+    {"replay", "simulation"},
+    {"diagnosis"},
     {"vote", "engines"},
     {"gateway"},
     {"trl", "verl", "tinker", "inspect_ai"},
     {"lab"},
+    {"report"},
     {"cli"},
     {"__main__"},
 )

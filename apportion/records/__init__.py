@@ -2,8 +2,11 @@
 
 ``write_step`` writes the batch of a step to one Parquet file of the rollout log. ``read_log`` returns the log as a
 table, and ``read_streams`` the rollouts of each prompt, which ``Recorded`` gives out again as a sampler.
+``open_run`` returns any recorded run as a ``RunRecord``, which diagnosis, replay and report read.
 """
 
+from apportion.records.opening import open_run
+from apportion.records.reading import record_of_log, record_of_visits
 from apportion.records.recorded import Recorded
 from apportion.records.rollout_log import (
     COLUMNS,
@@ -17,15 +20,20 @@ from apportion.records.rollout_log import (
     start_log,
     write_step,
 )
+from apportion.records.run_record import RunRecord
 
 __all__ = [
     "COLUMNS",
     "VERSION",
     "RecordError",
     "Recorded",
+    "RunRecord",
+    "open_run",
     "prepare_log",
     "read_log",
     "read_streams",
+    "record_of_log",
+    "record_of_visits",
     "remove_steps_after",
     "resume_log",
     "start_log",

@@ -1,0 +1,139 @@
+"""A whole run in memory, as columns: which prompts were visited when, and what each rollout was worth.
+
+Ten million rollouts take about 250 MB. Texts of completions are not held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from apportion.types import Counts, Floats, Mask, Prompt
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunRecord:
+    """N groups of Q prompts, each the rollouts of one prompt at one step, and their R rollouts, group after group.
+
+    Args:
+        name: what the run is called in tables and pages.
+        source: where it comes from, such as ``rollout log`` or ``TRL completions``.
+        ids: the id of each prompt, [Q].
+        texts: the text of each prompt, or None if it was not recorded, [Q].
+        step: the step of each group, [N], never falling.
+        prompt: the place in ``ids`` of the prompt of each group, [N].
+        asked: the rollouts that were asked for, [N], at least those that arrived.
+        predicted: the mean of the belief before the step, [N], nan if there was none.
+        written: when the step was finished, in seconds since 1970, [N], nan if unknown.
+        first: [N + 1]; the rollouts of group g are ``first[g]`` to ``first[g + 1]``.
+        reward: [R], nan for a rollout without one.
+        tokens: completion tokens, [R], nan if unknown.
+        score_norm: norm of the score function, [R], nan if unknown.
+        answer: [R], equal numbers for equal answers to the same prompt, -1 if unknown.
+        kept: whether a rollout entered the loss, [R].
+        ordered: whether the rollouts of a group are in the order in which they were drawn.
+        visits: whether ``step`` counts the visits of each prompt, so that the batches of training are unknown.
+
+    Raises ValueError if the lengths or the order do not fit.
+    """
+
+    name: str
+    source: str
+    ids: Sequence[str]
+    texts: Sequence[str | None]
+    step: Counts
+    prompt: Counts
+    asked: Counts
+    predicted: Floats
+    written: Floats
+    first: Counts
+    reward: Floats
+    tokens: Floats
+    score_norm: Floats
+    answer: Counts
+    kept: Mask
+    ordered: bool = True
+    visits: bool = False
+
+    def __post_init__(self) -> None:
+        lengths = {
+            "texts": len(self.ids),
+            **dict.fromkeys(("prompt", "asked", "predicted", "written"), len(self.step)),
+            "first": len(self.step) + 1,
+            **dict.fromkeys(("tokens", "score_norm", "answer", "kept"), len(self.reward)),
+        }
+        for name, length in lengths.items():
+            if len(getattr(self, name)) != length:
+                raise ValueError(f"{name} must have {length} values, got {len(getattr(self, name))}; pass one for each")
+        if len(self.step) and (np.diff(self.step) < 0).any():
+            raise ValueError("step must never fall from one group to the next, got a falling one; sort the groups")
+        if self.first[0] != 0 or self.first[-1] != len(self.reward) or (np.diff(self.first) < 0).any():
+            raise ValueError(
+                f"first must rise from 0 to the {len(self.reward)} rollouts, got {self.first[0]} to {self.first[-1]}"
+            )
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """The prompts [Q]. A prompt without a text has its id as text."""
+        return [Prompt(id if text is None else text, id=id) for id, text in zip(self.ids, self.texts, strict=True)]
+
+    @cached_property
+    def trials(self) -> Counts:
+        """Rollouts with a reward in each group, [N]."""
+        return self.sums(~np.isnan(self.reward)).astype(np.int64)
+
+    @cached_property
+    def totals(self) -> Floats:
+        """Sum of the rewards of each group, [N]. With rewards of 0 and 1 it counts the correct rollouts."""
+        return self.sums(np.nan_to_num(self.reward))
+
+    @cached_property
+    def shares(self) -> Floats:
+        """Mean reward of each group, [N], nan for a group without any."""
+        return np.divide(self.totals, self.trials, out=np.full(len(self.step), np.nan), where=self.trials > 0)
+
+    @cached_property
+    def variances(self) -> Floats:
+        """Population variance of the rewards of each group, [N], nan for a group without any; 0 in a dead group."""
+        at = np.repeat(np.arange(len(self.step)), np.diff(self.first))
+        squares = self.sums(np.nan_to_num(self.reward - self.shares[at]) ** 2)
+        return np.divide(squares, self.trials, out=np.full(len(self.step), np.nan), where=self.trials > 0)
+
+    @cached_property
+    def binary(self) -> bool:
+        """Whether all rewards are 0 or 1."""
+        return bool(np.isin(self.reward[~np.isnan(self.reward)], (0, 1)).all())
+
+    @cached_property
+    def visit(self) -> Counts:
+        """How many earlier groups each group's prompt has, [N]: 0 at its first visit."""
+        order = np.argsort(self.prompt, kind="stable")
+        places = np.arange(len(order))
+        own = self.prompt[order]
+        begins = np.r_[True, own[1:] != own[:-1]] if len(own) else np.zeros(0, bool)
+        found = np.empty(len(order), np.int64)
+        found[order] = places - np.maximum.accumulate(np.where(begins, places, 0))
+        return found
+
+    def sums(self, values: Floats | Mask) -> Floats:
+        """Return the sums of ``values`` [R] over each group, [N]."""
+        total = np.r_[0.0, np.cumsum(values, dtype=np.float64)]
+        return np.asarray(total[self.first[1:]] - total[self.first[:-1]])
+
+    def of_groups(self, chosen: Counts | Mask) -> RunRecord:
+        """Return the record of some groups, by their places in rising order or by a mask [N]. Prompts stay all."""
+        places = np.arange(len(self.step))[chosen]
+        sizes = np.diff(self.first)[places]
+        first = np.r_[0, np.cumsum(sizes)]
+        rows = np.repeat(self.first[places] - first[:-1], sizes) + np.arange(first[-1])
+        per_group = {name: getattr(self, name)[places] for name in ("step", "prompt", "asked", "predicted", "written")}
+        per_rollout = {name: getattr(self, name)[rows] for name in ("reward", "tokens", "score_norm", "answer", "kept")}
+        other = {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if each.name not in {*per_group, *per_rollout, "first"}
+        }
+        return RunRecord(**other, **per_group, **per_rollout, first=first)

@@ -1,0 +1,60 @@
+"""A run in memory: the columns agree with each other and with the log that they were read from."""
+
+import numpy as np
+import pytest
+
+from apportion import HORA
+from apportion.records import read_log
+from apportion.records.reading import record_of_log, record_of_visits
+from tests.records.test_rollout_log import logged
+
+
+@pytest.fixture
+def record():
+    return record_of_visits([[0, 8], [4], [8, 2, 1]], 8, ["a", "b", "c"])
+
+
+def test_group_counts_become_groups_in_the_order_of_the_visits(record):
+    assert record.step.tolist() == [0, 0, 0, 1, 1, 2]
+    assert record.prompt.tolist() == [0, 1, 2, 0, 2, 2]
+    assert record.totals.tolist() == [0, 4, 8, 8, 2, 1]
+    assert record.shares.tolist() == [0, 0.5, 1, 1, 0.25, 0.125]
+    assert record.variances.tolist() == [0, 0.25, 0, 0, 0.1875, 0.109375]
+    assert record.visit.tolist() == [0, 0, 0, 1, 1, 2]
+    assert record.binary and record.visits and not record.ordered
+
+
+def test_a_part_of_a_record_has_the_rollouts_of_its_groups(record):
+    part = record.of_groups(record.trials - record.totals == 4)
+    assert part.step.tolist() == [0] and part.totals.tolist() == [4] and len(part.reward) == 8
+    assert record.of_groups(np.array([1, 5])).totals.tolist() == [4, 1]
+
+
+def test_a_count_above_the_size_of_a_group_is_refused():
+    with pytest.raises(ValueError, match="correct must be 0 to 8"):
+        record_of_visits([[9]], 8, ["a"])
+
+
+def test_a_log_and_its_record_hold_the_same(tmp_path):
+    logged(tmp_path, HORA(pre_rollouts=2, rollouts_per_prompt=4), failing=0.3)
+    rows, found = read_log(tmp_path).to_pylist(), record_of_log(tmp_path)
+    drawn = [row for row in rows if row["index"] is not None and row["reused_step"] is None]
+    assert len(found.reward) == len(drawn) > 0
+    assert found.reward.tolist() == [float(row["correct"]) for row in drawn]
+    keys = list(dict.fromkeys((row["step"], row["place"], row["prompt_id"], row["asked"]) for row in rows))
+    assert found.step.tolist() == [step for step, *_ in keys]
+    assert [found.ids[q] for q in found.prompt] == [id for *_, id, _ in keys]
+    assert found.asked.tolist() == [asked for *_, asked in keys]
+    for (step, place, *_), total in zip(keys, found.totals, strict=True):
+        assert total == sum(row["correct"] for row in drawn if (row["step"], row["place"]) == (step, place))
+    assert found.prompts[0].text == rows[0]["prompt"]
+
+
+def test_columns_that_do_not_fit_are_refused(record):
+    columns = {name: getattr(record, name) for name in record.__dataclass_fields__}
+    with pytest.raises(ValueError, match="step must never fall"):
+        type(record)(**columns | {"step": record.step[::-1]})
+    with pytest.raises(ValueError, match="tokens must have 48 values, got 2"):
+        type(record)(**columns | {"tokens": np.zeros(2)})
+    with pytest.raises(ValueError, match="first must rise from 0 to the 48 rollouts"):
+        type(record)(**columns | {"first": record.first + 1})
