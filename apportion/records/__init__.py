@@ -2,25 +2,19 @@
 
 ``write_step`` writes the batch of a step to one Parquet file of the rollout log. ``read_log`` returns the log as a
 table, and ``read_streams`` the rollouts of each prompt, which ``Recorded`` gives out again as a sampler.
-``open_run`` returns any recorded run as a ``RunRecord``, which diagnosis, replay and report read.
+``open_run`` returns any recorded run as a ``RunRecord``, which diagnosis, replay and report read. ``write_record``
+writes a ``RunRecord`` as a rollout log.
 """
 
+from apportion.records.log_folder import prepare_log, remove_steps_after, resume_log, start_log
+from apportion.records.log_reading import read_log, read_streams
 from apportion.records.opening import open_run
 from apportion.records.reading import record_of_log, record_of_visits
+from apportion.records.record_writing import write_record
 from apportion.records.recorded import Recorded
-from apportion.records.rollout_log import (
-    COLUMNS,
-    VERSION,
-    RecordError,
-    prepare_log,
-    read_log,
-    read_streams,
-    remove_steps_after,
-    resume_log,
-    start_log,
-    write_step,
-)
+from apportion.records.rollout_log import COLUMNS, VERSION, RecordError
 from apportion.records.run_record import RunRecord
+from apportion.records.step_writing import write_step
 
 __all__ = [
     "COLUMNS",
@@ -37,5 +31,6 @@ __all__ = [
     "remove_steps_after",
     "resume_log",
     "start_log",
+    "write_record",
     "write_step",
 ]

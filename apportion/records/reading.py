@@ -4,56 +4,104 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from apportion.checks import integer_array
-from apportion.records.rollout_log import read_log
+from apportion.records.log_reading import read_steps
+from apportion.records.record_writing import About
+from apportion.records.rollout_log import RecordError, schema
 from apportion.records.run_record import RunRecord
 from apportion.types import Counts, Floats
 
 if TYPE_CHECKING:
-    from pyarrow import ChunkedArray
+    from pyarrow import ChunkedArray, Table
 
-READ = ["step", "place", "prompt_id", "prompt", "predicted", "asked", "index", "answer", "correct", "reward"]
-READ += ["tokens", "score_norm", "kept", "reused_step"]
+READ = (
+    *("step", "place", "prompt_id", "prompt", "predicted", "asked", "index", "answer"),
+    *("correct", "reward", "tokens", "score_norm", "kept", "reused_step", "written"),
+)
 """The columns of the log that a record is made of."""
 
 
 def record_of_log(folder: Path) -> RunRecord:
     """Return the rollout log in ``folder``. Rollouts that were reused from earlier steps are left out.
 
-    Raises RecordError as ``read_log`` does.
+    Raises RecordError as ``read_log`` does, and if steps of an imported run are missing.
     """
-    table = read_log(folder).select(READ)
-    step, place = (_numbers(table[name]).astype(np.int64) for name in ("step", "place"))
-    begins = np.r_[True, (np.diff(step) != 0) | (np.diff(place) != 0)] if len(step) else np.zeros(0, bool)
-    group, starts = np.cumsum(begins) - 1, np.flatnonzero(begins)
-    ids, prompt, first_rows = _codes(table["prompt_id"])
-    texts = table["prompt"].take(first_rows).to_pylist()
-    drawn = ~np.isnan(_numbers(table["index"])) & np.isnan(_numbers(table["reused_step"]))
-    rows = table.filter(drawn)
-    correct, reward = _numbers(rows["correct"].cast("int8")), _numbers(rows["reward"])
-    answers, answer, _ = _codes(rows["answer"])
-    return RunRecord(
-        name=folder.resolve().name,
-        source="rollout log",
-        ids=[id or "" for id in ids],
-        texts=texts,
-        step=step[starts],
-        prompt=prompt[starts],
-        asked=_numbers(table["asked"]).astype(np.int64)[starts],
-        predicted=_numbers(table["predicted"])[starts],
-        written=np.full(len(starts), np.nan),
-        first=np.r_[0, np.cumsum(np.bincount(group[drawn], minlength=len(starts)))],
-        reward=np.where(np.isnan(correct), reward, correct),
-        tokens=_numbers(rows["tokens"]),
-        score_norm=_numbers(rows["score_norm"]),
-        answer=np.where([text is None for text in answers], -1, np.arange(len(answers)))[answer],
-        kept=_numbers(rows["kept"].cast("int8")).astype(bool),
-    )
+    schema()
+    about, parts = About.read(folder), _Parts()
+    for table in read_steps(folder, READ):
+        parts.add(table)
+    return parts.record(folder, about)
+
+
+class _Parts:
+    """The columns of the steps read so far, and the numbers that prompts and answers got."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, int] = {}
+        self.texts: list[str | None] = []
+        self.answers: dict[str, int] = {}
+        self.columns: dict[str, list[NDArray[Any]]] = {}
+
+    def add(self, table: Table) -> None:
+        """Add the rows of a step."""
+        place, asked = _numbers(table["place"]), _numbers(table["asked"])
+        starts = np.flatnonzero(np.diff(place, prepend=-1))
+        drawn = ~np.isnan(_numbers(table["index"])) & np.isnan(_numbers(table["reused_step"]))
+        sizes = np.add.reduceat(drawn, starts, dtype=np.int64)
+        rows = table.filter(drawn)
+        correct, reward = _numbers(rows["correct"].cast("int8")), _numbers(rows["reward"])
+        groups = table.take(starts)
+        answers, codes = _codes(rows["answer"])
+        numbers = [-1 if text is None else self.answers.setdefault(text, len(self.answers)) for text in answers]
+        for name, values in {
+            "step": _numbers(groups["step"]).astype(np.int64),
+            "prompt": self._prompts(groups),
+            "asked": asked[starts].astype(np.int64),
+            "predicted": _numbers(groups["predicted"]),
+            "written": _numbers(groups["written"]),
+            "sizes": sizes,
+            "reward": np.where(np.isnan(correct), reward, correct),
+            "tokens": _numbers(rows["tokens"]),
+            "score_norm": _numbers(rows["score_norm"]),
+            "answer": np.array(numbers, np.int64)[codes],
+            "kept": _numbers(rows["kept"].cast("int8")).astype(bool),
+        }.items():
+            self.columns.setdefault(name, []).append(values)
+
+    def record(self, folder: Path, about: About | None) -> RunRecord:
+        """Return the run of all steps."""
+        columns: dict[str, Any] = {name: np.concatenate(values) for name, values in self.columns.items()}
+        first = np.r_[0, np.cumsum(columns.pop("sizes"))]
+        if about is None:
+            about = About(folder.resolve().name, "rollout log", steps=len(self.columns["step"]), rollouts=first[-1])
+        if (about.steps, about.rollouts) != (len(self.columns["step"]), first[-1]):
+            raise RecordError(
+                f"{folder} must have {about.steps} steps with {about.rollouts} rollouts, got "
+                f"{len(self.columns['step'])} with {first[-1]}; import the run again"
+            )
+        return RunRecord(
+            name=about.name,
+            source=about.source,
+            ids=list(self.ids),
+            texts=self.texts,
+            first=first,
+            ordered=about.ordered,
+            visits=about.visits,
+            **columns,
+        )
+
+    def _prompts(self, groups: Table) -> Counts:
+        """Return the numbers of the prompts of ``groups``."""
+        found, texts = groups["prompt_id"].to_pylist(), groups["prompt"].to_pylist()
+        for id, text in zip(found, texts, strict=True):
+            if self.ids.setdefault(id, len(self.ids)) == len(self.texts):
+                self.texts.append(text)
+        return np.array([self.ids[id] for id in found], np.int64)
 
 
 def record_of_visits(
@@ -103,10 +151,10 @@ def _numbers(column: ChunkedArray) -> Floats:
     return np.asarray(column.cast("float64").fill_null(np.nan).to_numpy())
 
 
-def _codes(column: ChunkedArray) -> tuple[list[str | None], Counts, Counts]:
-    """Return the distinct texts, the code of each row, and the first row of each text."""
+def _codes(column: ChunkedArray) -> tuple[list[str | None], Counts]:
+    """Return the distinct texts, and the code of each row."""
     import pyarrow.compute  # noqa: PLC0415 - an optional extra
 
     coded = pyarrow.compute.dictionary_encode(column, null_encoding="encode").combine_chunks()
     codes = np.asarray(coded.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
-    return coded.dictionary.to_pylist(), codes, np.unique(codes, return_index=True)[1]
+    return coded.dictionary.to_pylist(), codes

@@ -1,0 +1,95 @@
+"""The folder of a rollout log: its steps and the run that they are of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from uuid import uuid4
+
+from apportion.records.rollout_log import RecordError, schema
+from apportion.runs.whole_files import write_whole
+
+RUN = "run.txt"
+"""The file with the id of the run."""
+
+LONGEST_ID = 100
+
+_NAME = re.compile(r"step-(\d{6,})\.parquet")
+
+
+def prepare_log(folder: Path) -> None:
+    """Make the folder of a log before anything is sampled. Raise RecordError if a log cannot be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(
+            f"a rollout log needs a folder, got {folder} ({error.strerror or error}); change the path"
+        ) from error
+    schema()
+
+
+def start_log(folder: Path) -> str:
+    """Begin the log of a new run in ``folder``, and return an id of the run, which ``resume_log`` takes.
+
+    Raises RecordError if a log cannot be written there, or if the folder has the steps of a run.
+    """
+    prepare_log(folder)
+    if steps := steps_of(folder):
+        raise RecordError(
+            f"a new run needs a rollout log without steps, got {folder} with {len(steps)} of another run; choose "
+            "another folder, remove that one, or resume the run that wrote it from a checkpoint"
+        )
+    return _write_run(folder, uuid4().hex)
+
+
+def resume_log(folder: Path, run: str | None, step: int) -> str:
+    """Continue the log of ``run`` after ``step``, whose later steps are removed. Return the id of the run.
+
+    ``run`` is None if the run began without a log, or with an earlier version, which wrote no id. Raises RecordError if
+    the folder has the steps of another run.
+    """
+    prepare_log(folder)
+    steps, written = steps_of(folder), read_run(folder)
+    if steps and written != run:
+        raise RecordError(
+            f"a resumed run needs its own rollout log, got {folder} with {len(steps)} steps of another run; give it "
+            "the folder that it began with, or a new one"
+        )
+    remove_steps_after(folder, step)
+    return _write_run(folder, run or uuid4().hex)
+
+
+def remove_steps_after(folder: Path, step: int) -> None:
+    """Remove the steps after ``step``, before a run resumes from the checkpoint of that step."""
+    for number, path in reversed(steps_of(folder)):  # the last first, so that a kill leaves no gap
+        if number > step:
+            path.unlink()
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Return the file of a step. Raise ValueError for a negative one."""
+    if step < 0:
+        raise ValueError(f"a step must be at least 0, got {step}; count from 0 or 1")
+    return folder / f"step-{step:06d}.parquet"
+
+
+def steps_of(folder: Path) -> list[tuple[int, Path]]:
+    """Return the steps of a log and their files, in order; none if there is no folder."""
+    if not folder.is_dir():
+        return []
+    named = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in named if match)
+
+
+def read_run(folder: Path) -> str | None:
+    """Return the id of the run that the log is of; None if it has none."""
+    path = folder / RUN
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(LONGEST_ID).strip()
+
+
+def _write_run(folder: Path, run: str) -> str:
+    write_whole(folder / RUN, f"{run}\n")
+    return run

@@ -1,0 +1,86 @@
+"""Read a rollout log as a table, or as the rollouts of each prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from apportion.records.log_folder import steps_of
+from apportion.records.rollout_log import COLUMNS, MARK, VERSION, RecordError, schema
+from apportion.types import Rollout
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+ATTEMPTS = 5
+"""How often a log is listed again if a step disappears while it is read, because a run resumes from an earlier one."""
+
+
+def read_log(folder: Path) -> Table:
+    """Return all steps of a log as one pyarrow Table, ordered by step and then as in the batch.
+
+    The columns are those of version 2, also of a log of version 1. Raises RecordError for a folder without steps, and
+    for a file of another version or format.
+    """
+    schema()
+    from pyarrow import concat_tables  # noqa: PLC0415 - an optional extra
+
+    return concat_tables(read_steps(folder))
+
+
+def read_steps(folder: Path, columns: Sequence[str] = tuple(COLUMNS)) -> list[Table]:
+    """Return ``columns`` of each step, in order; errors as in ``read_log``."""
+    for attempt in range(ATTEMPTS):
+        steps = steps_of(folder)
+        if not steps:
+            break
+        try:
+            return [read_step(path, columns) for _, path in steps]
+        except FileNotFoundError as error:
+            if attempt == ATTEMPTS - 1:
+                raise RecordError(f"a log must keep its steps while it is read, got {error}; read it again") from error
+    raise RecordError(f"a rollout log must have a step-NNNNNN.parquet, got none in {folder}; check the folder")
+
+
+def read_step(path: Path, columns: Sequence[str] = tuple(COLUMNS)) -> Table:
+    """Return ``columns`` of the rows of one step. Raise RecordError, or FileNotFoundError if there is no such file."""
+    from pyarrow import ArrowException, nulls  # noqa: PLC0415 - an optional extra
+    from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+
+    try:
+        with ParquetFile(path, page_checksum_verification=True) as file:
+            found = file.schema_arrow
+            version = (found.metadata or {}).get(MARK, b"").decode()
+            known = version in ("1", str(VERSION))
+            if known and found.equals(schema(int(version))):
+                table = file.read(columns=[name for name in columns if name in found.names], use_threads=False)
+                if "written" in columns and "written" not in found.names:
+                    table = table.append_column("written", nulls(len(table), "float64"))
+                return table.cast(schema()) if list(columns) == list(COLUMNS) else table.select(columns)
+    except FileNotFoundError:
+        raise
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise RecordError(f"{path} must be a step of a rollout log, got no Parquet ({reason}); remove it") from error
+    if not version or known:
+        raise RecordError(f"{path} must be a step of a rollout log, got other Parquet; remove it from the folder")
+    raise RecordError(
+        f"{path} must be of version 1 or {VERSION} of the rollout log, got {version}; "
+        "read it with the apportion that wrote it"
+    )
+
+
+def read_streams(folder: Path) -> dict[str, list[Rollout]]:
+    """Return the rollouts of each prompt, by its id, in the order in which they were drawn, for ``Recorded``.
+
+    Completions are texts. A prompt without a rollout has an empty list. Failed rollouts are left out, so a replay gets
+    the next ones in their place. Errors are as in ``read_log``.
+    """
+    values = ["correct", "answer", "reward", "completion", "tokens", "score_norm"]
+    rows = read_log(folder).select(["step", "prompt_id", "index", "round", "reused_step", *values]).to_pylist()
+    streams: dict[str, list[Rollout]] = {row["prompt_id"]: [] for row in rows}
+    drawn = [row for row in rows if row["index"] is not None and row["reused_step"] is None]
+    for row in sorted(drawn, key=lambda row: (row["step"], row["round"] or 0)):
+        streams[row["prompt_id"]].append(Rollout(**{name: row[name] for name in values}))
+    return streams

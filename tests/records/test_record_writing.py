@@ -1,0 +1,134 @@
+"""A run in memory as a rollout log: read back, it is the same run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from apportion import HORA
+from apportion.records import (
+    RecordError,
+    RunRecord,
+    read_log,
+    read_streams,
+    record_of_log,
+    record_of_visits,
+    write_record,
+)
+from tests.records.test_rollout_log import logged
+
+pytest.importorskip("pyarrow")
+
+
+def make_record(seed: int = 0, groups: int = 40, graded: bool = False, **given) -> RunRecord:
+    """Return a run in which every kind of value is missing now and then. Prompts are numbered by first visit."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(5, size=groups)
+    rollouts = sizes.sum()
+    some = lambda values: np.where(rng.random(len(values)) < 0.2, np.nan, values)  # noqa: E731
+    _, prompt = np.unique(rng.integers(9, size=groups), return_inverse=True)
+    order = {number: place for place, number in enumerate(dict.fromkeys(prompt.tolist()))}
+    columns = {
+        "name": "a run",
+        "source": "somewhere",
+        "ids": [f"id {number}" for number in range(len(order))],
+        "texts": [None if number % 3 == 0 else f"\u00fc {number}" for number in range(len(order))],
+        "step": np.sort(rng.integers(6, size=groups)) * 3,
+        "prompt": np.array([order[number] for number in prompt.tolist()]),
+        "asked": sizes + rng.integers(3, size=groups),
+        "predicted": some(rng.random(groups)),
+        "written": some(1.7e9 + np.arange(groups)),
+        "first": np.r_[0, np.cumsum(sizes)],
+        "reward": some(rng.random(rollouts) if graded else rng.integers(2, size=rollouts).astype(float)),
+        "tokens": some(rng.integers(1000, size=rollouts).astype(float)),
+        "score_norm": some(rng.random(rollouts)),
+        "answer": rng.integers(-1, 4, size=rollouts),
+        "kept": rng.random(rollouts) < 0.7,
+    }
+    return RunRecord(**columns | given)
+
+
+def assert_same(found: RunRecord, record: RunRecord) -> None:
+    for field in fields(RunRecord):
+        one, other = getattr(found, field.name), getattr(record, field.name)
+        if field.name == "answer":
+            pairs = set(zip(one.tolist(), other.tolist(), strict=True))
+            assert len(pairs) == len(set(one.tolist())) == len(set(other.tolist()))
+            assert ((one == -1) == (other == -1)).all()
+        elif isinstance(other, np.ndarray):
+            assert one.dtype == other.dtype, field.name
+            assert np.array_equal(one, other, equal_nan=other.dtype.kind == "f"), field.name
+        else:
+            assert (list(one) == list(other)) if field.name in ("ids", "texts") else one == other
+
+
+@pytest.mark.parametrize("graded", [False, True])
+@pytest.mark.parametrize("flags", [{}, {"ordered": False, "visits": True}])
+def test_a_record_that_is_written_is_read_as_it_was(tmp_path, graded, flags):
+    for seed in range(5):
+        record = make_record(seed, graded=graded, **flags)
+        write_record(record, tmp_path / str(seed))
+        assert_same(record_of_log(tmp_path / str(seed)), record)
+
+
+def test_a_record_of_a_log_is_written_as_that_log(tmp_path):
+    (tmp_path / "one").mkdir()
+    logged(tmp_path / "one", HORA(pre_rollouts=2, rollouts_per_prompt=4), failing=0.3)
+    record = record_of_log(tmp_path / "one")
+    assert not np.isnan(record.written).any() and (np.diff(record.written) >= 0).all()
+    write_record(record, tmp_path / "other")
+    assert_same(record_of_log(tmp_path / "other"), record)
+    one, other = (read_log(tmp_path / name) for name in ("one", "other"))
+    same = ["step", "place", "prompt_id", "prompt", "predicted", "asked", "index", "correct", "reward", "tokens"]
+    for name in [*same, "score_norm", "kept", "written"]:
+        assert one[name].to_pylist() == other[name].to_pylist(), name
+    assert read_streams(tmp_path / "other").keys() == read_streams(tmp_path / "one").keys()
+
+
+def test_group_counts_become_a_log_without_an_order(tmp_path):
+    record = record_of_visits([[0, 8], [4], [8, 2, 1]], 8, ["a", "b", "c"], name="counts")
+    write_record(record, tmp_path)
+    assert_same(record_of_log(tmp_path), record)
+    assert read_log(tmp_path)["correct"].null_count == 0
+
+
+def test_a_log_of_a_record_is_of_one_run(tmp_path):
+    write_record(make_record(), tmp_path)
+    with pytest.raises(RecordError, match=r"without steps, got .* with 6 of another run"):
+        write_record(make_record(1), tmp_path)
+    with pytest.raises(RecordError, match="got a run without groups"):
+        write_record(make_record().of_groups(np.zeros(0, int)), tmp_path / "empty")
+    assert not (tmp_path / "empty").exists()
+
+
+def test_what_a_log_cannot_hold_is_refused(tmp_path):
+    record = make_record()
+    with pytest.raises(ValueError, match=r"tokens must be whole numbers, got 1\.5"):
+        write_record(replace(record, tokens=np.full(len(record.tokens), 1.5)), tmp_path)
+    with pytest.raises(ValueError, match="at least 0, got -3"):
+        write_record(replace(record, step=record.step - 3), tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_log_of_a_record_without_some_of_its_steps_is_refused(tmp_path):
+    write_record(make_record(), tmp_path)
+    (tmp_path / "step-000003.parquet").unlink()
+    with pytest.raises(RecordError, match=r"must have 6 steps with \d+ rollouts, got 5 with \d+; import the run again"):
+        record_of_log(tmp_path)
+
+
+def test_a_damaged_description_of_a_run_is_refused(tmp_path):
+    write_record(make_record(), tmp_path)
+    path = tmp_path / "run.json"
+    whole = json.loads(path.read_text())
+    for content in ("", "{", "[]", "{}", json.dumps(whole | {"more": 1}), json.dumps(whole | {"steps": True}), "\0"):
+        path.write_text(content)
+        with pytest.raises(RecordError, match=r"run\.json must .*; import the run again"):
+            record_of_log(tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(RecordError, match="got a folder"):
+        record_of_log(tmp_path)
