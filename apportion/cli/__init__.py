@@ -7,6 +7,7 @@ import typer
 from apportion import __version__
 from apportion.cli.allocate import allocate
 from apportion.cli.errors import OneLineErrors
+from apportion.cli.import_ import import_
 from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.serve import ServeCommand, serve
 from apportion.cli.training import UnreadArguments, lab, trl, verl
@@ -28,6 +29,7 @@ def apportion(
 
 
 app.command()(allocate)
+app.command("import")(import_)
 app.command()(lab)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)
