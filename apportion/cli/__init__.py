@@ -6,6 +6,7 @@ import typer
 
 from apportion import __version__
 from apportion.cli.allocate import allocate
+from apportion.cli.diagnose import diagnosis
 from apportion.cli.errors import OneLineErrors
 from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.serve import ServeCommand, serve
@@ -28,6 +29,7 @@ def apportion(
 
 
 app.command()(allocate)
+app.command("diagnose")(diagnosis)
 app.command()(lab)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from apportion.diagnosis.waste import EQUAL, MIXED, kinds_of
 from apportion.diagnosis.walks import choose_mixed, choose_unmastered, vip_variances, walk_batches
+from apportion.diagnosis.waste import EQUAL, MIXED, kinds_of
 from apportion.predictors import EmpiricalBayes
 from apportion.predictors.embeddings import Embedder
 from apportion.records.run_record import RunRecord
@@ -101,7 +101,12 @@ def advice_of(
     if part.binary:
         unmastered = choose_unmastered(part, batches)
         tried.append(
-            ("Retire prompts at a mean of .9, retest later", "share of mixed groups", (everything, unmastered), OBJECTIVE)
+            (
+                "Retire prompts at a mean of .9, retest later",
+                "share of mixed groups",
+                (everything, unmastered),
+                OBJECTIVE,
+            )
         )
     if informed:
         knowing = choose_mixed(part, batches, lambda: EmpiricalBayes(embedder, rates))
@@ -133,13 +138,21 @@ def _problem(record: RunRecord, informed: bool) -> str:
         return "every prompt was visited once, so nothing could have been known before; give embeddings or known rates"
     again = int((visits >= (1 if informed else 2)).sum())
     if again < LEAST_PROMPTS:
-        return f"advice needs {LEAST_PROMPTS} prompts that were visited {'' if informed else 'twice '}with two rewards " \
+        return (
+            f"advice needs {LEAST_PROMPTS} prompts that were visited {'' if informed else 'twice '}with two rewards "
             f"or more, this run has {again}"
+        )
     return ""
 
 
 def _mixed(
-    record: RunRecord, kinds: Counts, change: str, measure: str, pair: tuple[Mask, Mask], condition: str, confidence: float
+    record: RunRecord,
+    kinds: Counts,
+    change: str,
+    measure: str,
+    pair: tuple[Mask, Mask],
+    condition: str,
+    confidence: float,
 ) -> Advice:
     """Return the saving of choosing the second of ``pair`` [N] in place of the first, by mixed groups a rollout."""
     counted = kinds <= EQUAL
@@ -177,7 +190,9 @@ def _advice(
 ) -> Advice:
     recommended = bool(saving.low >= LEAST_SAVING)
     ends = f"[{saving.low:.0%}, {saving.high:.0%}]"
-    text = f"{change}: {told} {ends}." if recommended else f"{change}: no saving beyond noise, {saving.value:.0%} {ends}."
+    text = (
+        f"{change}: {told} {ends}." if recommended else f"{change}: no saving beyond noise, {saving.value:.0%} {ends}."
+    )
     if np.isnan(saving.value):
         text = f"{change}: cannot be measured on this run."
     return Advice(change, measure, before, after, saving, recommended, text, condition)

@@ -35,13 +35,23 @@ def batches_of(record: RunRecord, seed: int = 0, size: int = BATCH) -> list[Coun
 
 
 def sample_of(record: RunRecord, groups: int, seed: int = 0) -> RunRecord:
-    """Return the record of a random sample of its prompts with about ``groups`` groups at most, or all of it."""
+    """Return the record of a random sample of its prompts with at most ``groups`` groups, or all of it.
+
+    A sample has at least one prompt, and names no others.
+    """
     if len(record.step) <= groups:
         return record
     visits = np.bincount(record.prompt, minlength=len(record.ids))
     order = np.random.default_rng(seed).permutation(np.flatnonzero(visits))
-    taken = order[: max(1, int(np.searchsorted(np.cumsum(visits[order]), groups, side="right")))]
-    return record.of_groups(np.isin(record.prompt, taken))
+    most = max(1, int(np.searchsorted(np.cumsum(visits[order]), groups, side="right")))
+    taken = np.sort(order[:most])
+    part = record.of_groups(np.isin(record.prompt, taken))
+    return replace(
+        part,
+        ids=[record.ids[q] for q in taken],
+        texts=[record.texts[q] for q in taken],
+        prompt=np.searchsorted(taken, part.prompt),
+    )
 
 
 def foresee(predictor: Predictor, record: RunRecord, batches: Sequence[Counts]) -> Belief:

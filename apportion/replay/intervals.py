@@ -59,7 +59,7 @@ def ratios_over_prompts(
         if not len(units):
             return Spanned(value, np.nan, np.nan)
         rows = rng.integers(len(units), size=(RESAMPLES, len(units))) + len(units) * np.arange(RESAMPLES)[:, None]
-        weights = np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape)
+        weights = np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape).astype(np.float64)
         drawn = np.asarray(statistic(weights @ units))
     drawn = drawn[np.isfinite(drawn)]
     if not len(drawn):

@@ -66,7 +66,9 @@ def test_the_batches_of_real_steps_are_the_steps():
 def test_a_sample_has_all_groups_of_its_prompts():
     record = random_record(prompts=100, visits=4)
     part = sample_of(record, 60)
-    assert len(part.step) == 60 and set(np.bincount(part.prompt)) == {0, 4}
+    assert len(part.step) == 60 and np.bincount(part.prompt).tolist() == [4] * 15
+    for q, id in enumerate(part.ids):
+        np.testing.assert_array_equal(part.totals[part.prompt == q], record.totals[record.prompt == int(id)])
     assert sample_of(record, 400) is record
 
 
