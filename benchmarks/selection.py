@@ -20,10 +20,12 @@ import numpy as np
 
 from apportion import Belief, Prompt
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, PrecomputedEmbeddings, Predictor, UniformPrior
+from apportion.replay.expected import WINDOW, near_truth
+from apportion.replay.foresight import finished
 from apportion.selection import GRESO, LargestVariance, Mixed, MoPPS, Retire, Selector, ShuffledEpochs, SPOWeights
 from apportion.types import Batch, Counts, Floats
 from benchmarks.common import spread, table, write
-from benchmarks.real_run import BATCH, GROUP, WINDOW, finished, near_truth
+from benchmarks.real_run import BATCH, GROUP
 from benchmarks.real_run_data import Recorded, grpo_run
 
 SEEDS = (0, 1, 2)
@@ -137,7 +139,7 @@ def epoch(step: int, prompts: int) -> int:
 def replay(selector: Selector, data: Recorded, seed: int, outcome: Outcome) -> Choices:
     """Return what ``selector`` chooses along the run, each step learning from the chosen groups alone."""
     prompts, (size, visits, _) = data.prompts, data.rewards.shape
-    mixed_groups = (data.shares > 0) & (data.shares < 1)
+    mixed_groups, record = (data.shares > 0) & (data.shares < 1), data.record(visits)
     steps, rng = visits * size // BATCH, np.random.default_rng(seed)
     chosen, found = np.empty((steps, BATCH), np.int64), np.empty((3, steps))
     selector.prepare(prompts, seed)
@@ -147,8 +149,8 @@ def replay(selector: Selector, data: Recorded, seed: int, outcome: Outcome) -> C
         shown = np.full(BATCH, visit)
         if outcome == "near":
             shown = rng.integers(max(0, visit - WINDOW), min(visits, visit + WINDOW), size=BATCH)
-        batch = Batch.start([prompts[q] for q in places], Belief.uniform(BATCH))
-        selector.observe(finished(batch, data.rewards[places, shown], binary=True))
+        some = [prompts[q] for q in places]
+        selector.observe(finished(record, shown * size + places, some, Belief.uniform(BATCH)))
         rates = near_truth(data.shares, visit)
         chances = 1 - rates**GROUP - (1 - rates) ** GROUP
         found[:, step] = mixed_groups[places, shown].mean(), chances[places].mean(), np.sort(chances)[-BATCH:].mean()
