@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from apportion import Belief, Plan, Rollout
-from apportion.allocators.hora import maximise_hits
-from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.predictors import (
     DiscountedCounts,
     EmpiricalBayes,
@@ -33,6 +31,7 @@ from apportion.predictors import (
     Shuffled,
     UniformPrior,
 )
+from apportion.replay.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, vip
 from apportion.types import Batch, Floats
 from benchmarks.common import table, write
 from benchmarks.real_run_data import Recorded, deepscaler, grpo_run, reasoning_gym
@@ -53,8 +52,8 @@ from benchmarks.real_run_tables import (
 )
 
 SEEDS = (0, 1, 2)
-BATCH, GROUP, LOW, HIGH, HORA_HIGH = 128, 8, 3, 32, 64
-EPOCHS, SHOWN, WINDOW = 8, (0, 1, 2, 4, 7), 5
+BATCH, GROUP = 128, SIZE
+EPOCHS, SHOWN = 8, (0, 1, 2, 4, 7)
 
 Predictors = Mapping[str, Callable[[], Predictor]]
 
@@ -80,12 +79,6 @@ def predictors(data: Recorded, rates: bool = True) -> dict[str, Callable[[], Pre
         found["empirical Bayes, known rates"] = lambda: EmpiricalBayes(rates=known)
         found["empirical Bayes, both"] = lambda: EmpiricalBayes(embedder, known)
     return found
-
-
-def near_truth(shares: Floats, visit: int, without: bool = False) -> Floats:
-    """Return mean shares [Q] of up to ten visits around ``visit``; ``without`` leaves that one out."""
-    window = np.arange(max(0, visit - WINDOW), min(shares.shape[1], visit + WINDOW))
-    return shares[:, window[window != visit] if without else window].mean(axis=1)
 
 
 def replay(predictor: Predictor, data: Recorded, epochs: int, seed: int, allocate: bool = True) -> Replayed:
@@ -114,20 +107,6 @@ def finished(batch: Batch, rewards: Floats, binary: bool) -> Batch:
         [Rollout(bool(reward)) if binary else Rollout(reward=float(reward)) for reward in group] for group in rewards
     ]
     return batch.add(Plan(np.full(len(rewards), rewards.shape[1])), made)
-
-
-def vip(variance: Floats, truth: Floats) -> tuple[float, float]:
-    """Return the RLOO variance at ``truth`` [P] under VIP's counts for ``variance`` [P], and under uniform counts."""
-    uniform = np.full(len(truth), GROUP)
-    counts = minimise_noise(variance, GROUP * len(truth), "rloo", LOW, HIGH)
-    return float(gradient_variance(truth, counts).sum()), float(gradient_variance(truth, uniform).sum())
-
-
-def hora(belief: Belief, right: Floats, truth: Floats) -> tuple[float, float]:
-    """Return the expected hits of ``GROUP`` extra rollouts a prompt: by HORA after the recorded group, and uniform."""
-    low = np.full(len(truth), GROUP)
-    counts = maximise_hits(belief.condition(right, low), 2 * GROUP * len(truth), low, HORA_HIGH)
-    return tuple(float((1 - (1 - truth) ** extra).sum()) for extra in (counts - low, low))
 
 
 def main() -> None:

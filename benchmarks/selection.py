@@ -20,10 +20,11 @@ import numpy as np
 
 from apportion import Belief, Prompt
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, PrecomputedEmbeddings, Predictor, UniformPrior
+from apportion.replay.expected import WINDOW, near_truth
 from apportion.selection import GRESO, LargestVariance, Mixed, MoPPS, Retire, Selector, ShuffledEpochs, SPOWeights
 from apportion.types import Batch, Counts, Floats
 from benchmarks.common import spread, table, write
-from benchmarks.real_run import BATCH, GROUP, WINDOW, finished, near_truth
+from benchmarks.real_run import BATCH, GROUP, finished
 from benchmarks.real_run_data import Recorded, grpo_run
 
 SEEDS = (0, 1, 2)
