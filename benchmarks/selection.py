@@ -20,7 +20,6 @@ import numpy as np
 
 from apportion import Belief, Prompt
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, PrecomputedEmbeddings, Predictor, UniformPrior
-from apportion.records import record_of_visits
 from apportion.replay.choosing import Choices, Outcome, choose_along
 from apportion.replay.expected import near_truth
 from apportion.selection import GRESO, LargestVariance, Mixed, MoPPS, Retire, Selector, ShuffledEpochs, SPOWeights
@@ -91,9 +90,7 @@ def epoch(step: int, prompts: int) -> int:
 
 def replay(selector: Selector, data: Recorded, seed: int, outcome: Outcome) -> Choices:
     """Return what ``selector`` chooses along the run, each step learning from the chosen groups alone."""
-    counts = data.rewards.sum(axis=2).astype(np.int64)
-    record = record_of_visits(counts, GROUP, [prompt.id for prompt in data.prompts])
-    return choose_along(selector, record, seed, outcome, BATCH)
+    return choose_along(selector, data.record(data.rewards.shape[1]), seed, outcome, BATCH)
 
 
 def cells(runs: Sequence[Choices]) -> list[str]:

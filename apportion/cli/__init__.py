@@ -7,6 +7,7 @@ import typer
 from apportion import __version__
 from apportion.cli.allocate import allocate
 from apportion.cli.errors import OneLineErrors
+from apportion.cli.replay import replay_command
 from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.serve import ServeCommand, serve
 from apportion.cli.training import UnreadArguments, lab, trl, verl
@@ -29,6 +30,7 @@ def apportion(
 
 app.command()(allocate)
 app.command()(lab)
+app.command("replay")(replay_command)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)
 

@@ -33,7 +33,7 @@ class About:
     """
 
     name: str
-    source: str
+    source: str = "rollout log"
     ordered: bool = True
     visits: bool = False
     steps: int = 0

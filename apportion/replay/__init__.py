@@ -7,25 +7,25 @@ in expectation.
 from apportion.replay.allocating import ReplayedBatch, replay_batches
 from apportion.replay.cells import MEASURES, Cells
 from apportion.replay.choosing import Choices, choose_along
-from apportion.replay.comparison import Comparison
+from apportion.replay.foresight import batches_of
+from apportion.replay.intervals import Spanned
 from apportion.replay.limits import Missing
-from apportion.replay.population import Population
+from apportion.replay.population import OutcomePopulation
 from apportion.replay.replaying import AllocatorReplay, Replay, SelectorReplay, replay
-from apportion.replay.schedule import schedule
 
 __all__ = [
     "MEASURES",
     "AllocatorReplay",
     "Cells",
     "Choices",
-    "Comparison",
     "Missing",
-    "Population",
+    "OutcomePopulation",
     "Replay",
     "ReplayedBatch",
     "SelectorReplay",
+    "Spanned",
+    "batches_of",
     "choose_along",
     "replay",
     "replay_batches",
-    "schedule",
 ]

@@ -14,7 +14,7 @@ from apportion.allocators import AR3PO, Allocator, PilotCommit
 from apportion.loop import collect
 from apportion.replay.cells import Cells
 from apportion.replay.drawing import Drawing, own_rows, rollout_of
-from apportion.replay.population import Population
+from apportion.replay.population import OutcomePopulation
 from apportion.types import Batch, Counts, Floats, Group, Plan, Prompt
 
 Observe = Literal["own", "recorded"]
@@ -32,7 +32,7 @@ class ReplayedBatch:
 
 def replay_batches(
     allocator: Allocator,
-    population: Population,
+    population: OutcomePopulation,
     batches: Sequence[Counts],
     seed: int = 0,
     observe: Observe = "own",
@@ -53,7 +53,7 @@ def replay_batches(
 
 def replay_allocator(
     allocator: Allocator,
-    population: Population,
+    population: OutcomePopulation,
     batches: Sequence[Counts],
     seed: int = 0,
     observe: Observe = "own",
@@ -90,7 +90,7 @@ def replay_allocator(
     )
 
 
-def measures(population: Population, places: Counts, number: Floats | Counts) -> dict[str, Floats]:
+def measures(population: OutcomePopulation, places: Counts, number: Floats | Counts) -> dict[str, Floats]:
     """Return the expected measures of ``number`` [M] rollouts of the groups at ``places`` [M]."""
     mixed = population.mixed(places, number)
     hits = np.full(len(places), np.nan)
@@ -107,7 +107,7 @@ def measures(population: Population, places: Counts, number: Floats | Counts) ->
 
 
 def _seen(
-    population: Population, places: Counts, got: Counts, mixed: Floats, hits: Floats, tokens: Floats
+    population: OutcomePopulation, places: Counts, got: Counts, mixed: Floats, hits: Floats, tokens: Floats
 ) -> dict[str, Floats]:
     """Return the measures of rollouts that were drawn."""
     return {
@@ -139,14 +139,14 @@ def _row(number: int, each: ReplayedBatch) -> tuple[Any, ...]:
     )
 
 
-def _recorded(allocator: Allocator, population: Population, batch: Batch, places: Counts) -> Batch:
+def _recorded(allocator: Allocator, population: OutcomePopulation, batch: Batch, places: Counts) -> Batch:
     """Return the batch that was recorded, with the belief of ``batch`` about its first prompts."""
     rollouts = [[rollout_of(population, row) for row in own_rows(population, place).tolist()] for place in places]
     empty = allocator.start(batch.prompts[: len(places)])
     return empty.add(Plan(np.array([len(own) for own in rollouts])), rollouts)
 
 
-def _reads_more(allocator: Allocator, population: Population) -> bool:
+def _reads_more(allocator: Allocator, population: OutcomePopulation) -> bool:
     """Return whether something beside the verdict of a rollout matters."""
     record = population.record
     reused = isinstance(allocator, (AR3PO, PilotCommit))

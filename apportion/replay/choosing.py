@@ -17,12 +17,11 @@ from typing import Literal
 import numpy as np
 
 from apportion.records.run_record import RunRecord
-from apportion.replay.drawing import RIGHT, WRONG, own_rows, rollout_of
 from apportion.replay.expected import WINDOW
-from apportion.replay.population import Population
-from apportion.replay.schedule import BATCH
+from apportion.replay.foresight import BATCH, finished
+from apportion.replay.population import OutcomePopulation
 from apportion.selection import Selector
-from apportion.types import Batch, Belief, Counts, Floats, Mask, Plan, Rollout
+from apportion.types import Belief, Counts, Floats, Mask
 
 Outcome = Literal["near", "same"]
 """Which recorded group is a chosen prompt's outcome: a random one of ten visits around, or the visit of that time."""
@@ -130,7 +129,7 @@ def choose_along(
     ``batch`` is the number of prompts at a step if the steps of the run are unknown. Raises ValueError if the run has
     fewer prompts than that.
     """
-    clock, population = Clock(record, batch), Population.expected(record)
+    clock, population = Clock(record, batch), OutcomePopulation.expected(record)
     prompts, rng, size = [record.prompts[q] for q in clock.prompts], np.random.default_rng(seed), record.trials
     if record.visits and batch > len(prompts):
         raise ValueError(f"a batch must have at most the {len(prompts)} prompts of the run, got {batch}; lower --batch")
@@ -146,9 +145,7 @@ def choose_along(
             low = np.maximum(0, shown - WINDOW)
             shown = rng.integers(low, np.minimum(clock.visits[places], shown + WINDOW), size=count)
         groups = clock.order[clock.begins[places] + shown]
-        began = Batch.start([prompts[q] for q in places], Belief.uniform(count))
-        rollouts = [_rollouts(population, group) for group in groups.tolist()]
-        selector.observe(began.add(Plan(np.array([len(own) for own in rollouts])), rollouts))
+        selector.observe(finished(record, groups, [prompts[q] for q in places], Belief.uniform(count)))
         expected = chances.at(reached)
         share = differ[groups][size[groups] > 0]
         mixed = float(share.mean()) if len(share) else float("nan")
@@ -166,7 +163,7 @@ def choose_along(
 class _Chances:
     """P(mixed) of a group of each prompt at the visit that it has reached."""
 
-    population: Population
+    population: OutcomePopulation
     clock: Clock
     _reached: Counts | None = None
     _found: Floats | None = None
@@ -189,10 +186,3 @@ def mixed_groups(record: RunRecord) -> Mask:
     if record.binary:
         return (record.totals > 0) & (record.totals < record.trials)
     return np.nan_to_num(record.variances) > 0
-
-
-def _rollouts(population: Population, group: int) -> list[Rollout]:
-    rows = own_rows(population, group)
-    if population.record.binary:
-        return [RIGHT if reward else WRONG for reward in population.record.reward[rows].tolist()]
-    return [rollout_of(population, row) for row in rows.tolist()]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
 
 from apportion.replay.cells import Cells
+from apportion.replay.intervals import Spanned
 from apportion.types import Floats
 
 RESAMPLES, LEVEL = 1000, 0.95
@@ -16,22 +16,7 @@ AT_ONCE = 4_000_000
 """Weights of prompts that are held in memory at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A ratio or a difference, with the bounds of its 95% interval; these are nan without one."""
-
-    value: float
-    low: float = float("nan")
-    high: float = float("nan")
-
-    def __str__(self) -> str:
-        if not np.isfinite(self.value):
-            return "-" if np.isnan(self.value) else "inf"
-        shown = f"{self.value:.3f}"
-        return shown if np.isnan(self.low) else f"{shown} [{self.low:.3f}, {self.high:.3f}]"
-
-
-def ratios(cells: Cells, measures: tuple[str, ...], resamples: int = RESAMPLES) -> dict[str, Comparison]:
+def ratios(cells: Cells, measures: tuple[str, ...], resamples: int = RESAMPLES) -> dict[str, Spanned]:
     """Return for each measure the rule's sum over that of the even split, with a paired bootstrap interval.
 
     Prompts are resampled, and seeds if there are several, for rule and control alike. The counts stay as they are: a
@@ -53,9 +38,7 @@ def ratios(cells: Cells, measures: tuple[str, ...], resamples: int = RESAMPLES) 
     return found
 
 
-def share_of(
-    found: Floats, control: Floats, length: int, generator: Generator, resamples: int = RESAMPLES
-) -> Comparison:
+def share_of(found: Floats, control: Floats, length: int, generator: Generator, resamples: int = RESAMPLES) -> Spanned:
     """Return the mean of ``found`` [S, T] less that of ``control`` [S, T], by seed and step, with its interval.
 
     Blocks of ``length`` steps are resampled, in pairs and of all seeds, because neighbouring steps are alike.
@@ -66,10 +49,10 @@ def share_of(
     sums, sizes = np.nansum(blocks, axis=2).ravel(), np.isfinite(blocks).sum(axis=2).ravel()
     value = float(np.nanmean(apart))
     if len(sums) < 2:
-        return Comparison(value)
+        return Spanned(value, np.nan, np.nan)
     chosen = generator.integers(len(sums), size=(resamples, len(sums)))
     low, high = np.quantile(sums[chosen].sum(axis=1) / sizes[chosen].sum(axis=1), _tails())
-    return Comparison(value, float(low), float(high))
+    return Spanned(value, float(low), float(high))
 
 
 def _is_known(cells: Cells, name: str) -> bool:
@@ -94,14 +77,14 @@ def _weighed(values: Floats, seeds: Floats, prompts: Floats) -> Floats:
         return np.asarray(((prompts @ values.T) * seeds).sum(axis=1))
 
 
-def _comparison(own: float, even: float, above: Floats, below: Floats) -> Comparison:
+def _comparison(own: float, even: float, above: Floats, below: Floats) -> Spanned:
     if not (np.isfinite(own) and np.isfinite(even)):
-        return Comparison(float("inf") if np.isfinite(even) else float("nan"))
+        return Spanned(np.inf if np.isfinite(even) else np.nan, np.nan, np.nan)
     if even == 0:
-        return Comparison(float("nan"))
+        return Spanned(np.nan, np.nan, np.nan)
     usable = below > 0
     low, high = np.quantile(above[usable] / below[usable], _tails())
-    return Comparison(own / even, float(low), float(high))
+    return Spanned(own / even, float(low), float(high))
 
 
 def _tails() -> tuple[float, float]:

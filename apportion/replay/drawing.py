@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.random import Generator
 
-from apportion.replay.population import Population
-from apportion.replay.schedule import fresh_order
+from apportion.replay.fresh import fresh_order
+from apportion.replay.population import OutcomePopulation
 from apportion.types import Counts, Prompt, Rollout
 
-RIGHT, WRONG = Rollout(True), Rollout(False)
+ROUNDS = 16
+VERDICTS = tuple((Rollout(False, round=number), Rollout(True, round=number)) for number in range(ROUNDS))
+"""Rollouts with nothing but a verdict, by round, so that a batch need not make them."""
 
 
 @dataclass(eq=False)
@@ -30,7 +32,7 @@ class Drawing:
         recorded_first: whether draws in expectation begin with the recorded rollouts of the group.
     """
 
-    population: Population
+    population: OutcomePopulation
     groups: list[int]
     generator: Generator
     single: bool = True
@@ -38,6 +40,7 @@ class Drawing:
     _pools: dict[int, Counts] = field(default_factory=dict, init=False)
     _given: dict[int, int] = field(default_factory=dict, init=False)
     _started: int = field(default=0, init=False)
+    _round: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._started = len(self.groups)
@@ -49,8 +52,9 @@ class Drawing:
         if self.single:
             return [[rollout_of(self.population, row) for row in rows.tolist()] for rows in found]
         sizes = np.cumsum([len(rows) for rows in found])
-        rewards = record.reward[np.concatenate(found)].tolist()
-        made = [RIGHT if reward else WRONG for reward in rewards]
+        wrong, right = VERDICTS[self._round % ROUNDS]
+        made = [right if reward else wrong for reward in record.reward[np.concatenate(found)].tolist()]
+        self._round += 1
         return [made[low:high] for low, high in zip([0, *sizes[:-1].tolist()], sizes.tolist(), strict=True)]
 
     def source(self, count: int) -> list[Prompt]:
@@ -60,12 +64,12 @@ class Drawing:
         """
         record = self.population.record
         groups = np.array(self.groups)
-        taken = fresh_order(record, groups[: self._started], self.population.size > 0, len(groups) - self._started + count)
-        taken = taken[len(groups) - self._started :]
+        drawn = len(groups) - self._started
+        taken = fresh_order(record, groups[: self._started], self.population.size > 0, drawn + count)[drawn:]
         if len(taken) < count:
             raise ValueError(
                 f"the rule asks for {count} fresh prompts in a batch, got {len(taken)} that are left of the run; "
-                "lower its draws or the batch, or replay it on a run with more prompts"
+                "lower its draws, such as max_draws, or replay it on a run with more prompts"
             )
         self.groups += taken.tolist()
         return [record.prompts[q] for q in record.prompt[taken]]
@@ -110,14 +114,14 @@ class Drawing:
 _NONE = np.zeros(0, np.int64)
 
 
-def own_rows(population: Population, group: int) -> Counts:
+def own_rows(population: OutcomePopulation, group: int) -> Counts:
     """Return the rollouts of ``group`` that can be drawn, in recorded order."""
     first = population.record.first
     rows = np.arange(first[group], first[group + 1])
     return rows[population.usable[rows]]
 
 
-def rollout_of(population: Population, row: int) -> Rollout:
+def rollout_of(population: OutcomePopulation, row: int) -> Rollout:
     """Return the recorded rollout at ``row``. Its completion is the row, because texts are not held."""
     record = population.record
     reward, tokens, norm, answer = record.reward[row], record.tokens[row], record.score_norm[row], record.answer[row]

@@ -11,7 +11,7 @@ from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.predictors import Predictor
 from apportion.records.run_record import RunRecord
 from apportion.replay.cells import Cells
-from apportion.replay.population import Population
+from apportion.replay.population import OutcomePopulation
 from apportion.selection import Selector, check_selector
 from apportion.types import Floats, Needs
 
@@ -52,14 +52,14 @@ class Missing:
         )
 
 
-def missing(cells: Cells, population: Population) -> Missing | None:
+def missing(cells: Cells, population: OutcomePopulation) -> Missing | None:
     """Return what the pools did not have; None if they had everything."""
     got = cells.rule["rollouts"]
     short = cells.asked - got
     if not short.any():
         return None
     rate, dry = population.rate[cells.group], short > 0
-    window = Population.expected(population.record, population.labels)
+    window = OutcomePopulation.expected(population.record, population.labels)
     wanted = window.mixed(cells.group[dry], cells.asked[dry])
     found = window.mixed(cells.group[dry], got[dry])
     return Missing(

@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Population:
+class OutcomePopulation:
     """The rollouts that stand for each group of a record, and what n of them are expected to show.
 
     Args:
@@ -41,12 +41,12 @@ class Population:
     labels: bool = True
 
     @classmethod
-    def pools(cls, record: RunRecord, window: int = 0, labels: bool = True) -> Population:
+    def pools(cls, record: RunRecord, window: int = 0, labels: bool = True) -> OutcomePopulation:
         """Return the recorded rollouts of each group, and of ``window`` visits before and after it."""
         return cls(record, "pools", window, window, labels)
 
     @classmethod
-    def expected(cls, record: RunRecord, labels: bool = True) -> Population:
+    def expected(cls, record: RunRecord, labels: bool = True) -> OutcomePopulation:
         """Return the up to ten visits around each group, the group's own among them, as ``near_truth`` has them."""
         return cls(record, "expected", WINDOW, WINDOW - 1, labels)
 
@@ -93,7 +93,7 @@ class Population:
 
     @cached_property
     def variance(self) -> Floats:
-        """Population variance of the reward, [N]: p (1 - p) if rewards are 0 or 1."""
+        """OutcomePopulation variance of the reward, [N]: p (1 - p) if rewards are 0 or 1."""
         if self.record.binary:
             return self.rate * (1 - self.rate)
         centre = np.nanmean(self.record.reward) if len(self.rows) else 0.0

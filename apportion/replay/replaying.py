@@ -14,10 +14,11 @@ from apportion.records.run_record import RunRecord
 from apportion.replay.allocating import Observe, measures, quiet, replay_allocator
 from apportion.replay.cells import Cells
 from apportion.replay.choosing import Choices, Outcome, choose_along, mixed_groups
-from apportion.replay.comparison import Comparison, ratios, share_of
+from apportion.replay.comparison import ratios, share_of
+from apportion.replay.foresight import BATCH, batches_of
+from apportion.replay.intervals import Spanned
 from apportion.replay.limits import MOST_MISSING, Missing, check_missing, check_recorded, drift, missing
-from apportion.replay.population import Population, Source
-from apportion.replay.schedule import BATCH, schedule
+from apportion.replay.population import OutcomePopulation, Source
 from apportion.selection import Selector, ShuffledEpochs
 from apportion.types import Floats
 
@@ -48,7 +49,7 @@ class AllocatorReplay:
     name: str
     source: Source | Literal["recorded"]
     cells: Cells
-    ratios: Mapping[str, Comparison]
+    ratios: Mapping[str, Spanned]
     missing: Missing | None
     warnings: int
     budget: int
@@ -95,7 +96,7 @@ class SelectorReplay:
     tokens: Floats
     dead: Floats
     coverage: float
-    above_shuffled: Comparison
+    above_shuffled: Spanned
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +178,7 @@ def replay(
         if not (allow_missing or outcomes == "auto"):
             check_missing(name, played.missing)
         found.append(played)
-    expected = Population.expected(record, labels=player.labelled)
+    expected = OutcomePopulation.expected(record, labels=player.labelled)
     certain = expected.variance == 0
     in_windows = any(each.source == "expected" for each in found)
     return Replay(
@@ -207,15 +208,15 @@ class _Player:
 
     def __post_init__(self) -> None:
         self.labelled = not np.isnan(self.record.reward).all()
-        self._populations: dict[tuple[Source, bool], Population] = {}
-        self._schedules = {seed: schedule(self.record, self.batch, seed) for seed in self.seeds}
+        self._populations: dict[tuple[Source, bool], OutcomePopulation] = {}
+        self._schedules = {seed: batches_of(self.record, seed, self.batch) for seed in self.seeds}
 
-    def population(self, source: Source, labels: bool) -> Population:
+    def population(self, source: Source, labels: bool) -> OutcomePopulation:
         if (source, labels) not in self._populations:
             made = (
-                Population.pools(self.record, self.window, labels)
+                OutcomePopulation.pools(self.record, self.window, labels)
                 if source == "pools"
-                else Population.expected(self.record, labels)
+                else OutcomePopulation.expected(self.record, labels)
             )
             self._populations[source, labels] = made
         return self._populations[source, labels]
@@ -254,7 +255,7 @@ class _Player:
         return Cells.joined(parts), warnings
 
 
-def _as_recorded(record: RunRecord, population: Population, budget: int) -> AllocatorReplay:
+def _as_recorded(record: RunRecord, population: OutcomePopulation, budget: int) -> AllocatorReplay:
     """Return the run itself, beside an even split of the rollouts of each of its steps."""
     places = np.flatnonzero(population.size > 0)
     labelled = population.labels

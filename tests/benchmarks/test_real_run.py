@@ -10,7 +10,7 @@ from benchmarks.real_run import (
     replay,
 )
 from benchmarks.real_run_data import DATA, Recorded, deepscaler, grpo_run, reasoning_gym
-from benchmarks.real_run_tables import calibration_error, ratio
+from benchmarks.real_run_tables import ratio
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,6 @@ def test_the_data_are_small_and_whole(run):
 
 def test_the_ratio_of_equal_pairs_has_no_spread():
     assert ratio([(1.0, 2.0)] * 5) == "0.500 [0.500, 0.500]"
-
-
-def test_calibration_error_is_the_distance_within_bins():
-    assert calibration_error(np.array([0.15, 0.15, 0.95]), np.array([0.0, 0.1, 1.0])) == pytest.approx(0.25 / 3)
 
 
 def test_predictors_do_not_see_the_group_that_they_predict():

@@ -1,4 +1,4 @@
-"""The batches of a recorded run: which of its groups were sampled together."""
+"""Fresh prompts for rules that draw more of them in the middle of a batch."""
 
 from __future__ import annotations
 
@@ -6,28 +6,6 @@ import numpy as np
 
 from apportion.records.run_record import RunRecord
 from apportion.types import Counts, Mask
-
-BATCH = 128
-"""Prompts in a batch of a run whose batches are unknown."""
-
-
-def schedule(record: RunRecord, batch: int = BATCH, seed: int = 0) -> list[Counts]:
-    """Return the places of the groups of each batch, in order.
-
-    The batches are the recorded steps. If only the visits of each prompt are known, each visit is one epoch in a random
-    order by ``seed``, cut into batches of ``batch`` prompts.
-
-    >>> from apportion.records import record_of_visits
-    >>> [places.tolist() for places in schedule(record_of_visits([[1, 2], [3], [0]], 8, ["a", "b", "c"]), batch=2)]
-    [[2, 0], [1], [3]]
-    """
-    ends = np.flatnonzero(np.diff(record.step)) + 1
-    steps = np.split(np.arange(len(record.step)), ends) if len(record.step) else []
-    if not record.visits:
-        return steps
-    rng = np.random.default_rng(seed)
-    orders = [places[rng.permutation(len(places))] for places in steps]
-    return [order[first : first + batch] for order in orders for first in range(0, len(order), batch)]
 
 
 def fresh_order(record: RunRecord, groups: Counts, usable: Mask, count: int) -> Counts:

@@ -1,0 +1,32 @@
+"""Simulations on populations of prompts whose truth is known. Nothing is trained, so no simulation says what is learnt.
+
+``Population`` holds the truth. ``make_rule`` reads a rule from a short text. ``simulated_record`` returns the record of
+a simulated run.
+"""
+
+from apportion.simulation.course import Seconds, SimulatedStep, course
+from apportion.simulation.mixture import SHAPES, BetaMixture, fit_mixture, named_shape
+from apportion.simulation.population import Population
+from apportion.simulation.record import simulated_record, true_success
+from apportion.simulation.rules import Oracle, SimulatedRule, make_predictor, make_rule
+from apportion.simulation.sampler import Outcomes, PopulationSampler, draw_outcomes
+
+__all__ = [
+    "SHAPES",
+    "BetaMixture",
+    "Oracle",
+    "Outcomes",
+    "Population",
+    "PopulationSampler",
+    "Seconds",
+    "SimulatedRule",
+    "SimulatedStep",
+    "course",
+    "draw_outcomes",
+    "fit_mixture",
+    "make_predictor",
+    "make_rule",
+    "named_shape",
+    "simulated_record",
+    "true_success",
+]

@@ -1,0 +1,124 @@
+"""Rules to simulate, written as a short text: an allocator, its predictor, and a selection with its own predictor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from apportion.allocators import ALLOCATORS, Allocator
+from apportion.predictors import PREDICTORS, EmpiricalBayes, Predictor
+from apportion.selection import SELECTORS, BeliefSelector, Selector, ShuffledEpochs, check_selector
+from apportion.simulation.population import Population
+from apportion.toml import choices
+from apportion.types import Batch, Belief, Floats, Needs, Prompt
+from apportion.untrusted import shown
+
+ORACLE, EMBEDDED = "oracle", "embeddings"
+KNOWN_STRENGTH = 1e6
+"""Rollouts that the oracle's belief is worth."""
+
+_FORM = re.compile(r"(?P<allocator>\w+)(:(?P<predictor>\w+))?(\+(?P<selector>\w+)(:(?P<reader>\w+))?)?")
+
+
+@dataclass
+class Oracle(Predictor):
+    """Knows the exact probability of a reward of every prompt, which nobody does outside a simulation."""
+
+    name: ClassVar[str] = ORACLE
+    needs: ClassVar[Needs] = Needs()
+    probability: Floats = field(default_factory=lambda: np.zeros(0), init=False, repr=False, compare=False)
+    """Of a reward of 1, [Q]; the simulation sets it at every step."""
+
+    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+        p = self.probability[[int(prompt.id[1:]) for prompt in prompts]]
+        return Belief(KNOWN_STRENGTH * p, KNOWN_STRENGTH * (1 - p), p * (1 - p))
+
+    def update(self, batch: Batch) -> None:
+        """Do nothing, because all is known."""
+
+
+@dataclass(frozen=True)
+class SimulatedRule:
+    """What decides in a simulation: ``allocator`` how many rollouts, ``selector`` of which prompts.
+
+    ``name`` is the text that it was made from. ``oracles`` are told the truth at every step.
+    """
+
+    name: str
+    allocator: Allocator
+    selector: Selector
+    oracles: tuple[Oracle, ...] = ()
+
+    def tell(self, probability: Floats) -> None:
+        """Tell the oracles the exact probability of a reward of 1, [Q]."""
+        for oracle in self.oracles:
+            oracle.probability = probability
+
+
+def make_rule(text: str, population: Population, rollouts_per_prompt: int = 8) -> SimulatedRule:
+    """Return the rule ``ALLOCATOR[:PREDICTOR][+SELECTION[:PREDICTOR]]``, each part by its name in the registries.
+
+    The predictor ``oracle`` knows the truth. ``embeddings`` is empirical Bayes with the population's embeddings, which
+    every predictor that needs embeddings reads too. Without a selection the prompts come in shuffled epochs. As in
+    training, a selection shares the allocator's predictor if the rule names none for it.
+
+    Raises ValueError for another text, an unknown name, or parts that do not fit.
+
+    >>> rule = make_rule("vip:counts+mixed", Population(prompts=8))
+    >>> rule.allocator.predictor.name, rule.selector.name
+    ('counts', 'mixed')
+    """
+    found = _FORM.fullmatch(text)
+    if not found:
+        raise ValueError(
+            f"a rule must be ALLOCATOR[:PREDICTOR][+SELECTION[:PREDICTOR]], got {shown(text)}; for example vip:counts"
+        )
+    kind = _named(ALLOCATORS, found["allocator"], "allocator")
+    own = _predictor(found["predictor"], kind, population)
+    allocator = kind(**own).with_budget(rollouts_per_prompt)
+    selection = _named(SELECTORS, found["selector"] or ShuffledEpochs.name, "selection")
+    if found["reader"] and not issubclass(selection, BeliefSelector):
+        raise ValueError(f"the selection {selection.name} reads no predictor, got {found['reader']}; leave it out")
+    reader = {"predictor": make_predictor(found["reader"], population)} if found["reader"] else {}
+    selector = selection(**reader)
+    check_selector(selector, allocator.needs)
+    made = (getattr(allocator, "predictor", None), getattr(selector, "predictor", None))
+    return SimulatedRule(text, allocator, selector, tuple(each for each in made if isinstance(each, Oracle)))
+
+
+def make_predictor(name: str, population: Population) -> Predictor:
+    """Return the predictor ``name``, on the population's embeddings if it needs embeddings."""
+    if name == ORACLE:
+        return Oracle()
+    if name == EMBEDDED:
+        return EmpiricalBayes(population.embedder())
+    kind = _named(PREDICTORS, name, "predictor")
+    if "predictor" in {each.name for each in fields(kind)}:
+        return kind(EmpiricalBayes())
+    made = {"embedder": population.embedder()} if _must_embed(kind) else {}
+    return kind(**made)
+
+
+def _predictor(name: str | None, kind: type[Allocator], population: Population) -> dict[str, Any]:
+    """Return the setting ``predictor`` of the allocator ``kind``, or none."""
+    if name is None:
+        return {}
+    if "predictor" not in {each.name for each in fields(kind) if each.init}:  # type: ignore[arg-type]
+        raise ValueError(f"the allocator {kind.name} takes no predictor, got {shown(name)}; leave it out")
+    return {"predictor": make_predictor(name, population)}
+
+
+def _must_embed(kind: type[Predictor]) -> bool:
+    """Return whether the predictor has an embedder that is not None by default."""
+    found = [each for each in fields(kind) if each.name == "embedder"]  # type: ignore[arg-type]
+    return bool(found) and found[0].default is not None
+
+
+def _named(registry: dict[str, Any], name: str, what: str) -> Any:
+    if name not in registry:
+        raise ValueError(f"there is no {what} {shown(name)}; {choices(name, registry)}")
+    return registry[name]
