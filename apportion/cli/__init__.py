@@ -9,6 +9,7 @@ from apportion.cli.allocate import allocate
 from apportion.cli.errors import OneLineErrors
 from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.serve import ServeCommand, serve
+from apportion.cli.simulate import simulation
 from apportion.cli.training import UnreadArguments, lab, trl, verl
 from apportion.cli.vote import VoteCommand, vote
 
@@ -28,6 +29,7 @@ def apportion(
 
 
 app.command()(allocate)
+app.command("simulate")(simulation)
 app.command()(lab)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)

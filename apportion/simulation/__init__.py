@@ -1,15 +1,17 @@
 """Simulations on populations of prompts whose truth is known. Nothing is trained, so no simulation says what is learnt.
 
 ``Population`` holds the truth. ``make_rule`` reads a rule from a short text. ``simulated_record`` returns the record of
-a simulated run.
+a simulated run, and ``simulate`` compares rules.
 """
 
 from apportion.simulation.course import Seconds, SimulatedStep, course
+from apportion.simulation.measures import StepMeasures, measure
 from apportion.simulation.mixture import SHAPES, BetaMixture, fit_mixture, named_shape
 from apportion.simulation.population import Population
 from apportion.simulation.record import simulated_record, true_success
 from apportion.simulation.rules import Oracle, SimulatedRule, make_predictor, make_rule
 from apportion.simulation.sampler import Outcomes, PopulationSampler, draw_outcomes
+from apportion.simulation.simulate import RuleCourse, SimulatedEstimate, Simulation, simulate
 
 __all__ = [
     "SHAPES",
@@ -18,15 +20,21 @@ __all__ = [
     "Outcomes",
     "Population",
     "PopulationSampler",
+    "RuleCourse",
     "Seconds",
+    "SimulatedEstimate",
     "SimulatedRule",
     "SimulatedStep",
+    "Simulation",
+    "StepMeasures",
     "course",
     "draw_outcomes",
     "fit_mixture",
     "make_predictor",
     "make_rule",
+    "measure",
     "named_shape",
+    "simulate",
     "simulated_record",
     "true_success",
 ]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from apportion.simulation.draws import normals, uniforms
-from apportion.simulation.population import Population
+from apportion.simulation.population import Population, place_of
 from apportion.types import Counts, Floats, Mask, Prompt, Rollout
 
 REWARD, TRUTH, FAILURE, ANSWER, LENGTH, PROMPT_LENGTH = range(1, 7)
@@ -93,8 +93,3 @@ class PopulationSampler:
             empty = np.zeros(0, np.int64)
             return draw_outcomes(self.population, self.success, self.step, empty, empty)
         return Outcomes(*(np.concatenate(columns) for columns in zip(*self.drawn, strict=True)))
-
-
-def place_of(prompt: Prompt) -> int:
-    """Return the place of a prompt in its population."""
-    return int(prompt.id[1:])
