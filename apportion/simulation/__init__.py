@@ -11,7 +11,7 @@ from apportion.simulation.population import Population
 from apportion.simulation.record import simulated_record, true_success
 from apportion.simulation.rules import Oracle, SimulatedRule, make_predictor, make_rule
 from apportion.simulation.sampler import Outcomes, PopulationSampler, draw_outcomes
-from apportion.simulation.simulate import RuleCourse, SimulatedEstimate, Simulation, simulate
+from apportion.simulation.simulate import RuleCourse, SimulatedEstimate, Simulation, estimate, simulate
 
 __all__ = [
     "SHAPES",
@@ -29,6 +29,7 @@ __all__ = [
     "StepMeasures",
     "course",
     "draw_outcomes",
+    "estimate",
     "fit_mixture",
     "make_predictor",
     "make_rule",
