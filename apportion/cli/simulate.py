@@ -3,6 +3,7 @@
 import math
 import sys
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from apportion.cli.simulation_text import simulation_json, simulation_text
 from apportion.records import open_run, write_record
 from apportion.simulation import SHAPES, Population, named_shape, simulate, simulated_record
 
+LINE_EVERY_SECONDS = 15.0
 USUAL_RULES = ("vip", "hora", "uniform+mixed", "vip+mixed")
 
 
@@ -80,5 +82,17 @@ def simulation(
             write_record(record, log)
             typer.echo(f"{len(record.step):,} groups and {len(record.reward):,} rollouts are in {log}", err=as_json)
             return
-        found = simulate(people, named or USUAL_RULES, steps, prompts_per_step, range(seeds), rollouts)
+        found = simulate(people, named or USUAL_RULES, steps, prompts_per_step, range(seeds), rollouts, _Progress())
     typer.echo(simulation_json(found) if as_json else simulation_text(found, sys.stdout.isatty()))
+
+
+class _Progress:
+    """Says on stderr, now and then, how many courses are done."""
+
+    def __init__(self) -> None:
+        self.said = monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if monotonic() - self.said > LINE_EVERY_SECONDS and done < total:
+            self.said = monotonic()
+            typer.echo(f"{done} of {total} courses of a rule on a population are done", err=True)

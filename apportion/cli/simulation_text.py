@@ -7,21 +7,23 @@ from typing import Any
 from apportion.runs.text_table import text_table
 from apportion.simulation import SimulatedEstimate, Simulation
 
-HEADER = ["rule", "variance", "regret", "noise", "mixed", "spurious", "hits", "rollouts", "tokens", "seen", "ms a step"]
 SERIES = ("variance", "uniform", "optimum", "mixed", "hits", "rollouts", "tokens")
 PARTS = ("choose", "predict", "plan", "observe")
 
 NOTES = """
 variance: RLOO variance at the true probabilities, over that of an even split of the same rollouts; below 1 is a gain.
 regret: share by which it is above the least possible. noise: variance x rollouts over signal^2, relative to uniform.
-mixed, spurious, hits: shares of the groups with both rewards, with both by verifier errors alone, with a right rollout.
+mixed, hits: shares of the groups with both rewards, and with a right rollout. spurious: with both rewards by verifier
+errors alone. seen: share of the prompts that had rollouts. ms a step: what the decisions took, without sampling.
 "-": the counts depend on outcomes, so the variance has no closed form. Nothing is trained, so nothing here is learning.
 """.strip()
 
 
 def simulation_text(found: Simulation, terminal: bool = False) -> str:
     """Return the table of a simulation with one line a rule, and what its columns mean."""
-    rows = []
+    rows, people = [], found.population
+    groups = ["mixed", "hits", *(["spurious"] if people.false_positive or people.false_negative else [])]
+    header = ["rule", "variance", "regret", "noise", *groups, "rollouts", "tokens", "seen", "ms a step"]
     for rule in found.courses:
         seconds = sum(found.average(rule, part).mean for part in PARTS)
         rows.append(
@@ -30,21 +32,20 @@ def simulation_text(found: Simulation, terminal: bool = False) -> str:
                 str(found.variance(rule)),
                 str(found.regret(rule)),
                 str(found.noise(rule)),
-                *(str(found.share(rule, name)) for name in ("mixed", "spurious", "hits")),
+                *(str(found.share(rule, name)) for name in groups),
                 f"{found.average(rule, 'rollouts').mean:,.0f}",
                 f"{found.average(rule, 'tokens').mean:,.0f}",
                 f"{found.coverage(rule).mean:.3f}",
                 f"{1000 * seconds:,.1f}",
             ]
         )
-    people = found.population
     head = f"{people.prompts:,} prompts, {found.steps} steps of {found.prompts_per_step}, seeds {len(found.seeds)}"
     achieved = [
         f"{name} correlate {_mean(values):.2f} with the log-odds"
         for name, values in (("embeddings", found.embedding_correlations), ("known rates", found.rate_correlations))
         if any(values)
     ]
-    table = text_table(rows, HEADER, align="l" + "r" * (len(HEADER) - 1), terminal=terminal)
+    table = text_table(rows, header, align="l" + "r" * (len(header) - 1), terminal=terminal)
     return "\n\n".join(["; ".join([head, *achieved]), table, NOTES])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -124,12 +124,15 @@ def simulate(
     prompts_per_step: int = 128,
     seeds: Sequence[int] = (0, 1, 2),
     rollouts_per_prompt: int = 8,
+    on_course: Callable[[int, int], None] = lambda done, total: None,
 ) -> Simulation:
     """Return how ``rules`` do on populations like ``population``, one for each of ``seeds``.
 
     A rule is a text as ``make_rule`` reads it. ``uniform`` and ``vip:oracle`` are added as controls. Rules see the same
     prompts, the same drift and, for the same rollout of a prompt at a step, the same outcome. Nothing is trained: the
-    population moves by its own drift. Raises ValueError for rules or numbers that do not fit, before anything is drawn.
+    population moves by its own drift. ``on_course`` is told after each rule and seed how many of all are done.
+
+    Raises ValueError for rules or numbers that do not fit, before anything is drawn.
 
     >>> found = simulate(Population(prompts=500), ["vip"], steps=3, prompts_per_step=64, seeds=(0, 1))
     >>> list(found.courses), found.variance("uniform").mean, found.regret("vip:oracle").mean
@@ -148,6 +151,7 @@ def simulate(
         own = population.with_seed(seed)
         for name in names:
             found[name].append(_course(own, name, steps, prompts_per_step, rollouts_per_prompt))
+            on_course(sum(map(len, found.values())), len(names) * len(seeds))
         embedded.append(own.embedding_correlation)
         rated.append(own.achieved_rate_correlation)
     courses = {
