@@ -13,6 +13,7 @@ from apportion.cli.replay import replay_command
 from apportion.cli.report import report
 from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.serve import ServeCommand, serve
+from apportion.cli.simulate import simulation
 from apportion.cli.training import UnreadArguments, lab, trl, verl
 from apportion.cli.vote import VoteCommand, vote
 
@@ -34,6 +35,7 @@ def apportion(
 app.command()(allocate)
 app.command("diagnose")(diagnosis)
 app.command("import")(import_)
+app.command("simulate")(simulation)
 app.command()(lab)
 app.command()(report)
 app.command("replay")(replay_command)

@@ -12,7 +12,7 @@ import numpy as np
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.predictors import PREDICTORS, EmpiricalBayes, Predictor
 from apportion.selection import SELECTORS, BeliefSelector, Selector, ShuffledEpochs, check_selector
-from apportion.simulation.population import Population
+from apportion.simulation.population import Population, place_of
 from apportion.toml import choices
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 from apportion.untrusted import shown
@@ -34,7 +34,7 @@ class Oracle(Predictor):
     """Of a reward of 1, [Q]; the simulation sets it at every step."""
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        p = self.probability[[int(prompt.id[1:]) for prompt in prompts]]
+        p = self.probability[[place_of(prompt) for prompt in prompts]]
         return Belief(KNOWN_STRENGTH * p, KNOWN_STRENGTH * (1 - p), p * (1 - p))
 
     def update(self, batch: Batch) -> None:
