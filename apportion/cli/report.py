@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of
 from apportion.runs.whole_files import write_whole
 from apportion.untrusted import one_line
 
@@ -29,6 +28,8 @@ def report(
     timeout: Annotated[float | None, typer.Option(help="With --refresh: end after so many seconds.")] = None,
 ) -> None:
     """Show runs and votes side by side on one HTML page that needs no network."""
+    from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of  # noqa: PLC0415 - slow
+
     with usage_errors(ValueError, OSError):
         if as_text and as_json:
             raise ValueError("the output is a page, --text or --json, got both of these; leave one out")

@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from apportion.predictors.counts import DiscountedCounts
 from apportion.records import RunRecord
+from apportion.replay.foresight import batches_of, foresee, sample_of
 from apportion.report.calibration import Calibration, calibrate
 from apportion.report.curves import Curve, share_curve
 from apportion.types import Counts, Floats, Mask
 from apportion.untrusted import one_line
 
-STRETCHES = 120
+STRETCHES = 60
 """The most stretches that a run is divided into. Each is a point of its curves."""
 
-STRETCH_GROUPS, FEWEST_STRETCHES = 64, 12
+STRETCH_GROUPS, FEWEST_STRETCHES = 128, 12
 """A stretch has this many groups on average, unless that would make fewer stretches than these."""
 
 BANDS = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
@@ -29,6 +31,9 @@ VISITS = 2
 
 WORST, PROMPT_LETTERS = 8, 140
 """Prompts that are listed for a run, and the letters that are shown of each."""
+
+FORESEEN_GROUPS = 64_000
+"""The most groups that predictions are replayed for."""
 
 ALL_RIGHT, ALL_WRONG, ALL_EQUAL = "all right", "all wrong", "all equal"
 """Kinds of dead groups. Rewards of ``ALL_EQUAL`` are neither 0 nor 1."""
@@ -83,6 +88,7 @@ class RunProfile:
         bands: share of the rollouts of each stretch by band of difficulty [B, 6]; None if it is unknown.
         difficulty: what the difficulty of a prompt is here, in words.
         calibration: predicted against observed success; None without predictions.
+        foreseen: whether the predictions were not recorded, but replayed by discounted counts.
         saved: share of the baseline's rollouts that were not needed to reach its final success, with its interval.
         baseline: the arm that ``saved`` refers to.
         wasted: prompts with the most rollouts in dead groups.
@@ -99,6 +105,7 @@ class RunProfile:
     bands: Floats | None
     difficulty: str = ""
     calibration: Calibration | None
+    foreseen: bool = False
     saved: tuple[float, float, float] | None = None
     baseline: str | None = None
     wasted: tuple[WastedPrompt, ...] = ()
@@ -125,7 +132,8 @@ def profile_of(record: RunRecord, name: str) -> RunProfile:
             f"A prompt's difficulty is its share of right rollouts in this group and in its groups up to {VISITS} "
             "visits before and after."
         ),
-        calibration=calibrate(record.predicted, record.totals, record.trials, record.prompt) if record.binary else None,
+        calibration=_calibration(record),
+        foreseen=bool(np.isnan(record.predicted).all()),
         wasted=_wasted(record, dead),
         notes=tuple(_notes(record, ends)),
     )
@@ -133,13 +141,10 @@ def profile_of(record: RunRecord, name: str) -> RunProfile:
 
 def dead_kinds(record: RunRecord) -> dict[str, Mask]:
     """Return which groups [N] of two rollouts or more have equal rewards only: all 1, all 0, or all another value."""
-    starts = np.minimum(record.first[:-1], max(len(record.reward) - 1, 0))
-    if not len(record.reward):
-        nothing = np.zeros(len(record.step), bool)
-        return {ALL_RIGHT: nothing, ALL_WRONG: nothing, ALL_EQUAL: nothing}
-    missing = np.isnan(record.reward)
-    highest = np.maximum.reduceat(np.where(missing, -np.inf, record.reward), starts)
-    lowest = np.minimum.reduceat(np.where(missing, np.inf, record.reward), starts)
+    reward, starts = np.r_[record.reward, np.nan], record.first[:-1]  # a group at the end may be empty
+    missing = np.isnan(reward)
+    highest = np.maximum.reduceat(np.where(missing, -np.inf, reward), starts)
+    lowest = np.minimum.reduceat(np.where(missing, np.inf, reward), starts)
     equal = (record.trials > 1) & (highest == lowest)
     right, wrong = equal & (highest == 1), equal & (highest == 0)
     return {ALL_RIGHT: right, ALL_WRONG: wrong, ALL_EQUAL: equal & ~right & ~wrong}
@@ -235,6 +240,17 @@ def _bands(record: RunRecord, stretch: Counts, count: int) -> Floats | None:
     return band_shares(success[known], record.asked[known].astype(float), stretch[known], count)
 
 
+def _calibration(record: RunRecord) -> Calibration | None:
+    """Return the calibration of the recorded predictions; without them, that of counts that are replayed."""
+    if not record.binary or not len(record.step):
+        return None
+    predicted = record.predicted
+    if np.isnan(predicted).all():
+        record = sample_of(record, FORESEEN_GROUPS)
+        predicted = foresee(DiscountedCounts(), record, batches_of(record)).mean
+    return calibrate(predicted, record.totals, record.trials, record.prompt)
+
+
 def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floats]) -> RunTotals:
     any_dead = np.any(list(dead.values()), axis=0)
     return RunTotals(
@@ -289,12 +305,8 @@ def _notes(record: RunRecord, ends: Mapping[str, Floats]) -> list[str]:
         notes.append("Tokens were not recorded.")
     if "hours" not in ends:
         notes.append("The time of the steps was not recorded.")
-    if np.isnan(record.predicted).all():
-        notes.append("No prediction was recorded, so there is nothing to compare with what was observed.")
-    elif not record.binary:
-        notes.append("Rewards are graded, so predicted and observed success are not compared.")
     if not record.binary:
-        notes.append("Rewards are graded, so prompts are not sorted by difficulty.")
+        notes.append("Rewards are graded, so neither difficulty nor predicted success is shown.")
     return notes
 
 

@@ -23,8 +23,8 @@ STYLES = 8
 MARKS = 7
 """Markers on a line with many points."""
 
-LETTER = 6.3
-"""Mean width of a letter in pixels, at the size of the labels."""
+LETTER = 7.2
+"""Mean width of a letter in pixels, at the size of the labels, in a wide font."""
 
 LINE_HEIGHT = 14.0
 MARKERS = (
@@ -57,8 +57,8 @@ class Canvas:
         return int((self.right - 14) / LETTER)
 
 
-WIDE = Canvas(width=640, height=320, right=128)
-NARROW = Canvas(width=340, height=270, right=76, x_ticks=4)
+WIDE = Canvas(width=640, height=320, right=136)
+NARROW = Canvas(width=340, height=270, right=84, x_ticks=4)
 
 
 def draw(chart: Chart, cost: str, canvas: Canvas, id: str) -> str:
@@ -70,7 +70,7 @@ def draw(chart: Chart, cost: str, canvas: Canvas, id: str) -> str:
         f'<svg role="img" aria-labelledby="{id}-t {id}-d" viewBox="0 0 {canvas.width:g} {height:g}" '
         f'width="{canvas.width:g}" height="{height:g}">'
         f'<title id="{id}-t">{escape(chart.title + over)}</title>'
-        f'<desc id="{id}-d">{escape(chart.text)}</desc>{body}</svg>'
+        f'<desc id="{id}-d">{escape(f"{chart.text} {chart.detail}".strip())}</desc>{body}</svg>'
     )
 
 
@@ -132,7 +132,7 @@ def _plot(chart: Chart, cost: str, canvas: Canvas) -> Iterator[str]:
 def _scales(chart: Chart, shown: Sequence[ChartSeries], cost: str, canvas: Canvas) -> tuple[Scale, Scale]:
     places = np.concatenate([each.curve.x[cost] for each in shown])
     heights = [values for each in shown for values in (each.curve.y, each.curve.low, each.curve.high)]
-    low, high = (0.0, 1.0) if chart.unit else span(np.concatenate(heights))
+    low, high = (0.0, 1.0) if chart.unit else span(np.concatenate(heights), chart.from_zero)
     if chart.percent:
         low, high = max(low, 0.0), min(high, 1.0)
     x_low, x_high = (0.0, 1.0) if chart.x_percent else (0.0, float(places.max(initial=0)) or 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -49,7 +49,9 @@ def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
         )
         for run in runs
     ]
-    return ReportTable("Training runs", header, tuple(rows), "llrrrrrrr")
+    shown = [at for at, name in enumerate(header) if name != "prompts" or any(row[at] != "unknown" for row in rows)]
+    cells = tuple(tuple(row[at] for at in shown) for row in rows)
+    return ReportTable("Training runs", tuple(header[at] for at in shown), cells, "ll" + "r" * (len(shown) - 2))
 
 
 def summary_of(run: RunProfile) -> str:
@@ -90,8 +92,8 @@ def _success(runs: Styled) -> Chart | None:
     table = curve_table("Success of the rollouts", series, "success", shares)
     label = "success" if shares else "mean reward"
     return Chart(
-        "success", "Success of the rollouts", f"{text} {_ends(series, shares)}", "lines", series, table,
-        y_label=label, percent=shares, notes=_unknown(series),
+        "success", "Success of the rollouts", text, "lines", series, table,
+        y_label=label, detail=_ends(series, shares), percent=shares, notes=_unknown(series),
     )  # fmt: skip
 
 
@@ -101,11 +103,11 @@ def _held_out(runs: Styled) -> Chart | None:
         return None
     left = [run.name for _, run in runs if run.held_out is None]
     notes = (f"Not measured: {', '.join(left)}.",) if left else ()
-    text = f"The exact success on problems that were not trained on, with its 95% interval over seeds. {_ends(series)}"
+    text = "The exact success on problems that were not trained on, with its 95% interval over seeds."
     table = curve_table("Success on held-out problems", series, "success")
     return Chart(
         "held_out", "Success on held-out problems", text, "lines", series, table,
-        y_label="success", notes=(*_unknown(series), *notes),
+        y_label="success", detail=_ends(series), notes=(*_unknown(series), *notes),
     )  # fmt: skip
 
 
@@ -117,8 +119,9 @@ def _dead(kind: str, runs: Styled) -> Chart | None:
     key = f"dead_{kind.replace(' ', '_')}"
     table = curve_table(title, series, "share of groups")
     return Chart(
-        key, title, f"{text} {_ends(series)}", "lines", series, table, y_label="share of groups", notes=_unknown(series)
-    )
+        key, title, text, "lines", series, table,
+        y_label="share of groups", detail=_ends(series), from_zero=True, notes=_unknown(series),
+    )  # fmt: skip
 
 
 def _calibration(runs: Styled) -> Chart | None:
@@ -142,8 +145,20 @@ def _calibration(runs: Styled) -> Chart | None:
         "calibration", "Predicted against observed success", f"{text} {' '.join(errors)}", "points", tuple(series),
         ReportTable("Predicted against observed success", header, tuple(rows), "lrrrrr"),
         x_label="predicted success", y_label="observed success", unit=True, diagonal=True, x_percent=True,
-        notes=tuple(f"{run.name}: no predictions were recorded." for _, run in runs if run.calibration is None),
+        notes=tuple(_predictions(runs)),
     )  # fmt: skip
+
+
+def _predictions(runs: Styled) -> Iterator[str]:
+    """Yield what is to be said about the predictions of some runs."""
+    replayed = [run.name for _, run in runs if run.foreseen and run.calibration is not None]
+    if replayed:
+        yield (
+            f"No prediction was recorded for {', '.join(replayed)}. The points are what discounted counts would have "
+            "predicted before each group."
+        )
+    if missing := [run.name for _, run in runs if run.calibration is None]:
+        yield f"Without predictions: {', '.join(missing)}."
 
 
 def _saved(runs: Styled) -> Chart | None:
