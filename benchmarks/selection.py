@@ -150,7 +150,7 @@ def replay(selector: Selector, data: Recorded, seed: int, outcome: Outcome) -> C
         if outcome == "near":
             shown = rng.integers(max(0, visit - WINDOW), min(visits, visit + WINDOW), size=BATCH)
         some = [prompts[q] for q in places]
-        selector.observe(finished(record, shown * size + places, some, Belief.uniform(BATCH)))
+        selector.observe(finished(record, shown * size + places, some))
         rates = near_truth(data.shares, visit)
         chances = 1 - rates**GROUP - (1 - rates) ** GROUP
         found[:, step] = mixed_groups[places, shown].mean(), chances[places].mean(), np.sort(chances)[-BATCH:].mean()

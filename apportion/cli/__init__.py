@@ -6,6 +6,7 @@ import typer
 
 from apportion import __version__
 from apportion.cli.allocate import allocate
+from apportion.cli.diagnose import diagnosis
 from apportion.cli.errors import OneLineErrors
 from apportion.cli.report import report
 from apportion.cli.revote import RevoteCommand, revote
@@ -29,6 +30,7 @@ def apportion(
 
 
 app.command()(allocate)
+app.command("diagnose")(diagnosis)
 app.command()(lab)
 app.command()(report)
 app.command()(trl)
