@@ -20,6 +20,7 @@ def follow(
     refresh: float,
     until_step: int | None = None,
     timeout: float | None = None,
+    advice: bool = False,
     wait: Callable[[float], object] = time.sleep,
 ) -> Iterator[RunReport]:
     """Write the page to ``out``, again whenever a file of a run has changed, and yield each report that was written.
@@ -36,7 +37,7 @@ def follow(
     while True:
         now = stamp(paths)
         if report is None or now != seen:
-            seen, report = now, report_of(read_sources(paths))
+            seen, report = now, report_of(read_sources(paths, advice))
             write_whole(out, page_of(report, refresh))
             yield report
         reached = until_step is not None and report.last_step >= until_step

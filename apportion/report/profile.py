@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from apportion.diagnosis.advice import AdviceList, advice_of
+from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
 from apportion.predictors.counts import DiscountedCounts
 from apportion.records import RunRecord
 from apportion.replay.foresight import batches_of, foresee, sample_of
+from apportion.replay.intervals import Spanned
 from apportion.report.calibration import Calibration, calibrate
 from apportion.report.curves import Curve, share_curve
 from apportion.types import Counts, Floats, Mask
@@ -36,7 +39,8 @@ FORESEEN_GROUPS = 64_000
 """The most groups that predictions are replayed for."""
 
 ALL_RIGHT, ALL_WRONG, ALL_EQUAL = "all right", "all wrong", "all equal"
-"""Kinds of dead groups. Rewards of ``ALL_EQUAL`` are neither 0 nor 1."""
+DEAD_KINDS = {ALL_RIGHT: "all right", ALL_WRONG: "all wrong", ALL_EQUAL: "equal"}
+"""Kinds of dead groups, with their names in a diagnosis. Rewards of ``ALL_EQUAL`` are graded."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,9 @@ class WastedPrompt:
 class RunTotals:
     """Totals of a run, or of all its seeds together. None is unknown.
 
-    ``dead_rollouts``, ``dead_tokens`` and ``dead_groups`` are those of dead groups, whose rewards are all equal, by
-    kind. ``last_step`` is the latest step of any seed. ``single`` counts groups of one rollout, which are not called
+    ``dead_groups`` and ``dead_rollouts`` are those of dead groups, whose rewards are all equal, by kind. ``dead_share``
+    is their share of the rollouts that ``arrived``, with its 95% interval over prompts, and ``dead_tokens`` that of the
+    tokens. ``last_step`` is the latest step of any seed. ``single`` counts groups of one rollout, which are not called
     dead.
     """
 
@@ -69,7 +74,9 @@ class RunTotals:
     success: float | None
     dead_groups: Mapping[str, float] = field(default_factory=dict)
     dead_rollouts: Mapping[str, int] | None = None
-    dead_tokens: int | None = None
+    dead_share: Spanned | None = None
+    dead_tokens: float | None = None
+    arrived: int = 0
     single: int = 0
 
 
@@ -91,6 +98,7 @@ class RunProfile:
         foreseen: whether the predictions were not recorded, but replayed by discounted counts.
         saved: share of the baseline's rollouts that were not needed to reach its final success, with its interval.
         baseline: the arm that ``saved`` refers to.
+        advice: what would have helped; None if it was not asked for.
         wasted: prompts with the most rollouts in dead groups.
         notes: what is unknown, in sentences.
     """
@@ -108,12 +116,13 @@ class RunProfile:
     foreseen: bool = False
     saved: tuple[float, float, float] | None = None
     baseline: str | None = None
+    advice: AdviceList | None = None
     wasted: tuple[WastedPrompt, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def profile_of(record: RunRecord, name: str) -> RunProfile:
-    """Return the profile of a recorded run, called ``name`` on the page."""
+def profile_of(record: RunRecord, name: str, advice: bool = False) -> RunProfile:
+    """Return the profile of a recorded run, called ``name``. With ``advice`` it says what would have helped."""
     stretch, count = _stretches(record.step)
     ends, places = _costs(record, stretch, count)
     dead = dead_kinds(record)
@@ -134,20 +143,16 @@ def profile_of(record: RunRecord, name: str) -> RunProfile:
         ),
         calibration=_calibration(record),
         foreseen=bool(np.isnan(record.predicted).all()),
+        advice=advice_of(record) if advice else None,
         wasted=_wasted(record, dead),
         notes=tuple(_notes(record, ends)),
     )
 
 
 def dead_kinds(record: RunRecord) -> dict[str, Mask]:
-    """Return which groups [N] of two rollouts or more have equal rewards only: all 1, all 0, or all another value."""
-    reward, starts = np.r_[record.reward, np.nan], record.first[:-1]  # a group at the end may be empty
-    missing = np.isnan(reward)
-    highest = np.maximum.reduceat(np.where(missing, -np.inf, reward), starts)
-    lowest = np.minimum.reduceat(np.where(missing, np.inf, reward), starts)
-    equal = (record.trials > 1) & (highest == lowest)
-    right, wrong = equal & (highest == 1), equal & (highest == 0)
-    return {ALL_RIGHT: right, ALL_WRONG: wrong, ALL_EQUAL: equal & ~right & ~wrong}
+    """Return which groups [N] of two rewards or more have equal ones only: all 1, all 0, or equal graded ones."""
+    kinds = kinds_of(record)
+    return {kind: kinds == KINDS.index(name) for kind, name in DEAD_KINDS.items()}
 
 
 def band_of(success: Floats) -> Counts:
@@ -252,7 +257,8 @@ def _calibration(record: RunRecord) -> Calibration | None:
 
 
 def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floats]) -> RunTotals:
-    any_dead = np.any(list(dead.values()), axis=0)
+    waste = waste_of(record)
+    lost = dict(zip(KINDS, waste.whole.rollouts, strict=True))
     return RunTotals(
         seeds=1,
         prompts=len(np.unique(record.prompt)),
@@ -264,8 +270,10 @@ def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floa
         hours=float(ends["hours"][-1]) if "hours" in ends else None,
         success=float(np.nanmean(record.shares)) if (record.trials > 0).any() else None,
         dead_groups={kind: int(mask.sum()) for kind, mask in dead.items()},
-        dead_rollouts={kind: int(record.asked[mask].sum()) for kind, mask in dead.items()},
-        dead_tokens=int(record.sums(record.tokens)[any_dead].sum()) if "tokens" in ends else None,
+        dead_rollouts={kind: lost[name] for kind, name in DEAD_KINDS.items()},
+        dead_share=waste.rollouts,
+        dead_tokens=waste.tokens.value if "tokens" in ends and waste.tokens is not None else None,
+        arrived=len(record.reward),
         single=int((record.trials == 1).sum()),
     )
 

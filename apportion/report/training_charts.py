@@ -16,14 +16,14 @@ Styled = Sequence[tuple[int, RunProfile]]
 DEAD = {
     ALL_RIGHT: ("Groups that were all right", "Every rollout of such a group was right, so the group taught nothing."),
     ALL_WRONG: ("Groups that were all wrong", "No rollout of such a group was right, so the group taught nothing."),
-    ALL_EQUAL: ("Groups with equal rewards", "All rewards of such a group were equal, and neither 0 nor 1."),
+    ALL_EQUAL: ("Groups with equal rewards", "All rewards of such a group were equal, so the group taught nothing."),
 }
 
 
 def training_charts(runs: Styled) -> list[Chart]:
     """Return the charts of ``runs``. A chart without any value is left out."""
     found = [_held_out(runs), _success(runs), *(_dead(kind, runs) for kind in DEAD), _calibration(runs)]
-    found += [_saved(runs), *(_bands(style, run) for style, run in runs)]
+    found += [_saved(runs), *(_advice(style, run) for style, run in runs), *(_bands(style, run) for style, run in runs)]
     return [chart for chart in found if chart is not None]
 
 
@@ -57,9 +57,12 @@ def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
 def summary_of(run: RunProfile) -> str:
     """Return the run in one sentence: how many of its rollouts were in groups that taught nothing."""
     totals, dead = run.totals, run.totals.dead_rollouts
-    if dead is not None and totals.rollouts:
-        parts = [f"{round(100 * number / totals.rollouts)} {kind}" for kind, number in dead.items() if number]
-        text = f"{round(100 * sum(dead.values()) / totals.rollouts)} of 100 rollouts were in groups that taught nothing"
+    if dead is not None and totals.arrived and totals.single < totals.groups:
+        parts = [f"{round(100 * number / totals.arrived)} {kind}" for kind, number in dead.items() if number]
+        text = f"{round(100 * sum(dead.values()) / totals.arrived)} of 100 rollouts were in groups that taught nothing"
+        if totals.dead_share is not None and np.isfinite(totals.dead_share.low):
+            low, high = (100 * end for end in totals.dead_share[1:])
+            text += f" (95% interval {low:.0f} to {high:.0f})"
         text += f": {', '.join(parts)}" if parts else ""
     elif totals.dead_groups and totals.groups:
         parts = [
@@ -69,8 +72,8 @@ def summary_of(run: RunProfile) -> str:
         text += f": {', '.join(parts)}" if parts else ""
     else:
         text = "every group had one rollout, so there is no group whose rewards are all equal"
-    if totals.dead_tokens is not None and totals.tokens:
-        text += f". They took {round(100 * totals.dead_tokens / totals.tokens)} of 100 completion tokens"
+    if totals.dead_tokens is not None and np.isfinite(totals.dead_tokens) and totals.single < totals.groups:
+        text += f". They took {round(100 * totals.dead_tokens)} of 100 completion tokens"
     if run.saved is not None:
         share, low, high = run.saved
         words = f"{percent(abs(share))} {'fewer' if share >= 0 else 'more'} rollouts"
@@ -185,6 +188,40 @@ def _saved(runs: Styled) -> Chart | None:
     )  # fmt: skip
 
 
+def _advice(style: int, run: RunProfile) -> Chart | None:
+    if run.advice is None:
+        return None
+    every = [*run.advice.recommended, *run.advice.considered]
+    known = [each for each in every if np.isfinite(each.saving.value)]
+    if not known:
+        return None
+    series = tuple(
+        ChartSeries(each.change, style, Curve({}, *(np.array([value]) for value in each.saving))) for each in known
+    )
+    header = ("change", "saved", "from", "to", "measure", "before", "after")
+    rows = tuple(
+        (
+            each.change,
+            *(percent(value, 1) for value in each.saving),
+            each.measure,
+            f"{each.before:.2f}",
+            f"{each.after:.2f}",
+        )
+        for each in known
+    )
+    title = f"What would have helped {run.name}"
+    text = (
+        "The share of the rollouts that would have been saved, replayed with what was known before each step. "
+        f"Bars are {percent(run.advice.confidence, 1)} intervals over prompts, so that all hold together with 95%."
+    )
+    conditions = dict.fromkeys(f"{each.change}: {each.condition}" for each in run.advice.recommended)
+    notes = tuple(conditions) or ("Nothing here would have helped beyond noise.",)
+    return Chart(
+        f"advice_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "lrrrlrr"),
+        x_label="rollouts saved", notes=notes,
+    )  # fmt: skip
+
+
 def _bands(style: int, run: RunProfile) -> Chart | None:
     if run.bands is None:
         return None
@@ -243,8 +280,8 @@ def _unknown(series: Sequence[ChartSeries], name: str | None = None) -> tuple[st
 
 def _wasted_share(run: RunProfile) -> str:
     totals = run.totals
-    if totals.dead_rollouts is not None and totals.rollouts:
-        return percent(sum(totals.dead_rollouts.values()) / totals.rollouts)
+    if totals.dead_rollouts is not None and totals.arrived and totals.single < totals.groups:
+        return percent(sum(totals.dead_rollouts.values()) / totals.arrived)
     if totals.dead_groups and totals.groups:
         return f"{percent(sum(totals.dead_groups.values()) / totals.groups)} of groups"
     return "-"
