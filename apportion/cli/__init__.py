@@ -8,6 +8,8 @@ from apportion import __version__
 from apportion.cli.allocate import allocate
 from apportion.cli.diagnose import diagnosis
 from apportion.cli.errors import OneLineErrors
+from apportion.cli.report import report
+from apportion.cli.import_ import import_
 from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.serve import ServeCommand, serve
 from apportion.cli.training import UnreadArguments, lab, trl, verl
@@ -30,7 +32,9 @@ def apportion(
 
 app.command()(allocate)
 app.command("diagnose")(diagnosis)
+app.command("import")(import_)
 app.command()(lab)
+app.command()(report)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)
 

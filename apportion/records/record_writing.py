@@ -25,6 +25,10 @@ ABOUT = "run.json"
 """The file that describes a run that was not logged while it trained."""
 
 
+SMALL_BYTES = 2**18
+"""The most bytes of a step that is compressed quickly and not well."""
+
+
 @dataclass(frozen=True)
 class About:
     """What the steps of a log do not say about a run: the fields of ``RunRecord`` of the same names, and its size.
@@ -81,12 +85,16 @@ def write_record(record: RunRecord, folder: Path) -> None:
 
 
 def write_table_of_step(table: Table, path: Path) -> None:
-    """Write the rows of a step to ``path`` in one step, with checksums."""
+    """Write the rows of a step to ``path`` in one step, with checksums.
+
+    zstd takes long to start, so small steps are written with lz4.
+    """
     from pyarrow import BufferOutputStream  # noqa: PLC0415 - an optional extra
     from pyarrow.parquet import write_table  # noqa: PLC0415
 
     sink = BufferOutputStream()
-    write_table(table, sink, compression="zstd", write_page_checksum=True)
+    compression = "zstd" if table.nbytes > SMALL_BYTES else "lz4"
+    write_table(table, sink, compression=compression, write_page_checksum=True, write_statistics=False)
     write_whole(path, memoryview(sink.getvalue()))
 
 
