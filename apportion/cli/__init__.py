@@ -6,8 +6,10 @@ import typer
 
 from apportion import __version__
 from apportion.cli.allocate import allocate
+from apportion.cli.diagnose import diagnosis
 from apportion.cli.errors import OneLineErrors
 from apportion.cli.replay import replay_command
+from apportion.cli.report import report
 from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.serve import ServeCommand, serve
 from apportion.cli.training import UnreadArguments, lab, trl, verl
@@ -29,8 +31,10 @@ def apportion(
 
 
 app.command()(allocate)
+app.command("diagnose")(diagnosis)
 app.command()(lab)
 app.command("replay")(replay_command)
+app.command()(report)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)
 

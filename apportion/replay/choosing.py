@@ -21,7 +21,7 @@ from apportion.replay.expected import WINDOW
 from apportion.replay.foresight import BATCH, finished
 from apportion.replay.population import OutcomePopulation
 from apportion.selection import Selector
-from apportion.types import Belief, Counts, Floats, Mask
+from apportion.types import Counts, Floats, Mask
 
 Outcome = Literal["near", "same"]
 """Which recorded group is a chosen prompt's outcome: a random one of ten visits around, or the visit of that time."""
@@ -145,7 +145,7 @@ def choose_along(
             low = np.maximum(0, shown - WINDOW)
             shown = rng.integers(low, np.minimum(clock.visits[places], shown + WINDOW), size=count)
         groups = clock.order[clock.begins[places] + shown]
-        selector.observe(finished(record, groups, [prompts[q] for q in places], Belief.uniform(count)))
+        selector.observe(finished(record, groups, [prompts[q] for q in places]))
         expected = chances.at(reached)
         share = differ[groups][size[groups] > 0]
         mixed = float(share.mean()) if len(share) else float("nan")

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from apportion.evaluation import bootstrap_interval
 from apportion.types import Counts, Floats
 
 RESAMPLES = 2000
@@ -22,12 +21,17 @@ class Spanned(NamedTuple):
 
 
 def mean_over_prompts(values: Floats) -> Spanned:
-    """Return the mean of ``values`` [P] with its 95% bootstrap interval over prompts; nan if there are none."""
+    """Return the mean of ``values`` [P] with its 95% bootstrap interval over prompts; nan if there are none.
+
+    The interval is that of ``bootstrap_interval``, without the second that importing scipy.stats takes.
+    """
     if not len(values):
         return Spanned(np.nan, np.nan, np.nan)
     if len(values) > BLOCKS:
         return ratio_over_prompts(values, np.ones(len(values)))
-    return Spanned(float(values.mean()), *bootstrap_interval(values, resamples=RESAMPLES))
+    drawn = values[np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Spanned(float(values.mean()), float(low), float(high))
 
 
 def ratio_over_prompts(above: Floats, below: Floats, level: float = 0.95, seed: int = 0) -> Spanned:
@@ -54,7 +58,8 @@ def ratios_over_prompts(
             units = per_unit(rng.permutation(len(columns)) % BLOCKS, columns, BLOCKS)
         if not len(units):
             return Spanned(value, np.nan, np.nan)
-        weights = rng.multinomial(len(units), np.full(len(units), 1 / len(units)), size=RESAMPLES)
+        rows = rng.integers(len(units), size=(RESAMPLES, len(units))) + len(units) * np.arange(RESAMPLES)[:, None]
+        weights = np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape).astype(np.float64)
         drawn = np.asarray(statistic(weights @ units))
     drawn = drawn[np.isfinite(drawn)]
     if not len(drawn):

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apportion.predictors import DiscountedCounts, EmpiricalBayes, UniformPrior
+from apportion.evaluation import bootstrap_interval
+from apportion.predictors import DiscountedCounts, EmpiricalBayes, Shuffled, UniformPrior
 from apportion.records import open_run
 from apportion.records.reading import record_of_visits
-from apportion.replay.foresight import batches_of, calibration_error, correlation, foresee, sample_of
+from apportion.replay.foresight import batches_of, calibration_error, correlation, foresee, sample_of, shuffled
 from apportion.replay.intervals import mean_over_prompts, ratio_over_prompts, ratios_over_prompts
 
 RUN = Path(__file__).parents[2] / "examples" / "data" / "grpo_run.jsonl.gz"
@@ -65,7 +66,9 @@ def test_the_batches_of_real_steps_are_the_steps():
 def test_a_sample_has_all_groups_of_its_prompts():
     record = random_record(prompts=100, visits=4)
     part = sample_of(record, 60)
-    assert len(part.step) == 60 and set(np.bincount(part.prompt)) == {0, 4}
+    assert len(part.step) == 60 and np.bincount(part.prompt).tolist() == [4] * 15
+    for q, id in enumerate(part.ids):
+        np.testing.assert_array_equal(part.totals[part.prompt == q], record.totals[record.prompt == int(id)])
     assert sample_of(record, 400) is record
 
 
@@ -94,6 +97,19 @@ def test_the_interval_of_many_prompts_is_that_of_the_normal_approximation():
     assert found.high - found.low == pytest.approx(2 * half, rel=0.15)
     whole = ratio_over_prompts(values[:1500], np.ones(1500))
     assert whole.low == pytest.approx(mean_over_prompts(values[:1500]).low, abs=0.002)
+
+
+def test_the_interval_of_a_mean_is_that_of_the_bootstrap_of_scipy():
+    values = np.random.default_rng(0).random(300)
+    found = mean_over_prompts(values)
+    assert (found.low, found.high) == pytest.approx(bootstrap_interval(values, resamples=2000), abs=1e-12)
+
+
+def test_shuffled_beliefs_are_those_of_the_shuffled_predictor():
+    record = random_record(prompts=300)
+    batches = batches_of(record)
+    inner = foresee(EmpiricalBayes(), record, batches)
+    assert shuffled(inner, batches) == foresee(Shuffled(EmpiricalBayes()), record, batches)
 
 
 def test_nothing_has_no_interval():
