@@ -55,7 +55,7 @@ def replay_command(
     from apportion.replay.replaying import Outcomes, replay  # noqa: PLC0415
 
     names = [name for text in (*(rules or ()), *(more or ())) for name in text.split(",") if name]
-    with usage_errors(ValueError):
+    with usage_errors(ValueError, OSError, ImportError):
         for option, value, known in (
             ("outcomes", outcomes, Outcomes),
             ("observe", observe, Observe),

@@ -65,6 +65,11 @@ class OutcomePopulation:
         return ~np.isnan(self.record.reward) if self.labels else np.ones(len(self.record.reward), bool)
 
     @cached_property
+    def verified(self) -> bool:
+        """Whether every rollout that can be drawn is right or wrong."""
+        return self.record.binary and not np.isnan(self.record.reward[self.usable]).any()
+
+    @cached_property
     def rows(self) -> Counts:
         """The rollouts that can be drawn, by prompt, visit and place in their group."""
         sizes = np.diff(self.record.first)[self.order]
