@@ -214,8 +214,11 @@ def _advice(style: int, run: RunProfile) -> Chart | None:
         "The share of the rollouts that would have been saved, replayed with what was known before each step. "
         f"Bars are {percent(run.advice.confidence, 1)} intervals over prompts, so that all hold together with 95%."
     )
-    conditions = dict.fromkeys(f"{each.change}: {each.condition}" for each in run.advice.recommended)
-    notes = tuple(conditions) or ("Nothing here would have helped beyond noise.",)
+    conditions: dict[str, list[str]] = {}
+    for each in run.advice.recommended:
+        conditions.setdefault(each.condition, []).append(each.change)
+    notes = tuple(f"{'; '.join(changes)}: {condition}" for condition, changes in conditions.items())
+    notes = notes or ("Nothing here would have helped beyond noise.",)
     return Chart(
         f"advice_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "lrrrlrr"),
         x_label="rollouts saved", notes=notes,
