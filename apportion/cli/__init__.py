@@ -11,6 +11,7 @@ from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.serve import ServeCommand, serve
 from apportion.cli.training import UnreadArguments, lab, trl, verl
 from apportion.cli.vote import VoteCommand, vote
+from apportion.cli.watch import watch
 
 app = typer.Typer(cls=OneLineErrors, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -31,6 +32,7 @@ app.command()(allocate)
 app.command()(lab)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)
+app.command()(watch)
 
 
 @app.command("revote", cls=RevoteCommand, help=revote.__doc__)
