@@ -76,7 +76,9 @@ def test_another_worker_takes_the_rows_of_one_that_dies_or_stops(train, tmp_path
     # usually the two prompts of the lost worker; one if its other prompt was committed already, and more than two if
     # the other worker, which takes them over, is not restarted yet from the step before
     reassigned = [metrics["allocation/reassigned"] for metrics in done.metrics]
-    assert min(reassigned) >= 1, reassigned
+    assert min(reassigned[:4]) >= 1, reassigned
+    # none in the fifth step if the lost worker had told the trainer of the last prompt: the trainer goes on without it
+    assert sum(reassigned[4:]) >= 1, reassigned
     for step in range(1, 7):
         assert_sound(done, step)
     assert done.output.count("was silent for") == 3
