@@ -8,10 +8,12 @@ from apportion import __version__
 from apportion.cli.allocate import allocate
 from apportion.cli.diagnose import diagnosis
 from apportion.cli.errors import OneLineErrors
+from apportion.cli.import_ import import_
 from apportion.cli.replay import replay_command
 from apportion.cli.report import report
 from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.serve import ServeCommand, serve
+from apportion.cli.simulate import simulation
 from apportion.cli.training import UnreadArguments, lab, trl, verl
 from apportion.cli.vote import VoteCommand, vote
 
@@ -32,6 +34,8 @@ def apportion(
 
 app.command()(allocate)
 app.command("diagnose")(diagnosis)
+app.command("import")(import_)
+app.command("simulate")(simulation)
 app.command()(lab)
 app.command("replay")(replay_command)
 app.command()(report)

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of
 from apportion.runs.whole_files import write_whole
 from apportion.untrusted import one_line
 
@@ -15,11 +14,17 @@ from apportion.untrusted import one_line
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Rollout logs, imported logs, group counts, lab studies, TRL jobs, or answers of votes."),
+        typer.Argument(
+            metavar="RUN [RUN]",
+            help="Rollout logs, imported logs, group counts, lab studies, TRL jobs, or answers of votes.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     as_text: Annotated[bool, typer.Option("--text", help="Print tables and write no page.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and write no page.")] = False,
+    advice: Annotated[
+        bool, typer.Option("--advice", help="Add what would have helped, which takes seconds for a long run.")
+    ] = False,
     refresh: Annotated[
         float | None, typer.Option(help="Make the page again when a run has gone on, looking every so many seconds.")
     ] = None,
@@ -28,7 +33,9 @@ def report(
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="With --refresh: end after so many seconds.")] = None,
 ) -> None:
-    """Show runs and votes side by side on one HTML page that needs no network."""
+    """Show runs and votes side by side on one page. It is HTML that needs no network."""
+    from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of  # noqa: PLC0415 - slow
+
     with usage_errors(ValueError, OSError):
         if as_text and as_json:
             raise ValueError("the output is a page, --text or --json, got both of these; leave one out")
@@ -37,10 +44,10 @@ def report(
         if refresh is not None and (as_text or as_json):
             raise ValueError("--refresh makes a page again, got --text or --json; leave one out")
         if refresh is not None:
-            for found in follow(runs, out, refresh, until_step, timeout):
+            for found in follow(runs, out, refresh, until_step, timeout, advice):
                 typer.echo(f"{out}: step {found.last_step}" if found.last_step >= 0 else f"{out}")
             return
-        shown = report_of(read_sources(runs))
+        shown = report_of(read_sources(runs, advice))
         if not (as_text or as_json):
             write_whole(out, page_of(shown))
     if as_text or as_json:

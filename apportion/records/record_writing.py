@@ -25,6 +25,10 @@ ABOUT = "run.json"
 """The file that describes a run that was not logged while it trained."""
 
 
+SMALL_BYTES = 2**18
+"""The most bytes in memory of a table that is compressed quickly and not well."""
+
+
 @dataclass(frozen=True)
 class About:
     """What the steps of a log do not say about a run: the fields of ``RunRecord`` of the same names, and its size.
@@ -70,23 +74,27 @@ def write_record(record: RunRecord, folder: Path) -> None:
     bounds = np.flatnonzero(np.r_[True, np.diff(record.step) != 0, True]) if len(record.step) else np.zeros(1, int)
     if not len(bounds[1:]):
         raise RecordError("a rollout log must have a step, got a run without groups; write no log")
-    path_of(folder, int(record.step[0]))
+    path_of(folder, int(record.step[0]), int(record.step[0]))
     start_log(folder)
     size = {"steps": len(bounds) - 1, "rollouts": len(record.reward)}
     about = About(encodable(record.name), encodable(record.source), record.ordered, record.visits, **size)
     write_whole(folder / ABOUT, json.dumps(asdict(about)) + "\n")
     texts = _texts(record.ids), _texts(record.texts)
     for begin, end in itertools.pairwise(bounds):
-        write_table_of_step(_step(record, int(begin), int(end), *texts), path_of(folder, int(record.step[begin])))
+        write_rows(_step(record, int(begin), int(end), *texts), path_of(folder, *2 * (int(record.step[begin]),)))
 
 
-def write_table_of_step(table: Table, path: Path) -> None:
-    """Write the rows of a step to ``path`` in one step, with checksums."""
+def write_rows(table: Table, path: Path) -> None:
+    """Write the rows of a file of the log, with checksums.
+
+    zstd takes long to start, so a small file is written with lz4.
+    """
     from pyarrow import BufferOutputStream  # noqa: PLC0415 - an optional extra
     from pyarrow.parquet import write_table  # noqa: PLC0415
 
     sink = BufferOutputStream()
-    write_table(table, sink, compression="zstd", write_page_checksum=True)
+    compression = "zstd" if table.nbytes > SMALL_BYTES else "lz4"
+    write_table(table, sink, compression=compression, write_page_checksum=True, write_statistics=False)
     write_whole(path, memoryview(sink.getvalue()))
 
 

@@ -9,16 +9,16 @@ from apportion.report.charts import Chart, ReportTable
 from apportion.report.following import follow
 from apportion.report.page import page_of
 from apportion.report.profile import RunProfile, profile_of
-from apportion.report.report import Report, report_of
+from apportion.report.report import RunReport, report_of
 from apportion.report.sources import read_sources
 from apportion.report.tables import json_of, text_of
 from apportion.report.votes import VoteProfile
 
 __all__ = [
     "Chart",
-    "Report",
     "ReportTable",
     "RunProfile",
+    "RunReport",
     "VoteProfile",
     "follow",
     "json_of",

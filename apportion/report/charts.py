@@ -46,12 +46,14 @@ class Chart:
     Args:
         key: its name in JSON and in links.
         title: what it shows, in a few words.
-        text: what to see, in one or two sentences; it is also the description for screen readers.
+        text: what to see, in one or two sentences.
+        detail: what the drawing shows in words, for those who do not see it.
         form: lines over costs, a stack of shares over costs, points with intervals, or bars.
         series: what is drawn.
         x_label: the words below the axis; of charts over costs, the costs are the words.
         y_label: the words beside the axis.
         percent: whether heights are shares, shown as percentages.
+        from_zero: whether heights begin at 0, though all values are far from it.
         unit: whether heights reach from 0 to 1, whatever the values are.
         diagonal: whether the line is drawn on which both axes are equal.
         x_percent: whether places are shares.
@@ -68,7 +70,9 @@ class Chart:
     table: ReportTable
     x_label: str = ""
     y_label: str = ""
+    detail: str = ""
     percent: bool = True
+    from_zero: bool = False
     unit: bool = False
     diagonal: bool = False
     x_percent: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from apportion.report.page import page_of
-from apportion.report.report import Report, report_of
+from apportion.report.report import RunReport, report_of
 from apportion.report.sources import read_sources
 from apportion.runs.whole_files import write_whole
 
@@ -20,8 +20,9 @@ def follow(
     refresh: float,
     until_step: int | None = None,
     timeout: float | None = None,
+    advice: bool = False,
     wait: Callable[[float], object] = time.sleep,
-) -> Iterator[Report]:
+) -> Iterator[RunReport]:
     """Write the page to ``out``, again whenever a file of a run has changed, and yield each report that was written.
 
     The files are looked at every ``refresh`` seconds. It ends when a run has reached ``until_step``, or after
@@ -32,11 +33,11 @@ def follow(
         raise ValueError(f"refresh must be a positive number of seconds, got {refresh}; 5 is a good one")
     ends = None if timeout is None else time.monotonic() + timeout
     seen: Stamp | None = None
-    report: Report | None = None
+    report: RunReport | None = None
     while True:
         now = stamp(paths)
         if report is None or now != seen:
-            seen, report = now, report_of(read_sources(paths))
+            seen, report = now, report_of(read_sources(paths, advice))
             write_whole(out, page_of(report, refresh))
             yield report
         reached = until_step is not None and report.last_step >= until_step

@@ -10,7 +10,7 @@ from html import escape
 
 from apportion.report.charts import Chart, ReportTable
 from apportion.report.curves import COSTS
-from apportion.report.report import Report
+from apportion.report.report import RunReport
 from apportion.report.style import stylesheet
 from apportion.report.svg import NARROW, WIDE, draw, patterns, swatch
 
@@ -20,7 +20,7 @@ LONG = 60
 THEMES = {"auto": "as the system", "light": "light", "dark": "dark"}
 
 
-def page_of(report: Report, refresh: float | None = None, now: datetime | None = None) -> str:
+def page_of(report: RunReport, refresh: float | None = None, now: datetime | None = None) -> str:
     """Return the page. With ``refresh`` it loads itself again after so many seconds. ``now`` is the time at its foot.
 
     All text is escaped, and a policy in the page forbids scripts, loads, forms and other styles than its own.
@@ -44,7 +44,7 @@ def page_of(report: Report, refresh: float | None = None, now: datetime | None =
             '<ul class="summary">',
             *(_summary(report, at) for at in range(len(report.names))),
             "</ul>",
-            *(f'<p class="note">{_text(note)}</p>' for note in report.notes),
+            f'<p class="note">{" ".join(_text(note) for note in report.notes)}</p>' if report.notes else "",
             "</header><main>",
             *(_overview(table, report) for table in report.overviews),
             f'<div class="switches">{_costs(report, known)}{_themes()}</div>',
@@ -52,10 +52,7 @@ def page_of(report: Report, refresh: float | None = None, now: datetime | None =
             '<div class="grid-of-charts" id="charts" tabindex="-1">',
             *(_figure(chart, number) for number, chart in enumerate(report.charts)),
             "</div>",
-            *(
-                f"<section><h2>{_text(table.caption)}</h2>{_table(table, table.caption)}</section>"
-                for table in report.tables
-            ),
+            *(_folded(table, len(report.tables) == 1) for table in report.tables),
             f"</main><footer>Made by apportion report, {stamp}."
             + (f" This page is made again and loads itself every {max(round(refresh), 1)} seconds." if refresh else "")
             + "</footer></body></html>\n",
@@ -63,16 +60,16 @@ def page_of(report: Report, refresh: float | None = None, now: datetime | None =
     )
 
 
-def _summary(report: Report, at: int) -> str:
+def _summary(report: RunReport, at: int) -> str:
     return f"<li><strong>{_text(report.names[at])}</strong>: {_text(report.summaries[at])}</li>"
 
 
-def _overview(table: ReportTable, report: Report) -> str:
+def _overview(table: ReportTable, report: RunReport) -> str:
     places = {name: at for at, name in enumerate(report.names)}
     return _table(table, table.caption, "overview", [swatch(places[row[0]]) for row in table.rows])
 
 
-def _costs(report: Report, known: tuple[str, ...]) -> str:
+def _costs(report: RunReport, known: tuple[str, ...]) -> str:
     """Return the switch between costs. Unknown ones are shown and cannot be chosen."""
     if not any(chart.form in ("lines", "stack") for chart in report.charts):
         return ""
@@ -105,6 +102,11 @@ def _figure(chart: Chart, number: int) -> str:
     caption = f"<figcaption><h2>{_text(chart.title)}</h2><p>{_text(chart.text)}</p></figcaption>"
     numbers = f"<details><summary>Numbers of this chart</summary>{_table(chart.table, chart.title)}</details>"
     return f'<figure id="{escape(chart.key)}">{caption}{drawings}{notes}{numbers}</figure>'
+
+
+def _folded(table: ReportTable, is_open: bool) -> str:
+    heading = f"<summary><h2>{_text(table.caption)}</h2></summary>"
+    return f'<details class="section"{" open" if is_open else ""}>{heading}{_table(table, table.caption)}</details>'
 
 
 def _drawings(chart: Chart, number: int) -> Iterator[str]:

@@ -7,16 +7,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from apportion.diagnosis.advice import AdviceList, advice_of
+from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
+from apportion.predictors.counts import DiscountedCounts
 from apportion.records import RunRecord
+from apportion.replay.foresight import batches_of, foresee, sample_of
+from apportion.replay.intervals import Spanned
 from apportion.report.calibration import Calibration, calibrate
 from apportion.report.curves import Curve, share_curve
 from apportion.types import Counts, Floats, Mask
 from apportion.untrusted import one_line
 
-STRETCHES = 120
+STRETCHES = 60
 """The most stretches that a run is divided into. Each is a point of its curves."""
 
-STRETCH_GROUPS, FEWEST_STRETCHES = 64, 12
+STRETCH_GROUPS, FEWEST_STRETCHES = 128, 12
 """A stretch has this many groups on average, unless that would make fewer stretches than these."""
 
 BANDS = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
@@ -30,8 +35,12 @@ VISITS = 2
 WORST, PROMPT_LETTERS = 8, 140
 """Prompts that are listed for a run, and the letters that are shown of each."""
 
+FORESEEN_GROUPS = 64_000
+"""The most groups that predictions are replayed for."""
+
 ALL_RIGHT, ALL_WRONG, ALL_EQUAL = "all right", "all wrong", "all equal"
-"""Kinds of dead groups. Rewards of ``ALL_EQUAL`` are neither 0 nor 1."""
+DEAD_KINDS = {ALL_RIGHT: "all right", ALL_WRONG: "all wrong", ALL_EQUAL: "equal"}
+"""Kinds of dead groups, with their names in a diagnosis. Rewards of ``ALL_EQUAL`` are graded."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +57,9 @@ class WastedPrompt:
 class RunTotals:
     """Totals of a run, or of all its seeds together. None is unknown.
 
-    ``dead_rollouts``, ``dead_tokens`` and ``dead_groups`` are those of dead groups, whose rewards are all equal, by
-    kind. ``last_step`` is the latest step of any seed. ``single`` counts groups of one rollout, which are not called
+    ``dead_groups`` and ``dead_rollouts`` are those of dead groups, whose rewards are all equal, by kind. ``dead_share``
+    is their share of the rollouts that ``arrived``, with its 95% interval over prompts, and ``dead_tokens`` that of the
+    tokens. ``last_step`` is the latest step of any seed. ``single`` counts groups of one rollout, which are not called
     dead.
     """
 
@@ -64,7 +74,9 @@ class RunTotals:
     success: float | None
     dead_groups: Mapping[str, float] = field(default_factory=dict)
     dead_rollouts: Mapping[str, int] | None = None
-    dead_tokens: int | None = None
+    dead_share: Spanned | None = None
+    dead_tokens: float | None = None
+    arrived: int = 0
     single: int = 0
 
 
@@ -83,8 +95,10 @@ class RunProfile:
         bands: share of the rollouts of each stretch by band of difficulty [B, 6]; None if it is unknown.
         difficulty: what the difficulty of a prompt is here, in words.
         calibration: predicted against observed success; None without predictions.
+        foreseen: whether the predictions were not recorded, but replayed by discounted counts.
         saved: share of the baseline's rollouts that were not needed to reach its final success, with its interval.
         baseline: the arm that ``saved`` refers to.
+        advice: what would have helped; None if it was not asked for.
         wasted: prompts with the most rollouts in dead groups.
         notes: what is unknown, in sentences.
     """
@@ -99,14 +113,16 @@ class RunProfile:
     bands: Floats | None
     difficulty: str = ""
     calibration: Calibration | None
+    foreseen: bool = False
     saved: tuple[float, float, float] | None = None
     baseline: str | None = None
+    advice: AdviceList | None = None
     wasted: tuple[WastedPrompt, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def profile_of(record: RunRecord, name: str) -> RunProfile:
-    """Return the profile of a recorded run, called ``name`` on the page."""
+def profile_of(record: RunRecord, name: str, advice: bool = False) -> RunProfile:
+    """Return the profile of a recorded run, called ``name``. With ``advice`` it says what would have helped."""
     stretch, count = _stretches(record.step)
     ends, places = _costs(record, stretch, count)
     dead = dead_kinds(record)
@@ -125,24 +141,18 @@ def profile_of(record: RunRecord, name: str) -> RunProfile:
             f"A prompt's difficulty is its share of right rollouts in this group and in its groups up to {VISITS} "
             "visits before and after."
         ),
-        calibration=calibrate(record.predicted, record.totals, record.trials, record.prompt) if record.binary else None,
+        calibration=_calibration(record),
+        foreseen=bool(np.isnan(record.predicted).all()),
+        advice=advice_of(record) if advice else None,
         wasted=_wasted(record, dead),
         notes=tuple(_notes(record, ends)),
     )
 
 
 def dead_kinds(record: RunRecord) -> dict[str, Mask]:
-    """Return which groups [N] of two rollouts or more have equal rewards only: all 1, all 0, or all another value."""
-    starts = np.minimum(record.first[:-1], max(len(record.reward) - 1, 0))
-    if not len(record.reward):
-        nothing = np.zeros(len(record.step), bool)
-        return {ALL_RIGHT: nothing, ALL_WRONG: nothing, ALL_EQUAL: nothing}
-    missing = np.isnan(record.reward)
-    highest = np.maximum.reduceat(np.where(missing, -np.inf, record.reward), starts)
-    lowest = np.minimum.reduceat(np.where(missing, np.inf, record.reward), starts)
-    equal = (record.trials > 1) & (highest == lowest)
-    right, wrong = equal & (highest == 1), equal & (highest == 0)
-    return {ALL_RIGHT: right, ALL_WRONG: wrong, ALL_EQUAL: equal & ~right & ~wrong}
+    """Return which groups [N] of two rewards or more have equal ones only: all 1, all 0, or equal graded ones."""
+    kinds = kinds_of(record)
+    return {kind: kinds == KINDS.index(name) for kind, name in DEAD_KINDS.items()}
 
 
 def band_of(success: Floats) -> Counts:
@@ -235,8 +245,20 @@ def _bands(record: RunRecord, stretch: Counts, count: int) -> Floats | None:
     return band_shares(success[known], record.asked[known].astype(float), stretch[known], count)
 
 
+def _calibration(record: RunRecord) -> Calibration | None:
+    """Return the calibration of the recorded predictions; without them, that of counts that are replayed."""
+    if not record.binary or not len(record.step):
+        return None
+    predicted = record.predicted
+    if np.isnan(predicted).all():
+        record = sample_of(record, FORESEEN_GROUPS)
+        predicted = foresee(DiscountedCounts(), record, batches_of(record)).mean
+    return calibrate(predicted, record.totals, record.trials, record.prompt)
+
+
 def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floats]) -> RunTotals:
-    any_dead = np.any(list(dead.values()), axis=0)
+    waste = waste_of(record)
+    lost = dict(zip(KINDS, waste.whole.rollouts, strict=True))
     return RunTotals(
         seeds=1,
         prompts=len(np.unique(record.prompt)),
@@ -248,8 +270,10 @@ def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floa
         hours=float(ends["hours"][-1]) if "hours" in ends else None,
         success=float(np.nanmean(record.shares)) if (record.trials > 0).any() else None,
         dead_groups={kind: int(mask.sum()) for kind, mask in dead.items()},
-        dead_rollouts={kind: int(record.asked[mask].sum()) for kind, mask in dead.items()},
-        dead_tokens=int(record.sums(record.tokens)[any_dead].sum()) if "tokens" in ends else None,
+        dead_rollouts={kind: lost[name] for kind, name in DEAD_KINDS.items()},
+        dead_share=waste.rollouts,
+        dead_tokens=waste.tokens.value if "tokens" in ends and waste.tokens is not None else None,
+        arrived=len(record.reward),
         single=int((record.trials == 1).sum()),
     )
 
@@ -289,12 +313,8 @@ def _notes(record: RunRecord, ends: Mapping[str, Floats]) -> list[str]:
         notes.append("Tokens were not recorded.")
     if "hours" not in ends:
         notes.append("The time of the steps was not recorded.")
-    if np.isnan(record.predicted).all():
-        notes.append("No prediction was recorded, so there is nothing to compare with what was observed.")
-    elif not record.binary:
-        notes.append("Rewards are graded, so predicted and observed success are not compared.")
     if not record.binary:
-        notes.append("Rewards are graded, so prompts are not sorted by difficulty.")
+        notes.append("Rewards are graded, so neither difficulty nor predicted success is shown.")
     return notes
 
 

@@ -13,7 +13,7 @@ from apportion.report.votes import VoteProfile
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
+class RunReport:
     """What is shown.
 
     Args:
@@ -35,7 +35,7 @@ class Report:
     last_step: int
 
 
-def report_of(profiles: Sequence[RunProfile | VoteProfile]) -> Report:
+def report_of(profiles: Sequence[RunProfile | VoteProfile]) -> RunReport:
     """Return the report of runs and votes, in their order. Raises ValueError without any."""
     if not profiles:
         raise ValueError("a report needs a run, got none; name one")
@@ -43,7 +43,7 @@ def report_of(profiles: Sequence[RunProfile | VoteProfile]) -> Report:
     votes = [(place, each) for place, each in enumerate(profiles) if isinstance(each, VoteProfile)]
     overviews = [runs_table([run for _, run in runs])] if runs else []
     overviews += [votes_table([vote for _, vote in votes])] if votes else []
-    return Report(
+    return RunReport(
         names=tuple(each.name for each in profiles),
         summaries=tuple(summary_of(each) if isinstance(each, RunProfile) else vote_summary(each) for each in profiles),
         notes=tuple(_notes([run for _, run in runs])),

@@ -23,32 +23,34 @@ MOST_RUNS = 16
 NAME_LETTERS = 40
 
 
-def read_sources(paths: Sequence[Path]) -> list[RunProfile | VoteProfile]:
+def read_sources(paths: Sequence[Path], advice: bool = False) -> list[RunProfile | VoteProfile]:
     """Return a profile of each run and vote at ``paths``. Their names differ.
+
+    ``advice`` adds what would have helped recorded runs, which takes seconds for a long run.
 
     Raises ValueError if a path holds no run, or a damaged one, or if there are more than 16 runs, and OSError.
     """
     found: list[RunProfile | VoteProfile] = []
     for path in paths:
-        found += _profiles(path)
+        found += _profiles(path, len(paths) > 1, advice)
     if len(found) > MOST_RUNS:
         raise ValueError(f"at most {MOST_RUNS} runs are shown side by side, got {len(found)}; name fewer")
     return _with_distinct_names(found)
 
 
-def _profiles(path: Path) -> Sequence[RunProfile | VoteProfile]:
-    if not path.exists():
+def _profiles(path: Path, several: bool, advice: bool) -> Sequence[RunProfile | VoteProfile]:
+    answers = path / ANSWERS_OF_VOTE if path.is_dir() else path
+    if not (path.exists() or is_vote(path)):
         raise ValueError(f"a run must be a file or a folder that exists, got {path}; check the path")
     name = _name(path)
     if path.is_dir() and is_study(path):
-        return [replace(each, name=f"{name}: {each.name}") for each in study_profiles(path)]
-    answers = path / ANSWERS_OF_VOTE if path.is_dir() else path
+        return [replace(each, name=f"{name}: {each.name}" if several else each.name) for each in study_profiles(path)]
     if is_vote(answers):
         return [vote_profile(answers, name if path.is_dir() else _name(answers))]
     record = open_run(path / LOG_OF_JOB if (path / LOG_OF_JOB).is_dir() else path)
     if not len(record.step):
         raise ValueError(f"a run must have groups to be shown, got {path} without any; wait for its first step")
-    return [profile_of(record, name)]
+    return [profile_of(record, name, advice)]
 
 
 def _name(path: Path) -> str:

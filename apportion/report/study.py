@@ -18,6 +18,9 @@ from apportion.types import Counts, Floats
 from apportion.untrusted import TABLE_BYTES, check_file, read_config, read_lines, shown
 
 METRICS, CONFIG = "metrics.jsonl", "config.toml"
+MOST = 1e15
+"""The largest number that is taken from a file."""
+
 SEED = re.compile(r"(.+)-seed(\d+)")
 
 Steps = Sequence[Mapping[str, Any]]
@@ -55,20 +58,12 @@ class _LabRun:
         records = _read(path)
         self.steps: Steps = [each for each in records if "counts" in each]
         self.evaluations: Steps = [each for each in records if "success" in each]
-        for each in self.steps:
-            self._check(path, each)
+        if not (all(map(_is_step, self.steps)) and all(map(_is_evaluation, self.evaluations))):
+            raise ValueError(f"{path} must hold the steps of a lab run, got others; check the path")
         self.rollouts, self.tokens = _column(self.steps, "rollouts"), _column(self.steps, "tokens")
         self.hours = np.cumsum(_column(self.steps, "cpu_seconds")) / 3600
         self.stretch = stretches_of(np.array([np.count_nonzero(each["counts"]) for each in self.steps], np.int64))
         self.count = int(self.stretch[-1]) + 1 if len(self.stretch) else 0
-
-    @staticmethod
-    def _check(path: Path, record: Mapping[str, Any]) -> None:
-        lists = ("p", "predicted", "counts")
-        numbers = ("rollouts", "tokens", "cpu_seconds", "train_reward", "informative", "without_correct")
-        sizes = {len(record[key]) if _is_numbers(record.get(key)) else -1 for key in lists}
-        if len(sizes) > 1 or -1 in sizes or not all(isinstance(record.get(key), int | float) for key in numbers):
-            raise ValueError(f"{path} must hold the steps of a lab run, got others; check the path")
 
     def places(self) -> dict[str, Floats]:
         """Return cumulative costs at the end of each stretch [B]."""
@@ -264,5 +259,26 @@ def _column(records: Steps, key: str) -> Floats:
     return np.array([each[key] for each in records], float)
 
 
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, int | float) for each in value)
+def _is_step(record: Mapping[str, Any]) -> bool:
+    """Return whether ``record`` has what is read of a step, within bounds."""
+    lists = [record.get(key) for key in ("p", "predicted", "counts")]
+    if not all(isinstance(values, list) and len(values) == len(record["p"]) > 0 for values in lists):
+        return False
+    p, predicted, counts = lists
+    shares = [record.get(key) for key in ("informative", "without_correct")]
+    costs = [record.get(key) for key in ("rollouts", "tokens", "cpu_seconds")]
+    return (
+        all(_is_within(value, 0, 1) for values in (p, predicted, shares) for value in values or ())
+        and all(_is_within(value, 0, MOST) for values in (counts, costs) for value in values or ())
+        and _is_within(record.get("train_reward"), -MOST, MOST)
+    )
+
+
+def _is_evaluation(record: Mapping[str, Any]) -> bool:
+    """Return whether ``record`` has what is read of an evaluation, within bounds."""
+    costs = (record.get("rollouts"), record.get("tokens"))
+    return _is_within(record.get("success"), 0, 1) and all(_is_within(value, 0, MOST) for value in costs)
+
+
+def _is_within(value: Any, low: float, high: float) -> bool:
+    return type(value) in (int, float) and low - 1e-6 <= value <= high + 1e-6

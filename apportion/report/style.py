@@ -92,8 +92,11 @@ td.long{white-space:normal;min-width:22ch;max-width:70ch;overflow-wrap:anywhere}
 th.run{white-space:normal;min-width:14ch;overflow-wrap:anywhere}
 details{margin:6px 0 0;font-size:.9rem}
 details .scroll{max-height:360px;overflow-y:auto}
-summary{cursor:pointer;padding:4px 0;color:var(--quiet);width:max-content}
+details.section{margin:24px 0;font-size:1rem}details.section .scroll{max-height:none}
+summary h2{display:inline;color:var(--text)}
+summary{cursor:pointer;padding:4px 0;color:var(--quiet);width:fit-content}
 .note{font-size:.9rem;color:var(--quiet)}
+figure .note{margin-top:8px}
 footer{padding:16px 24px 40px;font-size:.9rem}
 svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:var(--text)}
 svg .tick,svg .label{fill:var(--quiet)}

@@ -23,8 +23,8 @@ STYLES = 8
 MARKS = 7
 """Markers on a line with many points."""
 
-LETTER = 6.3
-"""Mean width of a letter in pixels, at the size of the labels."""
+LETTER = 7.2
+"""Mean width of a letter in pixels, at the size of the labels, in a wide font."""
 
 LINE_HEIGHT = 14.0
 MARKERS = (
@@ -57,8 +57,8 @@ class Canvas:
         return int((self.right - 14) / LETTER)
 
 
-WIDE = Canvas(width=640, height=320, right=128)
-NARROW = Canvas(width=340, height=270, right=76, x_ticks=4)
+WIDE = Canvas(width=640, height=320, right=136)
+NARROW = Canvas(width=340, height=270, right=84, x_ticks=4)
 
 
 def draw(chart: Chart, cost: str, canvas: Canvas, id: str) -> str:
@@ -70,7 +70,7 @@ def draw(chart: Chart, cost: str, canvas: Canvas, id: str) -> str:
         f'<svg role="img" aria-labelledby="{id}-t {id}-d" viewBox="0 0 {canvas.width:g} {height:g}" '
         f'width="{canvas.width:g}" height="{height:g}">'
         f'<title id="{id}-t">{escape(chart.title + over)}</title>'
-        f'<desc id="{id}-d">{escape(chart.text)}</desc>{body}</svg>'
+        f'<desc id="{id}-d">{escape(f"{chart.text} {chart.detail}".strip())}</desc>{body}</svg>'
     )
 
 
@@ -132,7 +132,7 @@ def _plot(chart: Chart, cost: str, canvas: Canvas) -> Iterator[str]:
 def _scales(chart: Chart, shown: Sequence[ChartSeries], cost: str, canvas: Canvas) -> tuple[Scale, Scale]:
     places = np.concatenate([each.curve.x[cost] for each in shown])
     heights = [values for each in shown for values in (each.curve.y, each.curve.low, each.curve.high)]
-    low, high = (0.0, 1.0) if chart.unit else span(np.concatenate(heights))
+    low, high = (0.0, 1.0) if chart.unit else span(np.concatenate(heights), chart.from_zero)
     if chart.percent:
         low, high = max(low, 0.0), min(high, 1.0)
     x_low, x_high = (0.0, 1.0) if chart.x_percent else (0.0, float(places.max(initial=0)) or 1.0)
@@ -233,21 +233,22 @@ def _bars(chart: Chart, canvas: Canvas) -> Iterator[str]:
     """Yield a row for each series: its name, a dot, its interval, and its value as text."""
     values = np.concatenate([np.r_[0.0, each.curve.y, each.curve.low, each.curve.high] for each in chart.series])
     low, high = span(values)
-    names = min(max(len(name) for name in short_names([each.name for each in chart.series])), 22)
-    x = Scale(low, max(high, low + 1e-9), min(names * LETTER + 16, 0.42 * canvas.width), canvas.width - 60)
+    names = short_names([each.name for each in chart.series])
+    beside, row_height = not _has_long_names(chart), _row_height(chart)
+    margin = min(max(map(len, names)) * LETTER + 16, 0.45 * canvas.width) if beside else 12.0
+    x = Scale(low, max(high, low + 1e-9), margin, canvas.width - 60)
     bottom = _bars_height(chart) - 38
     for value in ticks(x.low, x.high, canvas.x_ticks - 1):
         place = float(x.of(value))
         text = short_percent(value) if chart.percent else short(value)
         yield f'<path class="{"axis" if value == 0 else "grid"}" d="M{place:.1f} 6V{bottom:g}"/>'
         yield f'<text class="tick" x="{place:.1f}" y="{bottom + 16:g}" text-anchor="middle">{text}</text>'
-    letters = int((x.start - 12) / LETTER)
-    for row, (each, name) in enumerate(
-        zip(chart.series, short_names([each.name for each in chart.series]), strict=True)
-    ):
-        height, curve = 20 + 26 * row, each.curve
+    letters = int(((x.start - 12) if beside else canvas.width) / LETTER)
+    for row, (each, name) in enumerate(zip(chart.series, names, strict=True)):
+        height, curve = row_height * (row + 1) - 8, each.curve
         place = float(x.of(curve.y[0]))
-        yield f'<text class="name" x="2" y="{height + 4}">{escape(_cut(name, letters))}</text>'
+        text = escape(_cut(name, letters))
+        yield f'<text class="name" x="2" y="{height + 4 if beside else height - 14:g}">{text}</text>'
         if np.isfinite(curve.low[0]):
             ends = x.of(np.array([curve.low[0], curve.high[0]]))
             yield f'<path class="whisker {_classes(each.style)}" d="M{ends[0]:.1f} {height}H{ends[1]:.1f}"/>'
@@ -259,7 +260,16 @@ def _bars(chart: Chart, canvas: Canvas) -> Iterator[str]:
 
 
 def _bars_height(chart: Chart) -> float:
-    return 26 * len(chart.series) + 52
+    return _row_height(chart) * len(chart.series) + 52
+
+
+def _row_height(chart: Chart) -> float:
+    return 44.0 if _has_long_names(chart) else 26.0
+
+
+def _has_long_names(chart: Chart) -> bool:
+    """Return whether the names of bars need lines of their own."""
+    return max(len(name) for name in short_names([each.name for each in chart.series])) > 24
 
 
 def _marker(style: int, x: float, y: float, text: str = "") -> str:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from apportion.report.charts import Chart, ReportTable
-from apportion.report.report import Report
+from apportion.report.report import RunReport
 from apportion.runs.text_table import text_table
 from apportion.untrusted import one_line
 
-TEXT_ROWS = 12
+TEXT_ROWS = 6
 """The most rows of a run in a table of text, evenly spaced."""
 
 
-def text_of(report: Report, terminal: bool = False) -> str:
+def text_of(report: RunReport, terminal: bool = False) -> str:
     """Return the report as tables of text, drawn if they are for a ``terminal``. Long tables are thinned out."""
     blocks = [_summary(report)]
     blocks += [_table(table, terminal) for table in report.overviews]
@@ -26,7 +26,7 @@ def text_of(report: Report, terminal: bool = False) -> str:
     return "\n\n".join(blocks)
 
 
-def json_of(report: Report) -> str:
+def json_of(report: RunReport) -> str:
     """Return the report as one JSON object, with null for unknown values."""
     runs = [{"name": name, "summary": summary} for name, summary in zip(report.names, report.summaries, strict=True)]
     tables = {table.caption: _rows(table) for table in (*report.overviews, *report.tables)}
@@ -38,13 +38,13 @@ def json_of(report: Report) -> str:
     )
 
 
-def _summary(report: Report) -> str:
+def _summary(report: RunReport) -> str:
     named = zip(report.names, report.summaries, strict=True)
     return "\n".join([*(one_line(f"{name}: {summary}") for name, summary in named), *map(one_line, report.notes)])
 
 
 def _chart(chart: Chart, terminal: bool) -> str:
-    words = [one_line(chart.title), one_line(chart.text), *map(one_line, chart.notes)]
+    words = [one_line(chart.title), one_line(f"{chart.text} {chart.detail}".strip()), *map(one_line, chart.notes)]
     return "\n".join([*words, _table(chart.table, terminal)])
 
 
@@ -54,7 +54,7 @@ def _table(table: ReportTable, terminal: bool) -> str:
 
 
 def _thinned(rows: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:
-    """Return at most 12 rows of each run, by the first column; tables of one run have numbers there."""
+    """Return at most 6 rows of each run, by the first column; tables of one run have numbers there."""
     whose = [row[0] if not row[0].replace(",", "").isdigit() else "" for row in rows]
     kept: list[tuple[str, ...]] = []
     for name in dict.fromkeys(whose):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -16,14 +16,14 @@ Styled = Sequence[tuple[int, RunProfile]]
 DEAD = {
     ALL_RIGHT: ("Groups that were all right", "Every rollout of such a group was right, so the group taught nothing."),
     ALL_WRONG: ("Groups that were all wrong", "No rollout of such a group was right, so the group taught nothing."),
-    ALL_EQUAL: ("Groups with equal rewards", "All rewards of such a group were equal, and neither 0 nor 1."),
+    ALL_EQUAL: ("Groups with equal rewards", "All rewards of such a group were equal, so the group taught nothing."),
 }
 
 
 def training_charts(runs: Styled) -> list[Chart]:
     """Return the charts of ``runs``. A chart without any value is left out."""
     found = [_held_out(runs), _success(runs), *(_dead(kind, runs) for kind in DEAD), _calibration(runs)]
-    found += [_saved(runs), *(_bands(style, run) for style, run in runs)]
+    found += [_saved(runs), *(_advice(style, run) for style, run in runs), *(_bands(style, run) for style, run in runs)]
     return [chart for chart in found if chart is not None]
 
 
@@ -49,15 +49,20 @@ def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
         )
         for run in runs
     ]
-    return ReportTable("Training runs", header, tuple(rows), "llrrrrrrr")
+    shown = [at for at, name in enumerate(header) if name != "prompts" or any(row[at] != "unknown" for row in rows)]
+    cells = tuple(tuple(row[at] for at in shown) for row in rows)
+    return ReportTable("Training runs", tuple(header[at] for at in shown), cells, "ll" + "r" * (len(shown) - 2))
 
 
 def summary_of(run: RunProfile) -> str:
     """Return the run in one sentence: how many of its rollouts were in groups that taught nothing."""
     totals, dead = run.totals, run.totals.dead_rollouts
-    if dead is not None and totals.rollouts:
-        parts = [f"{round(100 * number / totals.rollouts)} {kind}" for kind, number in dead.items() if number]
-        text = f"{round(100 * sum(dead.values()) / totals.rollouts)} of 100 rollouts were in groups that taught nothing"
+    if dead is not None and totals.arrived and totals.single < totals.groups:
+        parts = [f"{round(100 * number / totals.arrived)} {kind}" for kind, number in dead.items() if number]
+        text = f"{round(100 * sum(dead.values()) / totals.arrived)} of 100 rollouts were in groups that taught nothing"
+        if totals.dead_share is not None and np.isfinite(totals.dead_share.low):
+            low, high = (100 * end for end in totals.dead_share[1:])
+            text += f" (95% interval {low:.0f} to {high:.0f})"
         text += f": {', '.join(parts)}" if parts else ""
     elif totals.dead_groups and totals.groups:
         parts = [
@@ -67,8 +72,8 @@ def summary_of(run: RunProfile) -> str:
         text += f": {', '.join(parts)}" if parts else ""
     else:
         text = "every group had one rollout, so there is no group whose rewards are all equal"
-    if totals.dead_tokens is not None and totals.tokens:
-        text += f". They took {round(100 * totals.dead_tokens / totals.tokens)} of 100 completion tokens"
+    if totals.dead_tokens is not None and np.isfinite(totals.dead_tokens) and totals.single < totals.groups:
+        text += f". They took {round(100 * totals.dead_tokens)} of 100 completion tokens"
     if run.saved is not None:
         share, low, high = run.saved
         words = f"{percent(abs(share))} {'fewer' if share >= 0 else 'more'} rollouts"
@@ -90,8 +95,8 @@ def _success(runs: Styled) -> Chart | None:
     table = curve_table("Success of the rollouts", series, "success", shares)
     label = "success" if shares else "mean reward"
     return Chart(
-        "success", "Success of the rollouts", f"{text} {_ends(series, shares)}", "lines", series, table,
-        y_label=label, percent=shares, notes=_unknown(series),
+        "success", "Success of the rollouts", text, "lines", series, table,
+        y_label=label, detail=_ends(series, shares), percent=shares, notes=_unknown(series),
     )  # fmt: skip
 
 
@@ -101,11 +106,11 @@ def _held_out(runs: Styled) -> Chart | None:
         return None
     left = [run.name for _, run in runs if run.held_out is None]
     notes = (f"Not measured: {', '.join(left)}.",) if left else ()
-    text = f"The exact success on problems that were not trained on, with its 95% interval over seeds. {_ends(series)}"
+    text = "The exact success on problems that were not trained on, with its 95% interval over seeds."
     table = curve_table("Success on held-out problems", series, "success")
     return Chart(
         "held_out", "Success on held-out problems", text, "lines", series, table,
-        y_label="success", notes=(*_unknown(series), *notes),
+        y_label="success", detail=_ends(series), notes=(*_unknown(series), *notes),
     )  # fmt: skip
 
 
@@ -117,8 +122,9 @@ def _dead(kind: str, runs: Styled) -> Chart | None:
     key = f"dead_{kind.replace(' ', '_')}"
     table = curve_table(title, series, "share of groups")
     return Chart(
-        key, title, f"{text} {_ends(series)}", "lines", series, table, y_label="share of groups", notes=_unknown(series)
-    )
+        key, title, text, "lines", series, table,
+        y_label="share of groups", detail=_ends(series), from_zero=True, notes=_unknown(series),
+    )  # fmt: skip
 
 
 def _calibration(runs: Styled) -> Chart | None:
@@ -142,8 +148,20 @@ def _calibration(runs: Styled) -> Chart | None:
         "calibration", "Predicted against observed success", f"{text} {' '.join(errors)}", "points", tuple(series),
         ReportTable("Predicted against observed success", header, tuple(rows), "lrrrrr"),
         x_label="predicted success", y_label="observed success", unit=True, diagonal=True, x_percent=True,
-        notes=tuple(f"{run.name}: no predictions were recorded." for _, run in runs if run.calibration is None),
+        notes=tuple(_predictions(runs)),
     )  # fmt: skip
+
+
+def _predictions(runs: Styled) -> Iterator[str]:
+    """Yield what is to be said about the predictions of some runs."""
+    replayed = [run.name for _, run in runs if run.foreseen and run.calibration is not None]
+    if replayed:
+        yield (
+            f"No prediction was recorded for {', '.join(replayed)}. The points are what discounted counts would have "
+            "predicted before each group."
+        )
+    if missing := [run.name for _, run in runs if run.calibration is None]:
+        yield f"Without predictions: {', '.join(missing)}."
 
 
 def _saved(runs: Styled) -> Chart | None:
@@ -166,6 +184,43 @@ def _saved(runs: Styled) -> Chart | None:
     return Chart(
         "saved", f"Rollouts saved against {names}", text, "bars", series,
         ReportTable(f"Rollouts saved against {names}", ("run", "saved", "from", "to"), rows, "lrrr"),
+        x_label="rollouts saved", notes=notes,
+    )  # fmt: skip
+
+
+def _advice(style: int, run: RunProfile) -> Chart | None:
+    if run.advice is None:
+        return None
+    every = [*run.advice.recommended, *run.advice.considered]
+    known = [each for each in every if np.isfinite(each.saving.value)]
+    if not known:
+        return None
+    series = tuple(
+        ChartSeries(each.change, style, Curve({}, *(np.array([value]) for value in each.saving))) for each in known
+    )
+    header = ("change", "saved", "from", "to", "measure", "before", "after")
+    rows = tuple(
+        (
+            each.change,
+            *(percent(value, 1) for value in each.saving),
+            each.measure,
+            f"{each.before:.2f}",
+            f"{each.after:.2f}",
+        )
+        for each in known
+    )
+    title = f"What would have helped {run.name}"
+    text = (
+        "The share of the rollouts that would have been saved, replayed with what was known before each step. "
+        f"Bars are {percent(run.advice.confidence, 1)} intervals over prompts, so that all hold together with 95%."
+    )
+    conditions: dict[str, list[str]] = {}
+    for each in run.advice.recommended:
+        conditions.setdefault(each.condition, []).append(each.change)
+    notes = tuple(f"{'; '.join(changes)}: {condition}" for condition, changes in conditions.items())
+    notes = notes or ("Nothing here would have helped beyond noise.",)
+    return Chart(
+        f"advice_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "lrrrlrr"),
         x_label="rollouts saved", notes=notes,
     )  # fmt: skip
 
@@ -228,8 +283,8 @@ def _unknown(series: Sequence[ChartSeries], name: str | None = None) -> tuple[st
 
 def _wasted_share(run: RunProfile) -> str:
     totals = run.totals
-    if totals.dead_rollouts is not None and totals.rollouts:
-        return percent(sum(totals.dead_rollouts.values()) / totals.rollouts)
+    if totals.dead_rollouts is not None and totals.arrived and totals.single < totals.groups:
+        return percent(sum(totals.dead_rollouts.values()) / totals.arrived)
     if totals.dead_groups and totals.groups:
         return f"{percent(sum(totals.dead_groups.values()) / totals.groups)} of groups"
     return "-"

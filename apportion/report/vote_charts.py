@@ -54,7 +54,7 @@ def vote_summary(vote: VoteProfile) -> str:
     if agreement is not None:
         text += f". On average {round(100 * agreement)} of 100 votes went to the winner"
     if vote.open_questions:
-        text += f". {count(vote.open_questions)} more have {count(vote.open_samples)} samples and are not finished"
+        text += f". Not finished: {count(vote.open_questions)}, with {count(vote.open_samples)} samples"
     return f"{text}."
 
 

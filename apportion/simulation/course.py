@@ -17,6 +17,9 @@ from apportion.simulation.rules import SimulatedRule
 from apportion.simulation.sampler import Outcomes, PopulationSampler
 from apportion.types import Batch, Floats, Group, Needs, Plan, Prompt
 
+MOST_ROLLOUTS_A_STEP = 2**24
+"""Each takes about 300 bytes while its step runs."""
+
 
 class Seconds(NamedTuple):
     """Seconds that the parts of one step took. The belief is predicted in ``choose`` too if the selection reads one."""
@@ -59,6 +62,12 @@ def course(population: Population, rule: SimulatedRule, steps: int, prompts_per_
         raise ValueError(
             f"prompts_per_step must be at most {population.prompts:,}, the whole population, got "
             f"{prompts_per_step:,}; lower it, or simulate more prompts"
+        )
+    asked = rule.allocator.size(prompts_per_step).asked or 0
+    if asked > MOST_ROLLOUTS_A_STEP:
+        raise ValueError(
+            f"the rollouts of a step must be at most {MOST_ROLLOUTS_A_STEP:,} to fit in memory, got {asked:,} for "
+            f"{rule.name}; lower the prompts of a step or the rollouts of a prompt"
         )
     members, timed = population.members, TimedAllocator(rule.allocator)
     rule.tell(population.reward_probability(population.start))

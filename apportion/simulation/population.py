@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from apportion.checks import check_integer, check_numbers
-from apportion.predictors.embeddings import PrecomputedEmbeddings
 from apportion.predictors.statistics.beta_binomial import expit
 from apportion.records import RunRecord
 from apportion.simulation.mixture import SHAPES, BetaMixture, fit_mixture
@@ -23,8 +22,8 @@ EXTREME = 1e-6
 BYTES_PER_PROMPT = 400
 """Memory of one prompt, its identifier, and what rules remember of it, without its embedding."""
 MOST_BYTES = 8 * 2**30
-EMBEDDED_COPIES = 3
-"""An embedding is held by the population, by the embedder and by the features of a predictor."""
+EMBEDDED_COPIES = 2
+"""An embedding is held by the population and by a predictor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +129,10 @@ class Population:
         """Return the same population with another seed: other prompts, of the same distribution."""
         return replace(self, seed=seed)
 
+    def resized(self, prompts: int) -> Self:
+        """Return a population of another size, with the same settings."""
+        return replace(self, prompts=prompts)
+
     @cached_property
     def members(self) -> tuple[Prompt, ...]:
         """The prompts [Q], with known rates if there are any. Their texts say nothing about their success."""
@@ -181,14 +184,14 @@ class Population:
         """Correlation achieved between the log-odds of known rates and those of the prompts."""
         return 0.0 if self.rates is None else _correlation(log_odds(self.rates), log_odds(self.start))
 
-    def embedder(self) -> PrecomputedEmbeddings:
+    def embedder(self) -> PopulationEmbedder:
         """Return an embedder of these prompts. Raise ValueError if there are no embeddings."""
-        if self.embeddings is None:
+        if not self.embedding_size:
             raise ValueError(
                 "a predictor that reads embeddings needs embedding_size of at least 1, got 0; set it, or choose "
                 "another predictor"
             )
-        return PrecomputedEmbeddings.from_array(self.members, self.embeddings)
+        return PopulationEmbedder(self)
 
     def walk(self) -> Iterator[Floats]:
         """Yield the success probabilities [Q] of step 0, step 1, and so on. Equal calls yield equal numbers."""
@@ -216,6 +219,25 @@ class Population:
 
     def _generator(self, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, *purpose.encode()])
+
+
+@dataclass
+class PopulationEmbedder:
+    """Gives the embeddings of the prompts of a population."""
+
+    population: Population
+    name: ClassVar[str] = "population"
+
+    def __call__(self, prompts: Sequence[Prompt], /) -> NDArray[np.float32]:
+        """Return the embeddings [P, d]."""
+        found = self.population.embeddings
+        assert found is not None  # the population has some, or it would not have made this
+        return found[[place_of(prompt) for prompt in prompts]]
+
+
+def place_of(prompt: Prompt) -> int:
+    """Return the place of a prompt in its population."""
+    return int(prompt.id[1:])
 
 
 def log_odds(p: Floats) -> Floats:

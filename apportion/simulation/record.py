@@ -10,9 +10,8 @@ import numpy as np
 
 from apportion.records import RunRecord
 from apportion.simulation.course import SimulatedStep, course
-from apportion.simulation.population import Population
+from apportion.simulation.population import Population, place_of
 from apportion.simulation.rules import SimulatedRule, make_rule
-from apportion.simulation.sampler import place_of
 from apportion.types import Counts, Floats, Group, Mask, Rollout
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
+from apportion.checks import check_integer
 from apportion.simulation.draws import normals, uniforms
-from apportion.simulation.population import Population
+from apportion.simulation.population import Population, place_of
 from apportion.types import Counts, Floats, Mask, Prompt, Rollout
 
 REWARD, TRUTH, FAILURE, ANSWER, LENGTH, PROMPT_LENGTH = range(1, 7)
@@ -95,6 +97,13 @@ class PopulationSampler:
         return Outcomes(*(np.concatenate(columns) for columns in zip(*self.drawn, strict=True)))
 
 
-def place_of(prompt: Prompt) -> int:
-    """Return the place of a prompt in its population."""
-    return int(prompt.id[1:])
+def sampler_at(population: Population, step: int) -> PopulationSampler:
+    """Return the sampler of one ``step`` of ``population``, for ``collect``.
+
+    >>> from apportion import HORA, collect
+    >>> population = Population(prompts=4)
+    >>> collect(HORA(rollouts_per_prompt=4), population.members, sampler_at(population, 10)).asked.sum()
+    np.int64(16)
+    """
+    check_integer("step", step, 0, "steps count from 0")
+    return PopulationSampler(population, next(islice(population.walk(), step, None)), step)

@@ -1,0 +1,57 @@
+"""``apportion import``: write a run that another tool recorded as a rollout log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from apportion.cli.errors import usage_errors
+from apportion.cli.options import pairs_of
+
+if TYPE_CHECKING:
+    from apportion.records.importing import ImportSummary
+
+
+def import_(
+    sources: Annotated[list[Path], typer.Argument(help="Files or folders of one run.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="A new folder for the rollout log.", show_default=False)],
+    format: Annotated[
+        str | None, typer.Option(help="trl, verl, prime-rl, plain, counts or visits; detected by default.")
+    ] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=WEIGHT]", help="The column of the reward; repeat it for a weighted sum."),
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="A column of another name, as in reward=score.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Write a run of TRL, verl, prime-rl or a plain table as a rollout log, and say what was read."""
+    from apportion.records import RecordError, write_record  # noqa: PLC0415 - slow to import
+    from apportion.records.importing import import_run  # noqa: PLC0415
+
+    with usage_errors(RecordError, ValueError):
+        record, found = import_run(sources, format, reward or [], pairs_of(column, "--column"))
+        write_record(record, out)
+    typer.echo(json.dumps(asdict(found)) if as_json else _text(found, out))
+
+
+def _text(found: ImportSummary, out: Path) -> str:
+    """Return what was read, in a few lines."""
+    lines = [
+        f"{found.format}: {found.rows:,} rows in {found.files:,} files",
+        f"{found.rollouts:,} rollouts in {found.groups:,} groups of {found.prompts:,} prompts, "
+        f"{found.without_reward:,} without a reward",
+    ]
+    if found.repeated:
+        lines.append(f"{found.repeated:,} rows left out: TRL wrote the same rollouts again at a later step")
+    if found.ignored:
+        lines.append(f"ignored columns: {', '.join(found.ignored)}")
+    if found.left:
+        lines.append(f"files not read: {len(found.left):,}, such as {found.left[0]}")
+    return "\n".join([*lines, f"written to {out}"])

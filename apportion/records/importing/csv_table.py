@@ -1,0 +1,96 @@
+"""Tables of rollouts as CSV with a header."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from apportion.records.importing.arrow import block_of
+from apportion.records.importing.blocks import WORDS, Block, exact_blocks
+from apportion.records.importing.files import csv_header, csv_rows, open_bytes
+from apportion.records.importing.layout import Layout
+from apportion.records.rollout_log import RecordError
+
+
+class Doubt(Exception):
+    """Raised if pyarrow may read a file otherwise than ``csv_rows``. The file is then read again, cell by cell."""
+
+
+def first_csv_row(path: Path) -> dict[str, Any]:
+    """Return the first row of the file. Raise RecordError if it has none."""
+    for _, row in islice(csv_rows(path), 1):
+        return row
+    raise RecordError(f"a run must have at least one row below a header, got none in {path}; check the file")
+
+
+def blocks_of_csv(path: Path, layout: Layout, exact: bool = False) -> Iterator[Block]:
+    """Yield the rows of the file. Raise RecordError, which names the line, for what cannot be read.
+
+    Without ``exact`` it may raise Doubt, also after some blocks. Then all of them must be read again with ``exact``.
+    """
+    return iter(exact_blocks(str(path), "line", layout, csv_rows(path))) if exact else _fast(path, layout)
+
+
+def _fast(path: Path, layout: Layout) -> Iterator[Block]:
+    """Yield the rows as pyarrow reads them. Raise Doubt if any of them may be wrong."""
+    try:
+        import pyarrow  # noqa: PLC0415 - an optional extra
+        from pyarrow import csv as reader  # noqa: PLC0415
+    except ImportError as error:
+        raise Doubt from error
+    first = first_csv_row(path)
+    types = {
+        column: pyarrow.bool_() if first[column].strip() in WORDS else pyarrow.float64()
+        for column in layout.numbers.values()
+    } | dict.fromkeys(layout.texts.values(), pyarrow.string())
+    with open_bytes(path) as raw:
+        names, skipped = _header(path)
+        file = _Watched(raw)
+        try:
+            batches = reader.open_csv(
+                pyarrow.PythonFile(file),
+                reader.ReadOptions(block_size=2**23, column_names=names, skip_rows=skipped),
+                reader.ParseOptions(newlines_in_values=True),
+                reader.ConvertOptions(
+                    column_types=types, include_columns=list(types), null_values=[""], strings_can_be_null=False
+                ),
+            )
+            for batch in batches:
+                block = block_of(pyarrow.Table.from_batches([batch]), layout)
+                if block is None:
+                    raise Doubt
+                yield block
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+            raise Doubt from error
+        if file.quotes % 2:
+            raise Doubt
+
+
+def _header(path: Path) -> tuple[list[str], int]:
+    """Return the names of the columns, and how many lines they take."""
+    with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        return csv_header(path, next(reader)), reader.line_num
+
+
+class _Watched(io.RawIOBase):
+    """A file whose quotes are counted, and whose text must be UTF-8."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.quotes = file, 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        found: bytes = self._file.read(size)
+        self.quotes += found.count(b'"')
+        if not found.isascii() or self._decoder.getstate()[0]:
+            self._decoder.decode(found, final=not found)
+        return found
