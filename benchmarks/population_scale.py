@@ -36,7 +36,7 @@ COST_RULES = (
     "vip+mixed",
     "vip:embeddings+mixed",
 )
-COST_STEPS, COST_BATCH, COST_EMBEDDING = 20, 512, 16
+COST_STEPS, COST_BATCH, COST_EMBEDDING = 8, 512, 16
 
 SEEDS = (0, 1, 2, 3, 4)
 PROMPTS, BATCH, STEPS, LATE = 1_000, 64, 96, 48
