@@ -17,7 +17,6 @@ import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from time import process_time
 
 import numpy as np
@@ -44,6 +43,7 @@ PROMPTS, BATCH, STEPS, LATE = 1_000, 64, 96, 48
 EPOCH = 15
 
 RULES = ("vip", "hora", "uniform+mixed", "uniform+mixed:oracle", "vip+mixed")
+VIPS = ("vip", "vip:counts")
 SPREADS = {"0.5": 0.5, "1": 1.0, "2 (uniform)": 2.0, "8": 8.0, "32": 32.0}
 DRIFTS = (0.0, 0.03, 0.1, 0.3)
 ROLLOUTS = (4, 8, 16, 32)
@@ -112,16 +112,18 @@ def gains(populations: Mapping[str, Population], rollouts: Sequence[int], rules:
     return rows
 
 
-def by_knowledge() -> list[list[object]]:
-    """Return what VIP gains by its own rewards alone, by embeddings, and by the rates of another model."""
-    plain = Population(prompts=PROMPTS)
-    embedded = replace(plain, embedding_size=16, embedding_signal=0.25)
-    rated = replace(plain, rate_correlation=0.765)
-    return [
-        *gains({"own rewards only": plain}, (8,), ("vip",)),
-        *gains({"embeddings, r .45": embedded}, (8,), ("vip:embeddings",)),
-        *gains({"known rates, r .77": rated}, (8,), ("vip",)),
-    ]
+def by_spread() -> list[list[object]]:
+    spread = {f"Beta, mean .5, strength {name}": BetaMixture.single(0.5, each) for name, each in SPREADS.items()}
+    return gains({name: Population(prompts=PROMPTS, shape=each) for name, each in spread.items()}, (8,), VIPS)
+
+
+def by_drift() -> list[list[object]]:
+    drifts = {f"like-the-run, drift {drift:g}": Population(prompts=PROMPTS, drift=drift) for drift in DRIFTS}
+    return gains(drifts, (8,), VIPS)
+
+
+def by_rollouts() -> list[list[object]]:
+    return gains({"like-the-run": Population(prompts=PROMPTS)}, ROLLOUTS, VIPS)
 
 
 def by_noise() -> list[list[object]]:
@@ -139,17 +141,9 @@ def by_noise() -> list[list[object]]:
 
 
 def main() -> None:
-    vips = ("vip", "vip:counts")
-    spread = {f"Beta, mean .5, strength {name}": BetaMixture.single(0.5, each) for name, each in SPREADS.items()}
-    spreads = gains({name: Population(prompts=PROMPTS, shape=each) for name, each in spread.items()}, (8,), vips)
-    drifts = {f"like-the-run, drift {drift:g}": Population(prompts=PROMPTS, drift=drift) for drift in DRIFTS}
-    moved = gains(drifts, (8,), vips)
-    sizes = gains({"like-the-run": Population(prompts=PROMPTS)}, ROLLOUTS, vips)
-    knowing = by_knowledge()
     gained = ["population", "rollouts", "rule", "first epoch", "late", "exact p, late", "regret"]
     shapes = ["population", "rule", "variance", "late", "regret", "noise", "mixed", "hits", "seen"]
     noisy = ["false positives / negatives", "rule", "variance", "noise", "mixed", "spurious"]
-    shaped, noised = by_shape(), by_noise()
     write(
         "population_scale",
         "Rules on simulated populations of prompts",
@@ -168,17 +162,15 @@ def main() -> None:
             "selection too. mixed, hits: shares of groups with both rewards, with a right rollout. seen: share of the "
             'population visited. "-": counts that depend on outcomes have no closed form.',
             "## By the distribution of p",
-            table(shapes, shaped),
+            table(shapes, by_shape()),
             "## VIP by the spread of p",
-            table(gained, spreads),
+            table(gained, by_spread()),
             "## VIP by the drift of p, in log-odds a step; a prompt returns after 16 steps",
-            table(gained, moved),
+            table(gained, by_drift()),
             "## VIP by rollouts per prompt",
-            table(gained, sizes),
-            "## VIP by what is known before the first visit",
-            table(gained, knowing),
+            table(gained, by_rollouts()),
             "## By the errors of the verifier, on like-the-run",
-            table(noisy, noised),
+            table(noisy, by_noise()),
             "Under verifier errors p is the probability of a reward, for the oracle too. spurious: mixed groups whose "
             "rollouts are all right or all wrong in truth.",
         ],
