@@ -12,7 +12,8 @@ from apportion.checks import check_integer
 from apportion.cli.errors import usage_errors
 from apportion.cli.simulation_text import simulation_json, simulation_text
 from apportion.records import open_run, write_record
-from apportion.simulation import SHAPES, Population, named_shape, simulate, simulated_record
+from apportion.simulation import SHAPES, Population, make_rule, named_shape, simulate, simulated_record
+from apportion.toml import load
 
 LINE_EVERY_SECONDS = 15.0
 USUAL_RULES = ("vip", "hora", "uniform+mixed", "vip+mixed")
@@ -27,6 +28,10 @@ def simulation(
             f" By default {', '.join(USUAL_RULES)}. uniform and vip:oracle are always there.",
             show_default=False,
         ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="RULE.KEY=VALUE", help="A setting of a rule, such as vip.low=4."),
     ] = None,
     population: Annotated[str, typer.Option(help=f"One of {', '.join(sorted(SHAPES))}.")] = "like-the-run",
     like: Annotated[
@@ -55,7 +60,7 @@ def simulation(
 ) -> None:
     """Compare rules on populations of prompts whose truth is known. Nothing is trained."""
     named = [name for text in [*(rules or []), *(further or [])] for name in text.split(",") if name]
-    settings: dict[str, Any] = {
+    about: dict[str, Any] = {
         "prompts": prompts,
         "drift": drift,
         "half_life": half_life,
@@ -69,20 +74,24 @@ def simulation(
     }
     with usage_errors(ValueError):
         check_integer("seeds", seeds, 1, "three give an interval")
+        tables = load(None, settings or [])
         if like is not None and not like.exists():
             raise ValueError(f"--like must be the path of a run, got {like}, which does not exist; check it")
         if like is None:
-            people = Population(shape=named_shape(population), **settings)
+            people = Population(shape=named_shape(population), **about)
         else:
-            people = Population.like(open_run(like), **settings)
+            people = Population.like(open_run(like), **about)
         if log is not None:
             if len(named) != 1:
                 raise ValueError(f"--log writes the run of one rule, got {len(named)}; name one with --rules")
-            record = simulated_record(people, named[0], steps, prompts_per_step, rollouts)
+            rule = make_rule(named[0], people, rollouts, tables.get(named[0]))
+            record = simulated_record(people, rule, steps, prompts_per_step)
             write_record(record, log)
             typer.echo(f"{len(record.step):,} groups and {len(record.reward):,} rollouts are in {log}", err=as_json)
             return
-        found = simulate(people, named or USUAL_RULES, steps, prompts_per_step, range(seeds), rollouts, _Progress())
+        found = simulate(
+            people, named or USUAL_RULES, steps, prompts_per_step, range(seeds), rollouts, tables, _Progress()
+        )
     typer.echo(simulation_json(found) if as_json else simulation_text(found, sys.stdout.isatty()))
 
 

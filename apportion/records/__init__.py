@@ -14,13 +14,14 @@ from apportion.records.record_writing import write_record
 from apportion.records.recorded import Recorded
 from apportion.records.rollout_log import COLUMNS, ROLLOUTS, VERSION, LogText, RecordError
 from apportion.records.run_record import RunRecord
-from apportion.records.step_writing import check_log_text, write_step
+from apportion.records.step_writing import LoggedStep, check_log_text, write_step, write_steps
 
 __all__ = [
     "COLUMNS",
     "ROLLOUTS",
     "VERSION",
     "LogText",
+    "LoggedStep",
     "RecordError",
     "Recorded",
     "RunRecord",
@@ -36,4 +37,5 @@ __all__ = [
     "start_log",
     "write_record",
     "write_step",
+    "write_steps",
 ]

@@ -26,7 +26,7 @@ ABOUT = "run.json"
 
 
 SMALL_BYTES = 2**18
-"""The most bytes of a step that is compressed quickly and not well."""
+"""The most bytes in memory of a table that is compressed quickly and not well."""
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,20 @@ def write_record(record: RunRecord, folder: Path) -> None:
     bounds = np.flatnonzero(np.r_[True, np.diff(record.step) != 0, True]) if len(record.step) else np.zeros(1, int)
     if not len(bounds[1:]):
         raise RecordError("a rollout log must have a step, got a run without groups; write no log")
-    path_of(folder, int(record.step[0]))
+    path_of(folder, int(record.step[0]), int(record.step[0]))
     start_log(folder)
     size = {"steps": len(bounds) - 1, "rollouts": len(record.reward)}
     about = About(encodable(record.name), encodable(record.source), record.ordered, record.visits, **size)
     write_whole(folder / ABOUT, json.dumps(asdict(about)) + "\n")
     texts = _texts(record.ids), _texts(record.texts)
     for begin, end in itertools.pairwise(bounds):
-        write_table_of_step(_step(record, int(begin), int(end), *texts), path_of(folder, int(record.step[begin])))
+        write_rows(_step(record, int(begin), int(end), *texts), path_of(folder, *2 * (int(record.step[begin]),)))
 
 
-def write_table_of_step(table: Table, path: Path) -> None:
-    """Write the rows of a step to ``path`` in one step, with checksums.
+def write_rows(table: Table, path: Path) -> None:
+    """Write the rows of a file of the log, with checksums.
 
-    zstd takes long to start, so small steps are written with lz4.
+    zstd takes long to start, so a small file is written with lz4.
     """
     from pyarrow import BufferOutputStream  # noqa: PLC0415 - an optional extra
     from pyarrow.parquet import write_table  # noqa: PLC0415

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from apportion.allocators import ALLOCATORS, Allocator
+from apportion.config import build
 from apportion.predictors import PREDICTORS, EmpiricalBayes, Predictor
 from apportion.selection import SELECTORS, BeliefSelector, Selector, ShuffledEpochs, check_selector
 from apportion.simulation.population import Population, place_of
@@ -53,38 +54,56 @@ class SimulatedRule:
     selector: Selector
     oracles: tuple[Oracle, ...] = ()
 
+    def _called(self, name: str) -> SimulatedRule:
+        return replace(self, name=name)
+
     def tell(self, probability: Floats) -> None:
         """Tell the oracles the exact probability of a reward of 1, [Q]."""
         for oracle in self.oracles:
             oracle.probability = probability
 
 
-def make_rule(text: str, population: Population, rollouts_per_prompt: int = 8) -> SimulatedRule:
+def make_rule(
+    text: str, population: Population, rollouts_per_prompt: int = 8, settings: Mapping[str, Any] | None = None
+) -> SimulatedRule:
     """Return the rule ``ALLOCATOR[:PREDICTOR][+SELECTION[:PREDICTOR]]``, each part by its name in the registries.
 
     The predictor ``oracle`` knows the truth. ``embeddings`` is empirical Bayes with the population's embeddings, which
-    every predictor that needs embeddings reads too. Without a selection the prompts come in shuffled epochs. As in
-    training, a selection shares the allocator's predictor if the rule names none for it.
+    every predictor that needs embeddings reads too. Without a selection the prompts come in shuffled epochs, and a
+    selection alone goes with ``uniform``. As in training, a selection shares the allocator's predictor if the rule
+    names none for it.
 
-    Raises ValueError for another text, an unknown name, or parts that do not fit.
+    ``settings`` are those of the allocator. Its table ``selection`` has those of the selection, and its ``name`` is the
+    rule, if ``text`` is a name of the user's.
 
-    >>> rule = make_rule("vip:counts+mixed", Population(prompts=8))
-    >>> rule.allocator.predictor.name, rule.selector.name
-    ('counts', 'mixed')
+    Raises ValueError for another text, an unknown name or setting, or parts that do not fit.
+
+    >>> rule = make_rule("vip:counts+mixed", Population(prompts=8), settings={"low": 4})
+    >>> rule.allocator.low, rule.allocator.predictor.name, rule.selector.name
+    (4, 'counts', 'mixed')
     """
-    found = _FORM.fullmatch(text)
-    if not found:
+    table = dict(settings or {})
+    rule, chosen = table.pop("name", text), table.pop("selection", {})
+    found = _FORM.fullmatch(rule) if isinstance(rule, str) else None
+    if not found or not isinstance(chosen, Mapping):
         raise ValueError(
-            f"a rule must be ALLOCATOR[:PREDICTOR][+SELECTION[:PREDICTOR]], got {shown(text)}; for example vip:counts"
+            f"a rule must be ALLOCATOR[:PREDICTOR][+SELECTION[:PREDICTOR]], got {shown(rule)}; for example vip:counts"
+        )
+    if found["allocator"] in SELECTORS and not found["selector"]:
+        return make_rule(f"uniform+{rule}", population, rollouts_per_prompt, {**table, "selection": chosen})._called(
+            text
         )
     kind = _named(ALLOCATORS, found["allocator"], "allocator")
-    own = _predictor(found["predictor"], kind, population)
-    allocator = kind(**own).with_budget(rollouts_per_prompt)
+    allocator = build(kind, table, text)
+    if found["predictor"]:
+        allocator = replace(allocator, predictor=_predictor(found["predictor"], kind, population))
+    allocator = allocator.with_budget(rollouts_per_prompt)
     selection = _named(SELECTORS, found["selector"] or ShuffledEpochs.name, "selection")
     if found["reader"] and not issubclass(selection, BeliefSelector):
         raise ValueError(f"the selection {selection.name} reads no predictor, got {found['reader']}; leave it out")
-    reader = {"predictor": make_predictor(found["reader"], population)} if found["reader"] else {}
-    selector = selection(**reader)
+    selector = build(selection, chosen, f"{text}.selection")
+    if found["reader"]:
+        selector = replace(selector, predictor=make_predictor(found["reader"], population))
     check_selector(selector, allocator.needs)
     made = (getattr(allocator, "predictor", None), getattr(selector, "predictor", None))
     return SimulatedRule(text, allocator, selector, tuple(each for each in made if isinstance(each, Oracle)))
@@ -103,13 +122,11 @@ def make_predictor(name: str, population: Population) -> Predictor:
     return kind(**made)
 
 
-def _predictor(name: str | None, kind: type[Allocator], population: Population) -> dict[str, Any]:
-    """Return the setting ``predictor`` of the allocator ``kind``, or none."""
-    if name is None:
-        return {}
+def _predictor(name: str, kind: type[Allocator], population: Population) -> Predictor:
+    """Return the predictor ``name`` for the allocator ``kind``. Raise ValueError if it takes none."""
     if "predictor" not in {each.name for each in fields(kind) if each.init}:  # type: ignore[arg-type]
         raise ValueError(f"the allocator {kind.name} takes no predictor, got {shown(name)}; leave it out")
-    return {"predictor": make_predictor(name, population)}
+    return make_predictor(name, population)
 
 
 def _must_embed(kind: type[Predictor]) -> bool:

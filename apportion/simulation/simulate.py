@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -13,7 +13,7 @@ from apportion.checks import check_integer
 from apportion.simulation.course import course
 from apportion.simulation.measures import StepMeasures, measure
 from apportion.simulation.population import Population, place_of
-from apportion.simulation.rules import make_rule
+from apportion.simulation.rules import SimulatedRule, make_rule
 from apportion.types import Floats
 from apportion.untrusted import shown
 
@@ -124,13 +124,15 @@ def simulate(
     prompts_per_step: int = 128,
     seeds: Sequence[int] = (0, 1, 2),
     rollouts_per_prompt: int = 8,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
     on_course: Callable[[int, int], None] = lambda done, total: None,
 ) -> Simulation:
     """Return how ``rules`` do on populations like ``population``, one for each of ``seeds``.
 
-    A rule is a text as ``make_rule`` reads it. ``uniform`` and ``vip:oracle`` are added as controls. Rules see the same
-    prompts, the same drift and, for the same rollout of a prompt at a step, the same outcome. Nothing is trained: the
-    population moves by its own drift. ``on_course`` is told after each rule and seed how many of all are done.
+    A rule is a text as ``make_rule`` reads it, and ``settings`` has the tables of rules with settings of their own.
+    ``uniform`` and ``vip:oracle`` are added as controls. Rules see the same prompts, the same drift and, for the same
+    rollout of a prompt at a step, the same outcome. Nothing is trained: the population moves by its own drift.
+    ``on_course`` is told after each rule and seed how many of all are done.
 
     Raises ValueError for rules or numbers that do not fit, before anything is drawn.
 
@@ -142,15 +144,20 @@ def simulate(
     names = list(dict.fromkeys([CONTROL, BEST, *rules]))
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be one or more different numbers, got {list(seeds)}; three give an interval")
-    small = population.resized(1)
+    small, tables = population.resized(1), settings or {}
+    unused = [name for name in tables if name not in names]
+    if unused:
+        raise ValueError(f"settings must be of a rule that is simulated, got {shown(unused[0])}; name it as a rule")
     for name in names:
-        make_rule(name, small, rollouts_per_prompt)
+        make_rule(name, small, rollouts_per_prompt, tables.get(name))
     found: dict[str, list[tuple[Floats, Floats]]] = {name: [] for name in names}
     embedded, rated = [], []
     for seed in seeds:
         own = population.with_seed(seed)
         for name in names:
-            found[name].append(_course(own, name, steps, prompts_per_step, rollouts_per_prompt))
+            found[name].append(
+                _course(own, make_rule(name, own, rollouts_per_prompt, tables.get(name)), steps, prompts_per_step)
+            )
             on_course(sum(map(len, found.values())), len(names) * len(seeds))
         embedded.append(own.embedding_correlation)
         rated.append(own.achieved_rate_correlation)
@@ -179,11 +186,8 @@ def estimate(values: Floats) -> SimulatedEstimate:
     return SimulatedEstimate(mean, float(quantile * np.std(values, ddof=1) / np.sqrt(size)))
 
 
-def _course(
-    population: Population, name: str, steps: int, prompts_per_step: int, rollouts_per_prompt: int
-) -> tuple[Floats, Floats]:
+def _course(population: Population, rule: SimulatedRule, steps: int, prompts_per_step: int) -> tuple[Floats, Floats]:
     """Return the measures [T, M] and the coverage [T] of one rule and one seed."""
-    rule = make_rule(name, population, rollouts_per_prompt)
     seen = np.zeros(population.prompts, bool)
 
     def rows() -> Iterator[tuple[StepMeasures, float]]:

@@ -134,3 +134,33 @@ def test_wrong_numbers_get_one_line(settings: dict[str, int], message: str) -> N
 def test_seeds_must_differ() -> None:
     with pytest.raises(ValueError, match="seeds must be one or more different numbers"):
         simulate(Population(prompts=64), ["vip"], seeds=(1, 1))
+
+
+def test_rules_have_settings_and_names_of_their_own() -> None:
+    tables = {
+        "vip": {"low": 8},
+        "wide": {"name": "vip:counts+mixed", "high": 9, "selection": {"explore": 0.5}},
+        "mixed": {"selection": {"group_size": 4}},
+    }
+    population = Population(prompts=64)
+    wide, mixed = (make_rule(name, population, 8, tables[name]) for name in ("wide", "mixed"))
+    assert (wide.name, wide.allocator.high, wide.selector.explore) == ("wide", 9, 0.5)  # type: ignore[attr-defined]
+    assert (mixed.name, mixed.allocator.name, mixed.selector.group_size) == ("mixed", "uniform", 4)  # type: ignore[attr-defined]
+    found = simulate(population, ["vip", "wide", "mixed"], 4, 32, (0,), 8, tables)
+    assert list(found.courses) == ["uniform", "vip:oracle", "vip", "wide", "mixed"]
+    assert np.array_equal(found.courses["vip"].of("variance"), found.courses["uniform"].of("variance"))  # all get 8
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"vip": {"lo": 4}}, "vip .*has no key 'lo'; did you mean 'low'"),
+        ({"vip": {"low": 2}}, "vip.low must be at least 3"),
+        ({"vip": {"name": "vop"}}, "there is no allocator 'vop'"),
+        ({"vip": {"name": 3}}, "a rule must be ALLOCATOR"),
+        ({"hora": {"high": 9}}, "settings must be of a rule that is simulated, got 'hora'"),
+    ],
+)
+def test_wrong_settings_of_rules_get_one_line(tables: dict[str, dict[str, object]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulate(Population(prompts=64), ["vip"], 1, 32, (0,), 8, tables)
