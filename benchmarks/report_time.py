@@ -86,8 +86,8 @@ def main() -> None:
                 rows.append((f"{steps:,}", runs, f"{runs * steps * PROMPTS * SIZE:,}", *cells))
     columns = ("steps", "runs", "rollouts", "seconds", "CPU seconds", "reading", "making the page", "page, kB")
     notes = [
-        f"Rollout logs of {PROMPTS} prompts a step with {SIZE} rollouts each. Medians of 3; a single measurement at 5,000 "
-        "steps.",
+        f"Rollout logs of {PROMPTS} prompts a step with {SIZE} rollouts each. Medians of 3, but for 5,000 steps, which "
+        "were measured once.",
         "`seconds` and `CPU seconds` are of the whole command, start of Python included. `reading` and `making the "
         "page` are CPU seconds within it. Several runs are the same log read several times. The log has one file a "
         "step, so reading it takes nearly all of the time. Other work ran on the machine, so CPU seconds are the "
