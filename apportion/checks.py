@@ -108,7 +108,7 @@ def encodable(text: str) -> str:
     >>> encodable("a" + chr(0xD800))
     'a?'
     """
-    return text.encode(errors="replace").decode()
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _refuse_mask(name: str, values: Any) -> None:

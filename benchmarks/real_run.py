@@ -17,9 +17,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from apportion import Belief, Plan, Rollout
-from apportion.allocators.hora import maximise_hits
-from apportion.allocators.vip import gradient_variance, minimise_noise
+from apportion import Belief
 from apportion.predictors import (
     DiscountedCounts,
     EmpiricalBayes,
@@ -33,7 +31,9 @@ from apportion.predictors import (
     Shuffled,
     UniformPrior,
 )
-from apportion.types import Batch, Floats
+from apportion.replay.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, vip
+from apportion.replay.foresight import batches_of, foresee
+from apportion.types import Batch, Needs
 from benchmarks.common import table, write
 from benchmarks.real_run_data import Recorded, deepscaler, grpo_run, reasoning_gym
 from benchmarks.real_run_picture import draw
@@ -53,8 +53,8 @@ from benchmarks.real_run_tables import (
 )
 
 SEEDS = (0, 1, 2)
-BATCH, GROUP, LOW, HIGH, HORA_HIGH = 128, 8, 3, 32, 64
-EPOCHS, SHOWN, WINDOW = 8, (0, 1, 2, 4, 7), 5
+BATCH, GROUP = 128, SIZE
+EPOCHS, SHOWN = 8, (0, 1, 2, 4, 7)
 
 Predictors = Mapping[str, Callable[[], Predictor]]
 
@@ -82,52 +82,19 @@ def predictors(data: Recorded, rates: bool = True) -> dict[str, Callable[[], Pre
     return found
 
 
-def near_truth(shares: Floats, visit: int, without: bool = False) -> Floats:
-    """Return mean shares [Q] of up to ten visits around ``visit``; ``without`` leaves that one out."""
-    window = np.arange(max(0, visit - WINDOW), min(shares.shape[1], visit + WINDOW))
-    return shares[:, window[window != visit] if without else window].mean(axis=1)
-
-
 def replay(predictor: Predictor, data: Recorded, epochs: int, seed: int, allocate: bool = True) -> Replayed:
     """Return what ``predictor`` says of each group before it sees it, and what VIP and HORA make of that."""
-    prompts, rng, found = data.prompts, np.random.default_rng(seed), Replayed(np.empty((epochs, len(data.rewards))))
-    binary = bool(np.isin(data.rewards, (0, 1)).all())
-    predictor.prepare(prompts)
-    for epoch in range(epochs):
-        found.variances.append([])
-        found.hits.append([])
-        order, truth = rng.permutation(len(prompts)), near_truth(data.shares, epoch)
-        for first in range(0, len(order), BATCH):
-            some = order[first : first + BATCH]
-            batch = Batch.start([prompts[q] for q in some], predictor.predict([prompts[q] for q in some]))
-            found.means[epoch, some] = batch.belief.mean
-            if allocate:
-                found.variances[-1].append(vip(batch.belief.variance, truth[some]))
-                found.hits[-1].append(hora(batch.belief, data.rewards[some, epoch].sum(axis=1), truth[some]))
-            predictor.update(finished(batch, data.rewards[some, epoch], binary))
+    record = data.record(epochs)
+    batches = batches_of(record, seed, BATCH)
+    belief = foresee(predictor, record, batches)
+    found = Replayed(belief.mean.reshape(epochs, -1), [[] for _ in range(epochs)], [[] for _ in range(epochs)])
+    for places in batches if allocate else []:
+        epoch, some = int(record.step[places[0]]), record.prompt[places]
+        before = Belief(belief.alpha[places], belief.beta[places], belief.variance[places])
+        truth = near_truth(data.shares, epoch)[some]
+        found.variances[epoch].append(vip(before.variance, truth))
+        found.hits[epoch].append(hora(before, record.totals[places], truth))
     return found
-
-
-def finished(batch: Batch, rewards: Floats, binary: bool) -> Batch:
-    """Return ``batch`` with these rewards [P, G], as verdicts if they are ``binary``."""
-    made = [
-        [Rollout(bool(reward)) if binary else Rollout(reward=float(reward)) for reward in group] for group in rewards
-    ]
-    return batch.add(Plan(np.full(len(rewards), rewards.shape[1])), made)
-
-
-def vip(variance: Floats, truth: Floats) -> tuple[float, float]:
-    """Return the RLOO variance at ``truth`` [P] under VIP's counts for ``variance`` [P], and under uniform counts."""
-    uniform = np.full(len(truth), GROUP)
-    counts = minimise_noise(variance, GROUP * len(truth), "rloo", LOW, HIGH)
-    return float(gradient_variance(truth, counts).sum()), float(gradient_variance(truth, uniform).sum())
-
-
-def hora(belief: Belief, right: Floats, truth: Floats) -> tuple[float, float]:
-    """Return the expected hits of ``GROUP`` extra rollouts a prompt: by HORA after the recorded group, and uniform."""
-    low = np.full(len(truth), GROUP)
-    counts = maximise_hits(belief.condition(right, low), 2 * GROUP * len(truth), low, HORA_HIGH)
-    return tuple(float((1 - (1 - truth) ** extra).sum()) for extra in (counts - low, low))
 
 
 def main() -> None:
@@ -207,6 +174,10 @@ def elsewhere(what: str, data: Recorded) -> list[list[str]]:
 
 class CountedShares(DiscountedCounts):
     """Discounted counts to which a graded reward is that share of a success: the control without verdicts."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs()
 
     def update(self, batch: Batch) -> None:
         for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):

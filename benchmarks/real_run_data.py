@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from apportion import Prompt
+from apportion.records import RunRecord
 from apportion.types import Counts, Floats
 
 DATA = Path(__file__).parent / "data"
@@ -37,6 +38,31 @@ class Recorded:
     def shares(self) -> Floats:
         """Mean reward of each group, [Q, V]."""
         return self.rewards.mean(axis=2)
+
+    def record(self, visits: int) -> RunRecord:
+        """Return the first ``visits`` visits as a record, in their order and then in that of the prompts."""
+        prompts, _, size = self.rewards.shape
+        groups = visits * prompts
+        unknown = np.full(groups * size, np.nan)
+        return RunRecord(
+            name="recorded",
+            source="benchmark",
+            ids=[str(q) for q in range(prompts)],
+            texts=[None] * prompts,
+            step=np.repeat(np.arange(visits), prompts),
+            prompt=np.tile(np.arange(prompts), visits),
+            asked=np.full(groups, size),
+            predicted=np.full(groups, np.nan),
+            written=np.full(groups, np.nan),
+            first=size * np.arange(groups + 1),
+            reward=self.rewards[:, :visits].swapaxes(0, 1).reshape(-1),
+            tokens=unknown,
+            score_norm=unknown,
+            answer=np.full(groups * size, -1),
+            kept=np.ones(groups * size, bool),
+            ordered=False,
+            visits=True,
+        )
 
 
 def grpo_run() -> Recorded:

@@ -9,9 +9,10 @@ from itertools import chain
 import numpy as np
 
 from apportion.evaluation import bootstrap_interval
+from apportion.replay.foresight import calibration_error, correlation
 from apportion.types import Floats
 
-RESAMPLES, BINS = 2000, 10
+RESAMPLES = 2000
 
 Pairs = list[tuple[float, float]]
 """A quantity under a rule and under uniform allocation, one pair for each batch."""
@@ -56,17 +57,6 @@ def ratio(pairs: Pairs) -> str:
 def all_seeds(parts: Iterable[Pairs]) -> Pairs:
     """Return the batches of all seeds."""
     return list(chain.from_iterable(parts))
-
-
-def calibration_error(means: Floats, shares: Floats) -> float:
-    """Return the mean distance between predicted and observed means in ten bins of the prediction, by their size."""
-    which = np.minimum((means * BINS).astype(int), BINS - 1)
-    return float(np.abs(np.bincount(which, means - shares, BINS)).sum() / len(means))
-
-
-def correlation(means: Floats, shares: Floats) -> float:
-    """Return the correlation, nan if all predictions are equal."""
-    return float(np.corrcoef(means, shares)[0, 1]) if means.std() > 1e-9 else float("nan")
 
 
 def quality(runs: Sequence[Replayed], shares: Floats, epoch: int) -> str:

@@ -14,16 +14,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from apportion import Belief, Prompt
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, PrecomputedEmbeddings, Predictor, UniformPrior
+from apportion.replay.choosing import Choices, Outcome, choose_along
+from apportion.replay.expected import near_truth
 from apportion.selection import GRESO, LargestVariance, Mixed, MoPPS, Retire, Selector, ShuffledEpochs, SPOWeights
-from apportion.types import Batch, Counts, Floats
+from apportion.types import Batch, Floats
 from benchmarks.common import spread, table, write
-from benchmarks.real_run import BATCH, GROUP, WINDOW, finished, near_truth
+from benchmarks.real_run import BATCH, GROUP
 from benchmarks.real_run_data import Recorded, grpo_run
 
 SEEDS = (0, 1, 2)
@@ -31,9 +33,6 @@ STEP_RANGES = ((0, 10), (10, 40), (40, 415))
 
 VARIANTS = ("P(mixed), embeddings", "P(mixed), known rates", "P(mixed), explores .05", "P(mixed), explores .2")
 """Rules that are tried with the first kind of outcome alone."""
-
-Outcome = Literal["near", "same"]
-"""Which recorded group is a chosen prompt's outcome: a random one of ten visits around, or the visit of that epoch."""
 
 
 @dataclass
@@ -57,51 +56,6 @@ class Window(Predictor):
 
     def _memory(self) -> dict[str, Any]:
         return {"step": self.step}
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What one replay of S steps chose and found.
-
-    Args:
-        chosen: [S, B], places of the chosen prompts.
-        mixed: [S], share of the chosen groups with both outcomes.
-        expected: [S], the same in expectation, at success rates in a window of ten visits.
-        most: [S], the most that any choice of so many prompts could expect.
-        prompts: Q.
-    """
-
-    chosen: Counts
-    mixed: Floats
-    expected: Floats
-    most: Floats
-    prompts: int
-
-    @property
-    def regret(self) -> float:
-        """The share of mixed groups that is lost, in expectation, to a choice that knows the success rates."""
-        return float((self.most - self.expected).mean())
-
-    @property
-    def never(self) -> int:
-        """The number of prompts that were never chosen."""
-        return self.prompts - len(np.unique(self.chosen))
-
-    @property
-    def longest_wait(self) -> int:
-        """The most steps from one choice of a prompt to the next, from before the first step to after the last."""
-        steps = len(self.chosen)
-        last, longest = np.full(self.prompts, -1), np.zeros(self.prompts, np.int64)
-        for step, places in enumerate(self.chosen):
-            longest[places] = np.maximum(longest[places], step - last[places])
-            last[places] = step
-        return int(np.maximum(longest, steps - last).max())
-
-    @property
-    def half(self) -> int:
-        """The least number of prompts that hold half of all groups."""
-        counts = np.sort(np.bincount(self.chosen.ravel(), minlength=self.prompts))[::-1]
-        return int(np.searchsorted(np.cumsum(counts), counts.sum() / 2)) + 1
 
 
 def rules(data: Recorded) -> dict[str, Callable[[], Selector]]:
@@ -136,23 +90,7 @@ def epoch(step: int, prompts: int) -> int:
 
 def replay(selector: Selector, data: Recorded, seed: int, outcome: Outcome) -> Choices:
     """Return what ``selector`` chooses along the run, each step learning from the chosen groups alone."""
-    prompts, (size, visits, _) = data.prompts, data.rewards.shape
-    mixed_groups = (data.shares > 0) & (data.shares < 1)
-    steps, rng = visits * size // BATCH, np.random.default_rng(seed)
-    chosen, found = np.empty((steps, BATCH), np.int64), np.empty((3, steps))
-    selector.prepare(prompts, seed)
-    for step in range(steps):
-        visit = epoch(step, size)
-        places = chosen[step] = selector.choose(BATCH)
-        shown = np.full(BATCH, visit)
-        if outcome == "near":
-            shown = rng.integers(max(0, visit - WINDOW), min(visits, visit + WINDOW), size=BATCH)
-        batch = Batch.start([prompts[q] for q in places], Belief.uniform(BATCH))
-        selector.observe(finished(batch, data.rewards[places, shown], binary=True))
-        rates = near_truth(data.shares, visit)
-        chances = 1 - rates**GROUP - (1 - rates) ** GROUP
-        found[:, step] = mixed_groups[places, shown].mean(), chances[places].mean(), np.sort(chances)[-BATCH:].mean()
-    return Choices(chosen, *found, prompts=size)
+    return choose_along(selector, data.record(data.rewards.shape[1]), seed, outcome, BATCH)
 
 
 def cells(runs: Sequence[Choices]) -> list[str]:

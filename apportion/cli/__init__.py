@@ -6,12 +6,17 @@ import typer
 
 from apportion import __version__
 from apportion.cli.allocate import allocate
+from apportion.cli.diagnose import diagnosis
 from apportion.cli.errors import OneLineErrors
 from apportion.cli.import_ import import_
+from apportion.cli.replay import replay_command
+from apportion.cli.report import report
 from apportion.cli.revote import RevoteCommand, revote
 from apportion.cli.serve import ServeCommand, serve
+from apportion.cli.simulate import simulation
 from apportion.cli.training import UnreadArguments, lab, trl, verl
 from apportion.cli.vote import VoteCommand, vote
+from apportion.cli.watch import watch
 
 app = typer.Typer(cls=OneLineErrors, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -29,10 +34,15 @@ def apportion(
 
 
 app.command()(allocate)
+app.command("diagnose")(diagnosis)
 app.command("import")(import_)
+app.command("simulate")(simulation)
 app.command()(lab)
+app.command("replay")(replay_command)
+app.command()(report)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)
+app.command()(watch)
 
 
 @app.command("revote", cls=RevoteCommand, help=revote.__doc__)

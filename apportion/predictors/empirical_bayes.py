@@ -40,6 +40,7 @@ from apportion.types import Batch, Belief, Floats, Needs, Prompt
 LANDMARKS = 384
 OWN_VARIANCE_STRENGTH = 2.0
 TRIALS, SQUARED_WEIGHTS, MEAN, SQUARES = range(4)
+NO_ROW = -1
 UNKNOWN = -1.0
 """The rate in a saved state of a prompt without a known one."""
 
@@ -145,15 +146,19 @@ class EmpiricalBayes(Predictor):
 
     def _join(self, prompts: Sequence[Prompt]) -> Rows:
         """Return the row of each prompt, [P]; new prompts get one, with their embedding's features and known rate."""
-        new = list({prompt.id: prompt for prompt in prompts if prompt.id not in self._row}.values())
-        if new:
+        rows = [self._row.get(prompt.id, NO_ROW) for prompt in prompts]
+        if NO_ROW in rows:
+            new = list({prompt.id: prompt for prompt in prompts if prompt.id not in self._row}.values())
             rates = np.array([np.nan if (rate := self._rate_of(prompt)) is None else rate for prompt in new])
-            features = np.concatenate([np.isnan(rates)[:, None], self._embed(new)], axis=1).astype(np.float32)
+            features = np.concatenate([np.isnan(rates)[:, None], self._embed(new)], axis=1).astype(
+                np.float32, copy=False
+            )
             self._row |= {prompt.id: row for row, prompt in enumerate(new, start=len(self._row))}
             self._features = features if self._features is None else np.concatenate([self._features, features])
             self._rates = np.append(self._rates, rates)
             self._sums = np.concatenate([self._sums, np.zeros((len(new), 4))])
-        return np.array([self._row[prompt.id] for prompt in prompts], np.int64)
+            rows = [self._row[prompt.id] for prompt in prompts]
+        return np.array(rows, np.int64)
 
     def _rate_of(self, prompt: Prompt) -> float | None:
         return (self.rates or {}).get(prompt.id, prompt.rate)

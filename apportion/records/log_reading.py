@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from apportion.records.log_folder import steps_of
+from apportion.records.log_folder import files_of, path_of
 from apportion.records.rollout_log import COLUMNS, MARK, VERSION, RecordError, schema
 from apportion.types import Rollout
 
 if TYPE_CHECKING:
-    from pyarrow import Table
+    from pyarrow import Schema, Table
+
+T = TypeVar("T")
 
 ATTEMPTS = 5
 """How often a log is listed again if a step disappears while it is read, because a run resumes from an earlier one."""
@@ -26,38 +29,46 @@ def read_log(folder: Path) -> Table:
     schema()
     from pyarrow import concat_tables  # noqa: PLC0415 - an optional extra
 
-    return concat_tables(read_steps(folder))
+    return read_whole(folder, lambda paths: concat_tables([read_file(path) for path in paths]))
 
 
-def read_steps(folder: Path, columns: Sequence[str] = tuple(COLUMNS)) -> list[Table]:
-    """Return ``columns`` of each step, in order; errors as in ``read_log``."""
+def read_whole(folder: Path, read: Callable[[list[Path]], T]) -> T:
+    """Return ``read`` of all files, in order. Raise RecordError if there are none.
+
+    A run that resumes from an earlier step removes steps. If one is gone before it was read, all are read again.
+    """
     for attempt in range(ATTEMPTS):
-        steps = steps_of(folder)
-        if not steps:
+        files = files_of(folder)
+        if not files:
             break
         try:
-            return [read_step(path, columns) for _, path in steps]
+            return read([file.path for file in files])
         except FileNotFoundError as error:
             if attempt == ATTEMPTS - 1:
                 raise RecordError(f"a log must keep its steps while it is read, got {error}; read it again") from error
     raise RecordError(f"a rollout log must have a step-NNNNNN.parquet, got none in {folder}; check the folder")
 
 
-def read_step(path: Path, columns: Sequence[str] = tuple(COLUMNS)) -> Table:
-    """Return ``columns`` of the rows of one step. Raise RecordError, or FileNotFoundError if there is no such file."""
+def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequence[str] = ()) -> Table:
+    """Return ``columns`` of the rows of one file. Those in ``coded`` are texts, and come dictionary-encoded.
+
+    Raises RecordError, or FileNotFoundError if there is no such file.
+    """
     from pyarrow import ArrowException, nulls  # noqa: PLC0415 - an optional extra
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
     try:
-        with ParquetFile(path, page_checksum_verification=True) as file:
+        with ParquetFile(path, read_dictionary=list(coded), page_checksum_verification=True) as file:
             found = file.schema_arrow
             version = (found.metadata or {}).get(MARK, b"").decode()
             known = version in ("1", str(VERSION))
-            if known and found.equals(schema(int(version))):
-                table = file.read(columns=[name for name in columns if name in found.names], use_threads=False)
-                if "written" in columns and "written" not in found.names:
+            if known and found.equals(_coded_schema(int(version), tuple(coded))):
+                there = [name for name in columns if name in found.names]
+                table = file.read(columns=there, use_threads=False)
+                _check_steps(path, table)
+                if len(there) < len(columns):
                     table = table.append_column("written", nulls(len(table), "float64"))
-                return table.cast(schema()) if list(columns) == list(COLUMNS) else table.select(columns)
+                return table.cast(schema()) if list(columns) == list(COLUMNS) else table.select(list(columns))
     except FileNotFoundError:
         raise
     except (ArrowException, OSError, UnicodeDecodeError) as error:
@@ -69,6 +80,14 @@ def read_step(path: Path, columns: Sequence[str] = tuple(COLUMNS)) -> Table:
         f"{path} must be of version 1 or {VERSION} of the rollout log, got {version}; "
         "read it with the apportion that wrote it"
     )
+
+
+def _check_steps(path: Path, table: Table) -> None:
+    """Raise RecordError if the first and last row are not of the steps that the file is named after."""
+    if "step" in table.column_names and len(table):
+        first, last = table["step"][0].as_py(), table["step"][-1].as_py()
+        if path_of(path.parent, first, last).name != path.name:
+            raise RecordError(f"{path} must have the steps of its name, got {first} to {last}; remove it, or rename it")
 
 
 def read_streams(folder: Path) -> dict[str, list[Rollout]]:
@@ -84,3 +103,15 @@ def read_streams(folder: Path) -> dict[str, list[Rollout]]:
     for row in sorted(drawn, key=lambda row: (row["step"], row["round"] or 0)):
         streams[row["prompt_id"]].append(Rollout(**{name: row[name] for name in values}))
     return streams
+
+
+@cache
+def _coded_schema(version: int, coded: tuple[str, ...]) -> Schema:
+    """Return the schema of a log of ``version`` in which the texts ``coded`` are dictionary-encoded."""
+    from pyarrow import dictionary, field  # noqa: PLC0415 - an optional extra
+
+    found = schema(version)
+    for name in coded:
+        place, old = found.get_field_index(name), found.field(name)
+        found = found.set(place, field(name, dictionary("int32", old.type), nullable=old.nullable))
+    return found

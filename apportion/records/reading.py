@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from apportion.checks import integer_array
-from apportion.records.log_reading import read_steps
+from apportion.records.log_reading import read_file, read_whole
 from apportion.records.record_writing import About
 from apportion.records.rollout_log import RecordError, schema
 from apportion.records.run_record import RunRecord
@@ -25,6 +25,8 @@ READ = (
 )
 """The columns of the log that a record is made of."""
 
+CODED = ("prompt_id", "prompt", "answer")
+
 
 def record_of_log(folder: Path) -> RunRecord:
     """Return the rollout log in ``folder``. Rollouts that were reused from earlier steps are left out.
@@ -32,64 +34,65 @@ def record_of_log(folder: Path) -> RunRecord:
     Raises RecordError as ``read_log`` does, and if steps of an imported run are missing.
     """
     schema()
-    about, parts = About.read(folder), _Parts()
-    for table in read_steps(folder, READ):
-        parts.add(table)
-    return parts.record(folder, about)
+    about = About.read(folder)
+    record = read_whole(folder, lambda paths: record_of_files(paths, about or About(folder.resolve().name)))
+    steps = 1 + int(np.count_nonzero(np.diff(record.step)))
+    if about is not None and (about.steps, about.rollouts) != (steps, len(record.reward)):
+        raise RecordError(
+            f"{folder} must have {about.steps} steps with {about.rollouts} rollouts, got {steps} with "
+            f"{len(record.reward)}; import the run again"
+        )
+    return record
 
 
-class _Parts:
+def record_of_files(paths: Iterable[Path], about: About) -> RunRecord:
+    """Return the run of the files ``paths``, at least one. Raises RecordError and FileNotFoundError."""
+    columns = _Columns()
+    for path in paths:
+        columns.add(read_file(path, READ, CODED))
+    return columns.record(about)
+
+
+class _Columns:
     """The columns of the steps read so far, and the numbers that prompts and answers got."""
 
     def __init__(self) -> None:
         self.ids: dict[str, int] = {}
         self.texts: list[str | None] = []
         self.answers: dict[str, int] = {}
-        self.columns: dict[str, list[NDArray[Any]]] = {}
+        self.parts: dict[str, list[NDArray[Any]]] = {}
 
     def add(self, table: Table) -> None:
-        """Add the rows of a step."""
-        place, asked = _numbers(table["place"]), _numbers(table["asked"])
-        starts = np.flatnonzero(np.diff(place, prepend=-1))
+        """Add the rows of a file."""
+        step, place = _numbers(table["step"]), _numbers(table["place"])
+        starts = np.flatnonzero((np.diff(step, prepend=-1) != 0) | (np.diff(place, prepend=-1) != 0))
         drawn = ~np.isnan(_numbers(table["index"])) & np.isnan(_numbers(table["reused_step"]))
-        sizes = np.add.reduceat(drawn, starts, dtype=np.int64)
-        rows = table.filter(drawn)
+        groups, rows = table.take(starts), table if drawn.all() else table.filter(drawn)
         correct, reward = _numbers(rows["correct"].cast("int8")), _numbers(rows["reward"])
-        groups = table.take(starts)
-        answers, codes = _codes(rows["answer"])
-        numbers = [-1 if text is None else self.answers.setdefault(text, len(self.answers)) for text in answers]
         for name, values in {
-            "step": _numbers(groups["step"]).astype(np.int64),
+            "step": step[starts].astype(np.int64),
             "prompt": self._prompts(groups),
-            "asked": asked[starts].astype(np.int64),
+            "asked": _numbers(groups["asked"]).astype(np.int64),
             "predicted": _numbers(groups["predicted"]),
             "written": _numbers(groups["written"]),
-            "sizes": sizes,
+            "sizes": np.add.reduceat(drawn, starts, dtype=np.int64),
             "reward": np.where(np.isnan(correct), reward, correct),
             "tokens": _numbers(rows["tokens"]),
             "score_norm": _numbers(rows["score_norm"]),
-            "answer": np.array(numbers, np.int64)[codes],
+            "answer": self._answers(rows["answer"]),
             "kept": _numbers(rows["kept"].cast("int8")).astype(bool),
         }.items():
-            self.columns.setdefault(name, []).append(values)
+            self.parts.setdefault(name, []).append(values)
 
-    def record(self, folder: Path, about: About | None) -> RunRecord:
+    def record(self, about: About) -> RunRecord:
         """Return the run of all steps."""
-        columns: dict[str, Any] = {name: np.concatenate(values) for name, values in self.columns.items()}
-        first = np.r_[0, np.cumsum(columns.pop("sizes"))]
-        if about is None:
-            about = About(folder.resolve().name, "rollout log", steps=len(self.columns["step"]), rollouts=first[-1])
-        if (about.steps, about.rollouts) != (len(self.columns["step"]), first[-1]):
-            raise RecordError(
-                f"{folder} must have {about.steps} steps with {about.rollouts} rollouts, got "
-                f"{len(self.columns['step'])} with {first[-1]}; import the run again"
-            )
+        columns: dict[str, Any] = {name: np.concatenate(self.parts.pop(name)) for name in list(self.parts)}
         return RunRecord(
             name=about.name,
             source=about.source,
             ids=list(self.ids),
             texts=self.texts,
-            first=first,
+            first=np.r_[0, np.cumsum(columns.pop("sizes"))],
             ordered=about.ordered,
             visits=about.visits,
             **columns,
@@ -97,11 +100,17 @@ class _Parts:
 
     def _prompts(self, groups: Table) -> Counts:
         """Return the numbers of the prompts of ``groups``."""
-        found, texts = groups["prompt_id"].to_pylist(), groups["prompt"].to_pylist()
-        for id, text in zip(found, texts, strict=True):
-            if self.ids.setdefault(id, len(self.ids)) == len(self.texts):
-                self.texts.append(text)
-        return np.array([self.ids[id] for id in found], np.int64)
+        found, known = groups["prompt_id"].cast("string").to_pylist(), len(self.ids)
+        numbers = np.fromiter((self.ids.setdefault(id, len(self.ids)) for id in found), np.int64, len(found))
+        new, first_rows = np.unique(numbers, return_index=True)
+        self.texts += groups["prompt"].take(first_rows[new >= known]).cast("string").to_pylist()
+        return numbers
+
+    def _answers(self, column: ChunkedArray) -> Counts:
+        """Return the numbers of the answers, -1 for null."""
+        coded = column.combine_chunks()
+        numbers = [self.answers.setdefault(text, len(self.answers)) for text in coded.dictionary.to_pylist()]
+        return np.append(numbers, -1).astype(np.int64)[coded.indices.fill_null(-1).to_numpy()]
 
 
 def record_of_visits(
@@ -149,12 +158,3 @@ def record_of_visits(
 def _numbers(column: ChunkedArray) -> Floats:
     """Return a column as floats, nan for null."""
     return np.asarray(column.cast("float64").fill_null(np.nan).to_numpy())
-
-
-def _codes(column: ChunkedArray) -> tuple[list[str | None], Counts]:
-    """Return the distinct texts, and the code of each row."""
-    import pyarrow.compute  # noqa: PLC0415 - an optional extra
-
-    coded = pyarrow.compute.dictionary_encode(column, null_encoding="encode").combine_chunks()
-    codes = np.asarray(coded.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
-    return coded.dictionary.to_pylist(), codes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,10 @@ ABOUT = "run.json"
 """The file that describes a run that was not logged while it trained."""
 
 
+SMALL_BYTES = 2**18
+"""The most bytes in memory of a table that is compressed quickly and not well."""
+
+
 @dataclass(frozen=True)
 class About:
     """What the steps of a log do not say about a run: the fields of ``RunRecord`` of the same names, and its size.
@@ -33,7 +38,7 @@ class About:
     """
 
     name: str
-    source: str
+    source: str = "rollout log"
     ordered: bool = True
     visits: bool = False
     steps: int = 0
@@ -53,9 +58,22 @@ class About:
                 error
             )
         kinds = {name: {"str": str, "bool": bool, "int": int}[kind] for name, kind in cls.__annotations__.items()}
+        digest = found.pop("digest", None) if isinstance(found, dict) else None
         if not isinstance(found, dict) or {name: type(value) for name, value in found.items()} != kinds:
             raise RecordError(f"{path} must have the keys {', '.join(kinds)}, got others; import the run again")
-        return cls(**found)
+        about = cls(**found)
+        if digest != about.digest:
+            raise RecordError(f"{path} must be as it was written, got something else; import the run again")
+        return about
+
+    @property
+    def digest(self) -> str:
+        """A hash of all values, by which damage is found."""
+        return blake2b(json.dumps(asdict(self)).encode(), digest_size=16).hexdigest()
+
+    def write(self, folder: Path) -> None:
+        """Write ``run.json``, which ``read`` reads."""
+        write_whole(folder / ABOUT, json.dumps(asdict(self) | {"digest": self.digest}) + "\n")
 
 
 def write_record(record: RunRecord, folder: Path) -> None:
@@ -70,23 +88,27 @@ def write_record(record: RunRecord, folder: Path) -> None:
     bounds = np.flatnonzero(np.r_[True, np.diff(record.step) != 0, True]) if len(record.step) else np.zeros(1, int)
     if not len(bounds[1:]):
         raise RecordError("a rollout log must have a step, got a run without groups; write no log")
-    path_of(folder, int(record.step[0]))
+    path_of(folder, int(record.step[0]), int(record.step[0]))
     start_log(folder)
     size = {"steps": len(bounds) - 1, "rollouts": len(record.reward)}
     about = About(encodable(record.name), encodable(record.source), record.ordered, record.visits, **size)
-    write_whole(folder / ABOUT, json.dumps(asdict(about)) + "\n")
+    about.write(folder)
     texts = _texts(record.ids), _texts(record.texts)
     for begin, end in itertools.pairwise(bounds):
-        write_table_of_step(_step(record, int(begin), int(end), *texts), path_of(folder, int(record.step[begin])))
+        write_rows(_step(record, int(begin), int(end), *texts), path_of(folder, *2 * (int(record.step[begin]),)))
 
 
-def write_table_of_step(table: Table, path: Path) -> None:
-    """Write the rows of a step to ``path`` in one step, with checksums."""
+def write_rows(table: Table, path: Path) -> None:
+    """Write the rows of a file of the log, with checksums.
+
+    zstd takes long to start, so a small file is written with lz4.
+    """
     from pyarrow import BufferOutputStream  # noqa: PLC0415 - an optional extra
     from pyarrow.parquet import write_table  # noqa: PLC0415
 
     sink = BufferOutputStream()
-    write_table(table, sink, compression="zstd", write_page_checksum=True)
+    compression = "zstd" if table.nbytes > SMALL_BYTES else "lz4"
+    write_table(table, sink, compression=compression, write_page_checksum=True, write_statistics=False)
     write_whole(path, memoryview(sink.getvalue()))
 
 

@@ -17,7 +17,7 @@ It needs pyarrow, which is in the extra ``report``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pyarrow import Schema
@@ -52,6 +52,12 @@ COLUMNS = {
 
 ALWAYS = frozenset({"step", "place", "prompt_id", "asked", "kept"})
 """Columns that are never null."""
+
+LogText = Literal["full", "hashes"]
+"""Whether a log has prompts, answers and completions as text, or only ids of prompts and hashes of the others."""
+
+ROLLOUTS = "rollouts"
+"""The folder of the rollout log in the folder of a run."""
 
 MARK = b"apportion.rollouts"
 """The key of the version in the metadata of a file."""

@@ -3,18 +3,14 @@
 import numpy as np
 import pytest
 
-from apportion import Belief
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, Shuffled, UniformPrior
 from benchmarks.real_run import (
     CountedShares,
-    hora,
-    near_truth,
     predictors,
     replay,
-    vip,
 )
 from benchmarks.real_run_data import DATA, Recorded, deepscaler, grpo_run, reasoning_gym
-from benchmarks.real_run_tables import calibration_error, ratio
+from benchmarks.real_run_tables import ratio
 
 
 @pytest.fixture(scope="module")
@@ -30,25 +26,8 @@ def test_the_data_are_small_and_whole(run):
     assert reasoning_gym().rewards.shape == (5007, 3, 1) and deepscaler().rewards.shape == (2000, 4, 8)
 
 
-def test_the_window_is_cut_at_the_ends_and_can_leave_its_centre_out():
-    shares = np.arange(12.0)[None]
-    assert near_truth(shares, 0) == [2.0] and near_truth(shares, 6) == [5.5] and near_truth(shares, 11) == [8.5]
-    assert near_truth(shares, 0, without=True) == [2.5]
-
-
-def test_vip_and_hora_gain_nothing_where_all_prompts_are_alike():
-    same = np.full(16, 0.3)
-    assert vip(same * (1 - same), same) == pytest.approx((4 * 0.21 / 7 * 16,) * 2)
-    hits = hora(Belief.from_mean(same, 1e9), np.full(16, 2), same)
-    assert hits[0] == pytest.approx(hits[1]) == pytest.approx(16 * (1 - 0.7**8))
-
-
 def test_the_ratio_of_equal_pairs_has_no_spread():
     assert ratio([(1.0, 2.0)] * 5) == "0.500 [0.500, 0.500]"
-
-
-def test_calibration_error_is_the_distance_within_bins():
-    assert calibration_error(np.array([0.15, 0.15, 0.95]), np.array([0.0, 0.1, 1.0])) == pytest.approx(0.25 / 3)
 
 
 def test_predictors_do_not_see_the_group_that_they_predict():

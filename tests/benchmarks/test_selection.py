@@ -24,7 +24,7 @@ def small(run):
 
 def choices(chosen, prompts):
     steps = np.zeros(len(chosen))
-    return Choices(np.array(chosen), steps, steps, steps + 0.25, prompts)
+    return Choices(np.array(chosen), np.array(chosen), steps, steps, steps + 0.25, prompts)
 
 
 def test_a_wait_counts_from_before_the_first_step_to_after_the_last():

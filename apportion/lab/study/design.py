@@ -36,8 +36,8 @@ CONFIG = "config.toml"
 PROMPTS, VARIANCE = "prompts.sha256", "variance.json"
 FILES = (CONFIG, ENVIRONMENT, PROMPTS, VARIANCE, "report.md", "summary.json", "curves.png", "curves.svg")
 """Files of a study, beside the lock and the folders of its runs."""
-MAY_CHANGE = ("processes",)
-"""Settings that may change when a study is resumed."""
+MAY_CHANGE = ("processes", "training.rollout_log")
+"""Settings that may change when a study is resumed, beside the ``rollout_log`` of each of ``trainings``."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,8 @@ def claim(study: Study) -> Iterator[None]:
             raise ConfigError(str(error)) from error
         if CONFIG in started:
             remedy = "change it back, choose another --name, or delete the folder"
-            check_settings(directory, read_settings(config), settings, remedy, MAY_CHANGE)
+            may_change = (*MAY_CHANGE, *(f"trainings.{arm}.rollout_log" for arm in study.trainings))
+            check_settings(directory, read_settings(config), settings, remedy, may_change)
         elif runs := sorted(path.name for path in directory.iterdir() if path.is_dir()):
             raise ConfigError(
                 f"{directory} holds runs such as {runs[0]}, and {CONFIG} must say how they were started, got none; "

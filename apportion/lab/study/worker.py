@@ -16,6 +16,7 @@ from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import held_out_problems
+from apportion.records import ROLLOUTS
 from apportion.runs.children import Parent, RunError
 from apportion.runs.folder import LOCK, hold_lock
 from apportion.runs.whole_files import remove_unfinished, write_whole
@@ -38,6 +39,7 @@ def train(parent: Parent, directory: Path, training: Training, allocator: Alloca
         try:
             stack.enter_context(hold_lock(directory / LOCK, LOCK_SECONDS))
             remove_unfinished(directory)
+            remove_unfinished(directory / ROLLOUTS)
             trainer = Trainer(training, allocator, seed, directory, pool)
         except BlockingIOError as error:
             raise RunError(

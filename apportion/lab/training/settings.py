@@ -9,6 +9,7 @@ from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.lab.policy.recipes import check_base, task_of
 from apportion.lab.world.task import Reward
+from apportion.records import LogText, check_log_text
 from apportion.selection import Selector, check_selector
 
 Labels = Literal["gold", "none"]
@@ -43,6 +44,9 @@ class Training:
     ``estimator`` is one of ``apportion.advantages.ESTIMATORS``, or "gae": PPO with a critic, whose settings are
     ``critic_learning_rate``, ``critic_updates`` per step, ``discount`` (gamma) and ``trace`` (lambda). "reinforce"
     takes its ``baseline`` from history.
+
+    ``rollout_log`` is what the rollout log of the run has: "full" for all texts, "hashes" for hashes of them, or "none"
+    for no log.
     """
 
     base: str = "medium"
@@ -72,9 +76,11 @@ class Training:
     held_out: int = 1000
     evaluate_every: int = 1024
     checkpoint_every: int = 20
+    rollout_log: LogText | Literal["none"] = "full"
 
     def __post_init__(self) -> None:
         check_base(self.base)
+        check_log_text(self.rollout_log, "rollout_log", also=("none",))
         for key in COUNTS:
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} must be at least 1, got {getattr(self, key)}; leave it out for the default")

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,17 @@ from apportion.lab.training.learner import Learner
 from apportion.lab.training.metrics import METRICS, checksum_of, cut_metrics
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import Training
-from apportion.lab.world.task import TASKS
+from apportion.lab.world.task import TASKS, VOCABULARY
 from apportion.loop import collect
 from apportion.predictors.saved import SavedValues
+from apportion.records import ROLLOUTS, LoggedStep, remove_steps_after, resume_log, start_log, write_steps
 from apportion.runs.whole_files import is_file
 from apportion.selection import ShuffledEpochs
 from apportion.types import Batch, Group, Prompt
 
 KIND = "lab run"
+LOGGED_TOGETHER = 2048
+"""Rollouts of a file of the rollout log, if its steps are shorter."""
 COUNTERS = ("steps", "asked", "evaluations")
 
 
@@ -49,7 +52,13 @@ class Trainer:
         torch.set_num_threads(1)
         training.check(allocator)
         self.training, self.allocator, self.seed = training, allocator, seed
-        self.metrics, self.checkpoint = directory / METRICS, directory / "checkpoint.pt"
+        self.metrics, self.checkpoint, self.rollouts = (
+            directory / METRICS,
+            directory / "checkpoint.pt",
+            directory / ROLLOUTS,
+        )
+        self.log: str | None = None
+        self.unlogged: list[LoggedStep] = []
         directory.mkdir(parents=True, exist_ok=True)
         self.policy = base_policy(training.base)
         self.start = copy.deepcopy(self.policy)
@@ -73,6 +82,9 @@ class Trainer:
             self._restore()
         else:
             self.metrics.unlink(missing_ok=True)
+            remove_steps_after(self.rollouts, -1)
+            if training.rollout_log != "none":
+                self.log = start_log(self.rollouts)
 
     @property
     def finished(self) -> bool:
@@ -112,6 +124,7 @@ class Trainer:
             self.baseline.update(batch.sampled)
         self.steps += 1
         self.asked += int(batch.asked.sum())
+        self._log(batch, groups)
         record = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
         record |= _step_metrics(batch, groups, success) | learnt | judged | ({"allocator": own} if own else {})
         if self.training.selection is not None:
@@ -123,6 +136,18 @@ class Trainer:
         if self.finished:
             record["held_out_p"] = exact_success(self.policy, self.pool.held_out).round(5).tolist()
         return record | {"cpu_seconds": time.process_time() - started}
+
+    def _log(self, batch: Batch, groups: list[Group]) -> None:
+        """Keep the step for the rollout log. Advantages are not logged, because those of "gae" are per token."""
+        if self.training.rollout_log != "none":
+            self.unlogged.append(LoggedStep(self.steps, batch, groups))
+            if sum(int(each.batch.asked.sum()) for each in self.unlogged) >= LOGGED_TOGETHER:
+                self._write_log()
+
+    def _write_log(self) -> None:
+        if self.training.rollout_log != "none" and self.unlogged:
+            write_steps(self.rollouts, self.unlogged, _text, self.training.rollout_log)
+            self.unlogged = []
 
     def _draw(self, count: int, held: set[str] | None = None) -> list[Prompt]:
         """Return the next ``count`` prompts by the selector. Skip ids in ``held``, and add theirs."""
@@ -159,6 +184,7 @@ class Trainer:
         lines.flush()
 
     def _save(self, metrics_bytes: int) -> None:
+        self._write_log()  # before the checkpoint, after which a resumed run goes on
         state = {
             "learner": self.learner.state_dict(),
             "sampler": self.sampler.state_dict(),
@@ -168,6 +194,7 @@ class Trainer:
             **{name: getattr(self, name) for name in COUNTERS},
             "metrics_bytes": metrics_bytes,
             "metrics_sha256": checksum_of(self.metrics, metrics_bytes),
+            "log": self.log,
         }
         save_state(self.checkpoint, KIND, state)
 
@@ -177,10 +204,12 @@ class Trainer:
         state = load_state(self.checkpoint, KIND, remedy=remedy, records=(LedgerCompletion,))
         with restoring(self.checkpoint, remedy):
             parts = ("learner", "sampler", "allocator", "selector", "baseline")
-            saved = SavedValues(state, KIND, [*parts, *COUNTERS, "metrics_bytes", "metrics_sha256"])
-            metrics_bytes, checksum = saved.count("metrics_bytes"), state["metrics_sha256"]
+            saved = SavedValues(state, KIND, [*parts, *COUNTERS, "metrics_bytes", "metrics_sha256", "log"])
+            metrics_bytes, checksum, log = saved.count("metrics_bytes"), state["metrics_sha256"], state["log"]
             if not isinstance(checksum, str):
                 raise saved.refusal("metrics_sha256", "text")
+            if not isinstance(log, str | None):
+                raise saved.refusal("log", "text or None")
             if (self.baseline is None) != (state["baseline"] is None):
                 raise saved.refusal("baseline", "None" if self.baseline is None else f"that of {self.baseline.name}")
             counters = {name: saved.count(name) for name in COUNTERS}
@@ -193,6 +222,18 @@ class Trainer:
         for name, value in counters.items():
             setattr(self, name, value)
         cut_metrics(self.metrics, metrics_bytes, self.steps, checksum)
+        if self.training.rollout_log != "none":
+            self.log = resume_log(self.rollouts, log, self.steps)
+
+
+def _text(completion: LedgerCompletion) -> str:
+    """Return the text of a completion, without the end token."""
+    return _words(completion.tokens[:-1] if completion.finished else completion.tokens)
+
+
+@lru_cache(2**16)
+def _words(tokens: tuple[int, ...]) -> str:
+    return "".join([VOCABULARY[token] for token in tokens])
 
 
 def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dict[str, Any]:

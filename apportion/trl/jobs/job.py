@@ -21,6 +21,7 @@ from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.config import ConfigError, build, dump, load
 from apportion.data import Data
+from apportion.records import ROLLOUTS
 from apportion.runs.folder import read_settings
 from apportion.selection import Selector
 from apportion.toml import check_folder_name
@@ -134,7 +135,7 @@ class Job:
             rate_column=None if self.data.rate_column is None else RATE,
             extract=import_function(named) if ":" in named else named,
             equivalence=self.equivalence,
-            rollout_log=self.directory / "rollouts",
+            rollout_log=self.directory / ROLLOUTS,
             failed_rewards=self.failed_rewards,
         )
 

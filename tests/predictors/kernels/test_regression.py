@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from apportion.predictors.kernels import regression
 from apportion.predictors.kernels.regression import LinearFit, NystromFeatures
 
 
@@ -78,3 +79,14 @@ def test_blocks_do_not_change_the_fit(data, monkeypatch):
 def test_nothing_seen_predicts_zero():
     fit = LinearFit.of(np.empty((0, 3)), np.empty(0), np.empty(0), np.ones(3))
     assert fit.weights.tolist() == [0, 0, 0] and fit.evidence == pytest.approx(0)
+
+
+def test_predictions_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    features, y = generator.standard_normal((300, 6)).astype(np.float32), generator.random(300)
+    noise = np.where(np.arange(300) % 3 == 0, 0.2, np.inf)  # most rows were never seen
+    fitted = noise < np.inf
+    fit = LinearFit.of(features[fitted], y[fitted], noise[fitted], np.ones(6))
+    whole = fit.leave_one_out(features, y, noise)
+    monkeypatch.setattr(regression, "MANY_ROWS", 64)
+    assert np.allclose(fit.leave_one_out(features, y, noise), whole, rtol=0, atol=1e-14)

@@ -1,0 +1,49 @@
+"""``apportion diagnose``: what a recorded run wasted, what could have been known before, and what would help."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apportion.cli.errors import usage_errors
+
+
+def diagnosis(
+    log: Annotated[Path, typer.Argument(help="A rollout log, or another recorded run.")],
+    rule: Annotated[
+        str | None, typer.Option(help="The allocation rule that ran, such as vip, to look up its bias.")
+    ] = None,
+    embeddings: Annotated[
+        str | None,
+        typer.Option(
+            help="minilm for the prompts' texts, or a .npy or .npz file [Q, d]: for predictors that read them."
+        ),
+    ] = None,
+    rates: Annotated[
+        Path | None, typer.Option(help="JSON lines with id and rate: known success rates, such as another model's.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Say what a recorded run wasted and what would help.
+
+    Nothing is sampled. All numbers can be had as JSON.
+    """
+    from apportion.cli.diagnosis_text import diagnosis_text  # noqa: PLC0415 - slow to import
+    from apportion.diagnosis import diagnose, plain  # noqa: PLC0415
+    from apportion.diagnosis.given import embedder_of, rates_of  # noqa: PLC0415
+    from apportion.records import open_run  # noqa: PLC0415
+
+    with usage_errors(ValueError, OSError, ImportError):
+        record = open_run(log)
+        found = diagnose(
+            record,
+            rule=rule,
+            embedder=None if embeddings is None else embedder_of(embeddings, record),
+            rates=None if rates is None else rates_of(rates, record),
+        )
+    if as_json:
+        typer.echo(json.dumps(plain(found), indent=1))
+    else:
+        typer.echo(diagnosis_text(found, sys.stdout.isatty()))

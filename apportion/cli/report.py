@@ -1,0 +1,80 @@
+"""``apportion report``: runs and votes on one page, or as tables."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from apportion.cli.errors import usage_errors
+from apportion.runs.whole_files import write_whole
+from apportion.untrusted import one_line
+
+if TYPE_CHECKING:
+    from apportion.records import RunRecord
+    from apportion.replay import Replay
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN [RUN]",
+            help="Rollout logs, imported logs, group counts, lab studies, TRL jobs, or answers of votes.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    as_text: Annotated[bool, typer.Option("--text", help="Print tables and write no page.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and write no page.")] = False,
+    advice: Annotated[
+        bool, typer.Option("--advice", help="Add what would have helped, which takes seconds for a long run.")
+    ] = False,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option("--rules", metavar="RULE", help="Add what this rule would have done, such as vip; repeatable."),
+    ] = None,
+    refresh: Annotated[
+        float | None, typer.Option(help="Make the page again when a run has gone on, looking every so many seconds.")
+    ] = None,
+    until_step: Annotated[
+        int | None, typer.Option(help="With --refresh: end when a run has reached this step.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="With --refresh: end after so many seconds.")] = None,
+) -> None:
+    """Show runs and votes side by side on one page. It is HTML that needs no network."""
+    from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of  # noqa: PLC0415 - slow
+
+    with usage_errors(ValueError, OSError):
+        if as_text and as_json:
+            raise ValueError("the output is a page, --text or --json, got both of these; leave one out")
+        if refresh is None and (until_step is not None or timeout is not None):
+            raise ValueError("--until-step and --timeout need --refresh, got none; add --refresh 5")
+        if refresh is not None and (as_text or as_json):
+            raise ValueError("--refresh makes a page again, got --text or --json; leave one out")
+        replayed = (
+            partial(_replayed, names) if (names := [each for text in rules or () for each in text.split(",")]) else None
+        )
+        if refresh is not None:
+            for found in follow(runs, out, refresh, until_step, timeout, advice, replayed):
+                typer.echo(f"{out}: step {found.last_step}" if found.last_step >= 0 else f"{out}")
+            return
+        shown = report_of(read_sources(runs, advice, replayed))
+        if not (as_text or as_json):
+            write_whole(out, page_of(shown))
+    if as_text or as_json:
+        typer.echo(json_of(shown) if as_json else text_of(shown, sys.stdout.isatty()))
+        return
+    for name, summary in zip(shown.names, shown.summaries, strict=True):
+        typer.echo(one_line(f"{name}: {summary}"))
+    typer.echo(f"Written to {out}")
+
+
+def _replayed(names: list[str], record: RunRecord) -> Replay:
+    from apportion.cli.replay_rules import rules_of  # noqa: PLC0415 - what it needs is slow to import
+    from apportion.replay import replay  # noqa: PLC0415
+
+    size = max(1, round(float(record.asked.mean())))
+    return replay(record, rules_of(names, {}, size))

@@ -1,0 +1,107 @@
+"""``apportion simulate``: rules on populations of prompts whose truth is known."""
+
+import math
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import typer
+
+from apportion.checks import check_integer
+from apportion.cli.errors import usage_errors
+from apportion.cli.simulation_text import simulation_json, simulation_text
+from apportion.records import open_run, write_record
+from apportion.simulation import SHAPES, Population, make_rule, named_shape, simulate, simulated_record
+from apportion.toml import load
+
+LINE_EVERY_SECONDS = 15.0
+USUAL_RULES = ("vip", "hora", "uniform+mixed", "vip+mixed")
+
+
+def simulation(
+    further: Annotated[list[str] | None, typer.Argument(metavar="[RULE]...", help="Further rules.")] = None,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="ALLOCATOR[:PREDICTOR][+SELECTION[:PREDICTOR]], such as vip:counts+mixed; several by spaces or commas."
+            f" By default {', '.join(USUAL_RULES)}. uniform and vip:oracle are always there.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="RULE.KEY=VALUE", help="A setting of a rule, such as vip.low=4."),
+    ] = None,
+    population: Annotated[str, typer.Option(help=f"One of {', '.join(sorted(SHAPES))}.")] = "like-the-run",
+    like: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Or success probabilities as in the first groups of this run.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(help="Prompts of the population.")] = 10_000,
+    steps: Annotated[int, typer.Option(help="Steps.")] = 50,
+    prompts_per_step: Annotated[int, typer.Option(help="Prompts of a batch.")] = 128,
+    rollouts: Annotated[int, typer.Option(help="Rollouts per prompt, on average, of rules that take a budget.")] = 8,
+    seeds: Annotated[int, typer.Option(help="Number of populations; two or more give intervals.")] = 3,
+    drift: Annotated[float, typer.Option(help="Standard deviation of one step of a prompt's log-odds.")] = 0.0,
+    half_life: Annotated[float, typer.Option(help="Steps after which half of a drift has gone.")] = math.inf,
+    trend: Annotated[float, typer.Option(help="Change of all log-odds in one step.")] = 0.0,
+    embedding_size: Annotated[int, typer.Option(help="Dimensions of the embeddings; 0 is none.")] = 0,
+    embedding_signal: Annotated[float, typer.Option(help="Variance of signal over noise in one direction.")] = 0.25,
+    rate_correlation: Annotated[
+        float | None, typer.Option(help="Correlation of known rates with the log-odds; none are known by default.")
+    ] = None,
+    false_positive: Annotated[float, typer.Option(help="Share of wrong completions with a reward.")] = 0.0,
+    false_negative: Annotated[float, typer.Option(help="Share of right completions without one.")] = 0.0,
+    failures: Annotated[float, typer.Option(help="Share of rollouts without a result.")] = 0.0,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the run of one rule as a rollout log, and no table.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Compare rules on populations of prompts whose truth is known. Nothing is trained."""
+    named = [name for text in [*(rules or []), *(further or [])] for name in text.split(",") if name]
+    about: dict[str, Any] = {
+        "prompts": prompts,
+        "drift": drift,
+        "half_life": half_life,
+        "trend": trend,
+        "embedding_size": embedding_size,
+        "embedding_signal": embedding_signal,
+        "rate_correlation": rate_correlation,
+        "false_positive": false_positive,
+        "false_negative": false_negative,
+        "failures": failures,
+    }
+    with usage_errors(ValueError):
+        check_integer("seeds", seeds, 1, "three give an interval")
+        tables = load(None, settings or [])
+        if like is not None and not like.exists():
+            raise ValueError(f"--like must be the path of a run, got {like}, which does not exist; check it")
+        if like is None:
+            people = Population(shape=named_shape(population), **about)
+        else:
+            people = Population.like(open_run(like), **about)
+        if log is not None:
+            if len(named) != 1:
+                raise ValueError(f"--log writes the run of one rule, got {len(named)}; name one with --rules")
+            rule = make_rule(named[0], people, rollouts, tables.get(named[0]))
+            record = simulated_record(people, rule, steps, prompts_per_step)
+            write_record(record, log)
+            typer.echo(f"{len(record.step):,} groups and {len(record.reward):,} rollouts are in {log}", err=as_json)
+            return
+        found = simulate(
+            people, named or USUAL_RULES, steps, prompts_per_step, range(seeds), rollouts, tables, _Progress()
+        )
+    typer.echo(simulation_json(found) if as_json else simulation_text(found, sys.stdout.isatty()))
+
+
+class _Progress:
+    """Says on stderr, now and then, how many courses are done."""
+
+    def __init__(self) -> None:
+        self.said = monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if monotonic() - self.said > LINE_EVERY_SECONDS and done < total:
+            self.said = monotonic()
+            typer.echo(f"{done} of {total} courses of a rule on a population are done", err=True)

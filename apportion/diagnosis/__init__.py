@@ -1,0 +1,37 @@
+"""What a recorded run wasted, what could have been known before, and what would help.
+
+``diagnose`` makes a ``Diagnosis`` of a ``RunRecord``. Each part of it has a file: one question, one answer. ``plain``
+turns it into what JSON can hold.
+"""
+
+from apportion.diagnosis.advice import Advice, AdviceList, advice_of
+from apportion.diagnosis.assumptions import AssumptionTest, VipAssumptions, vip_assumptions
+from apportion.diagnosis.beliefs import Foresight, foresight_of
+from apportion.diagnosis.bias import RuleBias, bias_of
+from apportion.diagnosis.coverage import RunCoverage, coverage_of
+from apportion.diagnosis.diagnose import Diagnosis, diagnose
+from apportion.diagnosis.drift import RateDrift, drift_of
+from apportion.diagnosis.plain import plain
+from apportion.diagnosis.waste import Waste, waste_of
+
+__all__ = [
+    "Advice",
+    "AdviceList",
+    "AssumptionTest",
+    "Diagnosis",
+    "Foresight",
+    "RateDrift",
+    "RuleBias",
+    "RunCoverage",
+    "VipAssumptions",
+    "Waste",
+    "advice_of",
+    "bias_of",
+    "coverage_of",
+    "diagnose",
+    "drift_of",
+    "foresight_of",
+    "plain",
+    "vip_assumptions",
+    "waste_of",
+]

@@ -1,0 +1,86 @@
+"""Everything that a recorded run says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from apportion.diagnosis.advice import AdviceList, advice_of
+from apportion.diagnosis.assumptions import VipAssumptions, vip_assumptions
+from apportion.diagnosis.beliefs import Foresight, foresight_of
+from apportion.diagnosis.bias import RuleBias, bias_of
+from apportion.diagnosis.coverage import RunCoverage, coverage_of
+from apportion.diagnosis.drift import RateDrift, drift_of
+from apportion.diagnosis.waste import Waste, waste_of
+from apportion.predictors.embeddings import Embedder
+from apportion.records.run_record import RunRecord
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a run wasted, what could have been known, and what would help.
+
+    Args:
+        name, source: of the record.
+        binary: whether all rewards are 0 or 1.
+        visits: whether steps are visits of each prompt.
+        coverage: which prompts were visited, and what became of the rollouts.
+        waste: dead groups.
+        drift: how fast success rates move.
+        foresight: how well each predictor would have known.
+        bias: what is known of the rule that ran, for each of its settings; empty if no rule was named.
+        assumptions: VIP's statistical tests.
+        advice: what would have helped.
+    """
+
+    name: str
+    source: str
+    binary: bool
+    visits: bool
+    coverage: RunCoverage
+    waste: Waste
+    drift: RateDrift
+    foresight: Foresight
+    bias: tuple[RuleBias, ...]
+    assumptions: VipAssumptions
+    advice: AdviceList
+
+
+def diagnose(
+    record: RunRecord,
+    *,
+    rule: str | None = None,
+    embedder: Embedder | None = None,
+    rates: Mapping[str, float] | None = None,
+) -> Diagnosis:
+    """Return the diagnosis of a run.
+
+    Args:
+        record: the run.
+        rule: the allocation rule that ran, whose bias is looked up.
+        embedder: embeds the prompts, for predictors that read them.
+        rates: known success rates by prompt id, such as those of another model.
+
+    Raises ValueError if the run has no group, or the bias of ``rule`` was not measured.
+
+    >>> from apportion.records.reading import record_of_visits
+    >>> found = diagnose(record_of_visits([[0, 0], [4, 8]], 8, ["a", "b"]))
+    >>> found.waste.dead.value, found.advice.problem
+    (0.75, 'advice needs 30 prompts that were visited twice with two rewards or more, this run has 2')
+    """
+    if not len(record.step):
+        raise ValueError(f"a run must have at least one group, got none in {record.name}; check what was recorded")
+    bias = () if rule is None else bias_of(record, rule)
+    return Diagnosis(
+        name=record.name,
+        source=record.source,
+        binary=record.binary,
+        visits=record.visits,
+        coverage=coverage_of(record),
+        waste=waste_of(record),
+        drift=drift_of(record),
+        foresight=foresight_of(record, embedder, rates),
+        bias=bias,
+        assumptions=vip_assumptions(record),
+        advice=advice_of(record, embedder, rates),
+    )

@@ -1,0 +1,135 @@
+"""A sampler for ``collect`` that gives out recorded rollouts: those of a pool in turn, or draws with replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.random import Generator
+
+from apportion.replay.fresh import fresh_order
+from apportion.replay.population import OutcomePopulation
+from apportion.types import Counts, Prompt, Rollout
+
+ROUNDS = 16
+VERDICTS = tuple((Rollout(False, round=number), Rollout(True, round=number)) for number in range(ROUNDS))
+"""Rollouts with nothing but a verdict, by round, so that a batch need not make them."""
+
+
+@dataclass(eq=False)
+class Drawing:
+    """The outcomes of one batch.
+
+    A pool gives a group's own rollouts first, in recorded order if that is known and otherwise in a random one. Then it
+    gives those of the nearest visits. In expectation, each outcome is drawn at random from the window.
+
+    Args:
+        population: where the outcomes come from.
+        groups: the places of the batch's groups, to which fresh prompts are appended.
+        generator: draws.
+        single: whether each rollout is an object of its own, because something beside its verdict is read.
+        recorded_first: whether draws in expectation begin with the recorded rollouts of the group.
+    """
+
+    population: OutcomePopulation
+    groups: list[int]
+    generator: Generator
+    single: bool = True
+    recorded_first: bool = False
+    _pools: dict[int, Counts] = field(default_factory=dict, init=False)
+    _given: dict[int, int] = field(default_factory=dict, init=False)
+    _started: int = field(default=0, init=False)
+    _round: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._started = len(self.groups)
+
+    def __call__(self, prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
+        """Return up to ``counts`` [P] further rollouts of each prompt, fewer once a pool has run dry."""
+        record = self.population.record
+        found = [self._next(place, count) if count else _NONE for place, count in enumerate(counts.tolist())]
+        if self.single:
+            return [[rollout_of(self.population, row) for row in rows.tolist()] for rows in found]
+        sizes = np.cumsum([len(rows) for rows in found])
+        wrong, right = VERDICTS[self._round % ROUNDS]
+        made = [right if reward else wrong for reward in record.reward[np.concatenate(found)].tolist()]
+        self._round += 1
+        return [made[low:high] for low, high in zip([0, *sizes[:-1].tolist()], sizes.tolist(), strict=True)]
+
+    def source(self, count: int) -> list[Prompt]:
+        """Return ``count`` fresh prompts for the batch: those of the nearest other groups.
+
+        Raises ValueError if the run has no more prompts.
+        """
+        record = self.population.record
+        groups = np.array(self.groups)
+        drawn = len(groups) - self._started
+        taken = fresh_order(record, groups[: self._started], self.population.size > 0, drawn + count)[drawn:]
+        if len(taken) < count:
+            raise ValueError(
+                f"the rule asks for {count} fresh prompts in a batch, got {len(taken)} that are left of the run; "
+                "lower its draws, such as max_draws, or replay it on a run with more prompts"
+            )
+        self.groups += taken.tolist()
+        return [record.prompts[q] for q in record.prompt[taken]]
+
+    def _next(self, place: int, count: int) -> Counts:
+        """Return the next ``count`` rows of the prompt at ``place`` in the batch."""
+        given = self._given.get(place, 0)
+        self._given[place] = given + count
+        if self.population.source == "pools":
+            return self._pool(place)[given : given + count]
+        first = _NONE
+        if self.recorded_first:
+            first = own_rows(self.population, self.groups[place])[given : given + count]
+        low, high = (bound[self.groups[place]] for bound in self.population.bounds)
+        if high == low:
+            return first
+        drawn = low + (self.generator.random(count - len(first)) * (high - low)).astype(np.int64)
+        return np.concatenate([first, self.population.rows[drawn]])
+
+    def _pool(self, place: int) -> Counts:
+        if place not in self._pools:
+            group, population = self.groups[place], self.population
+            record, own = population.record, own_rows(population, group)
+            if not record.ordered:
+                own = self.generator.permutation(own)
+            if population.before:
+                own = np.concatenate([own, self._neighbours(group)])
+            self._pools[place] = own
+        return self._pools[place]
+
+    def _neighbours(self, group: int) -> Counts:
+        """Return the rows of the other visits of the window, the nearest first, an earlier one before a later one."""
+        population = self.population
+        low, high = (bound[group] for bound in population.bounds)
+        rows = population.rows[low:high]
+        visits = population.record.visit[np.searchsorted(population.record.first, rows, side="right") - 1]
+        away = visits - population.record.visit[group]
+        order = np.lexsort((rows, away, np.abs(away)))
+        return rows[order][away[order] != 0]
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def own_rows(population: OutcomePopulation, group: int) -> Counts:
+    """Return the rollouts of ``group`` that can be drawn, in recorded order."""
+    first = population.record.first
+    rows = np.arange(first[group], first[group + 1])
+    return rows[population.usable[rows]]
+
+
+def rollout_of(population: OutcomePopulation, row: int) -> Rollout:
+    """Return the recorded rollout at ``row``. Its completion is the row, because texts are not held."""
+    record = population.record
+    reward, tokens, norm, answer = record.reward[row], record.tokens[row], record.score_norm[row], record.answer[row]
+    return Rollout(
+        correct=bool(reward) if record.binary and reward == reward else None,
+        reward=None if reward != reward else float(reward),
+        answer=None if answer < 0 else str(answer),
+        tokens=None if tokens != tokens else int(tokens),
+        score_norm=None if norm != norm else float(norm),
+        completion=row,
+    )

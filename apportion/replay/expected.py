@@ -1,0 +1,74 @@
+"""What an allocation would have got in expectation, at success rates that are taken for the truth.
+
+The rate of a prompt at a visit is not known. It is estimated by the mean of its groups in a window of visits, the
+visit itself included, so these numbers describe a recorded run and decide nothing.
+"""
+
+import numpy as np
+
+from apportion.allocators.hora import maximise_hits
+from apportion.allocators.vip import gradient_variance, minimise_noise
+from apportion.records.run_record import RunRecord
+from apportion.types import Belief, Counts, Floats
+
+SIZE, LOW, HIGH, HORA_HIGH = 8, 3, 32, 64
+WINDOW = 5
+
+
+def near_truth(shares: Floats, visit: int, without: bool = False) -> Floats:
+    """Return mean shares [Q] of up to ten visits around ``visit``, from ``shares`` [Q, V].
+
+    ``without`` leaves that visit out.
+
+    >>> near_truth(np.arange(12.0)[None], 6).tolist()
+    [5.5]
+    """
+    window = np.arange(max(0, visit - WINDOW), min(shares.shape[1], visit + WINDOW))
+    return np.asarray(shares[:, window[window != visit] if without else window].mean(axis=1))
+
+
+def near_rates(record: RunRecord, without: bool = False) -> Floats:
+    """Return the mean share of up to ten visits of the same prompt around each group, [N], as ``near_truth`` does.
+
+    Groups without a reward are not counted. It is nan if no group is left; ``without`` leaves the group itself out.
+    """
+    order = np.lexsort((record.visit, record.prompt))
+    prompt, visit, shares = record.prompt[order], record.visit[order], record.shares[order]
+    known = ~np.isnan(shares)
+    sums, counts = (np.r_[0.0, np.cumsum(each)] for each in (np.nan_to_num(shares), known))
+    own = np.searchsorted(prompt, prompt, side="left"), np.searchsorted(prompt, prompt, side="right")
+    low = np.maximum(own[0], own[0] + visit - WINDOW)
+    high = np.minimum(own[1], own[0] + visit + WINDOW)
+    total, number = sums[high] - sums[low], counts[high] - counts[low]
+    if without:
+        total, number = total - np.nan_to_num(shares), number - known
+    found = np.empty(len(order))
+    found[order] = np.divide(total, number, out=np.full(len(order), np.nan), where=number > 0)
+    return np.clip(found, 0, 1) if record.binary else found  # running sums leave rounding errors
+
+
+def vip(variance: Floats, truth: Floats, size: int = SIZE, low: int = LOW, high: int = HIGH) -> tuple[float, float]:
+    """Return RLOO's variance at rates ``truth`` [P] under VIP's counts for ``variance`` [P], and under uniform counts.
+
+    VIP splits ``size`` rollouts a prompt, ``low`` to ``high`` for each, by a believed variance of the reward.
+
+    >>> vip(np.array([0.25, 0.0]), np.array([0.5, 0.0]), size=8)
+    (0.08333333333333333, 0.14285714285714285)
+    """
+    counts = minimise_noise(variance, size * len(truth), "rloo", low, high)
+    uniform = np.full(len(truth), size)
+    return float(gradient_variance(truth, counts).sum()), float(gradient_variance(truth, uniform).sum())
+
+
+def hora(
+    belief: Belief, right: Floats | Counts, truth: Floats, size: int = SIZE, high: int = HORA_HIGH
+) -> tuple[float, float]:
+    """Return the expected hits of ``size`` extra rollouts a prompt at rates ``truth`` [P]: by HORA, and uniform.
+
+    A hit is a prompt with a right answer among its extra rollouts. HORA places them after a group of ``size`` of which
+    ``right`` [P] were right, at most ``high`` a prompt in all.
+    """
+    first = np.full(len(truth), size)
+    counts = maximise_hits(belief.condition(right, first), 2 * size * len(truth), first, high)
+    hits = [float((1 - (1 - truth) ** extra).sum()) for extra in (counts - first, first)]
+    return hits[0], hits[1]

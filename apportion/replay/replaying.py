@@ -1,0 +1,360 @@
+"""What a recorded run would have been under other rules."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from apportion.allocators import Allocator
+from apportion.records.run_record import RunRecord
+from apportion.replay.allocating import Observe, measures, quiet, replay_allocator
+from apportion.replay.cells import Cells
+from apportion.replay.choosing import Choices, Outcome, choose_along, mixed_groups
+from apportion.replay.comparison import ratios, share_of
+from apportion.replay.expected import WINDOW
+from apportion.replay.foresight import BATCH, batches_of
+from apportion.replay.intervals import Spanned
+from apportion.replay.limits import MOST_MISSING, Missing, check_missing, check_recorded, drift, missing
+from apportion.replay.population import OutcomePopulation, Source
+from apportion.selection import Selector, ShuffledEpochs
+from apportion.types import Floats
+
+Outcomes = Literal["auto", "pools", "expected"]
+"""Where outcomes come from. "auto" is pools if they have nearly all that a rule asks for, and otherwise expected."""
+
+COMPARED = ("mixed", "variance", "hits", "dead", "tokens")
+SAME_TOTAL = 0.01
+"""Totals that differ by less than this share count as equal."""
+
+
+@dataclass(frozen=True, eq=False)
+class AllocatorReplay:
+    """What one rule would have got along the run, beside an even split of the same rollouts.
+
+    Args:
+        name: what the rule is called.
+        source: "recorded" for the run itself, else where its outcomes come from.
+        cells: its measures for each prompt of each batch; ``cells.by_step`` has those of the steps.
+        ratios: the rule's sum of each measure over that of the even split; a measure that is unknown is left out.
+        missing: rollouts that the pools did not have; None if they had everything.
+        warnings: what the rule logged, such as batches that it could not fill.
+        budget: the rollouts per prompt that it was given.
+        groups: the groups of the run, each of which the budget is for.
+        closed: whether its measures are expectations given its counts, and not what drawn rollouts showed.
+    """
+
+    name: str
+    source: Source | Literal["recorded"]
+    cells: Cells
+    ratios: Mapping[str, Spanned]
+    missing: Missing | None
+    warnings: int
+    budget: int
+    groups: int
+    closed: bool
+
+    @property
+    def per_prompt(self) -> float:
+        """Rollouts per prompt of a batch."""
+        return self.cells.total("rollouts") * self.cells.seeds / max(1, len(self.cells.batch))
+
+    @property
+    def of_budget(self) -> float:
+        """The rule's rollouts over those of the budget for each group of the run."""
+        return self.cells.total("rollouts") / (self.budget * self.groups)
+
+    @property
+    def same_total(self) -> bool:
+        """Whether the rule took as many rollouts as the budget has."""
+        return abs(self.of_budget - 1) <= SAME_TOTAL
+
+
+@dataclass(frozen=True, eq=False)
+class SelectorReplay:
+    """What one rule that chooses prompts would have found along the run, beside shuffled epochs.
+
+    Args:
+        name: what the rule is called.
+        choices: what it chose, for each seed.
+        mixed: share of the chosen groups with different rewards, by seed and step, [S, T].
+        hits: share of the chosen groups with a correct rollout, [S, T]; nan if rewards are not 0 or 1.
+        rollouts: rollouts of the chosen groups, [S, T].
+        tokens: their tokens, [S, T], nan if unknown.
+        dead: rollouts in groups of equal rewards, [S, T].
+        coverage: distinct prompts with a group of different rewards, mean over seeds.
+        above_shuffled: mean of ``mixed`` less that of shuffled epochs.
+    """
+
+    name: str
+    choices: tuple[Choices, ...]
+    mixed: Floats
+    hits: Floats
+    rollouts: Floats
+    tokens: Floats
+    dead: Floats
+    coverage: float
+    above_shuffled: Spanned
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """What a recorded run would have been under other rules.
+
+    Args:
+        name: of the run.
+        run: the run itself, as recorded.
+        allocators: the rules that split rollouts, in the order given.
+        selectors: the rules that choose prompts, in the order given, after shuffled epochs, their control.
+        observe: what the rules learned from.
+        outcome: which recorded group a chosen prompt got.
+        window: visits before and after each group from which outcomes may come too, None for the defaults.
+        seeds: the number of seeds.
+        certain: share of groups whose window in expectation has equal rewards, so that its success rate is 0 or 1.
+        certain_size: median number of rollouts in such a window.
+        drift: how far success rates move within the window that was used; 0 without one.
+    """
+
+    name: str
+    run: AllocatorReplay
+    allocators: tuple[AllocatorReplay, ...]
+    selectors: tuple[SelectorReplay, ...]
+    observe: Observe
+    outcome: Outcome
+    window: int | None
+    seeds: int
+    certain: float
+    certain_size: int
+    drift: float
+
+
+def replay(
+    record: RunRecord,
+    rules: Mapping[str, Allocator | Selector],
+    *,
+    outcomes: Outcomes = "auto",
+    window: int | None = None,
+    rollouts: int | None = None,
+    observe: Observe = "own",
+    outcome: Outcome = "near",
+    batch: int = BATCH,
+    seeds: Sequence[int] = (0,),
+    allow_missing: bool = False,
+) -> Replay:
+    """Return what ``record`` would have been under ``rules``, by name. The rules themselves learn nothing.
+
+    Args:
+        record: the run.
+        rules: rules that split rollouts, and rules that choose prompts.
+        outcomes: where the outcomes of a rule that splits rollouts come from.
+        window: visits before and after each group from which outcomes may come too. By default a pool has none, and an
+            expectation is over ten visits.
+        rollouts: budget per prompt of rules whose settings leave it open; by default the run's mean, rounded.
+        observe: what such a rule learns from.
+        outcome: which recorded group a prompt gets that a rule chooses.
+        batch: prompts in a batch, if the batches of the run are unknown.
+        seeds: they order such batches, draw outcomes and break ties.
+        allow_missing: whether pools may lack more than a tenth of the rollouts.
+
+    Raises ValueError if a rule needs what was not recorded, or if the pools lack too much.
+
+    >>> from apportion import VIP
+    >>> from apportion.records import record_of_visits
+    >>> record = record_of_visits([[0] * 12, [4] * 12, [1] * 12, [8] * 12], 8, ["a", "b", "c", "d"])
+    >>> found = replay(record, {"vip": VIP()}, batch=4)
+    >>> found.allocators[0].source, round(found.allocators[0].ratios["variance"].value, 1)
+    ('expected', 0.7)
+    """
+    _check(record, rules, window, rollouts, batch, seeds)
+    budget = rollouts or max(1, round(float(record.asked.mean())))
+    splitting = {name: rule for name, rule in rules.items() if isinstance(rule, Allocator)}
+    choosing = {name: rule for name, rule in rules.items() if isinstance(rule, Selector)}
+    player = _Player(record, window, observe, batch, tuple(seeds))
+    found = []
+    for name, rule in splitting.items():
+        source = outcomes if outcomes != "auto" else player.source_for(rule.with_budget(budget))
+        played = player.play(name, rule, budget, source)
+        if not (allow_missing or outcomes == "auto"):
+            check_missing(name, played.missing)
+        found.append(played)
+    expected = player.population("expected", player.labelled)
+    certain = expected.variance == 0
+    in_windows = any(each.source == "expected" for each in found)
+    return Replay(
+        name=record.name,
+        run=_as_recorded(record, expected, budget),
+        allocators=tuple(found),
+        selectors=_selections(choosing, record, tuple(seeds), outcome, batch),
+        observe=observe,
+        outcome=outcome,
+        window=window,
+        seeds=len(seeds),
+        certain=float(certain.mean()),
+        certain_size=int(np.median(expected.size[certain])) if certain.any() else 0,
+        drift=drift(record, window or WINDOW) if window or (in_windows and window is None) else 0.0,
+    )
+
+
+@dataclass(eq=False)
+class _Player:
+    """Replays allocators on one record, with populations that are made once."""
+
+    record: RunRecord
+    window: int | None
+    observe: Observe
+    batch: int
+    seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self.labelled = not np.isnan(self.record.reward).all()
+        self._populations: dict[tuple[Source, bool], OutcomePopulation] = {}
+        self._schedules = {seed: batches_of(self.record, seed, self.batch) for seed in self.seeds}
+
+    def population(self, source: Source, labels: bool) -> OutcomePopulation:
+        if (source, labels) not in self._populations:
+            made = (
+                OutcomePopulation.pools(self.record, self.window or 0, labels)
+                if source == "pools"
+                else OutcomePopulation.expected(self.record, labels, self.window)
+            )
+            self._populations[source, labels] = made
+        return self._populations[source, labels]
+
+    def source_for(self, rule: Allocator) -> Source:
+        """Return "pools" if they hold nearly all that ``rule`` asks for."""
+        if self.record.visits:
+            return "expected"
+        cells, _ = self._cells(rule, "pools", self.seeds[:1])
+        found = missing(cells, self.population("pools", rule.needs.labels))
+        return "pools" if found is None or found.share <= MOST_MISSING else "expected"
+
+    def play(self, name: str, rule: Allocator, budget: int, source: Source) -> AllocatorReplay:
+        rule = rule.with_budget(budget)
+        cells, warnings = self._cells(rule, source, self.seeds)
+        return AllocatorReplay(
+            name=name,
+            source=source,
+            cells=cells,
+            ratios=ratios(cells, COMPARED),
+            missing=missing(cells, self.population(source, rule.needs.labels)),
+            warnings=warnings,
+            budget=budget,
+            groups=len(self.record.step),
+            closed=rule.one_round and rule.needs.labels,
+        )
+
+    def _cells(self, rule: Allocator, source: Source, seeds: Sequence[int]) -> tuple[Cells, int]:
+        parts, warnings = [], 0
+        for seed in seeds:
+            fresh = copy.deepcopy(rule)
+            with quiet(fresh) as seen:
+                population = self.population(source, rule.needs.labels)
+                parts.append(replay_allocator(fresh, population, self._schedules[seed], seed, self.observe))
+            warnings += len(seen)
+        return Cells.joined(parts), warnings
+
+
+def _as_recorded(record: RunRecord, population: OutcomePopulation, budget: int) -> AllocatorReplay:
+    """Return the run itself, beside an even split of the rollouts of each of its steps."""
+    places = np.flatnonzero(population.size > 0)
+    labelled = population.labels
+    steps, batch = np.unique(record.step[places], return_inverse=True)
+    got = (record.trials if labelled else np.diff(record.first))[places]
+    mixed = mixed_groups(record)[places].astype(np.float64)
+    unknown = np.full(len(places), np.nan)
+    level = (np.bincount(batch, got) / np.bincount(batch))[batch]
+    rule = {
+        "rollouts": got.astype(np.float64),
+        "tokens": record.sums(record.tokens)[places],
+        "mixed": mixed if labelled else unknown,
+        "hits": (record.totals[places] > 0).astype(np.float64) if labelled and record.binary else unknown,
+        "dead": got * (1 - mixed) if labelled else unknown,
+        "variance": population.gradient_variance(places, got) if labelled and got.all() else unknown,
+    }
+    cells = Cells(
+        seed=np.zeros(len(places), np.int64),
+        batch=batch,
+        prompt=record.prompt[places],
+        group=places,
+        asked=record.asked[places],
+        first=got,
+        rule=rule,
+        even=measures(population, places, level),
+        step=steps,
+        prompts=len(record.ids),
+    )
+    return AllocatorReplay(
+        name=record.name,
+        source="recorded",
+        cells=cells,
+        ratios=ratios(cells, COMPARED),
+        missing=None,
+        warnings=0,
+        budget=budget,
+        groups=len(record.step),
+        closed=False,
+    )
+
+
+def _selections(
+    rules: Mapping[str, Selector], record: RunRecord, seeds: tuple[int, ...], outcome: Outcome, batch: int
+) -> tuple[SelectorReplay, ...]:
+    """Return the replays of shuffled epochs and of ``rules``; none without a rule."""
+    if not rules:
+        return ()
+    others = {name: rule for name, rule in rules.items() if name != ShuffledEpochs.name}
+    found: list[SelectorReplay] = []
+    for name, rule in {ShuffledEpochs.name: ShuffledEpochs(), **others}.items():
+        choices = tuple(choose_along(copy.deepcopy(rule), record, seed, outcome, batch) for seed in seeds)
+        found.append(_found(name, choices, record, found[0].mixed if found else None))
+    return tuple(found)
+
+
+def _found(name: str, choices: tuple[Choices, ...], record: RunRecord, control: Floats | None) -> SelectorReplay:
+    shown = np.stack([each.shown for each in choices])
+    mixed, binary = mixed_groups(record), record.binary
+    tokens = record.sums(record.tokens)
+    share = np.stack([each.mixed for each in choices])
+    prompts = [np.unique(record.prompt[own[own >= 0]][mixed[own[own >= 0]]]) for own in shown]
+    epoch = max(1, round(choices[0].prompts / shown.shape[2]))
+
+    def per_step(values: Floats, mean: bool = False) -> Floats:
+        found = np.where(shown >= 0, values[shown], 0.0).sum(axis=2)
+        return np.asarray(found / (shown >= 0).sum(axis=2) if mean else found)
+
+    return SelectorReplay(
+        name=name,
+        choices=choices,
+        mixed=share,
+        hits=per_step((record.totals > 0).astype(np.float64), mean=True) if binary else np.full(share.shape, np.nan),
+        rollouts=per_step(record.trials.astype(np.float64)),
+        tokens=per_step(tokens),
+        dead=per_step(np.where(mixed, 0.0, record.trials)),
+        coverage=float(np.mean([len(own) for own in prompts])),
+        above_shuffled=share_of(share, share if control is None else control, epoch, np.random.default_rng(0)),
+    )
+
+
+def _check(
+    record: RunRecord,
+    rules: Mapping[str, Allocator | Selector],
+    window: int | None,
+    rollouts: int | None,
+    batch: int,
+    seeds: Sequence[int],
+) -> None:
+    if not len(record.step) or not len(record.reward):
+        raise ValueError(f"a run must have rollouts to replay, got none in {record.name}; check the log")
+    if not rules:
+        raise ValueError("rules must name at least one rule, got none; name one, such as vip")
+    if not seeds or min(seeds) < 0:
+        raise ValueError(f"seeds must be integers from 0 on, got {list(seeds)}; give at least one")
+    least: dict[str, tuple[int, int | None]] = {"window": (0, window), "rollouts": (1, rollouts), "batch": (1, batch)}
+    for name, (low, value) in least.items():
+        if value is not None and value < low:
+            raise ValueError(f"{name} must be at least {low}, got {value}; raise it")
+    for name, rule in rules.items():
+        check_recorded(name, rule, record)

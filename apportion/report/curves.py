@@ -1,0 +1,102 @@
+"""Curves of a run: values along its way, at cumulative rollouts, tokens and hours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from apportion.types import Floats
+
+COSTS = {"rollouts": "rollouts", "tokens": "completion tokens", "hours": "hours"}
+"""What a run is measured against: the keys of ``Curve.x`` and their words."""
+
+SHARES = 60
+"""Points of a mean over seeds."""
+
+T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""The .975 quantiles of Student's t with 1 to 10 degrees of freedom."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Values [B] at cumulative costs.
+
+    Args:
+        x: the place of each value on each of the ``COSTS`` that is known, [B] each, never falling.
+        y: the values, nan where there is none.
+        low, high: their 95% interval, nan where there is none.
+    """
+
+    x: Mapping[str, Floats]
+    y: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def has_values(self) -> bool:
+        """Whether any value is known."""
+        return bool(np.isfinite(self.y).any())
+
+
+def plain_curve(x: Mapping[str, Floats], y: Floats) -> Curve:
+    """Return a curve without intervals."""
+    nothing = np.full(len(y), np.nan)
+    return Curve(x, y, nothing, nothing)
+
+
+def share_curve(x: Mapping[str, Floats], count: Floats, of: Floats) -> Curve:
+    """Return ``count`` / ``of``, [B] each, with Wilson's interval. It is nan where there is none of ``of``.
+
+    >>> curve = share_curve({}, np.array([5.0]), np.array([10.0]))
+    >>> curve.y.tolist(), curve.low.round(3).tolist(), curve.high.round(3).tolist()
+    ([0.5], [0.237], [0.763])
+    """
+    share = np.divide(count, of, out=np.full(len(of), np.nan), where=of > 0)
+    return Curve(x, share, *wilson(share, of))
+
+
+def wilson(share: Floats, trials: Floats) -> tuple[Floats, Floats]:
+    """Return Wilson's 95% interval of shares of so many ``trials``, which may be fractions. nan without trials."""
+    z = 1.96
+    n = np.where(trials > 0, trials, np.nan)
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * np.sqrt(np.maximum(share * (1 - share) / n + z**2 / (4 * n**2), 0))
+    return np.maximum(middle - half, 0), np.minimum(middle + half, 1)
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Return the mean of the curves of several seeds, at equal shares of each, with Student's interval over seeds.
+
+    A single curve is returned as it is. Costs that one of them does not know are left out. Intervals of values from 0
+    to 1 stay between these.
+    """
+    if len(curves) == 1:
+        return curves[0]
+    shares = np.linspace(0, 1, SHARES)
+    known = [key for key in COSTS if all(key in curve.x for curve in curves)]
+    x = {key: np.mean([_resampled(curve.x[key], shares) for curve in curves], axis=0) for key in known}
+    heights = np.array([_resampled(curve.y, shares) for curve in curves])
+    mean, half = seed_interval(heights)
+    within = (0.0, 1.0) if heights.min() >= 0 and heights.max() <= 1 else (-np.inf, np.inf)
+    return Curve(x, mean, np.clip(mean - half, *within), np.clip(mean + half, *within))
+
+
+def seed_interval(values: Floats) -> tuple[Floats, Floats]:
+    """Return the means of ``values`` [S, ...] over S seeds, and the half widths of their 95% intervals, nan if S is 1.
+
+    >>> mean, half = seed_interval(np.array([[0.2], [0.4]]))
+    >>> round(float(mean[0]), 3), round(float(half[0]), 3)
+    (0.3, 1.271)
+    """
+    seeds = len(values)
+    if seeds < 2:
+        return np.asarray(values[0]), np.full(values.shape[1:], np.nan)
+    quantile = T_975[seeds - 2] if seeds - 2 < len(T_975) else 1.96 + 2.4 / (seeds - 1)
+    return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+
+
+def _resampled(values: Floats, shares: Floats) -> Floats:
+    places = np.linspace(0, 1, len(values)) if len(values) > 1 else np.zeros(1)
+    return np.interp(shares, places, values)

@@ -1,0 +1,334 @@
+"""What a report shows of one run: totals, curves along the run, rollouts by difficulty, and calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from apportion.diagnosis.advice import AdviceList, advice_of
+from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
+from apportion.predictors.counts import DiscountedCounts
+from apportion.records import RunRecord
+from apportion.replay.foresight import batches_of, foresee, sample_of
+from apportion.replay.intervals import Spanned
+from apportion.replay.replaying import Replay
+from apportion.report.calibration import Calibration, calibrate
+from apportion.report.curves import Curve, share_curve
+from apportion.types import Counts, Floats, Mask
+from apportion.untrusted import one_line
+
+STRETCHES = 60
+"""The most stretches that a run is divided into. Each is a point of its curves."""
+
+STRETCH_GROUPS, FEWEST_STRETCHES = 128, 12
+"""A stretch has this many groups on average, unless that would make fewer stretches than these."""
+
+BANDS = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
+"""Edges of the bands of difficulty, which is the share of right rollouts of a prompt."""
+
+BAND_NAMES = ("under 5%", "5 to 20%", "20 to 50%", "50 to 80%", "80 to 95%", "over 95%")
+
+VISITS = 2
+"""A prompt's success at a visit is estimated from its groups up to this many visits before and after."""
+
+WORST, PROMPT_LETTERS = 8, 140
+"""Prompts that are listed for a run, and the letters that are shown of each."""
+
+FORESEEN_GROUPS = 64_000
+"""The most groups that predictions are replayed for."""
+
+ALL_RIGHT, ALL_WRONG, ALL_EQUAL = "all right", "all wrong", "all equal"
+DEAD_KINDS = {ALL_RIGHT: "all right", ALL_WRONG: "all wrong", ALL_EQUAL: "equal"}
+"""Kinds of dead groups, with their names in a diagnosis. Rewards of ``ALL_EQUAL`` are graded."""
+
+
+Replayer = Callable[[RunRecord], Replay]
+"""Replays some rules along a record."""
+
+
+@dataclass(frozen=True)
+class WastedPrompt:
+    """A prompt with many rollouts in dead groups."""
+
+    text: str
+    rollouts: int
+    dead: int
+    success: float
+
+
+@dataclass(frozen=True)
+class RunTotals:
+    """Totals of a run, or of all its seeds together. None is unknown.
+
+    ``dead_groups`` and ``dead_rollouts`` are those of dead groups, whose rewards are all equal, by kind. ``dead_share``
+    is their share of the rollouts that ``arrived``, with its 95% interval over prompts, and ``dead_tokens`` that of the
+    tokens. ``last_step`` is the latest step of any seed. ``single`` counts groups of one rollout, which are not called
+    dead.
+    """
+
+    seeds: int
+    prompts: int | None
+    steps: int
+    last_step: int
+    groups: int
+    rollouts: int
+    tokens: int | None
+    hours: float | None
+    success: float | None
+    dead_groups: Mapping[str, float] = field(default_factory=dict)
+    dead_rollouts: Mapping[str, int] | None = None
+    dead_share: Spanned | None = None
+    dead_tokens: float | None = None
+    arrived: int = 0
+    single: int = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunProfile:
+    """One run, or one arm of a study over its seeds, as the report shows it.
+
+    Args:
+        name: what it is called on the page.
+        source: where it comes from.
+        totals: totals.
+        success: mean reward of the prompts in each stretch.
+        held_out: exact success on held-out problems; None if it was not measured.
+        dead: shares of the groups whose rewards are all equal, by kind.
+        places: cumulative costs at the end of each stretch [B].
+        bands: share of the rollouts of each stretch by band of difficulty [B, 6]; None if it is unknown.
+        difficulty: what the difficulty of a prompt is here, in words.
+        calibration: predicted against observed success; None without predictions.
+        foreseen: whether the predictions were not recorded, but replayed by discounted counts.
+        saved: share of the baseline's rollouts that were not needed to reach its final success, with its interval.
+        baseline: the arm that ``saved`` refers to.
+        advice: what would have helped; None if it was not asked for.
+        replay: what other rules would have done; None if none was asked for.
+        wasted: prompts with the most rollouts in dead groups.
+        notes: what is unknown, in sentences.
+    """
+
+    name: str
+    source: str
+    totals: RunTotals
+    success: Curve
+    held_out: Curve | None = None
+    dead: Mapping[str, Curve]
+    places: Mapping[str, Floats]
+    bands: Floats | None
+    difficulty: str = ""
+    calibration: Calibration | None
+    foreseen: bool = False
+    saved: tuple[float, float, float] | None = None
+    baseline: str | None = None
+    advice: AdviceList | None = None
+    replay: Replay | None = None
+    wasted: tuple[WastedPrompt, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Replayer | None = None) -> RunProfile:
+    """Return the profile of a recorded run, called ``name``. With ``advice`` it says what would have helped.
+
+    ``replayed`` replays rules along the record.
+    """
+    stretch, count = _stretches(record.step)
+    ends, places = _costs(record, stretch, count)
+    dead = dead_kinds(record)
+    groups = np.bincount(stretch[record.trials > 1], minlength=count).astype(float)
+    kinds = {kind: np.bincount(stretch[mask], minlength=count).astype(float) for kind, mask in dead.items()}
+    shown = {kind: share_curve(places, number, groups) for kind, number in kinds.items() if _is_shown(kind, number)}
+    return RunProfile(
+        name=name,
+        source=record.source,
+        totals=_totals(record, dead, ends),
+        success=_success(record, stretch, count, places),
+        dead=shown,
+        places=ends,
+        bands=_bands(record, stretch, count),
+        difficulty=(
+            f"A prompt's difficulty is its share of right rollouts in this group and in its groups up to {VISITS} "
+            "visits before and after."
+        ),
+        calibration=_calibration(record),
+        foreseen=bool(np.isnan(record.predicted).all()),
+        advice=advice_of(record) if advice else None,
+        replay=None if replayed is None else replayed(record),
+        wasted=_wasted(record, dead),
+        notes=tuple(_notes(record, ends)),
+    )
+
+
+def dead_kinds(record: RunRecord) -> dict[str, Mask]:
+    """Return which groups [N] of two rewards or more have equal ones only: all 1, all 0, or equal graded ones."""
+    kinds = kinds_of(record)
+    return {kind: kinds == KINDS.index(name) for kind, name in DEAD_KINDS.items()}
+
+
+def band_of(success: Floats) -> Counts:
+    """Return the band of difficulty of each success.
+
+    >>> band_of(np.array([0.0, 0.05, 0.5, 0.96, 1.0])).tolist()
+    [0, 1, 3, 5, 5]
+    """
+    return np.clip(np.searchsorted(BANDS, success, side="right") - 1, 0, len(BANDS) - 2)
+
+
+def band_shares(success: Floats, rollouts: Floats, stretch: Counts, count: int) -> Floats:
+    """Return the share of the rollouts in each stretch by band of difficulty [B, 6], 0 where there is none."""
+    width = len(BANDS) - 1
+    table = np.bincount(stretch * width + band_of(success), rollouts, minlength=count * width).reshape(count, width)
+    total = table.sum(axis=1, keepdims=True)
+    return np.divide(table, total, out=np.zeros_like(table), where=total > 0)
+
+
+def _is_shown(kind: str, number: Floats) -> bool:
+    return kind != ALL_EQUAL or bool(number.any())
+
+
+def stretches_of(sizes: Counts) -> Counts:
+    """Return the stretch of each step, given the number of groups of each [S]. Stretches have about equal numbers.
+
+    >>> stretches_of(np.array([9, 9, 9, 1, 1])).tolist()
+    [0, 1, 2, 3, 3]
+    """
+    total = int(sizes.sum())
+    count = min(len(sizes), STRETCHES, max(total // STRETCH_GROUPS, FEWEST_STRETCHES))
+    middles = np.cumsum(sizes) - sizes / 2
+    return np.unique((middles * count / max(total, 1)).astype(int), return_inverse=True)[1].reshape(-1)
+
+
+def _stretches(step: Counts) -> tuple[Counts, int]:
+    """Return the stretch of each group [N], and how many stretches there are."""
+    _, at, sizes = np.unique(step, return_inverse=True, return_counts=True)
+    stretch = stretches_of(sizes)
+    return stretch[at.reshape(-1)], int(stretch[-1]) + 1 if len(stretch) else 0
+
+
+def _costs(record: RunRecord, stretch: Counts, count: int) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Return the known cumulative costs at the end of each stretch [B], and those in its middle."""
+    spent: dict[str, Floats] = {"rollouts": np.bincount(stretch, record.asked, minlength=count).astype(np.float64)}
+    if len(record.tokens) and not np.isnan(record.tokens).any():
+        spent["tokens"] = np.bincount(stretch, record.sums(record.tokens), minlength=count).astype(np.float64)
+    ends: dict[str, Floats] = {key: np.cumsum(values) for key, values in spent.items()}
+    middles = {key: ends[key] - values / 2 for key, values in spent.items()}
+    if len(record.written) and not np.isnan(record.written).any():
+        latest = np.full(count, -np.inf)
+        np.maximum.at(latest, stretch, (record.written - record.written.min()) / 3600)
+        ends["hours"] = middles["hours"] = np.maximum.accumulate(latest)
+    return ends, middles
+
+
+def _success(record: RunRecord, stretch: Counts, count: int, places: Mapping[str, Floats]) -> Curve:
+    """Return the mean over groups of their mean rewards, with the 95% interval of a mean over groups."""
+    known = record.trials > 0
+    at, shares = stretch[known], record.shares[known]
+    number = np.bincount(at, minlength=count)
+    mean = _ratio(np.bincount(at, shares, minlength=count), number)
+    squares = np.bincount(at, (shares - mean[at]) ** 2, minlength=count)
+    half = 1.96 * np.sqrt(_ratio(squares, number * np.maximum(number - 1, 0)))
+    low, high = mean - half, mean + half
+    return (
+        Curve(places, mean, np.maximum(low, 0), np.minimum(high, 1))
+        if record.binary
+        else Curve(places, mean, low, high)
+    )
+
+
+def _bands(record: RunRecord, stretch: Counts, count: int) -> Floats | None:
+    if not record.binary or not len(record.step):
+        return None
+    order = np.lexsort((record.visit, record.prompt))
+    own = record.prompt[order]
+    begins = np.searchsorted(own, own, side="left")
+    ends = np.searchsorted(own, own, side="right")
+    places = np.arange(len(order))
+    low, high = np.maximum(begins, places - VISITS), np.minimum(ends, places + VISITS + 1)
+    around = []
+    for values in (record.totals, record.trials):
+        total = np.r_[0.0, np.cumsum(values[order])]
+        found = np.empty(len(order))
+        found[order] = total[high] - total[low]
+        around.append(found)
+    success = _ratio(*around)
+    known = ~np.isnan(success)
+    return band_shares(success[known], record.asked[known].astype(float), stretch[known], count)
+
+
+def _calibration(record: RunRecord) -> Calibration | None:
+    """Return the calibration of the recorded predictions; without them, that of counts that are replayed."""
+    if not record.binary or not len(record.step):
+        return None
+    predicted = record.predicted
+    if np.isnan(predicted).all():
+        record = sample_of(record, FORESEEN_GROUPS)
+        predicted = foresee(DiscountedCounts(), record, batches_of(record)).mean
+    return calibrate(predicted, record.totals, record.trials, record.prompt)
+
+
+def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floats]) -> RunTotals:
+    waste = waste_of(record)
+    lost = dict(zip(KINDS, waste.whole.rollouts, strict=True))
+    return RunTotals(
+        seeds=1,
+        prompts=len(np.unique(record.prompt)),
+        steps=len(np.unique(record.step)),
+        last_step=int(record.step[-1]),
+        groups=len(record.step),
+        rollouts=int(record.asked.sum()),
+        tokens=int(ends["tokens"][-1]) if "tokens" in ends else None,
+        hours=float(ends["hours"][-1]) if "hours" in ends else None,
+        success=float(np.nanmean(record.shares)) if (record.trials > 0).any() else None,
+        dead_groups={kind: int(mask.sum()) for kind, mask in dead.items()},
+        dead_rollouts={kind: lost[name] for kind, name in DEAD_KINDS.items()},
+        dead_share=waste.rollouts,
+        dead_tokens=waste.tokens.value if "tokens" in ends and waste.tokens is not None else None,
+        arrived=len(record.reward),
+        single=int((record.trials == 1).sum()),
+    )
+
+
+def _wasted(record: RunRecord, dead: Mapping[str, Mask]) -> tuple[WastedPrompt, ...]:
+    """Return the prompts with the most rollouts in dead groups, most first."""
+    any_dead, size = np.any(list(dead.values()), axis=0), len(record.ids)
+    lost = np.bincount(record.prompt[any_dead], record.asked[any_dead], minlength=size)
+    spent = np.bincount(record.prompt, record.asked, minlength=size)
+    success = _ratio(
+        np.bincount(record.prompt, record.totals, minlength=size),
+        np.bincount(record.prompt, record.trials, minlength=size),
+    )
+    order = np.argsort(-lost, kind="stable")[:WORST]
+    return tuple(
+        WastedPrompt(shown_prompt(record.texts[q] or record.ids[q]), int(spent[q]), int(lost[q]), float(success[q]))
+        for q in order
+        if lost[q]
+    )
+
+
+def shown_prompt(text: str) -> str:
+    """Return the beginning of a prompt in one line. Control characters and marks of direction are written out.
+
+    >>> shown_prompt("What is\\n2 + 2?"), shown_prompt("\\u202eevil"), len(shown_prompt("x" * 10**6))
+    ('What is 2 + 2?', '\\\\u202eevil', 140)
+    """
+    line = one_line(text[: 4 * PROMPT_LETTERS])
+    return line if len(line) <= PROMPT_LETTERS else f"{line[: PROMPT_LETTERS - 3]}..."
+
+
+def _notes(record: RunRecord, ends: Mapping[str, Floats]) -> list[str]:
+    notes = []
+    if record.visits:
+        notes.append("Steps are visits of each prompt, because the batches of training were not recorded.")
+    if "tokens" not in ends:
+        notes.append("Tokens were not recorded.")
+    if "hours" not in ends:
+        notes.append("The time of the steps was not recorded.")
+    if not record.binary:
+        notes.append("Rewards are graded, so neither difficulty nor predicted success is shown.")
+    return notes
+
+
+def _ratio(top: Floats | Counts, bottom: Floats | Counts) -> Floats:
+    """Return ``top`` / ``bottom``, nan where ``bottom`` is 0."""
+    return np.divide(top, bottom, out=np.full(len(top), np.nan), where=np.asarray(bottom) > 0)

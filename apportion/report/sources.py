@@ -1,0 +1,77 @@
+"""Find out what each path is, and read it: a rollout log, a lab study, a job of TRL, or a vote."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from apportion.records import open_run
+from apportion.report.profile import Replayer, RunProfile, profile_of
+from apportion.report.study import is_study, study_profiles
+from apportion.report.votes import VoteProfile, is_vote, vote_profile
+from apportion.untrusted import one_line
+
+LOG_OF_JOB = "rollouts"
+"""The folder of the rollout log in the folder of a TRL job."""
+
+ANSWERS_OF_VOTE = "answers.jsonl"
+MOST_RUNS = 16
+"""Runs that are shown side by side."""
+
+NAME_LETTERS = 40
+
+
+def read_sources(
+    paths: Sequence[Path], advice: bool = False, replayed: Replayer | None = None
+) -> list[RunProfile | VoteProfile]:
+    """Return a profile of each run and vote at ``paths``. Their names differ.
+
+    ``advice`` adds what would have helped recorded runs, which takes seconds for a long run. ``replayed`` replays
+    rules along them.
+
+    Raises ValueError if a path holds no run, or a damaged one, or if there are more than 16 runs, and OSError.
+    """
+    found: list[RunProfile | VoteProfile] = []
+    for path in paths:
+        found += _profiles(path, len(paths) > 1, advice, replayed)
+    if len(found) > MOST_RUNS:
+        raise ValueError(f"at most {MOST_RUNS} runs are shown side by side, got {len(found)}; name fewer")
+    return _with_distinct_names(found)
+
+
+def _profiles(path: Path, several: bool, advice: bool, replayed: Replayer | None) -> Sequence[RunProfile | VoteProfile]:
+    answers = path / ANSWERS_OF_VOTE if path.is_dir() else path
+    if not (path.exists() or is_vote(path)):
+        raise ValueError(f"a run must be a file or a folder that exists, got {path}; check the path")
+    name = _name(path)
+    if path.is_dir() and is_study(path):
+        return [replace(each, name=f"{name}: {each.name}" if several else each.name) for each in study_profiles(path)]
+    if is_vote(answers):
+        return [vote_profile(answers, name if path.is_dir() else _name(answers))]
+    record = open_run(path / LOG_OF_JOB if (path / LOG_OF_JOB).is_dir() else path)
+    if not len(record.step):
+        raise ValueError(f"a run must have groups to be shown, got {path} without any; wait for its first step")
+    return [profile_of(record, name, advice, replayed)]
+
+
+def _name(path: Path) -> str:
+    whole = path.resolve()
+    stem = (
+        whole.parent.name
+        if whole.name == LOG_OF_JOB
+        else whole.name
+        if whole.is_dir()
+        else whole.name.partition(".")[0]
+    )
+    return one_line(stem)[:NAME_LETTERS] or "run"
+
+
+def _with_distinct_names(found: list[RunProfile | VoteProfile]) -> list[RunProfile | VoteProfile]:
+    names, seen = Counter(each.name for each in found), Counter[str]()
+    named: list[RunProfile | VoteProfile] = []
+    for each in found:
+        seen[each.name] += 1
+        named.append(replace(each, name=f"{each.name} ({seen[each.name]})") if names[each.name] > 1 else each)
+    return named

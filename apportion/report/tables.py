@@ -1,0 +1,83 @@
+"""A report as text for a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from apportion.report.charts import Chart, ReportTable
+from apportion.report.report import RunReport
+from apportion.runs.text_table import text_table
+from apportion.untrusted import one_line
+
+TEXT_ROWS = 6
+"""The most rows of a run in a table of text, evenly spaced."""
+
+
+def text_of(report: RunReport, terminal: bool = False) -> str:
+    """Return the report as tables of text, drawn if they are for a ``terminal``. Long tables are thinned out."""
+    blocks = [_summary(report)]
+    blocks += [_table(table, terminal) for table in report.overviews]
+    blocks += [_chart(chart, terminal) for chart in report.charts]
+    blocks += [f"{one_line(table.caption)}\n{_table(table, terminal)}" for table in report.tables]
+    return "\n\n".join(blocks)
+
+
+def json_of(report: RunReport) -> str:
+    """Return the report as one JSON object, with null for unknown values."""
+    runs = [{"name": name, "summary": summary} for name, summary in zip(report.names, report.summaries, strict=True)]
+    tables = {table.caption: _rows(table) for table in (*report.overviews, *report.tables)}
+    charts = {
+        chart.key: {"title": chart.title, "series": [_series(each) for each in chart.series]} for chart in report.charts
+    }
+    return json.dumps(
+        {"runs": runs, "notes": report.notes, "tables": tables, "charts": charts}, allow_nan=False, ensure_ascii=False
+    )
+
+
+def _summary(report: RunReport) -> str:
+    named = zip(report.names, report.summaries, strict=True)
+    return "\n".join([*(one_line(f"{name}: {summary}") for name, summary in named), *map(one_line, report.notes)])
+
+
+def _chart(chart: Chart, terminal: bool) -> str:
+    words = [one_line(chart.title), one_line(f"{chart.text} {chart.detail}".strip()), *map(one_line, chart.notes)]
+    return "\n".join([*words, _table(chart.table, terminal)])
+
+
+def _table(table: ReportTable, terminal: bool) -> str:
+    rows = [[one_line(cell) for cell in row] for row in _thinned(table.rows)]
+    return text_table(rows, table.header, align=table.align, terminal=terminal)
+
+
+def _thinned(rows: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:
+    """Return at most 6 rows of each run, by the first column; tables of one run have numbers there."""
+    whose = [row[0] if not row[0].replace(",", "").isdigit() else "" for row in rows]
+    kept: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(whose):
+        own = [row for row, each in zip(rows, whose, strict=True) if each == name]
+        kept += [own[at] for at in np.unique(np.linspace(0, len(own) - 1, min(len(own), TEXT_ROWS)).astype(int))]
+    return kept
+
+
+def _rows(table: ReportTable) -> list[dict[str, str]]:
+    return [dict(zip(table.header, row, strict=True)) for row in table.rows]
+
+
+def _series(series: Any) -> dict[str, Any]:
+    curve = series.curve
+    places = {key or "x": _numbers(values) for key, values in curve.x.items()}
+    return {
+        "name": series.name,
+        **places,
+        "y": _numbers(curve.y),
+        "low": _numbers(curve.low),
+        "high": _numbers(curve.high),
+    }
+
+
+def _numbers(values: Any) -> list[float | None]:
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]

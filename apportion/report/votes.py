@@ -1,0 +1,94 @@
+"""What a report shows of one vote: agreement, samples by question, samples without an answer, and saved samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from apportion.types import Counts, Floats
+from apportion.untrusted import shown
+from apportion.vote.ballot import Ballot
+from apportion.vote.journal import read_recorded, read_started, samples_path, settings_path
+from apportion.vote.lines import JournalError
+
+LONGEST_VOTE = 100_000
+"""A larger max_samples is taken for a mistake."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VoteProfile:
+    """One vote, as the report shows it. V questions are finished, in the order in which they were.
+
+    Args:
+        name: what it is called on the page.
+        max_samples: samples of a full vote on one question; None if the settings are missing.
+        samples: samples that were counted for each question [V].
+        share: the winner's share of its votes [V], nan without votes.
+        correct: 1 if the answer is right, 0 if it is wrong, nan if no right answer is known [V].
+        tokens: completion tokens of each question [V], nan if the server gave no count.
+        failed, unparsed, truncated: samples that never arrived, that held no answer, and that were cut off [V].
+        open_questions: questions that have samples and are not finished.
+        open_samples: their samples.
+    """
+
+    name: str
+    max_samples: int | None
+    samples: Counts
+    share: Floats
+    correct: Floats
+    tokens: Floats
+    failed: Counts
+    unparsed: Counts
+    truncated: Counts
+    open_questions: int
+    open_samples: int
+
+    @property
+    def saved(self) -> float | None:
+        """The share of the samples of full votes that were not taken; None if it is unknown."""
+        if self.max_samples is None or not len(self.samples):
+            return None
+        return 1 - float(self.samples.sum()) / (self.max_samples * len(self.samples))
+
+
+def is_vote(path: Path) -> bool:
+    """Return whether ``path`` is the file of a vote's answers."""
+    return path.suffix == ".jsonl" and (settings_path(path).is_file() or samples_path(path).is_file())
+
+
+def vote_profile(path: Path, name: str) -> VoteProfile:
+    """Return the profile of the vote whose answers are at ``path``. Raises JournalError."""
+    record = read_recorded(path)
+    ballots = list(record.ballots.values())
+    waiting = [samples for id, samples in record.samples.items() if id not in record.ballots]
+    return VoteProfile(
+        name=name,
+        max_samples=_max_samples(path, ballots),
+        samples=np.array([ballot.samples for ballot in ballots], np.int64),
+        share=np.array([np.nan if ballot.share is None else ballot.share for ballot in ballots]),
+        correct=np.array([np.nan if ballot.correct is None else float(ballot.correct) for ballot in ballots]),
+        tokens=np.array(
+            [np.nan if ballot.completion_tokens is None else ballot.completion_tokens for ballot in ballots]
+        ),
+        failed=np.array([ballot.failed for ballot in ballots], np.int64),
+        unparsed=np.array([ballot.unparsed for ballot in ballots], np.int64),
+        truncated=np.array([ballot.truncated for ballot in ballots], np.int64),
+        open_questions=len(waiting),
+        open_samples=sum(map(len, waiting)),
+    )
+
+
+def _max_samples(path: Path, ballots: list[Ballot]) -> int | None:
+    """Return the samples of a full vote by the settings; None without settings."""
+    if not settings_path(path).is_file():
+        return None
+    found = read_started(path).get("max_samples")
+    most = max((ballot.samples for ballot in ballots), default=1)
+    if type(found) is not int or not most <= found <= LONGEST_VOTE:
+        raise JournalError(
+            f"max_samples in {settings_path(path)} must be an integer from {most} to {LONGEST_VOTE:,}, got "
+            f"{shown(found)}; restore the settings of this vote"
+        )
+    return found

@@ -1,0 +1,199 @@
+"""Rules against each other on the same populations of prompts, with an oracle and uniform as controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+
+from apportion.checks import check_integer
+from apportion.simulation.course import course
+from apportion.simulation.measures import StepMeasures, measure
+from apportion.simulation.population import Population, place_of
+from apportion.simulation.rules import SimulatedRule, make_rule
+from apportion.types import Floats
+from apportion.untrusted import shown
+
+CONTROL, BEST = "uniform", "vip:oracle"
+"""The rules that every simulation has: equal counts on shuffled prompts, and VIP with exact probabilities."""
+
+CONFIDENCE = 0.95
+
+
+class SimulatedEstimate(NamedTuple):
+    """A mean over seeds and the half width of its 95% interval (Student's t); nan for a single seed."""
+
+    mean: float
+    half_width: float
+
+    def __str__(self) -> str:
+        if np.isnan(self.mean):
+            return "-"
+        return f"{self.mean:.3f}" + ("" if np.isnan(self.half_width) else f" ± {self.half_width:.3f}")
+
+
+@dataclass(frozen=True, eq=False)
+class RuleCourse:
+    """Measures of one rule. ``values`` [S, T, M] holds those of S seeds and T steps, in the order of ``StepMeasures``.
+
+    ``coverage`` [S, T] is the share of the population that had rollouts by each step.
+    """
+
+    rule: str
+    values: Floats
+    coverage: Floats
+
+    def of(self, name: str) -> Floats:
+        """Return one measure, [S, T]. Raise ValueError for a name that is none."""
+        if name not in StepMeasures._fields:
+            raise ValueError(f"a measure must be one of {', '.join(StepMeasures._fields)}, got {shown(name)}")
+        return np.asarray(self.values[..., StepMeasures._fields.index(name)])
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """The result of ``simulate``. Intervals are over seeds; ratios to the control are paired by seed.
+
+    Args:
+        population: its settings; the seed is replaced by each of ``seeds``.
+        steps: number of steps, T.
+        prompts_per_step: prompts of a batch.
+        rollouts_per_prompt: of the budget, on average.
+        seeds: [S].
+        courses: measures by rule, the controls first.
+        embedding_correlations: achieved by the embeddings of each seed, [S]; 0 without embeddings.
+        rate_correlations: achieved by the known rates of each seed, [S]; 0 without rates.
+    """
+
+    population: Population
+    steps: int
+    prompts_per_step: int
+    rollouts_per_prompt: int
+    seeds: tuple[int, ...]
+    courses: dict[str, RuleCourse]
+    embedding_correlations: tuple[float, ...]
+    rate_correlations: tuple[float, ...]
+
+    def variance(self, rule: str) -> SimulatedEstimate:
+        """RLOO variance over that of an even split of the same rollouts over the same prompts; below 1 is a gain."""
+        found = self.courses[rule]
+        return estimate(found.of("variance").sum(axis=1) / found.of("uniform").sum(axis=1))
+
+    def regret(self, rule: str) -> SimulatedEstimate:
+        """By what share the RLOO variance is above the least possible for the same prompts and rollouts."""
+        found = self.courses[rule]
+        return estimate(found.of("variance").sum(axis=1) / found.of("optimum").sum(axis=1) - 1)
+
+    def noise(self, rule: str) -> SimulatedEstimate:
+        """RLOO variance over the square of the signal, relative to the control's, so that selections compare too."""
+        own, control = (
+            (each.of("variance") / each.of("signal") ** 2 * each.of("rollouts")).mean(axis=1)
+            for each in (self.courses[rule], self.courses[CONTROL])
+        )
+        return estimate(own / control)
+
+    def share(self, rule: str, name: str) -> SimulatedEstimate:
+        """A measure of groups (mixed, spurious or hits) over the number of groups."""
+        found = self.courses[rule]
+        return estimate(found.of(name).sum(axis=1) / found.of("prompts").sum(axis=1))
+
+    def mixed_per_rollout(self, rule: str) -> SimulatedEstimate:
+        """Mixed groups per rollout, over the control's."""
+        own, control = (
+            each.of("mixed").sum(axis=1) / each.of("rollouts").sum(axis=1)
+            for each in (self.courses[rule], self.courses[CONTROL])
+        )
+        return estimate(own / control)
+
+    def average(self, rule: str, name: str) -> SimulatedEstimate:
+        """A measure per step, for example rollouts, tokens or seconds."""
+        return estimate(self.courses[rule].of(name).mean(axis=1))
+
+    def coverage(self, rule: str) -> SimulatedEstimate:
+        """Share of the population that had rollouts by the end."""
+        return estimate(self.courses[rule].coverage[:, -1])
+
+
+def simulate(
+    population: Population,
+    rules: Sequence[str],
+    steps: int = 50,
+    prompts_per_step: int = 128,
+    seeds: Sequence[int] = (0, 1, 2),
+    rollouts_per_prompt: int = 8,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    on_course: Callable[[int, int], None] = lambda done, total: None,
+) -> Simulation:
+    """Return how ``rules`` do on populations like ``population``, one for each of ``seeds``.
+
+    A rule is a text as ``make_rule`` reads it, and ``settings`` has the tables of rules with settings of their own.
+    ``uniform`` and ``vip:oracle`` are added as controls. Rules see the same prompts, the same drift and, for the same
+    rollout of a prompt at a step, the same outcome. Nothing is trained: the population moves by its own drift.
+    ``on_course`` is told after each rule and seed how many of all are done.
+
+    Raises ValueError for rules or numbers that do not fit, before anything is drawn.
+
+    >>> found = simulate(Population(prompts=500), ["vip"], steps=3, prompts_per_step=64, seeds=(0, 1))
+    >>> list(found.courses), found.variance("uniform").mean, found.regret("vip:oracle").mean
+    (['uniform', 'vip:oracle', 'vip'], 1.0, 0.0)
+    """
+    check_integer("rollouts_per_prompt", rollouts_per_prompt, 1, "a prompt needs a rollout")
+    names = list(dict.fromkeys([CONTROL, BEST, *rules]))
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be one or more different numbers, got {list(seeds)}; three give an interval")
+    small, tables = population.resized(1), settings or {}
+    unused = [name for name in tables if name not in names]
+    if unused:
+        raise ValueError(f"settings must be of a rule that is simulated, got {shown(unused[0])}; name it as a rule")
+    for name in names:
+        make_rule(name, small, rollouts_per_prompt, tables.get(name))
+    found: dict[str, list[tuple[Floats, Floats]]] = {name: [] for name in names}
+    embedded, rated = [], []
+    for seed in seeds:
+        own = population.with_seed(seed)
+        for name in names:
+            found[name].append(
+                _course(own, make_rule(name, own, rollouts_per_prompt, tables.get(name)), steps, prompts_per_step)
+            )
+            on_course(sum(map(len, found.values())), len(names) * len(seeds))
+        embedded.append(own.embedding_correlation)
+        rated.append(own.achieved_rate_correlation)
+    courses = {
+        name: RuleCourse(name, np.stack([values for values, _ in each]), np.stack([seen for _, seen in each]))
+        for name, each in found.items()
+    }
+    return Simulation(
+        population,
+        steps,
+        prompts_per_step,
+        rollouts_per_prompt,
+        tuple(seeds),
+        courses,
+        tuple(embedded),
+        tuple(rated),
+    )
+
+
+def estimate(values: Floats) -> SimulatedEstimate:
+    """Return the mean of one value for each seed, [S], and the half width of its interval."""
+    mean, size = float(np.mean(values)), len(values)
+    if size < 2:
+        return SimulatedEstimate(mean, np.nan)
+    quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, size - 1)
+    return SimulatedEstimate(mean, float(quantile * np.std(values, ddof=1) / np.sqrt(size)))
+
+
+def _course(population: Population, rule: SimulatedRule, steps: int, prompts_per_step: int) -> tuple[Floats, Floats]:
+    """Return the measures [T, M] and the coverage [T] of one rule and one seed."""
+    seen = np.zeros(population.prompts, bool)
+
+    def rows() -> Iterator[tuple[StepMeasures, float]]:
+        for step in course(population, rule, steps, prompts_per_step):
+            seen[[place_of(prompt) for prompt in step.batch.prompts]] = True
+            yield measure(population, rule.allocator, step), float(seen.mean())
+
+    measures, coverage = zip(*rows(), strict=True)
+    return np.array(measures, np.float64), np.array(coverage)

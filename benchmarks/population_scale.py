@@ -1,0 +1,185 @@
+"""Rules on simulated populations: what planning costs from a thousand prompts to a million, and when which rule gains.
+
+Nothing is trained, so this says nothing about learning. The populations were fixed before any result was looked at. The
+costs are measured in a process of their own for each rule and size.
+
+    python -m benchmarks.population_scale
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from time import process_time
+
+import numpy as np
+
+from apportion.simulation import SHAPES, BetaMixture, Population, Simulation, course, estimate, make_rule, simulate
+from benchmarks.common import table, write
+
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+COST_RULES = (
+    "uniform",
+    "vip",
+    "uniform+greso",
+    "uniform+mopps",
+    "vip:counts+mixed",
+    "vip:moving_average+mixed",
+    "vip+mixed",
+    "vip:embeddings+mixed",
+)
+COST_STEPS, COST_BATCH, COST_EMBEDDING = 8, 512, 16
+
+SEEDS = (0, 1, 2, 3, 4)
+PROMPTS, BATCH, STEPS, LATE = 1_000, 64, 96, 48
+"""Six epochs; the last three are the late ones."""
+EPOCH = 15
+
+RULES = ("vip", "hora", "uniform+mixed", "uniform+mixed:oracle", "vip+mixed")
+VIPS = ("vip", "vip:counts")
+SPREADS = {"0.5": 0.5, "1": 1.0, "2 (uniform)": 2.0, "8": 8.0, "32": 32.0}
+DRIFTS = (0.0, 0.03, 0.1, 0.3)
+ROLLOUTS = (4, 8, 16, 32)
+NOISES = ((0.0, 0.0), (0.05, 0.0), (0.0, 0.05), (0.1, 0.1), (0.2, 0.2))
+
+
+def cost(rule: str, prompts: int) -> dict[str, float]:
+    """Return the median milliseconds of each part of a step after the first, all seconds, and the peak memory."""
+    embedded = any(name in rule for name in ("ridge", "gp", "embeddings"))
+    population = Population(prompts=prompts, drift=0.05, embedding_size=COST_EMBEDDING if embedded else 0)
+    begun = process_time()
+    made = make_rule(rule, population)
+    seconds = [step.seconds for step in course(population, made, COST_STEPS, COST_BATCH)]
+    found = dict(zip(seconds[0]._fields, 1000 * np.median(np.array(seconds[1:]), axis=0), strict=True))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return {**found, "seconds": process_time() - begun, "peak": peak}
+
+
+def costs() -> list[list[object]]:
+    rows = []
+    for rule in COST_RULES:
+        for prompts in SIZES:
+            command = [sys.executable, "-m", "benchmarks.population_scale", rule, str(prompts)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
+            found = json.loads(done.stdout)
+            parts = [f"{found[part]:,.1f}" for part in ("choose", "predict", "plan", "observe")]
+            rows.append([rule, f"{prompts:,}", *parts, f"{found['seconds']:.1f}", f"{found['peak']:.2f}"])
+            print(*rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def variance(found: Simulation, rule: str, steps: slice) -> str:
+    """Return the RLOO variance over that of an even split, in some of the steps."""
+    course = found.courses[rule]
+    return str(estimate(course.of("variance")[:, steps].sum(axis=1) / course.of("uniform")[:, steps].sum(axis=1)))
+
+
+def run(population: Population, rules: Sequence[str], rollouts: int = 8) -> Simulation:
+    return simulate(population, rules, STEPS, BATCH, SEEDS, rollouts)
+
+
+def by_shape() -> list[list[object]]:
+    rows = []
+    for shape in SHAPES:
+        found = run(Population(prompts=PROMPTS, shape=SHAPES[shape]), RULES)
+        for rule in found.courses:
+            late = variance(found, rule, slice(STEPS - LATE, None)) if found.variance(rule).mean > 0 else "-"
+            groups = [str(found.share(rule, name)) for name in ("mixed", "hits")]
+            known = [str(found.variance(rule)), late, str(found.regret(rule)), str(found.noise(rule))]
+            rows.append([shape, rule, *known, *groups, f"{found.coverage(rule).mean:.2f}"])
+            print(*rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def gains(populations: Mapping[str, Population], rollouts: Sequence[int], rules: Sequence[str]) -> list[list[object]]:
+    """Return for each population and number of rollouts what VIP gains: in the first epoch, late, and at exact p."""
+    rows = []
+    for name, population in populations.items():
+        for number in rollouts:
+            found = run(population, rules, number)
+            for rule in rules:
+                phases = [variance(found, rule, slice(EPOCH)), variance(found, rule, slice(STEPS - LATE, None))]
+                best = variance(found, "vip:oracle", slice(STEPS - LATE, None))
+                rows.append([name, number, rule, *phases, best, str(found.regret(rule))])
+                print(*rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def by_spread() -> list[list[object]]:
+    spread = {f"Beta, mean .5, strength {name}": BetaMixture.single(0.5, each) for name, each in SPREADS.items()}
+    return gains({name: Population(prompts=PROMPTS, shape=each) for name, each in spread.items()}, (8,), VIPS)
+
+
+def by_drift() -> list[list[object]]:
+    drifts = {f"like-the-run, drift {drift:g}": Population(prompts=PROMPTS, drift=drift) for drift in DRIFTS}
+    return gains(drifts, (8,), VIPS)
+
+
+def by_rollouts() -> list[list[object]]:
+    return gains({"like-the-run": Population(prompts=PROMPTS)}, ROLLOUTS, VIPS)
+
+
+def by_noise() -> list[list[object]]:
+    rows = []
+    rules = ("vip", "uniform+mixed")
+    for false_positive, false_negative in NOISES:
+        population = Population(prompts=PROMPTS, false_positive=false_positive, false_negative=false_negative)
+        found = run(population, rules)
+        for rule in found.courses:
+            known = [str(found.variance(rule)), str(found.noise(rule))]
+            groups = [str(found.share(rule, name)) for name in ("mixed", "spurious")]
+            rows.append([f"{false_positive:g} / {false_negative:g}", rule, *known, *groups])
+            print(*rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def main() -> None:
+    gained = ["population", "rollouts", "rule", "first epoch", "late", "exact p, late", "regret"]
+    shapes = ["population", "rule", "variance", "late", "regret", "noise", "mixed", "hits", "seen"]
+    noisy = ["false positives / negatives", "rule", "variance", "noise", "mixed", "spurious"]
+    write(
+        "population_scale",
+        "Rules on simulated populations of prompts",
+        ["rule", "prompts", "choose", "predict", "plan", "observe", "seconds", "GiB"],
+        costs(),
+        [
+            f"Cost of the decisions: median CPU milliseconds of a step after the first, {COST_BATCH} prompts a step, 8 "
+            f"rollouts each; CPU seconds of {COST_STEPS} steps with sampling and preparation; peak memory. "
+            'After "+" is the selection, which predicts all prompts in `choose`. The predictors that read embeddings '
+            f"have {COST_EMBEDDING} dimensions. One process with one thread each.",
+            f"Gains, on {PROMPTS:,} prompts, {BATCH} a step, {STEPS} steps (6 epochs of shuffled prompts), 8 rollouts "
+            "unless a column says more. Mean over seeds ± half of the 95% interval (Student's t). variance: RLOO "
+            "variance at the true p over that of an even split of the same rollouts on the same prompts; late: the "
+            "last 3 epochs. regret: share above the least possible variance within 3 to 64 rollouts. noise: variance x "
+            "rollouts over the square of the summed p (1 - p), over that of uniform on shuffled prompts, so it counts "
+            "selection too. mixed, hits: shares of groups with both rewards, with a right rollout. seen: share of the "
+            'population visited. "-": counts that depend on outcomes have no closed form.',
+            "## By the distribution of p",
+            table(shapes, by_shape()),
+            "## VIP by the spread of p",
+            table(gained, by_spread()),
+            "## VIP by the drift of p, in log-odds a step; a prompt returns after 16 steps",
+            table(gained, by_drift()),
+            "## VIP by rollouts per prompt",
+            table(gained, by_rollouts()),
+            "## By the errors of the verifier, on like-the-run",
+            table(noisy, by_noise()),
+            "Under verifier errors p is the probability of a reward, for the oracle too. spurious: mixed groups whose "
+            "rollouts are all right or all wrong in truth.",
+        ],
+        seeds=SEEDS,
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        print(json.dumps(cost(sys.argv[1], int(sys.argv[2]))))
+    else:
+        main()

@@ -1,0 +1,97 @@
+"""VIP's Appendix B against scipy, exact cases and simulation."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from apportion.diagnosis.assumptions import correlations, edgington, fisher, levene, obrien, vip_assumptions
+from tests.diagnosis.builders import record_of
+
+
+def ragged(seed=0, groups=30, least=3):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(least, 12, groups)
+    return np.repeat(np.arange(groups), sizes), rng.gamma(2.0, size=sizes.sum()), rng
+
+
+def parts(group, values):
+    return [values[group == each] for each in np.unique(group)]
+
+
+def test_correlations_and_their_p_values_are_scipys():
+    group, norm, rng = ragged()
+    reward = rng.random(len(group))
+    r, p = correlations(group, reward, norm)
+    wanted = [scipy.stats.pearsonr(a, b) for a, b in zip(parts(group, reward), parts(group, norm), strict=True)]
+    np.testing.assert_allclose(r, [each.statistic for each in wanted])
+    np.testing.assert_allclose(p, [each.pvalue for each in wanted])
+
+
+def test_groups_without_a_correlation_are_left_out():
+    group = np.array([0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3])
+    reward = np.array([1, 1, 1, 0, 1, 1, 0, 1, 0, 1, 0.0])
+    norm = np.array([1, 2, 3, 1, 2, 4, 1, 2, 5, 5, 5.0])
+    assert len(correlations(group, reward, norm)[0]) == 1
+
+
+def test_fisher_is_scipys():
+    p = np.random.default_rng(1).random(40)
+    wanted = scipy.stats.combine_pvalues(p, method="fisher")
+    assert fisher(p) == pytest.approx((wanted.statistic, wanted.pvalue))
+    assert fisher(np.array([0.0, 0.5]))[1] < 1e-200
+
+
+@pytest.mark.parametrize("total", [0.2, 0.9, 1.0, 1.4])
+def test_edgington_of_two_and_three_is_the_area_and_the_volume(total):
+    two = total**2 / 2 if total <= 1 else 1 - (2 - total) ** 2 / 2
+    assert edgington(np.full(2, total / 2)) == pytest.approx((total, two))
+    three = (total**3 - 3 * max(0.0, total - 1) ** 3) / 6
+    assert edgington(np.full(3, total / 3)) == pytest.approx((total, three))
+
+
+def test_edgington_agrees_with_simulation_and_with_its_approximation():
+    sums = np.random.default_rng(2).random((200_000, 20)).sum(axis=1)
+    for total in (6.0, 8.5, 10.0, 12.5):
+        exact = edgington(np.full(20, total / 20))[1]
+        assert exact == pytest.approx((sums <= total).mean(), abs=0.004)
+        assert exact == pytest.approx(edgington(np.full(21, (total + 0.5) / 21))[1], abs=0.02)
+
+
+def test_levene_is_scipys():
+    group, norm, _ = ragged(least=2)
+    wanted = scipy.stats.levene(*parts(group, norm), center="median")
+    assert levene(group, norm) == pytest.approx((wanted.statistic, wanted.pvalue))
+
+
+def test_obrien_is_scipys():
+    group, norm, _ = ragged()
+    wanted = scipy.stats.f_oneway(*(scipy.stats.obrientransform(each)[0] for each in parts(group, norm)))
+    assert obrien(group, norm) == pytest.approx((wanted.statistic, wanted.pvalue))
+
+
+def test_the_tests_keep_their_level_if_the_assumptions_hold_and_reject_if_not():
+    held, broken = [], []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        reward = (rng.random((60, 16)) < 0.5).astype(float)
+        norm = rng.normal(10, 1, (60, 16))
+        held.append([test.p_value < 0.05 for test in vip_assumptions(record_of(reward, norms=norm**2)).tests[:4]])
+        norm = norm * np.linspace(0.5, 2, 60)[:, None] + reward
+        broken.append([test.p_value < 0.05 for test in vip_assumptions(record_of(reward, norms=norm**2)).tests[:4]])
+    assert (np.mean(held, axis=0) <= 0.15).all()
+    assert (np.mean(broken, axis=0) >= 0.9).all()
+
+
+def test_a_run_without_norms_or_with_few_groups_says_so():
+    reward = np.tile([0.0, 1.0, 0.0, 1.0], (5, 1))
+    assert "no score norms" in vip_assumptions(record_of(reward)).problem
+    few = vip_assumptions(record_of(reward, norms=np.random.default_rng(0).random((5, 4))))
+    assert not few.tests and "need 10 groups" in few.problem
+
+
+def test_each_third_of_a_run_is_tested_too():
+    rng = np.random.default_rng(0)
+    reward = (rng.random((90, 8)) < 0.5).astype(float)
+    found = vip_assumptions(record_of(reward, norms=rng.random((90, 8)), step=np.repeat(np.arange(9), 10))).tests
+    assert [test.part for test in found[::4]] == ["all", "0 to 2", "3 to 5", "6 to 8"]
+    assert all(test.meaning.endswith(".") and 0 <= test.p_value <= 1 for test in found)

@@ -1,0 +1,199 @@
+"""The whole diagnosis, its JSON, its text and its command."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from apportion import HORA
+from apportion.cli import app
+from apportion.cli.diagnosis_text import diagnosis_text
+from apportion.diagnosis import diagnose, plain
+from apportion.diagnosis.beliefs import RECORDED, coarse, foresight_of
+from apportion.diagnosis.given import embedder_of, rates_of
+from apportion.predictors import PrecomputedEmbeddings
+from tests.diagnosis.builders import record_of, run_of
+from tests.records.test_rollout_log import logged
+
+RUN = Path(__file__).parents[2] / "examples" / "data" / "grpo_run.jsonl.gz"
+MIXED = np.random.default_rng(0).beta(0.5, 0.5, 60)
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["diagnose", *map(str, arguments)])
+
+
+def words_of(record, **settings):
+    """Return the text of a diagnosis without line breaks."""
+    return " ".join(diagnosis_text(diagnose(record, **settings)).split())
+
+
+def numbers(value):
+    """Yield all numbers within a JSON value."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from numbers(each)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def test_the_json_holds_every_number_of_the_advice():
+    found = diagnose(run_of(np.where(np.arange(100) % 2, 0.5, 0), visits=6))
+    told = json.loads(json.dumps(plain(found)))["advice"]
+    assert told["recommended"]
+    for each in told["recommended"]:
+        held = {f"{number:.2f}" for number in numbers(each)} | {f"{number:.0%}" for number in numbers(each)}
+        words = [word.strip("[],.") for word in each["text"].split()]
+        figures = [word for word in words if word[:1].isdigit() and word not in ("9",)]
+        assert figures and all(figure in held for figure in figures)
+
+
+def test_json_has_no_number_that_is_not_finite():
+    found = diagnose(record_of([[np.nan, np.nan], [1, np.nan]]))
+    json.dumps(plain(found), allow_nan=False)
+
+
+def test_the_recorded_belief_is_judged_beside_the_others():
+    record = run_of(MIXED, visits=4)
+    known = replace(record, predicted=MIXED[record.prompt])
+    errors = {each.predictor: each.cells[-1].error.value for each in foresight_of(known).predictors}
+    assert min(errors, key=errors.get) == RECORDED
+    assert errors["empirical Bayes"] < errors["one half for all"] < errors["empirical Bayes, shuffled"]
+
+
+def test_embeddings_and_rates_bring_their_predictors():
+    record = run_of(MIXED, visits=2)
+    embedder = PrecomputedEmbeddings(dict(zip(record.ids, MIXED[:, None] * np.ones(3), strict=True)))
+    rates = dict(zip(record.ids, MIXED.tolist(), strict=True))
+    first = {each.predictor: each.cells[0].error.value for each in foresight_of(record, embedder, rates).predictors}
+    assert {"ridge", "gp", "gp, noise 1", "empirical Bayes, embeddings, shuffled", "empirical Bayes, both"} < set(first)
+    assert first["empirical Bayes, known rates"] < first["empirical Bayes"]
+
+
+def test_rewards_beyond_one_have_no_foresight_and_say_so():
+    record = run_of(MIXED, visits=2)
+    assert "within 0 and 1" in foresight_of(replace(record, reward=3 * record.reward)).problem
+    assert "30 groups" in foresight_of(record_of([[1, 0]])).problem
+
+
+def test_very_many_steps_are_joined():
+    batches = [np.array([i]) for i in range(2500)]
+    joined = coarse(batches, 1000)
+    assert len(joined) == 1000 and np.concatenate(joined).tolist() == list(range(2500))
+
+
+def test_the_text_says_what_would_help_and_what_is_missing():
+    text = words_of(run_of(MIXED, visits=6), rule="hora")
+    for words in (
+        "Advice",
+        "Dead groups",
+        "tokens are unknown",
+        "Drift",
+        "Foresight",
+        "Bias of the rule",
+        "no score norms",
+    ):
+        assert words in text
+    assert "Nothing here would help you." in words_of(run_of(np.full(100, 0.5)))
+    assert "No advice: advice needs 30 prompts" in words_of(record_of([[1, 0]]))
+    norms = np.random.default_rng(0).random((40, 8))
+    tested = record_of((norms > 0.5).astype(float), norms=norms, tokens=100 * norms)
+    text = words_of(tested)
+    assert "right rollouts have the larger gradients" in text and "tokens in dead" in text
+
+
+def test_the_command_prints_the_diagnosis_of_the_real_run(tmp_path):
+    start = time.process_time()
+    done = command(RUN, "--json")
+    seconds = time.process_time() - start
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    rows = {each["predictor"]: each["cells"] for each in found["foresight"]["predictors"]}
+    assert [f"{cell['error']['value']:.3f}" for cell in rows["counts"][:5]] == [
+        "0.151",
+        "0.028",
+        "0.021",
+        "0.019",
+        "0.016",
+    ]
+    cells = [f"{cell['error']['value']:.3f}" for cell in rows["empirical Bayes"][:5]]
+    assert cells == ["0.126", "0.026", "0.020", "0.018", "0.016"]
+    low = rows["counts"][0]["error"]
+    assert (f"{low['low']:.3f}", f"{low['high']:.3f}") == ("0.145", "0.156")
+    best = found["advice"]["recommended"][0]
+    assert best["change"].startswith("Choose half") and best["saving"]["low"] > 0.3
+    assert found["waste"]["tokens"] is None
+    assert seconds < 30  # 8 s on an idle core
+
+
+def test_the_command_reads_a_rollout_log_with_failed_rollouts(tmp_path):
+    logged(tmp_path, HORA(pre_rollouts=2, rollouts_per_prompt=4), failing=0.3)
+    done = command(tmp_path, "--json", "--rule", "hora")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["source"] == "rollout log" and found["coverage"]["asked"] > found["coverage"]["arrived"]
+    assert found["advice"]["problem"].startswith("advice needs 30 prompts")
+    assert command(tmp_path).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--rule", "nobody"], "rule must be one whose bias was measured"),
+        (["--embeddings", "missing.npy"], "missing.npy"),
+        (["--rates", "missing.json"], "missing.json"),
+    ],
+)
+def test_wrong_input_ends_with_one_line(arguments, problem, tmp_path):
+    small = tmp_path / "run.jsonl"
+    small.write_text('{"id": "a", "prompt": "1 + 1 =", "correct_of_4": [1, 2]}\n', encoding="utf-8")
+    done = command(small, *arguments)
+    assert done.exit_code == 2 and problem in done.output and done.output.count("\n") == 1
+    assert command(tmp_path / "none").exit_code == 2
+
+
+def test_embeddings_come_from_files_and_are_checked(tmp_path):
+    record = run_of(MIXED, visits=2)
+    np.save(tmp_path / "rows.npy", np.eye(60))
+    np.savez(tmp_path / "named.npz", embeddings=np.eye(60), ids=np.array(record.ids[::-1]))
+    assert embedder_of(str(tmp_path / "rows.npy"), record)(record.prompts[:1]).tolist()[0][0] == 1
+    assert embedder_of(str(tmp_path / "named.npz"), record)(record.prompts[:1]).tolist()[0][-1] == 1
+    np.save(tmp_path / "short.npy", np.eye(3))
+    np.savez(tmp_path / "other.npz", vectors=np.eye(60))
+    np.savez(tmp_path / "some.npz", embeddings=np.eye(3), ids=np.array(["0", "1", "2"]))
+    (tmp_path / "text.npy").write_text("no array", encoding="utf-8")
+    for name, problem in (
+        ("short.npy", "one row for each prompt"),
+        ("other.npz", "must hold embeddings"),
+        ("some.npz", "none for '10'"),
+        ("text.npy", "must be a .npy or .npz"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            embedder_of(str(tmp_path / name), record)
+    with pytest.raises(ValueError, match="need the text of every prompt"):
+        embedder_of("minilm", record)
+
+
+def test_rates_come_from_an_object_or_from_lines(tmp_path):
+    record = run_of(MIXED, visits=2)
+    for name, text in (
+        ("object.json", '{"0": 0.25, "other": 3}'),
+        ("lines.jsonl", '{"id": "0", "rate": 0.25}\n{"id": "1", "rate": null}\n{"id": "2"}\n'),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert rates_of(tmp_path / name, record) == {"0": 0.25}
+    for text, problem in (
+        ('{"0": 2}', "between 0 and 1"),
+        ('{"0": "x"}', "between 0 and 1"),
+        ("[1]", "objects"),
+        ('{"z": 0.5}', "got none"),
+        ("{", "must be JSON"),
+    ):
+        (tmp_path / "bad.json").write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=problem):
+            rates_of(tmp_path / "bad.json", record)
+    assert len(rates_of(RUN, replace(record, ids=[str(q) for q in range(60)]))) > 30

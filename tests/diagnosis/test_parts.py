@@ -1,0 +1,106 @@
+"""Dead groups, drift, coverage and bias on small runs whose answers are known."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from apportion.diagnosis.bias import COSINES, RATES, RATIOS, bias_of
+from apportion.diagnosis.coverage import coverage_of
+from apportion.diagnosis.drift import drift_of
+from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
+from tests.diagnosis.builders import record_of, run_of
+
+BIAS = Path(__file__).parents[2] / "benchmarks" / "results" / "bias.md"
+
+
+def test_every_kind_of_group_is_told_apart():
+    record = record_of([[1, 1], [0, 0], [0, 1], [np.nan, 1], [np.nan, np.nan]])
+    assert [KINDS[kind] for kind in kinds_of(record)] == ["all right", "all wrong", "mixed", "single", "without reward"]
+    graded = record_of([[0.1, 0.1, 0.1], [0.1, 0.2, 0.1]])
+    assert [KINDS[kind] for kind in kinds_of(graded)] == ["equal", "mixed"]
+
+
+def test_a_group_without_rollouts_is_one_without_reward():
+    record = record_of([[1, 0], [0, 0]])
+    empty = replace(
+        record,
+        step=np.zeros(4, int), prompt=np.array([0, 0, 1, 1]), asked=np.full(4, 2), predicted=np.full(4, np.nan),
+        written=np.full(4, np.nan), first=np.array([0, 0, 2, 4, 4]),
+    )  # fmt: skip
+    assert [KINDS[kind] for kind in kinds_of(empty)] == ["without reward", "mixed", "all wrong", "without reward"]
+    assert waste_of(empty).dead.value == 0.5
+
+
+def test_unknown_tokens_are_unknown_and_not_zero():
+    rewards = [[1, 1], [0, 1], [0, 0]]
+    assert waste_of(record_of(rewards)).tokens is None and waste_of(record_of(rewards)).whole.tokens is None
+    found = waste_of(record_of(rewards, tokens=[[10, 20], [30, np.nan], [40, 50]]))
+    assert found.whole.tokens[:3] == (30, 30, 90) and found.whole.lengths_unknown == 1
+    assert found.tokens.value == pytest.approx(120 / 150)
+
+
+def test_the_parts_of_a_run_add_up_to_the_whole():
+    found = waste_of(run_of(np.linspace(0, 1, 60), visits=5))
+    for parts in (found.over_time, found.by_difficulty):
+        assert np.sum([part.groups for part in parts], axis=0).tolist() == list(found.whole.groups)
+        assert np.sum([part.rollouts for part in parts], axis=0).tolist() == list(found.whole.rollouts)
+    assert found.dead.low < found.dead.value < found.dead.high
+    assert found.never_mixed >= 2 and found.compared == 60
+
+
+def test_constant_rates_have_no_drift_and_moving_ones_have():
+    rng = np.random.default_rng(0)
+    still = drift_of(run_of(rng.random(300), visits=8))
+    assert still.ratio.low < 1 < still.ratio.high and still.half_life is None
+    assert abs(still.rise.value) < 0.04
+    assert all(abs(lag.kept - 1) < 0.1 for lag in still.lags)
+    moving = drift_of(run_of(rng.random((8, 300)), visits=8))
+    assert moving.ratio.low > 1.5 and moving.half_life <= 1
+    rising = drift_of(run_of(np.linspace(0.2, 0.8, 8)[:, None] * np.ones(300), visits=8))
+    assert rising.rise.low > 0.5 and rising.means[1] - rising.means[0] > 0.5
+
+
+def test_the_half_life_of_a_random_walk_is_its_own():
+    rng, rho = np.random.default_rng(0), 0.5**0.25
+    latent = [rng.normal(size=3000)]
+    for _ in range(15):
+        latent.append(rho * latent[-1] + (1 - rho**2) ** 0.5 * rng.normal(size=3000))
+    rates = 0.5 + 0.12 * np.clip(latent, -4, 4)
+    assert drift_of(run_of(rates, visits=16, group=16)).half_life == pytest.approx(4, rel=0.15)
+
+
+def test_a_small_run_has_no_drift_and_says_what_is_missing():
+    found = drift_of(run_of(np.full(5, 0.5)))
+    assert found.ratio is None and "30 prompts" in found.problem and "has 5" in found.problem
+
+
+def test_coverage_counts_visits_waits_and_failures():
+    record = record_of([[1, 0], [0, 0], [1, np.nan], [1, 1]], prompt=[0, 1, 0, 2], step=[0, 0, 3, 3])
+    found = coverage_of(replace(record, asked=np.array([2, 3, 2, 2]), kept=np.arange(8) < 6))
+    assert (found.visited, found.once, found.visits) == (3, 2, (1, 1, 2)) and found.waits == (3, 3, 3)
+    assert (found.asked, found.arrived, found.rewarded, found.kept) == (9, 8, 7, 6)
+    assert (found.never_right, found.always_right) == (1, 1)
+
+
+def test_the_bias_is_that_of_the_benchmark():
+    lines = BIAS.read_text(encoding="utf-8").splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:] if line.startswith("|")]
+    assert [float(cell.removeprefix("p = ")) for cell in table[0][1:-1]] == list(RATES)
+    rows = {row[0]: row[1:] for row in reversed(table[2 : 2 + len(RATIOS)])}
+    assert rows.keys() == RATIOS.keys()
+    for rule, cells in rows.items():
+        assert [float(re.split(" ", cell)[0]) for cell in cells[:-1]] == list(RATIOS[rule]), rule
+        assert float(cells[-1]) == COSINES.get(rule, 1.0)
+
+
+def test_the_bias_of_a_rule_comes_with_the_prompts_that_it_concerns():
+    record = run_of(np.r_[np.zeros(30), np.full(10, 0.5)], visits=20)
+    found = bias_of(record, "reinforce_ada")
+    assert [each.rule.split(", ")[1] for each in found] == ["positive", "balanced", "all in the loss"]
+    assert found[0].rates[0].share == 0.75 and sum(cell.share for cell in found[0].rates) == pytest.approx(1)
+    assert bias_of(record, "vip")[0].fixed
+    with pytest.raises(ValueError, match="rule must be one whose bias was measured"):
+        bias_of(record, "grpo")

@@ -1,0 +1,36 @@
+"""Recorded runs for the tests of replay."""
+
+import numpy as np
+
+from apportion.records import RunRecord
+
+
+def made_run(
+    steps=6, batch=8, prompts=24, size=160, seed=0, graded=False, answers=True, norms=True, tokens=True, ordered=True
+):
+    """Return a run of ``steps`` batches in which every prompt keeps its success rate."""
+    rng = np.random.default_rng(seed)
+    chosen = np.concatenate([rng.permutation(prompts)[:batch] for _ in range(steps)])
+    groups, rate = len(chosen), rng.beta(0.7, 0.7, prompts)
+    number = groups * size
+    of = np.repeat(chosen, size)
+    right = rng.random(number) < rate[of]
+    unknown = np.full(number, np.nan)
+    return RunRecord(
+        name="made",
+        source="test",
+        ids=[f"prompt {q}" for q in range(prompts)],
+        texts=[f"question {q}" for q in range(prompts)],
+        step=np.repeat(np.arange(steps), batch),
+        prompt=chosen,
+        asked=np.full(groups, size),
+        predicted=np.full(groups, np.nan),
+        written=np.full(groups, np.nan),
+        first=size * np.arange(groups + 1),
+        reward=np.round(rng.random(number), 1) if graded else right.astype(float),
+        tokens=rng.integers(5, 50, number).astype(float) if tokens else unknown,
+        score_norm=rng.random(number) + 0.5 if norms else unknown,
+        answer=np.where(right, 0, rng.integers(1, 4, number)) if answers else np.full(number, -1),
+        kept=np.ones(number, bool),
+        ordered=ordered,
+    )

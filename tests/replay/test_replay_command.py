@@ -1,0 +1,65 @@
+"""``apportion replay``: tables, JSON, and refusals in one line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from apportion.cli import app
+
+
+@pytest.fixture
+def counts(tmp_path):
+    path = tmp_path / "run.jsonl"
+    rows = [{"id": str(q), "prompt": f"question {q}", "correct_of_8": [q % 9] * 8} for q in range(40)]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["replay", *map(str, arguments)])
+
+
+def test_rules_follow_one_another_or_commas_and_their_table_is_printed(counts):
+    found = run(counts, "--rules", "vip", "hora", "ar3po,mixed", "--batch", 16, "--seeds", 2)
+    assert found.exit_code == 0, found.output
+    lines = found.stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:7]] == ["rule", "as", "vip", "hora", "ar3po"]
+    assert any(line.startswith("mixed ") for line in lines) and any(line.startswith("shuffled ") for line in lines)
+    assert "ar3po takes 0." in found.stdout and "In expectation (vip, hora, ar3po)" in found.stdout
+
+
+def test_json_is_one_object_with_settings_applied(counts, tmp_path):
+    config = tmp_path / "rules.toml"
+    config.write_text('[wide]\nname = "vip"\nhigh = 12\n', encoding="utf-8")
+    found = run(
+        counts, "--rules", "wide", "uniform", "--config", config, "--set", "wide.low=4", "--json", "--batch", 16
+    )
+    assert found.exit_code == 0, found.output
+    content = json.loads(found.stdout)
+    wide, uniform = content["allocators"]
+    assert wide["name"] == "wide" and wide["ratios"]["variance"]["value"] < 1
+    assert uniform["ratios"]["mixed"]["value"] == pytest.approx(1)
+    assert content["recorded"]["rollouts"] == 40 * 8 * 8 and wide["tokens"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--rules", "vap"], "a rule must have a known name, got 'vap'; did you mean 'vip'?"),
+        (["--rules", "vip", "--set", "hora.high=9"], "settings must be of a rule that is replayed, got 'hora'"),
+        (["--rules", "vip", "--set", "vip.low=2"], "vip.low must be at least 3"),
+        (["--rules", "voting"], "answers must be recorded to replay voting"),
+        (["--rules", "vip", "--outcomes", "pool"], "--outcomes must be one of auto, pools, expected"),
+        (["--rules", "vip", "--seeds", "0"], "--seeds must be 1 to 100"),
+        ([], "rules must name at least one rule"),
+    ],
+)
+def test_wrong_input_ends_with_one_line(counts, arguments, error):
+    found = run(counts, *arguments)
+    assert found.exit_code == 2 and error in found.stderr and found.stderr.count("\n") == 1
+
+
+def test_a_log_that_does_not_exist_is_refused(tmp_path):
+    found = run(tmp_path / "nothing", "--rules", "vip")
+    assert found.exit_code == 2 and "the log must exist" in found.stderr

@@ -1,0 +1,110 @@
+"""Runs and votes to show: made records, rollout logs of them, studies of the lab by their files, and votes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apportion.records.run_record import RunRecord
+from apportion.vote.journal import Journal
+from apportion.vote.setup import make_setup
+from tests.vote.builders import make_ballot, make_sample
+
+NOON = 1.8e9
+"""Seconds since 1970 at which made runs begin."""
+
+
+def make_record(steps: int = 40, prompts: int = 16, size: int = 8, seed: int = 0, **changes: Any) -> RunRecord:
+    """Return a run of ``prompts`` prompts a step whose success rises, with tokens, times and predictions."""
+    rng = np.random.default_rng(seed)
+    number = 4 * prompts
+    skill = rng.normal(0, 2.5, number)
+    groups = steps * prompts
+    step = np.repeat(np.arange(steps), prompts)
+    prompt = np.concatenate([rng.permutation(number)[:prompts] for _ in range(steps)])
+    p = 1 / (1 + np.exp(-(skill[prompt] + 2 * step / max(steps, 1) - 1)))
+    reward = (rng.random((groups, size)) < p[:, None]).astype(float).reshape(-1)
+    columns: dict[str, Any] = {
+        "name": "made",
+        "source": "rollout log",
+        "ids": tuple(f"q{q}" for q in range(number)),
+        "texts": tuple(f"What is {q} + {q}?" for q in range(number)),
+        "step": step,
+        "prompt": prompt,
+        "asked": np.full(groups, size),
+        "predicted": np.clip(p + rng.normal(0, 0.1, groups), 0.01, 0.99),
+        "written": NOON + 30.0 * (step + 1),
+        "first": size * np.arange(groups + 1),
+        "reward": reward,
+        "tokens": rng.integers(50, 400, len(reward)).astype(float),
+        "score_norm": np.full(len(reward), np.nan),
+        "answer": np.full(len(reward), -1),
+        "kept": np.ones(len(reward), bool),
+    }
+    return RunRecord(**columns | changes)
+
+
+def make_study(folder: Path, arms: tuple[str, ...] = ("uniform", "vip"), seeds: int = 2, steps: int = 30) -> Path:
+    """Write the files of a study of the lab that a report reads."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(f'name = "{folder.name}"\nbaseline = "{arms[0]}"\n', encoding="utf-8")
+    for arm, name in enumerate(arms):
+        for seed in range(seeds):
+            write_run(folder / f"{name}-seed{seed}", steps, speed=1 + arm, seed=seed)
+    return folder
+
+
+def write_run(folder: Path, steps: int, speed: float = 1, seed: int = 0, size: int = 4) -> None:
+    """Write the metrics of one run of the lab, whose held-out success rises with ``speed``."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    lines = [{"step": 0, "rollouts": 0, "tokens": 0, "success": 0.2}]
+    for step in range(1, steps + 1):
+        p = rng.random(8)
+        wrong = float(np.mean((1 - p) ** size))
+        line = {
+            "step": step,
+            "rollouts": 8 * size * step,
+            "tokens": 80 * size * step,
+            "train_reward": float(p.mean()),
+            "informative": max(0.0, 1 - wrong - float(np.mean(p**size))),
+            "without_correct": wrong,
+            "p": p.tolist(),
+            "predicted": np.clip(p + rng.normal(0, 0.1, 8), 0, 1).tolist(),
+            "counts": [size] * 8,
+            "cpu_seconds": 0.5,
+        }
+        if step % 5 == 0:
+            line["success"] = 0.2 + 0.5 * (1 - np.exp(-speed * step / steps)) + 0.01 * seed
+        lines.append(line)
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+
+
+def make_vote(path: Path, questions: int = 40, most: int = 16, seed: int = 0) -> Path:
+    """Write the answers, samples and settings of a vote, whose last question is not finished."""
+    rng = np.random.default_rng(seed)
+    setup = make_setup(base_url="http://localhost:8000/v1", model="m", rule="optpo", max_samples=most)
+    with Journal(path, setup) as journal:
+        for q in range(questions):
+            samples = int(rng.integers(4, most + 1))
+            unparsed = int(rng.random() < 0.2)
+            winner = int(rng.integers((samples - unparsed + 1) // 2 + 1, samples - unparsed + 1))
+            other = samples - unparsed - winner
+            right = bool(rng.random() < winner / samples)
+            journal.append(
+                make_ballot(
+                    f"q{q}",
+                    votes={"7": winner} | ({"8": other} if other else {}),
+                    samples=samples,
+                    unparsed=unparsed,
+                    truncated=int(rng.random() < 0.1),
+                    gold="7" if right else "9",
+                    correct=right,
+                )
+            )
+        for number in range(3):
+            journal.keep(make_sample("last", number))
+    return path

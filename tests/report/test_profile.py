@@ -1,0 +1,118 @@
+"""The numbers of a run: totals, dead groups, difficulty and calibration agree with what the rollouts say."""
+
+import numpy as np
+import pytest
+
+from apportion.records import open_run
+from apportion.records.reading import record_of_visits
+from apportion.report.calibration import calibrate
+from apportion.report.curves import mean_curve, plain_curve
+from apportion.report.profile import BANDS, dead_kinds, profile_of, stretches_of
+from tests.report.builders import make_record
+from tests.test_house import ROOT
+
+
+def test_dead_groups_are_those_whose_rewards_are_equal():
+    record = make_record(first=np.arange(0, 5121, 8))
+    groups = record.reward.reshape(-1, 8)
+    kinds = dead_kinds(record)
+    assert kinds["all right"].tolist() == groups.all(axis=1).tolist()
+    assert kinds["all wrong"].tolist() == (~groups.any(axis=1)).tolist()
+    assert not kinds["all equal"].any()
+
+
+def test_graded_and_missing_rewards_are_told_apart():
+    reward = [0.3, 0.3, np.nan, 1.0, 1.0, np.nan, np.nan, 0.1, 0.2]
+    columns = {
+        "ids": tuple("abcde"), "texts": (None,) * 5, "step": np.zeros(5, int), "prompt": np.arange(5),
+        "asked": np.array([2, 2, 3, 2, 0]), "predicted": np.full(5, np.nan), "written": np.full(5, np.nan),
+        "first": np.array([0, 2, 4, 7, 9, 9]), "reward": np.array(reward), "tokens": np.full(9, np.nan),
+        "score_norm": np.full(9, np.nan), "answer": np.full(9, -1), "kept": np.ones(9, bool),
+    }  # fmt: skip
+    record = make_record(**columns)
+    kinds = dead_kinds(record)
+    assert kinds["all equal"].tolist() == [True, False, False, False, False]  # a single reward is not called dead
+    profile = profile_of(record, "graded")
+    assert profile.totals.single == 2 and profile.totals.dead_rollouts == {
+        "all right": 0,
+        "all wrong": 0,
+        "all equal": 2,
+    }
+    assert profile.bands is None and profile.calibration is None and profile.totals.tokens is None
+
+
+def test_totals_are_those_of_the_recorded_run():
+    profile = profile_of(open_run(ROOT / "examples" / "data" / "grpo_run.jsonl.gz"), "grpo")
+    totals = profile.totals
+    assert (totals.groups, totals.rollouts, totals.prompts) == (64_000, 512_000, 1_209)
+    assert round(100 * sum(totals.dead_rollouts.values()) / totals.rollouts) == 49
+    assert profile.bands.sum(axis=1) == pytest.approx(1)
+    assert profile.places["rollouts"][-1] == totals.rollouts
+    assert profile.foreseen and profile.calibration.error < 0.2
+
+
+def test_costs_rise_to_the_totals():
+    record = make_record()
+    profile = profile_of(record, "a")
+    assert profile.places["tokens"][-1] == profile.totals.tokens == record.tokens.sum()
+    assert profile.places["hours"][-1] == profile.totals.hours == pytest.approx(39 * 30 / 3600)
+    for places in profile.places.values():
+        assert (np.diff(places) >= 0).all()
+
+
+@pytest.mark.parametrize("column", ["tokens", "written"])
+def test_a_cost_that_is_partly_unknown_is_not_drawn(column):
+    record = make_record()
+    values = getattr(record, column).copy()
+    values[5] = np.nan
+    profile = profile_of(make_record(**{column: values}), "a")
+    assert {"tokens": "tokens", "written": "hours"}[column] not in profile.success.x
+
+
+def test_success_is_the_mean_over_the_groups_of_each_stretch():
+    record = make_record(steps=3, prompts=4)
+    curve = profile_of(record, "a").success
+    assert curve.y == pytest.approx(record.shares.reshape(3, 4).mean(axis=1))
+    assert ((curve.low <= curve.y) & (curve.y <= curve.high)).all()
+
+
+def test_difficulty_is_the_success_at_the_visits_around():
+    record = record_of_visits([[0, 0, 8, 8, 8]], 8, ["a"])
+    bands = profile_of(record, "a").bands
+    around = [8 / 24, 16 / 32, 24 / 40, 24 / 32, 1.0]
+    expected = np.clip(np.searchsorted(BANDS, around, side="right") - 1, 0, 5)
+    assert bands.argmax(axis=1).tolist() == expected.tolist()
+
+
+def test_stretches_have_about_equal_numbers_of_groups():
+    sizes = np.r_[np.full(50, 1000), np.ones(50, int)]
+    stretch = stretches_of(sizes)
+    assert stretch.tolist() == sorted(stretch.tolist()) and np.bincount(stretch, sizes).min() >= 800
+    assert stretches_of(np.ones(0, int)).tolist() == []
+
+
+def test_calibration_has_the_right_means_and_its_interval_covers():
+    rng = np.random.default_rng(0)
+    covered = []
+    for _ in range(60):
+        p = rng.random(4000)
+        own = np.repeat(np.clip(p[:400] + rng.normal(0, 0.15, 400), 0, 1), 10)  # ten groups of each prompt
+        predicted = np.repeat(p[:400], 10)
+        right = rng.binomial(8, own)
+        found = calibrate(predicted, right.astype(float), np.full(4000, 8), np.repeat(np.arange(400), 10))
+        tenth = np.clip((predicted * 10).astype(int), 0, 9)
+        truth = np.array([np.clip(predicted + 0, 0, 1)[tenth == k].mean() for k in range(10)])
+        covered.append(((found.low <= truth) & (truth <= found.high))[1:9])  # clipping biases the ends
+        assert found.observed == pytest.approx([right[tenth == k].mean() / 8 for k in range(10)])
+    assert 0.9 <= np.mean(covered) <= 0.99
+
+
+def test_without_predictions_there_is_no_calibration():
+    assert calibrate(np.full(3, np.nan), np.ones(3), np.ones(3, int), np.arange(3)) is None
+
+
+def test_means_over_seeds_have_intervals_and_stay_shares():
+    curves = [plain_curve({"rollouts": np.array([0.0, n])}, np.array([0.1, y])) for n, y in ((100, 0.9), (200, 0.7))]
+    mean = mean_curve(curves)
+    assert mean.x["rollouts"][-1] == 150 and mean.y[-1] == pytest.approx(0.8)
+    assert mean.high.max() == 1 and mean.low.min() == 0

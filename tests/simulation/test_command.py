@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from apportion.cli import app
+from apportion.records import open_run
+from apportion.simulation import Population, simulated_record
+
+SMALL = ["simulate", "--prompts", "64", "--steps", "3", "--prompts-per-step", "16"]
+
+
+def test_rules_are_named_by_spaces_or_commas() -> None:
+    result = CliRunner().invoke(app, [*SMALL, "--rules", "vip", "uniform+mixed", "hora,even", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert list(found["rules"]) == ["uniform", "vip:oracle", "vip", "uniform+mixed", "hora", "even"]
+    assert found["rules"]["uniform"]["variance_over_uniform"] == {"mean": 1.0, "half_width": 0.0}
+    assert found["rules"]["hora"]["variance_over_uniform"]["mean"] is None
+    assert len(found["rules"]["vip"]["by_step"]["mixed"]) == 3
+
+
+def test_the_table_has_a_line_a_rule() -> None:
+    result = CliRunner().invoke(app, [*SMALL, "--rules", "vip", "--embedding-size", "4", "--rate-correlation", "0.8"])
+    assert result.exit_code == 0, result.output
+    assert [line.split()[0] for line in result.stdout.splitlines()[3:6]] == ["uniform", "vip:oracle", "vip"]
+    assert "embeddings correlate" in result.stdout and "known rates correlate" in result.stdout
+
+
+def test_a_simulated_run_is_written_as_a_rollout_log(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [*SMALL, "--rules", "hora", "--drift", "0.1", "--log", str(tmp_path / "log")])
+    assert result.exit_code == 0, result.output
+    read, made = open_run(tmp_path / "log"), simulated_record(Population(prompts=64, drift=0.1), "hora", 3, 16)
+    assert np.array_equal(read.reward, made.reward) and np.array_equal(read.asked, made.asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--population", "x"], "the population must be one of"),
+        (["--rules", "vop"], "there is no allocator 'vop'"),
+        (["--like", "no/such/run"], "--like must be the path of a run"),
+        (["--seeds", "0"], "seeds must be an integer of at least 1"),
+        (["--log", "folder"], "--log writes the run of one rule, got 0"),
+        (["--false-positive", "-1"], "false_positive must be 0 to 1"),
+    ],
+)
+def test_wrong_options_end_with_one_line(options: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, [*SMALL, *options])
+    assert result.exit_code == 2
+    assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from apportion.allocators.vip import gradient_variance, minimise_noise
+from apportion.simulation import SHAPES, Population, Simulation, course, make_rule, simulate
+from apportion.types import Floats
+
+
+def small(rules: Sequence[str] = ("vip",), population: Population | None = None, **settings: int) -> Simulation:
+    given = {"steps": 6, "prompts_per_step": 32, **settings}
+    return simulate(population or Population(prompts=64), rules, seeds=(0, 1), **given)
+
+
+def test_the_oracle_has_no_regret() -> None:
+    found = small(population=Population(prompts=64, drift=0.3, false_positive=0.1, shape=SHAPES["uniform"]))
+    regret = found.courses["vip:oracle"].of("variance") - found.courses["vip:oracle"].of("optimum")
+    assert (regret == 0).all()
+    assert found.regret("vip").mean > 0
+    assert found.variance("vip:oracle").mean < found.variance("vip").mean
+
+
+def test_the_variance_of_uniform_is_its_closed_form() -> None:
+    population = Population(prompts=40, shape=SHAPES["uniform"])
+    found = simulate(population, [], steps=1, prompts_per_step=40, seeds=(0,), rollouts_per_prompt=5)
+    p = population.start
+    assert found.courses["uniform"].of("variance")[0, 0] == pytest.approx((4 * p * (1 - p) / 4).sum())
+    assert found.variance("uniform").mean == 1
+
+
+def test_the_optimum_is_that_of_the_solver_at_the_probability_of_a_reward() -> None:
+    population = Population(prompts=40, shape=SHAPES["uniform"], false_positive=0.2, false_negative=0.1)
+    found = simulate(population, [], steps=1, prompts_per_step=40, seeds=(0,))
+    reward = population.start * 0.9 + (1 - population.start) * 0.2
+    best = minimise_noise(reward * (1 - reward), 8 * 40, "rloo", 3, 64)
+    assert found.courses["uniform"].of("optimum")[0, 0] == pytest.approx(gradient_variance(reward, best).sum())
+
+
+def test_equal_seeds_give_equal_numbers_and_rules_do_not_disturb_each_other() -> None:
+    one, two = small(["vip", "uniform+mixed"]), small(["uniform+mixed", "hora", "vip"])
+    for rule in ("uniform", "vip", "uniform+mixed"):
+        untimed = slice(None, -4)
+        assert np.array_equal(one.courses[rule].values[..., untimed], two.courses[rule].values[..., untimed], True)
+
+
+def test_rules_with_equal_counts_see_equal_outcomes() -> None:
+    found = small(["even"])
+    assert np.array_equal(found.courses["even"].of("mixed"), found.courses["uniform"].of("mixed"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turned(Population):
+    """A population whose truth is turned: what was right is wrong, and its verifier calls it right all the same."""
+
+    @property
+    def start(self) -> Floats:  # type: ignore[override]
+        return 1 - Population(prompts=self.prompts, seed=self.seed, shape=self.shape).start
+
+
+@pytest.mark.parametrize(
+    "rule", ["vip", "hora", "dapo", "knapsack", "reinforce_ada", "uniform+mixed", "vip+mopps", "uniform+greso", "ar3po"]
+)
+def test_rules_see_neither_the_truth_nor_its_probability(rule: str) -> None:
+    own = Population(prompts=48, shape=SHAPES["uniform"], wrong_longer=1.0)
+    turned = Turned(prompts=48, shape=SHAPES["uniform"], wrong_longer=1.0, false_positive=1.0, false_negative=1.0)
+    pairs = list(zip(*(course(each, make_rule(rule, each), 8, 16) for each in (own, turned)), strict=True))
+    for one, other in pairs:
+        assert [prompt.id for prompt in one.batch.prompts] == [prompt.id for prompt in other.batch.prompts]
+        assert np.array_equal(one.batch.asked, other.batch.asked)
+        assert np.array_equal(one.outcomes.reward, other.outcomes.reward)
+        assert np.array_equal(one.outcomes.right, ~other.outcomes.right)  # the truth was turned indeed
+
+
+def test_verifier_errors_make_groups_mixed_that_teach_nothing() -> None:
+    hard = Population(prompts=200, shape=SHAPES["hard"])
+    clean = small(population=hard, prompts_per_step=100)
+    noisy = small(population=replace(hard, false_positive=0.1), prompts_per_step=100)
+    assert clean.share("uniform", "spurious").mean == 0
+    assert noisy.share("uniform", "spurious").mean > 0.05
+    assert noisy.share("uniform", "mixed").mean > clean.share("uniform", "mixed").mean
+
+
+def test_a_rule_whose_counts_depend_on_outcomes_has_no_variance_in_closed_form() -> None:
+    found = small(["hora"])
+    assert np.isnan(found.variance("hora").mean) and str(found.variance("hora")) == "-"
+    assert found.share("hora", "hits").mean > 0
+
+
+def test_a_selection_of_uncertain_prompts_has_more_mixed_groups_than_shuffled_epochs() -> None:
+    population = Population(prompts=256)
+    found = small(["uniform+mixed", "uniform+mixed:oracle"], population, steps=20, prompts_per_step=32)
+    shuffled, learnt, known = (
+        found.share(rule, "mixed").mean for rule in ("uniform", "uniform+mixed", "uniform+mixed:oracle")
+    )
+    assert shuffled < learnt < known
+    assert found.coverage("uniform").mean == 1 > found.coverage("uniform+mixed:oracle").mean
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("vip:", "a rule must be ALLOCATOR"),
+        ("vop", "there is no allocator 'vop'; did you mean 'vip'"),
+        ("vip:guess", "there is no predictor 'guess'"),
+        ("vip+best", "there is no selection 'best'"),
+        ("uniform:counts", "the allocator uniform takes no predictor"),
+        ("uniform+shuffled:counts", "the selection shuffled reads no predictor"),
+        ("vip:gp", "needs embedding_size of at least 1, got 0"),
+        ("ttrl+mixed", "selection must be shuffled without labels"),
+    ],
+)
+def test_wrong_rules_get_one_line_before_anything_is_drawn(rule: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulate(Population(prompts=2_000_000), [rule])  # at once, so nothing of this size was made
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "steps must be an integer of at least 1"),
+        ({"prompts_per_step": 65}, "prompts_per_step must be at most 64, the whole population, got 65"),
+        ({"rollouts_per_prompt": 2}, "rollouts_per_prompt must be between 3 and 64, got 2"),
+    ],
+)
+def test_wrong_numbers_get_one_line(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small(**settings)
+
+
+def test_seeds_must_differ() -> None:
+    with pytest.raises(ValueError, match="seeds must be one or more different numbers"):
+        simulate(Population(prompts=64), ["vip"], seeds=(1, 1))
+
+
+def test_rules_have_settings_and_names_of_their_own() -> None:
+    tables = {
+        "vip": {"low": 8},
+        "wide": {"name": "vip:counts+mixed", "high": 9, "selection": {"explore": 0.5}},
+        "mixed": {"selection": {"group_size": 4}},
+    }
+    population = Population(prompts=64)
+    wide, mixed = (make_rule(name, population, 8, tables[name]) for name in ("wide", "mixed"))
+    assert (wide.name, wide.allocator.high, wide.selector.explore) == ("wide", 9, 0.5)  # type: ignore[attr-defined]
+    assert (mixed.name, mixed.allocator.name, mixed.selector.group_size) == ("mixed", "uniform", 4)  # type: ignore[attr-defined]
+    found = simulate(population, ["vip", "wide", "mixed"], 4, 32, (0,), 8, tables)
+    assert list(found.courses) == ["uniform", "vip:oracle", "vip", "wide", "mixed"]
+    assert np.array_equal(found.courses["vip"].of("variance"), found.courses["uniform"].of("variance"))  # all get 8
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"vip": {"lo": 4}}, "vip .*has no key 'lo'; did you mean 'low'"),
+        ({"vip": {"low": 2}}, "vip.low must be at least 3"),
+        ({"vip": {"name": "vop"}}, "there is no allocator 'vop'"),
+        ({"vip": {"name": 3}}, "a rule must be ALLOCATOR"),
+        ({"hora": {"high": 9}}, "settings must be of a rule that is simulated, got 'hora'"),
+    ],
+)
+def test_wrong_settings_of_rules_get_one_line(tables: dict[str, dict[str, object]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulate(Population(prompts=64), ["vip"], 1, 32, (0,), 8, tables)
