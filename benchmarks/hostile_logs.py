@@ -249,8 +249,8 @@ def study(results: Path = RESULTS, cases: int = CASES, only: Sequence[str] = (),
             "A case is a valid run with one seeded mutation: bits flipped, ranges lost, repeated or overwritten, lines "
             "swapped, numbers and strings made extreme, columns renamed or of another type, values nested deeply, "
             "other encodings, byte order marks and ends of lines, compressed content. `apportion import` reads it in a "
-            f"process of its own, with {CPU_SECONDS} s of processor time and {MEMORY_BYTES // 2**30} GiB of memory beyond "
-            "the start.",
+            f"process of its own, with {CPU_SECONDS} s of processor time and {MEMORY_BYTES // 2**30} GiB of memory "
+            "beyond the start.",
             "Refused: exit code 2 and one line that begins with `error:`. Accepted and right: exit code 0, and the log "
             "has as many rows and the same sum of rewards as json, csv or pandas find in the damaged file. All further "
             "columns but the last two are defects.",
@@ -270,7 +270,7 @@ def import_once() -> None:
 
 
 def study_format(name: str, cases: int, show: bool) -> list[Any]:
-    """Return the row of one format. Raise ValueError if its valid run is refused, because then a case proves nothing."""
+    """Return the row of one format. Raise ValueError if its valid run is refused: then a case would prove nothing."""
     (format,) = [each for each in formats() if each.name == name]
     ended, seconds, memory = Counter[str](), 0.0, 0
     with tempfile.TemporaryDirectory() as place:

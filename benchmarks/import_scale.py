@@ -207,7 +207,7 @@ def study(rows: int = ROWS, results: Path = RESULTS) -> None:
         print(*table[-1], flush=True)
     write(
         "import_scale",
-        "Imports of ten million rollouts",
+        f"Imports of {rows:,} rollouts",
         ("format", "rollouts", "MiB on disk", "seconds", "CPU seconds", "seconds for ten million", "most GiB"),
         table,
         [
