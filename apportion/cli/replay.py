@@ -31,7 +31,12 @@ def replay_command(
         int | None, typer.Option(help="Rollouts per prompt of rules that leave it open; by default the run's.")
     ] = None,
     outcomes: Annotated[str, typer.Option(help="Where outcomes come from: auto, pools or expected.")] = "auto",
-    window: Annotated[int, typer.Option(help="Visits before and after a group that its pool has too.")] = 0,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="Visits before and after a group that count too; by default 0 in pools, and 5 in expectation."
+        ),
+    ] = None,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Replay from pools that lack more than a tenth of the rollouts.")
     ] = False,
@@ -50,7 +55,7 @@ def replay_command(
     from apportion.replay.replaying import Outcomes, replay  # noqa: PLC0415
 
     names = [name for text in (*(rules or ()), *(more or ())) for name in text.split(",") if name]
-    with usage_errors(ValueError):
+    with usage_errors(ValueError, OSError, ImportError):
         for option, value, known in (
             ("outcomes", outcomes, Outcomes),
             ("observe", observe, Observe),

@@ -80,7 +80,7 @@ def notes(found: Replay) -> list[str]:
         bound = 1 - 0.05 ** (1 / max(1, found.certain_size))
         smoothing = found.run.ratios.get("mixed")
         told.append(
-            f"In expectation ({', '.join(expected)}), outcomes are drawn at the mean of up to ten visits around. At "
+            f"In expectation ({', '.join(expected)}), outcomes are drawn at the mean of {_around(found)}. At "
             f"{found.certain:.0%} of the groups that mean is 0 or 1, so nothing can be found there, though {bound:.1%} "
             f"would fit {found.certain_size} equal rollouts. Rules that search such prompts gain more than is shown."
         )
@@ -182,6 +182,10 @@ def _shown(found: Spanned) -> str:
     if not math.isfinite(found.value):
         return "-" if math.isnan(found.value) else "inf"
     return f"{found.value:.3f}" + ("" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]")
+
+
+def _around(found: Replay) -> str:
+    return "up to ten visits around" if found.window is None else f"{found.window} visits before and after"
 
 
 def _whole(value: float) -> str:

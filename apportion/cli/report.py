@@ -1,14 +1,21 @@
 """``apportion report``: runs and votes on one page, or as tables."""
 
+from __future__ import annotations
+
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from apportion.cli.errors import usage_errors
 from apportion.runs.whole_files import write_whole
 from apportion.untrusted import one_line
+
+if TYPE_CHECKING:
+    from apportion.records import RunRecord
+    from apportion.replay import Replay
 
 
 def report(
@@ -25,6 +32,10 @@ def report(
     advice: Annotated[
         bool, typer.Option("--advice", help="Add what would have helped, which takes seconds for a long run.")
     ] = False,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option("--rules", metavar="RULE", help="Add what this rule would have done, such as vip; repeatable."),
+    ] = None,
     refresh: Annotated[
         float | None, typer.Option(help="Make the page again when a run has gone on, looking every so many seconds.")
     ] = None,
@@ -43,11 +54,14 @@ def report(
             raise ValueError("--until-step and --timeout need --refresh, got none; add --refresh 5")
         if refresh is not None and (as_text or as_json):
             raise ValueError("--refresh makes a page again, got --text or --json; leave one out")
+        replayed = (
+            partial(_replayed, names) if (names := [each for text in rules or () for each in text.split(",")]) else None
+        )
         if refresh is not None:
-            for found in follow(runs, out, refresh, until_step, timeout, advice):
+            for found in follow(runs, out, refresh, until_step, timeout, advice, replayed):
                 typer.echo(f"{out}: step {found.last_step}" if found.last_step >= 0 else f"{out}")
             return
-        shown = report_of(read_sources(runs, advice))
+        shown = report_of(read_sources(runs, advice, replayed))
         if not (as_text or as_json):
             write_whole(out, page_of(shown))
     if as_text or as_json:
@@ -56,3 +70,11 @@ def report(
     for name, summary in zip(shown.names, shown.summaries, strict=True):
         typer.echo(one_line(f"{name}: {summary}"))
     typer.echo(f"Written to {out}")
+
+
+def _replayed(names: list[str], record: RunRecord) -> Replay:
+    from apportion.cli.replay_rules import rules_of  # noqa: PLC0415 - what it needs is slow to import
+    from apportion.replay import replay  # noqa: PLC0415
+
+    size = max(1, round(float(record.asked.mean())))
+    return replay(record, rules_of(names, {}, size))

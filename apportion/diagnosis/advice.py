@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 
@@ -92,7 +93,7 @@ def advice_of(
     sampled = prompts < len(np.unique(record.prompt))
     if problem := _problem(part, informed):
         return AdviceList((), (), 1 - LEVEL, prompts, len(part.step), sampled, problem)
-    batches, kinds = walk_batches(part), kinds_of(part)
+    batches = walk_batches(part)
     own = choose_mixed(part, batches)
     everything = np.ones(len(part.step), bool)
     tried = [
@@ -114,7 +115,8 @@ def advice_of(
         tried.append((f"Give the belief {name}", "share of mixed groups among the chosen", (own, knowing), INFORMED))
     confidence = 1 - LEVEL / (len(tried) + 1)
     found = [
-        _mixed(part, kinds, change, measure, pair, condition, confidence) for change, measure, pair, condition in tried
+        _mixed(part, batches, change, measure, pair, condition, confidence)
+        for change, measure, pair, condition in tried
     ]
     found.append(_vip(part, batches, confidence))
     ranked = sorted(found, key=lambda each: -np.nan_to_num(each.saving.value, nan=-np.inf))
@@ -145,21 +147,45 @@ def _problem(record: RunRecord, informed: bool) -> str:
     return ""
 
 
+def mixed_columns(record: RunRecord, batches: Sequence[Counts], pair: tuple[Mask, Mask]) -> Floats:
+    """Return four columns [N, 4]: mixed groups and rollouts asked for, without and with a choice.
+
+    ``pair`` has the groups [N] without and with it. Each batch has the same weight in both, that of the groups that
+    the choice took. So a choice does not gain by taking fewer groups when the whole run stands badly. Groups of fewer
+    than two rewards are left out.
+    """
+    kinds = kinds_of(record)
+    counted = kinds <= EQUAL
+    without, with_it = (each & counted for each in pair)
+    weights = np.zeros(len(record.step))
+    for places in batches:
+        weights[places] = with_it[places].sum() / max(1, without[places].sum())
+    own = np.stack([kinds == MIXED, record.asked], axis=1)
+    return np.concatenate([own * (weights * without)[:, None], own * with_it[:, None]], axis=1)
+
+
+def fewer_rollouts(sums: Floats) -> Floats:
+    """Return the share of rollouts saved at equal mixed groups, [...], from sums of ``mixed_columns``, [..., 4]."""
+    mixed, asked, mixed_then, asked_then = np.moveaxis(sums, -1, 0)
+    return np.asarray(1 - (mixed / asked) / (mixed_then / asked_then))
+
+
 def _mixed(
     record: RunRecord,
-    kinds: Counts,
+    batches: Sequence[Counts],
     change: str,
     measure: str,
     pair: tuple[Mask, Mask],
     condition: str,
     confidence: float,
 ) -> Advice:
-    """Return the saving of choosing the second of ``pair`` [N] in place of the first, by mixed groups a rollout."""
-    counted = kinds <= EQUAL
-    parts = [each & counted for each in pair]
-    columns = [column for each in parts for column in (each & (kinds == MIXED), each * record.asked)]
-    saving = _spanned(record, np.stack(columns, axis=1), _fewer_rollouts, confidence)
-    before, after = (float((kinds[each] == MIXED).mean()) if each.any() else float("nan") for each in parts)
+    columns = mixed_columns(record, batches, pair)
+    saving = _spanned(record, columns, fewer_rollouts, confidence)
+    size = float(record.asked[kinds_of(record) <= EQUAL].mean())
+    mixed, asked, mixed_then, asked_then = columns.sum(axis=0).tolist()
+    before, after = (
+        size * above / below if below else nan for above, below in ((mixed, asked), (mixed_then, asked_then))
+    )
     told = (
         f"the share of mixed groups would have been {after:.2f} in place of {before:.2f}, so that the same number of "
         f"mixed groups would have cost {saving.value:.0%} fewer rollouts"
@@ -167,7 +193,7 @@ def _mixed(
     return _advice(change, measure, before, after, saving, told, condition)
 
 
-def _vip(record: RunRecord, batches: list[Counts], confidence: float) -> Advice:
+def _vip(record: RunRecord, batches: Sequence[Counts], confidence: float) -> Advice:
     planned, recorded = vip_variances(record, batches)
     size = float(record.trials[record.trials >= 2].mean())
 
@@ -198,12 +224,7 @@ def _advice(
     return Advice(change, measure, before, after, saving, recommended, text, condition)
 
 
-def _fewer_rollouts(sums: Floats) -> Floats:
-    mixed, asked, mixed_then, asked_then = np.moveaxis(sums, -1, 0)
-    return np.asarray(1 - (mixed / asked) / (mixed_then / asked_then))
-
-
-def _spanned(record: RunRecord, columns: Floats, statistic, confidence: float) -> Spanned:  # type: ignore[no-untyped-def]
+def _spanned(record: RunRecord, columns: Floats, statistic: Callable[[Floats], Floats], confidence: float) -> Spanned:
     by_prompt = per_unit(record.prompt, columns.astype(np.float64), len(record.ids))
     seen = np.bincount(record.prompt, minlength=len(record.ids)) > 0
     return ratios_over_prompts(by_prompt[seen], statistic, confidence)

@@ -85,13 +85,15 @@ def vip_assumptions(record: RunRecord) -> VipAssumptions:
 def correlations(group: Counts, first: Floats, second: Floats) -> tuple[Floats, Floats]:
     """Return Pearson's correlation in each group and its two-sided p-value (Appendix B.1).
 
-    ``group`` [R] names the group of each pair. Groups of fewer than three pairs, or in which one of both is constant,
-    have no correlation and are left out. The p-value is exact if either of both is normal.
+    ``group`` [R] names the group of each pair, and never falls. Groups of fewer than three pairs, or in which one of
+    both is constant, have no correlation and are left out. The p-value is exact if either of both is normal.
     """
+    if not len(group):
+        return np.zeros(0), np.zeros(0)
     unit, sizes = _units(group)
     pairs = np.stack([first, second], axis=1)
     means = per_unit(unit, pairs, len(sizes)) / sizes[:, None]
-    low, high = (_extreme(unit, pairs, len(sizes), each) for each in (np.minimum, np.maximum))
+    low, high = (each.reduceat(pairs, _starts(group), axis=0) for each in (np.minimum, np.maximum))
     apart = pairs - means[unit]
     products = np.stack([apart[:, 0] * apart[:, 1], apart[:, 0] ** 2, apart[:, 1] ** 2], axis=1)
     both, one, other = per_unit(unit, products, len(sizes)).T
@@ -134,7 +136,7 @@ def edgington(p_values: Floats) -> tuple[float, float]:
 def levene(group: Counts, values: Floats) -> tuple[float, float]:
     """Return Levene's W on distances from the group's median, and its p-value (Appendix B.3).
 
-    ``group`` [R] names the group of each of ``values``. Groups of fewer than two are left out.
+    ``group`` [R] names the group of each of ``values``, and never falls. Groups of fewer than two are left out.
     """
     group, values = _of_size(group, values, 2)
     unit, sizes = _units(group)
@@ -207,21 +209,20 @@ def _about_variance(p: float, effect: float) -> str:
 
 
 def _units(group: Counts) -> tuple[Counts, Floats]:
-    """Return the place of each value's group among the distinct ones, [R], and their sizes, [k]."""
-    _, unit, sizes = np.unique(group, return_inverse=True, return_counts=True)
-    return unit, sizes.astype(np.float64)
+    """Return the place of each value's group among the distinct ones, [R], and their sizes, [k]; groups are sorted."""
+    starts = _starts(group)
+    sizes = np.diff(np.r_[starts, len(group)])
+    return np.repeat(np.arange(len(starts)), sizes), sizes.astype(np.float64)
+
+
+def _starts(group: Counts) -> Counts:
+    return np.flatnonzero(np.r_[True, group[1:] != group[:-1]]) if len(group) else np.zeros(0, np.int64)
 
 
 def _of_size(group: Counts, values: Floats, least: int) -> tuple[Counts, Floats]:
     unit, sizes = _units(group)
     large = sizes[unit] >= least
     return group[large], values[large]
-
-
-def _extreme(unit: Counts, values: Floats, units: int, extreme: np.ufunc) -> Floats:
-    found = np.full((units, values.shape[1]), np.inf if extreme is np.minimum else -np.inf)
-    extreme.at(found, unit, values)
-    return found
 
 
 def _one_way(unit: Counts, sizes: Floats, values: Floats) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,6 +68,22 @@ class Waste:
     never_mixed_rollouts: int
 
 
+class _GroupColumns(NamedTuple):
+    """Kind, rollouts, known tokens, and rollouts of unknown length of each group, [N] each."""
+
+    kinds: Counts
+    sizes: Floats
+    tokens: Floats
+    unknown: Floats
+
+
+def _columns(record: RunRecord) -> _GroupColumns:
+    sizes, missing = np.diff(record.first).astype(np.float64), np.isnan(record.tokens)
+    if missing.all():
+        return _GroupColumns(kinds_of(record), sizes, np.zeros(len(sizes)), sizes)
+    return _GroupColumns(kinds_of(record), sizes, record.sums(np.nan_to_num(record.tokens)), record.sums(missing))
+
+
 def kinds_of(record: RunRecord) -> Counts:
     """Return the kind of each group, [N], a place in ``KINDS``."""
     low, high = _extremes(record)
@@ -84,22 +101,21 @@ def waste_of(record: RunRecord) -> Waste:
     >>> found.dead.value, found.whole.groups, found.never_mixed
     (0.75, (1, 1, 2, 0, 0, 0), 1)
     """
-    kinds = kinds_of(record)
+    groups = _columns(record)
+    kinds, sizes, tokens = groups.kinds, groups.sizes, groups.tokens
     dead, counted = np.isin(kinds, DEAD), (kinds <= EQUAL)
-    sizes = np.diff(record.first).astype(np.float64)
-    tokens = record.sums(np.nan_to_num(record.tokens))
     columns = np.stack([dead, counted, dead * sizes, sizes, dead * tokens, tokens], axis=1).astype(np.float64)
     by_prompt = per_unit(record.prompt, columns, len(record.ids))
     by_prompt = by_prompt[np.bincount(record.prompt, minlength=len(record.ids)) > 0]
     mixed, compared = (np.bincount(record.prompt, each, len(record.ids)) > 0 for each in (kinds == MIXED, counted))
     never = compared & ~mixed
     return Waste(
-        whole=_tally(record, kinds, np.ones(len(kinds), bool), "all"),
+        whole=_tally(groups, np.ones(len(kinds), bool), "all"),
         dead=ratio_over_prompts(by_prompt[:, 0], by_prompt[:, 1]),
         rollouts=ratio_over_prompts(by_prompt[:, 2], by_prompt[:, 3]),
         tokens=None if np.isnan(record.tokens).all() else ratio_over_prompts(by_prompt[:, 4], by_prompt[:, 5]),
-        over_time=tuple(_tally(record, kinds, part, label) for label, part in time_bins(record)),
-        by_difficulty=tuple(_by_difficulty(record, kinds)) if record.binary else (),
+        over_time=tuple(_tally(groups, part, label) for label, part in time_bins(record)),
+        by_difficulty=tuple(_by_difficulty(record, groups)) if record.binary else (),
         never_mixed=int(never.sum()),
         compared=int(compared.sum()),
         never_mixed_rollouts=int(sizes[never[record.prompt]].sum()),
@@ -121,7 +137,7 @@ def time_bins(record: RunRecord, bins: int = TIME_BINS) -> list[tuple[str, Mask]
     return found
 
 
-def _by_difficulty(record: RunRecord, kinds: Counts) -> list[GroupTally]:
+def _by_difficulty(record: RunRecord, groups: _GroupColumns) -> list[GroupTally]:
     trials = np.bincount(record.prompt, record.trials, len(record.ids))
     totals = np.bincount(record.prompt, record.totals, len(record.ids))
     rate = np.divide(totals, trials, out=np.full(len(trials), np.nan), where=trials > 0)[record.prompt]
@@ -130,19 +146,17 @@ def _by_difficulty(record: RunRecord, kinds: Counts) -> list[GroupTally]:
         inside = (rate > low) & ((rate <= high) if high < 1 else (rate < 1))
         parts.append((f"{low:g} to {high:g}", inside))
     parts.append(("1", rate == 1))
-    return [_tally(record, kinds, part, label) for label, part in parts if part.any()]
+    return [_tally(groups, part, label) for label, part in parts if part.any()]
 
 
-def _tally(record: RunRecord, kinds: Counts, part: Mask, label: str) -> GroupTally:
-    unknown = record.sums(np.isnan(record.tokens))[part].sum()
-    sizes, tokens = np.diff(record.first)[part], record.sums(np.nan_to_num(record.tokens))[part]
-    size = len(KINDS)
-    known = unknown < sizes.sum()
+def _tally(groups: _GroupColumns, part: Mask, label: str) -> GroupTally:
+    kinds, sizes, tokens = groups.kinds[part], groups.sizes[part], groups.tokens[part]
+    unknown, size = groups.unknown[part].sum(), len(KINDS)
     return GroupTally(
         label,
-        tuple(np.bincount(kinds[part], minlength=size).tolist()),
-        tuple(np.bincount(kinds[part], sizes, size).astype(np.int64).tolist()),
-        tuple(np.bincount(kinds[part], tokens, size).tolist()) if known else None,
+        tuple(np.bincount(kinds, minlength=size).tolist()),
+        tuple(np.bincount(kinds, sizes, size).astype(np.int64).tolist()),
+        tuple(np.bincount(kinds, tokens, size).tolist()) if unknown < sizes.sum() else None,
         int(unknown),
     )
 

@@ -6,6 +6,7 @@ table, and ``read_streams`` the rollouts of each prompt, which ``Recorded`` give
 writes a ``RunRecord`` as a rollout log.
 """
 
+from apportion.records.following import Follower, LogNews, follow
 from apportion.records.log_folder import prepare_log, remove_steps_after, resume_log, start_log
 from apportion.records.log_reading import read_log, read_streams
 from apportion.records.opening import open_run
@@ -14,17 +15,21 @@ from apportion.records.record_writing import write_record
 from apportion.records.recorded import Recorded
 from apportion.records.rollout_log import COLUMNS, ROLLOUTS, VERSION, LogText, RecordError
 from apportion.records.run_record import RunRecord
-from apportion.records.step_writing import check_log_text, write_step
+from apportion.records.step_writing import LoggedStep, check_log_text, write_step, write_steps
 
 __all__ = [
     "COLUMNS",
     "ROLLOUTS",
     "VERSION",
+    "Follower",
+    "LogNews",
     "LogText",
+    "LoggedStep",
     "RecordError",
     "Recorded",
     "RunRecord",
     "check_log_text",
+    "follow",
     "open_run",
     "prepare_log",
     "read_log",
@@ -36,4 +41,5 @@ __all__ = [
     "start_log",
     "write_record",
     "write_step",
+    "write_steps",
 ]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 from apportion.records.rollout_log import RecordError, schema
@@ -14,7 +17,15 @@ RUN = "run.txt"
 
 LONGEST_ID = 100
 
-_NAME = re.compile(r"step-(\d{6,})\.parquet")
+_NAME = re.compile(r"step-(\d{6,18})\.parquet|steps-(\d{6,18})-(\d{6,18})\.parquet")
+
+
+class LogFile(NamedTuple):
+    """A file of a log, with its first and last step."""
+
+    first: int
+    last: int
+    path: Path
 
 
 def prepare_log(folder: Path) -> None:
@@ -34,9 +45,9 @@ def start_log(folder: Path) -> str:
     Raises RecordError if a log cannot be written there, or if the folder has the steps of a run.
     """
     prepare_log(folder)
-    if steps := steps_of(folder):
+    if files := files_of(folder):
         raise RecordError(
-            f"a new run needs a rollout log without steps, got {folder} with {len(steps)} of another run; choose "
+            f"a new run needs a rollout log without steps, got {folder} with {_count(files)} of another run; choose "
             "another folder, remove that one, or resume the run that wrote it from a checkpoint"
         )
     return _write_run(folder, uuid4().hex)
@@ -49,10 +60,10 @@ def resume_log(folder: Path, run: str | None, step: int) -> str:
     the folder has the steps of another run.
     """
     prepare_log(folder)
-    steps, written = steps_of(folder), read_run(folder)
-    if steps and written != run:
+    files, written = files_of(folder), read_run(folder)
+    if files and written != run:
         raise RecordError(
-            f"a resumed run needs its own rollout log, got {folder} with {len(steps)} steps of another run; give it "
+            f"a resumed run needs its own rollout log, got {folder} with {_count(files)} steps of another run; give it "
             "the folder that it began with, or a new one"
         )
     remove_steps_after(folder, step)
@@ -60,25 +71,40 @@ def resume_log(folder: Path, run: str | None, step: int) -> str:
 
 
 def remove_steps_after(folder: Path, step: int) -> None:
-    """Remove the steps after ``step``, before a run resumes from the checkpoint of that step."""
-    for number, path in reversed(steps_of(folder)):  # the last first, so that a kill leaves no gap
-        if number > step:
-            path.unlink()
+    """Remove the steps after ``step``, before a run resumes from the checkpoint of that step.
+
+    Raises RecordError if a file has steps before it and after it, because a run must write its file before a
+    checkpoint.
+    """
+    later = [file for file in files_of(folder) if file.last > step]
+    if later and later[0].first <= step:
+        raise RecordError(
+            f"a resumed run must go on after the last step of a file, got step {step} in {later[0].path}; resume from "
+            "a checkpoint of another step, or remove the file"
+        )
+    for file in reversed(later):  # the last first, so that a kill leaves no gap
+        file.path.unlink()
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """Return the file of a step. Raise ValueError for a negative one."""
-    if step < 0:
-        raise ValueError(f"a step must be at least 0, got {step}; count from 0 or 1")
-    return folder / f"step-{step:06d}.parquet"
+def path_of(folder: Path, first: int, last: int) -> Path:
+    """Return the file of the steps from ``first`` to ``last``. Raise ValueError for a negative one."""
+    if first < 0:
+        raise ValueError(f"a step must be at least 0, got {first}; count from 0 or 1")
+    return folder / (f"step-{first:06d}.parquet" if first == last else f"steps-{first:06d}-{last:06d}.parquet")
 
 
-def steps_of(folder: Path) -> list[tuple[int, Path]]:
-    """Return the steps of a log and their files, in order; none if there is no folder."""
+def files_of(folder: Path) -> list[LogFile]:
+    """Return the files of a log in order; none if there is no folder. Raise RecordError if two have the same step."""
     if not folder.is_dir():
         return []
     named = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted((int(match[1]), path) for match, path in named if match)
+    found = sorted(
+        LogFile(int(match[1] or match[2]), int(match[1] or match[3]), path) for match, path in named if match
+    )
+    for file, following in pairwise(found):
+        if following.first <= file.last:
+            raise RecordError(f"{following.path} must have later steps than {file.path}; remove one of them")
+    return found
 
 
 def read_run(folder: Path) -> str | None:
@@ -88,6 +114,10 @@ def read_run(folder: Path) -> str | None:
         return None
     with path.open(encoding="utf-8", errors="replace") as file:
         return file.read(LONGEST_ID).strip()
+
+
+def _count(files: Sequence[LogFile]) -> int:
+    return sum(file.last - file.first + 1 for file in files)
 
 
 def _write_run(folder: Path, run: str) -> str:

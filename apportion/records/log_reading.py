@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from apportion.records.log_folder import steps_of
+from apportion.records.log_folder import files_of, path_of
 from apportion.records.rollout_log import COLUMNS, MARK, VERSION, RecordError, schema
 from apportion.types import Rollout
 
@@ -29,28 +29,28 @@ def read_log(folder: Path) -> Table:
     schema()
     from pyarrow import concat_tables  # noqa: PLC0415 - an optional extra
 
-    return read_whole(folder, lambda paths: concat_tables([read_step(path) for path in paths]))
+    return read_whole(folder, lambda paths: concat_tables([read_file(path) for path in paths]))
 
 
 def read_whole(folder: Path, read: Callable[[list[Path]], T]) -> T:
-    """Return ``read`` of the files of all steps, in order. Raise RecordError if there are none.
+    """Return ``read`` of all files, in order. Raise RecordError if there are none.
 
     A run that resumes from an earlier step removes steps. If one is gone before it was read, all are read again.
     """
     for attempt in range(ATTEMPTS):
-        steps = steps_of(folder)
-        if not steps:
+        files = files_of(folder)
+        if not files:
             break
         try:
-            return read([path for _, path in steps])
+            return read([file.path for file in files])
         except FileNotFoundError as error:
             if attempt == ATTEMPTS - 1:
                 raise RecordError(f"a log must keep its steps while it is read, got {error}; read it again") from error
     raise RecordError(f"a rollout log must have a step-NNNNNN.parquet, got none in {folder}; check the folder")
 
 
-def read_step(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequence[str] = ()) -> Table:
-    """Return ``columns`` of the rows of one step. Those in ``coded`` are texts, and come dictionary-encoded.
+def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequence[str] = ()) -> Table:
+    """Return ``columns`` of the rows of one file. Those in ``coded`` are texts, and come dictionary-encoded.
 
     Raises RecordError, or FileNotFoundError if there is no such file.
     """
@@ -65,6 +65,7 @@ def read_step(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
             if known and found.equals(_coded_schema(int(version), tuple(coded))):
                 there = [name for name in columns if name in found.names]
                 table = file.read(columns=there, use_threads=False)
+                _check_steps(path, table)
                 if len(there) < len(columns):
                     table = table.append_column("written", nulls(len(table), "float64"))
                 return table.cast(schema()) if list(columns) == list(COLUMNS) else table.select(list(columns))
@@ -79,6 +80,14 @@ def read_step(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
         f"{path} must be of version 1 or {VERSION} of the rollout log, got {version}; "
         "read it with the apportion that wrote it"
     )
+
+
+def _check_steps(path: Path, table: Table) -> None:
+    """Raise RecordError if the first and last row are not of the steps that the file is named after."""
+    if "step" in table.column_names and len(table):
+        first, last = table["step"][0].as_py(), table["step"][-1].as_py()
+        if path_of(path.parent, first, last).name != path.name:
+            raise RecordError(f"{path} must have the steps of its name, got {first} to {last}; remove it, or rename it")
 
 
 def read_streams(folder: Path) -> dict[str, list[Rollout]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from apportion.checks import integer_array
-from apportion.records.log_reading import read_step, read_whole
+from apportion.records.log_reading import read_file, read_whole
 from apportion.records.record_writing import About
 from apportion.records.rollout_log import RecordError, schema
 from apportion.records.run_record import RunRecord
@@ -35,7 +35,7 @@ def record_of_log(folder: Path) -> RunRecord:
     """
     schema()
     about = About.read(folder)
-    record = read_whole(folder, lambda paths: record_of_steps(paths, about or About(folder.resolve().name)))
+    record = read_whole(folder, lambda paths: record_of_files(paths, about or About(folder.resolve().name)))
     steps = 1 + int(np.count_nonzero(np.diff(record.step)))
     if about is not None and (about.steps, about.rollouts) != (steps, len(record.reward)):
         raise RecordError(
@@ -45,11 +45,11 @@ def record_of_log(folder: Path) -> RunRecord:
     return record
 
 
-def record_of_steps(paths: Iterable[Path], about: About) -> RunRecord:
-    """Return the run of the steps in the files ``paths``, at least one. Raises RecordError and FileNotFoundError."""
+def record_of_files(paths: Iterable[Path], about: About) -> RunRecord:
+    """Return the run of the files ``paths``, at least one. Raises RecordError and FileNotFoundError."""
     columns = _Columns()
     for path in paths:
-        columns.add(read_step(path, READ, CODED))
+        columns.add(read_file(path, READ, CODED))
     return columns.record(about)
 
 
@@ -63,13 +63,14 @@ class _Columns:
         self.parts: dict[str, list[NDArray[Any]]] = {}
 
     def add(self, table: Table) -> None:
-        """Add the rows of a step."""
-        starts = np.flatnonzero(np.diff(_numbers(table["place"]), prepend=-1))
+        """Add the rows of a file."""
+        step, place = _numbers(table["step"]), _numbers(table["place"])
+        starts = np.flatnonzero((np.diff(step, prepend=-1) != 0) | (np.diff(place, prepend=-1) != 0))
         drawn = ~np.isnan(_numbers(table["index"])) & np.isnan(_numbers(table["reused_step"]))
         groups, rows = table.take(starts), table if drawn.all() else table.filter(drawn)
         correct, reward = _numbers(rows["correct"].cast("int8")), _numbers(rows["reward"])
         for name, values in {
-            "step": _numbers(groups["step"]).astype(np.int64),
+            "step": step[starts].astype(np.int64),
             "prompt": self._prompts(groups),
             "asked": _numbers(groups["asked"]).astype(np.int64),
             "predicted": _numbers(groups["predicted"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ ABOUT = "run.json"
 
 
 SMALL_BYTES = 2**18
-"""The most bytes of a step that is compressed quickly and not well."""
+"""The most bytes in memory of a table that is compressed quickly and not well."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,22 @@ class About:
                 error
             )
         kinds = {name: {"str": str, "bool": bool, "int": int}[kind] for name, kind in cls.__annotations__.items()}
+        digest = found.pop("digest", None) if isinstance(found, dict) else None
         if not isinstance(found, dict) or {name: type(value) for name, value in found.items()} != kinds:
             raise RecordError(f"{path} must have the keys {', '.join(kinds)}, got others; import the run again")
-        return cls(**found)
+        about = cls(**found)
+        if digest != about.digest:
+            raise RecordError(f"{path} must be as it was written, got something else; import the run again")
+        return about
+
+    @property
+    def digest(self) -> str:
+        """A hash of all values, by which damage is found."""
+        return blake2b(json.dumps(asdict(self)).encode(), digest_size=16).hexdigest()
+
+    def write(self, folder: Path) -> None:
+        """Write ``run.json``, which ``read`` reads."""
+        write_whole(folder / ABOUT, json.dumps(asdict(self) | {"digest": self.digest}) + "\n")
 
 
 def write_record(record: RunRecord, folder: Path) -> None:
@@ -74,20 +88,20 @@ def write_record(record: RunRecord, folder: Path) -> None:
     bounds = np.flatnonzero(np.r_[True, np.diff(record.step) != 0, True]) if len(record.step) else np.zeros(1, int)
     if not len(bounds[1:]):
         raise RecordError("a rollout log must have a step, got a run without groups; write no log")
-    path_of(folder, int(record.step[0]))
+    path_of(folder, int(record.step[0]), int(record.step[0]))
     start_log(folder)
     size = {"steps": len(bounds) - 1, "rollouts": len(record.reward)}
     about = About(encodable(record.name), encodable(record.source), record.ordered, record.visits, **size)
-    write_whole(folder / ABOUT, json.dumps(asdict(about)) + "\n")
+    about.write(folder)
     texts = _texts(record.ids), _texts(record.texts)
     for begin, end in itertools.pairwise(bounds):
-        write_table_of_step(_step(record, int(begin), int(end), *texts), path_of(folder, int(record.step[begin])))
+        write_rows(_step(record, int(begin), int(end), *texts), path_of(folder, *2 * (int(record.step[begin]),)))
 
 
-def write_table_of_step(table: Table, path: Path) -> None:
-    """Write the rows of a step to ``path`` in one step, with checksums.
+def write_rows(table: Table, path: Path) -> None:
+    """Write the rows of a file of the log, with checksums.
 
-    zstd takes long to start, so small steps are written with lz4.
+    zstd takes long to start, so a small file is written with lz4.
     """
     from pyarrow import BufferOutputStream  # noqa: PLC0415 - an optional extra
     from pyarrow.parquet import write_table  # noqa: PLC0415

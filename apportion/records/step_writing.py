@@ -1,57 +1,49 @@
-"""Write the finished batch of a training step to the rollout log."""
+"""Write finished batches of training steps to the rollout log."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import zip_longest
+from operator import attrgetter, is_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from apportion.checks import encodable, number_array
 from apportion.records.log_folder import path_of
-from apportion.records.record_writing import write_table_of_step
+from apportion.records.record_writing import write_rows
 from apportion.records.rollout_log import COLUMNS, LogText, schema
-from apportion.types import Batch, Group, Rollout
+from apportion.types import Batch, Floats, Group, Rollout
 
 if TYPE_CHECKING:
     from pyarrow import Table
 
+FIELDS = ("round", "correct", "answer", "reward", "tokens", "score_norm", "completion", "step")
+"""What the log says about a rollout."""
 
-class _Use(NamedTuple):
-    """How a rollout of a group was used in training."""
-
-    rollout: Rollout
-    kept: bool
-    advantage: float | None
-    weight: float | None
-
-    def stands_for(self, drawn: Rollout | None) -> bool:
-        """Return whether this is a reused rollout, in the place of ``drawn`` or after all drawn ones."""
-        return self.rollout.step is not None and (drawn is None or drawn.step is None)
-
-    def is_of(self, drawn: Rollout | None) -> bool:
-        """Return whether this is ``drawn`` itself; its verdict and reward may differ."""
-        own = self.rollout
-        return own is drawn or (
-            drawn is not None
-            and own.completion is drawn.completion
-            and (own.answer, own.tokens, own.score_norm) == (drawn.answer, drawn.tokens, drawn.score_norm)
-            and (own.round, own.step) == (drawn.round, drawn.step)
-        )
+ABSENT = SimpleNamespace(**dict.fromkeys(FIELDS))
+"""Stands for the rollout of a prompt that has none."""
 
 
-class _Row(NamedTuple):
-    """One row of a step: the ``number`` of the ``rollout`` among those of its prompt, which has none if it is None."""
+@dataclass(frozen=True, eq=False)
+class LoggedStep:
+    """A finished step for ``write_steps``, whose arguments have the same names as those of ``write_step``.
 
-    place: int
-    number: int | None = None
-    rollout: Rollout | None = None
-    use: _Use | None = None
+    ``written`` is when it was finished, in seconds since 1970.
+    """
+
+    step: int
+    batch: Batch
+    groups: Sequence[Group]
+    advantages: ArrayLike | None = None
+    weights: ArrayLike | None = None
+    written: float = field(default_factory=time.time)
 
 
 def write_step(
@@ -74,9 +66,19 @@ def write_step(
     matched by position, because their values may be equal. Groups come in the order of the prompts; a prompt may have
     no group. Raises ValueError for groups of another batch or in another order.
     """
+    return write_steps(folder, [LoggedStep(step, batch, groups, advantages, weights)], text, log_text)
+
+
+def write_steps(
+    folder: Path, steps: Sequence[LoggedStep], text: Callable[[Any], str] = str, log_text: LogText = "full"
+) -> Path:
+    """Write consecutive ``steps``, at least one, to one file, and return its path.
+
+    Short steps are written faster together. Arguments and errors are those of ``write_step``.
+    """
     check_log_text(log_text)
-    path, uses = path_of(folder, step), _uses(batch, groups, advantages, weights)
-    write_table_of_step(_table(step, batch, list(_rows(batch, uses)), text, log_text), path)
+    path = path_of(folder, steps[0].step, steps[-1].step)
+    write_rows(_table(steps, text, log_text), path)
     return path
 
 
@@ -96,95 +98,142 @@ def hash_of(text: str) -> str:
     return blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
 
 
-def _uses(
-    batch: Batch, groups: Sequence[Group], advantages: ArrayLike | None, weights: ArrayLike | None
-) -> list[list[_Use]]:
-    """Return the uses of each prompt's rollouts; none for a prompt without a group."""
-    found: list[list[_Use]] = [[] for _ in batch.prompts]
-    numbers = zip(_as_list("advantages", advantages, groups), _as_list("weights", weights, groups), strict=True)
-    place = 0
-    for g, group in enumerate(groups):
-        pairs = zip(group.rollouts, group.keep.tolist(), strict=True)
-        uses = [_Use(rollout, kept, *next(numbers)) for rollout, kept in pairs]
-        while place < len(found) and not (batch.prompts[place] == group.prompt and _match(uses, batch.rollouts[place])):
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a file as lists.
+
+    ``prompts`` has the place of each row's prompt among those of all steps. ``numbers`` has the place of each rollout
+    among those of its prompt. ``uses`` has its place in all groups, or -1.
+    """
+
+    prompts: list[int] = field(default_factory=list)
+    numbers: list[int | None] = field(default_factory=list)
+    rollouts: list[Any] = field(default_factory=list)
+    uses: list[int] = field(default_factory=list)
+
+    def add_step(self, batch: Batch, groups: Sequence[Group], prompts: int, used: int) -> None:
+        """Add the rows of a step after ``prompts`` prompts and ``used`` rollouts in groups of earlier ones.
+
+        Raises ValueError for groups of another batch or in another order.
+        """
+        place = 0
+        for g, group in enumerate(groups):
+            while place < len(batch.prompts) and not _fits(group, batch, place):
+                self._add(prompts + place, batch.rollouts[place])
+                place += 1
+            if place == len(batch.prompts):
+                raise ValueError(
+                    f"groups must hold the first rollouts of the batch's prompts, in its order, got others in group "
+                    f"{g} of prompt {group.prompt.text!r}; pass Allocator.groups(batch), and leave rollouts out of the "
+                    "loss with Group.keep"
+                )
+            self._add(prompts + place, batch.rollouts[place], group.rollouts, used)
+            used += len(group.rollouts)
             place += 1
-        if place == len(found):
-            raise ValueError(
-                f"groups must hold the first rollouts of the batch's prompts, in its order, got others in group {g} of "
-                f"prompt {group.prompt.text!r}; pass Allocator.groups(batch), and leave rollouts out of the loss with "
-                "Group.keep"
-            )
-        found[place] = uses
-        place += 1
-    return found
+        for rest in range(place, len(batch.prompts)):
+            self._add(prompts + rest, batch.rollouts[rest])
+
+    def _add(self, prompt: int, drawn: Sequence[Rollout], grouped: Sequence[Rollout] = (), used: int = 0) -> None:
+        """Add the rows of one prompt. The first of ``grouped`` is number ``used`` in the groups."""
+        before = len(self.prompts)
+        if not drawn and not grouped:
+            self._append(None, ABSENT, -1)
+        elif any(rollout.step is not None for rollout in grouped):
+            for number, (own, other) in enumerate(zip_longest(drawn, grouped)):
+                reused = other is not None and _stands_for(other, own)
+                if own is not None:  # with the verdict and the reward of the batch
+                    self._append(number, own, -1 if other is None or reused else used + number)
+                if reused:
+                    self._append(number, other, used + number)
+        else:
+            self.numbers.extend(range(len(drawn)))
+            self.rollouts.extend(drawn)
+            self.uses.extend(range(used, used + len(grouped)))
+            self.uses.extend([-1] * (len(drawn) - len(grouped)))
+        self.prompts.extend([prompt] * (len(self.numbers) - before))
+
+    def _append(self, number: int | None, rollout: Any, use: int) -> None:
+        self.numbers.append(number)
+        self.rollouts.append(rollout)
+        self.uses.append(use)
 
 
-def _match(uses: Sequence[_Use], rollouts: Sequence[Rollout]) -> bool:
-    """Return whether ``uses`` are those of the first ``rollouts``."""
-    if len(uses) <= len(rollouts) and all(use[0] is drawn for use, drawn in zip(uses, rollouts, strict=False)):
+def _fits(group: Group, batch: Batch, place: int) -> bool:
+    """Return whether ``group`` is of the prompt at ``place``, and has the first of its rollouts or reused ones."""
+    drawn, grouped = batch.rollouts[place], group.rollouts
+    if batch.prompts[place] != group.prompt:
+        return False
+    if len(grouped) <= len(drawn) and all(map(is_, grouped, drawn)):
         return True
-    return all(use.stands_for(drawn) or use.is_of(drawn) for use, drawn in zip_longest(uses, rollouts[: len(uses)]))
+    pairs = zip_longest(grouped, drawn[: len(grouped)])
+    return all(_stands_for(used, own) or _is(used, own) for used, own in pairs)
 
 
-def _rows(batch: Batch, uses: Sequence[Sequence[_Use]]) -> Iterator[_Row]:
-    """Yield the rows of a step in order."""
-    for place, (rollouts, own) in enumerate(zip(batch.rollouts, uses, strict=True)):
-        if not rollouts and not own:
-            yield _Row(place)
-        for number, (drawn, use) in enumerate(zip_longest(rollouts, own)):
-            if use is None or use.rollout.step is None or not use.stands_for(drawn):
-                yield _Row(place, number, drawn, use)  # with the verdict and the reward of the batch
-                continue
-            if drawn is not None:
-                yield _Row(place, number, drawn)
-            yield _Row(place, number, use.rollout, use)
+def _stands_for(used: Rollout, drawn: Rollout | None) -> bool:
+    """Return whether ``used`` is a reused rollout, in the place of ``drawn`` or after all drawn ones."""
+    return used.step is not None and (drawn is None or drawn.step is None)
 
 
-def _table(step: int, batch: Batch, rows: Sequence[_Row], text: Callable[[Any], str], log_text: LogText) -> Table:
-    """Return the table of ``rows``."""
+def _is(used: Rollout, drawn: Rollout | None) -> bool:
+    """Return whether ``used`` is ``drawn`` itself; its verdict and reward may differ."""
+    if drawn is None or used.completion is not drawn.completion:
+        return False
+    return all(getattr(used, name) == getattr(drawn, name) for name in _SAME)
+
+
+_SAME = ("answer", "tokens", "score_norm", "round", "step")
+
+
+def _table(steps: Sequence[LoggedStep], text: Callable[[Any], str], log_text: LogText) -> Table:
+    """Return the rows of the steps as a table."""
     kinds = schema()
     from pyarrow import Table, array, nulls  # noqa: PLC0415 - an optional extra
 
-    full, written = log_text == "full", time.time()
+    rows, full = _Rows(), log_text == "full"
+    prompts = [prompt for each in steps for prompt in each.batch.prompts]
+    kept = [keep for each in steps for group in each.groups for keep in group.keep.tolist()]
+    sizes = [sum(len(group.rollouts) for group in each.groups) for each in steps]
+    begins = np.cumsum([0, *(len(each.batch.prompts) for each in steps)])
+    for each, begin, used in zip(steps, begins.tolist(), np.cumsum([0, *sizes]).tolist(), strict=False):
+        rows.add_step(each.batch, each.groups, begin, used)
+    at, uses = np.array(rows.prompts, np.int64), np.array(rows.uses, np.int64)
+    of_step = np.searchsorted(begins, at, side="right") - 1
+    cells = {name: list(map(attrgetter(name), rows.rollouts)) for name in FIELDS}
     shown = encodable if full else hash_of
-    places, numbers, rollouts, uses = zip(*rows, strict=True) if rows else ((), (), (), ())
-    at = np.array(places, np.int64)
-    ids, texts = [prompt.id for prompt in batch.prompts], [encodable(prompt.text) for prompt in batch.prompts]
-    cells: dict[str, list[Any]] = {
-        name: [each and getattr(each, name) for each in rollouts]
-        for name in ("round", "correct", "answer", "reward", "tokens", "score_norm", "completion")
-    }
-    cells |= {
-        "answer": [None if answer is None else shown(answer) for answer in cells["answer"]],
-        "completion": [None if each is None else shown(text(each)) for each in cells["completion"]],
-        "kept": [use is not None and use.kept for use in uses],
-        "advantage": [use and use.advantage for use in uses],
-        "weight": [use and use.weight for use in uses],
-        "reused_step": [each and each.step for each in rollouts],
-    }
+    cells["answer"] = [None if each is None else shown(each) for each in cells["answer"]]
+    cells["completion"] = [None if each is None else shown(text(each)) for each in cells["completion"]]
     columns = {
-        "step": array(np.full(len(at), step)),
-        "place": array(at),
-        "prompt_id": array(ids, "string").take(array(at)),
-        "prompt": array(texts, "string").take(array(at)) if full else nulls(len(at), "string"),
-        "predicted": array(batch.belief.mean[at]),
-        "asked": array(batch.asked[at]),
-        "index": array(numbers, "int64"),
-        "written": array(np.full(len(at), written)),
+        "step": array(np.array([each.step for each in steps])[of_step]),
+        "place": array(at - begins[of_step]),
+        "prompt_id": array([prompt.id for prompt in prompts], "string").take(array(at)),
+        "prompt": nulls(len(at), "string"),
+        "predicted": array(np.concatenate([each.batch.belief.mean for each in steps])[at]),
+        "asked": array(np.concatenate([each.batch.asked for each in steps])[at]),
+        "index": array(rows.numbers, "int64"),
+        "kept": array(np.array([*kept, False], bool)[uses]),
+        "reused_step": array(cells.pop("step"), "int64"),
+        "written": array(np.array([each.written for each in steps])[of_step]),
         **{name: array(values, COLUMNS[name]) for name, values in cells.items()},
     }
+    if full:
+        columns["prompt"] = array([encodable(prompt.text) for prompt in prompts], "string").take(array(at))
+    for name in ("advantage", "weight"):
+        values = [
+            _numbers(f"{name}s", getattr(each, f"{name}s"), size) for each, size in zip(steps, sizes, strict=True)
+        ]
+        used = np.concatenate([*values, [np.nan]])[uses]
+        columns[name] = array(used, mask=np.isnan(used))
     return Table.from_arrays([columns[name] for name in COLUMNS], schema=kinds)
 
 
-def _as_list(name: str, values: ArrayLike | None, groups: Sequence[Group]) -> list[float | None]:
-    """Return ``values`` as a list, one for each rollout of the groups; a list of None without ``values``."""
-    size = sum(len(group.rollouts) for group in groups)
+def _numbers(name: str, values: ArrayLike | None, size: int) -> Floats:
+    """Return ``values``, one for each of ``size`` rollouts of the groups; nan without ``values``."""
     if values is None:
-        return [None] * size
+        return np.full(size, np.nan)
     array = number_array(name, values)
     if array.shape != (size,):
         raise ValueError(
             f"{name} must be [{size}], one for each rollout of the groups, got {array.shape}; "
             "include rollouts outside keep"
         )
-    return array.tolist()
+    return array

@@ -73,8 +73,11 @@ def replay_allocator(
     sizes = np.bincount(batch)
     level = (np.bincount(batch, got) / sizes)[batch]
     rule = measures(population, places, got) if closed else _seen(population, places, got, mixed, hits, tokens)
-    if not allocator.needs.labels:
-        rule["variance"] = np.full(len(got), np.nan)
+    even = measures(population, places, level)
+    if not allocator.needs.labels:  # its groups are rewarded by votes
+        unknown = np.full(len(got), np.nan)
+        rule["variance"] = unknown
+        even |= dict.fromkeys(("mixed", "dead", "variance"), unknown)
     starts = np.r_[0, np.cumsum(sizes)[:-1]]
     return Cells(
         seed=np.zeros(len(batch), np.int64),
@@ -84,7 +87,7 @@ def replay_allocator(
         asked=asked,
         first=first,
         rule=rule,
-        even=measures(population, places, level),
+        even=even,
         step=population.record.step[places[starts]],
         prompts=len(population.record.ids),
     )
@@ -94,7 +97,7 @@ def measures(population: OutcomePopulation, places: Counts, number: Floats | Cou
     """Return the expected measures of ``number`` [M] rollouts of the groups at ``places`` [M]."""
     mixed = population.mixed(places, number)
     hits = np.full(len(places), np.nan)
-    if population.record.binary and population.labels:
+    if population.verified:
         hits = 1 - population.none_right(places, number)
     return {
         "rollouts": np.asarray(number, np.float64),
@@ -114,7 +117,7 @@ def _seen(
         "rollouts": got.astype(np.float64),
         "tokens": np.where(got == 0, 0.0, tokens) if np.isfinite(tokens).any() else np.full(len(got), np.nan),
         "mixed": mixed,
-        "hits": hits if population.record.binary else np.full(len(got), np.nan),
+        "hits": hits if population.verified else np.full(len(got), np.nan),
         "dead": got * (1 - mixed),
         "variance": population.gradient_variance(places, got) if got.all() else np.full(len(got), np.nan),
     }

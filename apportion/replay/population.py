@@ -46,9 +46,13 @@ class OutcomePopulation:
         return cls(record, "pools", window, window, labels)
 
     @classmethod
-    def expected(cls, record: RunRecord, labels: bool = True) -> OutcomePopulation:
-        """Return the up to ten visits around each group, the group's own among them, as ``near_truth`` has them."""
-        return cls(record, "expected", WINDOW, WINDOW - 1, labels)
+    def expected(cls, record: RunRecord, labels: bool = True, window: int | None = None) -> OutcomePopulation:
+        """Return the up to ten visits around each group, the group's own among them, as ``near_truth`` has them.
+
+        With a ``window`` they are the group's own visit, and so many before and after it.
+        """
+        around = (WINDOW, WINDOW - 1) if window is None else (window, window)
+        return cls(record, "expected", *around, labels)
 
     @cached_property
     def order(self) -> Counts:
@@ -59,6 +63,11 @@ class OutcomePopulation:
     def usable(self) -> Mask:
         """Which rollouts can be drawn, [R]."""
         return ~np.isnan(self.record.reward) if self.labels else np.ones(len(self.record.reward), bool)
+
+    @cached_property
+    def verified(self) -> bool:
+        """Whether every rollout that can be drawn is right or wrong."""
+        return self.record.binary and not np.isnan(self.record.reward[self.usable]).any()
 
     @cached_property
     def rows(self) -> Counts:

@@ -15,6 +15,7 @@ from apportion.replay.allocating import Observe, measures, quiet, replay_allocat
 from apportion.replay.cells import Cells
 from apportion.replay.choosing import Choices, Outcome, choose_along, mixed_groups
 from apportion.replay.comparison import ratios, share_of
+from apportion.replay.expected import WINDOW
 from apportion.replay.foresight import BATCH, batches_of
 from apportion.replay.intervals import Spanned
 from apportion.replay.limits import MOST_MISSING, Missing, check_missing, check_recorded, drift, missing
@@ -110,7 +111,7 @@ class Replay:
         selectors: the rules that choose prompts, in the order given, after shuffled epochs, their control.
         observe: what the rules learned from.
         outcome: which recorded group a chosen prompt got.
-        window: visits before and after each group in its pool.
+        window: visits before and after each group from which outcomes may come too, None for the defaults.
         seeds: the number of seeds.
         certain: share of groups whose window in expectation has equal rewards, so that its success rate is 0 or 1.
         certain_size: median number of rollouts in such a window.
@@ -123,7 +124,7 @@ class Replay:
     selectors: tuple[SelectorReplay, ...]
     observe: Observe
     outcome: Outcome
-    window: int
+    window: int | None
     seeds: int
     certain: float
     certain_size: int
@@ -135,7 +136,7 @@ def replay(
     rules: Mapping[str, Allocator | Selector],
     *,
     outcomes: Outcomes = "auto",
-    window: int = 0,
+    window: int | None = None,
     rollouts: int | None = None,
     observe: Observe = "own",
     outcome: Outcome = "near",
@@ -149,7 +150,8 @@ def replay(
         record: the run.
         rules: rules that split rollouts, and rules that choose prompts.
         outcomes: where the outcomes of a rule that splits rollouts come from.
-        window: visits before and after each group that its pool also has.
+        window: visits before and after each group from which outcomes may come too. By default a pool has none, and an
+            expectation is over ten visits.
         rollouts: budget per prompt of rules whose settings leave it open; by default the run's mean, rounded.
         observe: what such a rule learns from.
         outcome: which recorded group a prompt gets that a rule chooses.
@@ -178,7 +180,7 @@ def replay(
         if not (allow_missing or outcomes == "auto"):
             check_missing(name, played.missing)
         found.append(played)
-    expected = OutcomePopulation.expected(record, labels=player.labelled)
+    expected = player.population("expected", player.labelled)
     certain = expected.variance == 0
     in_windows = any(each.source == "expected" for each in found)
     return Replay(
@@ -192,7 +194,7 @@ def replay(
         seeds=len(seeds),
         certain=float(certain.mean()),
         certain_size=int(np.median(expected.size[certain])) if certain.any() else 0,
-        drift=drift(record, window or 5) if window or in_windows else 0.0,
+        drift=drift(record, window or WINDOW) if window or (in_windows and window is None) else 0.0,
     )
 
 
@@ -201,7 +203,7 @@ class _Player:
     """Replays allocators on one record, with populations that are made once."""
 
     record: RunRecord
-    window: int
+    window: int | None
     observe: Observe
     batch: int
     seeds: tuple[int, ...]
@@ -214,9 +216,9 @@ class _Player:
     def population(self, source: Source, labels: bool) -> OutcomePopulation:
         if (source, labels) not in self._populations:
             made = (
-                OutcomePopulation.pools(self.record, self.window, labels)
+                OutcomePopulation.pools(self.record, self.window or 0, labels)
                 if source == "pools"
-                else OutcomePopulation.expected(self.record, labels)
+                else OutcomePopulation.expected(self.record, labels, self.window)
             )
             self._populations[source, labels] = made
         return self._populations[source, labels]
@@ -339,7 +341,7 @@ def _found(name: str, choices: tuple[Choices, ...], record: RunRecord, control: 
 def _check(
     record: RunRecord,
     rules: Mapping[str, Allocator | Selector],
-    window: int,
+    window: int | None,
     rollouts: int | None,
     batch: int,
     seeds: Sequence[int],

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from apportion.report.page import page_of
+from apportion.report.profile import Replayer
 from apportion.report.report import RunReport, report_of
 from apportion.report.sources import read_sources
 from apportion.runs.whole_files import write_whole
@@ -21,6 +22,7 @@ def follow(
     until_step: int | None = None,
     timeout: float | None = None,
     advice: bool = False,
+    replayed: Replayer | None = None,
     wait: Callable[[float], object] = time.sleep,
 ) -> Iterator[RunReport]:
     """Write the page to ``out``, again whenever a file of a run has changed, and yield each report that was written.
@@ -37,7 +39,7 @@ def follow(
     while True:
         now = stamp(paths)
         if report is None or now != seen:
-            seen, report = now, report_of(read_sources(paths, advice))
+            seen, report = now, report_of(read_sources(paths, advice, replayed))
             write_whole(out, page_of(report, refresh))
             yield report
         reached = until_step is not None and report.last_step >= until_step

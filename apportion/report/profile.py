@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,7 @@ from apportion.predictors.counts import DiscountedCounts
 from apportion.records import RunRecord
 from apportion.replay.foresight import batches_of, foresee, sample_of
 from apportion.replay.intervals import Spanned
+from apportion.replay.replaying import Replay
 from apportion.report.calibration import Calibration, calibrate
 from apportion.report.curves import Curve, share_curve
 from apportion.types import Counts, Floats, Mask
@@ -41,6 +42,10 @@ FORESEEN_GROUPS = 64_000
 ALL_RIGHT, ALL_WRONG, ALL_EQUAL = "all right", "all wrong", "all equal"
 DEAD_KINDS = {ALL_RIGHT: "all right", ALL_WRONG: "all wrong", ALL_EQUAL: "equal"}
 """Kinds of dead groups, with their names in a diagnosis. Rewards of ``ALL_EQUAL`` are graded."""
+
+
+Replayer = Callable[[RunRecord], Replay]
+"""Replays some rules along a record."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class RunProfile:
         saved: share of the baseline's rollouts that were not needed to reach its final success, with its interval.
         baseline: the arm that ``saved`` refers to.
         advice: what would have helped; None if it was not asked for.
+        replay: what other rules would have done; None if none was asked for.
         wasted: prompts with the most rollouts in dead groups.
         notes: what is unknown, in sentences.
     """
@@ -117,12 +123,16 @@ class RunProfile:
     saved: tuple[float, float, float] | None = None
     baseline: str | None = None
     advice: AdviceList | None = None
+    replay: Replay | None = None
     wasted: tuple[WastedPrompt, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def profile_of(record: RunRecord, name: str, advice: bool = False) -> RunProfile:
-    """Return the profile of a recorded run, called ``name``. With ``advice`` it says what would have helped."""
+def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Replayer | None = None) -> RunProfile:
+    """Return the profile of a recorded run, called ``name``. With ``advice`` it says what would have helped.
+
+    ``replayed`` replays rules along the record.
+    """
     stretch, count = _stretches(record.step)
     ends, places = _costs(record, stretch, count)
     dead = dead_kinds(record)
@@ -144,6 +154,7 @@ def profile_of(record: RunRecord, name: str, advice: bool = False) -> RunProfile
         calibration=_calibration(record),
         foreseen=bool(np.isnan(record.predicted).all()),
         advice=advice_of(record) if advice else None,
+        replay=None if replayed is None else replayed(record),
         wasted=_wasted(record, dead),
         notes=tuple(_notes(record, ends)),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from apportion.records import open_run
-from apportion.report.profile import RunProfile, profile_of
+from apportion.report.profile import Replayer, RunProfile, profile_of
 from apportion.report.study import is_study, study_profiles
 from apportion.report.votes import VoteProfile, is_vote, vote_profile
 from apportion.untrusted import one_line
@@ -23,22 +23,25 @@ MOST_RUNS = 16
 NAME_LETTERS = 40
 
 
-def read_sources(paths: Sequence[Path], advice: bool = False) -> list[RunProfile | VoteProfile]:
+def read_sources(
+    paths: Sequence[Path], advice: bool = False, replayed: Replayer | None = None
+) -> list[RunProfile | VoteProfile]:
     """Return a profile of each run and vote at ``paths``. Their names differ.
 
-    ``advice`` adds what would have helped recorded runs, which takes seconds for a long run.
+    ``advice`` adds what would have helped recorded runs, which takes seconds for a long run. ``replayed`` replays
+    rules along them.
 
     Raises ValueError if a path holds no run, or a damaged one, or if there are more than 16 runs, and OSError.
     """
     found: list[RunProfile | VoteProfile] = []
     for path in paths:
-        found += _profiles(path, len(paths) > 1, advice)
+        found += _profiles(path, len(paths) > 1, advice, replayed)
     if len(found) > MOST_RUNS:
         raise ValueError(f"at most {MOST_RUNS} runs are shown side by side, got {len(found)}; name fewer")
     return _with_distinct_names(found)
 
 
-def _profiles(path: Path, several: bool, advice: bool) -> Sequence[RunProfile | VoteProfile]:
+def _profiles(path: Path, several: bool, advice: bool, replayed: Replayer | None) -> Sequence[RunProfile | VoteProfile]:
     answers = path / ANSWERS_OF_VOTE if path.is_dir() else path
     if not (path.exists() or is_vote(path)):
         raise ValueError(f"a run must be a file or a folder that exists, got {path}; check the path")
@@ -50,7 +53,7 @@ def _profiles(path: Path, several: bool, advice: bool) -> Sequence[RunProfile | 
     record = open_run(path / LOG_OF_JOB if (path / LOG_OF_JOB).is_dir() else path)
     if not len(record.step):
         raise ValueError(f"a run must have groups to be shown, got {path} without any; wait for its first step")
-    return [profile_of(record, name, advice)]
+    return [profile_of(record, name, advice, replayed)]
 
 
 def _name(path: Path) -> str:

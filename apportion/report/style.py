@@ -96,8 +96,10 @@ details.section{margin:24px 0;font-size:1rem}details.section .scroll{max-height:
 summary h2{display:inline;color:var(--text)}
 summary{cursor:pointer;padding:4px 0;color:var(--quiet);width:fit-content}
 .note{font-size:.9rem;color:var(--quiet)}
+figure .note{margin-top:8px}
 footer{padding:16px 24px 40px;font-size:.9rem}
 svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:var(--text)}
+svg .name{paint-order:stroke;stroke:var(--ground);stroke-width:3px}
 svg .tick,svg .label{fill:var(--quiet)}
 .grid{stroke:var(--rule);stroke-width:1;fill:none}
 .axis{stroke:var(--quiet);stroke-width:1;fill:none}
@@ -116,7 +118,6 @@ main,header,footer{padding-left:16px;padding-right:16px}
 .wide{display:none}.narrow{display:block}
 .grid-of-charts{gap:32px}
 }
-@media (prefers-reduced-motion:no-preference){html{scroll-behavior:smooth}}
 @media (forced-colors:active){.line,.mark,.whisker{stroke:CanvasText}}
 @media print{
 .switches,.skip{display:none}

@@ -243,12 +243,13 @@ def _bars(chart: Chart, canvas: Canvas) -> Iterator[str]:
         text = short_percent(value) if chart.percent else short(value)
         yield f'<path class="{"axis" if value == 0 else "grid"}" d="M{place:.1f} 6V{bottom:g}"/>'
         yield f'<text class="tick" x="{place:.1f}" y="{bottom + 16:g}" text-anchor="middle">{text}</text>'
-    letters = int(((x.start - 12) if beside else canvas.width) / LETTER)
+    letters = int(((x.start - 12) if beside else canvas.width - 20) / LETTER)
     for row, (each, name) in enumerate(zip(chart.series, names, strict=True)):
         height, curve = row_height * (row + 1) - 8, each.curve
         place = float(x.of(curve.y[0]))
         text = escape(_cut(name, letters))
-        yield f'<text class="name" x="2" y="{height + 4 if beside else height - 14:g}">{text}</text>'
+        x_of_name, y_of_name = (2, height + 4) if beside else (16, height - 14)
+        yield f'<text class="name" x="{x_of_name}" y="{y_of_name:g}">{text}</text>'
         if np.isfinite(curve.low[0]):
             ends = x.of(np.array([curve.low[0], curve.high[0]]))
             yield f'<path class="whisker {_classes(each.style)}" d="M{ends[0]:.1f} {height}H{ends[1]:.1f}"/>'

@@ -9,6 +9,7 @@ import numpy as np
 from apportion.report.charts import Chart, ChartSeries, ReportTable, costs_at, count, curve_table, hours, percent
 from apportion.report.curves import COSTS, Curve
 from apportion.report.profile import ALL_EQUAL, ALL_RIGHT, ALL_WRONG, BAND_NAMES, RunProfile
+from apportion.report.replay_charts import replay_charts
 
 Styled = Sequence[tuple[int, RunProfile]]
 """Runs with their places in the table of runs, which decide how they are drawn."""
@@ -23,7 +24,10 @@ DEAD = {
 def training_charts(runs: Styled) -> list[Chart]:
     """Return the charts of ``runs``. A chart without any value is left out."""
     found = [_held_out(runs), _success(runs), *(_dead(kind, runs) for kind in DEAD), _calibration(runs)]
-    found += [_saved(runs), *(_advice(style, run) for style, run in runs), *(_bands(style, run) for style, run in runs)]
+    found += [_saved(runs), *(_advice(style, run) for style, run in runs)]
+    for style, run in runs:
+        found += [] if run.replay is None else replay_charts(run.name, style, run.replay)
+    found += [_bands(style, run) for style, run in runs]
     return [chart for chart in found if chart is not None]
 
 
@@ -214,8 +218,11 @@ def _advice(style: int, run: RunProfile) -> Chart | None:
         "The share of the rollouts that would have been saved, replayed with what was known before each step. "
         f"Bars are {percent(run.advice.confidence, 1)} intervals over prompts, so that all hold together with 95%."
     )
-    conditions = dict.fromkeys(f"{each.change}: {each.condition}" for each in run.advice.recommended)
-    notes = tuple(conditions) or ("Nothing here would have helped beyond noise.",)
+    conditions: dict[str, list[str]] = {}
+    for each in run.advice.recommended:
+        conditions.setdefault(each.condition, []).append(each.change)
+    notes = tuple(f"{'; '.join(changes)}: {condition}" for condition, changes in conditions.items())
+    notes = notes or ("Nothing here would have helped beyond noise.",)
     return Chart(
         f"advice_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "lrrrlrr"),
         x_label="rollouts saved", notes=notes,

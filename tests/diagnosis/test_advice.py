@@ -113,6 +113,12 @@ def test_mastered_prompts_rest_and_are_tested_again():
     assert np.flatnonzero(chosen).tolist() == [0, 100, 200]
 
 
+def test_a_choice_gains_nothing_by_taking_less_when_all_prompts_are_easy():
+    rising = run_of(np.linspace(0.2, 0.95, 6)[:, None] * np.ones(200), group=4)
+    retire = next(each for each in advice_of(rising).considered if each.change.startswith("Retire"))
+    assert abs(retire.saving.value) < 0.05
+
+
 def test_small_steps_are_joined_to_offer_a_choice():
     record = record_of(np.zeros((20, 4)), step=np.arange(20))
     assert [len(each) for each in walk_batches(record)] == [8, 8, 4]

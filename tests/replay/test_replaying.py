@@ -1,5 +1,6 @@
 """Replay of allocators: equal to sampling from the record, to known tables, and to brute force; what is refused."""
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -225,3 +226,29 @@ def test_empty_input_is_refused():
     for error, wrong in refusals.items():
         with pytest.raises(ValueError, match=error):
             replay(record, **{"rules": {"vip": VIP()}, **wrong})
+
+
+@pytest.mark.parametrize("outcomes", ["pools", "expected"])
+def test_rules_without_labels_are_replayed_from_answers_alone(outcomes):
+    record = made_run(size=40)
+    unlabelled = replace(record, reward=np.full(len(record.reward), np.nan))
+    found = replay(unlabelled, {"ttrl": ALLOCATORS["ttrl"]()}, outcomes=outcomes, allow_missing=True).allocators[0]
+    labelled = replay(record, {"ttrl": ALLOCATORS["ttrl"]()}, outcomes=outcomes, allow_missing=True).allocators[0]
+    np.testing.assert_array_equal(found.cells.rule["mixed"], labelled.cells.rule["mixed"])
+    assert np.isnan(found.cells.rule["hits"]).all() and np.isnan(found.cells.rule["variance"]).all()
+
+
+def test_a_prompt_that_comes_twice_in_a_step_has_two_pools():
+    once = made_run(steps=2, batch=6, size=16)
+    record = replace(once, step=np.zeros(12, np.int64))
+    assert len(np.unique(record.prompt)) < 12
+    (found,) = replay_batches(AR3PO(), OutcomePopulation.pools(record), batches_of(record))
+    for group, rollouts in zip(found.places, found.batch.rollouts, strict=True):
+        assert all(record.first[group] <= rollout.completion < record.first[group + 1] for rollout in rollouts)
+
+
+def test_tokens_are_those_of_the_drawn_rollouts_and_of_the_pool_on_average():
+    record = made_run(size=16)
+    drawn, planned = replay(record, {"ar3po": AR3PO(), "uniform": Uniform(16)}).allocators
+    assert planned.cells.total("tokens") == pytest.approx(record.tokens.sum())
+    assert 5 * drawn.cells.total("rollouts") < drawn.cells.total("tokens") < 50 * drawn.cells.total("rollouts")

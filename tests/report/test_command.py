@@ -36,6 +36,16 @@ def test_a_page_is_written_and_summed_up(tmp_path, log):
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+def test_rules_are_replayed_by_name(tmp_path):
+    write_record(make_record(steps=40, prompts=8), tmp_path / "log")
+    found = invoke(tmp_path / "log", "--rules", "vip,mixed", "--rules", "inverse_variance", "--json")
+    charts = json.loads(found.stdout)["charts"]
+    assert [each["name"] for each in charts["rules_1"]["series"]] == ["vip", "inverse_variance"]
+    assert [each["name"] for each in charts["choices_1"]["series"]] == ["mixed"]
+    unknown = invoke(tmp_path / "log", "--rules", "vipp")
+    assert unknown.exit_code == 2 and "a rule must have a known name" in unknown.output
+
+
 def test_json_is_one_object_and_nothing_else(tmp_path, log, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = invoke(log, "--json")

@@ -10,8 +10,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from apportion import VIP
+from apportion.diagnosis import advice_of
+from apportion.replay import replay
 from apportion.report import json_of, page_of, profile_of, read_sources, report_of, text_of
 from apportion.report.style import DARK, LIGHT, contrast
+from apportion.selection import Mixed
 from tests.report.builders import make_record, make_study, make_vote
 
 EVIL = "<script>alert(1)</script>\u202e\x00</svg>'\"&<img src=x onerror=alert(2)>"
@@ -174,6 +178,25 @@ def test_text_and_json_say_what_the_page_says(report, page):
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_first_steps_of_a_run_can_be_shown(steps):
     Tree(page_of(report_of([profile_of(make_record(steps=steps, prompts=1), "young")])))
+
+
+def test_advice_and_replayed_rules_are_those_of_their_commands():
+    record = make_record(steps=60, prompts=16)
+    found = replay(record, {"vip": VIP(), "mixed": Mixed()})
+    profile = profile_of(record, "a", advice=True, replayed=lambda own: found)
+    report = report_of([profile])
+    charts = {chart.key: chart for chart in report.charts}
+    saved = {each.name: each.curve.y[0] for each in charts["advice_1"].series}
+    assert saved == {
+        each.change: each.saving.value for each in advice_of(record).recommended + advice_of(record).considered
+    }
+    (split,) = charts["rules_1"].series
+    assert split.curve.y[0] == 1 - found.allocators[0].ratios["variance"].value
+    assert split.curve.low[0] <= split.curve.y[0] <= split.curve.high[0]
+    (choice,) = charts["choices_1"].series
+    above = next(each for each in found.selectors if each.name == "mixed").above_shuffled
+    assert (choice.curve.y[0], choice.curve.low[0], choice.curve.high[0]) == above
+    Tree(page_of(report))
 
 
 def test_a_report_without_runs_is_refused():

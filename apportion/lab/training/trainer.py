@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,14 @@ from apportion.lab.training.settings import Training
 from apportion.lab.world.task import TASKS, VOCABULARY
 from apportion.loop import collect
 from apportion.predictors.saved import SavedValues
-from apportion.records import ROLLOUTS, remove_steps_after, resume_log, start_log, write_step
+from apportion.records import ROLLOUTS, LoggedStep, remove_steps_after, resume_log, start_log, write_steps
 from apportion.runs.whole_files import is_file
 from apportion.selection import ShuffledEpochs
 from apportion.types import Batch, Group, Prompt
 
 KIND = "lab run"
+LOGGED_TOGETHER = 2048
+"""Rollouts of a file of the rollout log, if its steps are shorter."""
 COUNTERS = ("steps", "asked", "evaluations")
 
 
@@ -56,6 +58,7 @@ class Trainer:
             directory / ROLLOUTS,
         )
         self.log: str | None = None
+        self.unlogged: list[LoggedStep] = []
         directory.mkdir(parents=True, exist_ok=True)
         self.policy = base_policy(training.base)
         self.start = copy.deepcopy(self.policy)
@@ -135,10 +138,16 @@ class Trainer:
         return record | {"cpu_seconds": time.process_time() - started}
 
     def _log(self, batch: Batch, groups: list[Group]) -> None:
-        """Write the step to the rollout log. Advantages are not logged, because those of "gae" are per token."""
-        log_text = self.training.rollout_log
-        if log_text != "none":
-            write_step(self.rollouts, self.steps, batch, groups, text=_text, log_text=log_text)
+        """Keep the step for the rollout log. Advantages are not logged, because those of "gae" are per token."""
+        if self.training.rollout_log != "none":
+            self.unlogged.append(LoggedStep(self.steps, batch, groups))
+            if sum(int(each.batch.asked.sum()) for each in self.unlogged) >= LOGGED_TOGETHER:
+                self._write_log()
+
+    def _write_log(self) -> None:
+        if self.training.rollout_log != "none" and self.unlogged:
+            write_steps(self.rollouts, self.unlogged, _text, self.training.rollout_log)
+            self.unlogged = []
 
     def _draw(self, count: int, held: set[str] | None = None) -> list[Prompt]:
         """Return the next ``count`` prompts by the selector. Skip ids in ``held``, and add theirs."""
@@ -175,6 +184,7 @@ class Trainer:
         lines.flush()
 
     def _save(self, metrics_bytes: int) -> None:
+        self._write_log()  # before the checkpoint, after which a resumed run goes on
         state = {
             "learner": self.learner.state_dict(),
             "sampler": self.sampler.state_dict(),
@@ -218,7 +228,11 @@ class Trainer:
 
 def _text(completion: LedgerCompletion) -> str:
     """Return the text of a completion, without the end token."""
-    tokens = completion.tokens[:-1] if completion.finished else completion.tokens
+    return _words(completion.tokens[:-1] if completion.finished else completion.tokens)
+
+
+@lru_cache(2**16)
+def _words(tokens: tuple[int, ...]) -> str:
     return "".join([VOCABULARY[token] for token in tokens])
 
 

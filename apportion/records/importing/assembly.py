@@ -15,7 +15,7 @@ from apportion.records.importing.blocks import Block
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
 from apportion.tables import MOST_ROWS
-from apportion.types import Counts, Floats, Prompt
+from apportion.types import Counts, Floats, prompt_id
 
 _COLUMNS = (
     "step",
@@ -96,7 +96,7 @@ class RunAssembly:
         return RunRecord(
             name=name,
             source=source,
-            ids=[Prompt(key).id if self._by == "prompt" else key for key in keys],
+            ids=[prompt_id(key) if self._by == "prompt" else key for key in keys],
             texts=texts,
             step=step,
             prompt=prompt,

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +23,15 @@ PACKED_TIMES, PACKED_BYTES = 250, 2**26
 
 CHUNK = 2**24
 """Bytes that are read together."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Whole lines of a file: the number of the first, from 1, how many there are, and their bytes."""
+
+    line: int
+    lines: int
+    content: bytes
 
 
 def kind_of(path: Path) -> str:
@@ -102,32 +112,30 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def chunks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the file in pieces of whole lines, each with the number of its first line, from 1.
+def chunks(path: Path) -> Iterator[Piece]:
+    """Yield the file in pieces of whole lines. A byte order mark is left out.
 
-    A byte order mark is left out. Raises OSError for a line of more than ``LINE_CHARACTERS``.
+    Raises OSError for a line of more than ``LINE_CHARACTERS``.
     """
     with open_bytes(path) as file:
-        rest, line = file.read(3).removeprefix(b"\xef\xbb\xbf"), 1
-        while read := file.read(CHUNK):
-            rest += read
-            end = rest.rfind(b"\n") + 1
-            if len(rest) - end > LINE_CHARACTERS:
-                raise OSError(f"it has a line of more than {LINE_CHARACTERS:,} bytes")
-            if end:
-                yield line, rest[:end]
-                line += rest.count(b"\n", 0, end)
-                rest = rest[end:]
-        if rest:
-            yield line, rest
+        content, line = file.read(CHUNK).removeprefix(b"\xef\xbb\xbf"), 1
+        while content:
+            if not content.endswith(b"\n"):
+                content += file.readline(LINE_CHARACTERS)
+                if len(content) - content.rfind(b"\n") > LINE_CHARACTERS:
+                    raise OSError(f"it has a line of {LINE_CHARACTERS:,} bytes or more")
+            lines = content.count(b"\n") + (not content.endswith(b"\n"))
+            yield Piece(line, lines, content)
+            line += lines
+            content = file.read(CHUNK)
 
 
-def json_rows(path: Path, line: int, chunk: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the JSON objects of a piece whose first line is ``line``, each with its line.
+def json_rows(path: Path, piece: Piece) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the JSON objects of a piece, each with its line.
 
     Raises RecordError for anything else than one object a line.
     """
-    for number, text in enumerate(chunk.split(b"\n"), start=line):
+    for number, text in enumerate(piece.content.split(b"\n"), start=piece.line):
         if not text.strip():
             continue
         try:

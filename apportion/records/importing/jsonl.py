@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from apportion.records.importing.arrow import block_of
 from apportion.records.importing.blocks import Block, exact_blocks
-from apportion.records.importing.files import chunks, json_rows
+from apportion.records.importing.files import Piece, chunks, json_rows
 from apportion.records.importing.layout import Layout
 from apportion.records.rollout_log import RecordError
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def first_row(path: Path) -> dict[str, Any]:
     """Return the first row of the file. Raise RecordError if it has none."""
-    for line, chunk in chunks(path):
-        for _, row in islice(json_rows(path, line, chunk), 1):
+    for piece in chunks(path):
+        for _, row in islice(json_rows(path, piece), 1):
             return row
     raise RecordError(f"a run must have at least one row, got none in {path}; check the file")
 
@@ -28,12 +28,12 @@ def first_row(path: Path) -> dict[str, Any]:
 def blocks_of_jsonl(path: Path, layout: Layout) -> Iterator[Block]:
     """Yield the rows of the file. Raise RecordError, which names the line, for what cannot be read."""
     schema = _schema(layout, first_row(path))
-    for line, chunk in chunks(path):
-        fast = None if schema is None else _fast(chunk, layout, schema)
+    for piece in chunks(path):
+        fast = None if schema is None else _fast(piece, layout, schema)
         if fast is not None:
             yield fast
         else:
-            yield from exact_blocks(str(path), "line", layout, json_rows(path, line, chunk))
+            yield from exact_blocks(str(path), "line", layout, json_rows(path, piece))
 
 
 def _schema(layout: Layout, row: dict[str, Any]) -> Schema | None:
@@ -53,18 +53,19 @@ def _schema(layout: Layout, row: dict[str, Any]) -> Schema | None:
     return pyarrow.schema(list(fields.items()))
 
 
-def _fast(chunk: bytes, layout: Layout, schema: Schema) -> Block | None:
+def _fast(piece: Piece, layout: Layout, schema: Schema) -> Block | None:
     """Return whole lines as a block, or None if any of them may be wrong."""
     from pyarrow import ArrowException, BufferReader, json  # noqa: PLC0415 - an optional extra
 
     options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
-        if not chunk.isascii():
-            chunk.decode()
-        table = json.read_json(BufferReader(chunk), json.ReadOptions(block_size=2**21), options)
+        if not piece.content.isascii():
+            piece.content.decode()
+        table = json.read_json(BufferReader(piece.content), json.ReadOptions(block_size=2**21), options)
     except (ArrowException, UnicodeDecodeError):
         return None
-    lines = chunk.count(b"\n") + (not chunk.endswith(b"\n"))
-    if table.num_rows != lines and table.num_rows != sum(1 for line in chunk.split(b"\n") if line.strip()):
+    if table.num_rows != piece.lines and table.num_rows != sum(
+        1 for line in piece.content.split(b"\n") if line.strip()
+    ):
         return None
     return block_of(table, layout)

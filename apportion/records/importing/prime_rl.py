@@ -32,8 +32,8 @@ def blocks_of_prime_rl(path: Path) -> Iterator[Block]:
 
 
 def _rollouts(path: Path, step: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    for start, chunk in chunks(path):
-        for line, row in json_rows(path, start, chunk):
+    for piece in chunks(path):
+        for line, row in json_rows(path, piece):
             at = f"{path} line {line}"
             own = row.get("step", step) if step is None else step
             if own is None:

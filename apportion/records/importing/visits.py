@@ -22,8 +22,8 @@ def read_visits(path: Path, name: str) -> RunRecord:
     counts: list[list[int]] = []
     ids: dict[str, int] = {}
     texts: list[str | None] = []
-    for start, chunk in chunks(path):
-        for line, row in json_rows(path, start, chunk):
+    for piece in chunks(path):
+        for line, row in json_rows(path, piece):
             at = f"{path} line {line}"
             key = key or _key(row, at)
             size = int(key.removeprefix("correct_of_"))
