@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from apportion.types import Floats
+from apportion.types import Counts, Floats
 
 COSTS = {"rollouts": "rollouts", "tokens": "completion tokens", "hours": "hours"}
 """What a run is measured against: the keys of ``Curve.x`` and their words."""
@@ -95,6 +95,11 @@ def seed_interval(values: Floats) -> tuple[Floats, Floats]:
         return np.asarray(values[0]), np.full(values.shape[1:], np.nan)
     quantile = T_975[seeds - 2] if seeds - 2 < len(T_975) else 1.96 + 2.4 / (seeds - 1)
     return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+
+
+def ratio(top: Floats | Counts, bottom: Floats | Counts) -> Floats:
+    """Return ``top`` / ``bottom``, nan where ``bottom`` is 0."""
+    return np.divide(top, bottom, out=np.full(len(top), np.nan), where=np.asarray(bottom) > 0)
 
 
 def _resampled(values: Floats, shares: Floats) -> Floats:

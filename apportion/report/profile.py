@@ -15,9 +15,9 @@ from apportion.replay.foresight import batches_of, foresee, sample_of
 from apportion.replay.intervals import Spanned
 from apportion.replay.replaying import Replay
 from apportion.report.calibration import Calibration, calibrate
-from apportion.report.curves import Curve, share_curve
+from apportion.report.curves import Curve, ratio, share_curve
+from apportion.report.wasted import WastedPrompt, wasted_prompts
 from apportion.types import Counts, Floats, Mask
-from apportion.untrusted import one_line
 
 STRETCHES = 60
 """The most stretches that a run is divided into. Each is a point of its curves."""
@@ -33,9 +33,6 @@ BAND_NAMES = ("under 5%", "5 to 20%", "20 to 50%", "50 to 80%", "80 to 95%", "ov
 VISITS = 2
 """A prompt's success at a visit is estimated from its groups up to this many visits before and after."""
 
-WORST, PROMPT_LETTERS = 8, 140
-"""Prompts that are listed for a run, and the letters that are shown of each."""
-
 FORESEEN_GROUPS = 64_000
 """The most groups that predictions are replayed for."""
 
@@ -46,16 +43,6 @@ DEAD_KINDS = {ALL_RIGHT: "all right", ALL_WRONG: "all wrong", ALL_EQUAL: "equal"
 
 Replayer = Callable[[RunRecord], Replay]
 """Replays some rules along a record."""
-
-
-@dataclass(frozen=True)
-class WastedPrompt:
-    """A prompt with many rollouts in dead groups."""
-
-    text: str
-    rollouts: int
-    dead: int
-    success: float
 
 
 @dataclass(frozen=True)
@@ -155,7 +142,7 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
         foreseen=bool(np.isnan(record.predicted).all()),
         advice=advice_of(record) if advice else None,
         replay=None if replayed is None else replayed(record),
-        wasted=_wasted(record, dead),
+        wasted=wasted_prompts(record, np.any(list(dead.values()), axis=0)),
         notes=tuple(_notes(record, ends)),
     )
 
@@ -225,9 +212,9 @@ def _success(record: RunRecord, stretch: Counts, count: int, places: Mapping[str
     known = record.trials > 0
     at, shares = stretch[known], record.shares[known]
     number = np.bincount(at, minlength=count)
-    mean = _ratio(np.bincount(at, shares, minlength=count), number)
+    mean = ratio(np.bincount(at, shares, minlength=count), number)
     squares = np.bincount(at, (shares - mean[at]) ** 2, minlength=count)
-    half = 1.96 * np.sqrt(_ratio(squares, number * np.maximum(number - 1, 0)))
+    half = 1.96 * np.sqrt(ratio(squares, number * np.maximum(number - 1, 0)))
     low, high = mean - half, mean + half
     return (
         Curve(places, mean, np.maximum(low, 0), np.minimum(high, 1))
@@ -251,7 +238,7 @@ def _bands(record: RunRecord, stretch: Counts, count: int) -> Floats | None:
         found = np.empty(len(order))
         found[order] = total[high] - total[low]
         around.append(found)
-    success = _ratio(*around)
+    success = ratio(*around)
     known = ~np.isnan(success)
     return band_shares(success[known], record.asked[known].astype(float), stretch[known], count)
 
@@ -289,33 +276,6 @@ def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floa
     )
 
 
-def _wasted(record: RunRecord, dead: Mapping[str, Mask]) -> tuple[WastedPrompt, ...]:
-    """Return the prompts with the most rollouts in dead groups, most first."""
-    any_dead, size = np.any(list(dead.values()), axis=0), len(record.ids)
-    lost = np.bincount(record.prompt[any_dead], record.asked[any_dead], minlength=size)
-    spent = np.bincount(record.prompt, record.asked, minlength=size)
-    success = _ratio(
-        np.bincount(record.prompt, record.totals, minlength=size),
-        np.bincount(record.prompt, record.trials, minlength=size),
-    )
-    order = np.argsort(-lost, kind="stable")[:WORST]
-    return tuple(
-        WastedPrompt(shown_prompt(record.texts[q] or record.ids[q]), int(spent[q]), int(lost[q]), float(success[q]))
-        for q in order
-        if lost[q]
-    )
-
-
-def shown_prompt(text: str) -> str:
-    """Return the beginning of a prompt in one line. Control characters and marks of direction are written out.
-
-    >>> shown_prompt("What is\\n2 + 2?"), shown_prompt("\\u202eevil"), len(shown_prompt("x" * 10**6))
-    ('What is 2 + 2?', '\\\\u202eevil', 140)
-    """
-    line = one_line(text[: 4 * PROMPT_LETTERS])
-    return line if len(line) <= PROMPT_LETTERS else f"{line[: PROMPT_LETTERS - 3]}..."
-
-
 def _notes(record: RunRecord, ends: Mapping[str, Floats]) -> list[str]:
     notes = []
     if record.visits:
@@ -327,8 +287,3 @@ def _notes(record: RunRecord, ends: Mapping[str, Floats]) -> list[str]:
     if not record.binary:
         notes.append("Rewards are graded, so neither difficulty nor predicted success is shown.")
     return notes
-
-
-def _ratio(top: Floats | Counts, bottom: Floats | Counts) -> Floats:
-    """Return ``top`` / ``bottom``, nan where ``bottom`` is 0."""
-    return np.divide(top, bottom, out=np.full(len(top), np.nan), where=np.asarray(bottom) > 0)

@@ -94,7 +94,7 @@ class _LabRun:
 def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None, baseline: str | None) -> RunProfile:
     totals = _totals(runs)
     held_out = mean_curve([run.held_out() for run in runs]) if all(run.evaluations for run in runs) else None
-    single = all(max(each["counts"], default=0) <= 1 for run in runs for each in run.steps)
+    single = _is_single(runs)
     notes = ["Hours are CPU time of the steps."] + ([] if len(runs) > 1 else ["One seed, so no interval over seeds."])
     if single:
         notes.append("Groups of one rollout have no other to be equal to, so none is called dead.")
@@ -128,7 +128,7 @@ def _totals(runs: Sequence[_LabRun]) -> RunTotals:
         hours=float(sum(run.hours[-1] for run in runs)),
         success=float(np.mean([each["train_reward"] for run in runs for each in run.steps])),
         dead_groups={}
-        if all(max(step["counts"], default=0) <= 1 for run in runs for step in run.steps)
+        if _is_single(runs)
         else {
             kind: float(
                 sum(share * np.count_nonzero(step["counts"]) for run in runs for share, step in _shares(run, kind))
@@ -136,6 +136,11 @@ def _totals(runs: Sequence[_LabRun]) -> RunTotals:
             for kind in (ALL_RIGHT, ALL_WRONG)
         },
     )
+
+
+def _is_single(runs: Sequence[_LabRun]) -> bool:
+    """Return whether no group has more than one rollout."""
+    return all(max(each["counts"], default=0) <= 1 for run in runs for each in run.steps)
 
 
 def _shares(run: _LabRun, kind: str) -> list[tuple[float, Mapping[str, Any]]]:
