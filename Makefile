@@ -10,7 +10,13 @@ OLDEST_TRL := .venv/trl-1.0
 
 .PHONY: quickstart test fast check benchmarks clean
 
-quickstart: .venv/lab  ## create .venv, install, train a policy under VIP and its controls on the CPU
+RECORDED := examples/data/grpo_run.jsonl.gz
+
+quickstart: .venv/lab  ## create .venv, install, diagnose and replay a recorded GRPO run, train a policy on the CPU
+	$(BIN)/apportion diagnose $(RECORDED)
+	$(BIN)/apportion replay $(RECORDED) --rules vip hora mixed
+	mkdir -p runs
+	$(BIN)/apportion report $(RECORDED) --out runs/grpo_run.html
 	$(BIN)/apportion lab
 
 test: .venv/dev $(OLDEST_TRL)  ## the whole test suite, slow tests included

@@ -31,7 +31,10 @@ def import_(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Write a run of TRL, verl, prime-rl or a plain table as a rollout log, and say what was read."""
+    """Write a run of another tool as a rollout log.
+
+    Runs of TRL, verl, prime-rl and plain tables are read. The command says what it read.
+    """
     from apportion.records import RecordError, write_record  # noqa: PLC0415 - slow to import
     from apportion.records.importing import import_run  # noqa: PLC0415
 

@@ -46,7 +46,10 @@ def replay_command(
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Say what other rules would have done in a recorded run. Nothing is sampled."""
+    """Say what other rules would have done.
+
+    Outcomes are those of a recorded run. Nothing is sampled.
+    """
     from apportion.cli.replay_rules import rules_of  # noqa: PLC0415 - what it needs is slow to import
     from apportion.cli.replay_text import replay_json, replay_text  # noqa: PLC0415
     from apportion.records import open_run  # noqa: PLC0415

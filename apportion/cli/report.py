@@ -44,7 +44,10 @@ def report(
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="With --refresh: end after so many seconds.")] = None,
 ) -> None:
-    """Show runs and votes side by side on one page. It is HTML that needs no network."""
+    """Show runs and votes side by side on one page.
+
+    It is HTML that needs no network.
+    """
     from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of  # noqa: PLC0415 - slow
 
     with usage_errors(ValueError, OSError):

@@ -58,7 +58,10 @@ def simulation(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Compare rules on populations of prompts whose truth is known. Nothing is trained."""
+    """Compare rules where the truth is known.
+
+    Prompts are drawn from a population with known success probabilities. Nothing is trained.
+    """
     named = [name for text in [*(rules or []), *(further or [])] for name in text.split(",") if name]
     about: dict[str, Any] = {
         "prompts": prompts,

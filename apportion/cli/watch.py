@@ -50,15 +50,12 @@ def watch(
     wrong; the share of the others; and the rollouts for each hard, middle and easy prompt, which have a mean reward
     below 0.25, up to 0.75, and above. The last column is the rollouts per hour at the pace of the step. Ctrl-C ends it.
     """
-    from rich.console import Console  # noqa: PLC0415 - slow to import
-
-    from apportion.records import RecordError, follow  # noqa: PLC0415
+    from apportion.records import RecordError, follow  # noqa: PLC0415 - slow to import
     from apportion.runs.live_table import ROWS, LiveTable  # noqa: PLC0415
 
     started, seen, said = time.monotonic(), _Seen(), ""
-    console = Console(highlight=False)
     bound = MOST_WAIT_SECONDS if timeout is None else timeout
-    with usage_errors(RecordError), LiveTable(console, HEADER, WIDTHS) as table:
+    with usage_errors(RecordError), LiveTable(HEADER, WIDTHS) as table:
         for news in follow(log, every_seconds=every, timeout_seconds=timeout, until_step=until_step):
             if news.removed_from is not None and not as_json:
                 table.say(
@@ -69,7 +66,7 @@ def watch(
                 typer.echo("".join(json.dumps(asdict(step)) + "\n" for step in seen.steps[-new:] if new), nl=False)
             else:
                 table.show(seen.rows(max(new, ROWS)), new, note)
-            if note != said and (as_json or not console.is_terminal) and not new:
+            if note != said and (as_json or not table.drawn) and not new:
                 typer.echo(note, err=True)
                 said = note
             if not seen.steps and time.monotonic() - started >= bound:

@@ -18,14 +18,15 @@ MARGIN = 6
 
 
 class LiveTable:
-    """The last rows of a table on ``console`` if that is a terminal; elsewhere every row once, under a header.
+    """The last rows of a table if stdout is a terminal; elsewhere every row once, under a header.
 
-    ``widths`` are those of the columns elsewhere, where later rows are unknown.
+    ``console`` takes the place of stdout. ``widths`` are those of the columns elsewhere, where later rows are unknown.
     """
 
-    def __init__(self, console: Console, header: Sequence[str], widths: Sequence[int]) -> None:
-        self._console, self._header, self._widths = console, header, widths
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    def __init__(self, header: Sequence[str], widths: Sequence[int], console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._header, self._widths, self.drawn = header, widths, self._console.is_terminal
+        self._live = Live(console=self._console, auto_refresh=False) if self.drawn else None
         self._said = False
 
     def __enter__(self) -> Self:
