@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -182,7 +183,7 @@ FORMATS: dict[str, tuple[Callable[[Path, int], Path], bool]] = {
 
 def study(rows: int = ROWS, results: Path = RESULTS) -> None:
     """Write each format, import it in a process of its own, and write the table ``import_scale``."""
-    table = []
+    table, load = [], os.getloadavg()[0]
     for name, (make, quick) in FORMATS.items():
         with tempfile.TemporaryDirectory() as place:
             path = make(Path(place), rows if quick else min(rows, SLOW_ROWS))
@@ -214,6 +215,8 @@ def study(rows: int = ROWS, results: Path = RESULTS) -> None:
             f"`open_run` on synthetic runs of groups of {GROUP}, {GROUPS} groups a step, of {PROMPTS:,} prompts, with "
             "a completion in each row (not in the counts). Each import is a process of its own. Its memory is the "
             "largest resident size of the whole process. CPU seconds above the seconds are those of pyarrow's threads.",
+            f"Other work on the machine lengthens the seconds, and not the CPU seconds. The load average was "
+            f"{load:.1f} when the study began.",
             f"Traces of prime-rl are nested, and are read line by line, so {SLOW_ROWS:,} were enough to measure them.",
         ],
         seeds=[SEED],

@@ -24,7 +24,7 @@ ROWS = 2**16
 def schema_of(path: Path) -> Schema:
     """Return the columns of the file and their types. Raise RecordError if it is no Parquet, or has no rows."""
     check_file(path, TABLE_BYTES)
-    with _parquet(path):
+    with parquet_errors(path):
         from pyarrow.parquet import read_metadata  # noqa: PLC0415 - an optional extra
 
         metadata = read_metadata(path)
@@ -50,7 +50,7 @@ def blocks_of_parquet(path: Path, layout: Layout) -> Iterator[Block]:
     columns = list(dict.fromkeys([*layout.numbers.values(), *layout.texts.values()]))
     texts = [name for name in layout.texts.values() if str(schema.field(name).type) in ("string", "large_string")]
     row, unpacked = 1, 0
-    with _parquet(path):
+    with parquet_errors(path):
         import pyarrow  # noqa: PLC0415 - an optional extra
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
@@ -72,7 +72,7 @@ def blocks_of_parquet(path: Path, layout: Layout) -> Iterator[Block]:
 
 
 @contextmanager
-def _parquet(path: Path) -> Iterator[None]:
+def parquet_errors(path: Path) -> Iterator[None]:
     """Raise RecordError if pyarrow is missing, or finds no Parquet."""
     try:
         from pyarrow import ArrowException  # noqa: PLC0415 - an optional extra
