@@ -195,7 +195,11 @@ def main() -> None:
     jobs = [("fixed", seed) for seed in FIXED_SEEDS] + [("trained", seed) for seed in TRAINED_SEEDS]
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         done = list(pool.map(one_seed, *zip(*jobs, strict=True)))
-    still, moving = done[: len(FIXED_SEEDS)], done[len(FIXED_SEEDS) :]
+    write_tables(done[: len(FIXED_SEEDS)], done[len(FIXED_SEEDS) :])
+
+
+def write_tables(still: Sequence[dict[str, Any]], moving: Sequence[dict[str, Any]]) -> None:
+    """Write the tables of what ``one_seed`` found for each seed, of a fixed and of a trained policy."""
     columns = ["policy, rule, measure", "really run", "pools less real", "expected less real"]
     along = [
         [f"steps {part.start + 1} to {part.stop}, {name}", *cells]
