@@ -162,8 +162,8 @@ def main() -> None:
         nulls,
         [
             table(["something can be gained", *columns], gains),
-            f"{LOGS} simulated logs a row: shuffled epochs in batches of {BATCH}, 200 prompts, 6 visits and groups of 8 "
-            "unless named. `choose` takes the better half of each batch by P(mixed), `split` gives VIP's "
+            f"{LOGS} simulated logs a row: shuffled epochs in batches of {BATCH}, 200 prompts, 6 visits and groups of "
+            "8 unless named. `choose` takes the better half of each batch by P(mixed), `split` gives VIP's "
             "counts, `retire` rests mastered prompts; the columns count the logs in which they were recommended. "
             "Saving told: of `choose`, mean over logs. At the true p: the saving of the same choices in expectation. "
             "The intervals are 98.3%, so that three changes together are right with 95%.",

@@ -190,7 +190,7 @@ def study(rows: int = ROWS, results: Path = RESULTS) -> None:
                 each.stat().st_size for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file()
             )
             done = subprocess.run(
-                [sys.executable, "-c", CHILD, str(path)], cwd=ROOT, capture_output=True, text=True, check=True
+                [sys.executable, "-c", CHILD, str(path)], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
             )
         count, seconds, cpu, memory = (float(each) for each in done.stdout.split())
         table.append(
@@ -207,7 +207,7 @@ def study(rows: int = ROWS, results: Path = RESULTS) -> None:
         print(*table[-1], flush=True)
     write(
         "import_scale",
-        "Imports of ten million rollouts",
+        f"Imports of {rows:,} rollouts",
         ("format", "rollouts", "MiB on disk", "seconds", "CPU seconds", "seconds for ten million", "most GiB"),
         table,
         [

@@ -16,6 +16,7 @@ from apportion.cli.serve import ServeCommand, serve
 from apportion.cli.simulate import simulation
 from apportion.cli.training import UnreadArguments, lab, trl, verl
 from apportion.cli.vote import VoteCommand, vote
+from apportion.cli.watch import watch
 
 app = typer.Typer(cls=OneLineErrors, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -41,6 +42,7 @@ app.command("replay")(replay_command)
 app.command()(report)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)
+app.command()(watch)
 
 
 @app.command("revote", cls=RevoteCommand, help=revote.__doc__)

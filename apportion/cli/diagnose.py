@@ -7,11 +7,7 @@ from typing import Annotated
 
 import typer
 
-from apportion.cli.diagnosis_text import diagnosis_text
 from apportion.cli.errors import usage_errors
-from apportion.diagnosis import diagnose, plain
-from apportion.diagnosis.given import embedder_of, rates_of
-from apportion.records import open_run
 
 
 def diagnosis(
@@ -30,7 +26,15 @@ def diagnosis(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Say what a recorded run wasted, what could have been known before, and what would help. Nothing is sampled."""
+    """Say what a recorded run wasted and what would help.
+
+    Nothing is sampled. All numbers can be had as JSON.
+    """
+    from apportion.cli.diagnosis_text import diagnosis_text  # noqa: PLC0415 - slow to import
+    from apportion.diagnosis import diagnose, plain  # noqa: PLC0415
+    from apportion.diagnosis.given import embedder_of, rates_of  # noqa: PLC0415
+    from apportion.records import open_run  # noqa: PLC0415
+
     with usage_errors(ValueError, OSError, ImportError):
         record = open_run(log)
         found = diagnose(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from apportion.diagnosis import Diagnosis
 from apportion.diagnosis.advice import LEAST_SAVING, AdviceList
 from apportion.diagnosis.assumptions import VipAssumptions
-from apportion.diagnosis.beliefs import Foresight
+from apportion.diagnosis.beliefs import VISITS, Foresight
 from apportion.diagnosis.bias import RuleBias
 from apportion.diagnosis.drift import RateDrift
 from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally, Waste
@@ -177,7 +177,11 @@ def _foresight(found: Foresight, terminal: bool) -> str:
         f"Squared error of the predicted mean reward of the next group, whose own noise is in it. {found.prompts:,} "
     )
     notes += f"prompts, {found.groups:,} groups{', a random sample' * found.sampled}"
-    notes += f"; mean over {found.seeds} random orders of the prompts." if found.seeds > 1 else "."
+    notes += (
+        f"; the first {VISITS} visits at most, mean over {found.seeds} random orders of the prompts."
+        if found.seeds > 1
+        else "."
+    )
     notes += " Neighbouring steps are put into one batch, because there are very many." if found.merged else ""
     return "\n".join(
         [

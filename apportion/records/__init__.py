@@ -6,6 +6,7 @@ table, and ``read_streams`` the rollouts of each prompt, which ``Recorded`` give
 writes a ``RunRecord`` as a rollout log.
 """
 
+from apportion.records.following import Follower, LogNews, follow
 from apportion.records.log_folder import prepare_log, remove_steps_after, resume_log, start_log
 from apportion.records.log_reading import read_log, read_streams
 from apportion.records.opening import open_run
@@ -20,12 +21,15 @@ __all__ = [
     "COLUMNS",
     "ROLLOUTS",
     "VERSION",
+    "Follower",
+    "LogNews",
     "LogText",
     "LoggedStep",
     "RecordError",
     "Recorded",
     "RunRecord",
     "check_log_text",
+    "follow",
     "open_run",
     "prepare_log",
     "read_log",

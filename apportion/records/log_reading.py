@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from apportion.records.log_folder import files_of
+from apportion.records.log_folder import files_of, path_of
 from apportion.records.rollout_log import COLUMNS, MARK, VERSION, RecordError, schema
 from apportion.types import Rollout
 
@@ -65,6 +65,7 @@ def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
             if known and found.equals(_coded_schema(int(version), tuple(coded))):
                 there = [name for name in columns if name in found.names]
                 table = file.read(columns=there, use_threads=False)
+                _check_steps(path, table)
                 if len(there) < len(columns):
                     table = table.append_column("written", nulls(len(table), "float64"))
                 return table.cast(schema()) if list(columns) == list(COLUMNS) else table.select(list(columns))
@@ -79,6 +80,14 @@ def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
         f"{path} must be of version 1 or {VERSION} of the rollout log, got {version}; "
         "read it with the apportion that wrote it"
     )
+
+
+def _check_steps(path: Path, table: Table) -> None:
+    """Raise RecordError if the first and last row are not of the steps that the file is named after."""
+    if "step" in table.column_names and len(table):
+        first, last = table["step"][0].as_py(), table["step"][-1].as_py()
+        if path_of(path.parent, first, last).name != path.name:
+            raise RecordError(f"{path} must have the steps of its name, got {first} to {last}; remove it, or rename it")
 
 
 def read_streams(folder: Path) -> dict[str, list[Rollout]]:

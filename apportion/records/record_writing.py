@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +58,22 @@ class About:
                 error
             )
         kinds = {name: {"str": str, "bool": bool, "int": int}[kind] for name, kind in cls.__annotations__.items()}
+        digest = found.pop("digest", None) if isinstance(found, dict) else None
         if not isinstance(found, dict) or {name: type(value) for name, value in found.items()} != kinds:
             raise RecordError(f"{path} must have the keys {', '.join(kinds)}, got others; import the run again")
-        return cls(**found)
+        about = cls(**found)
+        if digest != about.digest:
+            raise RecordError(f"{path} must be as it was written, got something else; import the run again")
+        return about
+
+    @property
+    def digest(self) -> str:
+        """A hash of all values, by which damage is found."""
+        return blake2b(json.dumps(asdict(self)).encode(), digest_size=16).hexdigest()
+
+    def write(self, folder: Path) -> None:
+        """Write ``run.json``, which ``read`` reads."""
+        write_whole(folder / ABOUT, json.dumps(asdict(self) | {"digest": self.digest}) + "\n")
 
 
 def write_record(record: RunRecord, folder: Path) -> None:
@@ -78,7 +92,7 @@ def write_record(record: RunRecord, folder: Path) -> None:
     start_log(folder)
     size = {"steps": len(bounds) - 1, "rollouts": len(record.reward)}
     about = About(encodable(record.name), encodable(record.source), record.ordered, record.visits, **size)
-    write_whole(folder / ABOUT, json.dumps(asdict(about)) + "\n")
+    about.write(folder)
     texts = _texts(record.ids), _texts(record.texts)
     for begin, end in itertools.pairwise(bounds):
         write_rows(_step(record, int(begin), int(end), *texts), path_of(folder, *2 * (int(record.step[begin]),)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import chain, repeat, zip_longest
+from itertools import zip_longest
 from operator import attrgetter, is_
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,9 +29,6 @@ FIELDS = ("round", "correct", "answer", "reward", "tokens", "score_norm", "compl
 
 ABSENT = SimpleNamespace(**dict.fromkeys(FIELDS))
 """Stands for the rollout of a prompt that has none."""
-
-Row = tuple[int, int | None, Any, int]
-"""Place of the prompt, number of the rollout among those of its prompt, rollout, and its place in the groups, or -1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +78,7 @@ def write_steps(
     """
     check_log_text(log_text)
     path = path_of(folder, steps[0].step, steps[-1].step)
-    schema()
-    from pyarrow import concat_tables  # noqa: PLC0415 - an optional extra
-
-    write_rows(concat_tables([_table(each, text, log_text) for each in steps]), path)
+    write_rows(_table(steps, text, log_text), path)
     return path
 
 
@@ -104,45 +98,64 @@ def hash_of(text: str) -> str:
     return blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
 
 
-def _rows(batch: Batch, groups: Sequence[Group]) -> list[Row]:
-    """Return the rows of a step in order. Raise ValueError for groups of another batch or in another order."""
-    rows: list[Row] = []
-    place = used = 0
-    for g, group in enumerate(groups):
-        while place < len(batch.prompts) and not _fits(group, batch, place):
-            rows += _rows_of(place, batch.rollouts[place])
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a file as lists.
+
+    ``prompts`` has the place of each row's prompt among those of all steps. ``numbers`` has the place of each rollout
+    among those of its prompt. ``uses`` has its place in all groups, or -1.
+    """
+
+    prompts: list[int] = field(default_factory=list)
+    numbers: list[int | None] = field(default_factory=list)
+    rollouts: list[Any] = field(default_factory=list)
+    uses: list[int] = field(default_factory=list)
+
+    def add_step(self, batch: Batch, groups: Sequence[Group], prompts: int, used: int) -> None:
+        """Add the rows of a step after ``prompts`` prompts and ``used`` rollouts in groups of earlier ones.
+
+        Raises ValueError for groups of another batch or in another order.
+        """
+        place = 0
+        for g, group in enumerate(groups):
+            while place < len(batch.prompts) and not _fits(group, batch, place):
+                self._add(prompts + place, batch.rollouts[place])
+                place += 1
+            if place == len(batch.prompts):
+                raise ValueError(
+                    f"groups must hold the first rollouts of the batch's prompts, in its order, got others in group "
+                    f"{g} of prompt {group.prompt.text!r}; pass Allocator.groups(batch), and leave rollouts out of the "
+                    "loss with Group.keep"
+                )
+            self._add(prompts + place, batch.rollouts[place], group.rollouts, used)
+            used += len(group.rollouts)
             place += 1
-        if place == len(batch.prompts):
-            raise ValueError(
-                f"groups must hold the first rollouts of the batch's prompts, in its order, got others in group {g} of "
-                f"prompt {group.prompt.text!r}; pass Allocator.groups(batch), and leave rollouts out of the loss with "
-                "Group.keep"
-            )
-        rows += _rows_of(place, batch.rollouts[place], group.rollouts, used)
-        used += len(group.rollouts)
-        place += 1
-    for rest in range(place, len(batch.prompts)):
-        rows += _rows_of(rest, batch.rollouts[rest])
-    return rows
+        for rest in range(place, len(batch.prompts)):
+            self._add(prompts + rest, batch.rollouts[rest])
 
+    def _add(self, prompt: int, drawn: Sequence[Rollout], grouped: Sequence[Rollout] = (), used: int = 0) -> None:
+        """Add the rows of one prompt. The first of ``grouped`` is number ``used`` in the groups."""
+        before = len(self.prompts)
+        if not drawn and not grouped:
+            self._append(None, ABSENT, -1)
+        elif any(rollout.step is not None for rollout in grouped):
+            for number, (own, other) in enumerate(zip_longest(drawn, grouped)):
+                reused = other is not None and _stands_for(other, own)
+                if own is not None:  # with the verdict and the reward of the batch
+                    self._append(number, own, -1 if other is None or reused else used + number)
+                if reused:
+                    self._append(number, other, used + number)
+        else:
+            self.numbers.extend(range(len(drawn)))
+            self.rollouts.extend(drawn)
+            self.uses.extend(range(used, used + len(grouped)))
+            self.uses.extend([-1] * (len(drawn) - len(grouped)))
+        self.prompts.extend([prompt] * (len(self.numbers) - before))
 
-def _rows_of(place: int, drawn: Sequence[Rollout], grouped: Sequence[Rollout] = (), used: int = 0) -> Iterable[Row]:
-    """Return the rows of one prompt. The first of ``grouped`` is number ``used`` in the groups."""
-    if not drawn and not grouped:
-        return [(place, None, ABSENT, -1)]
-    uses = chain(range(used, used + len(grouped)), repeat(-1))
-    if any(rollout.step is not None for rollout in grouped):
-        return _rows_with_reused(place, drawn, grouped, used)
-    return zip(repeat(place), range(len(drawn)), drawn, uses, strict=False)
-
-
-def _rows_with_reused(place: int, drawn: Sequence[Rollout], grouped: Sequence[Rollout], used: int) -> Iterator[Row]:
-    for number, (own, other) in enumerate(zip_longest(drawn, grouped)):
-        reused = other is not None and _stands_for(other, own)
-        if own is not None:  # with the verdict and the reward of the batch
-            yield place, number, own, -1 if other is None or reused else used + number
-        if reused:
-            yield place, number, other, used + number
+    def _append(self, number: int | None, rollout: Any, use: int) -> None:
+        self.numbers.append(number)
+        self.rollouts.append(rollout)
+        self.uses.append(use)
 
 
 def _fits(group: Group, batch: Batch, place: int) -> bool:
@@ -171,51 +184,56 @@ def _is(used: Rollout, drawn: Rollout | None) -> bool:
 _SAME = ("answer", "tokens", "score_norm", "round", "step")
 
 
-def _table(logged: LoggedStep, text: Callable[[Any], str], log_text: LogText) -> Table:
-    """Return the rows of a step as a table."""
+def _table(steps: Sequence[LoggedStep], text: Callable[[Any], str], log_text: LogText) -> Table:
+    """Return the rows of the steps as a table."""
+    kinds = schema()
     from pyarrow import Table, array, nulls  # noqa: PLC0415 - an optional extra
 
-    batch, groups, full = logged.batch, logged.groups, log_text == "full"
+    rows, full = _Rows(), log_text == "full"
+    prompts = [prompt for each in steps for prompt in each.batch.prompts]
+    kept = [keep for each in steps for group in each.groups for keep in group.keep.tolist()]
+    sizes = [sum(len(group.rollouts) for group in each.groups) for each in steps]
+    begins = np.cumsum([0, *(len(each.batch.prompts) for each in steps)])
+    for each, begin, used in zip(steps, begins.tolist(), np.cumsum([0, *sizes]).tolist(), strict=False):
+        rows.add_step(each.batch, each.groups, begin, used)
+    at, uses = np.array(rows.prompts, np.int64), np.array(rows.uses, np.int64)
+    of_step = np.searchsorted(begins, at, side="right") - 1
+    cells = {name: list(map(attrgetter(name), rows.rollouts)) for name in FIELDS}
     shown = encodable if full else hash_of
-    kept = np.concatenate([*(group.keep for group in groups), [False]]).astype(bool)
-    advantages, weights = (_numbers(name, getattr(logged, name), len(kept) - 1) for name in ("advantages", "weights"))
-    places, numbers, rollouts, uses = zip(*rows, strict=True) if (rows := _rows(batch, groups)) else ((), (), (), ())
-    cells = dict(zip(FIELDS, zip(*map(attrgetter(*FIELDS), rollouts), strict=True), strict=True)) if rows else {}
-    at, used = np.array(places, np.int64), np.array(uses, np.int64)
-    ids, texts = [prompt.id for prompt in batch.prompts], [encodable(prompt.text) for prompt in batch.prompts]
+    cells["answer"] = [None if each is None else shown(each) for each in cells["answer"]]
+    cells["completion"] = [None if each is None else shown(text(each)) for each in cells["completion"]]
     columns = {
-        "step": array(np.full(len(at), logged.step)),
-        "place": array(at),
-        "prompt_id": array(ids, "string").take(array(at)),
-        "prompt": array(texts, "string").take(array(at)) if full else nulls(len(at), "string"),
-        "predicted": array(batch.belief.mean[at]),
-        "asked": array(batch.asked[at]),
-        "index": array(numbers, "int64"),
-        "answer": array([None if answer is None else shown(answer) for answer in cells.get("answer", ())], "string"),
-        "completion": array(
-            [None if each is None else shown(text(each)) for each in cells.get("completion", ())], "string"
-        ),
-        "kept": array(kept[used]),
-        "advantage": array(advantages[used], mask=np.isnan(advantages[used])),
-        "weight": array(weights[used], mask=np.isnan(weights[used])),
-        "reused_step": array(cells.get("step", ()), "int64"),
-        "written": array(np.full(len(at), logged.written)),
+        "step": array(np.array([each.step for each in steps])[of_step]),
+        "place": array(at - begins[of_step]),
+        "prompt_id": array([prompt.id for prompt in prompts], "string").take(array(at)),
+        "prompt": nulls(len(at), "string"),
+        "predicted": array(np.concatenate([each.batch.belief.mean for each in steps])[at]),
+        "asked": array(np.concatenate([each.batch.asked for each in steps])[at]),
+        "index": array(rows.numbers, "int64"),
+        "kept": array(np.array([*kept, False], bool)[uses]),
+        "reused_step": array(cells.pop("step"), "int64"),
+        "written": array(np.array([each.written for each in steps])[of_step]),
+        **{name: array(values, COLUMNS[name]) for name, values in cells.items()},
     }
-    columns |= {
-        name: array(cells.get(name, ()), COLUMNS[name])
-        for name in ("round", "correct", "reward", "tokens", "score_norm")
-    }
-    return Table.from_arrays([columns[name] for name in COLUMNS], schema=schema())
+    if full:
+        columns["prompt"] = array([encodable(prompt.text) for prompt in prompts], "string").take(array(at))
+    for name in ("advantage", "weight"):
+        values = [
+            _numbers(f"{name}s", getattr(each, f"{name}s"), size) for each, size in zip(steps, sizes, strict=True)
+        ]
+        used = np.concatenate([*values, [np.nan]])[uses]
+        columns[name] = array(used, mask=np.isnan(used))
+    return Table.from_arrays([columns[name] for name in COLUMNS], schema=kinds)
 
 
 def _numbers(name: str, values: ArrayLike | None, size: int) -> Floats:
-    """Return ``values``, one for each rollout of the groups, and nan for a rollout outside; nan without ``values``."""
+    """Return ``values``, one for each of ``size`` rollouts of the groups; nan without ``values``."""
     if values is None:
-        return np.full(size + 1, np.nan)
+        return np.full(size, np.nan)
     array = number_array(name, values)
     if array.shape != (size,):
         raise ValueError(
             f"{name} must be [{size}], one for each rollout of the groups, got {array.shape}; "
             "include rollouts outside keep"
         )
-    return np.append(array, np.nan)
+    return array

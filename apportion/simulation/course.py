@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from time import perf_counter
+from time import process_time
 from typing import NamedTuple
 
 from apportion.allocators import Allocator
@@ -22,7 +22,7 @@ MOST_ROLLOUTS_A_STEP = 2**24
 
 
 class Seconds(NamedTuple):
-    """Seconds that the parts of one step took. The belief is predicted in ``choose`` too if the selection reads one."""
+    """CPU seconds of the parts of one step. ``choose`` has those of predicting, if the selection reads a belief."""
 
     choose: float
     predict: float
@@ -76,16 +76,16 @@ def course(population: Population, rule: SimulatedRule, steps: int, prompts_per_
     for step, success in enumerate(islice(population.walk(), steps)):
         rule.tell(population.reward_probability(success))
         sampler, source = PopulationSampler(population, success, step), _Source(rule.selector, members)
-        begun = perf_counter()
+        begun = process_time()
         prompts = source(prompts_per_step)
-        choosing = perf_counter() - begun
+        choosing = process_time() - begun
         timed.restart()
         batch = collect(timed, prompts, sampler, source=source)
         groups = rule.allocator.groups(batch)
-        begun = perf_counter()
+        begun = process_time()
         rule.allocator.observe(batch)
         rule.selector.observe(batch.sampled)
-        seconds = Seconds(choosing, timed.predicting, timed.planning, perf_counter() - begun)
+        seconds = Seconds(choosing, timed.predicting, timed.planning, process_time() - begun)
         yield SimulatedStep(step, batch, groups, success, sampler.outcomes(), seconds)
 
 
@@ -103,7 +103,7 @@ class _Source:
 
 
 class TimedAllocator(Allocator):
-    """An allocator that does what ``rule`` does, and sums up the seconds that it takes to predict and to plan."""
+    """An allocator that does what ``rule`` does, and sums up the CPU seconds that it takes to predict and to plan."""
 
     name = "timed"
 
@@ -120,13 +120,13 @@ class TimedAllocator(Allocator):
         self.predicting = self.planning = 0.0
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
-        begun = perf_counter()
+        begun = process_time()
         batch = self.rule.start(prompts)
-        self.predicting += perf_counter() - begun
+        self.predicting += process_time() - begun
         return batch
 
     def plan(self, batch: Batch) -> Plan:
-        begun = perf_counter()
+        begun = process_time()
         plan = self.rule.plan(batch)
-        self.planning += perf_counter() - begun
+        self.planning += process_time() - begun
         return plan

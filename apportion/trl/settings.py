@@ -11,6 +11,7 @@ from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
 from apportion.engines.allocation import TrainerAllocation
 from apportion.engines.prompts import reads_rates
+from apportion.records import LogText, check_log_text
 from apportion.trl.failures import FailedRewards
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class TRLAllocation(TrainerAllocation):
         equivalence: decides which answers are equal in label-free training: a name of
             ``apportion.answers.EQUIVALENCES``, or an ``Equivalence``.
         rollout_log: the folder of the rollout log (``apportion.records``), none by default.
+        rollout_log_text: "full", or "hashes" for a log without prompts, and with hashes of answers and completions.
         failed_rewards: what happens to completions without a reward: ``FailedRewards``, or its name, "stop", "drop",
             "retry" or "abort".
         whole_groups: whether reward functions are called once for each finished group, with all of its completions,
@@ -72,12 +74,14 @@ class TRLAllocation(TrainerAllocation):
     extract: str | Callable[[str], str | None] = "auto"
     equivalence: str | Equivalence = "exact"
     rollout_log: Path | None = None
+    rollout_log_text: LogText = "full"
     failed_rewards: FailedRewards | str = "stop"
     whole_groups: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_numbers(self)
+        check_log_text(self.rollout_log_text, "rollout_log_text")
         self.failures  # noqa: B018 - raises now if it is neither settings nor a name of some
         if isinstance(self.extract, str) and self.extract not in EXTRACTORS:
             raise ValueError(f"extract must be one of {', '.join(EXTRACTORS)}, got {self.extract!r}; or a function")

@@ -34,7 +34,7 @@ from apportion.engines.dataset_prompts import read_prompts
 from apportion.engines.fresh_rows import FreshRows
 from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
 from apportion.engines.prompts import text_of
-from apportion.records import prepare_log, write_step
+from apportion.records import LogText, prepare_log, write_step
 from apportion.selection import Selector
 from apportion.trl.advantages import Grouped, grpo, rloo, zero_deviation
 from apportion.trl.bases import around, check_overrides, check_trainer, is_grpo, trl_class
@@ -80,6 +80,7 @@ class AllocatedTrainer(CheckpointedTrainer):
         extract: str | Callable[[str], str | None] = "auto",
         equivalence: str | Equivalence = "exact",
         rollout_log: str | Path | None = None,
+        rollout_log_text: LogText = "full",
         failed_rewards: FailedRewards | str = "stop",
         whole_groups: bool = False,
         **kwargs: Any,
@@ -97,6 +98,7 @@ class AllocatedTrainer(CheckpointedTrainer):
             extract=extract,
             equivalence=equivalence,
             rollout_log=None if rollout_log is None else Path(rollout_log),
+            rollout_log_text=rollout_log_text,
             failed_rewards=failed_rewards,
             whole_groups=whole_groups,
         )
@@ -381,6 +383,7 @@ class AllocatedTrainer(CheckpointedTrainer):
                 finished.advantages,
                 finished.weights,
                 text=self._text,
+                log_text=allocation.rollout_log_text,
             )
         allocation.observe(finished.batch)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from apportion import HORA
 from apportion.cli import app
 from apportion.cli.diagnosis_text import diagnosis_text
 from apportion.diagnosis import diagnose, plain
@@ -16,6 +17,7 @@ from apportion.diagnosis.beliefs import RECORDED, coarse, foresight_of
 from apportion.diagnosis.given import embedder_of, rates_of
 from apportion.predictors import PrecomputedEmbeddings
 from tests.diagnosis.builders import record_of, run_of
+from tests.records.test_rollout_log import logged
 
 RUN = Path(__file__).parents[2] / "examples" / "data" / "grpo_run.jsonl.gz"
 MIXED = np.random.default_rng(0).beta(0.5, 0.5, 60)
@@ -126,6 +128,16 @@ def test_the_command_prints_the_diagnosis_of_the_real_run(tmp_path):
     assert best["change"].startswith("Choose half") and best["saving"]["low"] > 0.3
     assert found["waste"]["tokens"] is None
     assert seconds < 30  # 8 s on an idle core
+
+
+def test_the_command_reads_a_rollout_log_with_failed_rollouts(tmp_path):
+    logged(tmp_path, HORA(pre_rollouts=2, rollouts_per_prompt=4), failing=0.3)
+    done = command(tmp_path, "--json", "--rule", "hora")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["source"] == "rollout log" and found["coverage"]["asked"] > found["coverage"]["arrived"]
+    assert found["advice"]["problem"].startswith("advice needs 30 prompts")
+    assert command(tmp_path).exit_code == 0
 
 
 @pytest.mark.parametrize(

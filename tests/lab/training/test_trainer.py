@@ -17,6 +17,7 @@ from apportion.lab.training.pool import pool_of
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import KIND, Trainer
 from apportion.predictors import DiscountedCounts, RunningVariance
+from apportion.records import read_log, record_of_log
 from apportion.selection import GRESO, Mixed, SPOWeights
 from apportion.types import Group
 from tests.hostile import FILES, MARKER
@@ -61,6 +62,11 @@ def curve(directory):
     return [{key: value for key, value in record.items() if key != "cpu_seconds"} for record in records]
 
 
+def logged(directory):
+    """Return the rollout log without its times."""
+    return read_log(directory / "rollouts").drop_columns("written")
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, small_base_folder):
     """Return the folder of a finished run with seed 0. Each run is trained once for all tests."""
@@ -88,6 +94,7 @@ def test_a_run_that_was_told_to_stop_resumes_with_the_same_curve(tmp_path, small
     assert not stopped.run(lambda record: record["step"] < 3)
     assert trainer(small_base_folder, name, 0, tmp_path / "parts").run()
     assert curve(tmp_path / "parts") == curve(whole(name))
+    assert logged(tmp_path / "parts").equals(logged(whole(name)))
 
 
 def test_a_run_killed_between_checkpoints_goes_back_to_the_last_one(tmp_path, small_base_folder, whole):
@@ -107,6 +114,29 @@ def test_a_run_killed_between_checkpoints_goes_back_to_the_last_one(tmp_path, sm
         lines.write('{"step": 8, "rollo')
     Trainer(settings(small_base_folder), ALLOCATORS["vip"](), 0, tmp_path / "killed").run()
     assert curve(tmp_path / "killed") == curve(whole("vip"))
+    assert logged(tmp_path / "killed").equals(logged(whole("vip")))
+
+
+def test_the_log_of_a_run_has_the_rollouts_of_its_metrics(whole):
+    records, record = curve(whole("hora")), record_of_log(whole("hora") / "rollouts")
+    assert [(record.step == each["step"]).sum() for each in records[1:]] == [
+        len(each["counts"]) for each in records[1:]
+    ]
+    assert record.asked.tolist() == [count for each in records[1:] for count in each["counts"]]
+    assert record.tokens.sum() == records[-1]["tokens"] and record.binary
+    assert all(text and " =" in text for text in record.texts)
+
+
+def test_a_run_may_do_without_a_log_or_with_hashes(tmp_path, small_base_folder, whole):
+    run = Trainer(settings(small_base_folder, rollout_log="none"), ALLOCATORS["uniform"](), 0, tmp_path / "none")
+    assert not run.run(lambda record: record["step"] < 3)
+    assert not (tmp_path / "none" / "rollouts").exists()
+    Trainer(settings(small_base_folder, rollout_log="hashes"), ALLOCATORS["uniform"](), 0, tmp_path / "none").run()
+    assert curve(tmp_path / "none") == curve(whole("uniform"))
+    table = read_log(tmp_path / "none" / "rollouts")
+    assert table["step"][0].as_py() == 4 and table["prompt"].null_count == len(table)
+    with pytest.raises(ValueError, match="rollout_log must be one of full, hashes, none, got 'all'"):
+        settings(small_base_folder, rollout_log="all")
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, small_base_folder, whole):
@@ -114,6 +144,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, small_b
     (tmp_path / "killed" / "checkpoint.pt").unlink()
     Trainer(settings(small_base_folder), ALLOCATORS["uniform"](), 0, tmp_path / "killed").run()
     assert curve(tmp_path / "killed") == curve(whole("uniform"))
+    assert logged(tmp_path / "killed").equals(logged(whole("uniform")))
 
 
 def test_a_finished_run_is_not_repeated(small_base_folder, whole):

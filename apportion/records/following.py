@@ -1,0 +1,89 @@
+"""Follow the rollout log of a run that is still being written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from apportion.records.log_folder import LogFile, files_of
+from apportion.records.reading import record_of_files
+from apportion.records.record_writing import About
+from apportion.records.rollout_log import RecordError
+from apportion.records.run_record import RunRecord
+
+
+@dataclass(frozen=True, eq=False)
+class LogNews:
+    """What changed in a log: steps from ``removed_from`` on were removed, if it is not None, and ``records`` are new.
+
+    Each record is one file of the log, with one step or a few.
+    """
+
+    records: tuple[RunRecord, ...] = ()
+    removed_from: int | None = None
+
+    @property
+    def last_step(self) -> int | None:
+        """The last new step; None without one."""
+        return int(self.records[-1].step[-1]) if self.records and len(self.records[-1].step) else None
+
+
+@dataclass
+class Follower:
+    """Reads the steps of the log in ``folder`` that are new since the last look. It remembers the files that it read.
+
+    The folder may be missing. A run that resumes from an earlier step removes or replaces files: these steps are
+    reported as removed, and their new files as new.
+    """
+
+    folder: Path
+    _read: dict[LogFile, tuple[int, int, int]] = field(default_factory=dict, init=False, repr=False)
+
+    def look(self) -> LogNews:
+        """Return what changed since the last call. Raises RecordError for a damaged step, or if no log can be there."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise RecordError(f"a rollout log is a folder, got the file {self.folder}; pass the folder")
+        for _ in range(2):  # a run that resumes at this moment may remove a file that was just listed
+            try:
+                return self._look()
+            except FileNotFoundError:
+                continue
+        return LogNews()
+
+    def _look(self) -> LogNews:
+        found = {file: _identity(file.path) for file in files_of(self.folder)}
+        gone = [file.first for file, identity in self._read.items() if found.get(file) != identity]
+        kept = {file: identity for file, identity in self._read.items() if not gone or file.first < min(gone)}
+        about = About.read(self.folder) or About(self.folder.resolve().name)
+        new = {file: identity for file, identity in found.items() if file not in kept}
+        records = tuple(record_of_files([file.path], about) for file in new)
+        self._read = kept | new
+        return LogNews(records, min(gone, default=None))
+
+
+def follow(
+    folder: Path, *, every_seconds: float = 1.0, timeout_seconds: float | None = None, until_step: int | None = None
+) -> Iterator[LogNews]:
+    """Look into the log in ``folder`` every ``every_seconds``, and yield what changed, which may be nothing.
+
+    The first look is at once. It ends after ``timeout_seconds``, or when there is a step of at least ``until_step``;
+    without both it never ends. Errors are those of ``Follower.look``.
+    """
+    follower, started = Follower(folder), time.monotonic()
+    while True:
+        news = follower.look()
+        yield news
+        if until_step is not None and news.last_step is not None and news.last_step >= until_step:
+            return
+        left = float("inf") if timeout_seconds is None else timeout_seconds - (time.monotonic() - started)
+        if left <= 0:
+            return
+        time.sleep(min(every_seconds, left))
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """Return what changes if a file is replaced."""
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,0 +1,59 @@
+"""``apportion import``, and a small sample of the benchmark of damaged runs."""
+
+import json
+from contextlib import suppress
+from random import Random
+
+import pytest
+from typer.testing import CliRunner
+
+from apportion.cli import app
+from apportion.records import RecordError, open_run
+from apportion.untrusted import one_line
+from benchmarks.hostile_mutations import TEXT
+from tests.records.importing.tables import comma_separated, jsonl, rollouts
+
+
+def test_the_command_writes_a_log_and_says_what_was_read(tmp_path):
+    path = jsonl(tmp_path / "run.jsonl", rollouts(note="x"))
+    done = CliRunner().invoke(app, ["import", str(path), "--out", str(tmp_path / "log")])
+    assert done.exit_code == 0, done.output
+    assert "36 rows in 1 files" in done.stdout and "ignored columns: note" in done.stdout
+    assert "36 rollouts in 9 groups of 3 prompts, 0 without a reward" in done.stdout
+    assert open_run(tmp_path / "log").reward.tolist() == open_run(path).reward.tolist()
+
+
+def test_the_command_prints_one_json_object_and_takes_other_columns(tmp_path):
+    path = comma_separated(tmp_path / "run.csv", [row | {"score": 0.5} for row in rollouts()])
+    arguments = ["import", str(path), "--out", str(tmp_path / "log"), "--json", "--column", "reward=score"]
+    done = CliRunner().invoke(app, arguments)
+    found = json.loads(done.stdout)
+    assert found["rows"] == found["rollouts"] == 36 and found["ignored"] == ["reward"] and found["files"] == 1
+    assert set(open_run(tmp_path / "log").reward) == {0.5}
+
+
+@pytest.mark.parametrize(
+    "extra", [["--column", "reward"], ["--reward", "none"], ["--format", "odd"], ["--reward", "reward=x"]]
+)
+def test_wrong_options_end_with_one_line(tmp_path, extra):
+    path = jsonl(tmp_path / "run.jsonl", rollouts())
+    done = CliRunner().invoke(app, ["import", str(path), "--out", str(tmp_path / "log"), *extra])
+    assert done.exit_code == 2 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: ")
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.csv"])
+def test_damaged_runs_are_refused_in_one_line_or_read(tmp_path, name):
+    path = (jsonl if name == "run.jsonl" else comma_separated)(tmp_path / name, rollouts())
+    valid, refused = path.read_bytes(), 0
+    for number in range(150):
+        rng = Random(number)
+        path.write_bytes(rng.choice(TEXT)(rng, valid, valid))
+        with suppress(RecordError):
+            assert len(open_run(path).step) > 0
+            continue
+        try:
+            open_run(path)
+        except RecordError as error:
+            refused += "\n" not in one_line(str(error))
+    assert 0 < refused < 150

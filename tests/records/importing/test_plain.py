@@ -1,0 +1,222 @@
+"""Plain tables of rollouts, and what is refused in them."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from apportion.records import RecordError, open_run
+from apportion.records.importing import files, import_run
+from tests.records.importing.tables import comma_separated, jsonl, parquet, renamed, rollouts
+
+WRITERS = {"run.jsonl": jsonl, "run.jsonl.gz": jsonl, "run.csv": comma_separated, "run.csv.gz": comma_separated}
+WRITERS |= {"run.parquet": parquet}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_kind_of_file_gives_the_same_run(tmp_path, name):
+    rows = rollouts(answer="7")
+    found = open_run(WRITERS[name](tmp_path / name, rows))
+    assert found.step.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2] and found.trials.tolist() == [4] * 9
+    assert found.reward.tolist() == [row["reward"] for row in rows]
+    assert found.tokens.tolist() == [row["tokens"] for row in rows]
+    assert found.texts == ["What is 0?", "What is 1?", "What is 2?"] and found.prompt.tolist() == [0, 1, 2] * 3
+    assert found.ids == [prompt.id for prompt in found.prompts] and set(found.answer) == {0}
+    assert found.ordered and not found.visits and np.isnan(found.score_norm).all()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_rows_in_any_order_give_the_same_groups(tmp_path, name):
+    rows = rollouts(steps=4)
+    order = np.random.default_rng(0).permutation(len(rows))
+    shuffled = open_run(WRITERS[name](tmp_path / name, [rows[place] for place in order]))
+    found = {
+        (step, shuffled.texts[q]): total
+        for step, q, total in zip(shuffled.step, shuffled.prompt, shuffled.totals, strict=True)
+    }
+    expected = {}
+    for row in rows:
+        expected[row["step"], row["prompt"]] = expected.get((row["step"], row["prompt"]), 0) + row["reward"]
+    assert found == expected and shuffled.trials.tolist() == [4] * 12
+
+
+def test_a_prompt_twice_in_a_step_is_one_group_unless_a_column_tells_them_apart(tmp_path):
+    rows = rollouts(steps=1, prompts=1) * 2
+    assert open_run(jsonl(tmp_path / "a.jsonl", rows)).trials.tolist() == [8]
+    named = [row | {"group": place // 4} for place, row in enumerate(rows)]
+    assert open_run(jsonl(tmp_path / "b.jsonl", named)).trials.tolist() == [4, 4]
+
+
+def test_ids_go_before_texts_and_columns_can_be_renamed(tmp_path):
+    rows = [row | {"problem": "p"} for row in renamed(rollouts(prompts=1), prompt="question", reward="score")]
+    path = comma_separated(tmp_path / "run.csv", rows)
+    found, summary = import_run([path], columns={"id": "problem", "prompt": "question", "reward": "score"})
+    assert found.ids == ["p"] and found.texts == ["What is 0?"] and summary.ignored == ()
+
+
+def test_correct_goes_before_reward_and_missing_rewards_are_counted(tmp_path):
+    rows = rollouts(steps=1, prompts=1)
+    rows = [row | {"correct": correct} for row, correct in zip(rows, [True, False, None, None], strict=True)]
+    rows[3]["reward"] = None
+    found, summary = import_run([jsonl(tmp_path / "run.jsonl", rows)])
+    assert found.reward[:3].tolist() == [1, 0, 0] and np.isnan(found.reward[3])
+    assert summary.without_reward == 1 and summary.rows == summary.rollouts == 4
+
+
+def test_answers_are_compared_as_texts_and_other_columns_reach_the_groups(tmp_path):
+    rows = [
+        row
+        | {"answer": answer, "asked": 6, "predicted": 0.25, "time": 10.0 + row["step"], "score_norm": 2.0, "note": 1}
+        for row, answer in zip(rollouts(steps=1, prompts=1), ["b", "a", None, "b"], strict=True)
+    ]
+    for name, write in WRITERS.items():
+        found, summary = import_run([write(tmp_path / name, rows)])
+        assert summary.ignored == ("note",) and found.score_norm.tolist() == [2.0] * 4
+        assert found.asked.tolist() == [6] and found.predicted.tolist() == [0.25] and found.written.tolist() == [10.0]
+        if "csv" not in name:  # CSV has no null: an empty answer is a text
+            assert found.answer.tolist() == [0, 1, -1, 0]
+
+
+def test_counts_of_groups_become_their_rollouts(tmp_path):
+    rows = [{"id": "a", "step": 1, "correct": 3, "trials": 4}, {"id": "b", "step": 0, "correct": 0, "trials": 2}]
+    found = open_run(comma_separated(tmp_path / "run.csv", rows))
+    assert found.totals.tolist() == [0, 3] and found.trials.tolist() == [2, 4] and found.ids == ["a", "b"]
+    assert not found.ordered and found.asked.tolist() == [2, 4]
+
+
+def test_files_of_a_folder_are_read_in_the_order_of_their_numbers(tmp_path):
+    for step in (10, 9):
+        rows = [row | {"step": step, "prompt": f"{step}"} for row in rollouts(steps=1, prompts=1)]
+        jsonl(tmp_path / f"part-{step}.jsonl", rows)
+    (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
+    found, summary = import_run([tmp_path])
+    assert found.step.tolist() == [9, 10] and summary.files == 2
+    assert [path.rpartition("notes")[2] for path in summary.left] == [".txt"]
+
+
+WRONG = {
+    "a word": ("reward", "abc", "reward must be a finite number .*, got 'abc' in .*line 3"),
+    "NaN": ("reward", float("nan"), "reward must be a finite number .* line 3"),
+    "a list": ("reward", [1], r"reward must be a finite number .*, got \[1\] in .*line 3"),
+    "a huge reward": ("reward", 1e300, "reward must be a finite number from -1e.12"),
+    "a negative step": ("step", -1, "step must be a whole number from 0 .*, got -1 in .* line 3"),
+    "half a step": ("step", 0.5, "step must be a whole number"),
+    "no step": ("step", None, "step must be given in every row, got nothing in .* line 3"),
+    "no prompt": ("prompt", None, "prompt must be given in every row, got nothing in .* line 3"),
+    "half a token": ("tokens", 1.5, "tokens must be a whole number"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("name", ["run.jsonl", "run.csv"])
+def test_a_wrong_cell_is_named_by_file_line_and_column(tmp_path, name, kind):
+    column, value, message = WRONG[kind]
+    rows = rollouts()
+    rows[2 if name == "run.jsonl" else 1][column] = value
+    if name == "run.csv" and isinstance(value, list):
+        rows[1][column] = "[1]"
+        message = message.replace(r"\[1\]", r"'\[1\]'")
+    if name == "run.csv" and isinstance(value, (int, float)):
+        message = message.replace("got -1", "got '-1'")
+    with pytest.raises(RecordError, match=message):
+        open_run(WRITERS[name](tmp_path / name, rows))
+
+
+def test_a_wrong_cell_of_parquet_is_named_by_its_row(tmp_path):
+    rows = rollouts()
+    rows[2]["reward"] = float("nan")
+    with pytest.raises(RecordError, match=r"got nan in .*run.parquet row 3"):
+        open_run(parquet(tmp_path / "run.parquet", rows))
+
+
+REFUSED = {
+    "an empty file": (b"", "at least one row"),
+    "a torn last line": (b'{"step": 0, "prompt": "a", "reward": 1}\n{"step": 0, "pro', "must be JSON, got .* line 2"),
+    "two objects on a line": (
+        b'{"step": 0, "prompt": "a", "reward": 1}{}\n',
+        "must be JSON, got Extra data in .*line 1",
+    ),
+    "deep nesting": (
+        b'{"step": 0, "prompt": "a", "reward": 1, "x": %s1%s}\n' % (b"[" * 9000, b"]" * 9000) + b"nonsense\n",
+        "levels of nesting",
+    ),
+    "a list": (b"[1]\n", "must be a JSON object, got"),
+    "other bytes": (b'{"step": 0, "prompt": "\xff", "reward": 1}\n', "must be UTF-8, got other bytes in .*line 1"),
+    "UTF-16": ('{"step": 0, "prompt": "a", "reward": 1}\n'.encode("utf-16"), "must be UTF-8"),
+    "no reward": (b'{"step": 0, "prompt": "a"}\n', "a column reward or correct, got step, prompt; name it by --column"),
+    "no prompt": (b'{"step": 0, "reward": 1}\n', "a column prompt or id, got step, reward"),
+    "no step": (b'{"prompt": "a", "reward": 1}\n', "a column step, got prompt, reward"),
+    "never a reward": (b'{"step": 0, "prompt": "a", "reward": null}\n', "must have rewards, got none in 1 rows"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_read_is_refused(tmp_path, kind):
+    content, message = REFUSED[kind]
+    (tmp_path / "run.jsonl").write_bytes(content)
+    with pytest.raises(RecordError, match=message):
+        open_run(tmp_path / "run.jsonl")
+
+
+@pytest.mark.parametrize(
+    "change", [lambda b: b"\xef\xbb\xbf" + b, lambda b: b.replace(b"\n", b"\r\n"), lambda b: b[:-1]]
+)
+@pytest.mark.parametrize("name", ["run.jsonl", "run.csv"])
+def test_a_byte_order_mark_and_other_ends_of_lines_lose_no_row(tmp_path, name, change):
+    path = WRITERS[name](tmp_path / name, rollouts())
+    path.write_bytes(change(path.read_bytes().replace(b"\r\n", b"\n")))
+    assert open_run(path).trials.sum() == 36
+
+
+def test_rows_that_pyarrow_does_not_read_are_read_cell_by_cell(tmp_path):
+    rows = rollouts()
+    rows[5]["reward"], rows[6]["prompt"] = "1.0", 7
+    found = open_run(jsonl(tmp_path / "run.jsonl", [row | {"extra": float("nan")} for row in rows]))
+    assert found.reward.tolist()[5] == 1.0 and "7" in found.texts and len(found.reward) == 36
+
+
+def test_messages_of_a_chat_are_a_prompt(tmp_path):
+    rows = [row | {"prompt": [{"role": "user", "content": row["prompt"]}]} for row in rollouts()]
+    for name in ("run.jsonl", "run.parquet"):
+        found = open_run(WRITERS[name](tmp_path / name, rows))
+        assert found.texts[0] == '[{"role": "user", "content": "What is 0?"}]' and found.trials.tolist() == [4] * 9
+
+
+def test_more_correct_than_trials_is_refused(tmp_path):
+    rows = [{"id": "a", "step": 0, "correct": 3, "trials": 4}, {"id": "a", "step": 1, "correct": 5, "trials": 4}]
+    with pytest.raises(RecordError, match=r"correct must be at most trials, got 5 of 4 in .*line 3"):
+        open_run(comma_separated(tmp_path / "run.csv", rows))
+    rows[1] |= {"correct": 10**8, "trials": 10**9}
+    with pytest.raises(RecordError, match="at most 100,000,000 rollouts"):
+        open_run(comma_separated(tmp_path / "run.csv", rows))
+
+
+def test_files_of_different_formats_are_refused(tmp_path):
+    jsonl(tmp_path / "a.jsonl", rollouts())
+    comma_separated(tmp_path / "b.csv", rollouts())
+    with pytest.raises(RecordError, match=r"must have one format, got plain in .*b.csv and plain in .*a.jsonl"):
+        open_run(tmp_path)
+
+
+def test_a_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PACKED_BYTES", 2**16)
+    row = b'{"step": 0, "prompt": "a", "reward": 1}\n'
+    (tmp_path / "run.jsonl.gz").write_bytes(gzip.compress(row + b"\n" * 10**7))
+    with pytest.raises(RecordError, match=r"unpacks to more than .* unpack it first"):
+        open_run(tmp_path / "run.jsonl.gz")
+
+
+@pytest.mark.parametrize("quotes", ['"a, and\nb"', '"a ""b"""', "a"])
+def test_quoted_texts_of_csv_keep_their_lines(tmp_path, quotes):
+    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n0,{quotes},1\n1,{quotes},0\n", encoding="utf-8")
+    assert open_run(tmp_path / "run.csv").trials.tolist() == [1, 1]
+    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n0,{quotes},1\n1,{quotes},x\n", encoding="utf-8")
+    line = 5 if "\n" in quotes else 3
+    with pytest.raises(RecordError, match=f"got 'x' in .* line {line}"):
+        open_run(tmp_path / "run.csv")
+
+
+def test_an_open_quote_of_csv_swallows_no_rows(tmp_path):
+    (tmp_path / "run.csv").write_text('step,prompt,reward\n0,a,1\n1,"b,0\n2,c,1\n', encoding="utf-8")
+    with pytest.raises(RecordError, match="must be CSV, got unexpected end of data"):
+        open_run(tmp_path / "run.csv")

@@ -1,0 +1,186 @@
+"""Runs of TRL, verl and prime-rl, and group counts per visit."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from apportion.records import RecordError, open_run
+from apportion.records.importing import import_run
+from tests.records.importing.tables import jsonl, parquet, renamed, rollouts
+
+ROOT = Path(__file__).parents[3]
+
+
+def trl_tables(folder, steps=2, **more):
+    for step in range(1, steps + 1):
+        rows = renamed([row | {"step": step} for row in rollouts(steps=1)], reward="accuracy_reward")
+        rows = [
+            {
+                "step": step,
+                "prompt": row["prompt"],
+                "completion": f"so {step}",
+                "accuracy_reward": row["accuracy_reward"],
+            }
+            | more
+            | {"advantage": 0.5}
+            for row in rows
+        ]
+        parquet(folder / "completions" / f"completions_{step:05d}.parquet", rows)
+    return folder
+
+
+def test_trl_tables_are_read_from_the_output_folder_or_their_own(tmp_path):
+    trl_tables(tmp_path)
+    found, summary = import_run([tmp_path])
+    assert found.source == "TRL completions" and found.step.tolist() == [1, 1, 1, 2, 2, 2]
+    assert summary.ignored == () and np.isnan(found.tokens).all()
+    assert open_run(tmp_path / "completions").totals.tolist() == found.totals.tolist()
+
+
+def test_several_rewards_of_trl_are_named_or_weighed(tmp_path):
+    trl_tables(tmp_path, format_reward=0.5)
+    with pytest.raises(RecordError, match="got accuracy_reward, format_reward; name one by --reward"):
+        open_run(tmp_path)
+    accuracy = open_run(tmp_path, rewards=["accuracy_reward"]).reward
+    assert open_run(tmp_path, rewards=["format_reward"]).reward.tolist() == [0.5] * 24
+    both = open_run(tmp_path, rewards=["accuracy_reward", "format_reward=0.2"]).reward
+    np.testing.assert_allclose(both, accuracy + 0.1)
+    with pytest.raises(RecordError, match="must have the reward column speed, got step, prompt"):
+        open_run(tmp_path, rewards=["speed"])
+
+
+def test_rewards_that_trl_leaves_out_are_missing(tmp_path):
+    trl_tables(tmp_path, steps=1, format_reward=float("nan"))
+    assert np.isnan(open_run(tmp_path, rewards=["format_reward", "accuracy_reward=0"]).reward).sum() == 0
+    rows = rollouts(steps=1, completion="a", advantage=0.0)
+    rows[0]["reward"] = float("nan")
+    found, summary = import_run([parquet(tmp_path / "nan" / "completions_00001.parquet", rows)])
+    assert summary.without_reward == 1 and found.trials.tolist() == [3, 4, 4]
+
+
+def test_rollouts_that_trl_writes_again_are_counted_once(tmp_path):
+    """TRL writes its last generation at every logged step, so steps that share one write it several times."""
+    rows = renamed(rollouts(steps=1, completion="a", advantage=0.25), reward="accuracy_reward")
+    for step in (1, 2, 3):
+        made = [row | {"step": step} | ({"completion": "b"} if step == 3 else {}) for row in rows]
+        parquet(tmp_path / f"completions_{step:05d}.parquet", made)
+    found, summary = import_run([tmp_path])
+    assert found.step.tolist() == [1, 1, 1, 3, 3, 3] and summary.repeated == 12 and summary.rows == 24
+
+
+@pytest.mark.slow  # it imports verl
+def test_a_dump_of_verl_is_read_as_verl_writes_it(tmp_path):
+    trainer = pytest.importorskip("verl.trainer.ppo.ray_trainer").RayPPOTrainer
+    rows = rollouts(steps=2)
+    for step in (0, 1):
+        own = [row for row in rows if row["step"] == step]
+        columns = [[row["prompt"] for row in own], ["so"] * 12, ["7"] * 12, [row["reward"] for row in own]]
+        trainer._write_generations(*columns, {"acc": [1.0] * 12, "short": [1]}, str(tmp_path), step)
+    found, summary = import_run([tmp_path])
+    assert found.source == "verl rollout dump" and summary.ignored == ("acc",) and summary.files == 2
+    assert found.reward.tolist() == [row["reward"] for row in rows] and found.trials.tolist() == [4] * 6
+
+
+def test_keys_of_verl_tell_groups_of_a_repeated_prompt_apart(tmp_path):
+    rows = renamed(rollouts(steps=1, prompts=1, output="so", gts="1"), prompt="input", reward="score")
+    rows = [row | {"uid": f"sample_{place // 2}_{place % 2}_0"} for place, row in enumerate(rows)]
+    assert open_run(jsonl(tmp_path / "1.jsonl", rows)).trials.tolist() == [2, 2]
+
+
+def trace(reward, key="t", **more):
+    rewards = {"right": {"score": reward, "weight": 2.0}, "late": None}
+    return {"task": {"type": "Sum", "key": key, "data": {"prompt": "1 + 1?"}}, "rewards": rewards} | more
+
+
+def test_traces_of_prime_rl_are_read_by_their_folders(tmp_path):
+    steps = tmp_path / "rollouts"
+    calls = [{"usage": {"completion_tokens": 5}}, {"usage": {"completion_tokens": 7}}]
+    jsonl(steps / "step_2/train/all/traces.jsonl", [trace(1.0, calls=calls), trace(0.0), trace(1.0, "u")])
+    jsonl(steps / "step_2/train/effective/traces.jsonl", [trace(1.0)])
+    jsonl(steps / "step_2/eval/all/traces.jsonl", [trace(1.0)])
+    jsonl(steps / "step_10/train/effective/traces.jsonl", [trace(0.5)])
+    found, summary = import_run([tmp_path])
+    assert found.step.tolist() == [2, 2, 10] and found.totals.tolist() == [2.0, 2.0, 1.0] and found.ids == ["t", "u"]
+    assert found.texts == ["1 + 1?"] * 2 and found.tokens[0] == 12 and len(summary.left) == 2
+
+
+def test_episodes_of_prime_rl_hold_the_trained_traces(tmp_path):
+    task = {"key": "t", "data": {}}
+    episodes = [
+        {"traces": [trace(1.0, agent={"name": "solver", "trainable": True})], "group": {"id": "g"}, "task": task},
+        {"traces": [trace(0.0, agent={"name": "judge", "trainable": False})], "group": {"id": "g"}, "task": task},
+        {"traces": [], "group": {"id": "g"}, "task": task, "errors": [{"type": "Timeout"}]},
+    ]
+    path = jsonl(tmp_path / "step_1/train/all/traces.jsonl", episodes)
+    found, summary = import_run([path])
+    assert found.asked.tolist() == [2] and found.trials.tolist() == [1] and summary.without_reward == 1
+
+
+def test_flat_rows_of_prime_rl_are_grouped_by_their_group(tmp_path):
+    rows = [
+        {"example_id": 3, "env_name": "sums", "reward": float(n % 2), "group_id": f"g{n // 2}", "prompt": "1 + 1?"}
+        for n in range(4)
+    ]
+    rows[3]["error"] = {"type": "Timeout"}
+    found, summary = import_run([jsonl(tmp_path / "step_5/train_rollouts.jsonl", rows)])
+    assert found.ids == ["sums/3"] and found.step.tolist() == [5, 5] and found.trials.tolist() == [2, 1]
+    assert summary.without_reward == 1
+    with pytest.raises(RecordError, match="must lie in a folder step_N"):
+        open_run(jsonl(tmp_path / "rows.jsonl", rows))
+
+
+def test_the_recorded_run_is_read_as_group_counts_per_visit():
+    found = open_run(ROOT / "examples" / "data" / "grpo_run.jsonl.gz")
+    assert len(found.step) == 64_000 and found.totals.sum() == 216_520 and found.visits and found.name == "grpo_run"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"id": "b", "correct_of_8": [9]}, "correct_of_8 must be a list of whole numbers from 0 to 8, got"),
+        ({"id": "b", "correct_of_8": 3}, "must be a list of whole numbers .* line 2"),
+        ({"id": "a", "correct_of_8": [3]}, "a prompt must have one line, got 'a' in .* line 2 and line 1"),
+        ({"correct_of_8": [3]}, "id must be a text or a whole number, got None in .* line 2"),
+    ],
+)
+def test_wrong_counts_of_visits_are_refused(tmp_path, row, message):
+    with pytest.raises(RecordError, match=message):
+        open_run(jsonl(tmp_path / "run.jsonl", [{"id": "a", "correct_of_8": [3, 8]}, row]))
+
+
+@pytest.mark.slow  # it imports TRL
+def test_trl_itself_writes_what_is_read(tmp_path):
+    """The table of TRL's own ``log``, called with what a trainer remembers."""
+    grpo = pytest.importorskip("trl.trainer.grpo_trainer")
+    trainer_of = pytest.importorskip("transformers").Trainer
+    rows = rollouts(steps=1)
+    logs = {
+        "prompt": [row["prompt"] for row in rows],
+        "completion": ["so"] * 12,
+        "rewards": {"accuracy_reward": [row["reward"] for row in rows]},
+        "extra": {},
+        "advantages": [0.0] * 12,
+        "images": [],
+    }
+    (tmp_path / "completions").mkdir()
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(training=True),
+        _metrics={"train": {}},
+        accelerator=SimpleNamespace(is_main_process=True),
+        log_completions=True,
+        _logs=logs,
+        state=SimpleNamespace(global_step=3),
+        num_completions_to_print=0,
+        args=SimpleNamespace(report_to=[], output_dir=str(tmp_path)),
+    )
+    grpo_log = grpo.GRPOTrainer.log
+    bound = type("Logged", (grpo.GRPOTrainer,), {"__init__": lambda self: None})()
+    bound.__dict__ |= vars(trainer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer_of, "log", lambda self, *_: None)
+        patch.setattr(grpo, "is_rich_available", lambda: False)
+        grpo_log(bound, {})
+    found = open_run(tmp_path)
+    assert found.step.tolist() == [3] * 3 and found.reward.tolist() == [row["reward"] for row in rows]

@@ -1,0 +1,229 @@
+"""A log that is read while it is written: new steps are seen once, whole, and also after a run has resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from apportion import Rollout, Uniform
+from apportion.records import (
+    Follower,
+    LoggedStep,
+    RecordError,
+    follow,
+    read_log,
+    remove_steps_after,
+    resume_log,
+    start_log,
+    write_step,
+    write_steps,
+)
+from apportion.records.step_summary import summaries
+from tests.builders import make_batch
+
+pytest.importorskip("pyarrow")
+
+ROOT = Path(__file__).parents[2]
+WRITER = """
+import sys
+from itertools import count
+from pathlib import Path
+from apportion import Uniform
+from apportion.records import LoggedStep, write_steps
+from tests.builders import make_batch
+folder = Path(sys.argv[1])
+for step in count(0, 2):
+    batch = make_batch([[k % 2] * (step + k + 1) for k in range(3)])
+    write_steps(folder, [LoggedStep(step + k, batch, Uniform(1).groups(batch)) for k in range(1 + step // 2 % 2)])
+"""
+
+
+def make_step(step: int, outcomes=((1, 0), (1, 1), (0, 0))) -> LoggedStep:
+    batch = make_batch([list(each) for each in outcomes])
+    return LoggedStep(step, batch, Uniform(2).groups(batch))
+
+
+def write(folder: Path, *steps: int, **given) -> None:
+    write_steps(folder, [make_step(step, **given) for step in steps])
+
+
+def steps_of(news) -> list[int]:
+    return [step for record in news.records for step in np.unique(record.step).tolist()]
+
+
+def test_only_new_steps_are_read(tmp_path):
+    follower = Follower(tmp_path / "log")
+    assert steps_of(follower.look()) == []
+    start_log(tmp_path / "log")
+    write(tmp_path / "log", 1)
+    write(tmp_path / "log", 2, 3)
+    assert steps_of(follower.look()) == [1, 2, 3]
+    assert steps_of(follower.look()) == []
+    write(tmp_path / "log", 4)
+    news = follower.look()
+    assert (steps_of(news), news.last_step, news.removed_from) == ([4], 4, None)
+
+
+def test_steps_of_a_resumed_run_are_removed_and_come_again(tmp_path):
+    run = start_log(tmp_path)
+    for step in range(1, 5):
+        write(tmp_path, step)
+    follower = Follower(tmp_path)
+    follower.look()
+    resume_log(tmp_path, run, 2)
+    news = follower.look()
+    assert (steps_of(news), news.removed_from) == ([], 3)
+    write(tmp_path, 3, outcomes=[[1]])
+    assert steps_of(follower.look()) == [3]
+    write(tmp_path, 3, outcomes=[[0]])
+    news = follower.look()
+    assert (steps_of(news), news.removed_from, news.records[0].totals.tolist()) == ([3], 3, [0])
+
+
+def test_following_ends_at_a_step_or_a_time(tmp_path):
+    write(tmp_path, 1)
+    assert [steps_of(news) for news in follow(tmp_path, until_step=1)] == [[1]]
+    began = time.monotonic()
+    assert [*map(steps_of, follow(tmp_path / "none", every_seconds=0.05, timeout_seconds=0.2))][-1] == []
+    assert 0.2 <= time.monotonic() - began < 10
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="a rollout log is a folder, got the file"):
+        next(follow(tmp_path / "file"))
+
+
+def test_a_file_of_several_steps_is_cut_at_its_end_alone(tmp_path):
+    write(tmp_path, 1, 2, 3)
+    write(tmp_path, 4)
+    write(tmp_path, 5, 6)
+    assert read_log(tmp_path)["step"].to_pylist() == [step for step in range(1, 7) for _ in range(6)]
+    with pytest.raises(RecordError, match=r"must go on after the last step of a file, got step 2 in .*000001-000003"):
+        remove_steps_after(tmp_path, 2)
+    remove_steps_after(tmp_path, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000004.parquet", "steps-000001-000003.parquet"]
+    write(tmp_path, 3, 4)
+    with pytest.raises(RecordError, match=r"000003-000004\.parquet must have later steps than .*000001-000003\.parq"):
+        read_log(tmp_path)
+
+
+def test_a_step_is_summarised(tmp_path):
+    write(tmp_path, 1, outcomes=[[1, 0], [1, 1], [0, 0], [0, 0, 0, 0]])
+    (record,) = Follower(tmp_path).look().records
+    (found,) = summaries(record)
+    assert (found.step, found.groups, found.rollouts, found.success) == (1, 4, 10, 0.3)
+    assert (found.all_right, found.all_wrong, found.mixed) == (1, 2, 0.25)
+    assert (found.hard, found.middle, found.easy, found.tokens) == (3, 2, 2, None)
+    assert abs(found.written - time.time()) < 60
+
+
+def test_a_reader_beside_a_writer_never_sees_a_torn_step(tmp_path):
+    """The writer and the reader run at full speed. Every group has as many rollouts as its step says."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT)
+    try:
+        seen, until = [], time.monotonic() + 60
+        follower = Follower(tmp_path)
+        while len(seen) < 60:
+            assert writer.poll() is None and time.monotonic() < until
+            for record in follower.look().records:
+                for step in np.unique(record.step).tolist():
+                    sizes = np.diff(record.first)[record.step == step]
+                    assert sizes.tolist() == [step // 2 * 2 + k + 1 for k in range(3)]
+                    seen.append(step)
+        assert seen == sorted(set(seen))
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+@pytest.mark.slow  # 5 processes that are killed; benchmarks.log_overhead kills 100
+def test_a_kill_at_any_moment_leaves_a_log_that_reads(tmp_path):
+    rng = np.random.default_rng(0)
+    for kill in range(5):
+        folder = tmp_path / str(kill)
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], cwd=ROOT)
+        folder.mkdir()
+        until = time.monotonic() + 60
+        while not any(folder.glob("step*")):
+            assert writer.poll() is None and time.monotonic() < until
+            time.sleep(0.001)
+        time.sleep(rng.random() * 0.05)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        steps = np.array(read_log(folder)["step"].to_pylist())
+        for step in np.unique(steps).tolist():
+            assert (steps == step).sum() == sum(step // 2 * 2 + k + 1 for k in range(3))
+
+
+def test_a_log_of_hashes_keeps_no_text_and_tells_answers_apart(tmp_path):
+    answers = ["42", "7", "42", None]
+    batch = make_batch([[1, 0, 1, 0]])
+    own = tuple(
+        Rollout(r.correct, answer=a, completion=f"so it is {a}")
+        for r, a in zip(batch.rollouts[0], answers, strict=True)
+    )
+    batch = Uniform(4).start(batch.prompts).add(Uniform(4).plan(Uniform(4).start(batch.prompts)), [own])
+    write_step(tmp_path, 1, batch, Uniform(4).groups(batch), log_text="hashes")
+    table = read_log(tmp_path)
+    assert table["prompt"].null_count == 4 and set(table["prompt_id"].to_pylist()) == {batch.prompts[0].id}
+    found = table["answer"].to_pylist()
+    assert found[0] == found[2] != found[1] and found[3] is None and len(found[0]) == 32
+    assert all(len(each) == 32 for each in table["completion"].to_pylist())
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"so it is" not in content and batch.prompts[0].text.encode() not in content
+    with pytest.raises(ValueError, match="log_text must be one of full, hashes, got 'some'"):
+        write_step(tmp_path, 2, batch, Uniform(4).groups(batch), log_text="some")
+
+
+def watched(*arguments: str, **given) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "apportion", "watch", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, **given)
+
+
+def test_watch_writes_a_line_for_each_step(tmp_path):
+    write(tmp_path, 1, 2)
+    write(tmp_path, 3)
+    found = watched(str(tmp_path), "--until-step", "3")
+    header, *rows = found.stdout.splitlines()
+    assert found.returncode == 0 and header.split()[:3] == ["step", "success", "rollouts"]
+    assert [row.split()[:3] for row in rows] == [[str(step), "0.500", "6"] for step in (1, 2, 3)]
+    lines = watched(str(tmp_path), "--until-step", "3", "--json").stdout.splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+
+
+def test_watch_ends_with_a_line_if_nothing_comes(tmp_path):
+    found = watched(str(tmp_path / "none"), "--timeout", "0.2")
+    assert found.returncode == 2 and "must have a step, got none" in found.stderr and "Traceback" not in found.stderr
+    write(tmp_path, 1)
+    found = watched(str(tmp_path), "--timeout", "0.2", "--until-step", "2")
+    assert found.returncode == 1 and "must have step 2, got 1" in found.stderr
+
+
+def test_watch_sees_a_run_resume_and_ends_by_ctrl_c_with_130(tmp_path):
+    log = tmp_path / "log"
+    command = [sys.executable, "-u", "-m", "apportion", "watch", str(log), "--every", "0.05"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        run = start_log(log)
+        write(log, 1)
+        write(log, 2)
+        lines = iter(process.stdout.readline, "")
+        while next(lines).split()[:1] != ["2"]:
+            pass
+        resume_log(log, run, 1)
+        while "Steps from 2 on were removed" not in next(lines):
+            pass
+        write(log, 2)
+        while next(lines).split()[:1] != ["2"]:
+            pass
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130 and process.stderr.read().strip().endswith("Stopped.")
+    finally:
+        process.kill()
+        process.communicate()
