@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.allocators import ALLOCATORS, Allocator
-from apportion.config import build
 from apportion.predictors import PREDICTORS, EmpiricalBayes, Predictor
 from apportion.selection import SELECTORS, BeliefSelector, Selector, ShuffledEpochs, check_selector
 from apportion.simulation.population import Population, place_of
@@ -82,6 +81,8 @@ def make_rule(
     >>> rule.allocator.low, rule.allocator.predictor.name, rule.selector.name
     (4, 'counts', 'mixed')
     """
+    from apportion.config import build  # noqa: PLC0415 - pydantic is slow to import
+
     table = dict(settings or {})
     rule, chosen = table.pop("name", text), table.pop("selection", {})
     found = _FORM.fullmatch(rule) if isinstance(rule, str) else None
