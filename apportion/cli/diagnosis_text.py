@@ -54,8 +54,11 @@ def _advice(found: AdviceList) -> str:
     lines = ["Advice"]
     if not found.recommended:
         lines.append("Nothing here would help you.")
+    told: dict[str, int] = {}
     for number, each in enumerate(found.recommended, 1):
-        lines += [_wrapped(f"{number}. {each.text}", "   "), _wrapped(f"   {each.condition}", "   ")]
+        first = told.setdefault(each.condition, number)
+        condition = each.condition if first == number else f"What is said of {first}. holds here, too."
+        lines += [_wrapped(f"{number}. {each.text}", "   "), _wrapped(f"   {condition}", "   ")]
     lines += [_wrapped(f"-  {each.text}", "   ") for each in found.considered]
     lines.append(
         _wrapped(
