@@ -10,12 +10,10 @@ import typer
 
 from apportion.checks import check_integer
 from apportion.cli.errors import usage_errors
-from apportion.cli.simulation_text import simulation_json, simulation_text
-from apportion.records import open_run, write_record
-from apportion.simulation import SHAPES, Population, make_rule, named_shape, simulate, simulated_record
 from apportion.toml import load
 
 LINE_EVERY_SECONDS = 15.0
+POPULATIONS = ("bimodal", "easy", "hard", "like-the-run", "uniform")
 USUAL_RULES = ("vip", "hora", "uniform+mixed", "vip+mixed")
 
 
@@ -33,7 +31,7 @@ def simulation(
         list[str] | None,
         typer.Option("--set", metavar="RULE.KEY=VALUE", help="A setting of a rule, such as vip.low=4."),
     ] = None,
-    population: Annotated[str, typer.Option(help=f"One of {', '.join(sorted(SHAPES))}.")] = "like-the-run",
+    population: Annotated[str, typer.Option(help=f"One of {', '.join(POPULATIONS)}.")] = "like-the-run",
     like: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Or success probabilities as in the first groups of this run.")
     ] = None,
@@ -62,6 +60,10 @@ def simulation(
 
     Prompts are drawn from a population with known success probabilities. Nothing is trained.
     """
+    from apportion.cli.simulation_text import simulation_json, simulation_text  # noqa: PLC0415 - slow to import
+    from apportion.records import open_run, write_record  # noqa: PLC0415
+    from apportion.simulation import Population, make_rule, named_shape, simulate, simulated_record  # noqa: PLC0415
+
     named = [name for text in [*(rules or []), *(further or [])] for name in text.split(",") if name]
     about: dict[str, Any] = {
         "prompts": prompts,

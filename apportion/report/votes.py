@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from apportion.types import Counts, Floats
 from apportion.untrusted import shown
-from apportion.vote.ballot import Ballot
-from apportion.vote.journal import read_recorded, read_started, samples_path, settings_path
-from apportion.vote.lines import JournalError
+
+if TYPE_CHECKING:
+    from apportion.vote.ballot import Ballot
 
 LONGEST_VOTE = 100_000
 """A larger max_samples is taken for a mistake."""
@@ -55,11 +56,17 @@ class VoteProfile:
 
 def is_vote(path: Path) -> bool:
     """Return whether ``path`` is the file of a vote's answers."""
-    return path.suffix == ".jsonl" and (settings_path(path).is_file() or samples_path(path).is_file())
+    if path.suffix != ".jsonl":
+        return False
+    from apportion.vote.journal import samples_path, settings_path  # noqa: PLC0415 - slow to import
+
+    return settings_path(path).is_file() or samples_path(path).is_file()
 
 
 def vote_profile(path: Path, name: str) -> VoteProfile:
     """Return the profile of the vote whose answers are at ``path``. Raises JournalError."""
+    from apportion.vote.journal import read_recorded  # noqa: PLC0415 - slow to import
+
     record = read_recorded(path)
     ballots = list(record.ballots.values())
     waiting = [samples for id, samples in record.samples.items() if id not in record.ballots]
@@ -82,6 +89,9 @@ def vote_profile(path: Path, name: str) -> VoteProfile:
 
 def _max_samples(path: Path, ballots: list[Ballot]) -> int | None:
     """Return the samples of a full vote by the settings; None without settings."""
+    from apportion.vote.journal import read_started, settings_path  # noqa: PLC0415 - slow to import
+    from apportion.vote.lines import JournalError  # noqa: PLC0415
+
     if not settings_path(path).is_file():
         return None
     found = read_started(path).get("max_samples")

@@ -8,10 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 from apportion.cli import app
+from apportion.cli.simulate import POPULATIONS
 from apportion.records import open_run
-from apportion.simulation import Population, simulated_record
+from apportion.simulation import SHAPES, Population, simulated_record
 
 SMALL = ["simulate", "--prompts", "64", "--steps", "3", "--prompts-per-step", "16"]
+
+
+def test_the_help_names_every_population() -> None:
+    assert tuple(sorted(SHAPES)) == POPULATIONS
 
 
 def test_rules_are_named_by_spaces_or_commas() -> None:
