@@ -78,17 +78,20 @@ def _waste(found: Waste, visits: bool, terminal: bool) -> str:
         _wrapped(
             f"{_span(found.dead)} of the groups with two rewards or more had equal rewards. They took "
             f"{_span(found.rollouts)} of the rollouts; {tokens}."
+            if found.compared
+            else "No group has two rewards or more, so none can be said to have taught nothing."
         ),
         _tallies(found.over_time, "visits" if visits else "steps", terminal),
     ]
     if found.by_difficulty:
         lines.append(_tallies(found.by_difficulty, "mean reward of the prompt", terminal))
-    lines.append(
-        _wrapped(
-            f"{found.never_mixed:,} of {found.compared:,} prompts never had a mixed group. They took "
-            f"{found.never_mixed_rollouts:,} rollouts."
+    if found.compared:
+        lines.append(
+            _wrapped(
+                f"{found.never_mixed:,} of {found.compared:,} prompts never had a mixed group. They took "
+                f"{found.never_mixed_rollouts:,} rollouts."
+            )
         )
-    )
     return "\n".join(lines)
 
 
@@ -231,7 +234,8 @@ def _assumptions(found: VipAssumptions, terminal: bool) -> str:
 
 
 def _span(found: Spanned) -> str:
-    return f"{share(found.value)} [{share(found.low)}, {share(found.high)}]"
+    interval = "" if math.isnan(found.low) else f" [{share(found.low)}, {share(found.high)}]"
+    return f"{share(found.value)}{interval}"
 
 
 def _wrapped(text: str, indent: str = "") -> str:

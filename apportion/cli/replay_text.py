@@ -89,7 +89,9 @@ def notes(found: Replay) -> list[str]:
                 f"The run itself has {smoothing.value:.3f} times the mixed groups that this expectation gives it. "
                 "Differences as small as that are not differences between rules."
             )
-    if found.drift:
+    if math.isnan(found.drift):
+        told.append("No prompt has as many visits as the window, so how far mean rewards move within it is unknown.")
+    elif found.drift:
         told.append(
             f"Within the window a prompt's mean reward moves by {found.drift:.3f} (root mean square, without sampling "
             "noise), which the replay does not see."

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.runs.whole_files import write_whole
 from apportion.untrusted import one_line
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ def report(
     It is HTML that needs no network.
     """
     from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of  # noqa: PLC0415 - slow
+    from apportion.report.writing import check_place, write_page  # noqa: PLC0415
 
     with usage_errors(ValueError, OSError):
         if as_text and as_json:
@@ -64,9 +64,11 @@ def report(
             for found in follow(runs, out, refresh, until_step, timeout, advice, replayed):
                 typer.echo(f"{out}: step {found.last_step}" if found.last_step >= 0 else f"{out}")
             return
+        if not (as_text or as_json):
+            check_place(out, runs)
         shown = report_of(read_sources(runs, advice, replayed))
         if not (as_text or as_json):
-            write_whole(out, page_of(shown))
+            write_page(out, page_of(shown))
     if as_text or as_json:
         typer.echo(json_of(shown) if as_json else text_of(shown, sys.stdout.isatty()))
         return

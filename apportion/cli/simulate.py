@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from apportion.checks import check_integer
 from apportion.cli.errors import usage_errors
 from apportion.toml import load
 
 LINE_EVERY_SECONDS = 15.0
+MOST_SEEDS = 1000
 POPULATIONS = ("bimodal", "easy", "hard", "like-the-run", "uniform")
 USUAL_RULES = ("vip", "hora", "uniform+mixed", "vip+mixed")
 
@@ -78,7 +78,8 @@ def simulation(
         "failures": failures,
     }
     with usage_errors(ValueError):
-        check_integer("seeds", seeds, 1, "three give an interval")
+        if not 1 <= seeds <= MOST_SEEDS:
+            raise ValueError(f"seeds must be 1 to {MOST_SEEDS:,}, got {seeds:,}; three give an interval")
         tables = load(None, settings or [])
         if like is not None and not like.exists():
             raise ValueError(f"--like must be the path of a run, got {like}, which does not exist; check it")

@@ -34,7 +34,8 @@ def ratios(cells: Cells, measures: tuple[str, ...], resamples: int = RESAMPLES) 
     found = {}
     for name, (own, even) in sides.items():
         above, below = (np.concatenate([part[name][side] for part in drawn]) for side in (0, 1))
-        found[name] = _comparison(float(own.sum()), float(even.sum()), above, below)
+        whole = _comparison(float(own.sum()), float(even.sum()), above, below)
+        found[name] = whole if cells.prompts > 1 else Spanned(whole.value, np.nan, np.nan)
     return found
 
 

@@ -23,12 +23,15 @@ class Spanned(NamedTuple):
 def mean_over_prompts(values: Floats) -> Spanned:
     """Return the mean of ``values`` [P] with its 95% bootstrap interval over prompts; nan if there are none.
 
-    The interval is that of ``bootstrap_interval``, without the second that importing scipy.stats takes.
+    One prompt has no interval. The interval is that of ``bootstrap_interval``, without the second that importing
+    scipy.stats takes.
     """
     if not len(values):
         return Spanned(np.nan, np.nan, np.nan)
     if len(values) > BLOCKS:
         return ratio_over_prompts(values, np.ones(len(values)))
+    if len(values) == 1:
+        return Spanned(float(values[0]), np.nan, np.nan)
     drawn = values[np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1)
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Spanned(float(values.mean()), float(low), float(high))
@@ -48,7 +51,8 @@ def ratios_over_prompts(
 ) -> Spanned:
     """Return ``statistic`` of the sums of ``columns`` [P, c] over prompts, with its bootstrap interval over prompts.
 
-    ``statistic`` takes [..., c] and returns [...]. Draws at which it is not defined are left out.
+    ``statistic`` takes [..., c] and returns [...]. Draws at which it is not defined are left out. One prompt has no
+    interval.
     """
     rng = np.random.default_rng(seed)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -56,7 +60,7 @@ def ratios_over_prompts(
         units = columns
         if len(columns) > BLOCKS:
             units = per_unit(rng.permutation(len(columns)) % BLOCKS, columns, BLOCKS)
-        if not len(units):
+        if len(units) < 2:
             return Spanned(value, np.nan, np.nan)
         rows = rng.integers(len(units), size=(RESAMPLES, len(units))) + len(units) * np.arange(RESAMPLES)[:, None]
         weights = np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape).astype(np.float64)

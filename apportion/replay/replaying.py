@@ -175,7 +175,7 @@ def replay(
     player = _Player(record, window, observe, batch, tuple(seeds))
     found = []
     for name, rule in splitting.items():
-        source = outcomes if outcomes != "auto" else player.source_for(rule.with_budget(budget))
+        source = outcomes if outcomes != "auto" else player.source_for(_budgeted(name, rule, budget))
         played = player.play(name, rule, budget, source)
         if not (allow_missing or outcomes == "auto"):
             check_missing(name, played.missing)
@@ -232,7 +232,7 @@ class _Player:
         return "pools" if found is None or found.share <= MOST_MISSING else "expected"
 
     def play(self, name: str, rule: Allocator, budget: int, source: Source) -> AllocatorReplay:
-        rule = rule.with_budget(budget)
+        rule = _budgeted(name, rule, budget)
         cells, warnings = self._cells(rule, source, self.seeds)
         return AllocatorReplay(
             name=name,
@@ -255,6 +255,16 @@ class _Player:
                 parts.append(replay_allocator(fresh, population, self._schedules[seed], seed, self.observe))
             warnings += len(seen)
         return Cells.joined(parts), warnings
+
+
+def _budgeted(name: str, rule: Allocator, budget: int) -> Allocator:
+    """Return ``rule`` with the budget, if its settings leave it open. Raises ValueError if it does not fit."""
+    try:
+        return rule.with_budget(budget)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} cannot be replayed with {budget} rollouts a prompt: {error}, or leave it out"
+        ) from error
 
 
 def _as_recorded(record: RunRecord, population: OutcomePopulation, budget: int) -> AllocatorReplay:

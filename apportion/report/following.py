@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,10 @@ from apportion.report.page import page_of
 from apportion.report.profile import Replayer
 from apportion.report.report import RunReport, report_of
 from apportion.report.sources import read_sources
-from apportion.runs.whole_files import write_whole
+from apportion.report.writing import check_place, write_page
+
+MOST_SECONDS = 86400.0
+"""The longest pause between two looks, a day."""
 
 Stamp = tuple[tuple[str, int, int], ...]
 
@@ -31,8 +35,13 @@ def follow(
     ``timeout`` seconds; without either it goes on until it is stopped. The last page no longer loads itself again.
     Raises as ``read_sources`` does, and OSError.
     """
-    if not refresh > 0:
-        raise ValueError(f"refresh must be a positive number of seconds, got {refresh}; 5 is a good one")
+    if not 0 < refresh <= MOST_SECONDS:
+        raise ValueError(
+            f"refresh must be a positive number of seconds, at most {MOST_SECONDS:.0f}, got {refresh}; 5 is a good one"
+        )
+    if timeout is not None and not 0 <= timeout <= math.inf:
+        raise ValueError(f"timeout must be a number of seconds of at least 0, got {timeout}; 3600 is an hour")
+    check_place(out, paths)
     ends = None if timeout is None else time.monotonic() + timeout
     seen: Stamp | None = None
     report: RunReport | None = None
@@ -40,12 +49,12 @@ def follow(
         now = stamp(paths)
         if report is None or now != seen:
             seen, report = now, report_of(read_sources(paths, advice, replayed))
-            write_whole(out, page_of(report, refresh))
+            write_page(out, page_of(report, refresh))
             yield report
         reached = until_step is not None and report.last_step >= until_step
         left = None if ends is None else ends - time.monotonic()
         if reached or (left is not None and left <= 0):
-            write_whole(out, page_of(report))
+            write_page(out, page_of(report))
             return
         wait(refresh if left is None else min(refresh, left))
 

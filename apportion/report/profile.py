@@ -51,8 +51,8 @@ class RunTotals:
 
     ``dead_groups`` and ``dead_rollouts`` are those of dead groups, whose rewards are all equal, by kind. ``dead_share``
     is their share of the rollouts that ``arrived``, with its 95% interval over prompts, and ``dead_tokens`` that of the
-    tokens. ``last_step`` is the latest step of any seed. ``single`` counts groups of one rollout, which are not called
-    dead.
+    tokens. ``last_step`` is the latest step of any seed. ``single`` counts groups of one reward or none, which are
+    not called dead.
     """
 
     seeds: int
@@ -81,6 +81,7 @@ class RunProfile:
         source: where it comes from.
         totals: totals.
         success: mean reward of the prompts in each stretch.
+        rewards: the least and the largest reward; they decide whether a mean is shown as a share.
         held_out: exact success on held-out problems; None if it was not measured.
         dead: shares of the groups whose rewards are all equal, by kind.
         places: cumulative costs at the end of each stretch [B].
@@ -106,6 +107,7 @@ class RunProfile:
     bands: Floats | None
     difficulty: str = ""
     calibration: Calibration | None
+    rewards: tuple[float, float] = (0.0, 1.0)
     foreseen: bool = False
     saved: tuple[float, float, float] | None = None
     baseline: str | None = None
@@ -131,6 +133,7 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
         source=record.source,
         totals=_totals(record, dead, ends),
         success=_success(record, stretch, count, places),
+        rewards=_rewards(record),
         dead=shown,
         places=ends,
         bands=_bands(record, stretch, count),
@@ -223,6 +226,11 @@ def _success(record: RunRecord, stretch: Counts, count: int, places: Mapping[str
     )
 
 
+def _rewards(record: RunRecord) -> tuple[float, float]:
+    known = record.reward[~np.isnan(record.reward)]
+    return (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+
+
 def _bands(record: RunRecord, stretch: Counts, count: int) -> Floats | None:
     if not record.binary or not len(record.step):
         return None
@@ -272,7 +280,7 @@ def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floa
         dead_share=waste.rollouts,
         dead_tokens=waste.tokens.value if "tokens" in ends and waste.tokens is not None else None,
         arrived=len(record.reward),
-        single=int((record.trials == 1).sum()),
+        single=int((record.trials <= 1).sum()),
     )
 
 
@@ -284,6 +292,11 @@ def _notes(record: RunRecord, ends: Mapping[str, Floats]) -> list[str]:
         notes.append("Tokens were not recorded.")
     if "hours" not in ends:
         notes.append("The time of the steps was not recorded.")
+    if not record.kept.all():
+        notes.append(
+            f"{np.count_nonzero(~record.kept):,} of {len(record.kept):,} rollouts were not in the loss. They are "
+            "counted by the rewards of their group, like the others."
+        )
     if not record.binary:
         notes.append("Rewards are graded, so neither difficulty nor predicted success is shown.")
     return notes

@@ -68,14 +68,14 @@ def summary_of(run: RunProfile) -> str:
             low, high = (100 * end for end in totals.dead_share[1:])
             text += f" (95% interval {low:.0f} to {high:.0f})"
         text += f": {', '.join(parts)}" if parts else ""
-    elif totals.dead_groups and totals.groups:
+    elif totals.dead_groups and totals.single < totals.groups:
         parts = [
             f"{round(100 * number / totals.groups)} {kind}" for kind, number in totals.dead_groups.items() if number
         ]
         text = f"{round(100 * sum(totals.dead_groups.values()) / totals.groups)} of 100 groups taught nothing"
         text += f": {', '.join(parts)}" if parts else ""
     else:
-        text = "every group had one rollout, so there is no group whose rewards are all equal"
+        text = "no group has two rewards, so none can be said to have taught nothing"
     if totals.dead_tokens is not None and np.isfinite(totals.dead_tokens) and totals.single < totals.groups:
         text += f". They took {round(100 * totals.dead_tokens)} of 100 completion tokens"
     if run.saved is not None:
@@ -289,14 +289,14 @@ def _wasted_share(run: RunProfile) -> str:
     totals = run.totals
     if totals.dead_rollouts is not None and totals.arrived and totals.single < totals.groups:
         return percent(sum(totals.dead_rollouts.values()) / totals.arrived)
-    if totals.dead_groups and totals.groups:
+    if totals.dead_groups and totals.single < totals.groups:
         return f"{percent(sum(totals.dead_groups.values()) / totals.groups)} of groups"
     return "-"
 
 
 def _is_share(run: RunProfile) -> bool:
-    known = run.success.y[np.isfinite(run.success.y)]
-    return bool(len(known) == 0 or (known.min() >= 0 and known.max() <= 1))
+    low, high = run.rewards
+    return low >= 0 and high <= 1
 
 
 def _number(value: float | None) -> str:

@@ -19,6 +19,8 @@ from apportion.types import Floats, Prompt
 
 EXTREME = 1e-6
 """Success probabilities are kept this far from 0 and 1, so that their log-odds are finite and can drift."""
+MOST_LOG_ODDS = 100.0
+"""The largest change of log-odds in a setting. Success is 0 or 1 to the last digit long before."""
 BYTES_PER_PROMPT = 400
 """Memory of one prompt, its identifier, and what rules remember of it, without its embedding."""
 MOST_BYTES = 8 * 2**30
@@ -91,10 +93,11 @@ class Population:
         check_integer("wrong_answers", self.wrong_answers, 1, "a wrong completion needs an answer")
         for name in ("false_positive", "false_negative", "failures"):
             _check_between(self, name, 0, 1, "it is a share of rollouts")
-        for name in ("drift", "embedding_signal", "length_spread", "length_noise"):
+        _check_between(self, "drift", 0, MOST_LOG_ODDS, "0 is none")
+        for name in ("embedding_signal", "length_spread", "length_noise"):
             _check_between(self, name, 0, math.inf, "0 is none")
         for name in ("trend", "rate_shift"):
-            _check_between(self, name, -math.inf, math.inf, "it counts log-odds")
+            _check_between(self, name, -MOST_LOG_ODDS, MOST_LOG_ODDS, "it counts log-odds")
         for name in ("tokens", "wrong_longer"):
             _check_between(self, name, 0, math.inf, "lengths are above 0")
             if not getattr(self, name):
@@ -253,7 +256,5 @@ def _check_between(population: Population, name: str, low: float, high: float, r
     """Raise ValueError unless a setting is finite and from ``low`` to ``high``."""
     value = getattr(population, name)
     if not (low <= value <= high and math.isfinite(value)):
-        bounds = "finite" if low == -math.inf else f"at least {low:g}" if high == math.inf else f"{low:g} to {high:g}"
-        raise ValueError(
-            f"{name} must be {bounds}{' and finite' * (low == 0 and high == math.inf)}, got {value}; {remedy}"
-        )
+        bounds = f"at least {low:g} and finite" if high == math.inf else f"{low:g} to {high:g}"
+        raise ValueError(f"{name} must be {bounds}, got {value}; {remedy}")

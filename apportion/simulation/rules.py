@@ -83,6 +83,10 @@ def make_rule(
     """
     from apportion.config import build  # noqa: PLC0415 - pydantic is slow to import
 
+    if not isinstance(settings, Mapping | None):
+        raise ValueError(
+            f"the settings of {shown(text)} must be a table, got {shown(settings)}; write {text}.KEY=VALUE"
+        )
     table = dict(settings or {})
     rule, chosen = table.pop("name", text), table.pop("selection", {})
     found = _FORM.fullmatch(rule) if isinstance(rule, str) else None

@@ -80,20 +80,20 @@ class Simulation:
     def variance(self, rule: str) -> SimulatedEstimate:
         """RLOO variance over that of an even split of the same rollouts over the same prompts; below 1 is a gain."""
         found = self.courses[rule]
-        return estimate(found.of("variance").sum(axis=1) / found.of("uniform").sum(axis=1))
+        return estimate(ratio(found.of("variance").sum(axis=1), found.of("uniform").sum(axis=1)))
 
     def regret(self, rule: str) -> SimulatedEstimate:
         """By what share the RLOO variance is above the least possible for the same prompts and rollouts."""
         found = self.courses[rule]
-        return estimate(found.of("variance").sum(axis=1) / found.of("optimum").sum(axis=1) - 1)
+        return estimate(ratio(found.of("variance").sum(axis=1), found.of("optimum").sum(axis=1)) - 1)
 
     def noise(self, rule: str) -> SimulatedEstimate:
         """RLOO variance over the square of the signal, relative to the control's, so that selections compare too."""
         own, control = (
-            (each.of("variance") / each.of("signal") ** 2 * each.of("rollouts")).mean(axis=1)
+            (ratio(each.of("variance"), each.of("signal") ** 2) * each.of("rollouts")).mean(axis=1)
             for each in (self.courses[rule], self.courses[CONTROL])
         )
-        return estimate(own / control)
+        return estimate(ratio(own, control))
 
     def share(self, rule: str, name: str) -> SimulatedEstimate:
         """A measure of groups (mixed, spurious or hits) over the number of groups."""
@@ -106,7 +106,7 @@ class Simulation:
             each.of("mixed").sum(axis=1) / each.of("rollouts").sum(axis=1)
             for each in (self.courses[rule], self.courses[CONTROL])
         )
-        return estimate(own / control)
+        return estimate(ratio(own, control))
 
     def average(self, rule: str, name: str) -> SimulatedEstimate:
         """A measure per step, for example rollouts, tokens or seconds."""
@@ -175,6 +175,11 @@ def simulate(
         tuple(embedded),
         tuple(rated),
     )
+
+
+def ratio(above: Floats, below: Floats) -> Floats:
+    """Return ``above / below``, nan where ``below`` is 0: success without variance has nothing to compare."""
+    return np.divide(above, below, out=np.full(above.shape, np.nan), where=below != 0)
 
 
 def estimate(values: Floats) -> SimulatedEstimate:

@@ -197,3 +197,8 @@ def test_rates_come_from_an_object_or_from_lines(tmp_path):
         with pytest.raises(ValueError, match=problem):
             rates_of(tmp_path / "bad.json", record)
     assert len(rates_of(RUN, replace(record, ids=[str(q) for q in range(60)]))) > 30
+
+
+def test_groups_of_one_reward_are_not_said_to_waste_nothing():
+    text = diagnosis_text(diagnose(record_of([[1], [0], [1]])), False)
+    assert "No group has two rewards or more" in text and "0 of 0" not in text and "0%" not in text

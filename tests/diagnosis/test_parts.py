@@ -104,3 +104,9 @@ def test_the_bias_of_a_rule_comes_with_the_prompts_that_it_concerns():
     assert bias_of(record, "vip")[0].fixed
     with pytest.raises(ValueError, match="rule must be one whose bias was measured"):
         bias_of(record, "grpo")
+
+
+def test_one_prompt_has_no_interval():
+    assert not np.isnan(waste_of(record_of([[1, 1], [0, 1]])).dead.low)
+    alone = waste_of(record_of([[1, 1], [0, 1]], [0, 0], [0, 1]))
+    assert alone.dead.value == 0.5 and np.isnan(alone.dead.low) and np.isnan(alone.dead.high)

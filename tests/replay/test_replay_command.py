@@ -52,6 +52,7 @@ def test_json_is_one_object_with_settings_applied(counts, tmp_path):
         (["--rules", "voting"], "answers must be recorded to replay voting"),
         (["--rules", "vip", "--outcomes", "pool"], "--outcomes must be one of auto, pools, expected"),
         (["--rules", "vip", "--seeds", "0"], "--seeds must be 1 to 100"),
+        (["--rules", "vip", "--rollouts", "65"], "vip cannot be replayed with 65 rollouts a prompt"),
         ([], "rules must name at least one rule"),
     ],
 )
@@ -63,3 +64,15 @@ def test_wrong_input_ends_with_one_line(counts, arguments, error):
 def test_a_log_that_does_not_exist_is_refused(tmp_path):
     found = run(tmp_path / "nothing", "--rules", "vip")
     assert found.exit_code == 2 and "the log must exist" in found.stderr
+
+
+def test_a_window_wider_than_the_run_says_that_drift_is_unknown(counts):
+    found = run(counts, "--rules", "uniform", "--window", 1000)
+    assert found.exit_code == 0 and "moves by nan" not in found.stdout and "move within it is unknown" in found.stdout
+
+
+def test_one_prompt_has_no_interval(tmp_path):
+    rows = "".join(f"{step},a,{(step + k) % 2}\n" for step in range(6) for k in range(4))
+    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
+    found = json.loads(run(tmp_path / "run.csv", "--rules", "uniform", "--json").stdout)
+    assert found["allocators"][0]["ratios"]["mixed"] == {"value": 1.0, "low": None, "high": None}

@@ -1,18 +1,23 @@
 """The command: a page, tables or JSON; wrong input ends with code 2 and one line; a run is followed to a clean end."""
 
+import errno
 import json
+import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from apportion.cli import app
 from apportion.records import write_record
-from apportion.report import follow
+from apportion.report import follow, writing
 from tests.report.builders import make_record, make_study, make_vote, write_run
 
 pytest.importorskip("pyarrow")
@@ -68,7 +73,10 @@ def test_tables_are_printed_as_text(tmp_path, log, monkeypatch):
         (["--refresh", "1", "--text"], "leave one out"),
         (["--refresh", "0"], "refresh must be a positive number"),
         (["--refresh", "nan"], "refresh must be a positive number"),
-        (["--out", "missing/folder/report.html"], "No such file or directory"),
+        (["--refresh", "inf"], "refresh must be a positive number"),
+        (["--refresh", "1", "--timeout", "nan"], "timeout must be a number of seconds"),
+        (["--refresh", "1", "--timeout", "-1"], "timeout must be a number of seconds"),
+        (["--out", "missing/folder/report.html"], "the folder of the page must exist"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(log, options, problem, tmp_path, monkeypatch):
@@ -124,3 +132,53 @@ def test_ctrl_c_ends_it_with_its_code_and_a_whole_page(tmp_path, log):
         killer.cancel()
     assert process.returncode == 130 and errors == "Stopped.\n"
     assert out.read_text("utf-8").endswith("</html>\n") and not list(tmp_path.glob(".*unfinished"))
+
+
+def test_a_page_replaces_nothing_but_a_page(tmp_path, log):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "page.html")
+    (tmp_path / "run.csv").write_text("step,prompt,reward\n0,a,1\n0,a,0\n", encoding="utf-8")
+    places = {
+        tmp_path / "pipe": "got the device or pipe",
+        tmp_path / "link": "got the link",
+        tmp_path: "got the folder",
+        tmp_path / "run.csv": "the page must be another file than the runs",
+        tmp_path / ("x" * 300): "the page cannot be written",
+    }
+    for out, problem in places.items():
+        for options in ([], ["--refresh", "1", "--timeout", "0"]):
+            found = invoke(log, tmp_path / "run.csv", "--out", out, *options)
+            assert found.exit_code == 2 and problem in found.output and len(found.output.strip().splitlines()) == 1
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and (tmp_path / "link").is_symlink()
+    assert (tmp_path / "run.csv").read_text(encoding="utf-8").startswith("step")
+
+
+def test_a_page_that_cannot_be_written_is_refused_without_the_name_of_its_draft(tmp_path, monkeypatch):
+    def fail(path, content):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path.with_name(".draft.unfinished")))
+
+    monkeypatch.setattr(writing, "write_whole", fail)
+    with pytest.raises(
+        ValueError, match=r"the page cannot be written to .*page.html \(Permission denied\); name another"
+    ):
+        writing.write_page(tmp_path / "page.html", "")
+
+
+def test_a_run_without_two_rewards_in_a_group_is_not_said_to_waste_nothing(tmp_path):
+    (tmp_path / "run.csv").write_text("step,prompt,reward\n0,a,1\n0,b,0\n1,a,1\n", encoding="utf-8")
+    found = invoke(tmp_path / "run.csv", "--text").stdout
+    assert "no group has two rewards" in found and "0 of 100" not in found and "0% of groups" not in found
+
+
+def test_negative_rewards_are_never_shown_as_shares(tmp_path):
+    rows = "".join(f"{step},a,{reward}\n" for step in range(8) for reward in (1, 1, -1))
+    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
+    found = invoke(tmp_path / "run.csv", "--text").stdout
+    assert "0.333" in found and "33%" not in found and "33.3%" not in found
+
+
+def test_rollouts_outside_the_loss_are_mentioned(tmp_path):
+    record = make_record(steps=4, prompts=4)
+    kept = np.arange(len(record.reward)) > 4
+    write_record(replace(record, kept=kept), tmp_path / "log")
+    assert f"5 of {len(kept)} rollouts were not in the loss." in invoke(tmp_path / "log", "--text").stdout

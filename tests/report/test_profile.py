@@ -33,7 +33,7 @@ def test_graded_and_missing_rewards_are_told_apart():
     kinds = dead_kinds(record)
     assert kinds["all equal"].tolist() == [True, False, False, False, False]  # a single reward is not called dead
     profile = profile_of(record, "graded")
-    assert profile.totals.single == 2 and profile.totals.dead_rollouts == {
+    assert profile.totals.single == 3 and profile.totals.dead_rollouts == {
         "all right": 0,
         "all wrong": 0,
         "all equal": 2,

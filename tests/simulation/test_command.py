@@ -47,9 +47,13 @@ def test_a_simulated_run_is_written_as_a_rollout_log(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--population", "x"], "the population must be one of"),
+        (["--seeds", "1001"], "seeds must be 1 to 1,000"),
+        (["--rules", "vip", "--set", "vip=3"], "the settings of 'vip' must be a table, got 3"),
+        (["--drift", "1e308"], "drift must be 0 to 100"),
+        (["--trend", "-1e308"], "trend must be -100 to 100"),
         (["--rules", "vop"], "there is no allocator 'vop'"),
         (["--like", "no/such/run"], "--like must be the path of a run"),
-        (["--seeds", "0"], "seeds must be an integer of at least 1"),
+        (["--seeds", "0"], "seeds must be 1 to 1,000, got 0"),
         (["--log", "folder"], "--log writes the run of one rule, got 0"),
         (["--false-positive", "-1"], "false_positive must be 0 to 1"),
     ],
@@ -58,3 +62,11 @@ def test_wrong_options_end_with_one_line(options: list[str], message: str) -> No
     result = CliRunner().invoke(app, [*SMALL, *options])
     assert result.exit_code == 2
     assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("options", [["--false-positive", "1"], ["--trend", "100"]])
+def test_success_without_variance_leaves_ratios_open(options: list[str]) -> None:
+    result = CliRunner().invoke(app, [*SMALL, "--rules", "vip", *options, "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["rules"]["vip"]["noise_over_uniform"]["mean"] is None

@@ -111,14 +111,14 @@ def test_rollouts_are_independent_between_prompts_steps_and_numbers() -> None:
 WRONG = [
     ({"false_positive": -0.1}, "false_positive must be 0 to 1, got -0.1"),
     ({"failures": 1.5}, "failures must be 0 to 1"),
-    ({"drift": float("nan")}, "drift must be at least 0 and finite"),
+    ({"drift": float("nan")}, "drift must be 0 to 100"),
     ({"half_life": 0.0}, "half_life must be above 0 steps"),
     ({"tokens": 0.0}, "tokens must be above 0"),
     ({"prompts": 0}, "prompts must be an integer of at least 1"),
     ({"prompts": 50_000_000}, "prompts must be at most 21,474,836 to fit in 8 GiB"),
     ({"prompts": 5_000_000, "embedding_size": 384}, "prompts must be at most 2,"),
     ({"rate_correlation": 1.2}, "rate_correlation must be -1 to 1"),
-    ({"trend": float("inf")}, "trend must be finite"),
+    ({"trend": float("inf")}, "trend must be -100 to 100"),
 ]
 
 

@@ -169,6 +169,8 @@ def layout_of(
     wanted |= {} if rewards or format == "counts" else {"reward or correct": {"reward", "correct"}}
     for name, roles in wanted.items():
         if not roles & columns.keys():
+            if len(found) == 1 and (";" in listed or "\t" in listed):
+                raise RecordError(f"{source} must have commas between its cells, got {listed}; save it with commas")
             raise RecordError(
                 f"{source} must have a column {name}, got {listed}; name it by --column, as in --column reward=score"
             )

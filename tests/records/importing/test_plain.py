@@ -220,3 +220,9 @@ def test_an_open_quote_of_csv_swallows_no_rows(tmp_path):
     (tmp_path / "run.csv").write_text('step,prompt,reward\n0,a,1\n1,"b,0\n2,c,1\n', encoding="utf-8")
     with pytest.raises(RecordError, match="must be CSV, got unexpected end of data"):
         open_run(tmp_path / "run.csv")
+
+
+def test_cells_between_semicolons_are_named(tmp_path):
+    (tmp_path / "run.csv").write_text("\ufeffstep;prompt;reward\n0;a;1\n", encoding="utf-8")
+    with pytest.raises(RecordError, match="must have commas between its cells, got step;prompt;reward"):
+        open_run(tmp_path / "run.csv")
