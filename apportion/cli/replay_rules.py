@@ -11,6 +11,9 @@ from apportion.config import ConfigError, build, choices
 from apportion.selection import SELECTORS, Selector
 from apportion.untrusted import shown
 
+MOST_ROLLOUTS = 10_000
+"""The most rollouts per prompt, because rules that choose prompts hold a number for each."""
+
 
 def rules_of(names: Sequence[str], tables: Mapping[str, Any], group_size: int) -> dict[str, Allocator | Selector]:
     """Return the rules with these ``names``, in their order.
@@ -22,6 +25,8 @@ def rules_of(names: Sequence[str], tables: Mapping[str, Any], group_size: int) -
     >>> rules_of(["vip", "wide"], {"wide": {"name": "vip", "high": 16}}, 8)["wide"].high
     16
     """
+    if group_size > MOST_ROLLOUTS:
+        raise ConfigError(f"rollouts must be at most {MOST_ROLLOUTS:,} a prompt, got {group_size:,}; lower --rollouts")
     unused = [name for name in tables if name not in names]
     if unused:
         raise ConfigError(f"settings must be of a rule that is replayed, got {shown(unused[0])}; name it in --rules")

@@ -13,6 +13,7 @@ from apportion.toml import load
 
 LINE_EVERY_SECONDS = 15.0
 MOST_SEEDS = 1000
+MOST_STEPS = 1_000_000
 POPULATIONS = ("bimodal", "easy", "hard", "like-the-run", "uniform")
 USUAL_RULES = ("vip", "hora", "uniform+mixed", "vip+mixed")
 
@@ -80,6 +81,8 @@ def simulation(
     with usage_errors(ValueError):
         if not 1 <= seeds <= MOST_SEEDS:
             raise ValueError(f"seeds must be 1 to {MOST_SEEDS:,}, got {seeds:,}; three give an interval")
+        if steps > MOST_STEPS:
+            raise ValueError(f"steps must be at most {MOST_STEPS:,}, got {steps:,}; 50 show most")
         tables = load(None, settings or [])
         if like is not None and not like.exists():
             raise ValueError(f"--like must be the path of a run, got {like}, which does not exist; check it")

@@ -17,6 +17,10 @@ VERDICTS = tuple((Rollout(False, round=number), Rollout(True, round=number)) for
 """Rollouts with nothing but a verdict, by round, so that a batch need not make them."""
 
 
+MOST_DRAWN = 10_000_000
+"""The most rollouts that are drawn for a batch at a time, which take about 1 GiB."""
+
+
 @dataclass(eq=False)
 class Drawing:
     """The outcomes of one batch.
@@ -46,7 +50,12 @@ class Drawing:
         self._started = len(self.groups)
 
     def __call__(self, prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
-        """Return up to ``counts`` [P] further rollouts of each prompt, fewer once a pool has run dry."""
+        """Return up to ``counts`` [P] further rollouts of each prompt, fewer once a pool has run dry.
+
+        Raises ValueError for more rollouts than fit in memory.
+        """
+        if (drawn := int(counts.sum())) > MOST_DRAWN:
+            raise ValueError(f"a batch must have at most {MOST_DRAWN:,} rollouts, got {drawn:,}; lower the rollouts")
         record = self.population.record
         found = [self._next(place, count) if count else _NONE for place, count in enumerate(counts.tolist())]
         if self.single:

@@ -21,6 +21,8 @@ EXTREME = 1e-6
 """Success probabilities are kept this far from 0 and 1, so that their log-odds are finite and can drift."""
 MOST_LOG_ODDS = 100.0
 """The largest change of log-odds in a setting. Success is 0 or 1 to the last digit long before."""
+MOST_SIGNAL = 1e6
+"""The largest signal over noise of embeddings. They tell the log-odds to six digits then."""
 BYTES_PER_PROMPT = 400
 """Memory of one prompt, its identifier, and what rules remember of it, without its embedding."""
 MOST_BYTES = 8 * 2**30
@@ -94,7 +96,8 @@ class Population:
         for name in ("false_positive", "false_negative", "failures"):
             _check_between(self, name, 0, 1, "it is a share of rollouts")
         _check_between(self, "drift", 0, MOST_LOG_ODDS, "0 is none")
-        for name in ("embedding_signal", "length_spread", "length_noise"):
+        _check_between(self, "embedding_signal", 0, MOST_SIGNAL, "0 is none")
+        for name in ("length_spread", "length_noise"):
             _check_between(self, name, 0, math.inf, "0 is none")
         for name in ("trend", "rate_shift"):
             _check_between(self, name, -MOST_LOG_ODDS, MOST_LOG_ODDS, "it counts log-odds")
