@@ -41,6 +41,8 @@ def _rule(name: str, table: Any, group_size: int) -> Allocator | Selector:
         sized = "group_size" in {field.name for field in fields(SELECTORS[rule])}
         given = {"group_size": max(2, group_size), **table} if sized else table
         made: Selector = build(Selector, {**given, "name": rule}, name)  # type: ignore[type-abstract]
+        if (size := getattr(made, "group_size", 0)) > MOST_ROLLOUTS:
+            raise ConfigError(f"{name}.group_size must be at most {MOST_ROLLOUTS:,}, got {size:,}; lower it")
         return made
     if not (isinstance(rule, str) and rule in ALLOCATORS):
         raise ConfigError(f"a rule must have a known name, got {shown(rule)}; {choices(str(rule), known_rules())}")

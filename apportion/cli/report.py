@@ -57,9 +57,8 @@ def report(
             raise ValueError("--until-step and --timeout need --refresh, got none; add --refresh 5")
         if refresh is not None and (as_text or as_json):
             raise ValueError("--refresh makes a page again, got --text or --json; leave one out")
-        replayed = (
-            partial(_replayed, names) if (names := [each for text in rules or () for each in text.split(",")]) else None
-        )
+        names = [each for text in rules or () for each in text.split(",") if each]
+        replayed = partial(_replayed, names) if rules else None
         if refresh is not None:
             for found in follow(runs, out, refresh, until_step, timeout, advice, replayed):
                 typer.echo(f"{out}: step {found.last_step}" if found.last_step >= 0 else f"{out}")

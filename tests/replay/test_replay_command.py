@@ -53,6 +53,7 @@ def test_json_is_one_object_with_settings_applied(counts, tmp_path):
         (["--rules", "vip", "--outcomes", "pool"], "--outcomes must be one of auto, pools, expected"),
         (["--rules", "vip", "--seeds", "0"], "--seeds must be 1 to 100"),
         (["--rules", "vip", "--rollouts", "65"], "vip cannot be replayed with 65 rollouts a prompt"),
+        (["--rules", "mixed", "--set", "mixed.group_size=10001"], "mixed.group_size must be at most 10,000"),
         (["--rules", "mixed", "--rollouts", "1000000000"], "rollouts must be at most 10,000 a prompt"),
         (["--rules", "uniform", "--set", "uniform.rollouts_per_prompt=1000000000"], "at most 10,000,000 rollouts"),
         ([], "rules must name at least one rule"),

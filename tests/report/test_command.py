@@ -47,6 +47,8 @@ def test_rules_are_replayed_by_name(tmp_path):
     charts = json.loads(found.stdout)["charts"]
     assert [each["name"] for each in charts["rules_1"]["series"]] == ["vip", "inverse_variance"]
     assert [each["name"] for each in charts["choices_1"]["series"]] == ["mixed"]
+    assert invoke(tmp_path / "log", "--rules", "vip,", "--json").exit_code == 0
+    assert "rules must name at least one rule" in invoke(tmp_path / "log", "--rules", ",").output
     unknown = invoke(tmp_path / "log", "--rules", "vipp")
     assert unknown.exit_code == 2 and "a rule must have a known name" in unknown.output
 

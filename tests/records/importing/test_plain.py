@@ -143,7 +143,10 @@ REFUSED = {
     "a list": (b"[1]\n", "must be a JSON object, got"),
     "other bytes": (b'{"step": 0, "prompt": "\xff", "reward": 1}\n', "must be UTF-8, got other bytes in .*line 1"),
     "UTF-16": ('{"step": 0, "prompt": "a", "reward": 1}\n'.encode("utf-16"), "must be UTF-8"),
-    "no reward": (b'{"step": 0, "prompt": "a"}\n', "a column reward or correct, got step, prompt; name it by --column"),
+    "no reward": (
+        b'{"step": 0, "prompt": "a"}\n',
+        "a column reward or correct, got step, prompt; name it by --column of apportion import",
+    ),
     "no prompt": (b'{"step": 0, "reward": 1}\n', "a column prompt or id, got step, reward"),
     "no step": (b'{"prompt": "a", "reward": 1}\n', "a column step, got prompt, reward"),
     "never a reward": (b'{"step": 0, "prompt": "a", "reward": null}\n', "must have rewards, got none in 1 rows"),
