@@ -13,7 +13,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under nohup: the pro
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-ROOMS_OF_PROCESSES = ("benchmarks", "endpoint", "lab", "records", "runs", "tinker", "trl", "verl", "vote")
+ROOMS_OF_PROCESSES = ("answers", "benchmarks", "endpoint", "gateway", "lab", "records", "report", "runs", "tinker")
+ROOMS_OF_PROCESSES += ("trl", "verl", "vote")
 """Rooms whose tests start, signal and kill processes, so that the machine's scheduler has a part in the result."""
 
 
