@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -118,24 +118,42 @@ def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -
         raise TableError(f"counts cannot be written to {path} ({error.strerror or error}); change the path") from error
 
 
-def _csv(path: Path, _: Sequence[str]) -> Rows:
+def csv_rows(
+    path: Path,
+    file: TextIO,
+    header_of: Callable[[Sequence[str]], Sequence[str]],
+    error: type[ValueError],
+    skipinitialspace: bool = False,
+) -> Rows:
+    """Yield the rows of an open CSV ``file``, each with its line. ``header_of`` makes the names of the first row.
+
+    Raises ``error``, which names ``path`` and the line, for what is no CSV and for a row of another length.
+    """
     csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))  # 128 kB by default, for the whole process
+    reader = csv.reader(read_lines(file), skipinitialspace=skipinitialspace, strict=True)
+    try:
+        header = header_of(next(reader, []))
+        for cells in reader:
+            if len(cells) not in (0, len(header)):
+                raise error(
+                    f"a row must have {len(header)} cells as the header, got {len(cells)} in {path} line "
+                    f"{reader.line_num}; correct or remove that row"
+                )
+            if cells:
+                yield reader.line_num, dict(zip(header, cells, strict=True))
+    except csv.Error as wrong:
+        raise error(f"{path} must be CSV, got {wrong} in line {reader.line_num}; correct that line") from wrong
+
+
+def _csv(path: Path, _: Sequence[str]) -> Rows:
+    def names(cells: Sequence[str]) -> Sequence[str]:
+        header = [name.strip() for name in cells]
+        if len(set(header)) < len(header):
+            raise TableError(f"columns must have different names, got {', '.join(header)} in {path}; rename one")
+        return header
+
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(read_lines(file), skipinitialspace=True, strict=True)
-        try:
-            header = [name.strip() for name in next(reader, [])]
-            if len(set(header)) < len(header):
-                raise TableError(f"columns must have different names, got {', '.join(header)} in {path}; rename one")
-            for cells in reader:
-                if len(cells) not in (0, len(header)):
-                    raise TableError(
-                        f"a row must have {len(header)} cells as the header, got {len(cells)} in {path} line "
-                        f"{reader.line_num}; correct or remove that row"
-                    )
-                if cells:
-                    yield reader.line_num, dict(zip(header, cells, strict=True))
-        except csv.Error as error:
-            raise TableError(f"{path} must be CSV, got {error} in line {reader.line_num}; correct that line") from error
+        yield from csv_rows(path, file, names, TableError, skipinitialspace=True)
 
 
 def _jsonl(path: Path, _: Sequence[str]) -> Rows:

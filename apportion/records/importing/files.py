@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import json
@@ -11,10 +10,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from apportion import tables
 from apportion.records.rollout_log import RecordError
+from apportion.tables import Rows
 from apportion.untrusted import LINE_CHARACTERS, TABLE_BYTES, check_file, parse_json, shown
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet")
@@ -173,25 +175,10 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
 
 
-def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def csv_rows(path: Path) -> Rows:
     """Yield the rows of a CSV file with a header, each with its line. Raise RecordError for what is no CSV."""
-    csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))  # 128 kB by default, for the whole process
     with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(_bounded_lines(file), strict=True)
-        try:
-            header = csv_header(path, next(reader, []))
-            for cells in reader:
-                if cells and len(cells) != len(header):
-                    raise RecordError(
-                        f"a row must have {len(header)} cells as the header, got {len(cells)} in {path} line "
-                        f"{reader.line_num}; correct or remove that row"
-                    )
-                if cells:
-                    yield reader.line_num, dict(zip(header, cells, strict=True))
-        except csv.Error as error:
-            raise RecordError(
-                f"{path} must be CSV, got {error} in line {reader.line_num}; correct that line"
-            ) from error
+        yield from tables.csv_rows(path, file, partial(csv_header, path), RecordError)
 
 
 def csv_header(path: Path, cells: Sequence[str]) -> list[str]:
@@ -200,13 +187,6 @@ def csv_header(path: Path, cells: Sequence[str]) -> list[str]:
     if len(set(header)) < len(header):
         raise RecordError(f"columns must have different names, got {', '.join(header)[:200]} in {path}; rename one")
     return header
-
-
-def _bounded_lines(file: io.TextIOWrapper) -> Iterator[str]:
-    while line := file.readline(LINE_CHARACTERS):
-        if len(line) == LINE_CHARACTERS:
-            raise OSError(f"it has a line of {LINE_CHARACTERS:,} characters or more")
-        yield line
 
 
 def _natural(path: Path) -> list[Any]:
