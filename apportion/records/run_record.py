@@ -31,7 +31,7 @@ class RunRecord:
         first: [N + 1]; the rollouts of group g are ``first[g]`` to ``first[g + 1]``.
         reward: [R], nan for a rollout without one.
         tokens: completion tokens, [R], nan if unknown.
-        score_norm: norm of the score function, [R], nan if unknown.
+        score_norm: squared norm of the score function, [R], up to a common factor, nan if unknown.
         answer: [R], equal numbers for equal answers to the same prompt, -1 if unknown.
         kept: whether a rollout entered the loss, [R].
         ordered: whether the rollouts of a group are in the order in which they were drawn.
