@@ -48,6 +48,11 @@ def machine() -> dict[str, str | int]:
     }
 
 
+def facts() -> dict[str, str | int]:
+    """Return the machine, the date and the commit of a measurement."""
+    return {**machine(), "date": datetime.now(UTC).date().isoformat(), "commit": _commit()}
+
+
 def write(
     name: str,
     title: str,
@@ -65,15 +70,14 @@ def write(
     headline figures are those that ``headlines.toml`` names for this table. With other ``results`` than the tree's the
     raw cells go to ``results/cells``, and there are no headline figures.
     """
-    facts = {**machine(), "date": datetime.now(UTC).date().isoformat(), "commit": _commit()}
-    facts["seeds"] = " ".join(map(str, seeds))
+    found = {**facts(), "seeds": " ".join(map(str, seeds))}
     lines = [f"# {title}", "", table(columns, rows), ""]
     lines += [paragraph for note in notes for paragraph in (note, "")]
-    lines.append(", ".join(f"{key} {value}" for key, value in facts.items()))
+    lines.append(", ".join(f"{key} {value}" for key, value in found.items()))
     text = "\n".join(lines) + "\n"
     print(text)
     _write(results / f"{name}.md", text)
-    content = {"facts": facts, "columns": list(columns), "rows": [list(row) for row in rows], **(cells or {})}
+    content = {"facts": found, "columns": list(columns), "rows": [list(row) for row in rows], **(cells or {})}
     _write((CELLS if results == RESULTS else results / "cells") / f"{name}.json", json.dumps(content, indent=1) + "\n")
     if results == RESULTS:
         write_headlines(name)

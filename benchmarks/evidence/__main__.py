@@ -1,0 +1,57 @@
+"""``python -m benchmarks.evidence``: measure what is missing, then write docs/evidence.md.
+
+python -m benchmarks.evidence                     # everything, two at a time
+python -m benchmarks.evidence --only hora_ --processes 1
+python -m benchmarks.evidence --list              # the cells and their minutes
+python -m benchmarks.evidence --fresh             # measure again what is measured
+"""
+
+import argparse
+import sys
+
+from filelock import FileLock, Timeout
+
+from benchmarks.evidence import cell
+from benchmarks.evidence.page import write
+from benchmarks.evidence.registry import cells_by_module
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence", description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default="", help="cells whose names begin so")
+    parser.add_argument("--processes", type=int, default=2, help="cells at a time")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is measured")
+    parser.add_argument("--list", action="store_true", help="list the cells and their minutes")
+    parser.add_argument("--cell", help="measure this cell in this process")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page from what is measured")
+    given = parser.parse_args()
+    cells = {name: each for own in cells_by_module().values() for name, each in own.items()}
+    if given.cell:
+        cell.measure(given.cell, cells[given.cell])
+        return 0
+    if given.page:
+        write()
+        return 0
+    chosen = {name: each for name, each in cells.items() if name.startswith(given.only)}
+    if not chosen:
+        parser.error(f"--only must begin the name of a cell, got {given.only}; --list shows them")
+    if given.list:
+        for name, each in chosen.items():
+            print(f"{each.minutes:5.1f} min  {'measured' if cell.kept(name, each) else '-':9}{name}")
+        print(f"{sum(each.minutes for each in chosen.values()):5.1f} min on one core")
+        return 0
+    cell.FOLDER.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(cell.FOLDER / "lock", timeout=0):
+            if given.fresh:
+                for name in chosen:
+                    (cell.FOLDER / f"{name}.json").unlink(missing_ok=True)
+            failed = cell.run(chosen, given.processes)
+            write()
+    except Timeout:
+        parser.error(f"one process measures at a time, got {cell.FOLDER} in use; wait until the other ends")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

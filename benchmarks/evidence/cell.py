@@ -1,0 +1,120 @@
+"""Cells: measurements of a few minutes, each in its own process, and kept until their code changes.
+
+A cell is a function without arguments that returns JSON values. Its process has a bound of time. A cell that fails is
+told, and the others go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from apportion.runs.whole_files import write_whole
+from benchmarks.common import ROOT, facts
+from benchmarks.evidence.claim import Values
+
+FOLDER = ROOT / "runs" / "evidence"
+"""What was measured on this machine, which git ignores: a file a cell."""
+PATIENCE = 10
+"""A cell is stopped after so many times the minutes that it should take."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A measurement.
+
+    Args:
+        measure: returns the values, which must be small: figures, not samples.
+        minutes: how long it takes on one quiet core, about.
+        seeds: the seeds that it uses, for the record.
+    """
+
+    measure: Callable[[], Values]
+    minutes: float = 1.0
+    seeds: Sequence[int] = (0,)
+
+    @property
+    def key(self) -> str:
+        """What the kept values belong to: a hash of the module that measures and of the arguments it is given."""
+        call = self.measure
+        function, given = getattr(call, "func", call), (getattr(call, "args", ()), getattr(call, "keywords", {}))
+        source = Path(inspect.getfile(function)).read_bytes()
+        return hashlib.sha256(source + repr(given).encode()).hexdigest()[:16]
+
+
+def kept(name: str, cell: Cell) -> Values | None:
+    """Return the file of a cell, unless there is none or its code has changed: ``values``, ``facts`` and ``key``."""
+    try:
+        found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:  # damaged: it is measured again
+        return None
+    return found if isinstance(found, dict) and found.get("key") == cell.key else None
+
+
+def measure(name: str, cell: Cell) -> None:
+    """Measure in this process and keep the values."""
+    started, used = time.monotonic(), time.process_time()
+    values = cell.measure()
+    seconds = {"seconds": round(time.monotonic() - started, 1), "cpu_seconds": round(time.process_time() - used, 1)}
+    content = {
+        "key": cell.key,
+        "facts": {**facts(), **seconds, "seeds": list(cell.seeds)},
+        "values": values,
+    }
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    write_whole(FOLDER / f"{name}.json", json.dumps(content, allow_nan=False) + "\n")
+
+
+def run(cells: Mapping[str, Cell], processes: int) -> list[str]:
+    """Measure every cell that is not kept, so many at a time, the longest first. Return the names of those that failed.
+
+    Ctrl-C ends the processes. What is finished then is kept.
+    """
+    waiting = sorted((name for name in cells if kept(name, cells[name]) is None), key=lambda n: -cells[n].minutes)
+    print(f"{len(cells) - len(waiting)} of {len(cells)} cells are measured", flush=True)
+    failed, stop = [], Event()
+    with ThreadPoolExecutor(processes) as pool:
+        running = {pool.submit(_in_process, name, cells[name].minutes, stop): name for name in waiting}
+        try:
+            for number, done in enumerate(as_completed(running), start=1):
+                name, error = running[done], done.result()
+                print(f"[{number}/{len(waiting)}] {name}: {error or 'measured'}", flush=True)
+                failed += [name] if error else []
+        except KeyboardInterrupt:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return failed
+
+
+def _in_process(name: str, minutes: float, stop: Event) -> str:
+    """Measure a cell in its own process. Return "" or what went wrong."""
+    if stop.is_set():
+        return "stopped"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"{name}.log"
+    end = time.monotonic() + 60 * PATIENCE * max(1.0, minutes)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with path.open("wb") as log:
+        command = [sys.executable, "-m", "benchmarks.evidence", "--cell", name]
+        with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT) as process:
+            while process.poll() is None and time.monotonic() < end and not stop.is_set():
+                time.sleep(0.2)
+            late = process.poll() is None
+            if late:
+                process.kill()
+    if late:
+        return f"stopped after {PATIENCE * max(1.0, minutes):.0f} minutes, see {path}"
+    return "" if process.returncode == 0 else f"failed with exit code {process.returncode}, see {path}"
