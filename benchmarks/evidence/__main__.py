@@ -23,10 +23,15 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="measure again what is measured")
     parser.add_argument("--list", action="store_true", help="list the cells and their minutes")
     parser.add_argument("--cell", help="measure this cell in this process")
+    parser.add_argument("--child", action="store_true", help="with --cell: end when standard input ends")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page from what is measured")
     given = parser.parse_args()
     cells = {name: each for own in cells_by_module().values() for name, each in own.items()}
+    if given.child:
+        cell.end_with_parent()
     if given.cell:
+        if given.cell not in cells:
+            parser.error(f"--cell must name a cell, got {given.cell}; --list shows them")
         cell.measure(given.cell, cells[given.cell])
         return 0
     if given.page:
