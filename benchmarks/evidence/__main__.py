@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from benchmarks.evidence import cell
 from benchmarks.evidence.page import write
-from benchmarks.evidence.registry import cells_by_module
+from benchmarks.evidence.registry import cell_named, cells_by_module
 
 
 def main() -> int:
@@ -26,14 +26,15 @@ def main() -> int:
     parser.add_argument("--child", action="store_true", help="with --cell: end when standard input ends")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page from what is measured")
     given = parser.parse_args()
-    cells = {name: each for own in cells_by_module().values() for name, each in own.items()}
     if given.child:
         cell.end_with_parent()
     if given.cell:
-        if given.cell not in cells:
+        found = cell_named(given.cell)
+        if found is None:
             parser.error(f"--cell must name a cell, got {given.cell}; --list shows them")
-        cell.measure(given.cell, cells[given.cell])
+        cell.measure(given.cell, found)
         return 0
+    cells = {name: each for own in cells_by_module().values() for name, each in own.items()}
     if given.page:
         write()
         return 0
