@@ -11,7 +11,7 @@ from benchmarks.evidence.claim import Claim
 
 PAPERS: Mapping[str, tuple[str, ...]] = {
     "Controls": ("controls",),
-    "VIP (arXiv 2602.01601)": (),
+    "VIP (arXiv 2602.01601)": ("vip_assumptions", "vip_graded", "vip_allocation", "vip_prediction"),
     "HORA (arXiv 2605.07114)": (),
     "AR3PO (arXiv 2509.25808)": (),
     "OptPO (arXiv 2512.02882)": (),
