@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from apportion.allocators import HORA
+from apportion.allocators.hora import clipped_prior, gains_beyond
 from apportion.allocators.spending.solver import spend
 from apportion.types import Batch, Floats, Plan
 
@@ -48,3 +49,20 @@ class ByFailures(Hardest):
 
     def _worth(self, right: Floats, trials: Floats, extra: Floats) -> Floats:
         return (trials - right)[:, None] / (extra + 0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unhit(HORA):
+    """HORA, but prompts without a right pre-rollout come first: it maximises prompts that have a right rollout at all.
+
+    What no such prompt may have goes to the others by hit utility.
+    """
+
+    def plan(self, batch: Batch) -> Plan:
+        plan = super().plan(batch)
+        if not batch.round or not plan:
+            return plan
+        posterior = clipped_prior(batch.belief).condition(batch.successes, batch.trials)
+        gains = gains_beyond(posterior, batch.asked, self.high, self._budget.width(batch, batch.asked))
+        gains[batch.successes == 0] += 1.0
+        return Plan(spend(gains, self._budget.of(len(batch.prompts)), batch.asked) - batch.asked)

@@ -11,7 +11,7 @@ from benchmarks.evidence.claim import Claim
 PAPERS: Mapping[str, tuple[str, ...]] = {
     "Controls": ("controls",),
     "VIP (arXiv 2602.01601)": (),
-    "HORA (arXiv 2605.07114)": ("hora",),
+    "HORA (arXiv 2605.07114)": ("hora", "hora_hits"),
     "AR3PO (arXiv 2509.25808)": (),
     "OptPO (arXiv 2512.02882)": (),
     "A real language model": (),
