@@ -1,16 +1,21 @@
-"""HORA's claims about training: pass@k, hard-first rules, the share of pre-rollouts, priors."""
+"""HORA's claims about training: pass@K, hard-first rules, the share of pre-rollouts, priors, entropy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
+from apportion.lab.report.results import SeedInterval
 from benchmarks.evidence.cell import Cell
-from benchmarks.evidence.claim import Claim
+from benchmarks.evidence.claim import Claim, Finding, Values, Verdict, difference, headline, interval, sign
 from benchmarks.evidence.hora_measured import FORKS_SEEDS, forks, forks_start, tuned, untuned
-from benchmarks.evidence.learning import SEEDS, SWEEP_SEEDS
+from benchmarks.evidence.learning import PASS_AT, SEEDS, SWEEP_SEEDS
 
 UNTUNED = ("uniform", "random", "hardest", "pre_1", "pre_2", "pre_6", "counts", "empirical_bayes", "gp")
+PRIORS = ("counts", "empirical_bayes", "gp")
+LARGEST = PASS_AT[-1]
+COMPARABLE = 0.015
+"""Pass@1 counts as preserved if it falls by less. The paper calls changes of -0.014 to +0.015 comparable."""
 
 CELLS: Mapping[str, Cell] = {
     **{
@@ -21,4 +26,341 @@ CELLS: Mapping[str, Cell] = {
     **{f"hora.forks_{rule}": Cell(partial(forks, rule), 1.5, FORKS_SEEDS) for rule in ("uniform", "pre_4")},
     "hora.forks_start": Cell(forks_start, 0.2),
 }
-CLAIMS: tuple[Claim, ...] = ()
+
+LAB = (
+    "The lab's hard base takes the place of Qwen2.5 models, and 500 held-out problems that of the benchmarks. A run "
+    "has 12,800 rollouts, 8 a prompt; HORA draws 4 of the 8 first. Pass@K is exact, computed from p."
+)
+ONE_RATE = f"{LAB} Every rule has the rate 1e-3, which the sweeps chose for HORA and for uniform groups."
+
+
+def pass_at(values: Values, k: int) -> list[float]:
+    """Return exact pass@k by seed."""
+    return [each[str(k)] for each in values["pass_at"]]
+
+
+def gains(mine: Values, control: Values) -> dict[int, SeedInterval]:
+    """Return the interval of the difference in pass@k by k. The control is trained too, or is a start for all seeds."""
+    trained = isinstance(control["pass_at"], list)
+    return {
+        k: difference(pass_at(mine, k), pass_at(control, k))
+        if trained
+        else SeedInterval.of([value - control["pass_at"][str(k)] for value in pass_at(mine, k)])
+        for k in PASS_AT
+    }
+
+
+def curve_rows(columns: Mapping[str, Values | Mapping[int, SeedInterval]]) -> list[list[object]]:
+    """Return a row for each k: pass@k of runs or of a start, or a difference."""
+    rows: list[list[object]] = []
+    for k in PASS_AT:
+        row: list[object] = [f"{k:,}"]
+        for column in columns.values():
+            if k in column:
+                row.append(column[k].signed)
+            elif isinstance(column["pass_at"], list):
+                row.append(interval(pass_at(column, k)))
+            else:
+                row.append(f"{column['pass_at'][str(k)]:.3f}")
+        rows.append(row)
+    return rows
+
+
+def at(found: Mapping[int, SeedInterval], wanted: int) -> str:
+    """Return the values of K at which a difference has the sign ``wanted``, as text."""
+    return ", ".join(f"{k:,}" for k, each in found.items() if sign(each) == wanted) or "none"
+
+
+def direction(found: Mapping[int, SeedInterval]) -> Verdict:
+    """Return whether pass@K is larger: at the largest K, and at no K smaller. Ahead at some K only is a condition."""
+    signs = {k: sign(each) for k, each in found.items()}
+    if signs[LARGEST] > 0 and min(signs.values()) >= 0:
+        return Verdict.HOLDS
+    if max(signs.values()) > 0:
+        return Verdict.CONDITIONS
+    return Verdict.FAILS if min(signs.values()) < 0 else Verdict.OPEN
+
+
+def better_pass_at(estimator: str, values: Mapping[str, Values]) -> Finding:
+    mine, control = values[f"hora.{estimator}"], values[f"controls.uniform_8_{estimator}"]
+    found, start = gains(mine, control), values["controls.start"]
+    shown = ", ".join(f"K = {k:,}: {found[k].signed}" for k in (8, 64, 256, LARGEST))
+    why = (
+        f"HORA is clearly ahead at K = {at(found, 1)} and clearly behind at K = {at(found, -1)}. "
+        f"At K = 1,024 a gain of {found[LARGEST].half_width:.3f} could be told from none. "
+        f"The rates are {mine['rate']:g} and {control['rate']:g}. The areas under the learning curves differ by "
+        f"{difference(mine['area'], control['area']).signed}."
+    )
+    name = estimator.upper()
+    columns = {f"uniform 8, {name}": control, f"HORA, {name}": mine, "difference": found}
+    return Finding(shown, direction(found), why, ("K", "base", *columns), curve_rows({"base": start, **columns}))
+
+
+def same_pass_at_1(values: Mapping[str, Values]) -> Finding:
+    found = {name: gains(values[f"hora.{name}"], values[f"controls.uniform_8_{name}"])[1] for name in ("grpo", "rloo")}
+    kept = [name.upper() for name, each in found.items() if each.mean - each.half_width > -COMPARABLE]
+    lost = [name.upper() for name, each in found.items() if each.mean + each.half_width < -COMPARABLE]
+    return Finding(
+        ", ".join(f"{name.upper()} {each.signed}" for name, each in found.items()),
+        tally([1 if name.upper() in kept else -1 if name.upper() in lost else 0 for name in found]),
+        f"Pass@1 counts as preserved if the whole interval of the difference lies above -{COMPARABLE}. It does under "
+        f"{' and '.join(kept) or 'neither'}.",
+    )
+
+
+def above_base(rule: str, start: str, values: Mapping[str, Values]) -> Finding:
+    found = gains(values[rule], values[start])
+    signs = [sign(each) for each in found.values()]
+    verdict = (
+        Verdict.HOLDS
+        if min(signs) > 0
+        else Verdict.FAILS
+        if min(signs) < 0
+        else Verdict.CONDITIONS
+        if max(signs) > 0
+        else Verdict.OPEN
+    )
+    ours = f"K = 1: {found[1].signed}, K = 1,024: {found[LARGEST].signed}"
+    return Finding(
+        ours, verdict, f"It is clearly above the base at K = {at(found, 1)}, clearly below at {at(found, -1)}."
+    )
+
+
+def falls_below_base(values: Mapping[str, Values]) -> Finding:
+    lines, verdicts = [], []
+    for name, rule, start in (
+        ("hard base, GRPO", "controls.uniform_8_grpo", "controls.start"),
+        ("hard base, RLOO", "controls.uniform_8_rloo", "controls.start"),
+        ("forks base, RLOO", "hora.forks_uniform", "hora.forks_start"),
+    ):
+        found = gains(values[rule], values[start])[LARGEST]
+        lines.append(f"{name} {found.signed}")
+        verdicts.append(-sign(found))
+    return Finding(
+        "pass@1,024 less the base's: " + ", ".join(lines),
+        tally(verdicts),
+        "Here a policy that learns the facts of the task solves problems that the base never solves, so training "
+        "widens what can be solved. The base reaches pass@1,024 of "
+        f"{values['controls.start']['pass_at']['1024']:.3f} on hard and "
+        f"{values['hora.forks_start']['pass_at']['1024']:.3f} on forks, so little room is left.",
+    )
+
+
+def tally(signs: Sequence[int]) -> Verdict:
+    """Return the verdict of several settings, each with the sign 1 if the claim holds there and -1 if it fails."""
+    if min(signs) > 0:
+        return Verdict.HOLDS
+    if max(signs) > 0:
+        return Verdict.CONDITIONS
+    return Verdict.FAILS if min(signs) < 0 else Verdict.OPEN
+
+
+def forks_pass_at(values: Mapping[str, Values]) -> Finding:
+    mine, control, start = (values[f"hora.forks_{name}"] for name in ("pre_4", "uniform", "start"))
+    found = gains(mine, control)
+    columns = {"uniform 8": control, "HORA": mine, "difference": found}
+    return Finding(
+        ", ".join(f"K = {k:,}: {found[k].signed}" for k in (1, 64, LARGEST)),
+        direction(found),
+        f"HORA is clearly ahead at K = {at(found, 1)} and clearly behind at K = {at(found, -1)}. Three seeds give wide "
+        f"intervals: at K = 1,024 a gain of {found[LARGEST].half_width:.3f} could be told from none.",
+        ("K", "base", *columns),
+        curve_rows({"base": start, **columns}),
+    )
+
+
+def entropy(values: Mapping[str, Values]) -> Finding:
+    lines, signs = [], []
+    for name, mine, control in (
+        ("hard base", "hora.rloo", "hora.uniform"),
+        ("forks base", "hora.forks_pre_4", "hora.forks_uniform"),
+    ):
+        found = difference(values[mine]["entropy"], values[control]["entropy"])
+        lines.append(
+            f"{name} {interval(values[mine]['entropy'])} less {interval(values[control]['entropy'])}: {found.signed}"
+        )
+        signs.append(sign(found))
+    solutions = difference(values["hora.forks_pre_4"]["solutions"], values["hora.forks_uniform"]["solutions"])
+    return Finding(
+        "nats a token at the end, HORA less uniform 8: " + "; ".join(lines),
+        tally(signs),
+        f"On the forks base the right answers effectively in use differ by {solutions.signed}. The length of a "
+        "completion is fixed by its problem here, so the claim about lengths cannot be tried.",
+    )
+
+
+def beyond_hard_first(values: Mapping[str, Values]) -> Finding:
+    mine = values["hora.rloo"]
+    area, end = (difference(mine[key], values["hora.hardest"][key]) for key in ("area", "end"))
+    names = {
+        "HORA": "hora.rloo",
+        "hardest first": "hora.hardest",
+        "random prompts": "hora.random",
+        "uniform": "hora.uniform",
+    }
+    return Finding(
+        f"area: HORA less hardest first {area.signed}; success at the end {end.signed}",
+        tally([sign(area)]) if sign(area) else tally([sign(end)]),
+        "The verdict is that of the area, or of the end if the areas cannot be told apart. The table has both "
+        "controls: the same extra rollouts for random prompts, and uniform groups.",
+        ("rule", "area", "end", "pass@64", "pass@1,024"),
+        [_row(name, values[cell]) for name, cell in names.items()],
+    )
+
+
+def not_random(values: Mapping[str, Values]) -> Finding:
+    mine, control = values["hora.rloo"], values["hora.random"]
+    area, found = difference(mine["area"], control["area"]), gains(mine, control)
+    return Finding(
+        f"area {area.signed}; pass@1,024 {found[LARGEST].signed}",
+        tally([sign(area)]),
+        f"A gain in area of {area.half_width:.3f} could be told from none. At equal rollouts the table of all methods "
+        f"has HORA at {headline('methods', 'hora', 'area - baseline')} and uniform 8 at "
+        f"{headline('methods', 'uniform_8', 'area - baseline')}, both less uniform 4.",
+    )
+
+
+def share_of_pre_rollouts(values: Mapping[str, Values]) -> Finding:
+    cells = {1: "hora.pre_1", 2: "hora.pre_2", 4: "hora.rloo", 6: "hora.pre_6", 8: "hora.uniform"}
+    half = values["hora.rloo"]["area"]
+    found = {n: difference(half, values[cell]["area"]) for n, cell in cells.items() if n != 4}
+    signs = [sign(each) for each in found.values()]
+    # Half is the best choice if it beats every other share; another share that beats it refutes that.
+    return Finding(
+        "area with 4 of 8 less that with " + ", ".join(f"{n}: {each.signed}" for n, each in found.items()),
+        Verdict.FAILS if min(signs) < 0 else tally(signs),
+        "With 8 of 8 nothing is left to allocate: these are uniform groups.",
+        ("pre-rollouts of 8", "area", "end", "pass@64", "pass@1,024"),
+        [_row(str(n), values[cell]) for n, cell in cells.items()],
+    )
+
+
+def priors(values: Mapping[str, Values]) -> Finding:
+    fixed = values["hora.rloo"]
+    area = {name: difference(values[f"hora.{name}"]["area"], fixed["area"]) for name in PRIORS}
+    widest = {name: gains(values[f"hora.{name}"], fixed)[LARGEST] for name in PRIORS}
+    signs = [sign(each) for each in (*area.values(), *widest.values())]
+    narrow = all(each.mean + each.half_width < COMPARABLE for each in (*area.values(), *widest.values()))
+    verdict = Verdict.FAILS if max(signs) > 0 else Verdict.HOLDS if narrow else Verdict.OPEN
+    rows = [_row(name.replace("_", " "), values[f"hora.{name}"]) for name in PRIORS]
+    return Finding(
+        "area less that of Beta(1, 1): "
+        + ", ".join(f"{name.replace('_', ' ')} {each.signed}" for name, each in area.items()),
+        verdict,
+        f"It holds if no learned prior can be more than {COMPARABLE} ahead in area or in pass@1,024, and fails if one "
+        "is clearly ahead. The control is the fixed prior, in the first row.",
+        ("prior", "area", "end", "pass@64", "pass@1,024"),
+        [_row("Beta(1, 1)", fixed), *rows],
+    )
+
+
+def _row(name: str, found: Values) -> list[object]:
+    return [
+        name,
+        interval(found["area"]),
+        interval(found["end"]),
+        *(interval(pass_at(found, k)) for k in (64, LARGEST)),
+    ]
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        where="Abstract, GRPO",
+        claim="HORA improves pass@K over GRPO with the same number of rollouts.",
+        figure="better in 10 of 12 pairs of model and benchmark, one tie, one saturated",
+        setting=LAB,
+        judge=partial(better_pass_at, "grpo"),
+        cells=("controls.start", "controls.uniform_8_grpo", "hora.grpo"),
+    ),
+    Claim(
+        where="Abstract, pass@1",
+        claim="HORA keeps pass@1 comparable.",
+        figure="no figure in the abstract; with RLOO +0.9, +1.5, -0.7 and -1.4 points",
+        setting=LAB,
+        judge=same_pass_at_1,
+        cells=("controls.uniform_8_grpo", "hora.grpo", "controls.uniform_8_rloo", "hora.rloo"),
+    ),
+    Claim(
+        where="Figure 4 and appendix table, RLOO",
+        claim="HORA improves pass@K under RLOO too.",
+        figure="pass@256 92.0 to 94.2 (MATH500) and 97.5 to 100.0 (AMC23); "
+        "pass@1,024 70.0 to 73.3 and 73.3 to 73.3 (AIME)",
+        setting=LAB,
+        judge=partial(better_pass_at, "rloo"),
+        cells=("controls.start", "controls.uniform_8_rloo", "hora.rloo"),
+    ),
+    Claim(
+        where="Figure 2, HORA",
+        claim="A policy trained with HORA has a higher pass@K than the base at every K.",
+        figure="strictly above the base at every K up to 1,024",
+        setting=LAB,
+        judge=partial(above_base, "hora.grpo", "controls.start"),
+        cells=("controls.start", "hora.grpo"),
+    ),
+    Claim(
+        where="Figure 2, GRPO",
+        claim="A policy trained with uniform groups falls below the base at large K.",
+        figure="below the base from K = 64 on MATH500; pass@1,024 66.7 against 70.0 on AIME 2025",
+        setting=f"{LAB} The forks base has several right answers a problem, and runs of 8,192 rollouts.",
+        judge=falls_below_base,
+        cells=(
+            "controls.start",
+            "controls.uniform_8_grpo",
+            "controls.uniform_8_rloo",
+            "hora.forks_start",
+            "hora.forks_uniform",
+        ),
+    ),
+    Claim(
+        where="Abstract, several right answers",
+        claim="HORA improves pass@K where a problem has several right answers.",
+        figure="the paper has no such split; better in 10 of 12 pairs overall",
+        setting="The lab's forks base: longer problems with 6.7 right answers on average. A run has 8,192 rollouts, 8 "
+        "a prompt, under RLOO, at the rate that is best for uniform groups of 4. Three seeds.",
+        judge=forks_pass_at,
+        cells=("hora.forks_start", "hora.forks_uniform", "hora.forks_pre_4"),
+    ),
+    Claim(
+        where="Section 4.1, Figure 9",
+        claim="HORA keeps more exploration: a higher token entropy.",
+        figure="only a plot; the text that we have gives no number",
+        setting=f"{LAB} Entropy is the mean of -log pi over sampled tokens of 200 held-out problems, 8 completions "
+        "each.",
+        judge=entropy,
+        cells=("hora.rloo", "hora.uniform", "hora.forks_pre_4", "hora.forks_uniform"),
+    ),
+    Claim(
+        where="Section 4.2, question 1, training",
+        claim="Hit utility trains better than sending the rest to the hardest prompts.",
+        figure="the text that we have gives no number",
+        setting=f"{ONE_RATE} Hardest first splits the rest evenly among the prompts with the fewest right "
+        "pre-rollouts.",
+        judge=beyond_hard_first,
+        cells=("hora.rloo", "hora.hardest", "hora.random", "hora.uniform"),
+    ),
+    Claim(
+        where="Section 4.2, our control",
+        claim="It matters for training which prompts get the extra rollouts.",
+        figure="the paper has no such control",
+        setting=f"{ONE_RATE} The control deals HORA's extra rollouts to random prompts.",
+        judge=not_random,
+        cells=("hora.rloo", "hora.random"),
+    ),
+    Claim(
+        where="Section 4.2, question 2, training",
+        claim="Half of the budget is a good share of pre-rollouts.",
+        figure="the text that we have gives no number; Figure 3 has 8 pre-rollouts",
+        setting=ONE_RATE,
+        judge=share_of_pre_rollouts,
+        cells=("hora.rloo", "hora.pre_1", "hora.pre_2", "hora.pre_6", "hora.uniform"),
+    ),
+    Claim(
+        where="Figures 5 and 10, training",
+        claim="The fixed prior Beta(1, 1) is as good as learned priors.",
+        figure="pass@1,024 on AIME 2025: 70.0, and at most 66.7 with learned priors",
+        setting=f"{ONE_RATE} The learned priors are discounted counts, empirical Bayes and VIP's Gaussian process. The "
+        "last two see how often each operation is in a problem, in place of MPNet features and hidden states.",
+        judge=priors,
+        cells=("hora.rloo", *(f"hora.{name}" for name in PRIORS)),
+    ),
+)
