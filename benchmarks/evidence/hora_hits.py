@@ -27,9 +27,9 @@ ALONG = tuple(f"hora_hits.{base}" for base in BASES)
 
 LAB = (
     "Three of the lab's bases take the place of Qwen2.5 models. Exact p is read at the start of a run with uniform "
-    "groups of 8 and after each of two passes over its 512 prompts. Batches have 64 prompts and 8 rollouts a prompt, of "
-    "which 4 are pre-rollouts. Expectations are exact, given 40 draws of the pre-rollouts of each batch. Intervals are "
-    "over five runs, each with its own prompts."
+    "groups of 8 and after each of two passes over its 512 prompts. Batches have 64 prompts and 8 rollouts a prompt, "
+    "of which 4 are pre-rollouts. Expectations are exact, given 40 draws of the pre-rollouts of each batch. Intervals "
+    "are over five runs, each with its own prompts."
 )
 
 
@@ -88,8 +88,8 @@ def more_hits(values: Mapping[str, Values]) -> Finding:
         f"prompts with a right rollout, HORA less its control: {span(over)} points; among the extra rollouts alone "
         f"{span(own)}",
         tally([sign(each) for each in (*over, *own)]),
-        "The control deals the same extra rollouts to random prompts. The table has gains over uniform groups in points, "
-        "which are prompts in 100. "
+        "The control deals the same extra rollouts to random prompts. The table has gains over uniform groups in "
+        "points, which are prompts in 100. "
         f"On other prompts of the same bases they were {headline('gradient_variance', 'easy | hora', 'gain, points')}, "
         f"{headline('gradient_variance', 'medium | hora', 'gain, points')} and "
         f"{headline('gradient_variance', 'hard | hora', 'gain, points')} before training.",
@@ -133,12 +133,12 @@ def beyond_hard_first(values: Mapping[str, Values]) -> Finding:
         "hardest first, mixed": ("hardest", "mixed"),
     }
     return Finding(
-        f"HORA less hardest first, in points: prompts with a right rollout {span(over)}, mixed groups {span(mixed)}, hits "
-        f"among the extra rollouts {span(own)}",
+        f"HORA less hardest first, in points: prompts with a right rollout {span(over)}, mixed groups {span(mixed)}, "
+        f"hits among the extra rollouts {span(own)}",
         tally([sign(each) for each in over]),
-        "The verdict is about prompts with a right rollout in the whole group. Hit utility counts right rollouts among the "
-        "extra ones, also for a prompt that was right before, and this is the last of the three figures. A mixed group "
-        "has a right and a wrong rollout. The table has gains over uniform groups.",
+        "The verdict is about prompts with a right rollout in the whole group. Hit utility counts right rollouts "
+        "among the extra ones, also for a prompt that was right before, and this is the last of the three figures. A "
+        "mixed group has a right and a wrong rollout. The table has gains over uniform groups.",
         ("base", "policy", *columns),
         gain_rows(values, columns),
     )
@@ -180,8 +180,8 @@ def priors(values: Mapping[str, Values]) -> Finding:
         "hits among the extra rollouts, less those of Beta(1, 1), in points: "
         + ", ".join(f"{name.replace('_', ' ')} {span(each)}" for name, each in own.items()),
         tally([-each if each else 1 for each in ahead]),
-        "The claim fails in a state where a learned prior is clearly ahead in hits among the extra rollouts, which HORA "
-        "maximises. By prompts with a right rollout in the whole group, empirical Bayes differs by "
+        "The claim fails in a state where a learned prior is clearly ahead in hits among the extra rollouts, which "
+        "HORA maximises. By prompts with a right rollout in the whole group, empirical Bayes differs by "
         f"{span(over['empirical_bayes'])} points. Shuffled is "
         f"empirical Bayes with its beliefs dealt to other prompts: {span(shuffled)}. The last column spends on prompts "
         "without a right pre-rollout first. The table has gains over uniform groups.",
@@ -205,8 +205,8 @@ def calibration(values: Mapping[str, Values]) -> Finding:
         f"{max(worst):.2f}",
         tally(signs),
         f"It holds in a state where no prediction is off by {CALIBRATED} or more. The table has predicted and true "
-        "chances by right pre-rollouts of 4, and the prediction of a learned prior without any right one. Its error there is "
-        f"{min(learned, key=abs):+.2f} to {max(learned, key=abs):+.2f}; before the first epoch it has learned nothing.",
+        "chances by right pre-rollouts of 4, and the prediction of a learned prior without any right one. Its error there "
+        f"is {min(learned, key=abs):+.2f} to {max(learned, key=abs):+.2f}; before the first epoch it has learned nothing.",
         ("base", "policy", *(f"{right} right" for right in range(5)), "0 right, learned prior"),
         rows,
     )
@@ -236,8 +236,8 @@ def without_reward(values: Mapping[str, Values]) -> Finding:
         f"of {found['plans']} batches whose pre-rollouts are all wrong or all right, {found['even']:.1%} get an even "
         f"split; at p of 0.01 or less HORA moves {max(idle):.3%} of the extra rollouts",
         Verdict.HOLDS if needed else Verdict.FAILS,
-        "It fails if HORA is uniform allocation until rewards appear, and loses no hits while they are rare. The paper's "
-        "reason is the format of answers, which has no reward of its own here. The table is for batches of 64 prompts "
+        "It fails if HORA is uniform allocation until rewards appear, and loses no hits while they are rare. The "
+        "paper's reason is the format of answers, which has no reward of its own here. The table is for batches of 64 prompts "
         "that are all equally hard: how often no pre-rollout is right, the extra rollouts that change prompts, and the "
         "gain over uniform groups in points.",
         ("all prompts", "batches without reward", "moved", "gain, points"),
