@@ -10,6 +10,7 @@ from apportion.lab.report.results import SeedInterval
 from benchmarks.evidence.cell import Cell
 from benchmarks.evidence.claim import Claim, Finding, Values, Verdict, difference, headline, sign
 from benchmarks.evidence.hora_hits_measured import BUCKETS, SEEDS, hits
+from benchmarks.evidence.hora_pass_at import tally
 from benchmarks.evidence.hora_theory_measured import rare, theory
 
 BASES = ("easy", "medium", "hard")
@@ -44,15 +45,6 @@ def less(found: Values, mine: str, control: str, metric: str) -> SeedInterval:
     """Return the difference of two rules in points of a metric, paired by seed; "uniform" is the common control."""
     own = found["gains"][mine][metric]
     return difference(own, [0.0] * len(own) if control == "uniform" else found["gains"][control][metric])
-
-
-def tally(signs: Sequence[int]) -> Verdict:
-    """Return the verdict of several settings, each with the sign 1 if the claim holds there and -1 if it fails."""
-    if min(signs) > 0:
-        return Verdict.HOLDS
-    if max(signs) > 0:
-        return Verdict.CONDITIONS
-    return Verdict.FAILS if min(signs) < 0 else Verdict.OPEN
 
 
 def span(found: Sequence[SeedInterval]) -> str:
@@ -205,8 +197,8 @@ def calibration(values: Mapping[str, Values]) -> Finding:
         f"{max(worst):.2f}",
         tally(signs),
         f"It holds in a state where no prediction is off by {CALIBRATED} or more. The table has predicted and true "
-        "chances by right pre-rollouts of 4, and the prediction of a learned prior without any right one. Its error there "
-        f"is {min(learned, key=abs):+.2f} to {max(learned, key=abs):+.2f}; before the first epoch it has learned nothing.",
+        "chances by right pre-rollouts of 4, and the prediction of a learned prior without any right one. Its error "
+        f"there is {min(learned, key=abs):+.2f} to {max(learned, key=abs):+.2f}. At the start it has learned nothing.",
         ("base", "policy", *(f"{right} right" for right in range(5)), "0 right, learned prior"),
         rows,
     )
@@ -237,9 +229,9 @@ def without_reward(values: Mapping[str, Values]) -> Finding:
         f"split; at p of 0.01 or less HORA moves {max(idle):.3%} of the extra rollouts",
         Verdict.HOLDS if needed else Verdict.FAILS,
         "It fails if HORA is uniform allocation until rewards appear, and loses no hits while they are rare. The "
-        "paper's reason is the format of answers, which has no reward of its own here. The table is for batches of 64 prompts "
-        "that are all equally hard: how often no pre-rollout is right, the extra rollouts that change prompts, and the "
-        "gain over uniform groups in points.",
+        "paper's reason is the format of answers, which has no reward of its own here. The table is for batches of 64 "
+        "prompts that are all equally hard: how often no pre-rollout is right, the extra rollouts that change prompts, "
+        "and the gain over uniform groups in points.",
         ("all prompts", "batches without reward", "moved", "gain, points"),
         rows,
     )
