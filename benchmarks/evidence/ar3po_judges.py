@@ -279,11 +279,17 @@ def reuse_learns(found: Mapping[str, Values]) -> Finding:
 
 def staleness(found: Mapping[str, Values]) -> Finding:
     mine = found["ar3po.reuse"]
-    ages, outside, ratio = (mine["course"][key] for key in ("age_epochs", "outside_clip", "ratio"))
+    ages, far, outside, ratio = (mine["course"][key] for key in ("age_epochs", "far", "outside_clip", "ratio"))
     two, replay = (_parsed(headline("ar3po", name, "area")) for name in ("option_ii", "replay"))
     gap, half = two[0] - replay[0], float(np.hypot(two[1], replay[1]))
     rows = [
-        [f"part {part + 1} of 8", _form(ages[part], ".2f"), _form(ratio[part], ".2f"), _share(outside[part])]
+        [
+            f"part {part + 1} of 8",
+            _form(ages[part], ".2f"),
+            _form(ratio[part], ".2f"),
+            _share(far[part]),
+            _share(outside[part]),
+        ]
         for part in range(8)
         if ages[part] is not None
     ]
@@ -297,7 +303,13 @@ def staleness(found: Mapping[str, Values]) -> Finding:
         f"{headline('bias', 'ar3po, reuse in the loss', 'p = 0.1')} times the true one with the response in the loss, "
         f"{headline('bias', 'ar3po, reuse', 'p = 0.1')} times with Option II, and "
         f"{headline('bias', 'ar3po', 'p = 0.1')} times without reuse.",
-        ["lab", "age in epochs", "importance ratio of a reused response", "its tokens outside .8 to 1.2"],
+        [
+            "lab",
+            "age in epochs",
+            "mean importance ratio of a reused response",
+            "outside .5 to 2",
+            "tokens outside .8 to 1.2",
+        ],
         rows,
     )
 

@@ -29,7 +29,8 @@ EQUAL_STEPS = 100
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9)
 BANDS = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Lower edges of the bands of exact success that rollouts are averaged in: the bands of the paper's Figure 2d."""
-CLIP = 0.2
+CLIP, FAR = 0.2, 2.0
+"""The usual range of clipping a token's importance ratio, and a ratio of a response that counts as far from 1."""
 
 
 class FollowedTrainer(Trainer):
@@ -83,6 +84,7 @@ class FollowedTrainer(Trainer):
                 "exact": float(asked == sampled == fresh + reused + dropped),
                 "age": float(np.sum(self._ages)),
                 "ratio": float(sum(np.exp(own.sum()) for own in self._ratios)),
+                "far": sum(abs(own.sum()) > np.log(FAR) for own in self._ratios),
                 "tokens": sum(map(len, self._ratios)),
                 "outside": float(sum((np.abs(np.exp(own) - 1) > CLIP).sum() for own in self._ratios)),
             }
@@ -163,6 +165,7 @@ def _course(records: list[dict[str, Any]], notes: list[dict[str, float]], settin
     put("hits", reused, [s * r["without_correct"] for s, r in zip(sizes, records, strict=True)])
     put("age_epochs", [note["age"] / epoch for note in notes], reused)
     put("ratio", [note["ratio"] for note in notes], reused)
+    put("far", [note["far"] for note in notes], reused)
     put("outside_clip", [note["outside"] for note in notes], tokens)
     put("entries", [record.get("allocator", {}).get("store_entries", 0.0) for record in records])
     put("store_kib", [record.get("allocator", {}).get("store_bytes", 0.0) / 1024 for record in records])
