@@ -13,7 +13,7 @@ PAPERS: Mapping[str, tuple[str, ...]] = {
     "Controls": ("controls",),
     "VIP (arXiv 2602.01601)": ("vip_assumptions", "vip_graded", "vip_allocation", "vip_prediction"),
     "HORA (arXiv 2605.07114)": (),
-    "AR3PO (arXiv 2509.25808)": (),
+    "AR3PO (arXiv 2509.25808)": ("ar3po",),
     "OptPO (arXiv 2512.02882)": (),
     "A real language model": (),
     "Combinations that no paper tried": (),
