@@ -16,7 +16,7 @@ PAPERS: Mapping[str, tuple[str, ...]] = {
     "AR3PO (arXiv 2509.25808)": ("ar3po",),
     "OptPO (arXiv 2512.02882)": (),
     "A real language model": (),
-    "Combinations that no paper tried": (),
+    "Combinations that no paper tried": ("combinations",),
 }
 """The modules of each chapter. Each has ``CELLS`` and ``CLAIMS``; the names of its cells begin with its own name."""
 
