@@ -11,12 +11,19 @@ from benchmarks.evidence.claim import Claim
 
 PAPERS: Mapping[str, tuple[str, ...]] = {
     "Controls": ("controls",),
-    "VIP (arXiv 2602.01601)": ("vip_assumptions", "vip_graded", "vip_allocation", "vip_prediction"),
-    "HORA (arXiv 2605.07114)": (),
+    "VIP (arXiv 2602.01601)": (
+        "vip_learning",
+        "vip_prediction",
+        "vip_assumptions",
+        "vip_allocation",
+        "vip_graded",
+        "vip_printed",
+    ),
+    "HORA (arXiv 2605.07114)": ("hora", "hora_hits"),
     "AR3PO (arXiv 2509.25808)": ("ar3po",),
-    "OptPO (arXiv 2512.02882)": (),
+    "OptPO (arXiv 2512.02882)": ("optpo",),
     "A real language model": (),
-    "Combinations that no paper tried": ("combinations",),
+    "Combinations that no paper tried": ("combinations", "optpo_combined"),
 }
 """The modules of each chapter. Each has ``CELLS`` and ``CLAIMS``; the names of its cells begin with its own name."""
 
