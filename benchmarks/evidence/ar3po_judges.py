@@ -317,9 +317,10 @@ def staleness(found: Mapping[str, Values]) -> Finding:
         f"area {gap:+.3f} ± {half:.3f}",
         Verdict.OPEN if abs(gap) <= half else Verdict.HOLDS if gap > 0 else Verdict.FAILS,
         "Option II less direct replay, from the table of AR3PO's options on the medium base "
-        "(benchmarks/results/ar3po.md), with the half widths of both added in quadrature. Stale ratios are real here: "
-        "see the table, for responses that Option II reuses on the hard base. In the gradient a replayed response "
-        "costs bias as well: at p = .1 the RLOO gradient is "
+        "(benchmarks/results/ar3po.md), with the half widths of both added in quadrature. The ratios are stale "
+        "indeed. The table has those of the responses that Option II reuses on the hard base. Reuse picks prompts "
+        "that fail now and were solved before. So late in training the mean ratio is far below 1: the policy has "
+        "become less likely to write these responses. Replay also costs bias. At p = .1 the expected RLOO gradient is "
         f"{headline('bias', 'ar3po, reuse in the loss', 'p = 0.1')} times the true one with the response in the loss, "
         f"{headline('bias', 'ar3po, reuse', 'p = 0.1')} times with Option II, and "
         f"{headline('bias', 'ar3po', 'p = 0.1')} times without reuse.",
