@@ -162,16 +162,17 @@ def main_effect(decision: str) -> Callable[[Measured], Finding]:
         areas = _areas(measured, FACTORIAL)
         found = SeedInterval.of(effect(areas, decision))
         others = [name for name in ALONE if name != decision]
-        rows = []
+        gains = {}
         for context in (set(), {others[0]}, {others[1]}, set(others)):
-            gain = difference(areas[_arm_of(context | {decision})], areas[_arm_of(context)])
-            rows.append([WORDS[_arm_of(context)], gain.signed])
+            gains[_arm_of(context)] = difference(areas[_arm_of(context | {decision})], areas[_arm_of(context)])
+        above, below = (sum(sign(gain) == side for gain in gains.values()) for side in (1, -1))
         return Finding(
             f"{found.signed} of area",
             together([found]),
-            f"This is the mean over four comparisons of the same seeds. A change of {_power(found)} would have shown.",
+            f"This is the mean over four comparisons of the same seeds. Alone, {above} of the four intervals lie above 0 "
+            f"and {below} below. A mean change of {_power(found)} would have shown.",
             ["added to", "change of the area"],
-            rows,
+            [[WORDS[name], gain.signed] for name, gain in gains.items()],
         )
 
     return judge
@@ -291,9 +292,9 @@ CLAIMS: tuple[Claim, ...] = (
         cells=_cells(*FACTORIAL),
         judge=all_three,
     ),
-    _effect_claim("optimal", "The optimal baseline raises the area, whatever the other two decisions."),
-    _effect_claim("vip", "VIP's belief raises the area by its counts, whatever the other two decisions."),
-    _effect_claim("weights", "SPO's choice of prompts raises the area, whatever the other two decisions."),
+    _effect_claim("optimal", "The optimal baseline raises the area, averaged over the other two decisions."),
+    _effect_claim("vip", "Counts by VIP's belief raise the area, averaged over the other two decisions."),
+    _effect_claim("weights", "SPO's choice of prompts raises the area, averaged over the other two decisions."),
     Claim(
         where="Retire and retest, single rollouts",
         claim="Single rollouts with the optimal baseline learn faster if mastered prompts are retired and retested.",
