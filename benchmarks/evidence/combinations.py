@@ -169,7 +169,7 @@ def main_effect(decision: str) -> Callable[[Measured], Finding]:
         return Finding(
             f"{found.signed} of area",
             together([found]),
-            f"This is the mean over four comparisons of the same seeds. Alone, {above} of the four intervals lie above 0 "
+            f"This is the mean over four comparisons of the same seeds. {above} of the four intervals lie above 0 "
             f"and {below} below. A mean change of {_power(found)} would have shown.",
             ["added to", "change of the area"],
             [[WORDS[name], gain.signed] for name, gain in gains.items()],
