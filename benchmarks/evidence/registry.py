@@ -10,7 +10,7 @@ from benchmarks.evidence.claim import Claim
 
 PAPERS: Mapping[str, tuple[str, ...]] = {
     "Controls": ("controls",),
-    "VIP (arXiv 2602.01601)": (),
+    "VIP (arXiv 2602.01601)": ("vip_tools",),
     "HORA (arXiv 2605.07114)": (),
     "AR3PO (arXiv 2509.25808)": (),
     "OptPO (arXiv 2512.02882)": (),
