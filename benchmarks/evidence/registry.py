@@ -14,7 +14,7 @@ PAPERS: Mapping[str, tuple[str, ...]] = {
     "HORA (arXiv 2605.07114)": (),
     "AR3PO (arXiv 2509.25808)": (),
     "OptPO (arXiv 2512.02882)": (),
-    "A real language model": (),
+    "A real language model": ("language_model",),
     "Combinations that no paper tried": (),
 }
 """The modules of each chapter. Each has ``CELLS`` and ``CLAIMS``; the names of its cells begin with its own name."""
