@@ -177,22 +177,31 @@ def tested(measured: Mapping[str, Values], tests: tuple[str, str], effect: str) 
 
 def formula(measured: Mapping[str, Values]) -> Finding:
     """Judge Proposition 4.3: it holds where 1 lies in the interval of the ratio for all prompts and both halves."""
-    rows, agrees = [], []
+    rows, agrees, own = [], [], []
     for place, each in checkpoints(measured).items():
         for kind, found in each["variance"].items():
+            parts = [found[part] for part in ("all", "below half", "above half", "apart")]
             if kind == "mean over tokens":
-                known = [found[part] for part in ("all", "below half", "above half") if found[part]]
-                agrees.append(all(low <= 1 <= high for _, low, high in known))
-            rows.append([place, kind, *(_shown(found[part]) for part in ("all", "below half", "above half", "apart"))])
+                own.append(parts)
+                agrees.append(all(each is None or each[1] <= 1 <= each[2] for each in parts[:3]))
+            rows.append([place, kind, *map(_shown, parts)])
     verdict = Verdict.HOLDS if all(agrees) else Verdict.CONDITIONS if any(agrees) else Verdict.FAILS
-    own = [row for row in rows if row[1] == "mean over tokens"]
     why = (
-        f"The formula agrees in {sum(agrees)} of {len(agrees)} settings. The last column is the control: rewards and "
-        "norms drawn apart, where the formula must give 1. Rare outcomes carry the larger gradients, so the formula "
-        "is too high for prompts that mostly fail and too low for prompts that mostly succeed."
+        f"The formula agrees in {sum(agrees)} of {len(agrees)} settings. A ratio above 1 means that the variance is "
+        f"larger than the formula says: {_sides(own, 1)} for prompts that mostly fail, {_sides(own, 2)} for prompts "
+        "that mostly succeed. The last column is the control: rewards and norms drawn apart, where the formula must "
+        "give 1."
     )
     columns = ["task, policy", "norm of the", "ratio, all prompts", "p < 1/2", "p > 1/2", "drawn apart"]
-    return Finding("; ".join(f"{row[0]}: {row[2]}" for row in own), verdict, why, columns, rows)
+    ours = "; ".join(f"{row[0]}: {row[2]}" for row in rows if row[1] == "mean over tokens")
+    return Finding(ours, verdict, why, columns, rows)
+
+
+def _sides(parts: Sequence[Sequence[list[float] | None]], place: int) -> str:
+    """Return in how many settings the interval at ``place`` lies above 1 and below it."""
+    known = [found for each in parts if (found := each[place])]
+    above, below = sum(low > 1 for _, low, _ in known), sum(high < 1 for _, _, high in known)
+    return f"above 1 in {above} and below 1 in {below} settings"
 
 
 def allocated(measured: Mapping[str, Values]) -> Finding:
