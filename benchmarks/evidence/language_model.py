@@ -156,12 +156,14 @@ def checkpoints(measured: Mapping[str, Values]) -> dict[str, Any]:
 
 def tested(measured: Mapping[str, Values], tests: tuple[str, str], effect: str) -> Finding:
     """Judge an assumption by the paper's two tests: it holds if none rejects at .05, fails if both do everywhere."""
-    rows, rejected = [], []
+    rows, rejected, spared = [], [], []
     for place, each in checkpoints(measured).items():
         for kind, found in each["tests"].items():
             values = [found[test] for test in tests]
             if kind == "mean over tokens":
                 rejected += [value < 0.05 for value in values]
+                if max(values) >= 0.05:
+                    spared.append(f"{place} ({found['groups']} mixed prompts)")
             rows.append([place, kind, found["groups"], *(f"{value:.2g}" for value in values), _shown(found[effect])])
     verdict = Verdict.FAILS if all(rejected) else Verdict.CONDITIONS if any(rejected) else Verdict.HOLDS
     own = [row for row in rows if row[1] == "mean over tokens"]
@@ -169,6 +171,7 @@ def tested(measured: Mapping[str, Values], tests: tuple[str, str], effect: str) 
     why = (
         f"{sum(rejected)} of {len(rejected)} tests reject at .05 for the norm of the mean over tokens, which is the "
         "paper's. Prompts are fewer than the paper's 600, so the tests have less power here and reject less easily."
+        + (f" Not both reject for {', '.join(spared)}." if spared else "")
     )
     shown = {"correlation": "mean correlation (95% over prompts)", "spread_ratio": "spread of the norm, 90% / 10%"}
     columns = ["task, policy", "norm of the", "mixed prompts", *(f"p, {test}" for test in tests), shown[effect]]
