@@ -79,8 +79,8 @@ def optimal(values: Mapping[str, Values]) -> Finding:
         why="The example is RLOO with the roots of a at "
         f"{', '.join(map(str, EXAMPLE['root of a']))}, C = {EXAMPLE['budget']}, L = {EXAMPLE['low']} and U = "
         f"{EXAMPLE['high']}. Algorithm 2 gives {example['counts']} and the optimum is {example['best']}. Rounding down "
-        "may leave a prompt with more than its optimal number, and no later step takes a rollout back. Our solver gives "
-        "the optimum in the example too."
+        "may leave a prompt with more than its optimal number, and no later step takes a rollout back. Our solver "
+        "gives the optimum in the example too."
         + ("" if worse else f" With {number:,} random instances, a share below {3 / number:.2%} cannot be seen."),
         columns=["estimator", "instances of 5 prompts", "number", "Algorithm 2 worse", "by at most", "ours worse"],
         rows=rows,
