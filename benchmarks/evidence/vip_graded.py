@@ -144,7 +144,7 @@ CLAIMS = (
         claim="With graded rewards the variance of a prompt's projected gradient is sigma^2 Var(R) times (n - 1)/n^2 "
         "for Dr. GRPO and 1/(n - 1) for RLOO.",
         figure="an equation; the paper has no experiment with graded rewards",
-        setting="The lab with the share of leading digits that are right as reward, RLOO, n = 8, 96 prompts for each "
+        setting="The lab with the share of leading digits that are right as reward, RLOO, n = 8, 64 prompts for each "
         "of five seeds. A prompt's 48 rollouts are taken as its whole distribution, so the variance is in closed "
         "form. Dr. GRPO's is the same times ((n - 1)/n)^2 on both sides.",
         cells=tuple(POLICIES.values()),
