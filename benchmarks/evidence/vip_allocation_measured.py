@@ -25,12 +25,12 @@ from tests.allocators import reference_vip
 
 EXAMPLE = {"root of a": (2.667, 2.667, 2.667, 10.03), "budget": 22, "low": 3, "high": 12}
 PROMPTS, PER_PROMPT, LOW, HIGHS = 5, 8, 3, (12, 24)
-INSTANCES = {"rloo": 1000, "dr_grpo": 100}
+INSTANCES = {"rloo": 500, "dr_grpo": 20}
 POPULATIONS = {"p uniform": (1.0, 1.0), "p of Beta(.3, .3)": (0.3, 0.3)}
 WORSE = 1e-9
-RELAXED = 100
+RELAXED = 50
 GRID = tuple(round(0.02 + 0.04 * i, 2) for i in range(25))
-BATCHES, STEP_PROMPTS = 60, 16
+BATCHES, STEP_PROMPTS = 30, 16
 
 
 def rounding(estimator: GroupEstimator, instances: int | None = None) -> Values:

@@ -32,7 +32,7 @@ from apportion.types import Batch, Counts, Floats, Rollout
 from benchmarks.evidence.claim import Values
 from benchmarks.evidence.learning import HARD, SEEDS, Settings, learn_seeds
 
-PROMPTS, DRAWN = 96, 48
+PROMPTS, DRAWN = 64, 48
 PER_PROMPT, LOW, HIGH = 8, 3, 24
 BATCH, VISITS, PERMUTATIONS, REPEATS = 16, (1, 2, 4), 50, 8
 BANDS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

@@ -42,7 +42,7 @@ from benchmarks.real_run_data import grpo_run
 STEPS, PROMPTS_PER_STEP, GROUP, WINDOW = 55, 16, 8, 1024
 RATES = {"hard": 1e-3, "medium": 5e-4}
 PHASES = {"1 to 10": (0, 10), "11 to 30": (10, 30), "31 to 55": (30, 55), "all": (0, 55)}
-ORDERS = (0, 1, 2)
+ORDERS = (0, 1)
 RECORDED_BATCH, RECORDED_EPOCHS = 128, 6
 
 
