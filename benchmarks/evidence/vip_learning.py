@@ -109,7 +109,8 @@ def _against_uniform(measured: Mapping[str, Values], metrics: Sequence[str]) -> 
         f"Gaussian process less uniform: {_counted(signs)}",
         _better_everywhere(signs),
         f"{told}Without any effect of VIP, up to {1 - 0.95 ** len(signs):.0%} of such tables have an interval that "
-        f"misses 0. The widest interval is ± {widest:.1f} points, and none reaches above {most:+.1f}. {_ceiling(measured)}",
+        f"misses 0. The widest interval is ± {widest:.1f} points, and none reaches above {most:+.1f}. "
+        f"{_ceiling(measured)}",
         ["rollouts, estimator", "arm", *METRICS.values(), "area", "variance", "correlation", "rate"],
         [row for each in SETTINGS for row in _rows_of(measured, each)],
     )
