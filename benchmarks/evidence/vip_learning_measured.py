@@ -55,22 +55,25 @@ class CurrentSuccess(Predictor):
 def arm(
     rule: str,
     rollouts: int,
-    estimator: NeymanEstimator = "rloo",
-    rate: float | None = None,
+    estimator: NeymanEstimator,
+    rate: float,
     seeds: Sequence[int] = SEEDS,
     length: int = 12_800,
 ) -> Values:
-    """Return what ``rule`` learns with so many rollouts a prompt, as lists over seeds, and its ``rate``.
-
-    Without a ``rate`` it is the one with the largest area at the seed of the sweep. ``curve`` is the mean over seeds.
-    """
-    found: dict[str, Any] = {}
-    if rate is None:
-        areas = [_train(rule, rollouts, estimator, each, SWEEP_SEED, length)["area"] for each in RATES]
-        rate, found["sweep"] = RATES[int(np.argmax(areas))], areas
+    """Return what ``rule`` learns with so many rollouts a prompt, as lists over seeds. ``curve`` is the mean."""
     runs = [_train(rule, rollouts, estimator, rate, seed, length) for seed in seeds]
     curve = np.mean([run.pop("curve") for run in runs], axis=0).tolist()
-    return found | {"rate": rate, "curve": curve, **{key: [run[key] for run in runs] for key in runs[0]}}
+    return {"rate": rate, "curve": curve, **{key: [run[key] for run in runs] for key in runs[0]}}
+
+
+def sweep(rule: str, settings: Sequence[tuple[int, NeymanEstimator]], length: int = 12_800) -> Values:
+    """Return the area of ``rule`` for every rate of the sweep, at its seed, by setting: "8_rloo"."""
+    return {
+        f"{n}_{estimator}": {
+            f"{rate:g}": _train(rule, n, estimator, rate, SWEEP_SEED, length)["area"] for rate in RATES
+        }
+        for n, estimator in settings
+    }
 
 
 def _train(rule: str, rollouts: int, estimator: NeymanEstimator, rate: float, seed: int, length: int) -> dict[str, Any]:
