@@ -15,7 +15,7 @@ from benchmarks.evidence.hora_theory_measured import rare, theory
 
 BASES = ("easy", "medium", "hard")
 EPOCHS = ("at the start", "after 1 epoch", "after 2 epochs")
-LEARNED = ("counts", "empirical_bayes", "gp")
+LEARNED = {"counts": "counts", "empirical_bayes": "empirical Bayes", "gp": "Gaussian process"}
 CALIBRATED = 0.05
 """Predicted hits count as calibrated if they are off by less than this, whatever the pre-rollouts were."""
 
@@ -196,7 +196,7 @@ def priors(values: Mapping[str, Values]) -> Finding:
     }
     return Finding(
         "hits among the extra rollouts, less those of Beta(1, 1), in points: "
-        + ", ".join(f"{name.replace('_', ' ')} {span(each)}" for name, each in own.items())
+        + ", ".join(f"{LEARNED[name]} {span(each)}" for name, each in own.items())
         + f". Recorded run, hits over uniform's at the eighth visit: {fixed[-1]}, with empirical Bayes {learned[-1]}",
         tally([-each if each else 1 for each in (*ahead, *recorded)]),
         "The claim fails where a learned prior is clearly ahead in hits among the extra rollouts, which HORA "
