@@ -121,8 +121,8 @@ def priors(values: Mapping[str, Values]) -> Finding:
         verdict,
         f"It holds if no learned prior can be more than {COMPARABLE} ahead in area or in pass@1,024, and fails if one "
         "is clearly ahead. The control is the fixed prior, in the first row. With discounted counts for a prior "
-        f"the table of all methods has an area of {headline('methods', 'hora_learned', 'area - baseline')}, and with Beta(1, 1) "
-        f"{headline('methods', 'hora', 'area - baseline')}, both less uniform 4.",
+        f"the table of all methods has an area of {headline('methods', 'hora_learned', 'area - baseline')}, and with "
+        f"Beta(1, 1) {headline('methods', 'hora', 'area - baseline')}, both less uniform 4.",
         ("prior", "area", "end", "pass@64", "pass@1,024"),
         [_row("Beta(1, 1)", fixed), *rows],
     )
