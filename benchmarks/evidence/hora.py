@@ -186,7 +186,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
     ),
     Claim(
-        where="Abstract, several right answers",
+        where="Abstract, our second task",
         claim="HORA improves pass@K where a problem has several right answers.",
         figure="the paper has no such split; better in 10 of 12 pairs overall",
         setting="The lab's forks base: longer problems with 6.7 right answers on average. A run has 8,192 rollouts, 8 "
@@ -213,7 +213,7 @@ CLAIMS: tuple[Claim, ...] = (
         cells=("hora.rloo", "hora.hardest", "hora.random", "hora.uniform"),
     ),
     Claim(
-        where="Section 4.2, our control",
+        where="Section 4.2, a control of ours",
         claim="It matters for training which prompts get the extra rollouts.",
         figure="the paper has no such control",
         setting=f"{ONE_RATE} The control deals HORA's extra rollouts to random prompts.",
