@@ -14,8 +14,8 @@ from benchmarks.evidence.hora_pass_at import tally
 from benchmarks.evidence.hora_theory_measured import rare, theory
 
 BASES = ("easy", "medium", "hard")
-EPOCHS = ("start", "after 1 epoch", "after 2 epochs")
-LEARNED = ("counts", "empirical_bayes", "gp")
+EPOCHS = ("at the start", "after 1 epoch", "after 2 epochs")
+LEARNED = {"counts": "counts", "empirical_bayes": "empirical Bayes", "gp": "Gaussian process"}
 CALIBRATED = 0.05
 """Predicted hits count as calibrated if they are off by less than this, whatever the pre-rollouts were."""
 
@@ -53,6 +53,13 @@ def span(found: Sequence[SeedInterval]) -> str:
     return f"{min(means):+.2f} to {max(means):+.2f}"
 
 
+def named(right: Sequence[bool], epochs: Sequence[str] = EPOCHS) -> str:
+    """Return the states that are marked as text: "hard at the start, ...", "all states" or "no state"."""
+    names = [f"{base} {epoch}" for base in BASES for epoch in epochs]
+    marked = [name for name, mark in zip(names, right, strict=True) if mark]
+    return "all states" if len(marked) == len(names) else ", ".join(marked) or "no state"
+
+
 def points(found: SeedInterval) -> str:
     return f"{found.mean:+.2f} ± {found.half_width:.2f}"
 
@@ -80,8 +87,9 @@ def more_hits(values: Mapping[str, Values]) -> Finding:
         f"prompts with a right rollout, HORA less its control: {span(over)} points; among the extra rollouts alone "
         f"{span(own)}",
         tally([sign(each) for each in (*over, *own)]),
-        "The control deals the same extra rollouts to random prompts. The table has gains over uniform groups in "
-        "points, which are prompts in 100. "
+        f"Both are clear in: {named([sign(a) > 0 and sign(b) > 0 for a, b in zip(over, own, strict=True)])}. The "
+        "control deals the same extra rollouts to random prompts. The table has gains over uniform groups in points, "
+        "which are prompts in 100. "
         f"On other prompts of the same bases they were {headline('gradient_variance', 'easy | hora', 'gain, points')}, "
         f"{headline('gradient_variance', 'medium | hora', 'gain, points')} and "
         f"{headline('gradient_variance', 'hard | hora', 'gain, points')} before training.",
@@ -188,11 +196,12 @@ def priors(values: Mapping[str, Values]) -> Finding:
     }
     return Finding(
         "hits among the extra rollouts, less those of Beta(1, 1), in points: "
-        + ", ".join(f"{name.replace('_', ' ')} {span(each)}" for name, each in own.items())
+        + ", ".join(f"{LEARNED[name]} {span(each)}" for name, each in own.items())
         + f". Recorded run, hits over uniform's at the eighth visit: {fixed[-1]}, with empirical Bayes {learned[-1]}",
         tally([-each if each else 1 for each in (*ahead, *recorded)]),
         "The claim fails where a learned prior is clearly ahead in hits among the extra rollouts, which HORA "
-        f"maximises. That is so in {sum(each > 0 for each in ahead)} of {len(ahead)} states of the lab and at "
+        f"maximises. That is so in {sum(each > 0 for each in ahead)} of {len(ahead)} states of the lab "
+        f"({named([each > 0 for each in ahead], EPOCHS[1:])}) and at "
         f"{sum(recorded)} of {len(recorded)} later visits of the recorded run. In an epoch success rises by up to "
         f"{max(risen(values)):.2f} in the lab, so that what was learned is out of date. By prompts with a right one "
         f"in the whole group, empirical Bayes differs by {span(whole)} points. Shuffled beliefs are dealt to other "
@@ -225,10 +234,11 @@ def calibration(values: Mapping[str, Values]) -> Finding:
         cells = (f"{a:.2f} / {b:.2f}" for a, b in zip(own["predicted"], own["true"], strict=True))
         rows.append([base, epoch, *cells, f"{fitted['predicted'][0]:.2f}"])
     return Finding(
-        f"without a right pre-rollout the chance of a hit in 4 more is predicted too high by {min(worst):.2f} to "
-        f"{max(worst):.2f}",
+        "without a right pre-rollout, the predicted less the true chance of a hit in 4 more: "
+        f"{min(worst):+.2f} to {max(worst):+.2f}",
         tally(signs),
-        f"It holds in a state where no prediction is off by {CALIBRATED} or more. The table has predicted and true "
+        f"It holds in a state where no prediction is off by {CALIBRATED} or more: {named([s > 0 for s in signs])}. "
+        "The table has predicted and true "
         "chances by right pre-rollouts of 4, and the prediction of a learned prior without any right one. Its error "
         f"there is {min(learned, key=abs):+.2f} to {max(learned, key=abs):+.2f}. At the start it has learned nothing.",
         ("base", "policy", *(f"{right} right" for right in range(5)), "0 right, learned prior"),
@@ -290,7 +300,8 @@ CLAIMS: tuple[Claim, ...] = (
         where="Abstract, motivation",
         claim="Rollouts that leave saturated prompts give more groups that teach something.",
         figure="a motivation, without a figure",
-        setting=LAB,
+        setting=f"{LAB} The abstract says that uniform groups give saturated prompts too much. This is our reading "
+        "of what would be gained.",
         judge=more_mixed,
         cells=ALONG,
     ),

@@ -49,8 +49,9 @@ def direction(found: Mapping[int, SeedInterval]) -> Verdict:
 
 
 def at(found: Mapping[int, SeedInterval], wanted: int) -> str:
-    """Return the values of K at which a difference has the sign ``wanted``, as text."""
-    return ", ".join(f"{k:,}" for k, each in found.items() if sign(each) == wanted) or "none"
+    """Return the values of K at which a difference has the sign ``wanted``: "K = 64, 128", "no K" or "every K"."""
+    right = [f"{k:,}" for k, each in found.items() if sign(each) == wanted]
+    return "every K" if len(right) == len(found) else f"K = {', '.join(right)}" if right else "no K"
 
 
 def curve_rows(columns: Mapping[str, Values | Mapping[int, SeedInterval]]) -> list[list[object]]:
@@ -74,7 +75,7 @@ def better_pass_at(estimator: str, values: Mapping[str, Values]) -> Finding:
     found, start = gains(mine, control), values["controls.start"]
     shown = ", ".join(f"K = {k:,}: {found[k].signed}" for k in (8, 64, 256, LARGEST))
     why = (
-        f"HORA is clearly ahead at K = {at(found, 1)} and clearly behind at K = {at(found, -1)}. "
+        f"HORA is clearly ahead at {at(found, 1)} and clearly behind at {at(found, -1)}. "
         f"At K = 1,024 a gain of {found[LARGEST].half_width:.3f} could be told from none. "
         f"The rates are {mine['rate']:g} and {control['rate']:g}. The areas under the learning curves differ by "
         f"{difference(mine['area'], control['area']).signed}."
@@ -109,9 +110,7 @@ def above_base(rule: str, start: str, values: Mapping[str, Values]) -> Finding:
         else Verdict.OPEN
     )
     ours = f"K = 1: {found[1].signed}, K = 1,024: {found[LARGEST].signed}"
-    return Finding(
-        ours, verdict, f"It is clearly above the base at K = {at(found, 1)}, clearly below at {at(found, -1)}."
-    )
+    return Finding(ours, verdict, f"It is clearly above the base at {at(found, 1)}, clearly below at {at(found, -1)}.")
 
 
 def falls_below_base(values: Mapping[str, Values]) -> Finding:
@@ -141,7 +140,7 @@ def forks_pass_at(values: Mapping[str, Values]) -> Finding:
     return Finding(
         ", ".join(f"K = {k:,}: {found[k].signed}" for k in (1, 64, LARGEST)),
         direction(found),
-        f"HORA is clearly ahead at K = {at(found, 1)} and clearly behind at K = {at(found, -1)}. Three seeds give wide "
+        f"HORA is clearly ahead at {at(found, 1)} and clearly behind at {at(found, -1)}. Three seeds give wide "
         f"intervals: at K = 1,024 a gain of {found[LARGEST].half_width:.3f} could be told from none.",
         ("K", "base", *columns),
         curve_rows({"base": start, **columns}),
