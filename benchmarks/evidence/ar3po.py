@@ -26,7 +26,6 @@ RULES = {
 ONE_RATE = {
     "uniform_8": {"name": "uniform", "rollouts_per_prompt": 8},
     "shape_4x2": {"name": "ar3po", "stages": 4, "rollouts_per_stage": 2},
-    "shape_8x1": {"name": "ar3po", "stages": 8, "rollouts_per_stage": 1},
 }
 
 CELLS: Mapping[str, Cell] = {
@@ -157,7 +156,6 @@ CLAIMS: tuple[Claim, ...] = (
             "ar3po.stages",
             "ar3po.reuse",
             "ar3po.shape_4x2",
-            "ar3po.shape_8x1",
             "controls.uniform_8_grpo",
         ),
     ),

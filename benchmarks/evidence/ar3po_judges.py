@@ -366,47 +366,52 @@ def weights(found: Mapping[str, Values]) -> Finding:
 
 def shapes(found: Mapping[str, Values]) -> Finding:
     run, exact = found["ar3po.recorded"], found["ar3po.stages"]
-    learnt = {"2x4": found["ar3po.reuse"], "4x2": found["ar3po.shape_4x2"], "8x1": found["ar3po.shape_8x1"]}
-    areas = {name: difference(own["area"], learnt["2x4"]["area"]) for name, own in learnt.items() if name != "2x4"}
-    rows = []
-    for name in STAGES:
-        own = learnt.get(name, found["controls.uniform_8_grpo"])
-        each = interval(own["rollouts_per_prompt"], ".2f") if name in learnt else "8.00"
-        rows.append(
-            [
-                name,
-                f"{run['rollouts'][name][0]:.2f}",
-                f"{run['hits_per_100'][name]:.1f}",
-                f"{run['mixed_per_100'][name]:.2f}",
-                *(f"{exact[name]['ratio'][exact['at'].index(p)]:.2f}" for p in (0.1, 0.5, 0.9)),
-                each,
-                interval(own["area"]),
-                interval(own["end"]),
-            ]
-        )
-    signs = [sign(each) for each in areas.values()]
-    verdict = (
-        Verdict.FAILS
-        if 1 in signs
-        else Verdict.HOLDS
-        if signs == [-1] * len(signs)
-        else Verdict.CONDITIONS
-        if -1 in signs
-        else Verdict.OPEN
-    )
-    return Finding(
-        ", ".join(f"{name}: area {each.signed}" for name, each in areas.items()),
-        verdict,
-        "Other shapes less 2x4, at a rate of 1e-3. The claim fails if another shape is ahead of 2x4, holds if all are "
-        "behind, and holds under conditions if one is. All have at most 8 rollouts, so the same prompts get a correct "
-        "response. Smaller stages find them with fewer rollouts, and bias the gradient more. A prompt that leaves 8x1 "
-        "at its first rollout has no gradient.",
+    learnt = {
+        "2x4": found["ar3po.reuse"],
+        "4x2": found["ar3po.shape_4x2"],
+        "1x8": found["controls.uniform_8_grpo"],
+    }
+    other = difference(learnt["4x2"]["area"], learnt["2x4"]["area"])
+    whole = difference(learnt["1x8"]["area"], learnt["2x4"]["area"])
+    rows = [
         [
-            "stages x rollouts", "rollouts, recorded", "prompts with a correct one per 100", "mixed groups per 100",
-            "gradient over true at p = .1", "at .5", "at .9", "rollouts, lab", "area", "success at the end",
+            name,
+            f"{run['rollouts'][name][0]:.2f}",
+            f"{run['hits_per_100'][name]:.1f}",
+            f"{run['mixed_per_100'][name]:.2f}",
+            *(f"{exact[name]['ratio'][exact['at'].index(p)]:.2f}" for p in (0.1, 0.5, 0.9)),
+            interval(learnt[name]["area"]) if name in learnt else "-",
+            interval(learnt[name]["end"]) if name in learnt else "-",
+        ]
+        for name in STAGES
+    ]
+    return Finding(
+        f"area of 4x2 {other.signed}, of 1x8 {whole.signed} against 2x4",
+        _best([sign(other), sign(whole)]),
+        "Other shapes less 2x4, at equal rollouts, all at a rate of 1e-3. The claim fails if another shape is ahead "
+        "of 2x4, holds if all are behind, and holds under conditions if one is. All shapes have at most 8 rollouts, "
+        "so the same prompts get a correct response. Smaller stages find them with fewer rollouts, and bias the "
+        "gradient more. A prompt that leaves 8x1 at its first rollout has no gradient.",
+        [
+            "stages x rollouts",
+            "rollouts, recorded",
+            "prompts with a correct one per 100 rollouts",
+            "mixed groups per 100 rollouts",
+            "gradient over the true one at p = .1",
+            "at .5",
+            "at .9",
+            "area, lab",
+            "success at the end, lab",
         ],
         rows,
-    )  # fmt: skip
+    )
+
+
+def _best(signs: Sequence[int]) -> Verdict:
+    """Return whether a choice is best, by the signs of the others' differences to it."""
+    if 1 in signs:
+        return Verdict.FAILS
+    return Verdict.HOLDS if set(signs) == {-1} else Verdict.CONDITIONS if -1 in signs else Verdict.OPEN
 
 
 def store(found: Mapping[str, Values]) -> Finding:
