@@ -7,7 +7,7 @@ import pytest
 
 from apportion.lab.report.results import SeedInterval
 from benchmarks.evidence.ar3po_counts import STAGES, _expected, _mixed, _mixed_even
-from benchmarks.evidence.ar3po_judges import _beyond, _efficient, _not_worse
+from benchmarks.evidence.ar3po_judges import _anywhere, _best, _beyond, _efficient, _not_worse
 from benchmarks.evidence.ar3po_lab import GRPO, followed
 from benchmarks.evidence.claim import Verdict
 
@@ -76,3 +76,17 @@ def test_stages_that_only_find_more_prompts_hold_under_conditions():
     assert _efficient(True, False, 0) is Verdict.CONDITIONS
     assert _efficient(True, True, 1) is Verdict.HOLDS
     assert _efficient(False, False, 0) is _efficient(True, True, -1) is Verdict.FAILS
+
+
+def test_a_gain_in_one_of_several_settings_is_a_condition():
+    assert _anywhere([1, 1]) is Verdict.HOLDS
+    assert _anywhere([1, -1]) is _anywhere([0, 1]) is Verdict.CONDITIONS
+    assert _anywhere([0, -1]) is Verdict.FAILS
+    assert _anywhere([0, 0]) is Verdict.OPEN
+
+
+def test_a_choice_is_best_if_all_others_are_behind():
+    assert _best([-1, -1]) is Verdict.HOLDS
+    assert _best([-1, 0]) is Verdict.CONDITIONS
+    assert _best([1, -1]) is Verdict.FAILS
+    assert _best([0, 0]) is Verdict.OPEN
