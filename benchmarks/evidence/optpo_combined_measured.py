@@ -15,7 +15,7 @@ from apportion.stopping import BayesianSPRT, Calibrated, Fixed, Rule, count_vote
 from apportion.types import Counts, Floats
 from benchmarks.evidence.claim import Values
 
-PROMPTS, REPEATS, ANSWERS, M, N = 40, 2000, 6, 64, 16
+PROMPTS, REPEATS, ANSWERS, M, N = 40, 400, 6, 64, 16
 WAVE = 4
 CONCENTRATION = 0.4
 """Of the symmetric Dirichlet distribution of q."""
