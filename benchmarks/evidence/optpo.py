@@ -370,9 +370,9 @@ def judge_reallocated(_: Mapping[str, Values]) -> Finding:
     )
 
 
-LEARNT = tuple(f"optpo.{kind}_{name}" for kind in ("learn", "more") for name in ("ttrl_64", "optpo"))
-LEARNT = tuple(name for name in LEARNT if name in CELLS)
-HALF = tuple(name for name in ("optpo.learn_ttrl_32", "optpo.more_ttrl_32") if name in CELLS)
+KINDS = ("learn",)
+LEARNT = tuple(f"optpo.{kind}_{name}" for kind in KINDS for name in ("ttrl_64", "optpo"))
+HALF = tuple(f"optpo.{kind}_ttrl_32" for kind in KINDS)
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         where="Section 4.2, Table 1",
