@@ -207,11 +207,12 @@ def judge_paper_table(_: Mapping[str, Values]) -> Finding:
         up, down = int((change > 1e-9).sum()), int((change < -1e-9).sum())
         p = binomtest(up, up + down).pvalue
         said.append(f"{name}: higher in {up}, lower in {down}, equal in {36 - up - down} of 36 (sign test p = {p:.2f})")
-        verdicts.append(Verdict.HOLDS if p < 0.05 and up > down else Verdict.OPEN)
+        verdicts.append(Verdict.HOLDS if down <= 0.1 * len(pairs) else Verdict.FAILS)
     return Finding(
         "; ".join(said),
         several(verdicts),
-        "These are the paper's own figures, counted by us. Each is one run; the paper gives no intervals and no seeds. "
+        "Consistently means that OptPO is lower in at most a tenth of the pairs. These are the paper's own figures, "
+        "counted by us. Each is one run; the paper gives no intervals and no seeds. "
         f"The mean of its 36 savings is {pairs[:, 4].mean():.1f}%, and "
         f"{int(((pairs[:, 4] >= 30) & (pairs[:, 4] <= 50)).sum())} of them lie between 30% and 50%.",
     )
@@ -223,7 +224,7 @@ def judge_most(_: Mapping[str, Values]) -> Finding:
     return Finding(
         f"With N = 32 of M = 64 stopping saves at most 50% of the rollouts; {len(above)} of 36 savings is above: "
         f"{', '.join(f'{each:g}%' for each in above)}",
-        Verdict.FAILS if above else Verdict.HOLDS,
+        Verdict.HOLDS if not above else Verdict.CONDITIONS if len(above) < len(savings) / 2 else Verdict.FAILS,
         "Arithmetic on the paper's figures. A saving of tokens above 50% needs shorter completions as well. The paper "
         "counts the tokens of two training runs whose policies drift apart, so its savings in tokens mix both.",
     )
