@@ -154,8 +154,8 @@ def judge_fewer_votes(cells: Mapping[str, Values]) -> Finding:
         f"32 votes less 64: {lost.signed}",
         verdict,
         "Both train on 32 rollouts. The claim does not hold if TTRL with 32 votes takes fewer rollouts than OptPO and "
-        f"the interval excludes that it is {MARGIN:g} worse. With 16 votes or fewer TTRL also trains on fewer rollouts. "
-        f"In an earlier run that trained on 16 rollouts, 16 votes less 64 gave {earlier.signed}.",
+        f"the interval excludes that it is {MARGIN:g} worse. With 16 votes or fewer TTRL also trains on fewer "
+        f"rollouts. In an earlier run that trained on 16 rollouts, 16 votes less 64 gave {earlier.signed}.",
         COLUMNS,
         [*rows, row("OptPO", mine, full)],
     )

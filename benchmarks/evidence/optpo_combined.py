@@ -71,7 +71,7 @@ def judge_calibrated(cells: Mapping[str, Values]) -> Finding:
         f"It holds if rollouts are saved and the interval excludes a loss of {MARGIN:g} of mean@16. The next claim has "
         "the control with fewer votes.",
         COLUMNS,
-        [row(shown, learnt(cells, name), full) for name, shown in NAMES.items()],
+        [row(shown, learnt(cells, name), None if name == "ttrl_64" else full) for name, shown in NAMES.items()],
     )
 
 
@@ -79,9 +79,9 @@ def judge_matched(cells: Mapping[str, Values]) -> Finding:
     mine, few = (learnt(cells, name) for name in ("calibrated_05", "ttrl_24"))
     ahead, labels = (difference(mine[key], few[key]) for key in ("mean_16", "labels_right"))
     return Finding(
-        f"mean@16 less TTRL with 24 votes {ahead.signed}, at {saved(mine, few).percent} fewer rollouts",
+        f"mean@16 less TTRL with 24 votes {ahead.signed}, at {saved(few, mine).percent} fewer rollouts for TTRL",
         {1: Verdict.HOLDS, -1: Verdict.FAILS, 0: Verdict.OPEN}[sign(ahead)],
-        f"Right labels less those of TTRL with 24 votes: {labels.signed}. A negative saving means more rollouts.",
+        f"Right labels less those of TTRL with 24 votes: {labels.signed}.",
     )
 
 
