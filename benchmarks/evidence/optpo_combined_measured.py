@@ -15,7 +15,7 @@ from apportion.stopping import BayesianSPRT, Calibrated, Fixed, Rule, count_vote
 from apportion.types import Counts, Floats
 from benchmarks.evidence.claim import Values
 
-PROMPTS, REPEATS, ANSWERS, M, N = 40, 2000, 6, 64, 16
+PROMPTS, REPEATS, ANSWERS, M, N = 40, 400, 6, 64, 16
 WAVE = 4
 CONCENTRATION = 0.4
 """Of the symmetric Dirichlet distribution of q."""
@@ -25,9 +25,10 @@ RULES: Mapping[str, Rule] = {"ttrl": Fixed(), "optpo": BayesianSPRT(N), "calibra
 def bias(seed: int = 0) -> Values:
     """Return, by rule and by what is retained, the bias of the mean reward and of the gradient, with 95% half widths.
 
-    Half widths are over prompts. ``gradient`` is the bias along the true gradient, over the length of the true one. A
-    group of "fresh" rollouts is drawn after the vote. "sequential" is RLOO over the votes of earlier waves and of the
-    own one, summed and divided by the mean number of votes of the prompt.
+    Half widths are over prompts. Differences to the first N are paired by prompt. ``gradient`` is the bias along the
+    true gradient, over the length of the true one. A group of "fresh" rollouts is drawn after the vote. "sequential" is
+    RLOO over the votes of earlier waves and of the own one, summed and divided by the mean number of votes of the
+    prompt.
     """
     rng = np.random.default_rng(seed)
     found: dict[str, dict[str, list[float]]] = {}
@@ -51,6 +52,10 @@ def bias(seed: int = 0) -> Values:
                 own["reward"].append(float((mean - q[labels]).mean()))
                 own["gradient"].append(float((mine - true) @ true / max(true @ true, 1e-12)))
                 own["samples"].append(float(ends.mean()))
+    for name, own in found.items():
+        first = found[f"{name.split(',')[0]}, first"]
+        own["reward_less_first"] = np.subtract(own["reward"], first["reward"]).tolist()
+        own["gradient_less_first"] = np.subtract(own["gradient"], first["gradient"]).tolist()
     return {name: {key: _interval(values) for key, values in own.items()} for name, own in found.items()}
 
 
