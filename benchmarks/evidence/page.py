@@ -103,12 +103,17 @@ def _chapter(paper: str, found: list[tuple[Claim, Finding | None]]) -> str:
         else [each.where, each.claim, each.figure, finding.ours, f"**{finding.verdict}**"]
         for each, finding in found
     ]
-    lines = [f"## {paper}", "", table(columns, rows), ""]
+    lines = [f"## {paper}", "", *_plain(columns, rows), ""]
     for each, finding in found:
-        lines += [f"### {each.where}: {each.claim}", "", f"*Here:* {each.setting}", ""]
-        lines += [finding.why, ""] if finding and finding.why else []
+        lines += [f"### {each.where}", "", f"*Claim:* {each.claim}", "", f"*Here:* {each.setting}", ""]
+        lines += [f"*Found:* {finding.ours}. {finding.why}".rstrip(), ""] if finding else []
         lines += [table(finding.columns, finding.rows), ""] if finding and finding.rows else []
     return "\n".join(lines)
+
+
+def _plain(columns: list[str], rows: list[list[str]]) -> list[str]:
+    """Return a Markdown table without padding, because one long sentence would make every line as long."""
+    return [f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows)]
 
 
 def _origin() -> str:
