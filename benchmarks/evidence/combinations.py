@@ -168,7 +168,7 @@ def main_effect(decision: str) -> Callable[[Measured], Finding]:
         return Finding(
             f"{found.signed} of area",
             together([found]),
-            f"This is the mean over four comparisons of the same seeds. {above} of the four intervals lie above 0 "
+            f"This is the mean over four comparisons of the same seeds. {above} of these 4 intervals lie above 0 "
             f"and {below} below. A mean change of {_power(found)} would have shown.",
             ["added to", "change of the area"],
             [[WORDS[name], gain.signed] for name, gain in gains.items()],
@@ -329,13 +329,15 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         where="AR3PO's reuse under VIP's counts",
-        claim="Reuse of correct responses makes VIP learn faster.",
+        claim="VIP's counts with reuse of correct responses learn faster than either alone.",
         figure=NONE,
         setting=HERE + " 16 prompts a step, 8 rollouts a prompt on average, RLOO. A reused response is in the baseline "
         "only, as in AR3PO's Option II.",
         cells=_cells("uniform", "vip", "reuse", "vip_reuse"),
         judge=added(
-            "vip_reuse", ("uniform", "vip", "reuse"), "The best part is the best of uniform 8, VIP, and reuse."
+            "vip_reuse",
+            ("uniform", "vip", "reuse"),
+            "The comparison is with the best of uniform 8, VIP, and uniform 8 with reuse.",
         ),
     ),
     Claim(
