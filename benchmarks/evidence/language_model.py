@@ -234,8 +234,8 @@ def _shown(value: Any) -> str:
 
 
 NORMS_HERE = (
-    "SmolLM2-135M-Instruct, gradients in all parameters, 40 prompts a task with 16 completions of a few tokens. "
-    "The policy is the one before training, or after 640 rollouts of training on sums. The paper has Qwen2.5-Math-1.5B "
+    "SmolLM2-135M-Instruct, gradients in all parameters, 40 prompts a task (20 after training) with 16 "
+    "completions of a few tokens. The policy is the one before training, or after 640 rollouts on sums. The paper has Qwen2.5-Math-1.5B "
     "with 600 questions and long completions."
 )
 RUNS_HERE = (
