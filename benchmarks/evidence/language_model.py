@@ -160,6 +160,8 @@ def tested(measured: Mapping[str, Values], tests: tuple[str, str], effect: str) 
     for place, each in checkpoints(measured).items():
         for kind, found in each["tests"].items():
             values = [found[test] for test in tests]
+            if None in values:
+                continue
             if kind == "mean over tokens":
                 rejected += [value < 0.05 for value in values]
                 if max(values) >= 0.05:
@@ -235,8 +237,8 @@ def _shown(value: Any) -> str:
 
 NORMS_HERE = (
     "SmolLM2-135M-Instruct, gradients in all parameters, 40 prompts a task (20 after training) with 16 "
-    "completions of a few tokens. The policy is the one before training, or after 640 rollouts on sums. The paper has Qwen2.5-Math-1.5B "
-    "with 600 questions and long completions."
+    "completions of a few tokens. The policy is the one before training, or after 640 rollouts on sums. The paper has "
+    "Qwen2.5-Math-1.5B with 600 questions and long completions."
 )
 RUNS_HERE = (
     "SmolLM2-135M-Instruct on three-shot sums up to 30 + 30, 40 training prompts, 80 held-out ones with their exact "

@@ -109,8 +109,8 @@ def assumption_tests(rewards: Floats, z: Floats) -> dict[str, Any]:
         raise ValueError(f"every mixed prompt must have a correlation, got {len(r)} of {len(rates)}; check the norms")
     return {
         "groups": len(r),
-        "fisher": fisher(p)[1],
-        "edgington": edgington(p)[1],
+        "fisher": fisher(p)[1] if len(p) else None,
+        "edgington": edgington(p)[1] if len(p) else None,
         "levene": levene(groups, z.ravel())[1],
         "obrien": obrien(groups, z.ravel())[1],
         "correlation": interval_over(r, np.mean),
