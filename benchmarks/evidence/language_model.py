@@ -23,7 +23,7 @@ from benchmarks.evidence.language_model_measured import RULES, run
 from benchmarks.evidence.language_model_norms import after, before
 
 FULL_SEEDS, FULL_RATES = tuple(range(5)), (1e-5, 3e-6, 3e-5)
-SEEDS, RATES = (0, 1, 2), (1e-5,)
+SEEDS, RATES = (0, 1), (1e-5,)
 """What the claims read."""
 NAME, BEFORE, AFTER = "language_model", "language_model.norms_before", "language_model.norms_after"
 CONTROL = "uniform_8"
@@ -160,6 +160,8 @@ def tested(measured: Mapping[str, Values], tests: tuple[str, str], effect: str) 
     for place, each in checkpoints(measured).items():
         for kind, found in each["tests"].items():
             values = [found[test] for test in tests]
+            if None in values:
+                continue
             if kind == "mean over tokens":
                 rejected += [value < 0.05 for value in values]
                 if max(values) >= 0.05:
@@ -234,9 +236,9 @@ def _shown(value: Any) -> str:
 
 
 NORMS_HERE = (
-    "SmolLM2-135M-Instruct, gradients in all parameters, 40 prompts a task with 16 completions of a few tokens. "
-    "The policy is the one before training, or after 640 rollouts of training on sums. The paper has Qwen2.5-Math-1.5B "
-    "with 600 questions and long completions."
+    "SmolLM2-135M-Instruct, gradients in all parameters, 40 prompts a task (20 after training) with 16 "
+    "completions of a few tokens. The policy is the one before training, or after 320 rollouts on sums. The paper has "
+    "Qwen2.5-Math-1.5B with 600 questions and long completions."
 )
 RUNS_HERE = (
     "SmolLM2-135M-Instruct on three-shot sums up to 30 + 30, 40 training prompts, 80 held-out ones with their exact "
@@ -294,11 +296,19 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         where="Ours, `Optimal`",
-        claim="One rollout a prompt against the optimal baseline learns faster than groups at equal rollouts.",
+        claim="One rollout a prompt against the optimal baseline learns faster than groups of 8 at equal rollouts.",
         figure="no paper; see [the baselines](results.md#which-baseline-is-best-on-a-real-language-model)",
         setting=RUNS_HERE,
-        cells=cells_of("optimal", CONTROL, "uniform_4"),
-        judge=partial(learning, rule="optimal", controls=(CONTROL, "uniform_4")),
+        cells=cells_of("optimal", CONTROL),
+        judge=partial(learning, rule="optimal", controls=(CONTROL,)),
+    ),
+    Claim(
+        where="Ours, `Optimal`",
+        claim="One rollout a prompt against the optimal baseline learns faster than groups of 4 at equal rollouts.",
+        figure="no paper",
+        setting=RUNS_HERE,
+        cells=cells_of("optimal", "uniform_4"),
+        judge=partial(learning, rule="optimal", controls=("uniform_4",)),
     ),
     Claim(
         where="Ours, the control of `Optimal`",

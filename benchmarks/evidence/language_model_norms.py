@@ -1,7 +1,7 @@
 """Score norms of SmolLM2's completions before training and after it, and what VIP's assumptions say about them.
 
-The norms before training are recorded in ``benchmarks/data``. The norms after training are measured here, on the same
-prompts. ``Samples`` holds rewards of 0 and 1 and norms, [P, n], of n completions of P prompts.
+The norms before training are recorded in ``benchmarks/data``. The norms after training are measured here, on every
+other one of the same prompts. ``Samples`` holds rewards of 0 and 1 and norms, [P, n], of n completions of P prompts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from benchmarks.evidence.language_model_measured import train
 from benchmarks.evidence.language_model_policy import example_tokens, share_examples
 
 AFTER_TASKS = TASKS[:2]
-TRAINED_SEED = 100
+TRAINED_SEED, TRAINED_ROLLOUTS = 100, 320
+"""Held-out success hardly changes afterwards, up to 640 rollouts."""
 GROUP = 8
 """Rollouts of a prompt in VIP's variance, and half of the samples."""
 DRAWS, SPLITS, RESAMPLES = 2000, 200, 1000
@@ -38,12 +39,12 @@ def before() -> Values:
 
 def after() -> Values:
     """Train on sums with uniform groups of 8, and return what the norms say then, by task."""
-    watch, trainer = train("uniform_8", 1e-5, TRAINED_SEED)
+    watch, trainer = train("uniform_8", 1e-5, TRAINED_SEED, TRAINED_ROLLOUTS)
     model = trainer.model.eval()
-    found: dict[str, Any] = {"rollouts": watch.curve[-1][0] * 32, "held_out": watch.curve[-1][1]}
+    found: dict[str, Any] = {"rollouts": TRAINED_ROLLOUTS, "held_out": watch.curve[-1][1]}
     for place, task in enumerate(AFTER_TASKS):
         share_examples(model, example_tokens(watch.tokenizer, task))
-        found[task.name] = described(measured(model, watch.tokenizer, task.questions(place)))
+        found[task.name] = described(measured(model, watch.tokenizer, task.questions(place)[::2]))
     return found
 
 
@@ -109,8 +110,8 @@ def assumption_tests(rewards: Floats, z: Floats) -> dict[str, Any]:
         raise ValueError(f"every mixed prompt must have a correlation, got {len(r)} of {len(rates)}; check the norms")
     return {
         "groups": len(r),
-        "fisher": fisher(p)[1],
-        "edgington": edgington(p)[1],
+        "fisher": fisher(p)[1] if len(p) else None,
+        "edgington": edgington(p)[1] if len(p) else None,
         "levene": levene(groups, z.ravel())[1],
         "obrien": obrien(groups, z.ravel())[1],
         "correlation": interval_over(r, np.mean),
