@@ -127,8 +127,8 @@ def falls_below_base(values: Mapping[str, Values]) -> Finding:
         "pass@1,024 less the base's: " + ", ".join(lines),
         tally(verdicts),
         f"The base reaches pass@1,024 of {values['controls.start']['pass_at']['1024']:.3f} on hard and "
-        f"{values['hora.forks_start']['pass_at']['1024']:.3f} on forks. The paper's base reaches 0.700 on AIME 2025, so "
-        "it has more to lose and more to gain.",
+        f"{values['hora.forks_start']['pass_at']['1024']:.3f} on forks. The paper's base reaches 0.700 on AIME 2025, "
+        "so it has more to lose and more to gain.",
     )
 
 
