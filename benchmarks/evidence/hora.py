@@ -55,7 +55,7 @@ def entropy(values: Mapping[str, Values]) -> Finding:
         signs.append(sign(found))
     solutions = difference(values["hora.forks_pre_4"]["solutions"], values["hora.forks_uniform"]["solutions"])
     return Finding(
-        "nats a token at the end, HORA less uniform 8: " + "; ".join(lines),
+        "nats a token at the end, HORA less uniform 8. " + "; ".join(lines),
         tally(signs),
         f"On the forks base the right answers effectively in use differ by {solutions.signed}. The length of a "
         "completion is fixed by its problem here, so the claim about lengths cannot be tried.",

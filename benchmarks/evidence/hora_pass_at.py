@@ -126,10 +126,9 @@ def falls_below_base(values: Mapping[str, Values]) -> Finding:
     return Finding(
         "pass@1,024 less the base's: " + ", ".join(lines),
         tally(verdicts),
-        "Here a policy that learns the facts of the task solves problems that the base never solves, so training "
-        "widens what can be solved. The base reaches pass@1,024 of "
-        f"{values['controls.start']['pass_at']['1024']:.3f} on hard and "
-        f"{values['hora.forks_start']['pass_at']['1024']:.3f} on forks, so little room is left.",
+        f"The base reaches pass@1,024 of {values['controls.start']['pass_at']['1024']:.3f} on hard and "
+        f"{values['hora.forks_start']['pass_at']['1024']:.3f} on forks. The paper's base reaches 0.700 on AIME 2025, "
+        "so it has more to lose and more to gain.",
     )
 
 
