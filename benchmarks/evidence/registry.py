@@ -13,7 +13,7 @@ PAPERS: Mapping[str, tuple[str, ...]] = {
     "VIP (arXiv 2602.01601)": (),
     "HORA (arXiv 2605.07114)": (),
     "AR3PO (arXiv 2509.25808)": (),
-    "OptPO (arXiv 2512.02882)": ("optpo", "optpo_votes"),
+    "OptPO (arXiv 2512.02882)": ("optpo", "optpo_votes", "optpo_theory"),
     "A real language model": (),
     "Combinations that no paper tried": ("optpo_combined",),
 }
