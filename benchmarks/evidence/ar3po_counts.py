@@ -56,6 +56,11 @@ def recorded() -> Values:
         "hits_by_part": [float(rescued[:, part].sum() / without[:, part].sum()) for part in parts],
         "with_response_by_part": [float(known[:, part].mean()) for part in parts],
         "mixed": {name: float(each.mean()) for name, each in mixed.items()},
+        "uniform": {
+            str(n): {"hits": float((1 - _none(right, n)).mean()), "mixed": float(_mixed_even(right, n).mean())}
+            for n in range(2, GROUP + 1)
+        },
+        "hits": float((right > 0).mean()),
         "mixed_per_100": {name: float(100 * each.mean() / counts[name].mean()) for name, each in mixed.items()},
         "hits_per_100": {name: float(100 * (right > 0).mean() / each.mean()) for name, each in counts.items()},
     }
@@ -76,6 +81,11 @@ def _mixed(right: Counts, each: int) -> Floats:
     """Return the probability that a group ends with both outcomes: some correct, and not all of the first stage."""
     table = np.array([float(c > 0) - comb(c, each) / comb(GROUP, each) for c in range(GROUP + 1)])
     return np.asarray(table[right])
+
+
+def _mixed_even(right: Counts, rollouts: int) -> Floats:
+    """Return the probability that so many of 8 have both outcomes."""
+    return 1 - _none(right, rollouts) - _none(GROUP - right, rollouts)
 
 
 def _interval(by_prompt: Floats, draws: Counts) -> list[float]:

@@ -250,17 +250,37 @@ def _share(value: float | None) -> str:
 def stages_learn(found: Mapping[str, Values]) -> Finding:
     run, staged, five = (found[f"ar3po.{name}"] for name in ("recorded", "staged", "uniform_5"))
     gap = difference(staged["area"], five["area"])
-    more = run["mixed_per_100"]["2x4"] - run["mixed_per_100"]["1x8"]
+    mine = {"rollouts": run["rollouts"]["2x4"][0], "hits": run["hits"], "mixed": run["mixed"]["2x4"]}
+    even = {key: _even(run, key, mine["rollouts"]) for key in ("hits", "mixed")}
+    rows = [[f"uniform {n}", n, f"{own['hits']:.1%}", f"{own['mixed']:.1%}"] for n, own in run["uniform"].items()]
+    rows.append(["uniform, interpolated", f"{mine['rollouts']:.2f}", f"{even['hits']:.1%}", f"{even['mixed']:.1%}"])
+    rows.append(["AR3PO, stages alone", f"{mine['rollouts']:.2f}", f"{mine['hits']:.1%}", f"{mine['mixed']:.1%}"])
     return Finding(
-        f"{run['mixed_per_100']['2x4']:.2f} against {run['mixed_per_100']['1x8']:.2f} mixed groups per 100 rollouts "
-        f"in the recorded run; area {gap.signed} against uniform 5 in the lab",
-        Verdict.FAILS if more <= 0 or sign(gap) < 0 else Verdict.HOLDS if sign(gap) > 0 else Verdict.CONDITIONS,
-        "The claim holds if the stages give more groups with both outcomes for each rollout and learn faster than the "
-        "same rollouts for every prompt alike. It holds under conditions if only the first is shown: more groups, no "
-        f"faster learning. The half width of the difference in area is {gap.half_width or 0:.3f}. Of all groups "
-        f"{run['mixed']['2x4']:.1%} have both outcomes, and {run['mixed']['1x8']:.1%} with 8 for every prompt, so "
-        "each step has slightly less signal.",
+        f"{mine['mixed']:.1%} of groups with both outcomes against {even['mixed']:.1%} of uniform with equal rollouts; "
+        f"area {gap.signed} against uniform 5",
+        _efficient(mine["hits"] > even["hits"], mine["mixed"] > even["mixed"], sign(gap)),
+        "The claim holds if at equal rollouts the stages find more prompts with a correct response, have more groups "
+        "with both outcomes (the others have no gradient), and learn faster than uniform 5 in the lab. It fails if "
+        "they have none of the three, or learn more slowly. It holds under conditions otherwise. The first two are "
+        f"exact along the recorded run. The half width of the difference in area is {gap.half_width or 0:.3f}. In the "
+        f"lab AR3PO's stages take {np.mean(staged['rollouts_per_prompt']):.2f} rollouts a prompt. Groups of 8 for "
+        f"every prompt have both outcomes in {run['mixed']['1x8']:.1%}, so with stages each step has less signal.",
+        ["rule, recorded run", "rollouts a prompt", "prompts with a correct response", "groups with both outcomes"],
+        rows,
     )
+
+
+def _even(run: Values, key: str, rollouts: float) -> float:
+    """Return what uniform counts would have with a fractional number of rollouts, a mixture of two whole numbers."""
+    sizes = sorted(map(int, run["uniform"]))
+    return float(np.interp(rollouts, sizes, [run["uniform"][str(n)][key] for n in sizes]))
+
+
+def _efficient(more_hits: bool, more_mixed: bool, learns: int) -> Verdict:
+    """Return the verdict of three tests against uniform with equal rollouts, the last by the sign of a difference."""
+    if learns < 0 or not (more_hits or more_mixed or learns):
+        return Verdict.FAILS
+    return Verdict.HOLDS if more_hits and more_mixed and learns > 0 else Verdict.CONDITIONS
 
 
 def reuse_learns(found: Mapping[str, Values]) -> Finding:
@@ -297,9 +317,10 @@ def staleness(found: Mapping[str, Values]) -> Finding:
         f"area {gap:+.3f} ± {half:.3f}",
         Verdict.OPEN if abs(gap) <= half else Verdict.HOLDS if gap > 0 else Verdict.FAILS,
         "Option II less direct replay, from the table of AR3PO's options on the medium base "
-        "(benchmarks/results/ar3po.md), with the half widths of both added in quadrature. Stale ratios are real here: "
-        "see the table, for responses that Option II reuses on the hard base. In the gradient a replayed response "
-        "costs bias as well: at p = .1 the RLOO gradient is "
+        "(benchmarks/results/ar3po.md), with the half widths of both added in quadrature. The ratios are stale "
+        "indeed. The table has those of the responses that Option II reuses on the hard base. Reuse picks prompts "
+        "that fail now and were solved before. So late in training the mean ratio is far below 1: the policy has "
+        "become less likely to write these responses. Replay also costs bias. At p = .1 the expected RLOO gradient is "
         f"{headline('bias', 'ar3po, reuse in the loss', 'p = 0.1')} times the true one with the response in the loss, "
         f"{headline('bias', 'ar3po, reuse', 'p = 0.1')} times with Option II, and "
         f"{headline('bias', 'ar3po', 'p = 0.1')} times without reuse.",
@@ -329,7 +350,7 @@ def weights(found: Mapping[str, Values]) -> Finding:
     at, ratio = np.array(own["at"]), np.array(own["2x4"]["ratio"])
     picked = [0.02, 0.1, 0.3, 0.5, 0.9]
     shown = [f"{ratio[np.isclose(at, p)][0]:.2f} at {p:g}" for p in picked]
-    falls = bool((np.diff(ratio) < 0).all() and (ratio >= 1).all())
+    falls = bool((np.diff(ratio) <= 0).all() and ratio[0] > 1)
     return Finding(
         "gradient over the true one: " + ", ".join(shown),
         Verdict.HOLDS if falls else Verdict.FAILS,

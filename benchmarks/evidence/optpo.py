@@ -10,7 +10,6 @@ from benchmarks.evidence.cell import Cell
 from benchmarks.evidence.claim import Claim
 from benchmarks.evidence.learning import SEEDS
 from benchmarks.evidence.optpo_learning_measured import TiesKept, trained
-from benchmarks.evidence.optpo_votes_measured import four_choices, lab, promise, recorded, wald
 
 PAPER: Mapping[str, Any] = {"temperature": 0.6}
 """The paper's sampling, with ``TOP_P``."""
@@ -36,14 +35,7 @@ ARMS: Mapping[str, partial[Any]] = {
         for name, rule in {"ttrl_64": ttrl(64), "ttrl_32": ttrl(32), "optpo": optpo()}.items()
     },
 }
-SAMPLING: Mapping[str, tuple[float, float]] = {"plain": (1.0, 1.0), "cold": (0.6, 1.0), "paper": (0.6, TOP_P)}
-"""Temperature and top-p by a name."""
 CELLS: Mapping[str, Cell] = {
-    **{f"optpo.votes_{name}": Cell(partial(recorded, name), 0.2) for name in ("game24_cot", "game24_standard")},
-    **{f"optpo.votes_lab_{name}": Cell(partial(lab, *how), 0.4, SEEDS) for name, how in SAMPLING.items()},
-    "optpo.wald": Cell(wald, 0.2),
-    "optpo.promise": Cell(promise, 0.5),
-    "optpo.four_choices": Cell(four_choices, 0.2),
     **{f"optpo.learn_{name}": Cell(measure, 1.5, SEEDS) for name, measure in ARMS.items()},
 }
 CLAIMS: tuple[Claim, ...] = ()

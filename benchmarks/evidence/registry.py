@@ -18,11 +18,12 @@ PAPERS: Mapping[str, tuple[str, ...]] = {
         "vip_allocation",
         "vip_graded",
         "vip_printed",
+        "vip_tools",
     ),
     "HORA (arXiv 2605.07114)": ("hora", "hora_hits"),
     "AR3PO (arXiv 2509.25808)": ("ar3po",),
-    "OptPO (arXiv 2512.02882)": ("optpo",),
-    "A real language model": (),
+    "OptPO (arXiv 2512.02882)": ("optpo", "optpo_votes"),
+    "A real language model": ("language_model",),
     "Combinations that no paper tried": ("combinations", "optpo_combined"),
 }
 """The modules of each chapter. Each has ``CELLS`` and ``CLAIMS``; the names of its cells begin with its own name."""

@@ -25,7 +25,7 @@ from tests.allocators import reference_vip
 
 EXAMPLE = {"root of a": (2.667, 2.667, 2.667, 10.03), "budget": 22, "low": 3, "high": 12}
 PROMPTS, PER_PROMPT, LOW, HIGHS = 5, 8, 3, (12, 24)
-INSTANCES = {"rloo": 1000, "dr_grpo": 250}
+INSTANCES = {"rloo": 1000, "dr_grpo": 100}
 POPULATIONS = {"p uniform": (1.0, 1.0), "p of Beta(.3, .3)": (0.3, 0.3)}
 WORSE = 1e-9
 RELAXED = 100

@@ -85,7 +85,7 @@ def model(shuffles: int = SHUFFLES) -> Values:
     }
 
 
-def again(shuffles: int = SHUFFLES) -> Values:
+def again(shuffles: int = 199) -> Values:
     """Return how many of the eight recorded runs of the lab reject, by base, rollouts trained on and test.
 
     They have 48 prompts with 16 rollouts. A test rejects if its shuffles do at a level of .05.

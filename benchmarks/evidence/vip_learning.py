@@ -113,8 +113,8 @@ def _against_uniform(measured: Mapping[str, Values], metrics: Sequence[str]) -> 
         f"Gaussian process less uniform: {_counted(signs)}",
         _better_everywhere(signs),
         f"{told}Without any effect of VIP, up to {1 - 0.95 ** len(signs):.0%} of such tables have an interval that "
-        f"misses 0. The widest interval is ± {widest:.1f} points, and none reaches above {most:+.1f}. With the default belief "
-        f"{_counted(belief)}. {_ceiling(measured)}",
+        f"misses 0. The widest interval is ± {widest:.1f} points, and none reaches above {most:+.1f}. With the default "
+        f"belief {_counted(belief)}. {_ceiling(measured)}",
         ["rollouts, estimator", "arm", *METRICS.values(), "area", "variance", "correlation", "rate"],
         [row for each in SETTINGS for row in _rows_of(measured, each)],
     )
@@ -177,8 +177,8 @@ def _curves(measured: Mapping[str, Values]) -> Finding:
         f"VIP's mean curve is higher at {shares}",
         _better_everywhere(_signs(pairs, ["area"])),
         "The evaluations of one run depend on each other, so their count is no test. The verdict is that of the "
-        f"intervals of the areas: {', '.join(_points(mine, control, 'area') for mine, control in pairs)} points, in the "
-        "same order.",
+        f"intervals of the areas: {', '.join(_points(mine, control, 'area') for mine, control in pairs)} points, in "
+        "this order.",
     )
 
 

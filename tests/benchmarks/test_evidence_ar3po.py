@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from apportion.lab.report.results import SeedInterval
-from benchmarks.evidence.ar3po_counts import STAGES, _expected, _mixed
-from benchmarks.evidence.ar3po_judges import _beyond, _not_worse
+from benchmarks.evidence.ar3po_counts import STAGES, _expected, _mixed, _mixed_even
+from benchmarks.evidence.ar3po_judges import _beyond, _efficient, _not_worse
 from benchmarks.evidence.ar3po_lab import GRPO, followed
 from benchmarks.evidence.claim import Verdict
 
@@ -37,6 +37,13 @@ def test_counts_along_recorded_groups_are_those_of_every_order(name, right):
     assert _mixed(np.array(right), STAGES[name][1]) == pytest.approx(mixed)
 
 
+@pytest.mark.parametrize("right", range(9))
+def test_even_counts_along_recorded_groups_are_those_of_every_order(right):
+    for n in range(2, 9):
+        mixed = np.mean([0 < sum(own[:n]) < n for own in orders(right)])
+        assert _mixed_even(np.array(right), n) == pytest.approx(mixed)
+
+
 @pytest.mark.parametrize("rule", [{"name": "ar3po"}, {"name": "dapo", "rollouts_per_prompt": 8, "target": 4}])
 def test_every_rollout_that_is_asked_for_is_accounted_for(rule):
     found = followed(rule, 0, SMALL)
@@ -63,3 +70,9 @@ def test_being_ahead_of_the_papers_baseline_alone_is_a_condition():
     assert _beyond(1, 0) is _beyond(1, -1) is Verdict.CONDITIONS
     assert _beyond(0, 1) is Verdict.OPEN
     assert _beyond(-1, 1) is Verdict.FAILS
+
+
+def test_stages_that_only_find_more_prompts_hold_under_conditions():
+    assert _efficient(True, False, 0) is Verdict.CONDITIONS
+    assert _efficient(True, True, 1) is Verdict.HOLDS
+    assert _efficient(False, False, 0) is _efficient(True, True, -1) is Verdict.FAILS

@@ -103,7 +103,7 @@ REFUSED = {
     "LoRA of a wrong type": ({"lora": {"r": "four"}}, "lora.r must be an integer, got 'four'"),
     "tools that TRL's RLOO has not": (
         {"tools": ["math:sqrt"], "algorithm": "rloo"},
-        "tools are for grpo, got math:sqrt with rloo; TRL's RLOO has none",
+        "tools are for grpo, got math:sqrt with rloo, whose trainer in TRL has none; set algorithm",
     ),
     "a tool that is not there": ({"tools": ["math:squirt"]}, "function must be in its module, got 'math:squirt'"),
     "an allocator that does not fit": (
