@@ -59,5 +59,6 @@ def test_all_three_are_judged_by_the_best_of_them():
 
 
 def test_every_cell_of_combinations_is_read_by_a_claim():
-    read = {name for claim in CLAIMS for name in claim.needs([*CELLS, "controls.uniform_8_rloo"])}
-    assert read == {*CELLS, "controls.uniform_8_rloo"}
+    controls = ["controls.uniform_4_rloo", "controls.uniform_8_rloo"]
+    read = {name for claim in CLAIMS for name in claim.needs([*CELLS, *controls])}
+    assert read == {*CELLS, *controls}
