@@ -58,7 +58,7 @@ def answers(estimator: str) -> Any:
         why = (
             f"With shuffled beliefs VIP has {interval(gains(values, 'vip_shuffled', 'em'), '+.3f')} over uniform. "
             f"The half width after ± is the smallest gain that {len(SEEDS)} paired seeds can show. "
-            f"The learning rate is {values['rate']:g}, the best of three for uniform."
+            f"The learning rate is {values['rate']:g}, the better of two for uniform."
         )
         return Finding(ours, verdict, why, *_table(values))
 
