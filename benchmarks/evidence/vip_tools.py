@@ -58,6 +58,8 @@ def answers(estimator: str) -> Any:
         why = (
             f"With shuffled beliefs VIP has {interval(gains(values, 'vip_shuffled', 'em'), '+.3f')} over uniform. "
             f"The half width after ± is the smallest gain that {len(SEEDS)} paired seeds can show. "
+            f"In two epochs a prompt is met twice, so VIP has little to go by: its largest group has "
+            f"{interval(values['vip']['most'], '.1f')} rollouts, the GP's {interval(values['vip_gp']['most'], '.1f')}. "
             f"The learning rate is {values['rate']:g}, the better of two for uniform."
         )
         return Finding(ours, verdict, why, *_table(values))
