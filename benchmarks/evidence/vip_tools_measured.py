@@ -19,8 +19,8 @@ from apportion.allocators import Allocator
 from apportion.predictors import EmpiricalBayes, GaussianProcess, Shuffled
 from benchmarks.evidence.claim import Values
 
-SEEDS = (0, 1, 2, 3)
-RATES = (1e-3, 2e-3, 4e-3)
+SEEDS = (0, 1, 2)
+RATES = (1e-3, 3e-3)
 SWEEP_SEED = 100
 ROLLOUTS, PROMPTS, EPOCHS = 8, 8, 2
 TRAINED = 96
@@ -82,11 +82,11 @@ def train(rule: str, estimator: str, rate: float, seed: int, steps: int = STEPS)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     import torch  # noqa: PLC0415
     from datasets import Dataset  # noqa: PLC0415
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM, PrinterCallback  # noqa: PLC0415
     from trl import GRPOConfig  # noqa: PLC0415
 
     from apportion.trl import AllocatedGRPOTrainer  # noqa: PLC0415
-    from benchmarks.evidence.vip_tools_task import base_policy, questions, search  # noqa: PLC0415
+    from benchmarks.evidence.vip_tools_task import base_policy, make_tokenizer, questions, search  # noqa: PLC0415
 
     torch.set_num_threads(1)
     folder = base_policy()
@@ -124,7 +124,7 @@ def train(rule: str, estimator: str, rate: float, seed: int, steps: int = STEPS)
             ),
             train_dataset=Dataset.from_list(rows[:TRAINED]),
             eval_dataset=Dataset.from_list(rows[TRAINED:]),
-            processing_class=AutoTokenizer.from_pretrained(folder),
+            processing_class=make_tokenizer(),  # from the folder transformers would make Qwen's own
             tools=[search],
             allocator=RULES[rule](estimator, seed),
             estimator="rloo" if estimator == "rloo" else None,
