@@ -154,7 +154,8 @@ def prediction(measured: Mapping[str, Values]) -> Finding:
     why = (
         f"The difference to moving average is {_signed(gains[0])} and to ridge regression {_signed(gains[1])}, against "
         f"the exact success probability at sampling. {_power(gains)} The paper compares with observed "
-        "rates, which adds sampling noise to every error. Each prompt is visited twice in a run, as in the paper's two epochs."
+        "rates, which adds sampling noise to every error. Each prompt is visited twice in a run, as in the paper's two "
+        "epochs."
     )
     columns = ["predictor", "error, exact", "error, observed", "error, exact, seen before"]
     return Finding(
@@ -195,6 +196,37 @@ def tested(measured: Mapping[str, Values], tests: tuple[str, str], effect: str) 
     shown = {"correlation": "mean correlation (95% over prompts)", "spread_ratio": "spread of the norm, 90% / 10%"}
     columns = ["task, policy", "norm of the", "mixed prompts", *(f"p, {test}" for test in tests), shown[effect]]
     return Finding(ours, verdict, why, columns, rows)
+
+
+def outcomes(measured: Mapping[str, Values]) -> Finding:
+    """Judge whether right and wrong rollouts have equal norms: they differ if the intervals of both are apart."""
+    rows, apart = [], []
+    for place, each in checkpoints(measured).items():
+        differ = []
+        for part in each["by_success"]:
+            cells = [part[kind][side] for kind in ("parameters", "logits", "squared") for side in ("right", "wrong")]
+            if cells[0] and cells[1]:
+                differ.append(cells[0][2] < cells[1][1] or cells[1][2] < cells[0][1])
+            shown = [*(_large(cell) for cell in cells[:2]), *map(_shown, cells[2:])]
+            rows.append([f"{place}, p from {part['low']:g} to {part['high']:g}", part["prompts"], *shown])
+        apart.append(any(differ))
+    verdict = Verdict.FAILS if all(apart) else Verdict.CONDITIONS if any(apart) else Verdict.HOLDS
+    why = (
+        "Mean squared norms with 95% over prompts. Norms differ in a setting if the intervals of right and wrong "
+        "rollouts are apart at some success rate. The sum of (1 - pi)^2 over a rollout's tokens needs only the "
+        "log-probabilities that engines return."
+    )
+    kinds = ("|g|^2", "logits", "(1 - pi)^2")
+    columns = [
+        "task, policy, success",
+        "prompts",
+        *(f"{kind}, {side}" for kind in kinds for side in ("right", "wrong")),
+    ]
+    return Finding(f"they differ in {sum(apart)} of {len(apart)} settings", verdict, why, columns, rows)
+
+
+def _large(value: list[float] | None) -> str:
+    return "-" if value is None else f"{value[0]:,.0f} ({value[1]:,.0f} to {value[2]:,.0f})"
 
 
 def formula(measured: Mapping[str, Values]) -> Finding:
@@ -270,6 +302,14 @@ CLAIMS: tuple[Claim, ...] = (
         setting=NORMS_HERE,
         cells=(BEFORE, AFTER),
         judge=partial(tested, tests=("fisher", "edgington"), effect="correlation"),
+    ),
+    Claim(
+        where="VIP, Assumption 4.1 (ii), by outcome",
+        claim="Right and wrong rollouts have gradients of equal norm, whatever the success rate.",
+        figure="no figure: it follows from the assumption",
+        setting=NORMS_HERE,
+        cells=(BEFORE, AFTER),
+        judge=outcomes,
     ),
     Claim(
         where="VIP, Appendix B.3 and B.4, Tables 7 and 8",
