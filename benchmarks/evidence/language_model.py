@@ -184,7 +184,7 @@ def tested(measured: Mapping[str, Values], tests: tuple[str, str], effect: str) 
                 rejected += [value < 0.05 for value in values]
                 if max(values) >= 0.05:
                     spared.append(f"{place} ({found['groups']} mixed prompts)")
-            rows.append([place, kind, found["groups"], *(f"{value:.2g}" for value in values), _shown(found[effect])])
+            rows.append([place, kind, found["groups"], *map(_p_value, values), _shown(found[effect])])
     verdict = Verdict.FAILS if all(rejected) else Verdict.CONDITIONS if any(rejected) else Verdict.HOLDS
     own = [row for row in rows if row[1] == "mean over tokens"]
     ours = "; ".join(f"{row[0]}: {row[3]} and {row[4]}" for row in own)
@@ -196,6 +196,10 @@ def tested(measured: Mapping[str, Values], tests: tuple[str, str], effect: str) 
     shown = {"correlation": "mean correlation (95% over prompts)", "spread_ratio": "spread of the norm, 90% / 10%"}
     columns = ["task, policy", "norm of the", "mixed prompts", *(f"p, {test}" for test in tests), shown[effect]]
     return Finding(ours, verdict, why, columns, rows)
+
+
+def _p_value(value: float) -> str:
+    return "< 1e-15" if value < 1e-15 else f"{value:.2g}"
 
 
 def outcomes(measured: Mapping[str, Values]) -> Finding:
