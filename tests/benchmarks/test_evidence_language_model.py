@@ -6,8 +6,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.baselines_rules import Samples
+from benchmarks.evidence import language_model
 from benchmarks.evidence.claim import Verdict
-from benchmarks.evidence.language_model import CONTROL, RATES, SEEDS, at_seconds, learning, name_of
+from benchmarks.evidence.language_model import CONTROL, RATES, at_seconds, learning, name_of
 from benchmarks.evidence.language_model_norms import (
     allocations,
     assumption_tests,
@@ -118,13 +119,16 @@ def test_second_moment_leaves_the_own_reward_out():
     assert second_moment(samples)[0] == pytest.approx((2 * 1 + 0.25 + 0.25) / 3)
 
 
+SEEDS = (0, 1, 2)
+
+
 def curves(rule, gain):
     """Return the cells of a rule whose success is higher by ``gain``, with a little noise by seed."""
     found = {}
     for rate in RATES:
         for seed in SEEDS:
             success = [0.2, 0.4 + gain + 0.001 * seed * (gain > 0), 0.6 + gain]
-            values = {"success": success, "cpu_seconds": [0, 100, 200], "mixed": 0.5}
+            values = {"success": success, "cpu_seconds": [0, 100, 200], "reward": [0.5]}
             found[name_of(rule, rate, seed)] = values
     return found
 
@@ -138,7 +142,8 @@ def curves(rule, gain):
         ((0.0, 0.0, 0.0), Verdict.OPEN),
     ],
 )
-def test_a_rule_must_beat_every_control(gains, verdict):
+def test_a_rule_must_beat_every_control(gains, verdict, monkeypatch):
+    monkeypatch.setattr(language_model, "SEEDS", SEEDS)
     measured = curves("optimal", gains[0]) | curves(CONTROL, gains[1]) | curves("uniform_4", gains[2])
     assert learning(measured, "optimal", (CONTROL, "uniform_4")).verdict is verdict
 
@@ -146,3 +151,10 @@ def test_a_rule_must_beat_every_control(gains, verdict):
 def test_success_at_equal_seconds_is_read_from_the_line_between_evaluations():
     values = {"cpu_seconds": [0, 10, 20], "success": [0.2, 0.4, 0.6]}
     assert [at_seconds(values, seconds) for seconds in (0, 15, 20)] == pytest.approx([0.2, 0.5, 0.6])
+
+
+def test_one_seed_gives_no_verdict(monkeypatch):
+    monkeypatch.setattr(language_model, "SEEDS", SEEDS[:1])
+    finding = learning(curves("optimal", 0.3) | curves(CONTROL, 0.0), "optimal", (CONTROL,))
+    assert finding.verdict is Verdict.OPEN
+    assert "one seed" in finding.why
