@@ -42,7 +42,7 @@ CHAPTERS = (
     ),
     Chapter("HORA (arXiv 2605.07114)", "hora", ("hora", "hora_hits")),
     Chapter("AR3PO (arXiv 2509.25808)", "ar3po", ("ar3po",)),
-    Chapter("OptPO (arXiv 2512.02882)", "optpo", ("optpo", "optpo_votes")),
+    Chapter("OptPO (arXiv 2512.02882)", "optpo", ("optpo", "optpo_votes", "optpo_theory")),
     Chapter("A real language model", "model", ("language_model",)),
     Chapter("Combinations that no paper tried", "combinations", ("combinations", "optpo_combined")),
 )
