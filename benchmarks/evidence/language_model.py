@@ -1,6 +1,6 @@
 """The papers' claims on a real language model, SmolLM2-135M-Instruct, which trains on sums in TRL.
 
-The full study has five seeds and three learning rates, 6 hours on one core:
+The full study has five seeds and three learning rates for eight rules, 8 hours on one core:
 
     python -m benchmarks.evidence --only language_model
 
@@ -289,8 +289,8 @@ def allocated(measured: Mapping[str, Values]) -> Finding:
     verdict = Verdict.HOLDS if all(helps) else Verdict.CONDITIONS if any(helps) else Verdict.FAILS
     why = (
         f"VIP with its default belief lowers the variance beyond noise in {sum(helps)} of {len(helps)} settings. "
-        "Counts follow from 8 completions of each prompt and are judged on 8 others; medians with 5% to 95% of 200 splits. Neyman "
-        "measures the moments that VIP takes as equal. The best counts know the half that judges them."
+        "Counts follow from 8 completions of each prompt and are judged on 8 others; medians with 5% to 95% "
+        "of 200 splits. Neyman measures the moments that VIP takes as equal. The best counts know the half that judges them."
     )
     columns = ["task, policy", *next(iter(checkpoints(measured).values()))["allocation"]]
     ours = "; ".join(f"{row[0]}: x{row[1]}" for row in rows)
