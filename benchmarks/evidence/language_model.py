@@ -290,7 +290,8 @@ def allocated(measured: Mapping[str, Values]) -> Finding:
     why = (
         f"VIP with its default belief lowers the variance beyond noise in {sum(helps)} of {len(helps)} settings. "
         "Counts follow from 8 completions of each prompt and are judged on 8 others; medians with 5% to 95% "
-        "of 200 splits. Neyman measures the moments that VIP takes as equal. The best counts know the half that judges them."
+        "of 200 splits. Neyman measures the moments that VIP takes as equal. The best counts "
+        "know the half that judges them."
     )
     columns = ["task, policy", *next(iter(checkpoints(measured).values()))["allocation"]]
     ours = "; ".join(f"{row[0]}: x{row[1]}" for row in rows)
