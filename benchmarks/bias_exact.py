@@ -49,7 +49,7 @@ class Leaf:
     right: int
     trials: int
     first: float
-    """RLOO's estimate from the k rollouts of the first round alone: right x wrong / (k (k - 1))."""
+    """RLOO's estimate from the k rollouts of the first round alone: right x wrong / (k (k - 1)), or 0 if k is 1."""
 
     def probability(self, p: float) -> float:
         return self.paths * p**self.right * (1 - p) ** (self.trials - self.right)
@@ -69,7 +69,7 @@ def _descend(allocator: Allocator, batch: Batch, paths: int, first: float) -> It
     count = int(plan.counts[0])
     for right in range(count + 1):
         rollouts = [ROLLOUTS[0]] * right + [ROLLOUTS[1]] * (count - right)
-        begun = right * (count - right) / (count * (count - 1)) if batch.round == 0 else first
+        begun = right * (count - right) / (count * (count - 1)) if batch.round == 0 and count > 1 else first
         yield from _descend(allocator, batch.add(plan, [rollouts]), paths * comb(count, right), begun)
 
 

@@ -17,7 +17,7 @@ from benchmarks.evidence import cell as cells_module
 from benchmarks.evidence import page
 from benchmarks.evidence.cell import Cell, kept, measure, run
 from benchmarks.evidence.claim import Claim, difference, interval, sign
-from benchmarks.evidence.registry import PAPERS, cells_by_module, claims_of
+from benchmarks.evidence.registry import MODULES, cells_by_module, claims_of
 
 CELLS = cells_by_module()
 CLAIMS = [claim for module in CELLS for claim in claims_of(module)]
@@ -52,8 +52,19 @@ def half():
     return {"area": 0.5}
 
 
-def test_the_page_is_written_from_the_committed_values():
-    assert page.PAGE.read_text(encoding="utf-8") == page.text(), "run `make reproduce`, or its --page alone"
+def test_the_pages_are_written_from_the_committed_values():
+    found = page.pages()
+    assert {page.PAGE, *page.DETAILS.iterdir()} == found.keys()
+    for path, text in found.items():
+        assert path.read_text(encoding="utf-8") == text, "run python -m benchmarks.evidence --page"
+
+
+def test_every_number_on_the_page_leads_to_its_details():
+    links = re.findall(r"\(evidence/(\w+)\.md#(\w+)-(\d+)\)", page.PAGE.read_text(encoding="utf-8"))
+    assert len(links) == len(CLAIMS)
+    for name, same, number in links:
+        assert name == same
+        assert f"\n## {name} {number}\n" in (page.DETAILS / f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_committed_values_are_of_the_code_that_measures_them():
@@ -74,15 +85,14 @@ def test_committed_values_are_small():
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.where)
 def test_a_claim_says_where_it_is_made_and_reads_cells_that_exist(claim):
-    assert claim.needs([name for cells in CELLS.values() for name in cells])
+    claim.needs([name for cells in CELLS.values() for name in cells])
     assert all(
         text.strip() and "\n" not in text and "|" not in text for text in (claim.where, claim.claim, claim.figure)
     )
 
 
 def test_modules_are_listed_once():
-    listed = [module for modules in PAPERS.values() for module in modules]
-    assert sorted(listed) == sorted(set(listed))
+    assert sorted(MODULES) == sorted(set(MODULES))
 
 
 def test_a_claim_on_a_cell_that_does_not_exist_is_refused():
