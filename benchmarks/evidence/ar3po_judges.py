@@ -196,7 +196,7 @@ def _times(found: SeedInterval | None) -> str:
 
 
 def without(found: Mapping[str, Values]) -> Finding:
-    run, mine, staged, eight = (found[f"ar3po.{name}"] for name in ("recorded", "reuse", "staged", "uniform_8"))
+    run, mine, staged = (found[f"ar3po.{name}"] for name in ("recorded", "reuse", "staged"))
     lab = difference(mine["without"], mine["after"])
     before, after = run["without"], run["after"]
     recorded_falls = after[2] < 0.2 < before[1]
@@ -212,7 +212,8 @@ def without(found: Mapping[str, Values]) -> Finding:
     rows = [
         [
             f"lab, part {part + 1} of 8",
-            *(f"{own['course'][key][part]:.3f}" for own, key in ((eight, "without"), (staged, "without"))),
+            f"{mine['course']['none_of_8'][part]:.3f}",
+            f"{staged['course']['without'][part]:.3f}",
             f"{mine['course']['without'][part]:.3f}",
             f"{mine['course']['after'][part]:.3f}",
             _share(mine["course"]["hits"][part]),
