@@ -172,6 +172,6 @@ CLAIMS: tuple[Claim, ...] = (
         figure="none: a check of our figures",
         setting=LAB,
         judge=judges.accounting,
-        cells=(*(f"ar3po.{name}" for name in RULES),),
+        cells=tuple(f"ar3po.{name}" for name in RULES),
     ),
 )
