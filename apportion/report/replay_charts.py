@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from apportion.replay.intervals import Spanned
+from apportion.replay.notes import POLICY, notes
 from apportion.replay.replaying import AllocatorReplay, Replay
 from apportion.report.charts import Chart, ChartSeries, ReportTable, count, percent
 from apportion.report.curves import Curve
 
 MEASURES = ("mixed", "variance", "hits", "dead")
-POLICY = (
-    "The policy was trained on what the run sampled. A replay says what a rule would have found at that policy, not "
-    "what the policy would have become."
-)
 
 
 def replay_charts(name: str, style: int, found: Replay) -> list[Chart]:
@@ -45,7 +40,7 @@ def _splits(name: str, style: int, found: Replay) -> Chart | None:
     )
     return Chart(
         f"rules_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "llrrrrr"),
-        x_label="variance less than an even split's", notes=tuple(_notes(found)),
+        x_label="variance less than an even split's", notes=tuple(notes(found)),
     )  # fmt: skip
 
 
@@ -89,17 +84,3 @@ def _ratio(each: AllocatorReplay, measure: str) -> str:
         return "unknown"
     found = each.ratios[measure]
     return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
-
-
-def _notes(found: Replay) -> Iterator[str]:
-    for each in found.allocators:
-        if each.missing is not None:
-            yield f"{each.name}: {each.missing}."
-        if not each.same_total:
-            yield f"{each.name} takes {each.of_budget:.2f} times the budget; its even split takes as many."
-    if expected := [each.name for each in found.allocators if each.source == "expected"]:
-        yield (
-            f"Outcomes of {', '.join(expected)} are expectations at the mean of up to ten visits around. "
-            f"At {found.certain:.0%} of the groups that mean is 0 or 1, so nothing can be found there."
-        )
-    yield POLICY

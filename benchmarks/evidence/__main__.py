@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from benchmarks.evidence import cell
 from benchmarks.evidence.page import write
-from benchmarks.evidence.registry import cells_by_module
+from benchmarks.evidence.registry import cell_named, cells_by_module
 
 
 def main() -> int:
@@ -23,12 +23,18 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="measure again what is measured")
     parser.add_argument("--list", action="store_true", help="list the cells and their minutes")
     parser.add_argument("--cell", help="measure this cell in this process")
+    parser.add_argument("--child", action="store_true", help="with --cell: end when standard input ends")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page from what is measured")
     given = parser.parse_args()
-    cells = {name: each for own in cells_by_module().values() for name, each in own.items()}
+    if given.child:
+        cell.end_with_parent()
     if given.cell:
-        cell.measure(given.cell, cells[given.cell])
+        found = cell_named(given.cell)
+        if found is None:
+            parser.error(f"--cell must name a cell, got {given.cell}; --list shows them")
+        cell.measure(given.cell, found)
         return 0
+    cells = {name: each for own in cells_by_module().values() for name, each in own.items()}
     if given.page:
         write()
         return 0

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, facts
@@ -25,6 +25,7 @@ from benchmarks.evidence.claim import Values
 
 FOLDER = ROOT / "runs" / "evidence"
 """What was measured on this machine, which git ignores: a file a cell."""
+COMMAND = (sys.executable, "-m", "benchmarks.evidence", "--child", "--cell")
 PATIENCE = 10
 """A cell is stopped after so many times the minutes that it should take."""
 
@@ -58,7 +59,7 @@ def kept(name: str, cell: Cell) -> Values | None:
         found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError:  # damaged: it is measured again
+    except ValueError:  # a damaged file: the cell is measured again
         return None
     return found if isinstance(found, dict) and found.get("key") == cell.key else None
 
@@ -77,16 +78,21 @@ def measure(name: str, cell: Cell) -> None:
     write_whole(FOLDER / f"{name}.json", json.dumps(content, allow_nan=False) + "\n")
 
 
-def run(cells: Mapping[str, Cell], processes: int) -> list[str]:
+def run(cells: Mapping[str, Cell], processes: int, command: Sequence[str] = COMMAND) -> list[str]:
     """Measure every cell that is not kept, so many at a time, the longest first. Return the names of those that failed.
 
-    Ctrl-C ends the processes. What is finished then is kept.
+    ``command`` and the name of a cell measure it in a process. Ctrl-C ends the processes, and so does the end of this
+    one. What is finished then is kept.
     """
     waiting = sorted((name for name in cells if kept(name, cells[name]) is None), key=lambda n: -cells[n].minutes)
     print(f"{len(cells) - len(waiting)} of {len(cells)} cells are measured", flush=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     failed, stop = [], Event()
     with ThreadPoolExecutor(processes) as pool:
-        running = {pool.submit(_in_process, name, cells[name].minutes, stop): name for name in waiting}
+        running = {
+            pool.submit(_in_process, [*command, name], name, 60 * PATIENCE * cells[name].minutes, stop): name
+            for name in waiting
+        }
         try:
             for number, done in enumerate(as_completed(running), start=1):
                 name, error = running[done], done.result()
@@ -99,22 +105,34 @@ def run(cells: Mapping[str, Cell], processes: int) -> list[str]:
     return failed
 
 
-def _in_process(name: str, minutes: float, stop: Event) -> str:
-    """Measure a cell in its own process. Return "" or what went wrong."""
-    if stop.is_set():
-        return "stopped"
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    path = FOLDER / f"{name}.log"
-    end = time.monotonic() + 60 * PATIENCE * max(1.0, minutes)
+def _in_process(command: list[str], name: str, seconds: float, stop: Event) -> str:
+    """Run ``command`` until it ends, for at most so many seconds. Return "" or what went wrong."""
+    path, end = FOLDER / f"{name}.log", time.monotonic() + seconds
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with path.open("wb") as log:
-        command = [sys.executable, "-m", "benchmarks.evidence", "--cell", name]
-        with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT) as process:
-            while process.poll() is None and time.monotonic() < end and not stop.is_set():
-                time.sleep(0.2)
-            late = process.poll() is None
-            if late:
-                process.kill()
+    with (
+        path.open("wb") as log,
+        subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+        while process.poll() is None and time.monotonic() < end and not stop.is_set():
+            time.sleep(0.1)
+        late = process.poll() is None
+        if late:
+            process.kill()
     if late:
-        return f"stopped after {PATIENCE * max(1.0, minutes):.0f} minutes, see {path}"
-    return "" if process.returncode == 0 else f"failed with exit code {process.returncode}, see {path}"
+        return "stopped" if stop.is_set() else f"not finished after {seconds:.0f} s, see {path}"
+    if process.returncode:
+        return f"failed with exit code {process.returncode}, see {path}"
+    return ""
+
+
+def end_with_parent() -> None:
+    """Have this process end as soon as its standard input does, which the process that started it holds open."""
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Writes ``docs/evidence.md`` from the committed values, and the committed values from what was measured here."""
+"""Writes ``docs/evidence.md`` and its details from the committed values, and those from what was measured here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, table
 from benchmarks.evidence.cell import Cell, kept
 from benchmarks.evidence.claim import Claim, Finding, Values, Verdict
-from benchmarks.evidence.registry import PAPERS, cells_by_module, claims_of
+from benchmarks.evidence.registry import CHAPTERS, Chapter, cells_by_module, claims_of
 
 PAGE = ROOT / "docs" / "evidence.md"
+DETAILS = ROOT / "docs" / "evidence"
+OPEN = "not measured"
+Judged = list[tuple[Claim, Finding | None]]
 MEASURED = Path(__file__).parent / "measured"
 """The values that the page is written from: a file a module."""
 DIGITS = 5
@@ -34,29 +37,34 @@ stopped. Each claim has the paper's figure beside ours. A verdict follows from t
 Our settings are smaller than the papers'. The *lab* is a policy of 200,640 parameters on chains of digit arithmetic,
 whose success probabilities are known exactly ([results.md](results.md)). The *recorded run* is a GRPO run of
 Qwen2.5-Math-1.5B. *SmolLM2* is SmolLM2-135M-Instruct. A claim about large models that does not hold here may hold
-there; the line "Here" says what differs. Intervals are 95%, after ± or in brackets. Differences are paired by seed.
+there; the details of each claim say what differs. Intervals are 95%, after ± or in brackets. Differences are paired by
+seed.
 """
 
 
 def write() -> None:
-    """Commit what was measured here to ``measured/`` and write the page from all that is there."""
+    """Commit what was measured here to ``measured/`` and write the pages from all that is there."""
     for module, cells in cells_by_module().items():
         _keep(module, cells)
-    PAGE.write_text(text(), encoding="utf-8")
+    for path, text in pages().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     print(f"{PAGE} is written")
 
 
-def text() -> str:
-    """Return the page, from the committed values alone."""
-    chapters, verdicts = [], Counter[str]()
-    for paper, modules in PAPERS.items():
-        found = [(claim, _judged(claim)) for module in modules for claim in claims_of(module)]
-        if found:
-            verdicts.update(finding.verdict if finding else "not measured" for _, finding in found)
-            chapters.append(_chapter(paper, found))
-    summary = ", ".join(f"{count} {verdict}" for verdict in (*Verdict, "not measured") if (count := verdicts[verdict]))
-    chapters.append(_origin())
-    return "\n".join([HEAD, f"Of {verdicts.total()} claims: {summary}.\n", *chapters])
+def pages() -> dict[Path, str]:
+    """Return the text of every page, from committed values: one with all verdicts, and one for each chapter."""
+    found: dict[Path, str] = {}
+    verdicts, tables = Counter[str](), []
+    for chapter in CHAPTERS:
+        judged = [(claim, _judged(claim)) for module in chapter.modules for claim in claims_of(module)]
+        if judged:
+            verdicts.update(_verdict(finding) for _, finding in judged)
+            tables += [f"## {chapter.title}\n", *_plain(_summary(chapter, judged)), ""]
+            found[DETAILS / f"{chapter.name}.md"] = _details(chapter, judged)
+    summary = ", ".join(f"{count} {verdict}" for verdict in (*Verdict, OPEN) if (count := verdicts[verdict]))
+    total = f"Of {verdicts.total()} claims: {summary}.\n"
+    return {PAGE: "\n".join([HEAD, total, *tables, _origin()])} | found
 
 
 def committed(module: str) -> dict[str, Any]:
@@ -66,10 +74,10 @@ def committed(module: str) -> dict[str, Any]:
 
 
 def _keep(module: str, cells: Mapping[str, Cell]) -> None:
-    """Put what was measured here beside what was committed before, and drop cells that are no more."""
+    """Put what was measured here beside what was committed before. What other code has measured is dropped."""
     before = committed(module)
-    found = {name: kept(name, cell) or before.get(name) for name, cell in cells.items()}
-    content = {name: _rounded(each) for name, each in found.items() if each is not None}
+    found = {name: kept(name, cell) or before.get(name, {}) for name, cell in cells.items()}
+    content = {name: _rounded(each) for name, each in found.items() if each.get("key") == cells[name].key}
     if content:
         MEASURED.mkdir(exist_ok=True)
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in content.items())
@@ -95,20 +103,35 @@ def _judged(claim: Claim) -> Finding | None:
     return claim.judge(measured) if len(measured) == len(names) else None
 
 
-def _chapter(paper: str, found: list[tuple[Claim, Finding | None]]) -> str:
-    columns = ["where", "claim", "paper", "ours", "verdict"]
-    rows = [
-        [each.where, each.claim, each.figure, "-", "not measured"]
-        if finding is None
-        else [each.where, each.claim, each.figure, finding.ours, f"**{finding.verdict}**"]
-        for each, finding in found
-    ]
-    lines = [f"## {paper}", "", table(columns, rows), ""]
-    for each, finding in found:
-        lines += [f"### {each.where}: {each.claim}", "", f"*Here:* {each.setting}", ""]
-        lines += [finding.why, ""] if finding and finding.why else []
-        lines += [table(finding.columns, finding.rows), ""] if finding and finding.rows else []
+def _verdict(finding: Finding | None) -> str:
+    return OPEN if finding is None else str(finding.verdict)
+
+
+def _summary(chapter: Chapter, judged: Judged) -> list[list[str]]:
+    """Return the table of a chapter, its head first. Each number leads to the details."""
+    rows = [["", "where", "claim", "paper", "ours", "verdict"]]
+    for number, (claim, finding) in enumerate(judged, start=1):
+        link = f"[{number}](evidence/{chapter.name}.md#{chapter.name}-{number})"
+        ours = "-" if finding is None else finding.ours
+        rows.append([link, claim.where, claim.claim, claim.figure, ours, f"**{_verdict(finding)}**"])
+    return rows
+
+
+def _details(chapter: Chapter, judged: Judged) -> str:
+    """Return the page of a chapter."""
+    lines = [f"# {chapter.title}: the claims in detail", "", f"[All verdicts](../{PAGE.name}).", ""]
+    for number, (claim, finding) in enumerate(judged, start=1):
+        lines += [f"## {chapter.name} {number}", "", f"*{claim.where}:* {claim.claim} **{_verdict(finding)}**", ""]
+        lines += [f"*The paper's figure:* {claim.figure}", "", f"*Our setting:* {claim.setting}", ""]
+        if finding is not None:
+            lines += [f"*Found:* {finding.ours}. {finding.why}".rstrip(), ""]
+            lines += [table(finding.columns, finding.rows), ""] if finding.rows else []
     return "\n".join(lines)
+
+
+def _plain(rows: list[list[str]]) -> list[str]:
+    """Return a Markdown table without padding, because one long sentence would make every line as long."""
+    return [f"| {' | '.join(cells)} |" for cells in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
 
 
 def _origin() -> str:

@@ -21,6 +21,9 @@ WITHOUT_FIGURES = {
 WANTED = tomllib.loads(HEADLINES.read_text(encoding="utf-8"))
 FIGURE = re.compile(r"(?<![\w.,])[\d,]*\.\d+")
 """Numbers with a decimal point; whole numbers are mostly settings."""
+NUMBER = r"[-+]?\d*\.?\d+"
+INTERVAL = re.compile(rf"{NUMBER}%? (?:± {NUMBER}%?|\({NUMBER} to {NUMBER}\)|\[{NUMBER}, {NUMBER}\])")
+"""A figure with its interval, in one of the three forms that the tables have."""
 TABLES = sorted(RESULTS.glob("*.md"))
 
 
@@ -78,6 +81,17 @@ def test_figures_in_the_readme_are_headline_figures():
     headline = " ".join(path.read_text(encoding="utf-8") for path in RESULTS.glob("*.json"))
     quoted = {figure for row in rows(section) for figure in FIGURE.findall(" ".join(row[1:]))}
     assert quoted <= set(FIGURE.findall(headline)), "quote the cells of the tables, and name them in headlines.toml"
+
+
+def test_figures_in_the_recommendations_are_headline_figures_or_evidence():
+    """Figures with an interval must be whole cells, so that none is cut short or joined from two tables."""
+    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    evidence = ROOT / "docs" / "evidence.md"
+    files = [*RESULTS.glob("*.json"), *([evidence] if evidence.exists() else [])]
+    known = " ".join(path.read_text(encoding="utf-8") for path in files)
+    quoted = set(INTERVAL.findall(page))
+    assert quoted and quoted <= set(INTERVAL.findall(known)), "quote the cells of the tables"
+    assert set(FIGURE.findall(page)) <= set(FIGURE.findall(known)), "quote the cells of the tables"
 
 
 def test_a_cell_is_found_in_the_first_table_that_has_it():

@@ -134,6 +134,14 @@ TOOLS = (
 )
 """Overrides under which every rollout goes through verl's ``tool_agent``. Questions that call are in tools.parquet."""
 
+SEARCHES = (
+    "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
+    "actor_rollout_ref.rollout.multi_turn.enable=True",
+    f"actor_rollout_ref.rollout.multi_turn.tool_config_path={Path(__file__).parent / 'cpu' / 'search.yaml'}",
+    "data.max_response_length=256",
+)
+"""The same with a tool that has a state, for the questions in search.parquet."""
+
 
 @contextlib.contextmanager
 def warmed():

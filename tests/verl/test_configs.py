@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from hydra.errors import ConfigCompositionException, MissingConfigException
@@ -295,3 +296,15 @@ def test_the_command_prints_the_settings_of_a_rule_with_comments():
     words = [sys.executable, "-m", "apportion.verl", "allocation=hora", "--cfg", "job", "--package", "allocation"]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     check_comments(said[said.index("# @package") :], ("", VerlAllocation), ("allocator.", ALLOCATORS["hora"]))
+
+
+def test_the_settings_of_vips_paper_in_the_documents_are_its_table_9():
+    text = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
+    block = text.split("## The settings of VIP's paper")[1].split("```")[1]
+    config, choices = command(*block.partition("#")[0].replace("\\\n", " ").split()[4:])
+    check_choices(config, choices)
+    assert isinstance(allocation_of(config).allocator.predictor, GaussianProcess)
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    assert (actor.optim.lr, actor.optim.lr_warmup_steps, actor.ppo_mini_batch_size) == (1e-6, 20, 512)
+    assert (config.data.train_batch_size, rollout.n, rollout.response_length, rollout.temperature) == (512, 8, 10240, 1)
+    assert actor.optim.optimizer == "AdamW" and not actor.use_kl_loss

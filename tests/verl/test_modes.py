@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.verl import harness
-from tests.verl.cpu.assets import EASE, make_tokenizer
+from tests.verl.cpu.assets import EASE, make_tokenizer, passages
 from tests.verl.runs import CRITIC, HORA, allocated, groups_of, rloo, scored_again, trained
 
 VIP = "{name: vip, rollouts_per_prompt: 4, high: 8, predictor: counts}"
@@ -36,6 +36,37 @@ def test_a_tool_using_loop_is_allocated_like_any_other(train, assets):
                 if not mask
             )
     assert called >= 4
+
+
+DAPO = "{name: dapo, rollouts_per_prompt: 4}"
+
+
+@pytest.mark.parametrize("allocator", [HORA, DAPO])
+def test_a_search_tool_gets_the_passages_of_its_own_question(train, assets, allocator):
+    """Also in later waves, and for extra prompts that the allocator draws. Every instance of the tool is released."""
+    done = run_verl(train, allocated(allocator, *harness.SEARCHES, f"data.train_files={assets}/search.parquet"))
+    searches, drawn = 0, 0
+    for step, metrics in zip((1, 2), done.metrics, strict=True):
+        drawn += metrics["allocation/prompts"] - 4
+        groups = groups_of(done.rows(step))
+        assert len(groups) == 4
+        for own in groups.values():
+            found = own[0]["apportion"]
+            assert len(own) == len(found["tokens"]) and sorted(map(position, own)) == list(range(len(own)))
+            for row in own:
+                text = make_tokenizer().decode(row["responses"])
+                reply = f"<|im_start|>tool\nq: {' '.join(passages(row['index']))}<|im_end|>"
+                assert row["num_turns"] in (2, 6) and text.count(reply) == text.count("<|im_start|>tool") == (
+                    2 if row["num_turns"] == 6 else 0
+                )
+                assert sum(row["response_mask"]) == found["tokens"][position(row)]
+                searches += text.count(reply)
+    released = (done.folder / "records" / "searches").read_text(encoding="utf-8").splitlines()
+    assert 16 <= searches <= len(released) and set(released) <= {" ".join(passages(i)) for i in range(16)}
+    if allocator == DAPO:
+        assert drawn > 0
+    else:
+        assert searches == len(released) and all(metrics["allocation/rounds"] == 2 for metrics in done.metrics)
 
 
 def test_a_baseline_from_history_is_subtracted_and_learns_from_the_policy_s_own_tokens(train, assets):

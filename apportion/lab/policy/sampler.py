@@ -52,12 +52,14 @@ def sample(
     temperature: float = 1.0,
     max_new_tokens: int = MAX_NEW_TOKENS,
     max_rows: int = MAX_ROWS,
+    top_p: float = 1.0,
 ) -> list[list[LedgerCompletion]]:
     """Return ``counts[q]`` completions of ``prompts[q]`` (token ids), one list for each prompt.
 
-    Temperature 0 is greedy. Rollouts run in chunks of at most ``max_rows``, with prompts of similar length together;
-    256 rows fit into the processor's cache. The random numbers of each rollout are drawn beforehand, so chunks change
-    the speed but not the samples (up to rounding).
+    Temperature 0 is greedy. With ``top_p`` below 1 a token is drawn from the fewest likely tokens that together have
+    at least this probability (nucleus sampling). Rollouts run in chunks of at most ``max_rows``, with prompts of
+    similar length together; 256 rows fit into the processor's cache. The random numbers of each rollout are drawn
+    beforehand, so chunks change the speed but not the samples (up to rounding).
     """
     counts = np.asarray(counts, np.int64)
     if counts.shape != (len(prompts),):
@@ -72,6 +74,8 @@ def sample(
         raise ValueError(
             f"max_new_tokens and max_rows must be at least 1, got {max_new_tokens} and {max_rows}; raise them"
         )
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}; 1 cuts nothing off")
     owners = np.repeat(np.arange(len(prompts)), counts)
     uniforms = torch.rand(len(owners), max_new_tokens, generator=generator) if temperature > 0 else None
     lengths = np.array([len(prompt) for prompt in prompts], np.int64)
@@ -82,7 +86,7 @@ def sample(
         chunk = order[first : first + max_rows]
         read, rows = np.unique(owners[chunk], return_inverse=True)
         draws = None if uniforms is None else uniforms[torch.from_numpy(chunk)]
-        written = _grow(decoder, [prompts[q] for q in read], rows, draws, temperature, max_new_tokens)
+        written = _grow(decoder, [prompts[q] for q in read], rows, draws, temperature, max_new_tokens, top_p)
         for rollout, completion in zip(chunk, written, strict=True):
             completions[rollout] = completion
     ends = np.cumsum(counts)
@@ -96,6 +100,7 @@ def _grow(
     uniforms: torch.Tensor | None,
     temperature: float,
     max_new_tokens: int,
+    top_p: float,
 ) -> list[LedgerCompletion]:
     """Return a completion for each entry of ``rows`` [N], the prompt it continues; ``uniforms`` [N, max_new_tokens]."""
     alive, row = torch.arange(len(rows)), torch.from_numpy(rows)
@@ -112,9 +117,11 @@ def _grow(
             token = distribution.argmax(-1)[row]
         else:
             # The token at which the cumulative distribution of a rollout's row passes its uniform number.
-            cumulative = probabilities.cumsum(-1)[row]
-            passed = cumulative <= (uniforms[alive, step] * cumulative[:, -1])[:, None]
-            token = passed.sum(-1).clamp(max=probabilities.shape[-1] - 1)
+            likely = probabilities if top_p == 1 else _nucleus(probabilities, top_p)
+            cumulative = likely.cumsum(-1)[row]
+            whole = cumulative[:, -1:]
+            passed = (cumulative <= uniforms[alive, step, None] * whole) & (cumulative < whole)
+            token = passed.sum(-1)
         tokens[alive, step] = token
         logprobs[alive, step] = distribution[row, token]
         squares[alive, step] = torch.linalg.vecdot(probabilities, probabilities)[row]
@@ -134,6 +141,13 @@ def _grow(
     return [LedgerCompletion(tuple(ids[:n]), values[:n].copy(), end, norm) for ids, values, n, end, norm in written]
 
 
+def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Return ``probabilities`` [rows, V] without those beyond the most likely tokens that have ``top_p`` together."""
+    falling, order = probabilities.sort(-1, descending=True)
+    before = falling.cumsum(-1) - falling
+    return torch.zeros_like(probabilities).scatter(-1, order, falling * (before < top_p))
+
+
 class LedgerSampler:
     """Samples and verifies ledger prompts: ``sampler(prompts, counts)`` gives ``counts[q]`` rollouts of ``prompts[q]``.
 
@@ -142,7 +156,8 @@ class LedgerSampler:
 
     The sampler remembers its random generator and how many ``rollouts`` and ``tokens`` (with end tokens) it has
     sampled; ``state_dict`` holds them. The policy is read at each call, so it may be trained in between. A prompt whose
-    ``data`` is not a ``Problem`` is parsed from its text.
+    ``data`` is not a ``Problem`` is parsed from its text. With ``top_p`` below 1 the log-probabilities and score norms
+    remain those of the whole distribution, which a trainer recomputes.
 
     >>> from apportion.lab.policy.network import new_policy
     >>> sampler = LedgerSampler(new_policy(0), seed=1)
@@ -160,6 +175,7 @@ class LedgerSampler:
         max_rows: int = MAX_ROWS,
         tokenizer: PreTrainedTokenizerFast | None = None,
         reward: Reward | None = "exact",
+        top_p: float = 1.0,
     ) -> None:
         if reward is not None and reward not in get_args(Reward):
             raise ValueError(
@@ -168,16 +184,15 @@ class LedgerSampler:
         self.policy, self.tokenizer = policy, tokenizer or ledger_tokenizer()
         self.generator = torch.Generator().manual_seed(seed)
         self.temperature, self.max_new_tokens, self.max_rows = temperature, max_new_tokens, max_rows
-        self.reward = reward
+        self.reward, self.top_p = reward, top_p
         self.rollouts = self.tokens = 0
 
     def __call__(self, prompts: Sequence[Prompt], counts: ArrayLike) -> list[list[Rollout]]:
         """Return rollouts with reward, length and score norm, one list a prompt; each holds a ``LedgerCompletion``."""
         problems = [each.data if isinstance(each.data, Problem) else Problem.parse(each.text) for each in prompts]
         texts = self.tokenizer([prompt.text for prompt in prompts])["input_ids"] if problems else []
-        completions = sample(
-            self.policy, texts, counts, self.generator, self.temperature, self.max_new_tokens, self.max_rows
-        )
+        how = (self.temperature, self.max_new_tokens, self.max_rows, self.top_p)
+        completions = sample(self.policy, texts, counts, self.generator, *how)
         self.rollouts += sum(map(len, completions))
         self.tokens += sum(len(completion.tokens) for group in completions for completion in group)
         return [_reward(problem, group, self.reward) for problem, group in zip(problems, completions, strict=True)]

@@ -85,7 +85,10 @@ class Job:
     def __post_init__(self) -> None:
         check_folder_name(self.name, RUNS)
         if self.tools and self.algorithm == "rloo":
-            raise ValueError(f"tools are for grpo, got {', '.join(self.tools)} with rloo; TRL's RLOO has none")
+            raise ValueError(
+                f"tools are for grpo, got {', '.join(self.tools)} with rloo, whose trainer in TRL has none; set "
+                'algorithm = "grpo" and estimator = "rloo"'
+            )
         self.tool_functions  # noqa: B018 - raises now if a tool does not exist
         self.allocation  # noqa: B018 - raises now if settings do not fit together
         if self.evaluation is None:

@@ -285,3 +285,18 @@ def test_of_several_solutions_the_nearest_gives_the_share():
 def test_an_unknown_reward_is_refused(small_base):
     with pytest.raises(ValueError, match=r"reward must be one of exact, share, got 'half'; "):
         LedgerSampler(small_base, reward="half")
+
+
+def test_nucleus_sampling_draws_from_the_fewest_likely_tokens():
+    policy, prompt, rollouts = new_policy(5), PROMPTS[0], 4000
+    with torch.inference_mode():
+        exact = (policy(torch.tensor([prompt])).logits[0, -1] / 0.6).softmax(-1)
+    falling, order = exact.sort(descending=True)
+    kept = order[: int((falling.cumsum(-1) < 0.5).sum()) + 1]
+    [group] = sample(policy, [prompt], [rollouts], seeded(7), 0.6, max_new_tokens=1, top_p=0.5)
+    drawn = Counter(completion.tokens[0] for completion in group)
+    assert set(drawn) <= set(kept.tolist())
+    expected = exact[kept] / exact[kept].sum()
+    seen = torch.tensor([drawn[token] / rollouts for token in kept.tolist()])
+    assert (seen - expected).abs().max() < 4 * (0.25 / rollouts) ** 0.5
+    assert group[0].logprobs[0] == pytest.approx(float(exact[group[0].tokens[0]].log()), abs=1e-4)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,7 @@ REFUSED = {
     "LoRA of a wrong type": ({"lora": {"r": "four"}}, "lora.r must be an integer, got 'four'"),
     "tools that TRL's RLOO has not": (
         {"tools": ["math:sqrt"], "algorithm": "rloo"},
-        "tools are for grpo, got math:sqrt with rloo; TRL's RLOO has none",
+        "tools are for grpo, got math:sqrt with rloo, whose trainer in TRL has none; set algorithm",
     ),
     "a tool that is not there": ({"tools": ["math:squirt"]}, "function must be in its module, got 'math:squirt'"),
     "an allocator that does not fit": (
@@ -459,6 +460,20 @@ def test_the_example_job_can_be_trained(lab, capsys):
     assert train(ROOT / "examples/trl.toml", "training.max_steps=2") == 0
     assert len(read_log(Path("runs/trl/rollouts"))) == 2 * 256
     assert tomllib.loads(Path("runs/trl/job.toml").read_text())["data"]["name"] == "lab:medium"
+
+
+@pytest.mark.slow
+def test_the_example_job_of_vip_can_be_trained(lab, capsys):
+    """The batch of its paper is 512 prompts with 8 rollouts each, and one update, here on one process in place of 8."""
+    data = ["data.name=lab:medium", "data.template=plain", "evaluation.name=lab:medium", "evaluation.split=test"]
+    small = ["model=lab:medium", *data, "training.max_completion_length=14", "training.per_device_train_batch_size=64"]
+    assert train(ROOT / "examples/trl_vip.toml", *small, dry_run=True) == 0
+    printed = capsys.readouterr().out
+    assert "512 prompts, 4,096 rollouts" in printed and "2 batches, 2 optimizer steps" in printed
+    tiny = ["training.gradient_accumulation_steps=1", "training.steps_per_generation=1", "training.max_steps=2"]
+    assert train(ROOT / "examples/trl_vip.toml", *small, *tiny, "evaluation.limit=8") == 0
+    counts = Counter(row["prompt_id"] for row in read_log(Path("runs/trl_vip/rollouts")).to_pylist())
+    assert sum(counts.values()) == 2 * 64 and min(counts.values()) >= 3
 
 
 @pytest.mark.slow

@@ -1,0 +1,215 @@
+"""Expected hits of HORA and its rivals along a training run, with exact success probabilities, and its calibration.
+
+The policies are those of a run with uniform groups of 8. Nothing that is compared here trains them. Predictors watch
+the same run, so that each has learned from the same rollouts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.stats import binom
+
+from apportion.allocators import HORA, Allocator, Uniform
+from apportion.allocators.hora import hit_utility, maximise_hits
+from apportion.config import build
+from apportion.lab.policy.exact import exact_success
+from apportion.lab.training.settings import Training
+from apportion.lab.training.trainer import Trainer
+from apportion.predictors import Predictor
+from apportion.types import Batch, Belief, Counts, Floats, Prompt, Rollout
+from benchmarks.evidence.claim import Values
+from benchmarks.evidence.hora_measured import predictor_named
+from benchmarks.evidence.hora_rules import ByFailures, Hardest, RandomPrompts, Unhit
+
+SEEDS = tuple(range(5))
+EPOCH, EPOCHS = 32, 2
+"""Steps of 16 prompts that visit all 512, and how many epochs a run has."""
+BATCH, EACH, PRE, DRAWS = 64, 8, 4, 40
+LEARNED = ("counts", "empirical_bayes", "gp")
+BUCKETS = ((0, 0), (1, 3), (4, 7), (8, 8))
+"""Right pre-rollouts of 8, as in the paper's Figure 3."""
+METRICS = ("overall", "extra", "mixed")
+"""Prompts in 100 with a right rollout, with a right one among the extra rollouts, and with a right and a wrong one."""
+
+
+@dataclass(frozen=True)
+class Watched(Uniform):
+    """Uniform groups, from which ``predictors`` learn that decide nothing."""
+
+    predictors: Mapping[str, Predictor] = field(default_factory=dict)
+
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        for predictor in self.predictors.values():
+            predictor.prepare(prompts)
+
+    def observe(self, batch: Batch) -> None:
+        for predictor in self.predictors.values():
+            predictor.update(batch)
+
+
+@dataclass
+class Given(Predictor):
+    """The beliefs that it is given, in the order of the prompts."""
+
+    belief: Belief
+
+    name: ClassVar[str] = "given"
+
+    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+        return self.belief
+
+    def update(self, batch: Batch) -> None:
+        raise NotImplementedError("these beliefs do not learn")
+
+
+def states(base: str, seed: int) -> Iterator[tuple[Floats, dict[str, Belief]]]:
+    """Yield the exact success [512] and the predictors' beliefs at the start and after each epoch of a run."""
+    settings = {"base": base, "prompts_per_step": 16, "learning_rate": 1e-3, "held_out": 50, "rollout_log": "none"}
+    training = build(Training, {**settings, "steps": EPOCH * EPOCHS, "evaluate_every": EPOCH})
+    predictors = {name: predictor_named(name) for name in LEARNED}
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(training, Watched(EACH, predictors), seed, Path(folder))
+        for epoch in range(EPOCHS + 1):
+            if epoch:
+                trainer.run(lambda record: record["step"] % EPOCH != 0)
+            beliefs = {name: predictor.predict(trainer.prompts) for name, predictor in predictors.items()}
+            yield exact_success(trainer.policy, trainer.problems), beliefs
+
+
+def drawn(success: Floats, allocator: Allocator, draws: int, seed: int) -> tuple[Counts, Counts, Counts]:
+    """Return a rule's first counts [P], their right rollouts [draws, P] and the second counts [draws, P].
+
+    ``apportion.lab.measure.hits.expected_hits_under`` makes the same draws.
+    """
+    rng = np.random.default_rng(seed)
+    start = allocator.start([Prompt(str(q)) for q in range(len(success))])
+    first = allocator.plan(start)
+    right, wrong = Rollout(True), Rollout(False)
+    outcomes = np.zeros((draws, 2, len(success)), np.int64)
+    for correct, counts in outcomes:
+        correct[:] = rng.binomial(first.counts, success)
+        groups = [[right] * int(c) + [wrong] * int(n - c) for c, n in zip(correct, first.counts, strict=True)]
+        counts[:] = allocator.plan(start.add(first, groups)).counts
+    return first.counts, outcomes[:, 0], outcomes[:, 1]
+
+
+def gain(success: Floats, allocator: Allocator, each: int, draws: int, seed: int) -> Floats:
+    """Return a rule's metrics [3] less those of an even split of ``each`` rollouts a prompt, on the same first round.
+
+    The expectation over the second round is exact. Under an even split the first round decides nothing, so that its
+    metrics are those of uniform groups, but for the noise of the draws, which the difference removes.
+    """
+    first, correct, extra = drawn(success, allocator, draws, seed)
+    return metrics(success, first, correct, extra) - metrics(success, first, correct, each - first)
+
+
+def metrics(success: Floats, first: Counts, correct: Counts, extra: Counts) -> Floats:
+    """Return ``METRICS`` [3], means over draws and prompts of exact expectations, given the first round [draws, P]."""
+    hit, miss = 1 - (1 - success) ** extra, 1 - success**extra
+    overall = np.where(correct > 0, 1.0, hit)
+    mixed = np.where(correct == 0, hit, np.where(correct == first, miss, 1.0))
+    return np.array([overall.mean(), hit.mean(), mixed.mean()])
+
+
+def rules(success: Floats, beliefs: Mapping[str, Belief], seed: int) -> dict[str, Callable[[], Allocator]]:
+    """Return the rules of a batch by name. All spend 8 rollouts a prompt."""
+    budget = {"rollouts_per_prompt": EACH}
+    shuffled = np.random.default_rng(seed).permutation(len(success))
+    fitted = beliefs["empirical_bayes"]
+    priors = {**beliefs, "shuffled": Belief(fitted.alpha[shuffled], fitted.beta[shuffled])}
+    return {
+        **{f"pre_{n}": lambda n=n: HORA(pre_rollouts=n, **budget) for n in (1, 2, 4, 6)},
+        "random": lambda: RandomPrompts(pre_rollouts=PRE, **budget),
+        "hardest": lambda: Hardest(pre_rollouts=PRE, **budget),
+        "failures": lambda: ByFailures(pre_rollouts=PRE, **budget),
+        **{
+            name: lambda belief=belief: HORA(pre_rollouts=PRE, predictor=Given(belief), **budget)
+            for name, belief in priors.items()
+        },
+        "unhit": lambda: Unhit(pre_rollouts=PRE, predictor=Given(fitted), **budget),
+    }
+
+
+def hits(base: str) -> Values:
+    """Return by epoch: the gain of each rule over uniform in points by metric and seed; allocation; calibration."""
+    found: list[dict[str, Any]] = [{"gains": {}} for _ in range(EPOCHS + 1)]
+    for seed in SEEDS:
+        for state, (success, beliefs) in zip(found, states(base, seed), strict=True):
+            state.setdefault("success", []).append(float(success.mean()))
+            for name, gained in _gains(success, beliefs, seed).items():
+                own = state["gains"].setdefault(name, {metric: [] for metric in METRICS})
+                for metric, value in zip(METRICS, gained, strict=True):
+                    own[metric].append(round(100 * float(value), 2))
+            state.setdefault("figure_3", []).append(_allocation(success, seed))
+            state.setdefault("calibration", []).append(
+                {"uniform": _calibration(success, Belief.uniform(len(success)))}
+                | {"empirical_bayes": _calibration(success, beliefs["empirical_bayes"])}
+            )
+    for state in found:
+        state["figure_3"] = _mean(state["figure_3"])
+        state["calibration"] = _mean(state["calibration"])
+        state["success"] = round(float(np.mean(state["success"])), 3)
+    return {"epochs": found}
+
+
+def _gains(success: Floats, beliefs: Mapping[str, Belief], seed: int) -> dict[str, Floats]:
+    """Return what each rule gains over uniform [3], on average over batches of 64 prompts."""
+    gains: dict[str, list[Floats]] = {}
+    for first in range(0, len(success), BATCH):
+        part = slice(first, first + BATCH)
+        p, own = success[part], {name: Belief(each.alpha[part], each.beta[part]) for name, each in beliefs.items()}
+        for name, rule in rules(p, own, seed + first).items():
+            gains.setdefault(name, []).append(gain(p, rule(), EACH, DRAWS, seed + first))
+        gains.setdefault("exact", []).append(_gain_of_exact(p))
+    return {name: np.mean(each, axis=0) for name, each in gains.items()}
+
+
+def _gain_of_exact(p: Floats) -> Floats:
+    """Return the gain [3] over uniform of the extra rollouts that are best for hits among them if ``p`` is known."""
+    sure = Belief.from_mean(np.clip(p, 1e-9, 1 - 1e-9), 1e12)
+    best = maximise_hits(sure, len(p) * EACH, np.full(len(p), PRE), high=64)
+    mine, uniform = [
+        np.array([(1 - (1 - p) ** n).mean(), (1 - (1 - p) ** (n - PRE)).mean(), (1 - (1 - p) ** n - p**n).mean()])
+        for n in (best, np.full(len(p), EACH))
+    ]
+    return mine - uniform
+
+
+def _allocation(success: Floats, seed: int) -> dict[str, list[float]]:
+    """Return HORA's shares of prompts and of extra rollouts by ``BUCKETS``, with 8 pre-rollouts of 16."""
+    counted = np.zeros((2, len(BUCKETS)))
+    for first in range(0, len(success), BATCH):
+        p = success[first : first + BATCH]
+        _, right, extra = drawn(p, HORA(pre_rollouts=8, rollouts_per_prompt=16), DRAWS // 4, seed + first)
+        for bucket, (low, high) in enumerate(BUCKETS):
+            within = (low <= right) & (right <= high)
+            counted[:, bucket] += within.sum(), extra[within].sum()
+    prompts, rollouts = counted / counted.sum(1, keepdims=True)
+    return {"prompts": prompts.tolist(), "rollouts": rollouts.tolist()}
+
+
+def _calibration(success: Floats, prior: Belief) -> dict[str, list[float]]:
+    """Return, by right pre-rollouts 0 to 4: the share of prompts, the predicted and the true chance of a hit in 4."""
+    extra = np.full(len(success), EACH - PRE)
+    true = 1 - (1 - success) ** extra
+    found: dict[str, list[float]] = {"share": [], "predicted": [], "true": []}
+    for right in range(PRE + 1):
+        weight = binom.pmf(right, PRE, success)
+        posterior = prior.condition(np.full(len(success), right), np.full(len(success), PRE))
+        found["share"].append(float(weight.mean()))
+        found["predicted"].append(float(np.average(hit_utility(posterior, extra), weights=weight)))
+        found["true"].append(float(np.average(true, weights=weight)))
+    return found
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Return the mean of equal structures of dictionaries and lists of numbers."""
+    if isinstance(values[0], dict):
+        return {key: _mean([each[key] for each in values]) for key in values[0]}
+    return np.mean(values, axis=0).round(3).tolist()

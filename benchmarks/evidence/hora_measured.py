@@ -1,0 +1,94 @@
+"""Learning curves under HORA and its variants in the lab, and pass@k of the trained policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from apportion.allocators import HORA, Allocator, Uniform
+from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.exact import effective_solutions, exact_success, solution_probabilities
+from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.training.trainer import Trainer
+from apportion.lab.world.task import OPERATIONS, held_out_problems
+from apportion.predictors import DiscountedCounts, EmpiricalBayes, GaussianProcess, Predictor
+from apportion.types import Floats, Prompt
+from benchmarks.evidence.claim import Values
+from benchmarks.evidence.hora_rules import Hardest, RandomPrompts
+from benchmarks.evidence.learning import HARD, PASS_AT, learn_seeds, pass_at, swept
+
+BUDGET = {"rollouts_per_prompt": 8}
+FORKS = {"base": "forks", "prompts_per_step": 16, "rollouts": 8192, "evaluate_every": 1024, "learning_rate": 6e-4}
+"""The settings of benchmarks/methods_forks.toml, at the rate that is best there for uniform groups of 4."""
+FORKS_SEEDS = (0, 1, 2)
+PROBLEMS, EACH = 200, 8
+
+
+def problem_features(prompts: list[Prompt] | tuple[Prompt, ...]) -> Floats:
+    """Return features [P, d] of problems of the lab: how often each operation is there, and how many there are."""
+    operations = [prompt.data.operations for prompt in prompts]
+    return np.array([[own.count(each) for each in OPERATIONS] + [len(own)] for own in operations], np.float32)
+
+
+def predictor_named(name: str) -> Predictor:
+    """Return a predictor that gives HORA its prior. Embeddings are counts of operations, and need no download."""
+    return {
+        "counts": DiscountedCounts,
+        "empirical_bayes": partial(EmpiricalBayes, embedder=problem_features),
+        "gp": partial(GaussianProcess, embedder=problem_features),
+    }[name]()
+
+
+RULES: Mapping[str, Callable[[], Allocator]] = {
+    "uniform": partial(Uniform, **BUDGET),
+    "random": partial(RandomPrompts, pre_rollouts=4, **BUDGET),
+    "hardest": partial(Hardest, pre_rollouts=4, **BUDGET),
+    **{f"pre_{n}": partial(HORA, pre_rollouts=n, **BUDGET) for n in (1, 2, 4, 6)},
+    **{
+        name: lambda name=name: HORA(pre_rollouts=4, predictor=predictor_named(name), **BUDGET)
+        for name in ("counts", "empirical_bayes", "gp")
+    },
+}
+
+
+def tuned(rule: str, estimator: str) -> Values:
+    """Return learning curves of a rule at its best rate."""
+    return swept(RULES[rule], {**HARD, "estimator": estimator}, measure=explored)
+
+
+def untuned(rule: str) -> Values:
+    """Return learning curves of a rule at the rate that is best for HORA and for uniform groups of 8."""
+    return _brief(learn_seeds(RULES[rule], HARD, measure=explored))
+
+
+def forks(rule: str) -> Values:
+    """Return learning curves of a rule on problems with several right answers."""
+    return _brief(learn_seeds(RULES[rule], FORKS, FORKS_SEEDS, measure=explored))
+
+
+def forks_start() -> Values:
+    """Return exact pass@k of the starting policy on held-out problems with several right answers."""
+    success = exact_success(base_policy("forks"), held_out_problems(500, "forks"))
+    return {"pass_at": {str(k): pass_at(success, k) for k in PASS_AT}}
+
+
+def explored(trainer: Trainer) -> Mapping[str, Any]:
+    """Return exact pass@k on held-out problems, token entropy in nats, and right answers in use."""
+    task = trainer.training.task
+    found = solution_probabilities(trainer.policy, held_out_problems(500, task))
+    success = np.array([each.sum() for each in found])
+    sampler = LedgerSampler(trainer.policy, 0, max_new_tokens=trainer.sampler.max_new_tokens)
+    groups = sampler([problem.prompt() for problem in held_out_problems(PROBLEMS, task)], [EACH] * PROBLEMS)
+    written = np.concatenate([rollout.completion.logprobs for group in groups for rollout in group])
+    return {
+        "pass_at": {str(k): pass_at(success, k) for k in PASS_AT},
+        "entropy": float(-written.mean()),
+        "solutions": float(effective_solutions(found).mean()),
+    }
+
+
+def _brief(found: Values) -> Values:
+    return {key: value for key, value in found.items() if key not in ("curve", "rollouts")}

@@ -1,0 +1,226 @@
+"""Training runs of SmolLM2 on sums through ``AllocatedGRPOTrainer``: learning curves, seconds, groups and predictors.
+
+Every run is one cell: a rule, a learning rate and a seed. All rules train on 32 rollouts an update, with the gradient
+of the plain score function: no length normalisation, no KL penalty, no clipping of gradients. AdamW does not depend on
+the scale of the advantages.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import ProgressCallback, TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+from trl import GRPOConfig
+
+from apportion import VIP, Prompt, Rollout, Uniform
+from apportion.baselines import SPO, Optimal, Zero
+from apportion.predictors import (
+    DiscountedCounts,
+    EmpiricalBayes,
+    GaussianProcess,
+    MovingAverage,
+    Predictor,
+    Ridge,
+    SentenceTransformerEmbedder,
+    Shuffled,
+)
+from apportion.selection import Mixed, SPOWeights
+from apportion.trl import AllocatedGRPOTrainer
+from apportion.types import Batch, Belief, Plan
+from benchmarks.evidence.claim import Values
+from benchmarks.evidence.language_model_policy import policy, questions, right, success
+
+ROLLOUTS, BATCH, EVERY = 640, 32, 160
+"""Rollouts of a run, of an update, and between two evaluations."""
+MOST_TOKENS = 6
+"""A right answer has at most four tokens with its line end."""
+Rule = tuple[int, Callable[[], dict[str, Any]]]
+"""Rollouts of each prompt on average, and a maker of the trainer's further arguments."""
+RULES: Mapping[str, Rule] = {
+    "uniform_8": (8, lambda: {"allocator": Uniform(), "estimator": "rloo"}),
+    "uniform_4": (4, lambda: {"allocator": Uniform(), "estimator": "rloo"}),
+    "optimal": (1, lambda: {"allocator": Uniform(1), "estimator": "reinforce", "baseline": Optimal()}),
+    "vip_8": (8, lambda: {"allocator": VIP(), "estimator": "rloo"}),
+    "mixed_8": (8, lambda: {"allocator": Uniform(), "estimator": "rloo", "selection": Mixed(group_size=8)}),
+    "spo": (1, lambda: {"allocator": Uniform(1), "estimator": "spo", "baseline": SPO(), "selection": SPOWeights()}),
+    "zero": (1, lambda: {"allocator": Uniform(1), "estimator": "reinforce", "baseline": Zero()}),
+    "vip_8_shuffled": (8, lambda: {"allocator": VIP(predictor=Shuffled(EmpiricalBayes())), "estimator": "rloo"}),
+}
+
+
+def predictors() -> dict[str, Predictor]:
+    """Return the predictors that are compared, by name. All embeddings are MiniLM's, as in the paper."""
+    embedder = SentenceTransformerEmbedder()
+    return {
+        "GP as printed": GaussianProcess(embedder),
+        "GP, noise 1": GaussianProcess(embedder, noise=1.0),
+        "counts": DiscountedCounts(),
+        "empirical Bayes": EmpiricalBayes(),
+        "empirical Bayes, embeddings": EmpiricalBayes(embedder),
+        "moving average": MovingAverage(),
+        "ridge": Ridge(embedder),
+    }
+
+
+@dataclass
+class Watch(TrainerCallback):
+    """Evaluates a run and keeps its groups. The seconds of evaluations do not count.
+
+    ``groups`` has for each update the prompts, their rewards, and the exact success probability at sampling if
+    ``exact``. ``curve`` has updates, held-out success, and processor and wall seconds of training until then.
+    """
+
+    model: Any
+    tokenizer: Any
+    exact: bool = False
+    groups: list[tuple[list[str], list[list[float]], list[float]]] = field(default_factory=list)
+    curve: list[tuple[int, float, float, float]] = field(default_factory=list)
+    _aside: tuple[float, float] = (0.0, 0.0)
+    _start: tuple[float, float] = (0.0, 0.0)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **settings: Any) -> None:
+        self._evaluate(0)
+        self._start, self._aside = (time.process_time(), time.monotonic()), (0.0, 0.0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **settings: Any) -> None:
+        if state.global_step % (EVERY // BATCH) == 0:
+            self._without_clock(partial(self._evaluate, state.global_step))
+
+    def reward(self, prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **columns: Any):
+        """Return the rewards, and keep them."""
+        rewards = right(completions, answer)
+        pairs = list(dict(zip(prompts, answer, strict=True)).items())
+        by_prompt: dict[str, list[float]] = {prompt: [] for prompt, _ in pairs}
+        for prompt, reward in zip(prompts, rewards, strict=True):
+            by_prompt[prompt].append(reward)
+        self.groups.append((list(by_prompt), list(by_prompt.values()), []))
+        if self.exact:
+            self._without_clock(lambda: self.groups[-1][2].extend(success(self.model, self.tokenizer, pairs)))
+        return rewards
+
+    def _evaluate(self, step: int) -> None:
+        spent = [now - start - aside for now, start, aside in zip(self._now(), self._start, self._aside, strict=True)]
+        held_out = float(np.mean(success(self.model, self.tokenizer, questions()[1])))
+        self.curve.append((step, held_out, *(spent if step else (0.0, 0.0))))
+
+    def _without_clock(self, call: Callable[[], None]) -> None:
+        before = self._now()
+        call()
+        self._aside = tuple(a + n - b for a, n, b in zip(self._aside, self._now(), before, strict=True))
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return time.process_time(), time.monotonic()
+
+
+def train(rule: str, rate: float, seed: int, rollouts: int = ROLLOUTS, exact: bool = False) -> tuple[Watch, Any]:
+    """Train a fresh model. Return its watch and its trainer."""
+    torch.set_num_threads(1)
+    model, tokenizer = policy()
+    watch = Watch(model, tokenizer, exact)
+    each, make = RULES[rule]
+    rows = [{"prompt": question, "answer": answer} for question, answer in questions()[0]]
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = AllocatedGRPOTrainer(
+            model,
+            watch.reward,
+            configuration(folder, each, rate, seed, max_steps=rollouts // BATCH),
+            Dataset.from_list(rows),
+            processing_class=tokenizer,
+            callbacks=[watch],
+            weighting="prompt",
+            **make(),
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.remove_callback(ProgressCallback)
+        trainer.train()
+    return watch, trainer
+
+
+def configuration(folder: str, each: int, rate: float, seed: int, **settings: Any) -> GRPOConfig:
+    """Return TRL's settings. TRL takes no group of one, so a batch of single rollouts fills half of TRL's rows."""
+    generations = max(each, 2)
+    return GRPOConfig(
+        output_dir=folder,
+        per_device_train_batch_size=BATCH // each * generations,
+        num_generations=generations,
+        max_completion_length=MOST_TOKENS,
+        temperature=1.0,
+        beta=0.0,
+        loss_type="dr_grpo",
+        learning_rate=rate,
+        lr_scheduler_type="constant",
+        weight_decay=0.0,
+        max_grad_norm=0.0,
+        seed=seed,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        save_strategy="no",
+        report_to=[],
+        logging_steps=1,
+        disable_tqdm=True,
+        **settings,
+    )
+
+
+def run(rule: str, rate: float, seed: int) -> Values:
+    """Train and return held-out success and seconds by rollouts, and what the groups were like.
+
+    The uniform run also scores the predictors in its shadow.
+    """
+    shadow = rule == "uniform_8"
+    watch, trainer = train(rule, rate, seed, exact=shadow)
+    steps, held_out, cpu, wall = map(list, zip(*watch.curve, strict=True))
+    rewards = [group for _, groups, _ in watch.groups for group in groups]
+    generating = sum(entry.get("allocation/seconds_generate", 0.0) for entry in trainer.state.log_history)
+    sizes = np.array([len(group) for group in rewards])
+    found = {
+        "rollouts": [BATCH * step for step in steps],
+        "success": held_out,
+        "cpu_seconds": cpu,
+        "wall_seconds": wall,
+        "generating_wall_seconds": generating,
+        "mixed": float(np.mean([0 < sum(group) < len(group) for group in rewards])),
+        "reward": [float(np.mean(part)) for part in np.array_split(np.concatenate(rewards), 4)],
+        "least_group": int(sizes.min()),
+        "largest_group": int(sizes.max()),
+    }
+    return found | ({"predictors": shadows(watch.groups)} if shadow else {})
+
+
+def shadows(groups: Sequence[tuple[list[str], list[list[float]], list[float]]]) -> dict[str, dict[str, float | None]]:
+    """Return the mean absolute error of each predictor on the next batch, which it has not seen.
+
+    ``exact`` is against the exact success probability, ``observed`` against the group's success rate, as in the paper.
+    ``again`` is against the exact one of prompts that were seen before. The first batch does not count.
+    """
+    found: dict[str, dict[str, float | None]] = {}
+    prompts = [Prompt(question) for question, _ in questions()[0]]
+    for name, predictor in predictors().items():
+        predictor.prepare(prompts)
+        errors: dict[str, list[float]] = {"exact": [], "observed": [], "again": []}
+        seen: set[str] = set()
+        for step, (texts, rewards, exact) in enumerate(groups):
+            asked = [Prompt(text) for text in texts]
+            predicted = predictor.predict(asked).mean
+            if step:
+                off = np.abs(predicted - np.array(exact)).tolist()
+                errors["exact"] += off
+                errors["observed"] += np.abs(predicted - np.array([np.mean(group) for group in rewards])).tolist()
+                errors["again"] += [each for each, text in zip(off, texts, strict=True) if text in seen]
+            rollouts = [[Rollout(bool(reward)) for reward in group] for group in rewards]
+            batch = Batch.start(asked, Belief.uniform(len(asked)))
+            predictor.update(batch.add(Plan([len(group) for group in rollouts]), rollouts))
+            seen |= set(texts)
+        found[name] = {kind: float(np.mean(values)) if values else None for kind, values in errors.items()}
+    return found

@@ -1,0 +1,190 @@
+"""VIP with graded rewards (its Appendix E) in the lab, where the reward is the share of leading digits that are right.
+
+Each prompt's rollouts are taken as its whole distribution. So the gradient's variance under RLOO has a closed form for
+any number of rollouts, and every allocation is judged by the same prompts without noise of its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from apportion import Belief, Plan, Prompt
+from apportion.allocators import Uniform, spend
+from apportion.allocators.vip import minimise_noise
+from apportion.lab.measure.gradients import completion_gradients
+from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.training.settings import Training
+from apportion.lab.training.trainer import Trainer
+from apportion.lab.world.task import Problem, encode, training_problems
+from apportion.predictors import (
+    EmpiricalBayes,
+    GradedGaussianProcess,
+    Predictor,
+    RunningVariance,
+    SentenceTransformerEmbedder,
+    Shuffled,
+)
+from apportion.types import Batch, Counts, Floats, Rollout
+from benchmarks.evidence.claim import Values
+from benchmarks.evidence.learning import HARD, SEEDS, Settings, learn_seeds
+
+PROMPTS, DRAWN = 64, 48
+PER_PROMPT, LOW, HIGH = 8, 3, 24
+BATCH, VISITS, PERMUTATIONS, REPEATS = 16, (1, 2, 4), 50, 8
+BANDS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+def unbiased_variance(gram: Floats, rewards: Floats, n: Floats) -> Floats:
+    """Return the total variance of a prompt's RLOO gradient from ``n`` [m] rollouts, each at least 2, [m].
+
+    The prompt's rollouts are drawn from K equally likely ones with ``rewards`` [K] and inner products of gradients
+    ``gram`` [K, K]. The gradient is a U-statistic with kernel (r - r')(h - h') / 2, so Hoeffding's formula holds.
+    """
+    K, centred = len(rewards), rewards - rewards.mean()
+    mean = centred @ gram @ centred / K**2
+    projections = (np.diag(centred) - rewards[:, None] / K + rewards[None] / K) / 2
+    once = np.einsum("ij,jk,ik->i", projections, gram, projections).mean() - mean
+    norms = np.diag(gram)
+    apart = (rewards[:, None] - rewards[None]) ** 2 * (norms[:, None] + norms[None] - 2 * gram) / 4
+    both = apart.mean() - mean
+    return 2 / (n * (n - 1)) * (2 * (n - 2) * once + both)
+
+
+def variances(base: str, trained: int = 0, seeds: Sequence[int] = SEEDS, prompts: int = PROMPTS) -> Values:
+    """Return variance ratios to uniform by rule, one for each seed, and measured variances over Proposition E.2's.
+
+    ``trained`` are rollouts of uniform groups with the graded reward before.
+    """
+    rules: dict[str, list[float]] = {}
+    formula: dict[str, list[float]] = {}
+    means, norm_ratios, vector_ratios = [], [], []
+    for seed in seeds:
+        problems = training_problems(prompts, seed=1000 + seed)
+        asked = [problem.prompt() for problem in problems]
+        rewards, grams = _population(base, trained, seed, problems)
+        spread = rewards.var(axis=1)
+        widths = np.arange(2, HIGH + 1)
+        curves = np.stack([unbiased_variance(gram, own, widths) for gram, own in zip(grams, rewards, strict=True)])
+        uniform = curves[:, PER_PROMPT - 2].sum()
+        believed = spread[:, None] / (widths - 1)
+
+        def judge(counts: Counts, curves: Floats = curves, uniform: float = uniform) -> float:
+            return float(curves[np.arange(len(counts)), counts - 2].sum() / uniform)
+
+        rng = np.random.default_rng(seed)
+        exact = _vip(spread)
+        found = {
+            "exact": judge(exact),
+            "exact, shuffled": float(np.mean([judge(_vip(rng.permutation(spread))) for _ in range(PERMUTATIONS)])),
+            "least, known gradients": judge(_least(curves)),
+        }
+        judged: dict[str, list[float]] = {}
+        for _ in range(REPEATS):
+            for name, predictor in _predictors().items():
+                for visits, belief in _learnt(predictor, asked, rewards, rng).items():
+                    judged.setdefault(f"{name} | {visits}", []).append(judge(_vip(belief.variance)))
+        found |= {name: float(np.mean(each)) for name, each in judged.items()}
+        for name, value in found.items():
+            rules.setdefault(name, []).append(value)
+        formula.setdefault("exact", []).append(
+            float(believed[np.arange(len(exact)), exact - 2].sum() / believed[:, PER_PROMPT - 2].sum())
+        )
+        for gram, own in zip(grams, rewards, strict=True):
+            if own.var() > 0:
+                norms, centre = np.sqrt(np.diag(gram)), gram.mean()
+                eight = np.array([PER_PROMPT])
+                predicted = own.var() / (PER_PROMPT - 1)
+                means.append(float(own.mean()))
+                norm = unbiased_variance(np.outer(norms, norms), own, eight)[0]
+                norm_ratios.append(norm / (predicted * norms.var()) if norms.var() > 1e-12 else np.nan)
+                vector = unbiased_variance(gram, own, eight)[0]
+                vector_ratios.append(vector / (predicted * (np.diag(gram).mean() - centre)))
+    band = np.digitize(means, BANDS[1:-1])
+    by_band = {}
+    for b in range(len(BANDS) - 1):
+        inside = band == b
+        if inside.sum() >= 5:
+            by_band[f"{BANDS[b]:g} to {BANDS[b + 1]:g}"] = {
+                "prompts": int(inside.sum()),
+                "norm": _quantiles(np.array(norm_ratios)[inside]),
+                "vector": _quantiles(np.array(vector_ratios)[inside]),
+            }
+    return {"ratios": rules, "formula": formula, "over formula": by_band}
+
+
+def learning(rule: Settings, seeds: Sequence[int] = SEEDS, rollouts: int = 6400) -> Values:
+    """Return learning curves with the graded reward, on the hard base."""
+    return learn_seeds(rule, {**HARD, "rollouts": rollouts, "reward": "share", "estimator": "rloo"}, seeds)
+
+
+def _population(base: str, trained: int, seed: int, problems: Sequence[Problem]) -> tuple[Floats, list[Floats]]:
+    """Return rewards [P, K] and inner products of gradients [K, K] of each prompt's rollouts."""
+    settings = Training(
+        base, prompts_per_step=16, rollouts=max(trained, 1), learning_rate=1e-3, evaluate_every=10**6, held_out=10,
+        rollout_log="none", reward="share",
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(settings, Uniform(PER_PROMPT), seed, Path(folder))
+        if trained:
+            trainer.run()
+        policy = trainer.policy
+    sampler = LedgerSampler(policy, seed, reward="share")
+    rewards, grams = [], []
+    for problem, group in zip(
+        problems, sampler([each.prompt() for each in problems], [DRAWN] * len(problems)), strict=True
+    ):
+        distinct = {rollout.completion.tokens: rollout.completion for rollout in group}
+        gradients = completion_gradients(policy, encode(problem.text), [*distinct.values()])
+        gram = (gradients @ gradients.T).double().numpy()
+        place = {tokens: i for i, tokens in enumerate(distinct)}
+        which = [place[rollout.completion.tokens] for rollout in group]
+        grams.append(gram[np.ix_(which, which)])
+        rewards.append([rollout.reward for rollout in group])
+    return np.array(rewards, float), grams
+
+
+def _vip(variance: Floats) -> Counts:
+    return minimise_noise(variance, PER_PROMPT * len(variance), "rloo", LOW, HIGH)
+
+
+def _least(curves: Floats) -> Counts:
+    """Return the counts of least variance, for ``curves`` [P, n - 2] that are known."""
+    drops = curves[:, LOW - 2 : -1] - curves[:, LOW - 1 :]
+    drops = np.minimum.accumulate(np.maximum(drops, 0.0), axis=1)  # rounding may break convexity
+    return spend(drops, PER_PROMPT * len(curves), np.full(len(curves), LOW))
+
+
+def _predictors() -> dict[str, Predictor]:
+    embedder = SentenceTransformerEmbedder()
+    return {
+        "graded gp": GradedGaussianProcess(embedder),
+        "graded gp as printed": GradedGaussianProcess(embedder, noise=1e-6, scale=1.0),
+        "running variance": RunningVariance(),
+        "empirical Bayes": EmpiricalBayes(),
+        "running variance, shuffled": Shuffled(RunningVariance()),
+    }
+
+
+def _learnt(
+    predictor: Predictor, prompts: Sequence[Prompt], rewards: Floats, rng: np.random.Generator
+) -> Mapping[int, Belief]:
+    """Return the beliefs about all prompts after some visits, each with a group of 8 of its rollouts."""
+    predictor.prepare(prompts)
+    found = {}
+    for visit in range(1, max(VISITS) + 1):
+        for places in np.split(rng.permutation(len(prompts)), range(BATCH, len(prompts), BATCH)):
+            some = [prompts[q] for q in places]
+            drawn = [[Rollout(reward=float(reward)) for reward in rng.choice(rewards[q], PER_PROMPT)] for q in places]
+            batch = Batch.start(some, predictor.predict(some))
+            predictor.update(batch.add(Plan([PER_PROMPT] * len(some)), drawn))
+        if visit in VISITS:
+            found[visit] = predictor.predict(prompts)
+    return found
+
+
+def _quantiles(values: Floats) -> list[float]:
+    return [float(each) for each in np.nanquantile(values, (0.1, 0.5, 0.9))]

@@ -1,0 +1,202 @@
+"""Tests of the evidence: the page is what the committed values give, and measuring survives faults in pairs."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from apportion.lab.report.results import SeedInterval
+from benchmarks.common import ROOT
+from benchmarks.evidence import cell as cells_module
+from benchmarks.evidence import page
+from benchmarks.evidence.cell import Cell, kept, measure, run
+from benchmarks.evidence.claim import Claim, difference, interval, sign
+from benchmarks.evidence.registry import MODULES, cells_by_module, claims_of
+
+CELLS = cells_by_module()
+CLAIMS = [claim for module in CELLS for claim in claims_of(module)]
+VALUES = '{"values": {"area": 0.5}}'
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return an empty folder for what is measured."""
+    monkeypatch.setattr(cells_module, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def command(folder, body):
+    """Return a command that runs ``body``, which may ``keep()`` the values of the cell ``name``."""
+    script = folder / "child.py"
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from benchmarks.evidence import cell\n"
+        f"cell.FOLDER = pathlib.Path({str(folder)!r})\n"
+        "cell.end_with_parent()\n"
+        "name = sys.argv[1]\n"
+        "from tests.benchmarks.test_evidence import half\n"
+        "def keep(): cell.measure(name, cell.Cell(half))\n" + body,
+        encoding="utf-8",
+    )
+    return [sys.executable, str(script)]
+
+
+def half():
+    return {"area": 0.5}
+
+
+def test_the_pages_are_written_from_the_committed_values():
+    found = page.pages()
+    assert {page.PAGE, *page.DETAILS.iterdir()} == found.keys()
+    for path, text in found.items():
+        assert path.read_text(encoding="utf-8") == text, "run python -m benchmarks.evidence --page"
+
+
+def test_every_number_on_the_page_leads_to_its_details():
+    links = re.findall(r"\(evidence/(\w+)\.md#(\w+)-(\d+)\)", page.PAGE.read_text(encoding="utf-8"))
+    assert len(links) == len(CLAIMS)
+    for name, same, number in links:
+        assert name == same
+        assert f"\n## {name} {number}\n" in (page.DETAILS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_committed_values_are_of_the_code_that_measures_them():
+    """So a measurement that was changed is made again, or its values are removed."""
+    for module, cells in CELLS.items():
+        found = page.committed(module)
+        assert found.keys() <= cells.keys()
+        stale = [name for name, each in found.items() if each["key"] != cells[name].key]
+        assert not stale, f"measure again: {stale}"
+        assert all(re.fullmatch(r"[0-9a-f]{7}", each["facts"]["commit"][:7]) for each in found.values())
+
+
+def test_committed_values_are_small():
+    sizes = {path.stem: path.stat().st_size for path in page.MEASURED.glob("*.json")}
+    assert sizes.keys() <= CELLS.keys()
+    assert sum(sizes.values()) <= 200_000 and max(sizes.values(), default=0) <= 40_000
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.where)
+def test_a_claim_says_where_it_is_made_and_reads_cells_that_exist(claim):
+    claim.needs([name for cells in CELLS.values() for name in cells])
+    assert all(
+        text.strip() and "\n" not in text and "|" not in text for text in (claim.where, claim.claim, claim.figure)
+    )
+
+
+def test_modules_are_listed_once():
+    assert sorted(MODULES) == sorted(set(MODULES))
+
+
+def test_a_claim_on_a_cell_that_does_not_exist_is_refused():
+    claim = Claim(where="Table 1", claim="c", figure="1", setting="s", judge=lambda values: None, cells=("a.*", "b.c"))
+    assert claim.needs(["a.1", "a.2", "b.c"]) == ["a.1", "a.2", "b.c"]
+    with pytest.raises(ValueError, match=r"the cells of claim 'Table 1' must exist, got b\.c; correct its name"):
+        claim.needs(["a.1"])
+
+
+def test_figures_are_rounded_to_few_digits_and_whole_numbers_are_kept():
+    assert page._rounded({"a": [0.123456789, 3], "b": None, "c": 123456.7}) == {
+        "a": [0.12346, 3],
+        "b": None,
+        "c": 123460.0,
+    }
+
+
+def test_a_difference_has_the_sign_that_its_interval_proves():
+    assert sign(difference([2.0, 3.1, 4.0], [1.0, 2.0, 3.0])) == 1
+    assert sign(difference([1.0, 2.0, 3.0], [2.0, 3.1, 4.0])) == -1
+    assert sign(difference([1.0, 2.0], [2.0, 1.0])) == 0 == sign(SeedInterval(1.0, None))
+    assert interval([1.0, 2.0, 3.0], "+.2f") == "+2.00 ± 2.48"
+    with pytest.raises(ValueError, match="paired values must be as many, got 1 and 2; pair them by seed"):
+        difference([1.0], [1.0, 2.0])
+
+
+def test_what_is_measured_is_kept_until_its_code_or_arguments_change(folder):
+    cell = Cell(half)
+    measure("a.b", cell)
+    found = kept("a.b", cell)
+    assert found["values"] == {"area": 0.5} and found["facts"]["seeds"] == [0] and found["facts"]["cpu_seconds"] >= 0
+    assert kept("a.b", Cell(half, minutes=5)) is not None
+    (folder / "a.b.json").write_text(json.dumps({**found, "key": "of other code"}))
+    assert kept("a.b", cell) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"values": {}}', VALUES[:-3], "\x00" * 9])
+def test_a_damaged_file_is_measured_again(folder, content):
+    (folder / "a.b.json").write_text(content)
+    assert kept("a.b", Cell(half)) is None
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_and_one_that_is_silent_hold_up_no_other(folder, capsys):
+    body = "{'a.fails': lambda: 1 / 0, 'a.hangs': lambda: time.sleep(600)}.get(name, keep)()"
+    cells = {"a.fails": Cell(half), "a.hangs": Cell(half, minutes=0.02), "a.good": Cell(half), "a.also": Cell(half)}
+    started = time.monotonic()
+    assert sorted(run(cells, 2, command(folder, body))) == ["a.fails", "a.hangs"]
+    assert time.monotonic() - started < 200
+    said = capsys.readouterr().out
+    assert "a.fails: failed with exit code 1, see" in said and "a.hangs: not finished after 12 s, see" in said
+    assert "ZeroDivisionError" in (folder / "a.fails.log").read_text()
+    assert {name for name in cells if kept(name, cells[name])} == {"a.good", "a.also"}
+    (folder / "a.good.json").write_text("{")
+    assert run(cells, 2, command(folder, "keep()")) == []
+    assert "1 of 4 cells are measured" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_run_leaves_no_process_and_keeps_what_is_finished(folder, kind):
+    wait = "pathlib.Path(f'{cell.FOLDER}/{name}.pid').write_text(str(os.getpid())), time.sleep(600)"
+    body = f"keep() if name == 'a.good' else ({wait})"
+    parent = folder / "parent.py"
+    parent.write_text(
+        f"import pathlib, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from benchmarks.evidence import cell\nfrom tests.benchmarks.test_evidence import half\n"
+        f"cell.FOLDER = pathlib.Path({str(folder)!r})\n"
+        "cells = {'a.good': cell.Cell(half, 2), 'a.one': cell.Cell(half), 'a.two': cell.Cell(half)}\n"
+        f"cell.run(cells, 3, {command(folder, body)!r})\n",
+        encoding="utf-8",
+    )
+    with subprocess.Popen([sys.executable, str(parent)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wanted = [folder / "a.good.json", folder / "a.one.pid", folder / "a.two.pid"]
+        wait_until(lambda: all(path.exists() and path.stat().st_size for path in wanted))
+        process.send_signal(kind)
+        assert process.wait(20) != 0
+    for path in wanted[1:]:
+        wait_until(lambda path=path: not alive(int(path.read_text())))
+    assert kept("a.good", Cell(half)) is not None and kept("a.one", Cell(half)) is None
+
+
+def alive(number):
+    status = Path(f"/proc/{number}/stat")
+    return status.exists() and status.read_text().split()[2] != "Z"
+
+
+def wait_until(true, seconds=120):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_unknown_cells_are_refused_with_a_remedy():
+    for option in ("--cell", "--only"):
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.evidence", option, "nothing"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 2 and "nothing; --list shows them" in done.stderr
