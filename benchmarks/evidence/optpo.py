@@ -110,7 +110,16 @@ def row(name: str, mine: Values, base: Values | None = None) -> list[object]:
     ]
 
 
-COLUMNS = ("rule", "rollouts a prompt", "mean@16", "less TTRL's", "pass@16", "maj@16", "labels right", "no label")
+COLUMNS = (
+    "rule",
+    "rollouts a prompt",
+    "mean@16",
+    "less the first row's",
+    "pass@16",
+    "maj@16",
+    "labels right",
+    "no label",
+)
 
 
 def judge_saving(cells: Mapping[str, Values]) -> Finding:
