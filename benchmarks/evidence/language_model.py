@@ -90,7 +90,7 @@ def learning(measured: Mapping[str, Values], rule: str, controls: Sequence[str])
         verdict = Verdict.CONDITIONS
     better = [control for control, each in zip(controls, signs, strict=True) if each > 0]
     told = f" It is better than {' and '.join(better)} only." if verdict is Verdict.CONDITIONS else ""
-    ours = ", ".join(f"{_signed(gain)} over {control}" for gain, control in zip(gains, controls, strict=True))
+    ours = ", ".join(f"{gain.signed} over {control}" for gain, control in zip(gains, controls, strict=True))
     why = (
         f"The area is the mean held-out success over the four evaluations, and the verdict follows from it. "
         f"{_power(gains)}{told} Equal seconds are processor seconds, up to the end of the shortest run. "
@@ -125,13 +125,9 @@ def _row(rule: str, runs: Sequence[Values], gain: SeedInterval | None, at_time: 
         interval([each["success"][-1] for each in runs]),
         interval([each["cpu_seconds"][-1] for each in runs], ".0f"),
         interval([each["reward"][-1] for each in runs], ".2f"),
-        "-" if gain is None else _signed(gain),
-        "-" if at_time is None else _signed(at_time),
+        "-" if gain is None else gain.signed,
+        "-" if at_time is None else at_time.signed,
     ]
-
-
-def _signed(found: SeedInterval) -> str:
-    return f"{found.mean:+.3f}" + ("" if found.half_width is None else f" ± {found.half_width:.3f}")
 
 
 def prediction(measured: Mapping[str, Values]) -> Finding:
@@ -149,7 +145,7 @@ def prediction(measured: Mapping[str, Values]) -> Finding:
         verdict = Verdict.CONDITIONS
     rows = [[name, *(interval(errors(name, kind)) for kind in ("exact", "observed", "again"))] for name in found[0]]
     why = (
-        f"The difference to moving average is {_signed(gains[0])} and to ridge regression {_signed(gains[1])}, against "
+        f"The difference to moving average is {gains[0].signed} and to ridge regression {gains[1].signed}, against "
         f"the exact success probability at sampling. {_power(gains)} The paper compares with observed "
         "rates, which adds sampling noise to every error. Each prompt is visited twice in a run, as in the paper's two "
         "epochs."
