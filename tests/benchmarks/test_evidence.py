@@ -19,6 +19,7 @@ from benchmarks.evidence import page
 from benchmarks.evidence.cell import Cell, kept, measure, run
 from benchmarks.evidence.claim import Claim, difference, interval, sign
 from benchmarks.evidence.registry import MODULES, cells_by_module, claims_of
+from tests.benchmarks.halves import half
 
 CELLS = cells_by_module()
 CLAIMS = [claim for module in CELLS for claim in claims_of(module)]
@@ -42,15 +43,11 @@ def command(folder, body):
         f"cell.FOLDER = pathlib.Path({str(folder)!r})\n"
         "cell.end_with_parent()\n"
         "name = sys.argv[1]\n"
-        "from tests.benchmarks.test_evidence import half\n"
+        "from tests.benchmarks.halves import half\n"
         "def keep(): cell.measure(name, cell.Cell(half))\n" + body,
         encoding="utf-8",
     )
     return [sys.executable, str(script)]
-
-
-def half():
-    return {"area": 0.5}
 
 
 def test_the_pages_are_written_from_the_committed_values():
@@ -164,12 +161,13 @@ def test_a_damaged_file_is_measured_again(folder, content):
 @pytest.mark.slow
 def test_a_cell_that_fails_and_one_that_is_silent_hold_up_no_other(folder, capsys):
     body = "{'a.fails': lambda: 1 / 0, 'a.hangs': lambda: time.sleep(600)}.get(name, keep)()"
-    cells = {"a.fails": Cell(half), "a.hangs": Cell(half, minutes=0.02), "a.good": Cell(half), "a.also": Cell(half)}
+    cells = {name: Cell(half) for name in ("a.fails", "a.hangs", "a.good", "a.also")}
+    impatient = cells | {"a.hangs": Cell(half, minutes=0.05)}
     started = time.monotonic()
-    assert sorted(run(cells, 2, command(folder, body))) == ["a.fails", "a.hangs"]
+    assert sorted(run(impatient, 2, command(folder, body))) == ["a.fails", "a.hangs"]
     assert time.monotonic() - started < 200
     said = capsys.readouterr().out
-    assert "a.fails: failed with exit code 1, see" in said and "a.hangs: not finished after 12 s, see" in said
+    assert "a.fails: failed with exit code 1, see" in said and "a.hangs: not finished after 30 s, see" in said
     assert "ZeroDivisionError" in (folder / "a.fails.log").read_text()
     assert {name for name in cells if kept(name, cells[name])} == {"a.good", "a.also"}
     (folder / "a.good.json").write_text("{")
@@ -185,7 +183,7 @@ def test_a_stopped_run_leaves_no_process_and_keeps_what_is_finished(folder, kind
     parent = folder / "parent.py"
     parent.write_text(
         f"import pathlib, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from benchmarks.evidence import cell\nfrom tests.benchmarks.test_evidence import half\n"
+        "from benchmarks.evidence import cell\nfrom tests.benchmarks.halves import half\n"
         f"cell.FOLDER = pathlib.Path({str(folder)!r})\n"
         "cells = {'a.good': cell.Cell(half, 2), 'a.one': cell.Cell(half), 'a.two': cell.Cell(half)}\n"
         f"cell.run(cells, 3, {command(folder, body)!r})\n",
