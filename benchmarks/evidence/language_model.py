@@ -230,7 +230,7 @@ def outcomes(measured: Mapping[str, Values]) -> Finding:
         "rollouts are apart at some success rate. The sum of (1 - pi)^2 over a rollout's tokens needs only the "
         "log-probabilities that engines return."
     )
-    kinds = ("|g|^2", "logits", "(1 - pi)^2")
+    kinds = ("squared norm", "logits", "(1 - pi)^2")
     columns = [
         "task, policy, success",
         "prompts",

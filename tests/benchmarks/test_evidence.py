@@ -65,6 +65,15 @@ def test_every_number_on_the_page_leads_to_its_details():
         assert f"\n## {name} {number}\n" in (page.DETAILS / f"{name}.md").read_text(encoding="utf-8")
 
 
+def test_every_row_of_a_table_has_as_many_cells_as_its_head():
+    for path, text in page.pages().items():
+        width = 0
+        for line in text.splitlines():
+            cells = line.count("|") if line.startswith("|") else 0
+            assert not (cells and width) or cells == width, f"{path.name}: {line[:80]}"
+            width = cells
+
+
 def test_committed_values_are_of_the_code_that_measures_them():
     """So a measurement that was changed is made again, or its values are removed."""
     for module, cells in CELLS.items():
