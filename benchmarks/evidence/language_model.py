@@ -369,7 +369,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         where="Ours, `Optimal`",
         claim="One rollout a prompt against the optimal baseline learns faster than groups of 8 at equal rollouts.",
-        figure="no paper; see [the baselines](results.md#which-baseline-is-best-on-a-real-language-model)",
+        figure="no paper; docs/results.md has the baselines on this model before training",
         setting=RUNS_HERE,
         cells=cells_of("optimal", CONTROL),
         judge=partial(learning, rule="optimal", controls=(CONTROL,)),
