@@ -17,6 +17,8 @@ from benchmarks.evidence.registry import CHAPTERS, Chapter, cells_by_module, cla
 PAGE = ROOT / "docs" / "evidence.md"
 DETAILS = ROOT / "docs" / "evidence"
 OPEN = "not measured"
+FACTS = ("processor", "python", "numpy", "torch", "date", "commit", "cpu_seconds", "seeds")
+"""What is committed of the facts about a measurement."""
 Judged = list[tuple[Claim, Finding | None]]
 MEASURED = Path(__file__).parent / "measured"
 """The values that the page is written from: a file a module."""
@@ -77,11 +79,15 @@ def _keep(module: str, cells: Mapping[str, Cell]) -> None:
     """Put what was measured here beside what was committed before. What other code has measured is dropped."""
     before = committed(module)
     found = {name: kept(name, cell) or before.get(name, {}) for name, cell in cells.items()}
-    content = {name: _rounded(each) for name, each in found.items() if each.get("key") == cells[name].key}
+    content = {name: _committed(each) for name, each in found.items() if each.get("key") == cells[name].key}
     if content:
         MEASURED.mkdir(exist_ok=True)
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in content.items())
         write_whole(MEASURED / f"{module}.json", f"{{\n{lines}\n}}\n")
+
+
+def _committed(each: dict[str, Any]) -> dict[str, Any]:
+    return _rounded({**each, "facts": {key: each["facts"][key] for key in FACTS if key in each["facts"]}})
 
 
 def _rounded(value: Any) -> Any:
