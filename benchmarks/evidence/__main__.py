@@ -1,9 +1,11 @@
 """``python -m benchmarks.evidence``: measure what is missing, then write docs/evidence.md.
 
-python -m benchmarks.evidence                     # everything, two at a time
-python -m benchmarks.evidence --only hora_ --processes 1
-python -m benchmarks.evidence --list              # the cells and their minutes
-python -m benchmarks.evidence --fresh             # measure again what is measured
+    python -m benchmarks.evidence --only hora. --processes 1
+    python -m benchmarks.evidence --list              # the cells and their minutes
+    python -m benchmarks.evidence --fresh             # measure again what is measured
+    python -m benchmarks.evidence --page              # only write the page, from what is measured
+
+``--only`` and ``--list`` know a cell by its name, which begins with that of its module.
 """
 
 import argparse
@@ -26,6 +28,8 @@ def main() -> int:
     parser.add_argument("--child", action="store_true", help="with --cell: end when standard input ends")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page from what is measured")
     given = parser.parse_args()
+    if given.processes < 1:
+        parser.error(f"--processes must be at least 1, got {given.processes}; leave it out for 2")
     if given.child:
         cell.end_with_parent()
     if given.cell:
@@ -34,10 +38,10 @@ def main() -> int:
             parser.error(f"--cell must name a cell, got {given.cell}; --list shows them")
         cell.measure(given.cell, found)
         return 0
-    cells = {name: each for own in cells_by_module().values() for name, each in own.items()}
     if given.page:
         write()
         return 0
+    cells = {name: each for own in cells_by_module().values() for name, each in own.items()}
     chosen = {name: each for name, each in cells.items() if name.startswith(given.only)}
     if not chosen:
         parser.error(f"--only must begin the name of a cell, got {given.only}; --list shows them")

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -30,8 +30,6 @@ FOLDER = ROOT / "runs" / "evidence"
 COMMAND = (sys.executable, "-m", "benchmarks.evidence", "--child", "--cell")
 PATIENCE = 10
 """A cell is stopped after so many times the minutes that it should take."""
-
-
 JUDGING = ("benchmarks.common", "benchmarks.evidence.cell", "benchmarks.evidence.claim")
 """Modules that no value depends on."""
 
@@ -56,15 +54,9 @@ class Cell:
 
         The code is the module of the function and what it imports from the benchmarks, without comments and docstrings.
         """
-        function, given = (
-            getattr(self.measure, "func", self.measure),
-            (
-                getattr(self.measure, "args", ()),
-                getattr(self.measure, "keywords", {}),
-            ),
-        )
-        code = [_code(path) for path in sorted(_with_imports(Path(inspect.getfile(function))))]
-        return hashlib.sha256("\n".join([*code, repr(given)]).encode()).hexdigest()[:16]
+        call = self.measure if isinstance(self.measure, partial) else partial(self.measure)
+        code = [_code(path) for path in sorted(_with_imports(Path(inspect.getfile(call.func))))]
+        return hashlib.sha256("\n".join([*code, repr((call.args, call.keywords))]).encode()).hexdigest()[:16]
 
 
 @cache
@@ -138,7 +130,7 @@ def run(cells: Mapping[str, Cell], processes: int, command: Sequence[str] = COMM
                 name, error = running[done], done.result()
                 print(f"[{number}/{len(waiting)}] {name}: {error or 'measured'}", flush=True)
                 failed += [name] if error else []
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or a full disk: the with statement would wait for all that are left
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise

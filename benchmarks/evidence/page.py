@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, table
 from benchmarks.evidence.cell import Cell, kept
 from benchmarks.evidence.claim import Claim, Finding, Values, Verdict
-from benchmarks.evidence.registry import CHAPTERS, Chapter, cells_by_module, claims_of
+from benchmarks.evidence.registry import CHAPTERS, MODULES, Chapter, cells_by_module, claims_of
 
 PAGE = ROOT / "docs" / "evidence.md"
 DETAILS = ROOT / "docs" / "evidence"
@@ -58,8 +58,11 @@ def pages() -> dict[Path, str]:
     """Return the text of every page, from committed values: one with all verdicts, and one for each chapter."""
     found: dict[Path, str] = {}
     verdicts, tables = Counter[str](), []
+    names = [name for cells in cells_by_module().values() for name in cells]
+    measured = {name: each["values"] for module in MODULES for name, each in committed(module).items()}
     for chapter in CHAPTERS:
-        judged = [(claim, _judged(claim)) for module in chapter.modules for claim in claims_of(module)]
+        claims = [claim for module in chapter.modules for claim in claims_of(module)]
+        judged = [(claim, _judged(claim, names, measured)) for claim in claims]
         if judged:
             verdicts.update(_verdict(finding) for _, finding in judged)
             tables += [f"## {chapter.title}\n", *_plain(_summary(chapter, judged)), ""]
@@ -98,15 +101,10 @@ def _rounded(value: Any) -> Any:
     return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
-def _judged(claim: Claim) -> Finding | None:
-    """Return the finding, or None if one of its cells is not measured."""
-    modules = cells_by_module()
-    names = claim.needs([name for cells in modules.values() for name in cells])
-    found = {module: committed(module) for module in {name.split(".")[0] for name in names}}
-    measured: dict[str, Values] = {
-        name: found[module][name]["values"] for name in names if name in found[module := name.split(".")[0]]
-    }
-    return claim.judge(measured) if len(measured) == len(names) else None
+def _judged(claim: Claim, names: Sequence[str], measured: Mapping[str, Values]) -> Finding | None:
+    """Return the finding, or None if one of the cells that the claim reads, of all ``names``, is not measured."""
+    needed = claim.needs(names)
+    return claim.judge({name: measured[name] for name in needed}) if measured.keys() >= set(needed) else None
 
 
 def _verdict(finding: Finding | None) -> str:
@@ -143,7 +141,7 @@ def _plain(rows: list[list[str]]) -> list[str]:
 def _origin() -> str:
     """Return the chapter that says by what machine and commit each module was measured."""
     rows = []
-    for module in cells_by_module():
+    for module in MODULES:
         found = [each["facts"] for each in committed(module).values()]
         if found:
             own = [sorted({str(facts[key]) for facts in found}) for key in ("processor", "date", "commit")]

@@ -185,6 +185,16 @@ def test_a_cell_that_fails_and_one_that_is_silent_hold_up_no_other(folder, capsy
 
 
 @pytest.mark.slow
+def test_a_disk_that_cannot_be_written_ends_the_run_at_once(folder):
+    """The cell that runs beside it is stopped, and no other begins."""
+    (folder / "a.full.log").mkdir()
+    started = time.monotonic()
+    with pytest.raises(IsADirectoryError):
+        run({f"a.{name}": Cell(half) for name in ("full", "one", "two")}, 2, command(folder, "time.sleep(600)"))
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_run_leaves_no_process_and_keeps_what_is_finished(folder, kind):
     wait = "pathlib.Path(f'{cell.FOLDER}/{name}.pid').write_text(str(os.getpid())), time.sleep(600)"
