@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from transformers import Qwen2ForCausalLM
 
-from apportion.allocators import HORA
 from apportion.allocators.vip import gradient_variance, minimise_variance
 from apportion.lab.measure.gradients import completion_gradients
 from apportion.lab.measure.hits import expected_hits, expected_hits_under
@@ -36,8 +35,9 @@ from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.recipes import RECIPES
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import Problem, encode, training_problems
-from apportion.types import Batch, Counts, Floats, Plan
+from apportion.types import Counts, Floats
 from benchmarks.common import table, write
+from benchmarks.evidence.hora_rules import RandomPrompts
 
 PROMPTS, PER_PROMPT, LOW, HIGH, GROUP = 64, 8, 3, 24, 8
 ESTIMATORS = ("rloo", "dr_grpo")
@@ -67,18 +67,6 @@ class PromptCheck:
     vector_ratio: float
     correlation: float
     wrong_to_right: float
-
-
-@dataclass(frozen=True)
-class ShuffledHORA(HORA):
-    """HORA's control, which deals the same extra rollouts to random prompts."""
-
-    def plan(self, batch: Batch) -> Plan:
-        plan = super().plan(batch)
-        if not batch.round:
-            return plan
-        rng = np.random.default_rng([len(batch.prompts), *batch.successes])
-        return Plan(rng.permutation(plan.counts))
 
 
 def check_prompt(base: str, policy: Qwen2ForCausalLM, problem: Problem, p: float, seed: int) -> PromptCheck:
@@ -136,7 +124,7 @@ def check_prompts(base: str, policy: Qwen2ForCausalLM, seed: int) -> list[Prompt
 def hits_rows(base: str, success: Floats, compared: list[Comparison], seed: int) -> list[list[str]]:
     """Return the rows of expected hits of every rule on one set of prompts, with VIP for RLOO."""
     uniform = expected_hits(success, np.full(len(success), PER_PROMPT)).expected
-    shuffled = ShuffledHORA(pre_rollouts=PER_PROMPT // 2, rollouts_per_prompt=PER_PROMPT, high=HIGH)
+    shuffled = RandomPrompts(pre_rollouts=PER_PROMPT // 2, rollouts_per_prompt=PER_PROMPT, high=HIGH)
     control = expected_hits_under(success, shuffled, draws=2000, seed=seed)
     found = [(row.rule, row.expected_hits, row.hits_gain, row.hits_gain_interval) for row in compared]
     found.append(("hora, shuffled", control.expected, control.gain(uniform), control.gain_interval(uniform)))
