@@ -63,7 +63,7 @@ def check_integer(name: str, value: Any, least: int | None = None, remedy: str |
         remedy = remedy or "write a whole number, without quotes or a point"
         raise ValueError(f"{name} must be an integer{bound}, got {shown(value)}; {remedy}")
     if abs(int(value)) > LARGEST_INTEGER:
-        raise ValueError(f"{name} must fit in 64 bits, got {value}; use at most {LARGEST_INTEGER}")
+        raise ValueError(f"{name} must fit in 64 bits, got {shown(value)}; use at most {LARGEST_INTEGER}")
     return int(value)
 
 
