@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from apportion.advantages import advantages_of, rollout_weights
+from apportion.advantages import advantages_of, loss_weights
 from apportion.engines.fresh_rows import FreshRows, Row, draw_distinct
 from apportion.engines.prompts import last_text, prompt_of
 from apportion.loop import collect
@@ -337,16 +337,12 @@ class BatchPlanner:
 
     def _weights(self, groups: Sequence[Group]) -> Floats:
         """Return the weights of all rollouts of the groups, 0 outside the loss, times those of the selection."""
-        keep = np.concatenate([np.zeros(0, bool), *(group.keep for group in groups)])
-        sizes = np.array([len(group.rollouts) for group in groups], np.int64)
-        owner = np.repeat(np.arange(len(groups)), sizes)
         tokens = np.array([rollout.tokens for group in groups for rollout in group.rollouts], np.float64)
-        reduction = LOSSES[self.loss.kind][0]
-        weights = np.zeros(len(keep))
-        weights[keep] = rollout_weights(owner[keep], self.allocation.loss_weighting, tokens[keep], reduction=reduction)
         selection = self.allocation.selection
         importance = None if selection is None else selection.weights([group.prompt for group in groups])
-        return weights if importance is None else weights * importance[owner]
+        return loss_weights(
+            groups, self.allocation.loss_weighting, importance, tokens=tokens, reduction=LOSSES[self.loss.kind][0]
+        )
 
 
 def _penalised(group: Group) -> Group:
