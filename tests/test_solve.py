@@ -161,7 +161,7 @@ def test_an_even_split_does_not_need_three_rollouts_a_prompt():
 
 @pytest.mark.parametrize("budget", ["8", True, None, 7.5, float("nan"), -1, 2**63])
 def test_a_budget_that_is_no_integer_is_refused(budget):
-    with pytest.raises(ValueError, match="budget must (be|fit) "):
+    with pytest.raises(ValueError, match=r"budget must (be|fit) "):
         allocate([0.5, 0.5], budget)
 
 
