@@ -1,9 +1,12 @@
-"""The picture of the architecture shows the rooms and imports that the source has."""
+"""The page about the architecture and its picture show the rooms, files and imports that the source has."""
 
+import re
 from xml.etree import ElementTree
 
 from tests.architecture_picture import KINDS, LAYERS, PICTURE, imports_by_layer, picture, rooms_of
-from tests.test_house import ORDER
+from tests.test_house import ORDER, PACKAGE, ROOT
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def test_the_picture_is_that_of_the_source() -> None:
@@ -22,3 +25,16 @@ def test_the_picture_is_light_and_its_text_is_text() -> None:
     root = ElementTree.fromstring(PICTURE.read_text(encoding="utf-8"))
     texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
     assert PICTURE.stat().st_size < 60_000 and {"belief", "allocators", "Plan"} <= texts
+
+
+def test_every_file_that_the_page_names_exists() -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", PAGE))
+    assert len(named) > 20
+    assert not {name for name in named if not (PACKAGE / name).exists() and not (ROOT / name).exists()}
+
+
+def test_the_page_lists_every_room() -> None:
+    listed = set(re.findall(r"^    (\w+)/?(?:, \w+)*  ", PAGE, re.MULTILINE)) | set(
+        re.findall(r"(?<=, )\w+(?=  )", PAGE)
+    )
+    assert {room for rooms in ORDER for room in rooms} - {"", "__main__"} <= listed
