@@ -22,8 +22,8 @@ def check_numbers(settings: Any) -> None:
     """Raise ValueError unless the fields of a dataclass that are annotated as numbers hold numbers.
 
     Call it first in ``__post_init__``. It reads the annotations: ``int`` takes integers of Python and numpy that fit in
-    64 bits, ``float`` real numbers, ``bool`` True and False, each of them None if the annotation says so. True is no
-    number, and 8.0 no integer. NaN, inf and ranges are left to the checks that follow. Fields of other types are
+    64 bits, ``float`` real numbers, ``bool`` True and False, each of them None if the annotation says so. True is not a
+    number, and 8.0 is not an integer. NaN, inf and ranges are left to the checks that follow. Fields of other types are
     skipped.
 
     >>> from dataclasses import dataclass

@@ -129,7 +129,7 @@ def csv_header(path: Path, cells: Sequence[str], error: type[ValueError]) -> lis
 def csv_rows(path: Path, file: TextIO, error: type[ValueError], skipinitialspace: bool = False) -> Rows:
     """Yield the rows of an open CSV ``file`` with a header, each with its line.
 
-    Raises ``error``, which names ``path`` and the line, for what is no CSV and for a row of another length.
+    Raises ``error``, which names ``path`` and the line, if the file is not CSV, and for a row of another length.
     """
     csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))  # 128 kB by default, for the whole process
     reader = csv.reader(read_lines(file), skipinitialspace=skipinitialspace, strict=True)

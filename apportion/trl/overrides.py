@@ -40,6 +40,7 @@ from apportion.trl.rewards import score
 from apportion.trl.rows import split_micro_batch, spread_masked_rows
 from apportion.trl.settings import LOSSES, TRLAllocation
 from apportion.trl.sleep import SleepMode
+from apportion.trl.verdicts import Verdicts
 from apportion.trl.votes import Votes
 from apportion.trl.whole_groups import GroupsRequest, only_functions, score_groups
 
@@ -321,10 +322,12 @@ class AllocatedTrainer(CheckpointedTrainer):
             return self._score_groups(generation, request, groups)
 
         votes = Votes(self._answers) if self.allocation.label_free else None
+        names, weights = self.reward_func_names, self.reward_weights.cpu()
+        verdicts = Verdicts(self.allocation, names, weights, self._failures)
         loss = LossSettings(
             self._advantages,
-            self.reward_func_names,
-            self.reward_weights.cpu(),
+            names,
+            weights,
             self._loss,
             self._ranks.size,
             self.args.steps_per_generation,
@@ -332,7 +335,7 @@ class AllocatedTrainer(CheckpointedTrainer):
         batches_itself = any(getattr(self, name, False) for name in OWN_BATCHING)
         at_once = None if batches_itself else self.args.generation_batch_size
         of_groups = score_finished if self.allocation.whole_groups else None
-        planner = BatchPlanner(self.allocation, loss, run_round, self._fresh, self._failures, votes, at_once, of_groups)
+        planner = BatchPlanner(self.allocation, loss, run_round, self._fresh, verdicts, votes, at_once, of_groups)
         try:
             finished = planner.collect(list(generation.rows))
             batch = self._with_metrics(planner, finished)

@@ -175,7 +175,7 @@ def _parsed(text: str) -> Any:
 
 
 def csv_rows(path: Path) -> Rows:
-    """Yield the rows of a CSV file with a header, each with its line. Raise RecordError for what is no CSV."""
+    """Yield the rows of a CSV file with a header, each with its line. Raise RecordError if it is not CSV."""
     with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         yield from tables.csv_rows(path, file, RecordError)
 
