@@ -107,7 +107,7 @@ def _step(top: int) -> tuple[list[str], int]:
     y = [top, top + 116, top + 232, top + 392, top + 548, top + 664]
     parts = [
         _text(EDGE, top - 22, "One step, from prompts to update and back", "title"),
-        *_box(left, y[0], right - left, 66, "prompts", "config/, data/ or the trainer's data set", "plain"),
+        *_box(left, y[0], right - left, 66, "prompts", "config and data/, or the trainer's own data set", "plain"),
         *_box(left, y[1], right - left, 66, "belief", "predictors/: how likely is a right rollout?", "belief"),
         *_box(columns[0], y[2], third, 66, "which prompts", "selection/", "decision"),
         *_box(columns[1], y[2], third, 66, "how many", "allocators/", "decision"),
