@@ -22,8 +22,8 @@ def check_numbers(settings: Any) -> None:
     """Raise ValueError unless the fields of a dataclass that are annotated as numbers hold numbers.
 
     Call it first in ``__post_init__``. It reads the annotations: ``int`` takes integers of Python and numpy that fit in
-    64 bits, ``float`` real numbers, ``bool`` True and False, each of them None if the annotation says so. True is no
-    number, and 8.0 no integer. NaN, inf and ranges are left to the checks that follow. Fields of other types are
+    64 bits, ``float`` real numbers, ``bool`` True and False, each of them None if the annotation says so. True is not a
+    number, and 8.0 is not an integer. NaN, inf and ranges are left to the checks that follow. Fields of other types are
     skipped.
 
     >>> from dataclasses import dataclass
@@ -63,7 +63,7 @@ def check_integer(name: str, value: Any, least: int | None = None, remedy: str |
         remedy = remedy or "write a whole number, without quotes or a point"
         raise ValueError(f"{name} must be an integer{bound}, got {shown(value)}; {remedy}")
     if abs(int(value)) > LARGEST_INTEGER:
-        raise ValueError(f"{name} must fit in 64 bits, got {value}; use at most {LARGEST_INTEGER}")
+        raise ValueError(f"{name} must fit in 64 bits, got {shown(value)}; use at most {LARGEST_INTEGER}")
     return int(value)
 
 

@@ -18,6 +18,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES, Baseline
+from apportion.checks import LARGEST_INTEGER
 from apportion.predictors import EMBEDDERS, PREDICTORS, Embedder, Predictor
 from apportion.selection import SELECTORS, Selector
 from apportion.stopping import RULES, Rule
@@ -48,7 +49,6 @@ LEAVES = {
     Path: ("a path, as a string", '"folder/file"'),
 }
 STRICT = ConfigDict(strict=True)
-LARGEST_INTEGER = 2**63 - 1
 
 
 def build(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:

@@ -62,8 +62,9 @@ class AnswerScores(NamedTuple):
 def answer_scores(answers: Sequence[Sequence[str | None]], gold: Sequence[Collection[str]]) -> AnswerScores:
     """Return mean@k, pass@k and maj@k of k ``answers`` [P][k], given the right ones of each prompt, ``gold`` [P].
 
-    None is no answer and does not vote. Of several answers with the most votes the majority is the one that came first.
-    Raises ValueError if there is no prompt, a prompt without answers or gold, or a text in place of a list of texts.
+    None means no answer, and does not vote. Of several answers with the most votes the majority is the one that came
+    first. Raises ValueError if there is no prompt, a prompt without answers or gold, or a text in place of a list of
+    texts.
 
     >>> answer_scores([["7", "7", "9"], ["5", None, "4"]], [{"7"}, {"4"}])
     AnswerScores(mean=0.5, pass_any=1.0, majority=0.5)

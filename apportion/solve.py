@@ -1,7 +1,6 @@
 """Allocation in one call, from probabilities or pre-rollout counts, without a batch or a predictor."""
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from apportion.allocators.vip import (
     gradient_variance,
     minimise_variance,
 )
-from apportion.checks import LARGEST_INTEGER, number_array
+from apportion.checks import check_integer, number_array
 from apportion.types import ArrayValue, Belief, Counts, Floats
 from apportion.untrusted import shown
 
@@ -96,8 +95,8 @@ def solve(
             f"method must be one of {', '.join(METHODS)}, got {shown(method)}; other rules need rollouts to decide"
         )
     check_estimator(estimator)
-    low = USUAL_LOW[method] if low is None else _integer("low", low, 1)
-    budget, high = _integer("budget", budget), _integer("high", high, 1)
+    low = USUAL_LOW[method] if low is None else _whole("low", low, 1)
+    budget, high = _whole("budget", budget), _whole("high", high, 1)
     if high < low:
         raise ValueError(f"high must be at least low, got high {shown(high)} and low {shown(low)}; swap or change them")
     check_high(low, high)
@@ -191,10 +190,7 @@ def _vector(name: str, values: ArrayLike) -> Floats:
     return array
 
 
-def _integer(name: str, value: int, least: int = 0) -> int:
-    whole = isinstance(value, Real) and value == value // 1
-    if not whole or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}; rollouts are whole")
-    if value > LARGEST_INTEGER:
-        raise ValueError(f"{name} must be at most {LARGEST_INTEGER}, got {shown(value)}; lower it")
-    return int(value)
+def _whole(name: str, value: float, least: int = 0) -> int:
+    """Return ``value`` as an int. A float is taken if it is whole, as 1e6 is."""
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    return check_integer(name, whole, least, "rollouts are whole")

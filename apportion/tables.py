@@ -118,21 +118,23 @@ def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -
         raise TableError(f"counts cannot be written to {path} ({error.strerror or error}); change the path") from error
 
 
-def csv_rows(
-    path: Path,
-    file: TextIO,
-    header_of: Callable[[Sequence[str]], Sequence[str]],
-    error: type[ValueError],
-    skipinitialspace: bool = False,
-) -> Rows:
-    """Yield the rows of an open CSV ``file``, each with its line. ``header_of`` makes the names of the first row.
+def csv_header(path: Path, cells: Sequence[str], error: type[ValueError]) -> list[str]:
+    """Return the names of the columns, without spaces around them. Raise ``error`` if two are equal."""
+    header = [name.strip() for name in cells]
+    if len(set(header)) < len(header):
+        raise error(f"columns must have different names, got {', '.join(header)[:200]} in {path}; rename one")
+    return header
 
-    Raises ``error``, which names ``path`` and the line, for what is no CSV and for a row of another length.
+
+def csv_rows(path: Path, file: TextIO, error: type[ValueError], skipinitialspace: bool = False) -> Rows:
+    """Yield the rows of an open CSV ``file`` with a header, each with its line.
+
+    Raises ``error``, which names ``path`` and the line, if the file is not CSV, and for a row of another length.
     """
     csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))  # 128 kB by default, for the whole process
     reader = csv.reader(read_lines(file), skipinitialspace=skipinitialspace, strict=True)
     try:
-        header = header_of(next(reader, []))
+        header = csv_header(path, next(reader, []), error)
         for cells in reader:
             if len(cells) not in (0, len(header)):
                 raise error(
@@ -146,14 +148,8 @@ def csv_rows(
 
 
 def _csv(path: Path, _: Sequence[str]) -> Rows:
-    def names(cells: Sequence[str]) -> Sequence[str]:
-        header = [name.strip() for name in cells]
-        if len(set(header)) < len(header):
-            raise TableError(f"columns must have different names, got {', '.join(header)} in {path}; rename one")
-        return header
-
     with path.open(encoding="utf-8-sig", newline="") as file:
-        yield from csv_rows(path, file, names, TableError, skipinitialspace=True)
+        yield from csv_rows(path, file, TableError, skipinitialspace=True)
 
 
 def _jsonl(path: Path, _: Sequence[str]) -> Rows:

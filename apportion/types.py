@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from numbers import Real
-from reprlib import Repr
 from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from apportion.checks import LARGEST_INTEGER, check_integer, integer_array, number_array
+from apportion.untrusted import shown
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -27,9 +27,6 @@ Value = TypeVar("Value")
 
 SHOWN_PROMPTS = 5
 """Prompts that the ``repr`` of a batch shows."""
-
-_REPR = Repr()
-_REPR.maxstring = _REPR.maxother = 60
 
 LARGEST_REWARD = 1e100
 """The largest size of a reward: sums of squares of many of them stay finite."""
@@ -527,7 +524,7 @@ def _brief(value: Any) -> str:
         return f"({', '.join(map(_brief, value[:3]))}, and {len(value) - 3} more)"
     if isinstance(value, (tuple, Prompt, Rollout, ArrayValue)):
         return repr(value)
-    return " ".join(_REPR.repr(value).split())
+    return " ".join(shown(value).split())
 
 
 def _check_reward(reward: Any) -> None:

@@ -163,7 +163,7 @@ def _entries(value: Any) -> Iterable[Any]:
 
 
 def _constant(word: str) -> Any:
-    raise ValueError(f"{word}, which is no JSON")
+    raise ValueError(f"{word}, which is not JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path, suffix:
         ("a.jsonl", '{"success": 0.5}\n{"success": true}\n', "got True in .*a.jsonl line 2"),
         ("a.jsonl", '{"success": 0.5}\n{"id": 3}\n', "got nothing in .*a.jsonl line 2"),
         ("a.jsonl", '{"success": [0.5]}\n', "got \\[0.5\\]"),
-        ("a.jsonl", '{"success": NaN}\n', "must be JSON lines, got NaN, which is no JSON"),
+        ("a.jsonl", '{"success": NaN}\n', "must be JSON lines, got NaN, which is not JSON"),
         ("a.jsonl", f'{{"success": 1{"0" * 400}}}\n', "must be a finite number"),
     ],
 )

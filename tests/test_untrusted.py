@@ -61,7 +61,7 @@ def test_json_that_cannot_be_used_is_one_value_error(text: str | bytes, reason: 
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
 def test_numbers_that_json_has_not_are_refused(word: str) -> None:
-    with pytest.raises(ValueError, match=f"{word}, which is no JSON"):
+    with pytest.raises(ValueError, match=f"{word}, which is not JSON"):
         parse_json(f'{{"a": [{word}]}}')
 
 

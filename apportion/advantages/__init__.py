@@ -36,7 +36,7 @@ from numpy.typing import ArrayLike
 from apportion.advantages.agreement import check_agreement, check_weighting, default_weighting
 from apportion.advantages.gae import gae
 from apportion.advantages.group_relative import dr_grpo, grpo, rloo
-from apportion.advantages.grouping import Reduction, Weighting, prompt_weights, rollout_weights
+from apportion.advantages.grouping import Reduction, Weighting, loss_weights, prompt_weights, rollout_weights
 from apportion.advantages.maximum_likelihood import maxrl, sft
 from apportion.advantages.reinforce import reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, spo, whiten
 from apportion.advantages.sequential import sequential
@@ -168,6 +168,7 @@ __all__ = [
     "gae",
     "group_optimal",
     "grpo",
+    "loss_weights",
     "maxrl",
     "needs",
     "opo",

@@ -1,12 +1,13 @@
 """Grouped rollouts: checked columns, centred rewards, and the weights of rollouts in the loss."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from apportion.checks import number_array
-from apportion.types import LARGEST_REWARD, Counts, Floats
+from apportion.types import LARGEST_REWARD, Counts, Floats, Group
 
 Weighting = Literal["prompt", "rollout", "token"]
 Reduction = Literal["sum", "mean"]
@@ -104,3 +105,28 @@ def rollout_weights(
             "give the length of every completion"
         )
     return size * lengths / lengths.sum() if size else lengths
+
+
+def loss_weights(
+    groups: Sequence[Group],
+    weighting: Weighting,
+    importance: Floats | None = None,
+    *,
+    tokens: Floats | None = None,
+    reduction: Reduction = "sum",
+) -> Floats:
+    """Return the weight [N] of each rollout of ``groups`` in a mean over the kept rollouts; 0 for those not kept.
+
+    ``importance`` [groups] multiplies the weights of each group, as those of a selection do. ``tokens`` [N] and
+    ``reduction`` are those of ``rollout_weights``.
+
+    >>> from apportion.types import Prompt, Rollout
+    >>> pair, single = (Group(Prompt(text), (Rollout(True),) * n) for text, n in (("a", 2), ("b", 1)))
+    >>> loss_weights([pair, single], "prompt").tolist()
+    [0.75, 0.75, 1.5]
+    """
+    owner = np.repeat(np.arange(len(groups)), np.array([len(group.rollouts) for group in groups], np.int64))
+    keep = np.concatenate([np.zeros(0, bool), *(group.keep for group in groups)])
+    weights, lengths = np.zeros(len(keep)), None if tokens is None else tokens[keep]
+    weights[keep] = rollout_weights(owner[keep], weighting, lengths, reduction=reduction)
+    return weights if importance is None else weights * importance[owner]

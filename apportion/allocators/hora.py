@@ -122,7 +122,7 @@ class HORA(BudgetedAllocator):
         check_numbers(self)
         if self.pre_rollouts is not None and self.pre_rollouts < 1:
             raise ValueError(
-                f"pre_rollouts must be at least 1, got {self.pre_rollouts}; hora learns from them where to go on"
+                f"pre_rollouts must be at least 1, got {self.pre_rollouts}; hora decides by their outcomes"
             )
         super().__post_init__()
 

@@ -11,8 +11,8 @@ Reference: Wang et al. 2025, "OptPO: Optimal Rollout Allocation for Test-time Po
 Note: the paper does not say which N rollouts are retained. We retain the first N, whose number depends on no outcome.
 Note: its objective leaves the baseline b_i open. We take it over those N too. Votes stop while the leader is ahead, so
 that the mean over all votes would be some .02 above the average reward of the first N.
-Note: its SFT takes log pi(G_i | x_i) of one pseudo-label. An answer alone is no completion: the estimator "sft" takes
-the mean over the retained rollouts with that answer, which is the expectation over one drawn among them.
+Note: its SFT takes log pi(G_i | x_i) of one pseudo-label. An answer alone is not a completion: the estimator "sft"
+takes the mean over the retained rollouts with that answer, which is the expectation over one drawn among them.
 Note: the paper takes one step for each instance; here the trainer decides how many prompts share a step.
 """
 

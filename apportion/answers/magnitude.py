@@ -1,7 +1,7 @@
 """Answers like 9^{9^{9^9}} and 10000000!, whose evaluation has no end, recognised by their text.
 
-Powers of whole numbers and factorials are evaluated from the inside as long as the results are small. Whatever else an
-expression may hold is left alone, so this is no complete test. It recognises what people and models write.
+Powers of whole numbers and factorials are evaluated from the inside as long as the results are small. Other expressions
+are left alone, so the test is not complete. It recognises what people and models write.
 """
 
 import re

@@ -127,7 +127,7 @@ def _maker(how: str | object, settings: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _found(setting: str, how: object, names: Any) -> tuple[Any, str]:
-    """Return what ``how`` names, or is, and its name for errors."""
+    """Return the object that ``how`` names, or ``how`` itself, and a name for errors."""
     if not isinstance(how, str):
         return how, _name(how)
     if ":" not in how:
@@ -147,7 +147,7 @@ def _is_equivalence(found: object) -> bool:
 
 
 def _takes(function: Callable[..., Any], count: int, settings: Container[str]) -> bool:
-    """Return whether ``function`` must get ``count`` arguments by position, and beside ``settings`` no others."""
+    """Return whether ``function`` must get ``count`` arguments by position, and no others apart from ``settings``."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # some builtins have no signature

@@ -1,6 +1,6 @@
 """A process that compares answers with math-verify. A comparison that takes too long can be killed, at little cost.
 
-sympy can take for ever on an answer like 9^{9^{9^9}}, in C code that no exception interrupts. Only killing the process
+sympy may never finish with an answer like 9^{9^{9^9}}, in C code that no exception interrupts. Only killing the process
 helps, and importing sympy again takes a second or more. So the process imports it once, and a fork of it, the worker,
 compares. If the worker is killed, the process forks another one within milliseconds. Where there is no fork, the
 process is its own worker and is started again.

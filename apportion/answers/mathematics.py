@@ -33,9 +33,9 @@ class MathVerify:
 
     All other pairs go through the quick lane, a process that compares one pair at a time and gives up after 0.3
     seconds. Such a pair goes on in the slow lane, another process with ``timeout_seconds`` for a pair, so other pairs
-    need not wait for it. Plain numbers are never to blame. Of two other answers, those are that are slow against "0"
-    too. They go to the slow lane at once from then on. A pair that is too slow even there counts as different, and the
-    answer that is to blame, or both if neither was slow against "0", is compared as text from then on.
+    need not wait for it. Each of the two answers is then compared with "0", unless it is a plain number. One that is
+    slow against "0" too goes to the slow lane at once from then on. A pair that is too slow even there counts as
+    different, and the slow answer, or both if neither was slow against "0", is compared as text from then on.
 
     math-verify ignores units (5 cm is 5 m) and compares six decimal places. To it 50% is both 1/2 and 50, the pair
     (1,2) is the open interval, and 1,2 is both that and the set. (8-2)*4 is 24, so use ``ExactMatch`` if formulas are

@@ -10,7 +10,7 @@ import numpy as np
 
 from apportion.replay.intervals import Spanned
 from apportion.replay.notes import notes
-from apportion.replay.replaying import AllocatorReplay, Replay, SelectorReplay
+from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
 from apportion.runs.text_table import text_table
 
 COLUMNS = (

@@ -1,1 +1,1 @@
-"""What the integrations with TRL and verl share: prompts from rows, fresh rows, and metrics of a batch."""
+"""What trainers share: the decisions of a run, prompts from rows, fresh rows, saved states, and metrics of a batch."""

@@ -24,7 +24,7 @@ from apportion.types import Batch, Needs
 class TrainerAllocation:
     """An allocator, and what goes with it: estimator, weighting, baseline and selection, checked together.
 
-    Raises TypeError for an allocator or a selection that is none, and ValueError for what does not fit together.
+    Raises TypeError for an allocator or a selection of another type, and ValueError for what does not fit together.
     """
 
     allocator: Allocator

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from apportion.runs.declared_types import check_fields
-
-DEEPEST = 64
-"""The most levels of nesting that are read or written."""
+from apportion.untrusted import MAX_DEPTH
 
 Records = Sequence[type[Any]]
 NameOf = Callable[[Any], str | None]
@@ -43,8 +41,8 @@ def encode(value: Any, tensors: list[Tensor], name_of: NameOf = _keep_nothing_el
     >>> encode({"a": (1, b"x")}, [])
     {'dict': [['a', {'tuple': [1, {'bytes': '78'}]}]]}
     """
-    if depth > DEEPEST:
-        raise ValueError(f"a state must have at most {DEEPEST} levels, got more; does a value contain itself?")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"a state must have at most {MAX_DEPTH} levels, got more; does a value contain itself?")
 
     def inner(part: Any) -> Any:
         return encode(part, tensors, name_of, depth + 1)
@@ -91,8 +89,8 @@ def decode(
     ``tensors`` are taken out by number, so that each is used once. A record must be of one of ``records``, and its
     fields must have the types that its class declares. ``part_named`` returns a part by name, or raises ValueError.
     """
-    if depth > DEEPEST:
-        raise ValueError(f"it must have at most {DEEPEST} levels, got more")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it must have at most {MAX_DEPTH} levels, got more")
 
     def inner(part: Any) -> Any:
         return decode(part, tensors, records, part_named, depth + 1)

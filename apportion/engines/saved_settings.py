@@ -1,8 +1,8 @@
 """The settings of an allocator, a baseline or a selection in a checkpoint: a run resumes with those that it began with.
 
 The settings are the init fields that are compared, by dotted name. A part with a state of its own, such as a predictor,
-is left out, because its state has its settings. A function is known by its name. A part that is no dataclass has no
-settings that are known.
+is left out, because its state has its settings. A function is known by its name. The settings of a part that is not a
+dataclass are not known.
 """
 
 import re

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from apportion.allocators import Voting
 from apportion.answers import EXTRACTORS, Extractor
+from apportion.checks import check_integer
 from apportion.config import build, choices
 from apportion.endpoint import seed_of
 from apportion.gateway.errors import GatewayError
@@ -152,9 +153,10 @@ def _integer(given: Mapping[str, Any], name: str, default: int, param: str | Non
     value = given.get(name)
     if value is None:
         return default
-    if type(value) is not int or abs(value) >= 2**63:
-        raise _wrong(param or name, "must be an integer", value, "write a whole number")
-    return value
+    try:
+        return check_integer(param or name, value)
+    except ValueError as error:
+        raise GatewayError(400, str(error), param=param or name) from None
 
 
 def _flag(given: Mapping[str, Any], name: str, default: bool, param: str | None = None) -> bool:

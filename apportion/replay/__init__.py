@@ -11,7 +11,8 @@ from apportion.replay.foresight import batches_of
 from apportion.replay.intervals import Spanned
 from apportion.replay.limits import Missing
 from apportion.replay.population import OutcomePopulation
-from apportion.replay.replaying import AllocatorReplay, Replay, SelectorReplay, replay
+from apportion.replay.replaying import replay
+from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
 
 __all__ = [
     "MEASURES",

@@ -8,7 +8,6 @@ import numpy as np
 
 from apportion.allocators.hora import maximise_hits
 from apportion.allocators.vip import gradient_variance, minimise_noise
-from apportion.records.run_record import RunRecord
 from apportion.types import Belief, Counts, Floats
 
 SIZE, LOW, HIGH, HORA_HIGH = 8, 3, 32, 64
@@ -25,26 +24,6 @@ def near_truth(shares: Floats, visit: int, without: bool = False) -> Floats:
     """
     window = np.arange(max(0, visit - WINDOW), min(shares.shape[1], visit + WINDOW))
     return np.asarray(shares[:, window[window != visit] if without else window].mean(axis=1))
-
-
-def near_rates(record: RunRecord, without: bool = False) -> Floats:
-    """Return the mean share of up to ten visits of the same prompt around each group, [N], as ``near_truth`` does.
-
-    Groups without a reward are not counted. It is nan if no group is left; ``without`` leaves the group itself out.
-    """
-    order = np.lexsort((record.visit, record.prompt))
-    prompt, visit, shares = record.prompt[order], record.visit[order], record.shares[order]
-    known = ~np.isnan(shares)
-    sums, counts = (np.r_[0.0, np.cumsum(each)] for each in (np.nan_to_num(shares), known))
-    own = np.searchsorted(prompt, prompt, side="left"), np.searchsorted(prompt, prompt, side="right")
-    low = np.maximum(own[0], own[0] + visit - WINDOW)
-    high = np.minimum(own[1], own[0] + visit + WINDOW)
-    total, number = sums[high] - sums[low], counts[high] - counts[low]
-    if without:
-        total, number = total - np.nan_to_num(shares), number - known
-    found = np.empty(len(order))
-    found[order] = np.divide(total, number, out=np.full(len(order), np.nan), where=number > 0)
-    return np.clip(found, 0, 1) if record.binary else found  # running sums leave rounding errors
 
 
 def vip(variance: Floats, truth: Floats, size: int = SIZE, low: int = LOW, high: int = HIGH) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from apportion.replay.replaying import Replay
+from apportion.replay.results import Replay
 
 POLICY = (
     "The policy was trained on what the run sampled. A replay says what a rule would have found at that policy, not "

@@ -1,4 +1,4 @@
-"""What a recorded run would have been under other rules."""
+"""Replay rules along a recorded run, and the run itself beside them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from apportion.replay.choosing import Choices, Outcome, choose_along, mixed_grou
 from apportion.replay.comparison import ratios, share_of
 from apportion.replay.expected import WINDOW
 from apportion.replay.foresight import BATCH, batches_of
-from apportion.replay.intervals import Spanned
-from apportion.replay.limits import MOST_MISSING, Missing, check_missing, check_recorded, drift, missing
+from apportion.replay.limits import MOST_MISSING, check_missing, check_recorded, drift, missing
 from apportion.replay.population import OutcomePopulation, Source
+from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
 from apportion.selection import Selector, ShuffledEpochs
 from apportion.types import Floats
 
@@ -27,108 +27,6 @@ Outcomes = Literal["auto", "pools", "expected"]
 """Where outcomes come from. "auto" is pools if they have nearly all that a rule asks for, and otherwise expected."""
 
 COMPARED = ("mixed", "variance", "hits", "dead", "tokens")
-SAME_TOTAL = 0.01
-"""Totals that differ by less than this share count as equal."""
-
-
-@dataclass(frozen=True, eq=False)
-class AllocatorReplay:
-    """What one rule would have got along the run, beside an even split of the same rollouts.
-
-    Args:
-        name: what the rule is called.
-        source: "recorded" for the run itself, else where its outcomes come from.
-        cells: its measures for each prompt of each batch; ``cells.by_step`` has those of the steps.
-        ratios: the rule's sum of each measure over that of the even split; a measure that is unknown is left out.
-        missing: rollouts that the pools did not have; None if they had everything.
-        warnings: what the rule logged, such as batches that it could not fill.
-        budget: the rollouts per prompt that it was given.
-        groups: the groups of the run, each of which the budget is for.
-        closed: whether its measures are expectations given its counts, and not what drawn rollouts showed.
-    """
-
-    name: str
-    source: Source | Literal["recorded"]
-    cells: Cells
-    ratios: Mapping[str, Spanned]
-    missing: Missing | None
-    warnings: int
-    budget: int
-    groups: int
-    closed: bool
-
-    @property
-    def per_prompt(self) -> float:
-        """Rollouts per prompt of a batch."""
-        return self.cells.total("rollouts") * self.cells.seeds / max(1, len(self.cells.batch))
-
-    @property
-    def of_budget(self) -> float:
-        """The rule's rollouts over those of the budget for each group of the run."""
-        return self.cells.total("rollouts") / (self.budget * self.groups)
-
-    @property
-    def same_total(self) -> bool:
-        """Whether the rule took as many rollouts as the budget has."""
-        return abs(self.of_budget - 1) <= SAME_TOTAL
-
-
-@dataclass(frozen=True, eq=False)
-class SelectorReplay:
-    """What one rule that chooses prompts would have found along the run, beside shuffled epochs.
-
-    Args:
-        name: what the rule is called.
-        choices: what it chose, for each seed.
-        mixed: share of the chosen groups with different rewards, by seed and step, [S, T].
-        hits: share of the chosen groups with a correct rollout, [S, T]; nan if rewards are not 0 or 1.
-        rollouts: rollouts of the chosen groups, [S, T].
-        tokens: their tokens, [S, T], nan if unknown.
-        dead: rollouts in groups of equal rewards, [S, T].
-        coverage: distinct prompts with a group of different rewards, mean over seeds.
-        above_shuffled: mean of ``mixed`` less that of shuffled epochs.
-    """
-
-    name: str
-    choices: tuple[Choices, ...]
-    mixed: Floats
-    hits: Floats
-    rollouts: Floats
-    tokens: Floats
-    dead: Floats
-    coverage: float
-    above_shuffled: Spanned
-
-
-@dataclass(frozen=True, eq=False)
-class Replay:
-    """What a recorded run would have been under other rules.
-
-    Args:
-        name: of the run.
-        run: the run itself, as recorded.
-        allocators: the rules that split rollouts, in the order given.
-        selectors: the rules that choose prompts, in the order given, after shuffled epochs, their control.
-        observe: what the rules learned from.
-        outcome: which recorded group a chosen prompt got.
-        window: visits before and after each group from which outcomes may come too, None for the defaults.
-        seeds: the number of seeds.
-        certain: share of groups whose window in expectation has equal rewards, so that its success rate is 0 or 1.
-        certain_size: median number of rollouts in such a window.
-        drift: how far success rates move within the window that was used; 0 without one.
-    """
-
-    name: str
-    run: AllocatorReplay
-    allocators: tuple[AllocatorReplay, ...]
-    selectors: tuple[SelectorReplay, ...]
-    observe: Observe
-    outcome: Outcome
-    window: int | None
-    seeds: int
-    certain: float
-    certain_size: int
-    drift: float
 
 
 def replay(

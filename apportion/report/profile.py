@@ -13,7 +13,7 @@ from apportion.predictors.counts import DiscountedCounts
 from apportion.records import RunRecord
 from apportion.replay.foresight import batches_of, foresee, sample_of
 from apportion.replay.intervals import Spanned
-from apportion.replay.replaying import Replay
+from apportion.replay.results import Replay
 from apportion.report.calibration import Calibration, calibrate
 from apportion.report.curves import Curve, ratio, share_curve
 from apportion.report.wasted import WastedPrompt, wasted_prompts

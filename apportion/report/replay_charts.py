@@ -6,7 +6,7 @@ import numpy as np
 
 from apportion.replay.intervals import Spanned
 from apportion.replay.notes import POLICY, notes
-from apportion.replay.replaying import AllocatorReplay, Replay
+from apportion.replay.results import AllocatorReplay, Replay
 from apportion.report.charts import Chart, ChartSeries, ReportTable, count, percent
 from apportion.report.curves import Curve
 

@@ -150,21 +150,5 @@ def stylesheet(costs: tuple[str, ...]) -> str:
     return f"{themes}{RULES}{series}{layers}{others}"
 
 
-def contrast(first: str, second: str) -> float:
-    """Return the contrast ratio of two colours, from 1 to 21, as WCAG 2 defines it.
-
-    >>> contrast("#000000", "#ffffff")
-    21.0
-    """
-    light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 def _properties(colours: dict[str, str]) -> str:
     return "".join(f"--{name}:{value};" for name, value in colours.items())

@@ -1,11 +1,8 @@
 """Files that are either the old one or the new one, whatever happens to the process that writes them."""
 
-import io
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 from uuid import uuid4
 
 UNFINISHED = ".unfinished"
@@ -29,13 +26,6 @@ def write_whole(path: Path, content: str | bytes | memoryview) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-
-
-def write_whole_by(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write to ``path`` what ``write`` puts into the file that it is given, as ``write_whole`` does."""
-    whole = io.BytesIO()
-    write(whole)  # to memory first, because torch.save raises no OSError on a full disk
-    write_whole(path, whole.getbuffer())
 
 
 def remove_unfinished(folder: Path) -> None:

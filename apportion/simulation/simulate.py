@@ -47,7 +47,7 @@ class RuleCourse:
     coverage: Floats
 
     def of(self, name: str) -> Floats:
-        """Return one measure, [S, T]. Raise ValueError for a name that is none."""
+        """Return one measure, [S, T]. Raise ValueError for an unknown name."""
         if name not in StepMeasures._fields:
             raise ValueError(f"a measure must be one of {', '.join(StepMeasures._fields)}, got {shown(name)}")
         return np.asarray(self.values[..., StepMeasures._fields.index(name)])

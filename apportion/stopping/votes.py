@@ -25,7 +25,7 @@ def encode_answers(stream: Stream) -> tuple[list[str], Counts]:
 def count_votes(codes: Counts, answers: int) -> Counts:
     """Return the votes [..., T, K] for K = ``answers`` answers after each sample, from ``codes`` [..., T].
 
-    A code of -1 is no vote. K is at least 1, even if ``answers`` is 0.
+    A code of -1 is not a vote. K is at least 1, even if ``answers`` is 0.
 
     >>> count_votes(np.array([0, -1, 1, 0]), 2).tolist()
     [[1, 0], [1, 0], [1, 1], [2, 1]]

@@ -17,7 +17,7 @@ def question_of(builder: EnvGroupBuilder) -> Prompt:
     """Return the question of a ``ProblemGroupBuilder`` as a prompt. Raise ValueError for another builder."""
     if not isinstance(builder, ProblemGroupBuilder):
         raise ValueError(
-            "prompt_of must be given for a group builder that is no ProblemGroupBuilder, got "
+            "prompt_of must be given for a group builder that is not a ProblemGroupBuilder, got "
             f"{type(builder).__name__}; pass a function from such a builder to its apportion.Prompt"
         )
     return Prompt(builder.env_thunk().get_question())

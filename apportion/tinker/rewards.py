@@ -17,7 +17,7 @@ import tinker
 from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.rl.types import Metrics, Trajectory, TrajectoryGroup, Transition
 
-from apportion.advantages import advantages_of, rollout_weights
+from apportion.advantages import advantages_of, loss_weights
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.tinker.settings import OWN_ESTIMATOR, TinkerAllocation
 from apportion.types import Floats, Group, Rollout
@@ -67,14 +67,9 @@ def rewarded(groups: Sequence[Group], allocation: TinkerAllocation) -> list[list
     if not groups:
         return []
     sizes = np.array([len(group.rollouts) for group in groups], np.int64)
-    owner = np.repeat(np.arange(len(groups)), sizes)
-    keep = np.concatenate([np.zeros(0, bool), *(group.keep for group in groups)])
-    weights = np.zeros(len(keep))
-    weights[keep] = rollout_weights(owner[keep], allocation.loss_weighting)
     prompts, estimator = [group.prompt for group in groups], allocation.trained_estimator
     importance = None if allocation.selection is None else allocation.selection.weights(prompts)
-    if importance is not None:
-        weights *= importance[owner]
+    weights = loss_weights(groups, allocation.loss_weighting, importance)
     baseline = None if allocation.baseline is None else allocation.baseline.predict(prompts)
     advantages = np.split(weights * advantages_of(groups, estimator, baseline=baseline), np.cumsum(sizes)[:-1])
     own = np.split(advantages_of(groups, OWN_ESTIMATOR), np.cumsum(sizes)[:-1])

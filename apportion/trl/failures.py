@@ -112,5 +112,5 @@ class FailureCount:
         raise RewardsFailedError(
             f"completions must have rewards, got none for {recent} of the latest {len(self._latest)} (at most "
             f"{allowed} may have none); {' and '.join(silent)} returned None, {in_all}for example for the prompt "
-            f"{prompts[first]!r:.100}; mend it, or allow more with failed_rewards="
+            f"{prompts[first]!r:.100}; correct it, or allow more with failed_rewards="
         )

@@ -1,7 +1,7 @@
 """A warning with the cause, if several generation batches in a row teach nothing.
 
 A run goes on if all rewards are equal: its loss is 0 and so are its gradients, which is easily overlooked in a log. The
-causes are told apart, because each has another remedy.
+warning names the cause, because each cause has another remedy.
 """
 
 import logging

@@ -15,17 +15,17 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from apportion.advantages import advantages_of, rollout_weights
+from apportion.advantages import advantages_of, loss_weights
 from apportion.engines.fresh_rows import FreshRows, Row, draw_distinct
 from apportion.engines.prompts import last_text, prompt_of
 from apportion.loop import collect
-from apportion.trl.advantages import Grouped, weighted_rewards
-from apportion.trl.failures import FailureCount, failed_rows
+from apportion.trl.advantages import Grouped
 from apportion.trl.generation import Ids, Reused, RoundRequest, Sampled, TrainingBatch
 from apportion.trl.metrics import reward_metrics
 from apportion.trl.rows import Table, pack_row
 from apportion.trl.settings import LOSSES, TRLAllocation
 from apportion.trl.shares import LossRow, rows_per_rank, split_rows
+from apportion.trl.verdicts import Verdicts
 from apportion.trl.votes import Votes
 from apportion.trl.whole_groups import GroupsRequest
 from apportion.types import Batch, Counts, Floats, Group, Prompt, Rollout
@@ -86,16 +86,16 @@ class BatchPlanner:
     """The allocation of one generation batch.
 
     ``run_round`` runs one generation round on all ranks. ``votes`` is set for label-free training only. ``rounds`` are
-    the sizes of the rounds, and ``surplus`` counts completions beyond the plan. ``failures`` counts completions without
-    a reward over the whole run. At most ``most_at_once`` completions are generated in one call if it is set; it is a
-    multiple of the number of ranks. ``score_groups`` scores finished groups if reward functions read whole ones.
+    the sizes of the rounds, and ``surplus`` counts completions beyond the plan. ``verdicts`` makes rollouts of scores.
+    At most ``most_at_once`` completions are generated in one call if it is set; it is a multiple of the number of
+    ranks. ``score_groups`` scores finished groups if reward functions read whole ones.
     """
 
     allocation: TRLAllocation
     loss: LossSettings
     run_round: Callable[[RoundRequest], list[Sampled]]
     source: FreshRows
-    failures: FailureCount
+    verdicts: Verdicts
     votes: Votes | None = None
     most_at_once: int | None = None
     score_groups: Callable[[GroupsRequest, Sequence[Sequence[Response]]], list[torch.Tensor]] | None = None
@@ -222,33 +222,11 @@ class BatchPlanner:
             ]
         scores = torch.tensor([each.scores for each in sampled], dtype=torch.float32)
         texts = [prompts[place].text for place in places]
-        judge = self._judged if self.score_groups is None else self._judged_in_round
+        judge = self.verdicts.judge if self.score_groups is None else self.verdicts.judge_in_round
         return [
             None if judged is None else replace(judged, completion=response, tokens=s.tokens, score_norm=s.score_norm)
             for judged, response, s in zip(judge(scores, texts), responses, sampled, strict=True)
         ]
-
-    def _judged(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
-        """Return verdicts and rewards by ``scores`` [N, F] of completions of ``prompts`` [N]; None without a reward."""
-        self._check_finite(scores, prompts)
-        failed = failed_rows(scores, self.allocation.verdict_column(self.loss.names)).tolist()
-        self.failures.add(failed, scores, prompts)
-        rewards, verdicts = weighted_rewards(scores, self.loss.weights).tolist(), self._verdicts(scores)
-        return [
-            None if without else Rollout(verdict, reward=reward)
-            for without, verdict, reward in zip(failed, verdicts, rewards, strict=True)
-        ]
-
-    def _judged_in_round(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
-        """Return verdicts of a round, as far as they are known before groups are finished; None without a verdict.
-
-        Completions with a verdict are counted once more with their groups, where another function may fail.
-        """
-        columns = self.allocation.functions_of_rounds(self.loss.names)
-        if not columns:
-            return [Rollout() for _ in prompts]
-        self.failures.add(scores[:, columns[0]].isnan().tolist(), scores, prompts)
-        return [None if verdict is None else Rollout(verdict) for verdict in self._verdicts(scores)]
 
     def _with_group_rewards(self, batch: Batch) -> Batch:
         """Return the batch with rewards of whole groups. A rollout of an earlier step keeps its own."""
@@ -262,7 +240,7 @@ class BatchPlanner:
         for place, own, scores in zip(places, responses, found, strict=True):
             scores[:, in_rounds] = torch.tensor([response.scores for response in own])[:, in_rounds]
             self._scores += map(tuple, scores.tolist())
-            judged = self._judged(scores, [batch.prompts[place].text] * len(own))
+            judged = self.verdicts.judge(scores, [batch.prompts[place].text] * len(own))
             scored = [
                 replace(old, correct=new.correct, reward=new.reward, completion=replace(response, scores=tuple(row)))
                 for old, new, response, row in zip(fresh[place], judged, own, scores.tolist(), strict=True)
@@ -271,35 +249,6 @@ class BatchPlanner:
             earlier = [rollout for rollout in batch.rollouts[place] if rollout.step is not None]
             rollouts[place] = (*earlier, *scored)
         return replace(batch, rollouts=tuple(rollouts))
-
-    def _check_finite(self, scores: torch.Tensor, prompts: Sequence[str]) -> None:
-        """Raise ValueError for an infinite score in ``scores`` [N, F] of completions of ``prompts`` [N]."""
-        for row, function in torch.isinf(scores).nonzero().tolist()[:1]:
-            raise ValueError(
-                f"rewards must be finite, got {scores[row, function].item()} from {self.loss.names[function]} for a "
-                f"completion of the prompt {prompts[row]!r:.100}; return a number, or None if there is no reward"
-            )
-
-    def _verdicts(self, scores: torch.Tensor) -> list[bool | None]:
-        """Return whether rollouts with ``scores`` [N, F] are correct; None if unknown.
-
-        Without a named verdict a single reward function decides if its rewards are all 0 or 1. Raises ValueError if
-        they are not and the allocator needs to know.
-        """
-        named = self.allocation.verdict
-        if named is None and len(self.loss.names) > 1:
-            return [None] * len(scores)
-        column = scores[:, 0 if named is None else self.loss.names.index(named)]
-        graded = [score for score in column.tolist() if score not in (0.0, 1.0) and not math.isnan(score)]
-        if named is None and graded:
-            if self.allocation.needs.binary:
-                raise ValueError(
-                    f"rewards must be 0 or 1 for {self.allocation.counting}, which counts correct rollouts, got "
-                    f"{graded[0]}; set verdict={self.loss.names[0]!r} if rewards above 0 are correct, or use an "
-                    "allocator or predictor for graded rewards"
-                )
-            return [None] * len(scores)
-        return [None if math.isnan(score) else score > 0 for score in column.tolist()]
 
     def _fresh(self, count: int, held: set[str]) -> list[Prompt]:
         selection = self.allocation.selection
@@ -337,16 +286,12 @@ class BatchPlanner:
 
     def _weights(self, groups: Sequence[Group]) -> Floats:
         """Return the weights of all rollouts of the groups, 0 outside the loss, times those of the selection."""
-        keep = np.concatenate([np.zeros(0, bool), *(group.keep for group in groups)])
-        sizes = np.array([len(group.rollouts) for group in groups], np.int64)
-        owner = np.repeat(np.arange(len(groups)), sizes)
         tokens = np.array([rollout.tokens for group in groups for rollout in group.rollouts], np.float64)
-        reduction = LOSSES[self.loss.kind][0]
-        weights = np.zeros(len(keep))
-        weights[keep] = rollout_weights(owner[keep], self.allocation.loss_weighting, tokens[keep], reduction=reduction)
         selection = self.allocation.selection
         importance = None if selection is None else selection.weights([group.prompt for group in groups])
-        return weights if importance is None else weights * importance[owner]
+        return loss_weights(
+            groups, self.allocation.loss_weighting, importance, tokens=tokens, reduction=LOSSES[self.loss.kind][0]
+        )
 
 
 def _penalised(group: Group) -> Group:

@@ -144,7 +144,7 @@ def _deal(table: Table, count: int) -> list[Table]:
 
 
 def to_device(table: Table, device: torch.device | str) -> Table:
-    """Return ``table`` on ``device``. A value of a micro-batch that is no tensor stays as it is."""
+    """Return ``table`` on ``device``. A value of a micro-batch that is not a tensor stays as it is."""
     return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in table.items()}
 
 

@@ -42,7 +42,7 @@ def queue_actors() -> dict[str, Any]:
 
 
 async def watch_actor(name: str, handle: Any, fail: Callable[[str], None]) -> None:
-    """Call ``fail`` with a message once the actor ``name`` is dead for good, or stopped. Return then."""
+    """Call ``fail`` with a message once the actor ``name`` is dead and not restarted, or stopped. Return then."""
     while True:
         answer, asked = asyncio.ensure_future(_answer(handle)), time.monotonic()
         while not (await asyncio.wait([answer], timeout=ANSWER_SECONDS))[0]:

@@ -162,7 +162,7 @@ AHEAD: dict[str, str] = {
 
 
 def check_installed() -> None:
-    """Raise ValueError for an unsupported verl, and for a TRL beside which verl fails.
+    """Raise ValueError for an unsupported verl, and for an installed TRL with which verl fails.
 
     verl 0.9 imports a class from TRL if TRL is installed, and newer versions of TRL have dropped that class.
     """

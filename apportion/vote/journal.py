@@ -59,7 +59,7 @@ class Journal:
 
     def __init__(self, path: Path, setup: Setup, *, overwrite: bool = False, resume: bool = False) -> None:
         if overwrite and resume:
-            raise JournalError("resume must be left out beside overwrite, which deletes what resume counts; choose one")
+            raise JournalError("resume must be left out with overwrite, which deletes what resume counts; choose one")
         check_path(path)
         self.path = path
         with ExitStack() as stack:

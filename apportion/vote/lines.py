@@ -36,7 +36,7 @@ def sealed(record: Mapping[str, Any]) -> str:
 def unsealed(line: str) -> dict[str, Any]:
     """Return the record of a line that ``sealed`` wrote. A line without a checksum is returned as it is.
 
-    Raises ValueError if it is no JSON object, or was changed since.
+    Raises ValueError if it is not a JSON object, or was changed since.
     """
     record = parse_json(line)
     if not isinstance(record, dict):

@@ -146,13 +146,13 @@ def make_setup(
 def rule_for(target: str | None, rule: str | Rule | None, settings: Mapping[str, Any]) -> Rule:
     """Return ``rule``, or the rule of ``target`` if it is None, with these ``settings`` of its own.
 
-    Raises ValueError for an unknown name or setting, and for a target beside a rule.
+    Raises ValueError for an unknown name or setting, and for a target together with a rule.
 
     >>> rule_for("agreement", None, {"eps": 0.02}).eps
     0.02
     """
     if rule is not None and target is not None:
-        raise ValueError(f"target must be left out beside a rule, got {shown(target)}; it names a rule of its own")
+        raise ValueError(f"target must be left out with a rule, got {shown(target)}; it names a rule of its own")
     if isinstance(rule, Rule):
         return make_rule(rule, **settings)
     if rule is None:

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from apportion.runs import whole_files
-from apportion.runs.whole_files import is_file, remove_unfinished, write_whole, write_whole_by
+from apportion.runs.whole_files import is_file, remove_unfinished, write_whole
 
 
 @pytest.mark.parametrize("content", ["ü\n", "ü\n".encode(), memoryview("ü\n".encode())])
@@ -30,16 +30,17 @@ def test_a_disk_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     assert path.read_text() == "old" and [*tmp_path.iterdir()] == [path]
 
 
-def test_two_processes_may_write_one_file_at_the_same_time(tmp_path):
+def test_two_processes_may_write_one_file_at_the_same_time(tmp_path, monkeypatch):
     """The second begins before the first has finished."""
     path = tmp_path / "a.json"
 
-    def write(file):
-        file.write(b"first")
+    def write_second(number):
+        monkeypatch.undo()
         write_whole(path, "second")
         assert path.read_text() == "second"
 
-    write_whole_by(path, write)
+    monkeypatch.setattr(os, "fsync", write_second)
+    write_whole(path, "first")
     assert path.read_text() == "first" and [*tmp_path.iterdir()] == [path]
 
 

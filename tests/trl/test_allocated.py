@@ -5,7 +5,7 @@ from trl import GRPOTrainer, RLOOTrainer
 
 from apportion import HORA
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, allocated
-from apportion.trl.trainer import AllocatedTrainer
+from apportion.trl.overrides import AllocatedTrainer
 from tests.trl.tiny import Judge, configured, make_questions, make_tokenizer, trained
 
 

@@ -7,7 +7,7 @@ import pytest
 from trl import GRPOTrainer, RLOOTrainer
 
 from apportion.trl import seam
-from apportion.trl.trainer import AllocatedTrainer
+from apportion.trl.overrides import AllocatedTrainer
 
 TRAINERS = {GRPOTrainer: seam.GRPO_ATTRIBUTES, RLOOTrainer: seam.RLOO_ATTRIBUTES}
 

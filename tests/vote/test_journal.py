@@ -212,7 +212,7 @@ def test_a_file_of_something_else_is_not_overwritten(out: Path) -> None:
 def test_nothing_is_overwritten_by_a_run_that_shall_resume(out: Path) -> None:
     write(out, "a")
     before = out.read_bytes()
-    with pytest.raises(JournalError, match="resume must be left out beside overwrite"):
+    with pytest.raises(JournalError, match="resume must be left out with overwrite"):
         Journal(out, SETUP, overwrite=True, resume=True)
     assert out.read_bytes() == before
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import ArrayLike
 from transformers import Qwen2ForCausalLM
 
-from apportion.advantages import Weighting, advantages_of, rollout_weights
+from apportion.advantages import Weighting, advantages_of, loss_weights
 from apportion.lab.policy.network import completion_logprobs
 from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerCompletion
 from apportion.lab.world.task import encode
@@ -63,10 +63,7 @@ def rows_with(
     rollouts = [(group.prompt, rollout) for group in groups for rollout in group.rollouts]
     keep, recompute = (np.concatenate([getattr(group, mask) for group in groups]) for mask in ("keep", "recompute"))
     kept = np.flatnonzero(keep)
-    ids = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])[kept]
-    tokens = np.array([len(rollouts[i][1].completion.tokens) for i in kept])
-    weights = rollout_weights(ids, weighting, tokens) / max(len(kept), 1)
-    weights = weights if importance is None else weights * importance[ids]
+    weights = loss_weights(groups, weighting, importance)[kept] / max(len(kept), 1)
     return [
         TrainingRow(
             tuple(encode(rollouts[i][0].text)),

@@ -83,7 +83,7 @@ class EmbeddingCache:
 
     def _vector(self, content: object) -> NDArray[np.float32]:
         if not isinstance(content, bytes) or not content or len(content) % 4:
-            raise self._error("a value that is no vector")
+            raise self._error("a value that is not a vector")
         vector = np.frombuffer(content, "<f4").astype(np.float32)
         if not np.isfinite(vector).all():
             raise self._error("a vector that is not finite")

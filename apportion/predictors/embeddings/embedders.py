@@ -73,7 +73,7 @@ class SentenceTransformerEmbedder:
         model: a Hugging Face id, or the path of a local folder; a changed folder is cached as another model.
         batch_size: texts per forward pass and per commit to the cache.
         cache_dir: ``$XDG_CACHE_HOME/apportion/embeddings`` by default, else ``~/.cache/apportion/embeddings``. A file
-            there that is damaged or no cache is left alone with a warning, and a new one is begun beside it.
+            there that is damaged, or not a cache, is left alone with a warning, and a new one is begun beside it.
         show_progress_bar: by default only if there are at least 1,000 texts to embed.
     """
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from apportion.records.importing.arrow import block_of
 from apportion.records.importing.blocks import WORDS, Block, exact_blocks
-from apportion.records.importing.files import csv_header, csv_rows, open_bytes
+from apportion.records.importing.files import csv_rows, open_bytes
 from apportion.records.importing.layout import Layout
 from apportion.records.rollout_log import RecordError
+from apportion.tables import csv_header
 
 
 class Doubt(Exception):
@@ -75,7 +76,7 @@ def _header(path: Path) -> tuple[list[str], int]:
     """Return the names of the columns, and how many lines they take."""
     with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
-        return csv_header(path, next(reader)), reader.line_num
+        return csv_header(path, next(reader), RecordError), reader.line_num
 
 
 class _Watched(io.RawIOBase):

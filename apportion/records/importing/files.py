@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -176,17 +175,9 @@ def _parsed(text: str) -> Any:
 
 
 def csv_rows(path: Path) -> Rows:
-    """Yield the rows of a CSV file with a header, each with its line. Raise RecordError for what is no CSV."""
+    """Yield the rows of a CSV file with a header, each with its line. Raise RecordError if it is not CSV."""
     with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
-        yield from tables.csv_rows(path, file, partial(csv_header, path), RecordError)
-
-
-def csv_header(path: Path, cells: Sequence[str]) -> list[str]:
-    """Return the names of the columns. Raise RecordError if two are equal."""
-    header = [name.strip() for name in cells]
-    if len(set(header)) < len(header):
-        raise RecordError(f"columns must have different names, got {', '.join(header)[:200]} in {path}; rename one")
-    return header
+        yield from tables.csv_rows(path, file, RecordError)
 
 
 def _natural(path: Path) -> list[Any]:

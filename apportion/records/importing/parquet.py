@@ -22,7 +22,7 @@ ROWS = 2**16
 
 
 def schema_of(path: Path) -> Schema:
-    """Return the columns of the file and their types. Raise RecordError if it is no Parquet, or has no rows."""
+    """Return the columns of the file and their types. Raise RecordError if it is not Parquet, or has no rows."""
     check_file(path, TABLE_BYTES)
     with parquet_errors(path):
         from pyarrow.parquet import read_metadata  # noqa: PLC0415 - an optional extra

@@ -22,7 +22,8 @@ from apportion.trl.jobs.job import Job, read_job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import Prepared, prepare
 from apportion.trl.jobs.sources import NO_SOURCES, Sources
-from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer, AllocatedTrainer
+from apportion.trl.overrides import AllocatedTrainer
+from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.verifiers import Verifier
 
 FAILED = 1

@@ -1,0 +1,445 @@
+"""The overrides of TRL's methods that all trainers with an allocator share.
+
+They call TRL's ``_generate_and_score_completions`` once per round and record the scores in ``_calculate_rewards``. No
+code of TRL is copied.
+"""
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import Trainer, TrainerCallback
+
+from apportion.advantages import Weighting
+from apportion.allocators import Allocator
+from apportion.answers import Equivalence
+from apportion.answers.reader import AnswerReader
+from apportion.baselines import Baseline
+from apportion.engines.dataset_prompts import read_prompts
+from apportion.engines.fresh_rows import FreshRows
+from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
+from apportion.engines.prompts import text_of
+from apportion.records import LogText, prepare_log, write_step
+from apportion.selection import Selector
+from apportion.trl.advantages import zero_deviation
+from apportion.trl.bases import check_trainer
+from apportion.trl.checkpoints import CheckpointedTrainer
+from apportion.trl.failures import FailedRewards, FailureCount
+from apportion.trl.generation import SCALES, GenerationBatch, RoundRequest, Sampled, TrainingBatch
+from apportion.trl.metrics import close_table, open_table
+from apportion.trl.no_signal import NoSignal
+from apportion.trl.planner import BatchPlanner, FinishedBatch, LossSettings, Response
+from apportion.trl.ranks import MainRankError
+from apportion.trl.rewards import score
+from apportion.trl.rows import split_micro_batch, spread_masked_rows
+from apportion.trl.settings import LOSSES, TRLAllocation
+from apportion.trl.sleep import SleepMode
+from apportion.trl.verdicts import Verdicts
+from apportion.trl.votes import Votes
+from apportion.trl.whole_groups import GroupsRequest, only_functions, score_groups
+
+OWN_BATCHING = ("use_vllm", "use_transformers_continuous_batching", "use_transformers_paged")
+"""Settings of TRL under which the engine that generates bounds its memory, however many completions it is asked for."""
+
+
+class AllocatedTrainer(CheckpointedTrainer):
+    """The overrides of TRL's methods that all trainers with an allocator share; see ``allocated``."""
+
+    _config: type[Any]
+    """TRL's class of settings."""
+    _generation: GenerationBatch | None = None
+    _own_loss: str | None = None
+
+    def __init__(
+        self,
+        *args: Any,
+        allocator: Allocator,
+        weighting: Weighting | None = None,
+        estimator: str | None = None,
+        baseline: Baseline | None = None,
+        selection: Selector | None = None,
+        verdict: str | None = None,
+        id_column: str | None = None,
+        rate_column: str | None = None,
+        extract: str | Callable[[str], str | None] = "auto",
+        equivalence: str | Equivalence = "exact",
+        rollout_log: str | Path | None = None,
+        rollout_log_text: LogText = "full",
+        failed_rewards: FailedRewards | str = "stop",
+        whole_groups: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        check_trainer(type(self))
+        self.allocation = TRLAllocation(
+            allocator=allocator,
+            weighting=weighting,
+            estimator=estimator,
+            baseline=baseline,
+            selection=selection,
+            verdict=verdict,
+            id_column=id_column,
+            rate_column=rate_column,
+            extract=extract,
+            equivalence=equivalence,
+            rollout_log=None if rollout_log is None else Path(rollout_log),
+            rollout_log_text=rollout_log_text,
+            failed_rewards=failed_rewards,
+            whole_groups=whole_groups,
+        )
+        given = self._by_name(args, kwargs)
+        if self.allocation.label_free and not given.get("reward_funcs"):
+            if given.get("eval_dataset") is not None:
+                raise ValueError(
+                    "an eval_dataset needs reward_funcs, got none; give some, which are never trained on, or leave the "
+                    "eval_dataset out"
+                )
+            given["reward_funcs"] = [_placeholder(self.allocation.vote_reward_name)]
+        if given.get("args") is not None:
+            self._check(given["args"], given)
+        super().__init__(**given)
+        if given.get("args") is None:
+            self._check(self.args, given)
+        if verdict is not None and verdict not in self.reward_func_names:
+            raise ValueError(
+                f"verdict must be one of the reward functions, {', '.join(self.reward_func_names)}, got {verdict!r}; "
+                "check the spelling"
+            )
+        self._failures = FailureCount(self.allocation.failures, self.reward_func_names)
+        self._no_signal = NoSignal(self.allocation.extractor_name)
+        self._part: dict[str, Any] | None = None
+        self._padded = False
+        self._fresh = FreshRows(self.train_dataset, self.args.seed)
+        self._answers = AnswerReader(extract, equivalence)
+        if self.allocation.rollout_log is not None:
+            prepare_log(self.allocation.rollout_log)
+        self.add_callback(_OnTrainEnd(self._answers.close))
+        self._ranks.run_on_main(self._prepare_prompts)
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the base's constructor by name. A subclass may take them as ``*args, **kwargs``."""
+        for kind in type(self).__mro__[type(self).__mro__.index(AllocatedTrainer) + 1 :]:
+            if "__init__" in vars(kind):
+                signature = inspect.signature(vars(kind)["__init__"])
+                _, *kinds = [each.kind for each in signature.parameters.values()]
+                if inspect.Parameter.VAR_POSITIONAL not in kinds:
+                    break
+                if args and kinds[0] is not inspect.Parameter.VAR_POSITIONAL:
+                    raise TypeError(
+                        f"the arguments of {type(self).__name__} must be given by name, got {len(args)} without, "
+                        f"because {kind.__name__} puts its own before those of TRL; name them"
+                    )
+        named = dict(signature.bind_partial(self, *args).arguments)
+        del named[next(iter(signature.parameters))]
+        if twice := named.keys() & kwargs.keys():
+            raise TypeError(f"{type(self).__name__} got multiple values for argument {sorted(twice)[0]!r}")
+        return named | kwargs
+
+    @property
+    def _loss(self) -> str:
+        """The key of the loss in ``LOSSES``."""
+        return self._own_loss or str(getattr(self, "loss_type", "rloo"))
+
+    def _check(self, args: Any, given: dict[str, Any]) -> None:
+        """Take the allocator's budget from ``args`` if it has none. Raise ValueError for what cannot work."""
+        if not isinstance(args, self._config):
+            raise ValueError(
+                f"args must be a trl.{self._config.__name__} for {type(self).__name__}, got a {type(args).__name__}, "
+                f"which lacks its settings; make a {self._config.__name__}"
+            )
+        self.allocation = self.allocation.with_budget(args.num_generations)
+        dataset = given.get("train_dataset")
+        if self.allocation.selection is not None and not hasattr(dataset, "__len__"):
+            raise ValueError(
+                f"a selection must know all prompts beforehand, got a {type(dataset).__name__} without a length; load "
+                "the data as a Dataset, or leave the selection out"
+            )
+        if dataset is not None and hasattr(dataset, "__len__"):
+            self.allocation.check_prompts(len(dataset), args.generation_batch_size // args.num_generations)
+        columns = getattr(dataset, "column_names", None) or []
+        functions = given.get("reward_funcs")
+        count = len(functions) if isinstance(functions, (list, tuple)) else 1
+        unknown = given.get("environment_factory") is not None
+        self.allocation.check(args, columns, None if unknown else count)
+
+    def _prepare_prompts(self) -> None:
+        """Give the allocator, baseline and selection all prompts, so that no step waits for embeddings.
+
+        Streams of prompts are skipped.
+        """
+        if not hasattr(self.train_dataset, "__len__"):
+            return
+        allocation = self.allocation
+        found = read_prompts(self.train_dataset, allocation.id_column, allocation.rate_column)
+        prompts = found.distinct
+        allocation.check_repeated(found.differing, len(prompts))
+        allocation.check_distinct(len(prompts), self._prompts_per_batch)
+        allocation.allocator.prepare(prompts)
+        if allocation.baseline is not None:
+            allocation.baseline.prepare(prompts)
+        if allocation.selection is not None:
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            allocation.selection.prepare(found.every, seed, getattr(allocation.allocator, "predictor", None))
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if not self.model.training:
+            return super()._generate_and_score_completions(inputs)
+        ranks, allocator = self._ranks, self.allocation.allocator
+        tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
+        generation = GenerationBatch(
+            self,
+            ranks,
+            super()._generate_and_score_completions,
+            tokenizer.pad_token_id,
+            keep_rows=allocator.needs.reused_rollouts,
+            behaviour=allocator.needs.behaviour_logprobs,
+            norms=self.allocation.norm_reduction(self._loss),
+            beta=self._reward_beta,
+            sleep=SleepMode(several=not allocator.one_round),
+        )
+        self._generation = generation
+        open_table(self._logs)
+        try:
+            generation.add_prompts(inputs, self.num_generations)
+            batch = self._plan_batch(generation) if ranks.is_main else _follow(generation)
+            output = generation.training_rows(batch)
+            self._padded = any(share.padding for share in batch.shares)
+        finally:
+            self._generation = None
+        self._log_batch(generation, batch)
+        for name, seconds in generation.stopwatch.metrics().items():
+            self._metrics["train"][f"{PREFIX}{name}"].append(seconds)
+        return output
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """Return TRL's micro-batch, after spreading the masked rows of a new batch over all micro-batches."""
+        if self._part is not None:
+            return self._part
+        inputs = super()._prepare_inputs(generation_batch)
+        if self._padded:
+            self._padded = False
+            self._buffered_inputs = spread_masked_rows(self._buffered_inputs or [])
+            inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
+        return inputs
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        if self._generation is None:
+            return super()._generate(prompts)
+        with self._generation.stopwatch.generate():
+            return super()._generate(prompts)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Train on the next micro-batch, in parts if it has more rows than ``per_device_train_batch_size``.
+
+        The gradient is that of the whole micro-batch, but TRL takes ``top_entropy_quantile`` within each part. Only the
+        last part is a step to TRL.
+        """
+        started, gradients = time.perf_counter(), self.accelerator.gradient_state
+        loss: Tensor | float = 0.0  # a tensor would have to be on the device of the model
+        model.train()
+        if callable(train := getattr(self.optimizer, "train", None)):
+            train()
+        parts = split_micro_batch(
+            self._prepare_inputs(inputs), self.args.per_device_train_batch_size, LOSSES[self._loss][1]
+        )
+        synchronizes = gradients.sync_gradients
+        try:
+            for self._part in parts[:-1]:
+                gradients._set_sync_gradients(False)
+                loss = loss + Trainer.training_step(self, model, inputs, num_items_in_batch)
+            gradients._set_sync_gradients(synchronizes)
+            self._part = parts[-1]
+            self._current_train_step_time += time.perf_counter() - started
+            return loss + super().training_step(model, inputs, num_items_in_batch)
+        finally:
+            self._part = None
+            gradients._set_sync_gradients(synchronizes)
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        columns = (inputs, prompts, completions, completion_ids_list)
+        retries = 0 if self.allocation.label_free else self.allocation.failures.retries
+        verdict = self.allocation.verdict_column(self.reward_func_names)
+        if self._generation is None:  # an evaluation
+            return score(self, super()._calculate_rewards, columns, retries=retries, verdict=verdict)
+        in_rounds = self.allocation.functions_of_rounds(self.reward_func_names)
+        with self._generation.stopwatch.reward(), only_functions(self, in_rounds):
+            scores = score(self, super()._calculate_rewards, columns, retries=retries, verdict=verdict)
+        self._generation.record_scores(scores, completions, completion_ids_list)
+        return scores
+
+    def _score_groups(
+        self, generation: GenerationBatch, request: GroupsRequest, groups: Sequence[Sequence[Response]] | None = None
+    ) -> list[Tensor]:
+        """Return the scores of finished groups. All ranks must call it."""
+        names = self.reward_func_names
+        generation.running = True
+        with generation.stopwatch.reward():
+            scores = score_groups(
+                self,
+                super()._calculate_rewards,
+                generation.rows,
+                request,
+                groups,
+                columns=set(range(len(names))) - set(self.allocation.functions_of_rounds(names)),
+                retries=self.allocation.failures.retries,
+            )
+        generation.running = False
+        return scores
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """Return TRL's loss, with coefficients scaled so that masked rows do not weaken the KL and entropy terms."""
+        if self.model.training and not self._batches:
+            raise ValueError(
+                f"rows must come from {type(self).__name__}._generate_and_score_completions, got some that were made "
+                "elsewhere, so no allocator decided their number; train without an allocator"
+            )
+        rest = {key: value for key, value in inputs.items() if key not in SCALES}
+        adaptive = getattr(self, "use_adaptive_entropy", False)  # then TRL itself changes the coefficient
+        entropy_scales = [] if adaptive else [inputs.get("batch_scale"), inputs.get("entropy_share")]
+        with (
+            scaled_coefficient(self, "beta", inputs.get("row_scale")),
+            scaled_coefficient(self, "entropy_coef", *entropy_scales),
+        ):
+            loss: Tensor = super().compute_loss(model, rest, return_outputs, num_items_in_batch)
+        return loss * inputs["loss_share"] if "loss_share" in inputs else loss
+
+    def _plan_batch(self, generation: GenerationBatch) -> TrainingBatch:
+        """Run the batch on rank 0. An error between rounds is sent to the other ranks."""
+
+        def run_round(request: RoundRequest) -> list[Sampled]:
+            self._ranks.broadcast(request)
+            return generation.run_round(request)
+
+        def score_finished(request: GroupsRequest, groups: Sequence[Sequence[Response]]) -> list[Tensor]:
+            self._ranks.broadcast(request)
+            return self._score_groups(generation, request, groups)
+
+        votes = Votes(self._answers) if self.allocation.label_free else None
+        names, weights = self.reward_func_names, self.reward_weights.cpu()
+        verdicts = Verdicts(self.allocation, names, weights, self._failures)
+        loss = LossSettings(
+            self._advantages,
+            names,
+            weights,
+            self._loss,
+            self._ranks.size,
+            self.args.steps_per_generation,
+        )
+        batches_itself = any(getattr(self, name, False) for name in OWN_BATCHING)
+        at_once = None if batches_itself else self.args.generation_batch_size
+        of_groups = score_finished if self.allocation.whole_groups else None
+        planner = BatchPlanner(self.allocation, loss, run_round, self._fresh, verdicts, votes, at_once, of_groups)
+        try:
+            finished = planner.collect(list(generation.rows))
+            batch = self._with_metrics(planner, finished)
+            self._learn(finished)
+        except Exception as error:
+            if not generation.running:
+                self._ranks.broadcast(f"{type(error).__name__}: {error}")
+            raise
+        return self._ranks.broadcast(batch)
+
+    def _with_metrics(self, planner: BatchPlanner, finished: FinishedBatch) -> TrainingBatch:
+        """Return the shares of all ranks, with the metrics that all of them log."""
+        batch = planner.training_batch(finished)
+        metrics = allocation_metrics(finished.batch, finished.groups)
+        metrics |= self.allocation.allocator.metrics(finished.batch)
+        metrics["surplus"] = float(planner.surplus)
+        metrics["padding"] = float(sum(share.padding for share in batch.shares))
+        metrics["rows"] = float(sum(len(share.advantages) for share in batch.shares))
+        metrics = {f"{PREFIX}{name}": value for name, value in metrics.items()}
+        if self.allocation.selection is not None:
+            chosen = self.allocation.selection.metrics()
+            metrics |= {f"{SELECTION_PREFIX}{name}": value for name, value in chosen.items()}
+        metrics |= planner.reward_metrics(finished)
+        metrics["frac_reward_zero_std"] = zero_deviation(finished.grouped, *self._zero_deviation)
+        return replace(batch, metrics=metrics, columns=dict(planner.columns(finished)))
+
+    def _learn(self, finished: FinishedBatch) -> None:
+        """Write the rollout log, and let the allocator, the selection and the baseline learn from the batch."""
+        allocation = self.allocation
+        self._no_signal.add(finished)
+        if allocation.rollout_log is not None:
+            write_step(
+                allocation.rollout_log,
+                self._batches,
+                finished.batch,
+                finished.groups,
+                finished.advantages,
+                finished.weights,
+                text=self._text,
+                log_text=allocation.rollout_log_text,
+            )
+        allocation.observe(finished.batch)
+
+    def _text(self, response: Response) -> str:
+        """Return the text of a response. One of an earlier step is decoded, because its text is not kept."""
+        if response.content is not None:
+            return text_of(response.content)
+        tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
+        return str(tokenizer.decode(response.tokens, skip_special_tokens=True))
+
+    def _log_batch(self, generation: GenerationBatch, batch: TrainingBatch) -> None:
+        """Add the batch to TRL's metrics and its table of completions."""
+        logged = self._metrics["train"]
+        for name, value in (generation.metrics.combine() | batch.metrics).items():
+            logged[name].append(value)
+        logged["num_tokens"] = logged["num_tokens"][-1:]
+        close_table(self._logs, len(batch.columns["advantages"]), batch.columns)
+        self._batches += 1
+
+
+def _follow(generation: GenerationBatch) -> TrainingBatch:
+    """Run the rounds that rank 0 requests, and return its training batch. Raises MainRankError if rank 0 failed."""
+    while True:
+        message: Any = generation.ranks.broadcast()
+        if isinstance(message, RoundRequest):
+            generation.run_round(message)
+        elif isinstance(message, GroupsRequest):
+            generation.trainer._score_groups(generation, message)
+        elif isinstance(message, TrainingBatch):
+            return message
+        else:
+            raise MainRankError(f"rank 0 failed in this batch: {message}")
+
+
+@contextmanager
+def scaled_coefficient(trainer: Any, coefficient: str, *scales: Tensor | None) -> Iterator[None]:
+    """Temporarily multiply a loss coefficient by ``scales``; without any it is left unchanged."""
+    factor = math.prod(float(scale) for scale in scales if scale is not None)
+    if factor == 1.0 or not hasattr(trainer, coefficient):
+        yield
+        return
+    before = getattr(trainer, coefficient)
+    setattr(trainer, coefficient, before * factor)
+    try:
+        yield
+    finally:
+        setattr(trainer, coefficient, before)
+
+
+def _placeholder(name: str) -> Callable[..., list[float]]:
+    """Return a reward function for label-free training, because TRL needs one. Rewards from votes replace it."""
+
+    def zeros(completions: Sequence[Any], **columns: Any) -> list[float]:
+        return [0.0] * len(completions)
+
+    zeros.__name__ = name
+    return zeros
+
+
+class _OnTrainEnd(TrainerCallback):
+    """Call ``close`` when training ends."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self.close = close
+
+    def on_train_end(self, *args: Any, **settings: Any) -> None:
+        self.close()

@@ -1,0 +1,76 @@
+"""From the scores of TRL's reward functions to rollouts with verdicts and rewards."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from apportion.trl.advantages import weighted_rewards
+from apportion.trl.failures import FailureCount, failed_rows
+from apportion.trl.settings import TRLAllocation
+from apportion.types import Rollout
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """How scores are read: the ``names`` and ``weights`` [F] of the reward functions, and what counts as correct.
+
+    ``failures`` counts completions without a reward over the whole run.
+    """
+
+    allocation: TRLAllocation
+    names: Sequence[str]
+    weights: torch.Tensor
+    failures: FailureCount
+
+    def judge(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
+        """Return verdicts and rewards by ``scores`` [N, F] of completions of ``prompts`` [N]; None without a reward."""
+        self._check_finite(scores, prompts)
+        failed = failed_rows(scores, self.allocation.verdict_column(self.names)).tolist()
+        self.failures.add(failed, scores, prompts)
+        rewards, verdicts = weighted_rewards(scores, self.weights).tolist(), self._verdicts(scores)
+        return [
+            None if without else Rollout(verdict, reward=reward)
+            for without, verdict, reward in zip(failed, verdicts, rewards, strict=True)
+        ]
+
+    def judge_in_round(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
+        """Return verdicts of a round, as far as they are known before groups are finished; None without a verdict.
+
+        Completions with a verdict are counted once more with their groups, where another function may fail.
+        """
+        columns = self.allocation.functions_of_rounds(self.names)
+        if not columns:
+            return [Rollout() for _ in prompts]
+        self.failures.add(scores[:, columns[0]].isnan().tolist(), scores, prompts)
+        return [None if verdict is None else Rollout(verdict) for verdict in self._verdicts(scores)]
+
+    def _check_finite(self, scores: torch.Tensor, prompts: Sequence[str]) -> None:
+        """Raise ValueError for an infinite score in ``scores`` [N, F] of completions of ``prompts`` [N]."""
+        for row, function in torch.isinf(scores).nonzero().tolist()[:1]:
+            raise ValueError(
+                f"rewards must be finite, got {scores[row, function].item()} from {self.names[function]} for a "
+                f"completion of the prompt {prompts[row]!r:.100}; return a number, or None if there is no reward"
+            )
+
+    def _verdicts(self, scores: torch.Tensor) -> list[bool | None]:
+        """Return whether rollouts with ``scores`` [N, F] are correct; None if unknown.
+
+        Without a named verdict a single reward function decides if its rewards are all 0 or 1. Raises ValueError if
+        they are not and the allocator needs to know.
+        """
+        named = self.allocation.verdict
+        if named is None and len(self.names) > 1:
+            return [None] * len(scores)
+        column = scores[:, 0 if named is None else self.names.index(named)]
+        graded = [score for score in column.tolist() if score not in (0.0, 1.0) and not math.isnan(score)]
+        if named is None and graded:
+            if self.allocation.needs.binary:
+                raise ValueError(
+                    f"rewards must be 0 or 1 for {self.allocation.counting}, which counts correct rollouts, got "
+                    f"{graded[0]}; set verdict={self.names[0]!r} if rewards above 0 are correct, or use an "
+                    "allocator or predictor for graded rewards"
+                )
+            return [None] * len(scores)
+        return [None if math.isnan(score) else score > 0 for score in column.tolist()]
