@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apportion.cli.errors import usage_errors
+from apportion.cli.waiting import waiting
 from apportion.untrusted import one_line
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def report(
             return
         if not (as_text or as_json):
             check_place(out, runs)
-        shown = report_of(read_sources(runs, advice, replayed))
+        with waiting("reading the runs"):
+            shown = report_of(read_sources(runs, advice, replayed))
         if not (as_text or as_json):
             write_page(out, page_of(shown))
     if as_text or as_json:
