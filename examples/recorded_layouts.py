@@ -1,8 +1,8 @@
 """Write a recorded GRPO run in the layouts of TRL, of verl and of a plain table, to try the commands on.
 
-The run is ``examples/data/grpo_run.jsonl.gz``, which has counts of right rollouts. The first 54 steps are written, six
-visits of 1,209 problems in batches of 128. The order of right and wrong rollouts within a group is random, and no
-completion was recorded, so each has the same text.
+The run is ``examples/data/grpo_run.jsonl.gz``, which has counts of right rollouts. 54 steps of 128 problems are made,
+six visits of each problem at most. The steps are made up, because the order of the problems was not recorded. The order
+of right and wrong rollouts within a group is random. No completion was recorded, so each has the same text.
 """
 
 import gzip
@@ -22,7 +22,7 @@ TEXT = "(not recorded)"
 def steps() -> Iterator[list[tuple[str, str, list[int]]]]:
     """Yield the groups of each step: id, prompt and rewards. Prompts that fill no batch are left out of an epoch."""
     with gzip.open(RUN, "rt", encoding="utf-8") as file:
-        problems = [json.loads(line) for line in file]
+        problems = list({problem["prompt"]: problem for problem in map(json.loads, file)}.values())
     rng, visits = np.random.default_rng(0), [iter(problem["correct_of_8"]) for problem in problems]
     for _ in range(EPOCHS):
         order = rng.permutation(len(problems))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.waiting import waiting
+from apportion.runs.waiting import waiting
 from apportion.untrusted import one_line
 
 

@@ -246,8 +246,9 @@ def _changes(found: AdviceList) -> str:
         return ""
     lines = ["What to change", _wrapped(CHANGES)]
     for number, each in enumerate(found.recommended, 1):
-        lines += [f"{number}. {each.change}", *(f"   TRL:  {line}" for line in each.code.imports)]
-        lines += [f"   TRL:  {each.code.trainer}", f"   verl: {each.code.command}"]
+        first, *rest = [*each.code.imports, each.code.trainer]
+        lines += [f"{number}. {each.change}", f"   TRL:  {first}", *(f"         {line}" for line in rest)]
+        lines += [f"   verl: {each.code.command}"]
         lines += [_wrapped(f"   {each.code.note}", "   ")] if each.code.note else []
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ import typer
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import pairs_of
-from apportion.cli.waiting import waiting
+from apportion.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from apportion.records.importing import ImportSummary

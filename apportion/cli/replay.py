@@ -10,7 +10,7 @@ import typer
 
 from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
-from apportion.cli.waiting import waiting
+from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
 from apportion.toml import load
 from apportion.untrusted import one_line, shown

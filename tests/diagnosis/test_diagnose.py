@@ -113,7 +113,7 @@ def test_the_text_ends_with_the_code_of_each_recommended_change():
     assert found.advice.recommended and last.startswith("What to change")
     for number, each in enumerate(found.advice.recommended, 1):
         assert f"{number}. {each.change}\n" in last
-        assert f"   TRL:  AllocatedGRPOTrainer(..., {each.code.trl})\n" in last
+        assert f"         AllocatedGRPOTrainer(..., {each.code.trl})\n" in last
         assert f"   verl: python -m apportion.verl {each.code.verl} ..." in last
     written = plain(found)["advice"]["recommended"][0]["code"]
     assert written["trl"] == "allocator=Uniform(), selection=Mixed(group_size=8)"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-COMMAND = [sys.executable, "-c", "from apportion.cli.waiting import waiting\nwith waiting('reading [log]'): pass"]
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-c", "from apportion.runs.waiting import waiting\nwith waiting('reading [log]'): pass"]
 
 
 def shown(stderr, **settings):
