@@ -255,6 +255,13 @@ def test_files_around_the_documents_are_in_the_site(site):
     assert not list(site.rglob("hooks"))
 
 
+def test_tables_and_lists_are_read_as_such(site):
+    """A table whose rows differ in length, or a list without an empty line before it, would be a paragraph."""
+    raw = re.compile(r"<p>[^<]*\|[ :]?--|<p>(?:(?!</p>).)*\n(?:[-*]|\d\.) ", re.DOTALL)
+    found = {page.name: raw.search(page.read_text(encoding="utf-8")) for page in pages(site)}
+    assert not {name: match[0] for name, match in found.items() if match}
+
+
 def test_an_abbreviation_is_explained_once_a_page(site):
     glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     assert re.search(r"^\S.*\n: ", glossary, re.MULTILINE)

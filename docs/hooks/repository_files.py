@@ -3,13 +3,17 @@
 A file keeps its path in the repository: CHANGELOG.md becomes CHANGELOG.html, and benchmarks/results/bias.md becomes
 benchmarks/results/bias.html. An example becomes a page with its code. A link to anything else in the repository, such
 as a folder of sources, becomes its text without a link, because there is no public address to send a reader to.
+
+A link whose text is a file's name, as readers of the repository know it, gets the title of its page in the navigation.
 """
 
 import ast
 import os
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -65,6 +69,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = page.file.src_uri
     # where the page lies in the repository, because its links start there
     source = here if page.file.generated_by else f"docs/{here}"
+    titles = dict(titles_of(config.nav or []))
 
     def place(target: str) -> str | None:
         """Return the link to use, None if the file is not in the site."""
@@ -81,8 +86,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return None if (root_of(config) / found).exists() and not found.startswith("docs/") else target
 
     def link(found: re.Match[str]) -> str:
-        to = place(found["target"])
-        return found["text"] if to is None else f"[{found['text']}]({to})"
+        to, text = place(found["target"]), found["text"]
+        if to is None:
+            return text
+        if to.endswith(".md") and posixpath.basename(text.strip("`")) == posixpath.basename(found["target"]):
+            text = titles.get(joined(here, to), text)
+        return f"[{text}]({to})"
 
     def picture(found: re.Match[str]) -> str:
         return f"![{found['text']}]({place(found['target']) or found['target']})"
@@ -95,6 +104,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         parts += [outside_fences(markdown[end : fence.start()]), fence[0]]
         end = fence.end()
     return "".join([*parts, outside_fences(markdown[end:])])
+
+
+def titles_of(entries: list[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the path and the title of each page of the navigation that has a title there."""
+    for entry in entries:
+        for title, value in entry.items() if isinstance(entry, dict) else ():
+            yield from [(value, title)] if isinstance(value, str) else titles_of(value)
 
 
 def joined(page: str, path: str) -> str:
