@@ -64,11 +64,11 @@ def mkdocs(*arguments):
 
 
 class Tags(HTMLParser):
-    """What a page loads, its ids, and the words of its running text that are explained."""
+    """What a page loads, its ids, and its words that are explained."""
 
     def __init__(self, page):
         super().__init__()
-        self.loads, self.ids, self.explained = [], set(), []
+        self.loads, self.ids, self.explained, self.inside = [], set(), [], ""
         self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
@@ -77,8 +77,12 @@ class Tags(HTMLParser):
             self.loads.append(given[LOADING[tag]])
         if "id" in given:
             self.ids.add(given["id"])
-        if tag == "abbr":
-            self.explained.append(given["title"])
+        self.inside = tag
+
+    def handle_data(self, data):
+        if self.inside == "abbr":
+            self.explained.append(data)
+        self.inside = ""
 
 
 def pages(site):
@@ -112,6 +116,8 @@ def test_pages_load_nothing_from_other_servers(site):
     }
     assert len(outside) > 80
     assert not {page: loads for page, loads in outside.items() if loads}
+    style = re.compile(r"url\(\s*['\"]?(?:[a-z]+:)?//")
+    assert not [page for page in outside if style.search((site / page).read_text(encoding="utf-8"))]
 
 
 def test_styles_load_nothing_from_other_servers(site):

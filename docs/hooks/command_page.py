@@ -1,40 +1,33 @@
-"""Makes the page of the commands, reference/commands.md, from the command line itself when the site is built."""
+"""Adds all commands and their options to reference/commands.md, from the command line itself when the site is built."""
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import typer
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from typer.main import get_command
 
 from apportion.cli import app
 
 NAME = "reference/commands.md"
 
-INTRODUCTION = """# Commands
-
-`pip install 'apportion[cli]'` installs the command `apportion`. Each of its commands lists the same options with
-`--help`. Wrong options and wrong input end a command with exit code 2 and one line that says what to change.
-"""
-
 HIDDEN = ("help", "install_completion", "show_completion")
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the page to the site."""
-    files.append(File.generated(config, NAME, content=page()))
-    return files
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Return the page with the commands after its own text."""
+    return f"{markdown}\n{described()}" if page.file.src_uri == NAME else markdown
 
 
-def page() -> str:
-    """Return the page: a table of all commands, then a section for each."""
+def described() -> str:
+    """Return a table of all commands, then a section for each."""
     context = typer.Context(get_command(app), info_name="apportion")
     named = sorted(commands(context))
-    table = [f"| [`apportion {name}`](#apportion-{name}) | {first_sentence(each.command)} |" for name, each in named]
+    table = [f"| [`apportion {name}`](#apportion-{name}) | {first_line(each.command)} |" for name, each in named]
     sections = [part for name, each in named for part in section(name, each)]
-    return "\n".join([INTRODUCTION, "| command | what it does |", "| --- | --- |", *table, "", *sections])
+    return "\n".join(["| command | what it does |", "| --- | --- |", *table, "", *sections])
 
 
 def commands(context: click.Context) -> Iterator[tuple[str, click.Context]]:
@@ -61,7 +54,7 @@ def usage(context: click.Context) -> str:
     return " ".join(context.get_usage().split()).removeprefix("Usage: ")
 
 
-def first_sentence(command: click.Command) -> str:
+def first_line(command: click.Command) -> str:
     """Return the first line of a command's help."""
     return (command.help or "").partition("\n")[0]
 
