@@ -26,6 +26,8 @@ RECORDED = "examples/data/grpo_run.jsonl.gz"
 OTHERS = {
     ("curl",): "a client of the gateway, which tests/gateway asks in the same way",
     ("lm_eval",): "another project, not installed here",
+    ("python", "-m", "venv"): "the standard library's",
+    ("source",): "the shell's",
     ("python", "-m", "torch.distributed.run"): "the user's own train.py, as in tests/trl",
 }
 """Commands that are not this project's, and why no test runs them."""
@@ -86,6 +88,8 @@ def check(words):
             stock(*rest)
         case ["python", "-m", module, *_] if module.startswith("benchmarks"):
             assert find_spec(module), f"there is no {module}"
+        case ["python", script] if "/" in script:
+            assert (ROOT / script).exists(), f"there is no {script}"
         case ["make", target]:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         case ["pip", "install", *packages]:
