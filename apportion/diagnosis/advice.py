@@ -8,7 +8,8 @@ from math import nan
 
 import numpy as np
 
-from apportion.diagnosis.walks import choose_mixed, choose_unmastered, vip_variances, walk_batches
+from apportion.diagnosis.code_change import CodeChange, choose_change, informed_change, retire_change, vip_change
+from apportion.diagnosis.walks import choose_mixed, choose_unmastered, group_size, vip_variances, walk_batches
 from apportion.diagnosis.waste import EQUAL, MIXED, kinds_of
 from apportion.predictors import EmpiricalBayes
 from apportion.predictors.embeddings import Embedder
@@ -47,6 +48,7 @@ class Advice:
         recommended: whether the lower end of the interval is above ``LEAST_SAVING``.
         text: the statement, with all of these numbers.
         condition: when it fails.
+        code: how the change is written for TRL and for verl.
     """
 
     change: str
@@ -57,6 +59,7 @@ class Advice:
     recommended: bool
     text: str
     condition: str
+    code: CodeChange
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,9 @@ def advice_of(
     batches = walk_batches(part)
     own = choose_mixed(part, batches)
     everything = np.ones(len(part.step), bool)
+    choose = choose_change(group_size(part), part.binary)
     tried = [
-        ("Choose half of the candidates by P(mixed)", "share of mixed groups", (everything, own), OBJECTIVE),
+        ("Choose half of the candidates by P(mixed)", "share of mixed groups", (everything, own), OBJECTIVE, choose),
     ]
     if part.binary:
         unmastered = choose_unmastered(part, batches)
@@ -107,16 +111,19 @@ def advice_of(
                 "share of mixed groups",
                 (everything, unmastered),
                 OBJECTIVE,
+                retire_change(),
             )
         )
     if informed:
         knowing = choose_mixed(part, batches, lambda: EmpiricalBayes(embedder, rates))
         name = "embeddings" if not rates else "known rates" if embedder is None else "embeddings and known rates"
-        tried.append((f"Give the belief {name}", "share of mixed groups among the chosen", (own, knowing), INFORMED))
+        code = informed_change(group_size(part), part.binary, embedder is not None, bool(rates))
+        measure = "share of mixed groups among the chosen"
+        tried.append((f"Give the belief {name}", measure, (own, knowing), INFORMED, code))
     confidence = 1 - LEVEL / (len(tried) + 1)
     found = [
-        _mixed(part, batches, change, measure, pair, condition, confidence)
-        for change, measure, pair, condition in tried
+        _mixed(part, batches, change, measure, pair, condition, code, confidence)
+        for change, measure, pair, condition, code in tried
     ]
     found.append(_vip(part, batches, confidence))
     ranked = sorted(found, key=lambda each: -np.nan_to_num(each.saving.value, nan=-np.inf))
@@ -177,6 +184,7 @@ def _mixed(
     measure: str,
     pair: tuple[Mask, Mask],
     condition: str,
+    code: CodeChange,
     confidence: float,
 ) -> Advice:
     columns = mixed_columns(record, batches, pair)
@@ -190,7 +198,7 @@ def _mixed(
         f"the share of mixed groups would have been {after:.2f} in place of {before:.2f}, so that the same number of "
         f"mixed groups would have cost {saving.value:.0%} fewer rollouts"
     )
-    return _advice(change, measure, before, after, saving, told, condition)
+    return _advice(change, measure, before, after, saving, told, condition, code)
 
 
 def _vip(record: RunRecord, batches: Sequence[Counts], confidence: float) -> Advice:
@@ -208,11 +216,18 @@ def _vip(record: RunRecord, batches: Sequence[Counts], confidence: float) -> Adv
         f"which {saving.value:.0%} fewer rollouts would have reached"
     )
     change = "Split the rollouts by predicted variance (VIP)"
-    return _advice(change, "RLOO's variance over that of the run", 1.0, ratio, saving, told, VARIANCE)
+    return _advice(change, "RLOO's variance over that of the run", 1.0, ratio, saving, told, VARIANCE, vip_change())
 
 
 def _advice(
-    change: str, measure: str, before: float, after: float, saving: Spanned, told: str, condition: str
+    change: str,
+    measure: str,
+    before: float,
+    after: float,
+    saving: Spanned,
+    told: str,
+    condition: str,
+    code: CodeChange,
 ) -> Advice:
     recommended = bool(saving.low >= LEAST_SAVING)
     ends = f"[{saving.low:.0%}, {saving.high:.0%}]"
@@ -221,7 +236,7 @@ def _advice(
     )
     if np.isnan(saving.value):
         text = f"{change}: cannot be measured on this run."
-    return Advice(change, measure, before, after, saving, recommended, text, condition)
+    return Advice(change, measure, before, after, saving, recommended, text, condition, code)
 
 
 def _spanned(record: RunRecord, columns: Floats, statistic: Callable[[Floats], Floats], confidence: float) -> Spanned:

@@ -50,7 +50,7 @@ def choose_mixed(
     """
     prompts, rng, predictor = record.prompts, np.random.default_rng(seed), make()
     predictor.prepare(prompts)
-    size = max(2, round(float(record.trials[record.trials > 0].mean()))) if record.trials.any() else 2
+    size = group_size(record)
     last, chosen = np.full(len(prompts), -1), np.zeros(len(record.step), bool)
     for clock, places in enumerate(batches):
         belief = predictor.predict([prompts[q] for q in record.prompt[places]])
@@ -59,6 +59,11 @@ def choose_mixed(
         chosen[taken], last[record.prompt[taken]] = True, clock
         predictor.update(finished(record, taken, [prompts[q] for q in record.prompt[taken]]))
     return chosen
+
+
+def group_size(record: RunRecord) -> int:
+    """Return the mean number of rewards of the groups that have any, rounded, and at least 2."""
+    return max(2, round(float(record.trials[record.trials > 0].mean()))) if record.trials.any() else 2
 
 
 def best_half(scores: Floats, last: Counts, rng: np.random.Generator) -> Counts:

@@ -13,6 +13,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from apportion.allocators import Allocator
+from apportion.baselines import Baseline
 from apportion.config import ConfigError
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.recipes import is_trained
@@ -110,7 +112,8 @@ def _prepare(study: Study, pools: Mapping[int, Pool], display: Display) -> None:
         with display.base_training() as progress:
             base_policy(study.training.base, progress)
     baselines = [study.training_of(arm).baseline for arm in study.allocators]
-    copies = copy.deepcopy([*study.allocators.values(), *filter(None, baselines)])  # workers get the unprepared ones
+    unprepared: list[Allocator | Baseline] = [*study.allocators.values(), *filter(None, baselines)]
+    copies = copy.deepcopy(unprepared)  # workers get the unprepared ones
     for pool in pools.values():
         for each in copies:
             each.prepare(pool.prompts)

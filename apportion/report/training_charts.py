@@ -222,6 +222,10 @@ def _advice(style: int, run: RunProfile) -> Chart | None:
     for each in run.advice.recommended:
         conditions.setdefault(each.condition, []).append(each.change)
     notes = tuple(f"{'; '.join(changes)}: {condition}" for condition, changes in conditions.items())
+    notes += tuple(
+        f"{each.change}: in TRL, {each.code.trainer}. In verl, {each.code.command} {each.code.note}".rstrip()
+        for each in run.advice.recommended
+    )
     notes = notes or ("Nothing here would have helped beyond noise.",)
     return Chart(
         f"advice_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "lrrrlrr"),

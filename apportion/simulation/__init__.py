@@ -1,9 +1,11 @@
 """Simulations on populations of prompts whose truth is known. Nothing is trained, so no simulation says what is learnt.
 
 ``Population`` holds the truth, and ``sampler_at`` samples it for ``collect``. ``make_rule`` reads a rule from a short
-text. ``simulate`` compares rules, and ``simulated_record`` returns the record of a simulated run.
+text. ``simulate`` compares rules, and ``simulated_record`` returns the record of a simulated run. ``check_allocator``
+checks a rule of your own.
 """
 
+from apportion.simulation.contract import check_allocator
 from apportion.simulation.course import Seconds, SimulatedStep, course
 from apportion.simulation.measures import StepMeasures, measure
 from apportion.simulation.mixture import SHAPES, BetaMixture, fit_mixture, named_shape
@@ -27,6 +29,7 @@ __all__ = [
     "SimulatedStep",
     "Simulation",
     "StepMeasures",
+    "check_allocator",
     "course",
     "draw_outcomes",
     "estimate",

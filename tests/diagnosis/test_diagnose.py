@@ -106,6 +106,21 @@ def test_the_text_says_what_would_help_and_what_is_missing():
     assert "right rollouts have the larger gradients" in text and "tokens in dead" in text
 
 
+def test_the_text_ends_with_the_code_of_each_recommended_change():
+    found = diagnose(run_of(MIXED, visits=6))
+    text = diagnosis_text(found)
+    last = text.split("\n\n")[-1]
+    assert found.advice.recommended and last.startswith("What to change")
+    for number, each in enumerate(found.advice.recommended, 1):
+        assert f"{number}. {each.change}\n" in last
+        assert f"         AllocatedGRPOTrainer(..., {each.code.trl})\n" in last
+        assert f"   verl: python -m apportion.verl {each.code.verl} ..." in last
+    written = plain(found)["advice"]["recommended"][0]["code"]
+    assert written["trl"] == "allocator=Uniform(), selection=Mixed(group_size=8)"
+    assert written["imports"][-1] == "from apportion.trl import AllocatedGRPOTrainer"
+    assert "What to change" not in diagnosis_text(diagnose(run_of(np.full(100, 0.5))))
+
+
 def test_the_command_prints_the_diagnosis_of_the_real_run(tmp_path):
     start = time.process_time()
     done = command(RUN, "--json")

@@ -47,6 +47,9 @@ def test_rules_are_replayed_by_name(tmp_path):
     charts = json.loads(found.stdout)["charts"]
     assert [each["name"] for each in charts["rules_1"]["series"]] == ["vip", "inverse_variance"]
     assert [each["name"] for each in charts["choices_1"]["series"]] == ["mixed"]
+    listed = invoke(tmp_path / "log", "--rules", "vip", "mixed", "inverse_variance", "--json")
+    assert json.loads(listed.stdout)["charts"] == charts, "rules are listed as in apportion replay"
+    assert "exists, got mixed" in invoke(tmp_path / "log", "mixed").output
     assert invoke(tmp_path / "log", "--rules", "vip,", "--json").exit_code == 0
     assert "rules must name at least one rule" in invoke(tmp_path / "log", "--rules", ",").output
     unknown = invoke(tmp_path / "log", "--rules", "vipp")

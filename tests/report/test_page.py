@@ -202,6 +202,9 @@ def test_advice_and_replayed_rules_are_those_of_their_commands():
     assert saved == {
         each.change: each.saving.value for each in advice_of(record).recommended + advice_of(record).considered
     }
+    advice = charts["advice_1"]
+    for each in profile.advice.recommended:
+        assert any(each.code.trainer in note and each.code.command in note for note in advice.notes)
     (split,) = charts["rules_1"].series
     assert split.curve.y[0] == 1 - found.allocators[0].ratios["variance"].value
     assert split.curve.low[0] <= split.curve.y[0] <= split.curve.high[0]

@@ -17,7 +17,7 @@ from apportion.lab.measure.gradients import share_products
 from apportion.lab.measure.hits import expected_hits, expected_hits_under
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.sampler import LedgerSampler
-from apportion.lab.training.loss import training_rows
+from apportion.lab.training.loss import TrainingRow, training_rows
 from apportion.lab.world.task import Problem
 from apportion.types import Counts, Floats, Group
 
@@ -101,7 +101,7 @@ def measure_variances(
     prompts, most = [problem.prompt() for problem in problems], planned.max(0)
     rollouts = LedgerSampler(policy, seed)(prompts, most.sum(0))
     starts = most.cumsum(0) - most
-    entries = [[] for _ in problems]
+    entries: list[list[tuple[int, int, TrainingRow]]] = [[] for _ in problems]
     for rule, draw in np.ndindex(planned.shape[:2]):
         first, n = starts[draw], planned[rule, draw]
         asked = np.flatnonzero(n)

@@ -79,7 +79,8 @@ def _train(policy: Qwen2ForCausalLM, recipe: Recipe, stage: Stage, progress: Pro
         decay = recipe.final_learning_rate + (1 - recipe.final_learning_rate) * cosine
         for group in optimizer.param_groups:
             group["lr"] = stage.learning_rate * min(1.0, (step + 1) / warm_up) * decay
-        logprobs, mask = completion_logprobs(policy, *zip(*next(batches), strict=True))
+        prompts, completions = zip(*next(batches), strict=True)
+        logprobs, mask = completion_logprobs(policy, prompts, completions)
         loss = -logprobs.sum() / mask.sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

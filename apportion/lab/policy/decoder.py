@@ -1,11 +1,27 @@
 """A Qwen2 forward pass over a static key-value cache whose rows can be split, for the sampler."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from transformers import Qwen2ForCausalLM
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerWeights:
+    """The weights of one layer. Queries, keys and values share one matrix."""
+
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor
+    out: torch.Tensor
+    gate: torch.Tensor
+    up: torch.Tensor
+    down: torch.Tensor
+    attention_norm: torch.Tensor
+    mlp_norm: torch.Tensor
 
 
 class Decoder:
@@ -16,12 +32,14 @@ class Decoder:
 
     def __init__(self, policy: Qwen2ForCausalLM, max_prompt_tokens: int, max_new_tokens: int) -> None:
         config, model = policy.config, policy.model
+        layers = [cast(Qwen2DecoderLayer, layer) for layer in model.layers]
         self.end = config.eos_token_id
-        self.heads, self.shared_heads = config.num_attention_heads, config.num_key_value_heads
-        self.size = model.layers[0].self_attn.head_dim
+        self.heads = config.num_attention_heads
+        self.shared_heads = config.num_key_value_heads or config.num_attention_heads
+        self.size = layers[0].self_attn.head_dim
         self.epsilon = config.rms_norm_eps
         self.embedding, self.norm, self.head = model.embed_tokens.weight, model.norm.weight, policy.lm_head.weight
-        self.layers = [_weights(layer) for layer in model.layers]
+        self.layers = [_weights(layer) for layer in layers]
         cos, sin = model.rotary_emb(self.embedding, torch.arange(max_prompt_tokens + max_new_tokens)[None])
         # rotate_half(x) * sin equals x with its halves swapped, times sin with the sign of its first half flipped.
         half = self.size // 2
@@ -80,7 +98,7 @@ class Decoder:
                 hidden, queries = hidden[:, -1:], queries[:, -1:]
                 mask = None if mask is None else mask[:, :, -1:]
             mixed = F.scaled_dot_product_attention(
-                queries.transpose(1, 2), *cache, attn_mask=mask, enable_gqa=self.heads != self.shared_heads
+                queries.transpose(1, 2), cache[0], cache[1], attn_mask=mask, enable_gqa=self.heads != self.shared_heads
             )
             hidden = hidden + F.linear(mixed.transpose(1, 2).flatten(2), layer.out)
             normed = F.rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, self.epsilon)
@@ -89,11 +107,10 @@ class Decoder:
         return F.linear(F.rms_norm(hidden[:, -1], hidden.shape[-1:], self.norm, self.epsilon), self.head)
 
 
-def _weights(layer: torch.nn.Module) -> SimpleNamespace:
-    """Return the weights of one layer. Queries, keys and values share one matrix."""
+def _weights(layer: Qwen2DecoderLayer) -> LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    return SimpleNamespace(
+    return LayerWeights(
         qkv=torch.cat([projection.weight for projection in projections]),
         qkv_bias=torch.cat([projection.bias for projection in projections]),
         out=attention.o_proj.weight,

@@ -229,7 +229,7 @@ def leading_share(problem: Problem, answer: str | None) -> float:
 
 def _reward(problem: Problem, completions: list[LedgerCompletion], reward: Reward | None) -> list[Rollout]:
     """Return the rollouts of one problem. Equal completions are verified once. Only "exact" gives a verdict."""
-    verdicts = {}
+    verdicts: dict[tuple[int, ...], tuple[bool | None, str | None, float | None]] = {}
     for tokens in {written.tokens for written in completions}:
         answer, correct = verify(problem, tokens)
         graded = leading_share(problem, answer) if reward == "share" else None

@@ -157,7 +157,7 @@ class Run:
     @property
     def rollouts_by_band(self) -> Floats:
         """Rollouts of the prompts whose exact success lies in each of the ``BANDS``."""
-        return np.bincount(self._bands, self.steps["counts"], minlength=len(BANDS) - 1)
+        return np.bincount(self._bands, self.steps["counts"], minlength=len(BANDS) - 1).astype(np.float64)
 
     @property
     def prompts_by_band(self) -> Counts:

@@ -99,7 +99,14 @@ def _variance_lines(measured: Sequence[dict[str, Any]]) -> list[str]:
 
 def panels(runs: Runs, summary: Sequence[Arm], measured: Sequence[dict[str, Any]]) -> list[Panel]:
     """Return the panels of the picture."""
-    text = {"ylabel": "exact success on held-out prompts", "title": "Learning (thin: one seed)", "ylim": (0, 1)}
     by_band = {arm.name: arm.rollouts_by_band for arm in summary}
-    found = [partial(draw_curves, runs=runs, key="success", **text), partial(draw_bands, rollouts=by_band)]
-    return [*found, *([partial(draw_variance, measured=measured)] if measured else [])]
+    curves = partial(
+        draw_curves,
+        runs=runs,
+        key="success",
+        ylabel="exact success on held-out prompts",
+        title="Learning (thin: one seed)",
+        ylim=(0, 1),
+    )
+    bands = partial(draw_bands, rollouts=by_band)
+    return [curves, bands, *([partial(draw_variance, measured=measured)] if measured else [])]

@@ -23,7 +23,11 @@ JUDGED = ("labels", "labels_right", "false_consensus")
 
 def _scores(evaluation: int) -> Callable[[ArmRuns], dict[str, SeedInterval]]:
     """Measure ``SCORES`` at one evaluation; {} without gold."""
-    intervals = {key: over(lambda run, key=key: run.evaluations[key][evaluation]) for key in SCORES}
+
+    def interval_of(key: str) -> Callable[[ArmRuns], SeedInterval]:
+        return over(lambda run: run.evaluations[key][evaluation])
+
+    intervals = {key: interval_of(key) for key in SCORES}
     return lambda arm: {key: interval(arm) for key, interval in intervals.items() if arm.runs[0].has_gold}
 
 
@@ -159,12 +163,41 @@ def _gold(known: int, prompts: int) -> str:
 def panels(runs: Runs) -> list[Panel]:
     """Return the panels of the picture. Without gold, drift replaces mean@16, and unity replaces accuracy."""
     if all(run.has_gold for mine in runs.values() for run in mine):
-        key, drawn = "mean_16", {"solid": "labels_right", "dashed": "false_consensus", "of": "labels"}
-        learning = {"ylabel": "mean@16 on the prompts", "title": "Learning (thin: one seed)", "ylim": (0, 1)}
-        votes = {"ylabel": "share of the labels", "title": "Right labels; dashed: false consensus", "ylim": (0, 1)}
+        learning = partial(
+            draw_curves,
+            runs=runs,
+            key="mean_16",
+            ylabel="mean@16 on the prompts",
+            title="Learning (thin: one seed)",
+            ylim=(0, 1),
+        )
+        votes = partial(
+            draw_votes,
+            runs=runs,
+            solid="labels_right",
+            dashed="false_consensus",
+            of="labels",
+            ylabel="share of the labels",
+            title="Right labels; dashed: false consensus",
+            ylim=(0, 1),
+        )
     else:
-        key, drawn = "drift", {"solid": "leader_share", "dashed": "unlabelled", "of": None}
-        learning = {"ylabel": "KL to the start, nats a completion", "title": "Drift (thin: one seed)"}
-        learning["ylim"] = (0, None)
-        votes = {"ylabel": "share", "title": "Leader's share of the samples; dashed: no label", "ylim": (0, 1)}
-    return [partial(draw_curves, runs=runs, key=key, **learning), partial(draw_votes, runs=runs, **drawn, **votes)]
+        learning = partial(
+            draw_curves,
+            runs=runs,
+            key="drift",
+            ylabel="KL to the start, nats a completion",
+            title="Drift (thin: one seed)",
+            ylim=(0, None),
+        )
+        votes = partial(
+            draw_votes,
+            runs=runs,
+            solid="leader_share",
+            dashed="unlabelled",
+            of=None,
+            ylabel="share",
+            title="Leader's share of the samples; dashed: no label",
+            ylim=(0, 1),
+        )
+    return [learning, votes]

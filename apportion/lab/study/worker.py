@@ -4,11 +4,12 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
 from apportion.allocators import Allocator
+from apportion.allocators.vip import GroupEstimator
 from apportion.lab.measure.variance import compare
 from apportion.lab.policy.base import base_policy
 from apportion.lab.training.metrics import METRICS, read_metrics
@@ -21,10 +22,21 @@ from apportion.runs.children import Parent, RunError
 from apportion.runs.folder import LOCK, hold_lock
 from apportion.runs.whole_files import remove_unfinished, write_whole
 
+
+class Measured(TypedDict):
+    """The settings of the measured allocations, as ``compare`` takes them."""
+
+    rollouts_per_prompt: int
+    low: int
+    high: int
+    estimator: GroupEstimator
+    seed: int
+
+
 SHOWN = ("step", "rollouts", "tokens", "mean_16", "success", "informative", "counts")
 """Keys of a step's record that the display shows."""
 MEASURED_PROMPTS = 64
-MEASURED = {"rollouts_per_prompt": 8, "low": 3, "high": 24, "estimator": "rloo", "seed": 0}
+MEASURED: Measured = {"rollouts_per_prompt": 8, "low": 3, "high": 24, "estimator": "rloo", "seed": 0}
 LOCK_SECONDS = 20.0
 """How long a run waits for a process of an earlier study, which ends within seconds after its study."""
 

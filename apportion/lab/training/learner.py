@@ -76,21 +76,18 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights and optimiser states."""
-        state = {"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict()}
-        if self.critic is not None:
-            state |= {"critic": self.critic.state_dict(), "critic_optimizer": self.critic_optimizer.state_dict()}
+        state: dict[str, Any] = {}
+        for name, model, optimizer_name, optimizer in self._models():
+            state |= {name: model.state_dict(), optimizer_name: optimizer.state_dict()}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly where ``state_dict`` was taken. Raise ValueError for a state of other sizes or settings."""
         saved = SavedValues(state, "the learner", self.state_dict().keys())
-        pairs = [("policy", self.policy, "optimizer", self.optimizer)]
-        if self.critic is not None:
-            pairs.append(("critic", self.critic, "critic_optimizer", self.critic_optimizer))
-        for name, model, optimizer_name, optimizer in pairs:
+        for name, model, optimizer_name, optimizer in self._models():
             check_weights(saved.state(name), model, name)
             check_adam(saved.state(optimizer_name), optimizer, optimizer_name)
-        for name, model, optimizer_name, optimizer in pairs:
+        for name, model, optimizer_name, optimizer in self._models():
             model.load_state_dict(saved.state(name))
             optimizer.load_state_dict(saved.state(optimizer_name))
 
@@ -101,11 +98,21 @@ class Learner:
         self.critic = Critic(self.policy) if settings.estimator == "gae" else None
         self.critic_optimizer = _adam(self.critic, settings.critic_learning_rate) if self.critic else None
 
+    def _models(self) -> list[tuple[str, torch.nn.Module, str, torch.optim.Optimizer]]:
+        """Return each model and its optimiser, with their names in the state."""
+        models: list[tuple[str, torch.nn.Module, str, torch.optim.Optimizer]]
+        models = [("policy", self.policy, "optimizer", self.optimizer)]
+        if self.critic is not None and self.critic_optimizer is not None:
+            models.append(("critic", self.critic, "critic_optimizer", self.critic_optimizer))
+        return models
+
     def _actor_critic_rows(self, groups: Sequence[Group], importance: Floats | None = None) -> list[TrainingRow]:
         """Return rows with an advantage for every token, and teach the critic the returns.
 
         Only kept rollouts are used, because a value needs no group and other rollouts may be stale.
         """
+        critic, optimizer = self.critic, self.critic_optimizer
+        assert critic is not None and optimizer is not None
         trained, settings = np.array([group.keep.any() for group in groups], bool), self.training
         importance = None if importance is None else importance[trained]
         groups = [_keep(group) for group, wanted in zip(groups, trained, strict=True) if wanted]
@@ -114,15 +121,15 @@ class Learner:
         every = rows_with(groups, [0.0] * sum(len(group.rollouts) for group in groups))
         prompts, completions = [row.prompt for row in every], [row.completion.tokens for row in every]
         with torch.no_grad():
-            old, mask = self.critic(prompts, completions)
+            old, mask = critic(prompts, completions)
         advantages, returns = token_advantages(
             groups, old.double().numpy(), mask.numpy(), discount=settings.discount, trace=settings.trace
         )
         for _ in range(settings.critic_updates):
-            self.critic_optimizer.zero_grad()
-            values, _ = self.critic(prompts, completions)
+            optimizer.zero_grad()
+            values, _ = critic(prompts, completions)
             value_loss(values, old, torch.from_numpy(returns).float(), mask, VALUE_CLIP).backward()
-            self._step(self.critic_optimizer, self.critic)
+            self._step(optimizer, critic)
         of_tokens = [row[: len(tokens)] for row, tokens in zip(advantages, completions, strict=True)]
         return rows_with(groups, of_tokens, settings.loss_weighting, importance)
 

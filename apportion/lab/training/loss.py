@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from transformers import Qwen2ForCausalLM
 
 from apportion.advantages import Weighting, advantages_of, loss_weights
@@ -62,7 +62,7 @@ def rows_with(
     """
     rollouts = [(group.prompt, rollout) for group in groups for rollout in group.rollouts]
     keep, recompute = (np.concatenate([getattr(group, mask) for group in groups]) for mask in ("keep", "recompute"))
-    kept = np.flatnonzero(keep)
+    kept = np.flatnonzero(keep).tolist()
     weights = loss_weights(groups, weighting, importance)[kept] / max(len(kept), 1)
     return [
         TrainingRow(
@@ -88,7 +88,9 @@ def refresh_logprobs(
 
 
 @torch.no_grad()
-def token_logprobs(policy: Qwen2ForCausalLM, rows: Sequence[TrainingRow], temperature: float = 1.0) -> list[Floats]:
+def token_logprobs(
+    policy: Qwen2ForCausalLM, rows: Sequence[TrainingRow], temperature: float = 1.0
+) -> list[NDArray[np.float32]]:
     """Return the log-probabilities [T] of each row's tokens under the current ``policy``."""
     prompts, completions = [row.prompt for row in rows], [row.completion.tokens for row in rows]
     logprobs, _ = completion_logprobs(policy, prompts, completions, temperature)

@@ -165,9 +165,11 @@ class Training:
             )
         if self.selection is not None:
             check_selector(self.selection, allocator.needs, graded=self.reward == "share")
-        if self.reward == "share" and (allocator.needs.binary or (self.baseline and self.baseline.needs.binary)):
-            who = allocator.name if allocator.needs.binary else f"the baseline {self.baseline.name}"
+        binary = [allocator.name] if allocator.needs.binary else []
+        if self.baseline is not None and self.baseline.needs.binary:
+            binary.append(f"the baseline {self.baseline.name}")
+        if self.reward == "share" and binary:
             raise ValueError(
-                f"reward must be 'exact' for {who}, which needs binary rewards, got 'share'; "
+                f"reward must be 'exact' for {binary[0]}, which needs binary rewards, got 'share'; "
                 "change it, or take a predictor or baseline for graded rewards"
             )

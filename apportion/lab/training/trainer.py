@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from apportion.allocators import Allocator
+from apportion.allocators.votes import ConsensusAllocator
 from apportion.engines.saved_state import load_state, restoring, save_state
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import effective_solutions, exact_success, solution_probabilities
@@ -117,7 +118,7 @@ class Trainer:
         groups = self.allocator.groups(batch)
         learnt = self.learner.update(groups, self.baseline, self.selector.weights([group.prompt for group in groups]))
         own = self.allocator.metrics(batch)
-        judged = {} if self.judge is None else self.judge.labels(batch.prompts, self.allocator.labels(batch))
+        judged = self._judge_labels(batch)
         self.allocator.observe(batch)
         self.selector.observe(batch.sampled)
         if self.baseline is not None:
@@ -125,7 +126,7 @@ class Trainer:
         self.steps += 1
         self.asked += int(batch.asked.sum())
         self._log(batch, groups)
-        record = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
+        record: dict[str, Any] = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
         record |= _step_metrics(batch, groups, success) | learnt | judged | ({"allocator": own} if own else {})
         if self.training.selection is not None:
             record["selection"] = self.selector.metrics()
@@ -136,6 +137,12 @@ class Trainer:
         if self.finished:
             record["held_out_p"] = exact_success(self.policy, self.pool.held_out).round(5).tolist()
         return record | {"cpu_seconds": time.process_time() - started}
+
+    def _judge_labels(self, batch: Batch) -> dict[str, float]:
+        """Return the judge's counts of this step's pseudo-labels; {} with labels."""
+        if self.judge is None or not isinstance(self.allocator, ConsensusAllocator):
+            return {}
+        return self.judge.labels(batch.prompts, self.allocator.labels(batch))
 
     def _log(self, batch: Batch, groups: list[Group]) -> None:
         """Keep the step for the rollout log. Advantages are not logged, because those of "gae" are per token."""
@@ -246,7 +253,7 @@ def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dic
     return {
         "train_reward": np.mean([reward for own in rewards for reward in own] or [0.0]),
         "informative": sum(group.informative for group in groups) / max(1, (batch.asked > 0).sum()),
-        "without_correct": np.mean([1.0 not in own for own in rewards if own] or [0.0]),
+        "without_correct": np.mean([1.0 not in own for own in rewards if own] or [False]),
         "rounds": batch.round,
         "p": success.round(4).tolist(),
         "predicted": batch.belief.mean.round(4).tolist(),

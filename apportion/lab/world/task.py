@@ -132,7 +132,7 @@ class Problem:
     @property
     def solutions(self) -> tuple[str, ...]:
         """Every right completion once, without the end token. The first one takes the first operation at every fork."""
-        paths = [(self.start,)]
+        paths: list[tuple[int, ...]] = [(self.start,)]
         for options in self.choices:
             paths = [(*path, digit) for path in paths for digit in dict.fromkeys(apply(path[-1], op) for op in options)]
         return tuple(completion_text(digits) for _, *digits in paths)

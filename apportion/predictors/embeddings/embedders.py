@@ -225,12 +225,12 @@ def _load(model: str) -> Any:
             "pip install 'apportion[embed]', or use PrecomputedEmbeddings"
         ) from error
     shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     try:
         return SentenceTransformer(_bundled_weights(model) or model)
     finally:
         if shown:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            logging.enable_progress_bar()
 
 
 def _bundled_weights(model: str) -> str | None:

@@ -1,0 +1,109 @@
+"""How long each command of docs/first_run.md takes in a fresh environment, and how long the installation does."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common import write
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "first_run.md"
+REPEATS = 3
+_BLOCK = re.compile(
+    r"^(<!-- not run: [^\n]+ -->\n)?```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A shell block of the page: its commands, and the output that the page quotes; "..." stands for other lines."""
+
+    command: str
+    quoted: str
+
+    @property
+    def needs_verl(self) -> bool:
+        """Whether verl must be installed."""
+        return "apportion.verl" in self.command
+
+    @property
+    def title(self) -> str:
+        """The commands as one line."""
+        return " && ".join(re.sub(r"\\\n\s*", "", self.command).strip().splitlines())
+
+
+def steps(page: Path = PAGE) -> Iterator[Step]:
+    """Yield the shell blocks of ``page`` in their order, without those that are marked as not run."""
+    for marked, command, quoted in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        if not marked:
+            yield Step(command, quoted)
+
+
+def run(step: Step, folder: Path, python: Path) -> subprocess.CompletedProcess[str]:
+    """Run a step in ``folder``, with the commands of the environment of ``python``."""
+    environment = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        ["bash", "-ec", step.command], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+
+
+def fresh(folder: Path) -> tuple[Path, float, float]:
+    """Install this checkout into a new environment. Return its Python, the seconds, and the MB that it takes."""
+    started = time.perf_counter()
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", f"{ROOT}[cli,report]"], check=True, capture_output=True)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+    return python, time.perf_counter() - started, size
+
+
+def timed(step: Step, folder: Path, python: Path) -> tuple[float, float]:
+    """Return the seconds and the seconds of CPU of a step."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = run(step, folder, python)
+    if done.returncode:
+        raise RuntimeError(f"{step.title} must end with 0, got {done.returncode}: {done.stderr}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.perf_counter() - started, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    """Write the table."""
+    with tempfile.TemporaryDirectory() as place:
+        python, installing, size = fresh(Path(place) / "venv")
+        found: dict[str, list[tuple[float, float]]] = {}
+        for repeat in range(REPEATS):
+            folder = Path(place) / f"run-{repeat}"
+            folder.mkdir()
+            shutil.copytree(ROOT / "examples", folder / "examples")
+            for step in steps():
+                if not step.needs_verl:
+                    found.setdefault(step.title, []).append(timed(step, folder, python))
+    medians = {
+        title: tuple(sorted(each)[REPEATS // 2] for each in zip(*pairs, strict=True)) for title, pairs in found.items()
+    }
+    rows = [(f"`{title}`", f"{seconds:.1f}", f"{cpu:.1f}") for title, (seconds, cpu) in medians.items()]
+    rows.append(("all of them", *(f"{sum(each):.1f}" for each in zip(*medians.values(), strict=True))))
+    notes = [
+        f"The commands of docs/first_run.md, in their order, in a fresh environment. Medians of {REPEATS}. The run has "
+        "54 steps of 128 prompts with 8 rollouts each. Other work ran on the machine, so CPU seconds are the better "
+        "measure.",
+        f"The environment and `pip install '.[cli,report]'` took {installing:.0f} seconds and {size:,.0f} MB. This "
+        "depends on the network and on pip's cache.",
+    ]
+    write("first_run", "Time from a log to a plan", ("command", "seconds", "CPU seconds"), rows, notes, seeds=[0])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

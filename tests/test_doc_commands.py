@@ -1,0 +1,148 @@
+"""Every command in the documents' shell blocks: it exists, takes the options that it is given, and runs if it can."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import typer
+
+from apportion.cli import app
+from apportion.verl.command import check_choices
+from tests.verl.composed import command as composed
+from tests.verl.composed import stock
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(?:sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"(?<![`\w])`(apportion [a-z][^`]*)`")
+RECORDED = "examples/data/grpo_run.jsonl.gz"
+OTHERS = {
+    ("curl",): "a client of the gateway, which tests/gateway asks in the same way",
+    ("lm_eval",): "another project, not installed here",
+    ("python", "-m", "venv"): "the standard library's",
+    ("source",): "the shell's",
+    ("python", "-m", "torch.distributed.run"): "the user's own train.py, as in tests/trl",
+}
+"""Commands that are not this project's, and why no test runs them."""
+
+
+def commands(text):
+    """Return the commands of a shell block, each as its words. Comments and an ellipsis are left out."""
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+    found = [shlex.split(line, comments=True) for line in lines]
+    return [[word for word in words if word != "..."] for words in found if words]
+
+
+def cases():
+    """Return every command with the page that it stands on."""
+    return list(_cases())
+
+
+def _cases():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        name = str(page.relative_to(ROOT))
+        blocks = [block for block in BLOCK.findall(text) if "#!" not in block]
+        for words in [words for block in blocks for words in commands(block)]:
+            yield pytest.param(words, id=f"{name}: {' '.join(words)[:70]}")
+        for words in sorted({tuple(shlex.split(found)) for found in INLINE.findall(text)}):
+            yield pytest.param([word for word in words if word != "..."], id=f"{name}, inline: {' '.join(words)[:60]}")
+
+
+def check_apportion(words):
+    """Parse the command with its options, without running it."""
+    group = typer.main.get_command(app)
+    assert words[0] in group.commands, f"apportion has no command {words[0]}"
+    given = group.commands[words[0]]
+    options = [word for word in words[1:] if word.startswith("--")]
+    if words[0] == "verl":
+        return check_verl(words[1:])
+    context = typer.Context(given, info_name=words[0])
+    known = {name for option in given.get_params(context) for name in (*option.opts, *option.secondary_opts)}
+    unknown = [name for word in options if (name := word.partition("=")[0]) not in known]
+    assert not unknown, f"apportion {words[0]} has no option {unknown}"
+    return None
+
+
+def check_verl(words):
+    """Compose the command's settings, as verl would before it starts."""
+    if "--cfg" not in words:
+        config, choices = composed(*words)
+        check_choices(config, choices)
+
+
+def check(words):
+    match words:
+        case ["apportion", *rest]:
+            check_apportion(rest)
+        case ["python", "-m", "apportion.verl", *rest]:
+            check_verl(rest)
+        case ["python", "-m", "verl.trainer.main_ppo", *rest]:
+            stock(*rest)
+        case ["python", "-m", module, *_] if module.startswith("benchmarks"):
+            assert find_spec(module), f"there is no {module}"
+        case ["python", script] if "/" in script:
+            assert (ROOT / script).exists(), f"there is no {script}"
+        case ["make", target]:
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        case ["pip", "install", *packages]:
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+            for asked in re.findall(r"\[(.*)\]", " ".join(packages)):
+                assert set(asked.split(",")) <= extras["optional-dependencies"].keys()
+        case _:
+            assert any(tuple(words[: len(other)]) == other for other in OTHERS), f"no test knows {' '.join(words)}"
+
+
+@pytest.mark.parametrize("words", cases())
+def test_a_command_of_the_documents_exists_and_takes_its_options(words):
+    check(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["apportion", "diagnoze", "LOG"],
+        ["apportion", "diagnose", "LOG", "--jason"],
+        ["python", "-m", "apportion.verl", "allocation=vipp"],
+        ["python", "-m", "benchmarks.no_such_benchmark"],
+        ["make", "everything"],
+        ["pip", "install", "apportion[everything]"],
+        ["rm", "-r", "runs"],
+    ],
+)
+def test_a_wrong_command_is_found(words):
+    with pytest.raises(Exception, match=r"."):
+        check(words)
+
+
+def runnable():
+    """Return the commands of the documents that read the recorded run of examples/data."""
+    return [case for case in cases() if case.values[0][0] == "apportion" and RECORDED in case.values[0]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", runnable())
+def test_a_command_on_the_recorded_run_works(words, tmp_path):
+    (tmp_path / RECORDED).parent.mkdir(parents=True)
+    shutil.copy(ROOT / RECORDED, tmp_path / RECORDED)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_scripts_of_the_documents_are_shell_scripts(tmp_path):
+    scripts = [block for page in PAGES for block in BLOCK.findall(page.read_text(encoding="utf-8")) if "#!" in block]
+    assert scripts
+    for script in scripts:
+        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
