@@ -1,14 +1,12 @@
 """Fresh rows for allocators that draw more prompts in the middle of a batch, such as DAPO's dynamic sampling."""
 
 from collections.abc import Callable, Collection, Iterator
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-import numpy as np
 from datasets import Dataset, IterableDataset
 
-from apportion.types import Counts
+from apportion.selection.shuffled import order_of_epoch
 
 Row = dict[str, Any]
 
@@ -31,7 +29,7 @@ class FreshRows:
                 row = self._next_of_stream()
             else:
                 self.epoch, place = divmod(self.drawn, len(self.dataset))
-                row = self.dataset[int(_order(self.seed, self.epoch, len(self.dataset))[place])]
+                row = self.dataset[int(order_of_epoch(self.seed, self.epoch, len(self.dataset))[place])]
             self.drawn += 1
             yield row
 
@@ -50,11 +48,6 @@ class FreshRows:
         for self.epoch in range(2**31):
             shuffled.set_epoch(self.epoch)
             yield from shuffled
-
-
-@lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, size: int) -> Counts:
-    return np.random.default_rng([seed, epoch]).permutation(size)
 
 
 def draw_distinct(rows: FreshRows, count: int, held: Collection[str], id_of: Callable[[Row], str]) -> list[Row]:

@@ -49,6 +49,7 @@ DARK = {
     "hatch": "#14171a",
 }
 STYLES = 8
+"""Colours and markers. Further series begin again, with other dashes."""
 
 RULES = """
 *{box-sizing:border-box}

@@ -15,10 +15,8 @@ import numpy as np
 from apportion.report.axes import Scale, short, short_percent, span, ticks
 from apportion.report.charts import Chart, ChartSeries
 from apportion.report.curves import COSTS
+from apportion.report.style import STYLES
 from apportion.types import Floats, Mask
-
-STYLES = 8
-"""Colours and markers; further series begin again, with other dashes."""
 
 MARKS = 7
 """Markers on a line with many points."""

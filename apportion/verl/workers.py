@@ -7,22 +7,19 @@ rows any more when another takes its prompts over.
 import asyncio
 import itertools
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
-import ray
-from ray.exceptions import ActorDiedError, RayActorError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.exceptions import ActorDiedError, RayActorError
 
 from apportion.verl.channel import BEAT_SECONDS, CoordinatorChannel
 from apportion.verl.coordinator.messages import TaskResult, TrainerRequest, Validated, WorkerPlace, WorkerTask
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.queue_watch import end_trainer, queue_actors, watch_actor
+from apportion.verl.worker_processes import death, kill, result_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +29,11 @@ READY_SECONDS = 600.0
 RESTART_SECONDS = 600.0
 """How long Ray may take to restart a worker."""
 
-KILL_SECONDS = 60.0
-"""How long it may take to kill a process on its host. A host that is gone takes Ray about as long to notice."""
-
 RETRY_SECONDS = 0.5
 """Time between two looks whether Ray has restarted a worker."""
 
 EXPIRY_SECONDS = 0.5
 """Time between two looks for tasks whose time is over."""
-
-STARTED_SECONDS = 60.0
-"""How far apart two readings of a process's start may be, because the system's clock is corrected now and then."""
 
 REPORT_SECONDS = 60.0
 """Time between two lines of the log while no result comes."""
@@ -226,7 +217,7 @@ class WorkerGroup:
             channel = f"{name}/{number}"
             self._names[channel] = name
             self._silent[channel], self._placed[channel] = asyncio.Event(), asyncio.Event()
-            alive = asyncio.ensure_future(_result(handle.attach.remote(self._channel.address, channel)))
+            alive = asyncio.ensure_future(result_of(handle.attach.remote(self._channel.address, channel)))
             connected = asyncio.create_task(self._connect(channel))
             await asyncio.wait([alive, connected], timeout=READY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if connected.done():
@@ -246,7 +237,7 @@ class WorkerGroup:
                 self._settle(name)
                 return
             connected.cancel()
-            await self._part(name, channel, await _death(alive, self._silent[channel]))
+            await self._part(name, channel, await death(alive, self._silent[channel]))
             if not await self._is_restarted(name):
                 break
         self._settle(name)
@@ -279,7 +270,7 @@ class WorkerGroup:
         del self._silent[channel], self._placed[channel]
         place = self._places.pop(channel, None)
         if place is not None and not isinstance(error, ActorDiedError):
-            await self._kill(name, place)
+            await kill(name, place)
         if self._coordinator.waits or self._validating:
             where = f" on {place.host}" if place else ""
             logger.error("Worker %s%s died; %s", name, where, "others take over" if self.living else "none is left")
@@ -292,7 +283,7 @@ class WorkerGroup:
         deadline = time.monotonic() + RESTART_SECONDS
         while time.monotonic() < deadline:
             try:
-                await asyncio.wait_for(_result(self._handles[name].name.remote()), deadline - time.monotonic())
+                await asyncio.wait_for(result_of(self._handles[name].name.remote()), deadline - time.monotonic())
             except ActorDiedError:
                 return False
             except (RayActorError, TimeoutError):
@@ -322,25 +313,12 @@ class WorkerGroup:
             name = self._names[channel]
             logger.error("Worker %s on %s %s; it is killed", name, place.host, why)
             self._silent[channel].set()
-            self._run(self._kill(name, place))
+            self._run(kill(name, place))
 
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_SECONDS)
             self._coordinator.expire(time.monotonic())
-
-    async def _kill(self, name: str, place: WorkerPlace) -> None:
-        """Kill the process of a worker on its host, unless it is gone."""
-        if place.node == ray.get_runtime_context().get_node_id():
-            end_process(place.pid, place.started)
-            return
-        there = NodeAffinitySchedulingStrategy(place.node, soft=False)
-        call = ray.remote(num_cpus=0, max_retries=0)(end_process).options(scheduling_strategy=there)
-        try:
-            await asyncio.wait_for(_result(call.remote(place.pid, place.started)), KILL_SECONDS)
-        except (RayError, TimeoutError) as error:
-            # a node that Ray has lost ends its processes by itself
-            logger.error("Worker %s cannot be killed on %s; its host counts as lost: %s", name, place.host, error)
 
     async def _report(self) -> None:
         """Say every minute without a result what is waited for."""
@@ -361,34 +339,3 @@ class WorkerGroup:
             else:
                 found.append(f"{count} tasks of {name} on {place.host}, heard of {now - heard:.0f} s ago")
         return "; ".join(found)
-
-
-def end_process(pid: int, started: float) -> None:
-    """Kill the process ``pid`` if it is the one that ``started`` then, in seconds since the epoch."""
-    try:
-        if abs(psutil.Process(pid).create_time() - started) < STARTED_SECONDS:
-            os.kill(pid, 9)
-    except (psutil.NoSuchProcess, ProcessLookupError):
-        return
-
-
-async def _result(call: Any) -> Any:
-    return await call
-
-
-async def _death(alive: asyncio.Future[Any], silent: asyncio.Event) -> BaseException:
-    """Wait for the end of a call that only a death ends, and return its exception.
-
-    A worker that was silent and killed counts as dead, also if Ray does not notice.
-    """
-    waiting: asyncio.Future[Any] = asyncio.create_task(silent.wait())
-    await asyncio.wait([alive, waiting], return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    await asyncio.wait([alive], timeout=KILL_SECONDS)
-    if not alive.done():
-        alive.cancel()
-        return TimeoutError(f"its process was killed, and Ray did not notice within {KILL_SECONDS:g} seconds")
-    error = alive.exception()
-    if isinstance(error, RayActorError):
-        return error
-    raise RuntimeError("a worker ended its open call, which only its death may end") from error

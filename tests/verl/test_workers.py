@@ -262,8 +262,9 @@ def test_a_wait_is_reported_with_hosts_workers_and_seconds(ray, workers, tmp_pat
         scenario(ray, workers, tmp_path, act, seconds=0.05)
 
 
-def test_a_process_with_the_number_of_an_ended_one_is_not_killed(workers):
-    with mock.patch.object(workers.os, "kill") as kill:
-        workers.end_process(os.getpid(), time.time() - 10**6)
+def test_a_process_with_the_number_of_an_ended_one_is_not_killed(ray):
+    processes = importlib.import_module("apportion.verl.worker_processes")
+    with mock.patch.object(processes.os, "kill") as kill:
+        processes.end_process(os.getpid(), time.time() - 10**6)
         assert not kill.called
-    workers.end_process(2**22 + 1, time.time())  # there is none
+    processes.end_process(2**22 + 1, time.time())  # there is none

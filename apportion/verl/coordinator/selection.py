@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from apportion.engines.metrics import SELECTION_PREFIX
 from apportion.predictors import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.selection import Selector
@@ -13,8 +14,6 @@ from apportion.untrusted import shown
 from apportion.verl.coordinator.messages import RowsRequest
 
 logger = logging.getLogger(__name__)
-
-PREFIX = "selection/"
 
 
 @dataclass
@@ -106,7 +105,7 @@ class PromptSelection:
 
     def metrics(self) -> dict[str, float]:
         """Return the coverage so far, with its prefix."""
-        return {PREFIX + name: value for name, value in self.selector.metrics().items()}
+        return {SELECTION_PREFIX + name: value for name, value in self.selector.metrics().items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was chosen and learned."""
