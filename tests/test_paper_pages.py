@@ -95,3 +95,20 @@ def test_the_configuration_of_a_page_builds_its_allocator(page):
 def test_all_links_into_the_evidence_lead_to_a_claim():
     for page in PAGES:
         assert set(re.findall(r"\.\./(evidence/\w+\.md#[\w-]+)", read(page))) <= VERDICTS.keys()
+
+
+def glossary():
+    """Return (term, definition) of each entry of the glossary."""
+    entries = re.findall(r"^(\S.*)\n:   (.+(?:\n    .+)*)", read(DOCS / "glossary.md"), re.MULTILINE)
+    return [(term, re.sub(r"\s+", " ", definition)) for term, definition in entries]
+
+
+def test_the_glossary_is_in_alphabetical_order():
+    terms = [term.casefold() for term, _ in glossary()]
+    assert terms == sorted(set(terms)) and len(terms) >= 50
+
+
+@pytest.mark.parametrize(("term", "definition"), glossary(), ids=[term for term, _ in glossary()])
+def test_the_first_sentence_of_an_entry_fits_a_tooltip(term, definition):
+    sentence = re.split(r"(?<=\.) (?=[A-Z`])", definition)[0]
+    assert sentence.endswith(".") and "](" not in sentence and len(sentence.split()) <= 25
