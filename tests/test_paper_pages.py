@@ -1,0 +1,114 @@
+"""Tests that the pages about the papers say what the evidence says."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from apportion.allocators import Allocator
+from apportion.config import build
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted((DOCS / "papers").glob("*.md"))
+NAMES = [page.stem for page in PAGES]
+SECTIONS = [
+    "In one paragraph", "What it does", "Use it", "When to use it, and when not", "What it assumes",
+    "What we changed, and why", "What the evidence says", "Cost", "Reference",
+]  # fmt: skip
+ROW = re.compile(r"^\| \[[^\]]+\]\(\.\./(evidence/\w+\.md#[\w-]+)\) \| (.+) \| (.+) \| \*\*(.+)\*\* \|$", re.MULTILINE)
+GENERATED = re.compile(
+    r"^\| \[\d+\]\((evidence/\w+\.md#[\w-]+)\) \| .+? \| .+? \| (.+) \| (.+) \| \*\*(.+)\*\* \|$", re.MULTILINE
+)
+NUMBER = r"[-+]?(?:\d[\d,]*)?\.?\d+[%x]?"
+INTERVAL = re.compile(rf"{NUMBER} (?:± {NUMBER}|\[{NUMBER}, {NUMBER}\]|\({NUMBER} to {NUMBER}\))")
+
+
+def read(path):
+    return path.read_text(encoding="utf-8")
+
+
+def verdicts():
+    """Return (the paper's figure, ours, the verdict) of each claim, by the address of its details."""
+    rows = GENERATED.findall(read(DOCS / "evidence.md"))
+    return {address: (paper, ours, verdict) for address, paper, ours, verdict in rows}
+
+
+VERDICTS = verdicts()
+
+
+def is_part(quoted, whole):
+    """Return whether ``quoted`` is a part of ``whole`` that cuts no figure and leaves out no interval."""
+    return bool(re.search(rf"(?<![\w.±+-])(?<!± ){re.escape(quoted)}(?![\w%]|\.\d|,\d| [±\[(])", whole))
+
+
+@pytest.mark.parametrize(
+    ("quoted", "expected"),
+    [
+        ("area +0.1 ± 0.2", True),
+        ("pass@32 -0.3 ± 0.4", True),
+        ("area +0.1", False),
+        ("area +0.1 ± 0", False),
+        ("0.1 ± 0.2", False),
+        ("0.4", False),
+        ("area +0.1 ± 0.3", False),
+    ],
+)
+def test_a_figure_is_quoted_with_its_interval(quoted, expected):
+    assert is_part(quoted, "area +0.1 ± 0.2, pass@32 -0.3 ± 0.4 in all runs") is expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_page_has_all_sections(page):
+    assert re.findall(r"^## (.+)$", read(page), re.MULTILINE) == SECTIONS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_figures_and_verdicts_are_those_of_the_evidence(page):
+    table = read(page).partition("## What the evidence says")[2].partition("## Cost")[0]
+    rows = ROW.findall(table)
+    assert 5 <= len(rows) == len([line for line in table.splitlines() if line.startswith("| [")])
+    for address, paper, ours, verdict in rows:
+        its_paper, its_ours, its_verdict = VERDICTS[address]
+        assert verdict == its_verdict, f"{address} has the verdict {its_verdict} now"
+        assert is_part(ours, its_ours), f"{address} says {its_ours!r} now, and the page {ours!r}"
+        assert is_part(paper, its_paper), f"{address} gives the paper's figure as {its_paper!r}, and the page {paper!r}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_interval_of_a_page_stands_in_evidence_or_results(page):
+    pages = [DOCS / "results.md", DOCS / "bias.md", DOCS / "choosing.md", *sorted((DOCS / "evidence").glob("*.md"))]
+    known = {
+        re.sub(r"\s+", " ", figure) for path in pages for figure in INTERVAL.findall(re.sub(r"\s+", " ", read(path)))
+    }
+    quoted = INTERVAL.findall(re.sub(r"\s+", " ", read(page)))
+    assert quoted and not set(quoted) - known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_the_configuration_of_a_page_builds_its_allocator(page):
+    (block,) = re.findall(r"^```toml\n(.*?)^```", read(page), re.MULTILINE | re.DOTALL)
+    assert build(Allocator, tomllib.loads(block)["allocator"]).name == page.stem
+
+
+def test_all_links_into_the_evidence_lead_to_a_claim():
+    for page in PAGES:
+        assert set(re.findall(r"\.\./(evidence/\w+\.md#[\w-]+)", read(page))) <= VERDICTS.keys()
+
+
+def glossary():
+    """Return (term, definition) of each entry of the glossary."""
+    entries = re.findall(r"^(\S.*)\n:   (.+(?:\n    .+)*)", read(DOCS / "glossary.md"), re.MULTILINE)
+    return [(term, re.sub(r"\s+", " ", definition)) for term, definition in entries]
+
+
+def test_the_glossary_is_in_alphabetical_order():
+    terms = [term.casefold() for term, _ in glossary()]
+    assert terms == sorted(set(terms)) and len(terms) >= 50
+
+
+@pytest.mark.parametrize(("term", "definition"), glossary(), ids=[term for term, _ in glossary()])
+def test_the_first_sentence_of_an_entry_fits_a_tooltip(term, definition):
+    sentence = re.split(r"(?<=\.) (?=[A-Z`])", definition)[0]
+    assert sentence.endswith(".") and "](" not in sentence and len(sentence.split()) <= 25
