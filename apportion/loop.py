@@ -4,7 +4,6 @@ A sampler draws *and verifies*. It may return fewer rollouts than were asked for
 exception from it ends the batch.
 """
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -51,6 +50,8 @@ async def collect_async(
     With a separable allocator each prompt goes through its own rounds, without a barrier. If a task raises, the others
     are cancelled and the exception group is raised.
     """
+    import asyncio  # noqa: PLC0415 - slow to import
+
     prompts = prompt_list(prompts)
     if allocator.separable:
         async with asyncio.TaskGroup() as tasks:
@@ -75,6 +76,8 @@ async def _collect_one(allocator: Allocator, prompt: Prompt, sample: AsyncSample
 
 
 async def _round(batch: Batch, plan: Plan, sample: AsyncSampler) -> list[Sequence[Rollout]]:
+    import asyncio  # noqa: PLC0415 - slow to import
+
     async with asyncio.TaskGroup() as tasks:
         running = {
             q: tasks.create_task(_rollouts(sample, batch.prompts[q], int(count)))

@@ -1,4 +1,4 @@
-"""What the package asks of the platform: nothing that only POSIX has, no default encoding, and its own metadata.
+"""What the package asks of the platform: nothing that only POSIX has, no default encoding, and classifiers that hold.
 
 CI runs on Linux. These tests stand in for other systems as far as imports and encodings go.
 """
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import apportion
 from tests.test_house import MODULES, ROOT, part
 
 POSIX = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")
@@ -88,18 +87,6 @@ def opens_text(call: ast.Call) -> bool:
     modes = [value.value for value in call.args if isinstance(value, ast.Constant) and isinstance(value.value, str)]
     modes = [mode for mode in modes if mode and set(mode) <= set("rwaxbt+")]
     return name == "open" and bool(modes) and "b" not in modes[-1]
-
-
-def test_the_citation_names_this_version_its_licence_and_the_four_papers():
-    yaml = pytest.importorskip("yaml")
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert citation["version"] == apportion.__version__ == project["version"]
-    assert citation["license"] == project["license"] == "Apache-2.0"
-    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
-    papers = {identifier["value"] for each in citation["references"] for identifier in each["identifiers"]}
-    assert papers == {f"arXiv:{number}" for number in ("2602.01601", "2605.07114", "2509.25808", "2512.02882")}
-    assert all({"type", "title", "authors"} <= each.keys() for each in citation["references"])
 
 
 def test_classifiers_say_every_supported_python():

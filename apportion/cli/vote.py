@@ -90,7 +90,7 @@ def vote(
     from apportion.vote.setup import make_setup  # noqa: PLC0415
     from apportion.vote.summary import make_prices, summary_json, summary_text  # noqa: PLC0415
 
-    with usage_errors(ValueError):
+    with usage_errors(ValueError, ImportError):
         prices = make_prices(price_input, price_output)
         settings = given_settings(settings, Endpoint)
         wave = settings["wave"]

@@ -32,7 +32,6 @@ from functools import cache
 from typing import ClassVar
 
 import numpy as np
-import scipy
 
 from apportion.checks import check_numbers
 from apportion.stopping.base import CountRule
@@ -120,7 +119,9 @@ def beta_confidence(first: Counts, second: Counts) -> Floats:
     >>> float(beta_confidence(np.array(4), np.array(0)))
     0.96875
     """
-    return scipy.special.betainc(second + 1.0, first + 1.0, 0.5)
+    from scipy import special  # noqa: PLC0415 - slow to import
+
+    return special.betainc(second + 1.0, first + 1.0, 0.5)
 
 
 def dirichlet_confidence(votes: Counts, top: int | None = None) -> Floats:
@@ -163,11 +164,13 @@ def _integrate(ranked: Counts) -> Floats:
 @cache
 def _gamma_tables(size: int) -> tuple[Floats, Floats]:
     """Return the log distribution function and quadrature weight of Gamma(v + 1) at each node, [V, n]; V = ``size``."""
+    from scipy import special  # noqa: PLC0415 - slow to import
+
     shape = np.arange(1.0, size + 1)[:, None]
     roots = np.arange(STEP, np.sqrt(size) + TAIL, STEP)
     nodes = roots**2
-    log_below = np.log(np.maximum(scipy.special.gammainc(shape, nodes), np.finfo(float).tiny))
-    weights = 2 * STEP / roots * np.exp(shape * np.log(nodes) - nodes - scipy.special.gammaln(shape))
+    log_below = np.log(np.maximum(special.gammainc(shape, nodes), np.finfo(float).tiny))
+    weights = 2 * STEP / roots * np.exp(shape * np.log(nodes) - nodes - special.gammaln(shape))
     return log_below, weights
 
 

@@ -19,6 +19,8 @@ Reference: Angelopoulos et al. 2022, "Conformal Risk Control", arXiv 2208.02814,
 is made monotone. ``orders`` is ours.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

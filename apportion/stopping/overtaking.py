@@ -21,7 +21,7 @@ from functools import lru_cache
 from itertools import product
 
 import numpy as np
-import scipy
+from numpy.typing import ArrayLike
 
 from apportion.types import Counts, Floats
 
@@ -69,7 +69,7 @@ class Overtaking:
         self._keys = np.full(1, np.iinfo(np.int64).max)  # above every key, so that searchsorted always finds an entry
         self._probabilities = np.zeros((1, HYPOTHESES))
         n = np.arange(max_samples + 1)
-        self._log_factorial = scipy.special.gammaln(n + 1.0)
+        self._log_factorial = _gammaln(n + 1.0)
         self._extra, self._extra_of = np.unique(EXTRA, return_inverse=True)
         self._log_gamma_one = _log_gamma(n + self._extra[:, None], at_zero=0.0)
         self._log_gamma_pair = _log_gamma(n + 2 * self._extra[:, None], at_zero=0.0)
@@ -94,7 +94,7 @@ class Overtaking:
         table = self._log_gamma_one - self._log_gamma_one[:, :1]
         log[few] += table[:, votes[few]].sum(axis=-1).T[:, self._extra_of]
         unseen = ANSWERS[opened:] - distinct[few, None]
-        labels = scipy.special.gammaln(ANSWERS[opened:] + 1) - scipy.special.gammaln(np.maximum(unseen, 0) + 1)
+        labels = _gammaln(ANSWERS[opened:] + 1) - _gammaln(np.maximum(unseen, 0) + 1)
         log[few, opened:] += np.where(unseen < 0, -np.inf, labels)
         weights = np.exp(log - log.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
@@ -179,4 +179,10 @@ def overtaking(max_samples: int) -> Overtaking:
 
 def _log_gamma(values: Floats | Counts, at_zero: float) -> Floats:
     """Return log Gamma of ``values``, with ``at_zero`` for 0."""
-    return np.where(values == 0, at_zero, scipy.special.gammaln(np.where(values == 0, 1, values)))
+    return np.where(values == 0, at_zero, _gammaln(np.where(values == 0, 1, values)))
+
+
+def _gammaln(values: ArrayLike) -> Floats:
+    from scipy import special  # noqa: PLC0415 - slow to import
+
+    return special.gammaln(values)

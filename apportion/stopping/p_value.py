@@ -14,8 +14,6 @@ Reference: Lee et al. 2025, "ConSol", arXiv 2503.17587, Section 2.6, and the pac
 from dataclasses import dataclass
 from typing import ClassVar
 
-import scipy
-
 from apportion.checks import check_numbers
 from apportion.stopping.base import CountRule
 from apportion.stopping.votes import top_two
@@ -50,4 +48,6 @@ class PValue(CountRule):
     @staticmethod
     def p_value(first: Counts, second: Counts) -> Floats:
         """Return P(at least ``first`` of ``first + second`` votes) at 1/2 each, [...]; 1 if there are no votes."""
-        return scipy.special.bdtrc(first - 1.0, first + second, 0.5)
+        from scipy import special  # noqa: PLC0415 - slow to import
+
+        return special.bdtrc(first - 1.0, first + second, 0.5)

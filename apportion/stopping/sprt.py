@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import scipy
 
 from apportion.checks import check_numbers
 from apportion.stopping.base import CountRule
@@ -149,6 +148,8 @@ class MSPRT(LikelihoodRatioTest):
 
     def log_likelihood_ratio(self, first: Counts, second: Counts) -> Floats:
         """Return the log of the mean of (2 p)^v_1 (2 (1 - p))^v_2 over the truncated prior, [...]."""
+        from scipy import special  # noqa: PLC0415 - slow to import
+
         base = np.max(second, initial=0) + 1
         pairs, index = np.unique(first * base + second, return_inverse=True)  # the incomplete Beta function is slow
         first, second = np.divmod(pairs, base)
@@ -160,7 +161,7 @@ class MSPRT(LikelihoodRatioTest):
             + first * np.log(2 * a / (a + b))
             + second * np.log(2 * b / (a + b))
         )
-        below, prior_below = (scipy.special.betainc(*shape, 0.5) for shape in ((a + first, b + second), (a, b)))
+        below, prior_below = (special.betainc(*shape, 0.5) for shape in ((a + first, b + second), (a, b)))
         return (whole + (np.log1p(-below) - np.log1p(-prior_below)))[index]
 
 

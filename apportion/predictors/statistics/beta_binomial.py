@@ -1,7 +1,6 @@
 """Fits of a Beta prior to counts: its strength, and the map from known rates to its means."""
 
 import numpy as np
-import scipy
 
 from apportion.types import Floats
 
@@ -20,7 +19,9 @@ def log_likelihood(mean: Floats, strength: Floats, successes: Floats, trials: Fl
     >>> np.exp(log_likelihood(np.array(0.5), np.array(2.0), np.array(1.0), np.array(2.0))).round(4)
     np.float64(0.1667)
     """
-    log_gamma = scipy.special.gammaln  # scipy loads it on first use
+    from scipy import special  # noqa: PLC0415 - slow to import
+
+    log_gamma = special.gammaln
     a, b = strength * mean, strength * (1 - mean)
     inside = log_gamma(a + successes) - log_gamma(a) + log_gamma(b + trials - successes) - log_gamma(b)
     return np.asarray(inside - log_gamma(strength + trials) + log_gamma(strength))

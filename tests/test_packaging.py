@@ -1,0 +1,123 @@
+"""Tests of what a package index and a person who cites see: version, files, README, extras and citation."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+import apportion
+from tests.test_house import ROOT
+
+yaml = pytest.importorskip("yaml")
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+HATCH = PROJECT["tool"]["hatch"]
+PAPERS = {
+    "VIP": ("arXiv:2602.01601", "Nguyen", 6),
+    "HORA": ("arXiv:2605.07114", "Ding", 5),
+    "AR3PO": ("arXiv:2509.25808", "Zhang", 8),
+    "OptPO": ("arXiv:2512.02882", "Wang", 6),
+}
+"""arXiv's number, the first author's family name, and the number of authors."""
+
+
+def test_the_version_is_written_once_and_cited():
+    assert "version" not in PROJECT["project"] and "version" in PROJECT["project"]["dynamic"]
+    assert HATCH["version"] == {"path": "apportion/__init__.py"}
+    assert CITATION["version"] == apportion.__version__
+    newest = re.search(r"^## (\S+), (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest.groups() == (apportion.__version__, str(CITATION["date-released"]))
+
+
+def test_the_citation_names_the_licence_and_the_four_papers_with_all_authors():
+    assert CITATION["cff-version"] == "1.2.0"
+    assert CITATION["license"] == PROJECT["project"]["license"] == "Apache-2.0"
+    found = {}
+    for paper in CITATION["references"]:
+        (identifier,) = paper["identifiers"]
+        authors = paper["authors"]
+        assert all({"family-names", "given-names"} == author.keys() for author in authors), paper["title"]
+        assert paper["url"] == f"https://arxiv.org/abs/{identifier['value'].removeprefix('arXiv:')}"
+        found[identifier["description"]] = (identifier["value"], authors[0]["family-names"], len(authors))
+    assert found == PAPERS
+
+
+def test_the_wheel_takes_the_package_and_joins_the_namespace_of_hydra():
+    """With an ``__init__.py`` in ``hydra_plugins``, Hydra would no longer find the plugins of other packages."""
+    assert HATCH["build"]["targets"]["wheel"]["packages"] == ["apportion", "hydra_plugins"]
+    assert not (ROOT / "hydra_plugins" / "__init__.py").exists()
+    assert (ROOT / "apportion" / "py.typed").exists()
+
+
+def test_every_tracked_file_is_in_the_sdist_or_left_out_on_purpose():
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    tracked = {line.split("/")[0] for line in listed.stdout.splitlines()}
+    included = {each.removeprefix("/") for each in HATCH["build"]["targets"]["sdist"]["include"]}
+    always = {"pyproject.toml", ".gitignore"}
+    assert tracked - included == {*always, ".ci"}
+
+
+def test_the_readme_on_a_package_index_has_no_relative_link_and_no_picture():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = readme
+    for each in HATCH["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        shown = re.sub(each["pattern"], each["replacement"], shown)
+    assert not re.search(r"\]\((?!https?:)", shown) and "![" not in shown
+    outside = re.findall(r"\]\(https?:[^)]*\)", readme)
+    assert outside and re.findall(r"\]\(https?:[^)]*\)", shown) == outside
+    assert re.findall(r"^```.*?^```", shown, re.MULTILINE | re.DOTALL) == re.findall(
+        r"^```.*?^```", readme, re.MULTILINE | re.DOTALL
+    )
+
+
+def test_importing_the_package_loads_little_besides_numpy():
+    """Each of these takes 5 ms or more, so that the import stays within 100 ms of numpy's own."""
+    slow = {"asyncio", "numpy.random", "scipy", "ssl"}
+    code = f"import sys, apportion; print(*({slow!r} & sys.modules.keys()))"
+    assert not python("-c", code).stdout.split()
+
+
+COMMANDS = [
+    (["diagnose", "log"], "typer", "cli"),
+    (["vote", "--base-url", "http://localhost:1/v1", "--model", "m"], "math_verify", "vote"),
+    (["vote", "--base-url", "http://localhost:1/v1", "--model", "m", "--equivalence", "exact"], "openai", "vote"),
+    (["serve", "--upstream", "http://localhost:1/v1"], "starlette", "serve"),
+    (["serve", "--upstream", "http://localhost:1/v1"], "uvicorn", "serve"),
+    (["lab", "--dry-run"], "torch", "lab"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "missing", "extra"), COMMANDS, ids=[f"{c[0]}-{m}" for c, m, _ in COMMANDS])
+def test_a_command_without_its_extra_says_which_one(command, missing, extra, tmp_path):
+    if command[0] == "vote":
+        (tmp_path / "questions.jsonl").write_text('{"prompt": "What is 2 + 2?"}\n', encoding="utf-8")
+        command = [*command, "--questions", "questions.jsonl", "--out", "answers.jsonl"]
+    code = f"import sys; sys.modules[{missing!r}] = None; from apportion.__main__ import main; sys.exit(main())"
+    done = python("-c", code, *command, cwd=tmp_path, check=False)
+    assert done.returncode and f"pip install 'apportion[{extra}]'" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def python(*arguments, check=True, **settings):
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=check,
+        env=environment,
+        **settings,
+    )
