@@ -68,7 +68,8 @@ def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         chosen = [each for each in files if kind_of(each) and (not prime or _is_wanted(each))]
         if not chosen:
             raise RecordError(
-                f"a folder must have files that end in {', '.join(SUFFIXES)}, got none in {path}; check the path"
+                f"a folder must have files that end in {', '.join(SUFFIXES)}, got none in {path}; check the path, or "
+                "log the next run: TRL by log_completions=True, verl by trainer.rollout_data_dir"
             )
         found += sorted(chosen, key=_natural)
         left += [each for each in files if each not in set(chosen)]
