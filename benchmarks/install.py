@@ -105,7 +105,7 @@ def main() -> None:
     ]
     columns = ("package", "wheel, MB", "installed, MB", "of it bytecode, MB")
     cells = {"milliseconds": measured}
-    write("install", "Size of the core, and time of its import", columns, rows, notes, seeds=(), cells=cells)
+    write("install", "Size of the core, and time of its import", columns, rows, notes, seeds=[0], cells=cells)
 
 
 if __name__ == "__main__":
