@@ -28,6 +28,9 @@ OTHERS = {
     ("lm_eval",): "another project, not installed here",
     ("python", "-m", "venv"): "the standard library's",
     ("source",): "the shell's",
+    ("export",): "the shell's",
+    ("python", "my_rule.py"): "the user's rule of docs/own_rule.md, which tests/test_own_rule.py runs",
+    ("python", "-c"): "the same rule",
     ("python", "-m", "torch.distributed.run"): "the user's own train.py, as in tests/trl",
 }
 """Commands that are not this project's, and why no test runs them."""
