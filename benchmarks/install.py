@@ -100,9 +100,9 @@ def main() -> None:
     notes = [
         "Sizes of the wheels, and of the files that pip installs from them, bytecode included.",
         table(heads, list(_time_rows(measured))),
-        f"Each process was started {REPEATS} times, in turn with the others and in random order. Times are medians, start of Python "
-        "included. Differences are medians over turns, and the quartiles are those of the difference in CPU time. "
-        "Other work ran on the machine, so CPU time is the better measure.",
+        f"Each process was started {REPEATS} times, in turn with the others and in random order. Times are medians, "
+        "start of Python included. Differences are medians over turns, and the quartiles are those of the difference "
+        "in CPU time. Other work ran on the machine, so CPU time is the better measure.",
     ]
     columns = ("package", "wheel, MB", "installed, MB", "of it bytecode, MB")
     cells = {"milliseconds": measured}
