@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.common import ROOT, table, write
 
-REPEATS = 21
+REPEATS, SEED = 21, 0
 IMPORTS = {
     "nothing": "pass",
     "numpy": "import numpy",
@@ -56,11 +56,12 @@ def installed(folder: Path) -> tuple[Path, list[tuple[str, float, float, float]]
 
 
 def times(python: Path) -> dict[str, list[tuple[float, float]]]:
-    """Return the milliseconds, and those of CPU, of a process that imports each of ``IMPORTS``, turn by turn."""
+    """Return the milliseconds, and those of CPU, of a process that imports each of ``IMPORTS``, in turns."""
+    rng = np.random.default_rng(SEED)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in IMPORTS}
     for _ in range(REPEATS):
-        for name, code in IMPORTS.items():
-            found[name].append(_time(python, code))
+        for name in rng.permutation(list(IMPORTS)):
+            found[name].append(_time(python, IMPORTS[name]))
     return found
 
 
@@ -99,13 +100,13 @@ def main() -> None:
     notes = [
         "Sizes of the wheels, and of the files that pip installs from them, bytecode included.",
         table(heads, list(_time_rows(measured))),
-        f"Each process was started {REPEATS} times, in turn with the others. Times are medians, start of Python "
-        "included. Differences are medians over turns, and the quartiles are those of the difference in CPU time. "
-        "Other work ran on the machine, so CPU time is the better measure.",
+        f"Each process was started {REPEATS} times, in turn with the others and in random order. Times are medians, "
+        "start of Python included. Differences are medians over turns, and the quartiles are those of the difference "
+        "in CPU time. Other work ran on the machine, so CPU time is the better measure.",
     ]
     columns = ("package", "wheel, MB", "installed, MB", "of it bytecode, MB")
     cells = {"milliseconds": measured}
-    write("install", "Size of the core, and time of its import", columns, rows, notes, seeds=[0], cells=cells)
+    write("install", "Size of the core, and time of its import", columns, rows, notes, seeds=(SEED,), cells=cells)
 
 
 if __name__ == "__main__":
