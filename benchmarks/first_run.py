@@ -54,7 +54,7 @@ def run(step: Step, folder: Path, python: Path) -> subprocess.CompletedProcess[s
     """Run a step in ``folder``, with the commands of the environment of ``python``."""
     environment = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        ["bash", "-ec", step.command], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+        ["bash", "-ec", step.command], cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=600
     )
 
 
