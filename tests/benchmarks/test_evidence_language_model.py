@@ -8,7 +8,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks.baselines_rules import Samples
 from benchmarks.evidence import language_model
 from benchmarks.evidence.claim import Verdict
-from benchmarks.evidence.language_model import CONTROL, RATES, at_seconds, learning, name_of
+from benchmarks.evidence.language_model import (
+    CONTROL,
+    RATE,
+    SWEEP,
+    TUNED,
+    TUNING_SEED,
+    at_seconds,
+    learning,
+    runs,
+    swept,
+)
 from benchmarks.evidence.language_model_norms import (
     allocations,
     assumption_tests,
@@ -17,6 +27,7 @@ from benchmarks.evidence.language_model_norms import (
     variance_ratios,
 )
 from benchmarks.evidence.language_model_policy import LARGEST, SUMS, questions, right, share_examples
+from benchmarks.evidence.page import committed
 
 
 def tiny():
@@ -123,14 +134,20 @@ SEEDS = (0, 1, 2)
 
 
 def curves(rule, gain):
-    """Return the cells of a rule whose success is higher by ``gain``, with a little noise by seed."""
-    found = {}
-    for rate in RATES:
-        for seed in SEEDS:
-            success = [0.2, 0.4 + gain + 0.001 * seed * (gain > 0), 0.6 + gain]
-            values = {"success": success, "cpu_seconds": [0, 100, 200], "reward": [0.5]}
-            found[name_of(rule, rate, seed)] = values
+    """Return the runs of a rule whose success is higher by ``gain``, with a little noise by seed, and a sweep."""
+    found = {name: {"success": [0.2, 0.4, 0.6]} for name in SWEEP}
+    for seed, name in enumerate(runs(rule)):
+        success = [0.2, 0.4 + gain + 0.001 * seed * (gain > 0), 0.6 + gain]
+        found[name] = {"success": success, "cpu_seconds": [0, 100, 200], "reward": [0.5]}
     return found
+
+
+def test_each_rule_trains_at_the_rate_that_was_best_on_the_seed_of_the_sweep():
+    measured = {name: each["values"] for name, each in committed("language_model").items()}
+    for leader in TUNED:
+        areas = swept(measured, leader)
+        assert RATE[leader] == max(areas, key=areas.get)
+    assert TUNING_SEED not in language_model.SEEDS
 
 
 @pytest.mark.parametrize(
