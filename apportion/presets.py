@@ -1,9 +1,9 @@
 """Methods that are more than a counting rule, as their papers combine them: prompts, counts, baseline and estimator.
 
-    from apportion.presets import spo
-    from apportion.trl import AllocatedGRPOTrainer
+from apportion.presets import spo
+from apportion.trl import AllocatedGRPOTrainer
 
-    trainer = AllocatedGRPOTrainer(model, reward_funcs, args, train_dataset, **spo().arguments())
+trainer = AllocatedGRPOTrainer(model, reward_funcs, args, train_dataset, **spo().arguments())
 """
 
 from collections.abc import Mapping
