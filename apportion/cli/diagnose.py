@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from apportion.cli.errors import usage_errors
+from apportion.cli.options import Columns, Rewards, pairs_of
 from apportion.runs.waiting import waiting
 from apportion.untrusted import one_line
 
 
 def diagnosis(
     log: Annotated[Path, typer.Argument(help="A rollout log, or another recorded run.")],
+    reward: Rewards = None,
+    column: Columns = None,
     rule: Annotated[
         str | None, typer.Option(help="The allocation rule that ran, such as vip, to look up its bias.")
     ] = None,
@@ -38,7 +41,7 @@ def diagnosis(
     from apportion.records import open_run  # noqa: PLC0415
 
     with usage_errors(ValueError, OSError, ImportError), waiting(f"diagnosing {one_line(str(log))}"):
-        record = open_run(log)
+        record = open_run(log, None, reward or [], pairs_of(column, "--column"))
         found = diagnose(
             record,
             rule=rule,

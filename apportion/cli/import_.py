@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import pairs_of
+from apportion.cli.options import Columns, Rewards, pairs_of
 from apportion.runs.waiting import waiting
 
 if TYPE_CHECKING:
@@ -23,13 +23,8 @@ def import_(
     format: Annotated[
         str | None, typer.Option(help="trl, verl, prime-rl, plain, counts or visits; detected by default.")
     ] = None,
-    reward: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME[=WEIGHT]", help="The column of the reward; repeat it for a weighted sum."),
-    ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="A column of another name, as in reward=score.")
-    ] = None,
+    reward: Rewards = None,
+    column: Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Write a run of another tool as a rollout log.

@@ -16,6 +16,16 @@ Name = Annotated[str | None, typer.Option(help="The folder of the results under 
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what was started.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")]
 
+Rewards = Annotated[
+    list[str] | None,
+    typer.Option("--reward", metavar="NAME[=WEIGHT]", help="The column of the reward; repeat it for a weighted sum."),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="NAME=COLUMN", help="A column of another name, as in reward=score."),
+]
+"""What says which columns of another tool's tables are read. A rollout log needs neither."""
+
 Target = Annotated[
     str | None, typer.Option(help="What to keep of the full vote: agreement or accuracy. It names a rule.")
 ]

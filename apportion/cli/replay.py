@@ -10,6 +10,7 @@ import typer
 
 from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
+from apportion.cli.options import Columns, Rewards, pairs_of
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
 from apportion.toml import load
@@ -19,6 +20,8 @@ from apportion.untrusted import one_line, shown
 def replay_command(
     log: Annotated[Path, typer.Argument(help="A rollout log, or a file of group counts.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="[RULE]...", help="Further rules.")] = None,
+    reward: Rewards = None,
+    column: Columns = None,
     rules: Annotated[
         list[str] | None,
         typer.Option("--rules", metavar="RULE...", help=f"Any of {', '.join([*ALLOCATORS, *SELECTORS])}."),
@@ -74,7 +77,7 @@ def replay_command(
         if not log.exists():
             raise ValueError(f"the log must exist, got {shown(str(log))}; give the log first, and then --rules")
         with waiting(f"replaying {one_line(str(log))}"):
-            record = open_run(log)
+            record = open_run(log, None, reward or [], pairs_of(column, "--column"))
             size = round(float(record.asked.mean())) if len(record.asked) else 1
             made = rules_of(names, load(config, settings or []), rollouts or size)
             found = replay(

@@ -11,6 +11,7 @@ import typer
 
 from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
+from apportion.cli.options import Columns, Rewards, pairs_of
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
 from apportion.untrusted import one_line
@@ -28,6 +29,8 @@ def report(
             help="Rollout logs, imported logs, group counts, lab studies, TRL jobs, or answers of votes.",
         ),
     ],
+    reward: Rewards = None,
+    column: Columns = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     as_text: Annotated[bool, typer.Option("--text", help="Print tables and write no page.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and write no page.")] = False,
@@ -50,7 +53,8 @@ def report(
 
     It is HTML that needs no network.
     """
-    from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of  # noqa: PLC0415 - slow
+    from apportion.records import open_run  # noqa: PLC0415 - slow to import
+    from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of  # noqa: PLC0415
     from apportion.report.writing import check_place, write_page  # noqa: PLC0415
 
     with usage_errors(ValueError, OSError):
@@ -65,14 +69,15 @@ def report(
             further = [run for run in runs if str(run) in (ALLOCATORS | SELECTORS) and not run.exists()]
             runs, names = [run for run in runs if run not in further], [*names, *map(str, further)]
         replayed = partial(_replayed, names) if rules else None
+        opened = partial(open_run, rewards=reward or [], columns=pairs_of(column, "--column"))
         if refresh is not None:
-            for found in follow(runs, out, refresh, until_step, timeout, advice, replayed):
+            for found in follow(runs, out, refresh, until_step, timeout, advice, replayed, opened):
                 typer.echo(f"{out}: step {found.last_step}" if found.last_step >= 0 else f"{out}")
             return
         if not (as_text or as_json):
             check_place(out, runs)
         with waiting("reading the runs"):
-            shown = report_of(read_sources(runs, advice, replayed))
+            shown = report_of(read_sources(runs, advice, replayed, opened))
         if not (as_text or as_json):
             write_page(out, page_of(shown))
     if as_text or as_json:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from apportion.cli.errors import usage_errors
+from apportion.cli.options import Columns, Rewards, pairs_of
 from apportion.toml import load
 
 LINE_EVERY_SECONDS = 15.0
@@ -36,6 +37,8 @@ def simulation(
     like: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Or success probabilities as in the first groups of this run.")
     ] = None,
+    reward: Rewards = None,
+    column: Columns = None,
     prompts: Annotated[int, typer.Option(help="Prompts of the population.")] = 10_000,
     steps: Annotated[int, typer.Option(help="Steps.")] = 50,
     prompts_per_step: Annotated[int, typer.Option(help="Prompts of a batch.")] = 128,
@@ -86,10 +89,12 @@ def simulation(
         tables = load(None, settings or [])
         if like is not None and not like.exists():
             raise ValueError(f"--like must be the path of a run, got {like}, which does not exist; check it")
+        if like is None and (reward or column):
+            raise ValueError("--reward and --column are about the run of --like, got none; leave them out")
         if like is None:
             people = Population(shape=named_shape(population), **about)
         else:
-            people = Population.like(open_run(like), **about)
+            people = Population.like(open_run(like, None, reward or [], pairs_of(column, "--column")), **about)
         if log is not None:
             if len(named) != 1:
                 raise ValueError(f"--log writes the run of one rule, got {len(named)}; name one with --rules")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from apportion.records.importing import import_run
 from apportion.records.reading import record_of_log
+from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
 
 
@@ -21,5 +22,9 @@ def open_run(
     The other arguments are those of ``import_run``. Raises RecordError if it is none of these, or damaged.
     """
     if path.is_dir() and (format is None) and any(path.glob("step-*.parquet")):
+        if rewards or columns:
+            raise RecordError(
+                f"a rollout log has one reward and fixed columns, got --reward or --column for {path}; leave them out"
+            )
         return record_of_log(path)
     return import_run([path], format, rewards, columns)[0]

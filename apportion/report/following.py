@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from apportion.records import open_run
 from apportion.report.page import page_of
 from apportion.report.profile import Replayer
 from apportion.report.report import RunReport, report_of
-from apportion.report.sources import read_sources
+from apportion.report.sources import Opener, read_sources
 from apportion.report.writing import check_place, write_page
 
 MOST_SECONDS = 86400.0
@@ -27,6 +28,7 @@ def follow(
     timeout: float | None = None,
     advice: bool = False,
     replayed: Replayer | None = None,
+    opened: Opener = open_run,
     wait: Callable[[float], object] = time.sleep,
 ) -> Iterator[RunReport]:
     """Write the page to ``out``, again whenever a file of a run has changed, and yield each report that was written.
@@ -48,7 +50,7 @@ def follow(
     while True:
         now = stamp(paths)
         if report is None or now != seen:
-            seen, report = now, report_of(read_sources(paths, advice, replayed))
+            seen, report = now, report_of(read_sources(paths, advice, replayed, opened))
             write_page(out, page_of(report, refresh))
             yield report
         reached = until_step is not None and report.last_step >= until_step

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from apportion.records import open_run
+from apportion.records import RunRecord, open_run
 from apportion.report.profile import Replayer, RunProfile, profile_of
 from apportion.report.study import is_study, study_profiles
 from apportion.report.votes import VoteProfile, is_vote, vote_profile
 from apportion.untrusted import one_line
+
+Opener = Callable[[Path], RunRecord]
+"""What opens a recorded run, as ``open_run``."""
 
 LOG_OF_JOB = "rollouts"
 """The folder of the rollout log in the folder of a TRL job."""
@@ -24,24 +27,26 @@ NAME_LETTERS = 40
 
 
 def read_sources(
-    paths: Sequence[Path], advice: bool = False, replayed: Replayer | None = None
+    paths: Sequence[Path], advice: bool = False, replayed: Replayer | None = None, opened: Opener = open_run
 ) -> list[RunProfile | VoteProfile]:
     """Return a profile of each run and vote at ``paths``. Their names differ.
 
     ``advice`` adds what would have helped recorded runs, which takes seconds for a long run. ``replayed`` replays
-    rules along them.
+    rules along them. ``opened`` opens a recorded run.
 
     Raises ValueError if a path holds no run, or a damaged one, or if there are more than 16 runs, and OSError.
     """
     found: list[RunProfile | VoteProfile] = []
     for path in paths:
-        found += _profiles(path, len(paths) > 1, advice, replayed)
+        found += _profiles(path, len(paths) > 1, advice, replayed, opened)
     if len(found) > MOST_RUNS:
         raise ValueError(f"at most {MOST_RUNS} runs are shown side by side, got {len(found)}; name fewer")
     return _with_distinct_names(found)
 
 
-def _profiles(path: Path, several: bool, advice: bool, replayed: Replayer | None) -> Sequence[RunProfile | VoteProfile]:
+def _profiles(
+    path: Path, several: bool, advice: bool, replayed: Replayer | None, opened: Opener
+) -> Sequence[RunProfile | VoteProfile]:
     answers = path / ANSWERS_OF_VOTE if path.is_dir() else path
     if not (path.exists() or is_vote(path)):
         raise ValueError(f"a run must be a file or a folder that exists, got {path}; check the path")
@@ -50,7 +55,7 @@ def _profiles(path: Path, several: bool, advice: bool, replayed: Replayer | None
         return [replace(each, name=f"{name}: {each.name}" if several else each.name) for each in study_profiles(path)]
     if is_vote(answers):
         return [vote_profile(answers, name if path.is_dir() else _name(answers))]
-    record = open_run(path / LOG_OF_JOB if (path / LOG_OF_JOB).is_dir() else path)
+    record = opened(path / LOG_OF_JOB if (path / LOG_OF_JOB).is_dir() else path)
     if not len(record.step):
         raise ValueError(f"a run must have groups to be shown, got {path} without any; wait for its first step")
     return [profile_of(record, name, advice, replayed)]

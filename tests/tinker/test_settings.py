@@ -1,6 +1,8 @@
 """What an allocation in tinker-cookbook refuses before anything is sampled."""
 
 import asyncio
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -156,3 +158,12 @@ def test_known_rates_come_from_prompt_of(configured, run):
     allocator = VIP(rollouts_per_prompt=4)
     run(allocated(configured(max_steps=1), allocator, prompt_of=rated, selection=Mixed()))
     assert len(seen) >= 12
+
+
+def test_without_tinker_cookbook_the_error_says_what_to_install():
+    code = "import sys; sys.modules['tinker_cookbook'] = None; import apportion.tinker"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "ImportError: apportion.tinker needs tinker-cookbook: pip install 'apportion[tinker]'\n"
+    )

@@ -159,7 +159,7 @@ def layout_of(
         if len(places) > 1:
             raise RecordError(
                 f"{source} has several columns that may be the reward, got {', '.join(places)}; name one by --reward "
-                "NAME of apportion import, or give a weight to each by --reward NAME=WEIGHT, as TRL's reward_weights"
+                "NAME, or give a weight to each by --reward NAME=WEIGHT, as TRL's reward_weights"
             )
         columns |= {"reward": places[0]} if places else {}
     if format != "counts":
@@ -172,7 +172,6 @@ def layout_of(
             if len(found) == 1 and (";" in listed or "\t" in listed):
                 raise RecordError(f"{source} must have commas between its cells, got {listed}; save it with commas")
             raise RecordError(
-                f"{source} must have a column {name}, got {listed}; name it by --column of apportion import, as in "
-                "reward=score"
+                f"{source} must have a column {name}, got {listed}; name it by --column, as in reward=score"
             )
     return Layout(format, columns, dict(rewards))

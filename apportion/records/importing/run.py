@@ -87,6 +87,8 @@ def import_run(
             if own == "visits":
                 if len(files) > 1:
                     raise RecordError(f"group counts per visit must be one file, got {len(files)}; give one")
+                if weights or renamed:
+                    raise RecordError("group counts have fixed columns, got --reward or --column; leave it out")
                 record = read_visits(path, name)
                 unread = [key for key in found if key not in ("id", "prompt") and not key.startswith("correct_of_")]
                 return record, _summary(record, own, files, left, len(record.ids), 0, unread)

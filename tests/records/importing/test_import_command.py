@@ -1,6 +1,7 @@
 """``apportion import``, and a small sample of the benchmark of damaged runs."""
 
 import json
+import re
 from contextlib import suppress
 from random import Random
 
@@ -57,3 +58,36 @@ def test_damaged_runs_are_refused_in_one_line_or_read(tmp_path, name):
         except RecordError as error:
             refused += "\n" not in one_line(str(error))
     assert 0 < refused < 150
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["diagnose", "--json"],
+        ["replay", "--rules", "uniform", "--json"],
+        ["report", "--json"],
+        ["simulate", "--prompts", "20", "--steps", "2", "--prompts-per-step", "4", "--json", "--like"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_takes_the_reward_and_the_columns_of_a_table(tmp_path, command):
+    rows = [{"epoch": row.pop("step"), "other": 1 - row["reward"], **row} for row in rollouts()]
+    renamed = jsonl(tmp_path / "renamed.jsonl", rows)
+    plain = jsonl(tmp_path / "plain.jsonl", [row | {"step": row["epoch"], "reward": row["other"]} for row in rows])
+    found = []
+    for path, extra in ((renamed, ["--reward", "other", "--column", "step=epoch"]), (plain, [])):
+        done = CliRunner().invoke(app, [*command, str(path), *extra])
+        assert done.exit_code == 0, done.output
+        found.append(re.sub(r'_seconds": \{[^}]*\}', "", done.stdout.replace(path.stem, "run")))
+    assert found[0] == found[1]
+    wrong = CliRunner().invoke(app, [*command, str(renamed), "--reward", "speed", "--column", "step=epoch"])
+    assert wrong.exit_code == 2 and "must have the reward column speed" in wrong.stderr
+
+
+def test_options_for_columns_are_refused_where_nothing_reads_them(tmp_path):
+    log = tmp_path / "log"
+    path = jsonl(tmp_path / "run.jsonl", rollouts())
+    assert CliRunner().invoke(app, ["import", str(path), "--out", str(log)]).exit_code == 0
+    for command in (["diagnose", str(log)], ["diagnose", "examples/data/grpo_run.jsonl.gz"], ["simulate"]):
+        done = CliRunner().invoke(app, [*command, "--reward", "speed"])
+        assert done.exit_code == 2 and "leave" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr

@@ -145,7 +145,7 @@ REFUSED = {
     "UTF-16": ('{"step": 0, "prompt": "a", "reward": 1}\n'.encode("utf-16"), "must be UTF-8"),
     "no reward": (
         b'{"step": 0, "prompt": "a"}\n',
-        "a column reward or correct, got step, prompt; name it by --column of apportion import",
+        "a column reward or correct, got step, prompt; name it by --column, as in",
     ),
     "no prompt": (b'{"step": 0, "reward": 1}\n', "a column prompt or id, got step, reward"),
     "no step": (b'{"prompt": "a", "reward": 1}\n', "a column step, got prompt, reward"),

@@ -41,9 +41,7 @@ def test_trl_tables_are_read_from_the_output_folder_or_their_own(tmp_path):
 
 def test_several_rewards_of_trl_are_named_or_weighed(tmp_path):
     trl_tables(tmp_path, format_reward=0.5)
-    with pytest.raises(
-        RecordError, match="got accuracy_reward, format_reward; name one by --reward NAME of apportion import"
-    ):
+    with pytest.raises(RecordError, match="got accuracy_reward, format_reward; name one by --reward NAME, or"):
         open_run(tmp_path)
     accuracy = open_run(tmp_path, rewards=["accuracy_reward"]).reward
     assert open_run(tmp_path, rewards=["format_reward"]).reward.tolist() == [0.5] * 24
