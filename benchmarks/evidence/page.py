@@ -57,19 +57,18 @@ def write() -> None:
 def pages() -> dict[Path, str]:
     """Return the text of every page, from committed values: one with all verdicts, and one for each chapter."""
     found: dict[Path, str] = {}
-    verdicts, tables = Counter[str](), []
+    judged_of: dict[str, Judged] = {}
+    tables: list[str] = []
     names = [name for cells in cells_by_module().values() for name in cells]
     measured = {name: each["values"] for module in MODULES for name, each in committed(module).items()}
     for chapter in CHAPTERS:
         claims = [claim for module in chapter.modules for claim in claims_of(module)]
         judged = [(claim, _judged(claim, names, measured)) for claim in claims]
         if judged:
-            verdicts.update(_verdict(finding) for _, finding in judged)
+            judged_of[chapter.title] = judged
             tables += [f"## {chapter.title}\n", *_plain(_summary(chapter, judged)), ""]
             found[DETAILS / f"{chapter.name}.md"] = _details(chapter, judged)
-    summary = ", ".join(f"{count} {verdict}" for verdict in (*Verdict, OPEN) if (count := verdicts[verdict]))
-    total = f"Of {verdicts.total()} claims: {summary}.\n"
-    return {PAGE: "\n".join([HEAD, total, *tables, _origin()])} | found
+    return {PAGE: "\n".join([HEAD, *_plain(_totals(judged_of)), "", *tables, _origin()])} | found
 
 
 def committed(module: str) -> dict[str, Any]:
@@ -111,6 +110,15 @@ def _verdict(finding: Finding | None) -> str:
     return OPEN if finding is None else str(finding.verdict)
 
 
+def _totals(judged_of: Mapping[str, Judged]) -> list[list[str]]:
+    """Return the table with the number of claims by chapter and verdict, its head first and the sums last."""
+    counts = {title: Counter(_verdict(finding) for _, finding in judged) for title, judged in judged_of.items()}
+    counts["all"] = sum(counts.values(), Counter[str]())
+    verdicts = [str(verdict) for verdict in (*Verdict, OPEN) if verdict in counts["all"]]
+    rows = [[title, str(own.total()), *(str(own[each]) for each in verdicts)] for title, own in counts.items()]
+    return [["", "claims", *verdicts], *rows]
+
+
 def _summary(chapter: Chapter, judged: Judged) -> list[list[str]]:
     """Return the table of a chapter, its head first. Each number leads to the details."""
     rows = [["", "where", "claim", "paper", "ours", "verdict"]]
@@ -122,10 +130,11 @@ def _summary(chapter: Chapter, judged: Judged) -> list[list[str]]:
 
 
 def _details(chapter: Chapter, judged: Judged) -> str:
-    """Return the page of a chapter."""
+    """Return the page of a chapter. An anchor of its own keeps links to a claim when its heading changes."""
     lines = [f"# {chapter.title}: the claims in detail", "", f"[All verdicts](../{PAGE.name}).", ""]
     for number, (claim, finding) in enumerate(judged, start=1):
-        lines += [f"## {chapter.name} {number}", "", f"*{claim.where}:* {claim.claim} **{_verdict(finding)}**", ""]
+        lines += [f'<a id="{chapter.name}-{number}"></a>', "", f"## {number}. {claim.where}", ""]
+        lines += [f"{claim.claim} **{_verdict(finding)}**", ""]
         lines += [f"*The paper's figure:* {claim.figure}", "", f"*Our setting:* {claim.setting}", ""]
         if finding is not None:
             lines += [f"*Found:* {finding.ours}. {finding.why}".rstrip(), ""]
