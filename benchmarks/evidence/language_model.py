@@ -18,7 +18,7 @@ from benchmarks.evidence.claim import Claim, Finding, Values, Verdict, differenc
 from benchmarks.evidence.language_model_measured import RULES, run
 from benchmarks.evidence.language_model_norms import after, before
 
-SEEDS = tuple(range(3))
+SEEDS = tuple(range(5))
 RATES, TUNING_SEED = (3e-6, 6e-6, 1e-5, 3e-5), 100
 TUNED = {"uniform_8": ("uniform_8", "uniform_4", "vip_8", "mixed_8"), "optimal": ("optimal", "spo", "zero")}
 """Which rules take the rate that was best for a rule: groups and single rollouts have gradients of unlike noise."""
