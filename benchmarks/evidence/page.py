@@ -149,16 +149,18 @@ def _plain(rows: list[list[str]]) -> list[str]:
 
 def _origin() -> str:
     """Return the chapter that says by what machine and commit each module was measured."""
-    rows = []
+    rows, hours = [], 0.0
     for module in MODULES:
         found = [each["facts"] for each in committed(module).values()]
         if found:
             own = [sorted({str(facts[key]) for facts in found}) for key in ("processor", "date", "commit")]
             seeds = sorted({seed for facts in found for seed in facts["seeds"]})
             minutes = sum(facts["cpu_seconds"] for facts in found) / 60
+            hours += minutes / 60
             rows.append([module, *(", ".join(each) for each in own), len(found), f"{minutes:.1f}", _range(seeds)])
     columns = ["module", "processor", "date", "commit", "cells", "CPU minutes", "seeds"]
-    return "\n".join(["## Where the figures are from", "", table(columns, rows), ""]) if rows else ""
+    whole = f"All cells together take {hours:.1f} hours of one core, so about {hours / 2:.1f} hours with two processes."
+    return "\n".join(["## Where the figures are from", "", whole, "", table(columns, rows), ""]) if rows else ""
 
 
 def _range(seeds: list[int]) -> str:
