@@ -22,7 +22,7 @@ from benchmarks.evidence.hora_pass_at import (
 )
 from benchmarks.evidence.learning import SEEDS, SWEEP_SEEDS
 
-UNTUNED = ("uniform", "random", "hardest", "pre_1", "pre_2", "empirical_bayes", "gp")
+UNTUNED = ("uniform", "random", "hardest", "pre_1", "pre_2", "pre_6", "empirical_bayes", "gp")
 PRIORS = {"empirical_bayes": "empirical Bayes", "gp": "Gaussian process"}
 
 CELLS: Mapping[str, Cell] = {
@@ -94,7 +94,7 @@ def not_random(values: Mapping[str, Values]) -> Finding:
 
 
 def share_of_pre_rollouts(values: Mapping[str, Values]) -> Finding:
-    cells = {1: "hora.pre_1", 2: "hora.pre_2", 4: "hora.rloo", 8: "hora.uniform"}
+    cells = {1: "hora.pre_1", 2: "hora.pre_2", 4: "hora.rloo", 6: "hora.pre_6", 8: "hora.uniform"}
     half = values["hora.rloo"]["area"]
     found = {n: difference(half, values[cell]["area"]) for n, cell in cells.items() if n != 4}
     signs = [sign(each) for each in found.values()]
@@ -226,7 +226,7 @@ CLAIMS: tuple[Claim, ...] = (
         figure="the text that we have gives no number; Figure 3 has 8 pre-rollouts",
         setting=ONE_RATE,
         judge=share_of_pre_rollouts,
-        cells=("hora.rloo", "hora.pre_1", "hora.pre_2", "hora.uniform"),
+        cells=("hora.rloo", "hora.pre_1", "hora.pre_2", "hora.pre_6", "hora.uniform"),
     ),
     Claim(
         where="Figures 5 and 10, training",

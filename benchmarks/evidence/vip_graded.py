@@ -15,12 +15,13 @@ ARMS: Mapping[str, Settings] = {
     "uniform": {"name": "uniform", "rollouts_per_prompt": 8},
     "graded_gp": {**VIP, "predictor": "graded_gp"},
     "running": {**VIP, "predictor": "running_variance"},
+    "shuffled": {**VIP, "predictor": {"name": "shuffled", "predictor": "running_variance"}},
 }
 CELLS: Mapping[str, Cell] = {
-    "vip_graded.variance_hard": Cell(partial(variances, "hard"), 1.0, SEEDS),
+    **{f"vip_graded.variance_{base}": Cell(partial(variances, base), 1.0, SEEDS) for base in ("hard", "medium")},
     **{f"vip_graded.learn_{name}": Cell(partial(learning, rule), 1.0, SEEDS) for name, rule in ARMS.items()},
 }
-POLICIES = {"hard base": "vip_graded.variance_hard"}
+POLICIES = {f"{base} base": f"vip_graded.variance_{base}" for base in ("hard", "medium")}
 PAPER = "graded gp as printed"
 WITHIN = 1.5
 """A band fits the formula if its median is within this factor."""
@@ -96,9 +97,10 @@ def learnt(values: Mapping[str, Values]) -> Finding:
     )  # fmt: skip
     return Finding(
         ours=f"area of the learning curve less uniform's: graded GP {apart['graded_gp'].signed}, running variance "
-        f"{apart['running'].signed}",
+        f"{apart['running'].signed}, the same at random prompts {apart['shuffled'].signed}",
         verdict=verdict,
-        why="The control is uniform with as many rollouts. A difference below the half width of its interval cannot be "
+        why="The controls are uniform with as many rollouts, and variances that were dealt to random prompts. A "
+        "difference below the half width of its interval cannot be "
         "seen with five seeds. One learning rate was used for all arms.",
         columns=["rule", "area", "success at the end", "area less uniform's"],
         rows=[
@@ -126,6 +128,7 @@ def _arm(name: str) -> str:
         "uniform": "uniform, 8 (control)",
         "graded_gp": "VIP, graded GP",
         "running": "VIP, running variance",
+        "shuffled": "VIP, running variance at random prompts (control)",
     }[name]
 
 
@@ -140,8 +143,8 @@ CLAIMS = (
         claim="With graded rewards the variance of a prompt's projected gradient is sigma^2 Var(R) times (n - 1)/n^2 "
         "for Dr. GRPO and 1/(n - 1) for RLOO.",
         figure="an equation; the paper has no experiment with graded rewards",
-        setting="The hard base of the lab with the share of leading digits that are right as reward, RLOO, n = 8, 64 "
-        "prompts for each of five seeds, hard base. A prompt's 48 rollouts are taken as its whole distribution, so "
+        setting="Two bases of the lab with the share of leading digits that are right as reward, RLOO, n = 8, 64 "
+        "prompts for each of five seeds. A prompt's 48 rollouts are taken as its whole distribution, so "
         "the variance is in closed form. Dr. GRPO's is the same times ((n - 1)/n)^2 on both sides.",
         cells=tuple(POLICIES.values()),
         judge=formula,
