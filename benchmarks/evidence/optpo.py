@@ -492,8 +492,8 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Stopping early is more accurate than TTRL with 32 votes, under every update.",
         figure="TTRL with fewer votes is not in the paper",
         setting=LAB
-        + " The rates of PPO, REINFORCE++ and SFT are those that benchmarks/results/label_free.md chose for "
-        "TTRL.",
+        + " PPO, REINFORCE++ and SFT take the place of GRPO, at the rates that benchmarks/results/label_free.md "
+        "chose for TTRL.",
         cells=(
             *LEARNT,
             *HALF,
