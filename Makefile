@@ -26,7 +26,7 @@ test: .venv/dev $(OLDEST_TRL)  ## the whole test suite, slow tests included
 	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 fast: .venv/dev  ## what needs no training framework and no training run: about a minute
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not soak" \
 		$(foreach room,lab trl verl tinker,--ignore=apportion/$(room) --ignore=tests/$(room)) --ignore=tests/test_docs.py
 
 check: .venv/dev  ## what every commit passes: format, lint, types, tests, doctests

@@ -13,21 +13,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under nohup: the pro
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-ROOMS_OF_PROCESSES = ("answers", "benchmarks", "endpoint", "gateway", "lab", "records", "report", "runs", "tinker")
-ROOMS_OF_PROCESSES += ("trl", "verl", "vote")
-"""Rooms whose tests start, signal and kill processes, so that the machine's scheduler has a part in the result."""
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Try a test of processes a second time if it fails. The summary lists it under RERUN, and it must be looked into.
-
-    Also let ``--dist loadgroup`` see the groups: xdist 3.8 writes them to ``_nodeid``, which pytest 9.2 does not read.
-    """
-    rooms = tuple(f"tests/{room}/" for room in ROOMS_OF_PROCESSES)
+    """Let ``--dist loadgroup`` see the groups: xdist 3.8 writes them to ``_nodeid``, which pytest 9.2 does not read."""
     for item in items:
-        if item.nodeid.startswith(rooms):
-            item.add_marker(pytest.mark.flaky(reruns=1))
         if "_nodeid" in vars(item):
             item._id = type(item._id).parse(item._nodeid)
 

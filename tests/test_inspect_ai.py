@@ -1,7 +1,7 @@
 """Tests of early-stopped votes in inspect_ai: the manager alone, and both parts in evaluations with its mock model.
 
 The evaluations need inspect_ai, which asks for an older fsspec than ``constraints.txt`` has, in an environment of its
-own: pip install -e '.[inspect]' pytest pytest-xdist pytest-rerunfailures hypothesis
+own: pip install -e '.[inspect]' pytest pytest-xdist hypothesis
 """
 
 import asyncio
