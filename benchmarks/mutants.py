@@ -1,0 +1,248 @@
+"""Break the package in one random place at a time and run the tests of that room: an unnoticed mutant is a gap.
+
+A place is drawn among the conditions, comparisons, sums, products, ``and``s, raises and returns of a room, and
+among the whole numbers inside its functions. Messages, annotations and decorators are left alone. The change is made in a
+copy of the committed tree. A mutant is noticed if a test fails, or if the tests do not end in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common import RESULTS, ROOT, write
+
+TESTS: dict[str, Sequence[str]] = {
+    "lab": ("tests/lab",),
+    "trl": ("tests/trl",),
+    "verl": ("tests/verl",),
+    "tinker": ("tests/tinker",),
+    "cli": ("tests/test_cli.py", "tests/diagnosis", "tests/replay", "tests/records", "tests/simulation", "tests/vote"),
+    "inspect_ai.py": ("tests/test_inspect_ai.py",),
+    "described.py": ("tests/test_config.py", "tests/contract"),
+    "user_functions.py": ("tests/answers", "tests/verifiers", "tests/test_config.py"),
+    "presets.py": ("tests/contract", "tests/test_solve.py", "tests/golden"),
+    "allocators": ("tests/allocators", "tests/contract", "tests/test_graded.py", "tests/golden"),
+    "advantages": ("tests/advantages", "tests/contract", "tests/test_graded.py", "tests/golden"),
+    "predictors": ("tests/predictors", "tests/contract", "tests/test_graded.py", "tests/golden"),
+    "selection": ("tests/selection", "tests/contract", "tests/golden"),
+    "stopping": ("tests/stopping", "tests/contract", "tests/golden"),
+    "baselines": ("tests/test_baselines.py", "tests/contract", "tests/golden"),
+}
+"""Tests of a room, if they are more than the folder or file of its name."""
+
+LEFT_OUT = {"__init__.py", "__main__.py", "inspect_ai.py"}
+"""No place to break, or tests that need an environment of their own."""
+
+SECONDS = 900.0
+"""Bound on the tests of one mutant. One that hangs them is noticed."""
+
+COLUMNS = ("room", "place", "was", "became", "noticed by", "seconds")
+
+OPPOSITE: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: the characters ``start`` to ``end`` of ``file`` become ``new``."""
+
+    room: str
+    file: str
+    line: int
+    start: int
+    end: int
+    old: str
+    new: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def changed(node: ast.AST) -> ast.AST | str | None:
+    """Return what ``node`` becomes, or None if it is no place to break."""
+    match node:
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPPOSITE and not isinstance(left, ast.Constant):
+            return ast.BinOp(left, OPPOSITE[type(op)](), right)  # type: ignore[arg-type]
+        case ast.BoolOp(op=op, values=values):
+            return ast.BoolOp(OPPOSITE[type(op)](), values)  # type: ignore[arg-type]
+        case ast.Compare(left=left, ops=[op], comparators=others):
+            return ast.Compare(left, [OPPOSITE[type(op)]()], others)  # type: ignore[list-item]
+        case ast.If(test=ast.Name() | ast.Attribute() | ast.Call()):
+            return ast.UnaryOp(ast.Not(), node.test)
+        case ast.Raise(exc=ast.Call()):
+            return "pass"
+        case ast.Return(value=ast.Call() | ast.Name()):
+            return ast.Return(ast.Constant(None))
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return ast.Constant(value + 1)
+    return None
+
+
+def passed_over(tree: ast.AST) -> set[ast.AST]:
+    """Return every node inside a raise, a warning, an assertion, an annotation, a decorator or ``if TYPE_CHECKING``.
+
+    Whole numbers outside functions are limits and defaults. The tests need not repeat them, so they are left out, too.
+    """
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    inside = {inner for function in functions for inner in ast.walk(function)}
+    outside = {node for node in ast.walk(tree) if isinstance(node, ast.Constant)} - inside
+    roots: list[ast.AST] = [*outside]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Raise() | ast.Assert() | ast.JoinedStr():
+                roots += ast.iter_child_nodes(node)
+            case ast.AnnAssign(annotation=annotation) | ast.arg(annotation=ast.AST() as annotation):
+                roots.append(annotation)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                roots += node.decorator_list
+                roots += filter(None, [getattr(node, "returns", None)])
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                roots += [node.test, *node.body]
+            case ast.Call(func=ast.Attribute(attr="warn")):
+                roots.append(node)
+    return {inner for root in roots for inner in ast.walk(root)}
+
+
+def mutants_of(room: str, path: Path, root: Path = ROOT) -> Iterator[Mutant]:
+    """Yield a mutant for each place of one file."""
+    source = path.read_text(encoding="utf-8")
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+    code, tree = source.encode(), ast.parse(source)
+    over = passed_over(tree)
+    for node in ast.walk(tree):
+        new = None if node in over else changed(node)
+        if new is None:
+            continue
+        target = node.test if isinstance(node, ast.If) else node
+        start = starts[target.lineno - 1] + target.col_offset  # type: ignore[attr-defined]
+        end = starts[target.end_lineno - 1] + target.end_col_offset  # type: ignore[attr-defined, operator]
+        text = new if isinstance(new, str) else ast.unparse(ast.fix_missing_locations(new))
+        text = f"({text})" if isinstance(new, ast.expr) and not isinstance(new, ast.Constant) else text
+        yield Mutant(room, path.relative_to(root).as_posix(), target.lineno, start, end, code[start:end].decode(), text)  # type: ignore[attr-defined]
+
+
+def files_of(room: str) -> list[Path]:
+    path = ROOT / "apportion" / room
+    return [path] if path.is_file() else sorted(path.rglob("*.py"))
+
+
+def drawn(room: str, each: int, seed: int) -> list[Mutant]:
+    """Return ``each`` mutants of a room, drawn without replacement; the same for the same source and seed."""
+    places = [mutant for path in files_of(room) for mutant in mutants_of(room, path)]
+    return random.Random(f"{seed} {room}").sample(places, min(each, len(places)))
+
+
+def tests_of(room: str) -> list[str]:
+    """Return the tests of a room: those of ``TESTS``, or the folder or file of its name."""
+    stem = room.removesuffix(".py")
+    named = TESTS.get(room, (f"tests/{stem}",) if (ROOT / "tests" / stem).is_dir() else (f"tests/test_{stem}.py",))
+    return [path for path in named if (ROOT / path).exists()]
+
+
+def tried(mutant: Mutant, copy: Path) -> tuple[str, float]:
+    """Return the first test that notices the mutant, or "" if none does, and the seconds that took."""
+    path = copy / mutant.file
+    source = path.read_bytes()
+    path.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=line"]
+    started = time.monotonic()
+    try:
+        run = subprocess.run(
+            [*command, *tests_of(mutant.room)],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {SECONDS:g} s", time.monotonic() - started
+    finally:
+        path.write_bytes(source)
+    if run.returncode == 0:
+        return "", time.monotonic() - started
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+    if not found:
+        raise RuntimeError(f"pytest ended with {run.returncode} and named no test: {run.stdout[-2000:]}{run.stderr}")
+    return found[1], time.monotonic() - started
+
+
+def measure(mutants: Sequence[Mutant]) -> list[tuple[Mutant, str, float]]:
+    """Try every mutant in one copy of the committed tree, which is removed at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        subprocess.run(["git", "worktree", "add", "--detach", "-q", str(copy), "HEAD"], cwd=ROOT, check=True)
+        try:
+            found = []
+            for mutant in mutants:
+                noticed, seconds = tried(mutant, copy)
+                print(f"{mutant.place} {mutant.old!r} -> {mutant.new!r}: {noticed or 'UNNOTICED'} ({seconds:.0f} s)")
+                found.append((mutant, noticed, seconds))
+            return found
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(copy)], cwd=ROOT, check=True)
+
+
+def short(text: str) -> str:
+    """Return a piece of code on one line, as a cell of a table."""
+    text = " ".join(text.split()).replace("|", "\\|")
+    return f"`{text if len(text) <= 60 else text[:57] + '...'}`"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    rooms = sorted(path.name for path in (ROOT / "apportion").iterdir() if path.suffix == ".py" or path.is_dir())
+    rooms = [room for room in rooms if room not in LEFT_OUT and files_of(room)]
+    parser.add_argument("--rooms", nargs="+", default=rooms, choices=rooms, metavar="ROOM")
+    parser.add_argument("--each", type=int, default=2, help="mutants a room")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--places", nargs="+", default=(), metavar="FILE:LINE", help="only these, and no table")
+    given = parser.parse_args(arguments)
+    mutants = [mutant for room in given.rooms for mutant in drawn(room, given.each, given.seed)]
+    if given.places:
+        measure([mutant for mutant in mutants if mutant.place in given.places])
+        return
+    found = measure(mutants)
+    unnoticed = sum(not noticed for _, noticed, _ in found)
+    rows = [
+        (mutant.room, mutant.place, short(mutant.old), short(mutant.new), noticed or "**nothing**", f"{seconds:.0f}")
+        for mutant, noticed, seconds in found
+    ]
+    notes = [f"{len(found)} mutants were tried, and {unnoticed} were not noticed."]
+    write("mutants", "Does the suite notice a broken line?", COLUMNS, rows, notes, seeds=[given.seed], results=RESULTS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""A bound for every room: tokens of code, words of documents. The bounds in ``weight.toml`` are only ever lowered.
+
+``python -m tests.test_weight`` prints each room beside its bound, and ``--lower`` writes the bounds that are lower now.
+A room is a folder or a top-level file of the package; the tests, the benchmarks and the documents are one room each.
+Who must raise a bound edits ``weight.toml`` by hand, and says in the commit what the weight buys.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BOUNDS = Path(__file__).with_name("weight.toml")
+
+SLACK = 0.02
+"""A bound that is higher than the room by this share must be lowered, so that nobody fills what another has freed."""
+
+FREE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
+"""Tokens that weigh nothing: comments and the shape of lines."""
+
+STARTS = {getattr(tokenize, name) for name in ("FSTRING_START", "TSTRING_START") if hasattr(tokenize, name)}
+ENDS = {getattr(tokenize, name) for name in ("FSTRING_END", "TSTRING_END") if hasattr(tokenize, name)}
+"""From Python 3.12 on an f-string is many tokens. It counts as one, as before."""
+
+
+def tokens(source: str) -> int:
+    """Return the number of tokens of ``source`` without comments, docstrings and the shape of lines."""
+    words = {
+        (node.value.lineno, node.value.col_offset)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    }
+    counted = depth = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        depth -= token.type in ENDS
+        docstring = token.type == tokenize.STRING and token.start in words
+        counted += depth == 0 and token.type not in FREE | STARTS and not docstring
+        depth += token.type in STARTS
+    return counted
+
+
+def code(paths: Iterable[Path]) -> int:
+    return sum(tokens(path.read_text(encoding="utf-8")) for path in paths)
+
+
+def words(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
+
+
+def rooms() -> list[Path]:
+    """Return the folders and the top-level files of the package."""
+    package = ROOT / "apportion"
+    found = [path for path in package.iterdir() if path.suffix == ".py" or any(path.rglob("*.py"))]
+    return sorted(found, key=lambda path: path.name)
+
+
+def weights() -> dict[str, dict[str, int]]:
+    """Return the weight of every room: tokens of ``[code]``, words of ``[words]``."""
+    package = {room.name: code([room] if room.is_file() else room.rglob("*.py")) for room in rooms()}
+    results = ROOT / "benchmarks" / "results"
+    return {
+        "code": package
+        | {"tests": code((ROOT / "tests").rglob("*.py")), "benchmarks": code((ROOT / "benchmarks").rglob("*.py"))},
+        "words": {"docs": words((ROOT / "docs").rglob("*.md")), "benchmarks/results": words(results.rglob("*.md"))},
+    }
+
+
+def bounds() -> dict[str, dict[str, int]]:
+    return tomllib.loads(BOUNDS.read_text(encoding="utf-8"))
+
+
+def judged(weights: dict[str, int], bounds: dict[str, int]) -> list[str]:
+    """Return a line for each room without a bound, each bound without a room, and each room too heavy or too light."""
+    found = [f"{room} has no bound; write its weight into tests/weight.toml" for room in weights.keys() - bounds.keys()]
+    found += [f"{room} is gone; delete its line in tests/weight.toml" for room in bounds.keys() - weights.keys()]
+    for room in sorted(weights.keys() & bounds.keys()):
+        weight, bound = weights[room], bounds[room]
+        if weight > bound:
+            found.append(f"{room} weighs {weight}, and its bound is {bound}; take out {weight - bound}")
+        elif weight < (1 - SLACK) * bound:
+            found.append(f"{room} weighs {weight}, and its bound is {bound}; run python -m tests.test_weight --lower")
+    return found
+
+
+def test_no_room_is_heavier_than_its_bound() -> None:
+    now, limits = weights(), bounds()
+    assert not [line for kind in now for line in judged(now[kind], limits[kind])]
+
+
+def test_a_room_that_is_heavier_lighter_new_or_gone_is_named() -> None:
+    assert not judged({"kept": 100}, {"kept": 100})
+    found = judged({"heavy": 101, "light": 97, "new": 1}, {"heavy": 100, "light": 100, "gone": 1})
+    assert [line.split()[0] for line in found] == ["new", "gone", "heavy", "light"]
+
+
+def test_comments_docstrings_and_the_shape_of_lines_weigh_nothing() -> None:
+    bare = "def double(x):\n    return 2 * x\n"
+    dressed = 'def double(\n    x,\n):  # twice\n    """Return the double."""\n\n    return 2 * x\n'
+    assert tokens(bare) == 10 and tokens(dressed) == 11  # a trailing comma is one
+    assert tokens("text = f'{x + 1} of {y}'\n") == 3
+
+
+def main(arguments: list[str]) -> None:
+    """Print every room, its weight and its bound. With ``--lower``, write the bounds that are lower now."""
+    now, before = weights(), bounds()
+    lines = []
+    for kind in now:
+        lines.append(f"[{kind}]")
+        for room, weight in now[kind].items():
+            bound = before.get(kind, {}).get(room, weight)
+            print(f"{room:20} {weight:8,} {bound:8,}")  # noqa: T201
+            lines.append(f'"{room}" = {min(weight, bound)}')
+        lines.append("")
+    if "--lower" in arguments:
+        BOUNDS.write_text("\n".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
