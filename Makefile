@@ -53,11 +53,11 @@ fast-in:
 .venv/versions/lowest: tests/versions.py pyproject.toml
 	$(PYTHON) -m venv --clear $@
 	$(PYTHON) tests/versions.py > $@/constraints.txt
-	$@/bin/pip install --quiet -c $@/constraints.txt -e '.[lab,trl,vote,serve,dev]'
+	$@/bin/pip install --quiet -c $@/constraints.txt -e '.[lab,trl,vote,serve,docs,dev]'
 
 .venv/versions/newest: pyproject.toml
 	$(PYTHON) -m venv --clear $@
-	$@/bin/pip install --quiet -e '.[lab,trl,vote,serve,dev]'
+	$@/bin/pip install --quiet -e '.[lab,trl,vote,serve,docs,dev]'
 
 docs: .venv/dev  ## the site, in site/: open site/index.html. Every warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
