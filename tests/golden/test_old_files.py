@@ -1,0 +1,100 @@
+"""Files that version 0.2.0 wrote load for ever, and a byte changed in one of them is noticed."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from apportion.allocators import ALLOCATORS, Allocator
+from apportion.baselines import BASELINES
+from apportion.config import build
+from apportion.predictors import PREDICTORS
+from apportion.records import RecordError, open_run
+from apportion.selection import SELECTORS
+from apportion.vote import revote
+from apportion.vote.lines import JournalError
+from tests.golden.decisions import fed, made, plain, pool
+from tests.golden.old import HERE
+from tests.rules import small_settings
+
+REMEDY = "use another"
+
+
+@pytest.fixture
+def old(tmp_path):
+    """Return a copy of the files, which a test may change."""
+    return shutil.copytree(HERE, tmp_path / "old")
+
+
+def flip(path, place):
+    """Change one bit of a file, at a share ``place`` of its length."""
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1
+    path.write_bytes(content)
+
+
+def test_the_states_of_all_learners_go_on_as_if_never_saved():
+    saved_state = pytest.importorskip("apportion.engines.saved_state")
+    states = saved_state.load_state(HERE / "states.pt", "golden", remedy=REMEDY)
+    batches = list(fed(False))[1:4]
+    registries = {"predictor": PREDICTORS, "baseline": BASELINES, "selector": SELECTORS, "allocator": ALLOCATORS}
+    assert states.keys() >= {f"{kind} {name}" for kind, registry in registries.items() for name in registry}
+    for title, state in states.items():
+        kind, name = title.split()
+        learners = [
+            build(Allocator, small_settings(name)) if kind == "allocator" else made(registries[kind][name])
+            for _ in range(2)
+        ]
+        if kind != "allocator":
+            [learner.prepare(list(pool())) for learner in learners]
+        lived, loaded = learners
+        for batch in batches:
+            getattr(lived, "update" if hasattr(lived, "update") else "observe")(batch)
+        loaded.load_state_dict(state)
+        for learner in learners:
+            getattr(learner, "update" if hasattr(learner, "update") else "observe")(batches[1])
+        assert json.dumps(plain(loaded.state_dict())) == json.dumps(plain(lived.state_dict())), title
+
+
+def test_a_rollout_log_is_read():
+    run = open_run(HERE / "log")
+    assert (run.source, len(run.asked), set(run.asked.tolist())) == ("rollout log", 20, {4})
+    assert (len(run.reward), run.reward.sum(), np.bincount(run.step).tolist()) == (73, 38.0, [4, 16])
+
+
+def test_a_vote_is_counted_again():
+    found = {ballot.id: ballot for ballot in revote(HERE / "vote" / "answers.jsonl").ballots}
+    assert {id: (ballot.answer, ballot.samples) for id, ballot in found.items()} == {
+        "q0": ("0", 24),
+        "q1": ("1", 24),
+        "q2": ("2", 24),
+    }
+    assert found["q1"].votes == {"1": 15, "6": 2, "5": 1, "4": 6} and found["q0"].unparsed == 1
+
+
+def test_a_checkpoint_of_trl_is_loaded():
+    pytest.importorskip("trl")
+    import torch  # noqa: PLC0415
+
+    from apportion.trl import checkpoints  # noqa: PLC0415
+
+    state = checkpoints.load(HERE / "trl", "hora", selection=True)
+    assert (state.step, state.batches, state.sharing, state.chosen) == (2, 1, (1, 4), [[11, 3, 20, 13]])
+    chunks = checkpoints.load_batch(HERE / "trl", 0, state.sharing, torch.device("cpu"), state)
+    assert [tuple(chunk["completion_ids"].shape) for chunk in chunks] == [(8, 4)] * 4
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.99])
+def test_a_changed_bit_is_refused(old, place):
+    saved_state = pytest.importorskip("apportion.engines.saved_state")
+    for name, kind in (("states.pt", "golden"), ("trl/apportion.pt", "TRL run")):
+        flip(old / name, place)
+        with pytest.raises(saved_state.SavedStateError):
+            saved_state.load_state(old / name, kind, remedy=REMEDY)
+    flip(old / "log" / "step-000001.parquet", place)
+    with pytest.raises(RecordError):
+        open_run(old / "log")
+    flip(old / "vote" / "answers.samples.jsonl", place)
+    with pytest.raises(JournalError):
+        revote(old / "vote" / "answers.jsonl")
