@@ -47,8 +47,8 @@ check: .venv/dev  ## what every commit passes, and what CI runs: format, lint, t
 versions: .venv/versions/lowest .venv/versions/newest  ## the fast tests with the lowest and the newest versions allowed
 	$(foreach each,$^,$(MAKE) fast-in BIN=$(each)/bin &&) true
 
-fast-in:
-	$(FAST)
+fast-in:  # without the benchmarks, which belong to the versions of constraints.txt
+	$(FAST) --ignore=tests/benchmarks
 
 .venv/versions/lowest: tests/versions.py pyproject.toml
 	$(PYTHON) -m venv --clear $@

@@ -1,8 +1,8 @@
 """Break the package in one random place at a time and run the tests of that room: an unnoticed mutant is a gap.
 
-A place is drawn among the conditions, comparisons, sums, products, ``and``s, raises and returns of a room, and
-among the whole numbers inside its functions. Messages, annotations and decorators are left alone. The change is made in a
-copy of the committed tree. A mutant is noticed if a test fails, or if the tests do not end in time.
+A place is drawn among conditions, comparisons, sums, products, ``and``s, raises and returns of a room, and among the
+whole numbers inside its functions. Messages, annotations and decorators are left alone. The change is made in a copy of
+the committed tree. A mutant is noticed if a test fails, or if the tests do not end in time.
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ def tried(mutant: Mutant, copy: Path) -> tuple[str, float]:
             env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
+            encoding="utf-8",
             timeout=SECONDS,
             check=False,
         )

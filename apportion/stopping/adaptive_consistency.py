@@ -149,7 +149,7 @@ def _distinct_rows(ranked: Counts) -> tuple[Counts, Counts]:
         _, first, index = np.unique(keys, return_index=True, return_inverse=True)
         return ranked[first], index
     rows, index = np.unique(ranked, axis=0, return_inverse=True)
-    return rows, index
+    return rows, index.reshape(-1)  # numpy 2.0 returns [C, 1]
 
 
 def _integrate(ranked: Counts) -> Floats:

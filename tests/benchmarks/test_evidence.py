@@ -62,7 +62,8 @@ def test_every_number_on_the_page_leads_to_its_details():
     assert len(links) == len(CLAIMS)
     for name, same, number in links:
         assert name == same
-        assert f'\n<a id="{name}-{number}"></a>\n\n## {number}. ' in (page.DETAILS / f"{name}.md").read_text(encoding="utf-8")
+        details = (page.DETAILS / f"{name}.md").read_text(encoding="utf-8")
+        assert f'\n<a id="{name}-{number}"></a>\n\n## {number}. ' in details
 
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_head():
