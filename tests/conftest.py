@@ -1,13 +1,16 @@
 """Settings of all tests."""
 
 import gc
+import os
 import signal
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("house", deadline=None)  # machines are noisy, and a slow example is no wrong one
-settings.load_profile("house")
+# Machines are noisy, and a slow example is no wrong one. `make soak` draws ten times as many.
+settings.register_profile("house", deadline=None, max_examples=40)
+settings.register_profile("soak", deadline=None, max_examples=400)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under nohup: the processes that tests interrupt inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

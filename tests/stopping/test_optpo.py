@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
@@ -32,10 +33,12 @@ def as_in_the_paper(
     a, b = (1 - beta) / alpha, beta / (1 - alpha)
     stream = stream[:max_samples]
 
+    @cache
     def ranked(t):
         votes = Counter(answer for answer in stream[:t] if answer is not None)
         return [*votes.most_common(), (None, 0), (None, 0)][:2], len(votes)
 
+    @cache
     def exceeded(t, p0):
         """Return whether the leader's and the runner-up's boundary are exceeded after t samples."""
         ((_, v_first), (_, v_second)), distinct = ranked(t)
