@@ -86,6 +86,10 @@ class Mutant:
     def place(self) -> str:
         return f"{self.file}:{self.line}"
 
+    def broken(self, source: bytes) -> bytes:
+        """Return the source of the file with this change."""
+        return source[: self.start] + self.new.encode() + source[self.end :]
+
 
 def changed(node: ast.AST) -> ast.AST | str | None:
     """Return what ``node`` becomes, or None if it is no place to break."""
@@ -152,6 +156,12 @@ def mutants_of(room: str, path: Path, root: Path = ROOT) -> Iterator[Mutant]:
         yield Mutant(room, path.relative_to(root).as_posix(), target.lineno, start, end, code[start:end].decode(), text)  # type: ignore[attr-defined]
 
 
+def rooms() -> list[str]:
+    """Return the folders and the top-level files of the package that are broken."""
+    names = sorted(path.name for path in (ROOT / "apportion").iterdir() if path.suffix == ".py" or path.is_dir())
+    return [name for name in names if name not in LEFT_OUT and files_of(name)]
+
+
 def files_of(room: str) -> list[Path]:
     path = ROOT / "apportion" / room
     return [path] if path.is_file() else sorted(path.rglob("*.py"))
@@ -163,7 +173,7 @@ def drawn(room: str, each: int, seed: int) -> list[Mutant]:
     return random.Random(f"{seed} {room}").sample(places, min(each, len(places)))
 
 
-def tests_of(room: str) -> list[str]:
+def suite_of(room: str) -> list[str]:
     """Return the tests of a room: those of ``TESTS``, or the folder or file of its name."""
     stem = room.removesuffix(".py")
     named = TESTS.get(room, (f"tests/{stem}",) if (ROOT / "tests" / stem).is_dir() else (f"tests/test_{stem}.py",))
@@ -174,12 +184,12 @@ def tried(mutant: Mutant, copy: Path) -> tuple[str, float]:
     """Return the first test that notices the mutant, or "" if none does, and the seconds that took."""
     path = copy / mutant.file
     source = path.read_bytes()
-    path.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
+    path.write_bytes(mutant.broken(source))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=line"]
     started = time.monotonic()
     try:
         run = subprocess.run(
-            [*command, *tests_of(mutant.room)],
+            [*command, *suite_of(mutant.room)],
             cwd=copy,
             env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
@@ -224,9 +234,7 @@ def short(text: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    rooms = sorted(path.name for path in (ROOT / "apportion").iterdir() if path.suffix == ".py" or path.is_dir())
-    rooms = [room for room in rooms if room not in LEFT_OUT and files_of(room)]
-    parser.add_argument("--rooms", nargs="+", default=rooms, choices=rooms, metavar="ROOM")
+    parser.add_argument("--rooms", nargs="+", default=rooms(), choices=rooms(), metavar="ROOM")
     parser.add_argument("--each", type=int, default=2, help="mutants a room")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--places", nargs="+", default=(), metavar="FILE:LINE", help="only these, and no table")

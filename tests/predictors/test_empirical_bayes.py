@@ -58,7 +58,7 @@ def test_it_is_never_worse_than_counts_though_embeddings_say_nothing(population,
         rng = np.random.default_rng([7, seed])
         p = POPULATIONS[population](rng)
         embedder = embedder_of(make_prompts(len(p)), rng.normal(size=(len(p), 8))) if embedded else None
-        ours, counts = (errors(made, [p] * 3, seed) for made in (EmpiricalBayes(embedder), DiscountedCounts()))
+        ours, counts = (errors(made, [p] * 3, seed, 80) for made in (EmpiricalBayes(embedder), DiscountedCounts()))
         ratios.append(ours / counts)
     assert (np.mean(ratios, axis=0) <= 1.05).all(), np.mean(ratios, axis=0)
 

@@ -31,7 +31,9 @@ CHOSEN = {
     "test_whole_groups": "test_whole_groups and not buffered",
     "test_vllm": "test_vllm and server and not evaluation",
 }
-"""The tests of each file, as a pytest expression."""
+"""The tests of each file, as a pytest expression. `make soak` runs them all, `make test` those in ``FEW``."""
+
+FEW = {name: CHOSEN[name] for name in ("test_parity", "test_penalty")}
 
 RUN = "import sys, trl, pytest; print('TRL', trl.__version__, trl.__file__); sys.exit(pytest.main(sys.argv[1:]))"
 
@@ -43,16 +45,19 @@ def oldest_supported():
 
 
 @pytest.mark.slow
-def test_parity_groups_resuming_modes_and_the_server_of_vllm(tmp_path):
+@pytest.mark.parametrize(
+    "chosen", [pytest.param(CHOSEN, id="all", marks=pytest.mark.soak), pytest.param(FEW, id="few")]
+)
+def test_the_oldest_trl_passes(tmp_path, chosen):
     if GIVEN is None and not FOLDER.exists():
         pytest.skip(f"no {FOLDER.relative_to(ROOT)}, which make {FOLDER.relative_to(ROOT)} installs")
     assert FOLDER.exists(), f"OLDEST_TRL is {GIVEN}, where there is nothing"
     report = tmp_path / "report.xml"
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     path = os.pathsep.join([str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
-    files = [str(HERE / f"{name}.py") for name in CHOSEN]
+    files = [str(HERE / f"{name}.py") for name in chosen]
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}"]
-    options += ["-k", " or ".join(f"({chosen})" for chosen in CHOSEN.values()), f"--junitxml={report}"]
+    options += ["-k", " or ".join(f"({each})" for each in chosen.values()), f"--junitxml={report}"]
     ran = subprocess.run(
         [sys.executable, "-c", RUN, *files, *options],
         cwd=ROOT,
@@ -65,5 +70,5 @@ def test_parity_groups_resuming_modes_and_the_server_of_vllm(tmp_path):
     assert (word, Version(version)) == ("TRL", oldest_supported()) and Path(file).is_relative_to(FOLDER)
     cases = list(ET.parse(report).getroot().iter("testcase"))
     passed = Counter(case.get("classname").rsplit(".", 1)[-1] for case in cases if not len(case))
-    assert set(passed) == set(CHOSEN) and min(passed.values()) >= 4, passed
+    assert set(passed) == set(chosen) and min(passed.values()) >= 4, passed
     assert all(child.tag == "skipped" for case in cases for child in case)

@@ -143,7 +143,8 @@ def initial(folder, name):
     return load_file(folder / name / "policy-0" / "model.safetensors")
 
 
-@pytest.mark.parametrize("how", FAILURES)
+# each costs 15 s of imports: a verdict on rank 0 and a death on rank 1 are the two ways in which a rank learns of it
+@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.soak] * ("raises" in how)) for how in FAILURES])
 def test_if_one_rank_fails_all_end_and_say_why(tmp_path, how):
     process = start(2, "failing", how, tmp_path)
     try:

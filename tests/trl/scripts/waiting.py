@@ -11,7 +11,7 @@ from accelerate import Accelerator, InitProcessGroupKwargs
 
 from apportion.trl import ranks
 
-TIMEOUT_SECONDS = 4.0
+TIMEOUT_SECONDS = 3.0
 ENDS = {"a result": None, "a ValueError": ValueError("no embedding"), "a KeyError": KeyError("no embedding")}
 
 
