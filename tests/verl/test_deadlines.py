@@ -45,7 +45,11 @@ def test_the_server_aborts_by_id_what_is_given_up_at_the_deadline(train, tmp_pat
     assert sleeps(done)[-1] == {"live": 0, "aborted": 2}
 
 
-@pytest.mark.parametrize("fault", ["abort_raises", "abort_hangs", "abort_misses", "abort_missing"])
+# a call that hangs is the worst of them
+@pytest.mark.parametrize(
+    "fault",
+    ["abort_hangs", *(pytest.param(f"abort_{how}", marks=pytest.mark.soak) for how in ("raises", "misses", "missing"))],
+)
 def test_the_call_is_cancelled_if_the_abort_fails(train, tmp_path, fault):
     done = run_with_faults(train, tmp_path, *STALLED, fault)
     check(done)
@@ -66,6 +70,7 @@ def test_a_session_that_ignores_its_cancellation_holds_up_neither_the_round_nor_
     assert (records / "clung").stat().st_mtime < (records / "rows_2.jsonl").stat().st_mtime
 
 
+@pytest.mark.soak  # the asynchronous trainer and the deadline have tests of their own
 def test_aborts_at_the_deadline_go_along_with_those_of_an_asynchronous_trainer(train, tmp_path):
     """verl aborts all requests after each step, and its client then asks for the rest of the responses."""
     mode = (*STOCK_BUFFER, "trainer.v1.trainer_mode=colocate_async")

@@ -29,7 +29,7 @@ def advantages(rows):
     return np.concatenate([each[-1] for each in content(rows, "advantages")])
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_all_is_equal_to_the_last_bit_under_verls_estimator(train, ranks):
     ours, theirs = pair(train, "rloo", "rloo", ranks=ranks)
     for step in (1, 2):

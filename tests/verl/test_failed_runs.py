@@ -45,6 +45,7 @@ def test_a_rollout_that_raises_is_tried_again(train, tmp_path):
     assert second["allocation/failed"] >= 2
 
 
+@pytest.mark.soak  # a prompt that always fails under HORA is in the test above
 def test_a_prompt_that_always_fails_is_dropped_and_the_others_are_trained_on(train, tmp_path):
     done = run_with_faults(train, tmp_path, ["fails_3"], allocator=AR3PO)
     assert {own[0]["index"] for own in groups_of(done.rows(1)).values()} == {0, 1, 2}
@@ -53,6 +54,7 @@ def test_a_prompt_that_always_fails_is_dropped_and_the_others_are_trained_on(tra
     assert "this rollout fails" in done.output
 
 
+@pytest.mark.soak  # test_deadlines has stragglers that are aborted
 def test_stragglers_are_given_up_at_the_deadline(train, tmp_path):
     done = run_with_faults(train, tmp_path, ["hangs_0.0", "hangs_5.0"], deadline_seconds=4)
     for metrics in done.metrics:
@@ -86,6 +88,7 @@ def test_another_worker_takes_the_rows_of_one_that_dies_or_stops(train, tmp_path
     assert all(metrics["timing_s/step"] < 5 + 20 for metrics in done.metrics)
 
 
+@pytest.mark.soak  # a worker that is lost after its commit is in the test above, too
 def test_what_a_lost_worker_committed_is_not_written_again(train, tmp_path):
     """It is lost after it told the trainer that its only prompt is done. The trainer goes on before others learn it."""
     faults = ("stops_worker_committed_0.0", "kills_worker_committed_5.0")
@@ -96,6 +99,7 @@ def test_what_a_lost_worker_committed_is_not_written_again(train, tmp_path):
         assert_sound(done, step, batch=2)
 
 
+@pytest.mark.soak  # two workers lost at once are in the next test
 def test_the_only_worker_is_waited_for_when_it_dies_or_stops(train, tmp_path):
     faults = ["kills_worker_1.0", "stops_worker_writing_5.0"]
     done = run_with_faults(train, tmp_path, faults, silent_seconds=5)

@@ -57,6 +57,7 @@ def test_the_same_seed_gives_the_same_rollouts_and_another_seed_others(train, tm
     assert content(other.rows(1)) != content(again.rows(1))
 
 
+@pytest.mark.soak  # two ranks of stock verl; ours are compared in test_allocators
 def test_two_ranks_sample_and_train_as_one_does(train):
     one, two = train(STOCK), train(STOCK, ranks=2)
     assert two.status == 0, two.output

@@ -41,7 +41,7 @@ def test_a_tool_using_loop_is_allocated_like_any_other(train, assets):
 DAPO = "{name: dapo, rollouts_per_prompt: 4}"
 
 
-@pytest.mark.parametrize("allocator", [HORA, DAPO])
+@pytest.mark.parametrize("allocator", [pytest.param(HORA, marks=pytest.mark.soak), DAPO])
 def test_a_search_tool_gets_the_passages_of_its_own_question(train, assets, allocator):
     """Also in later waves, and for extra prompts that the allocator draws. Every instance of the tool is released."""
     done = run_verl(train, allocated(allocator, *harness.SEARCHES, f"data.train_files={assets}/search.parquet"))
@@ -116,7 +116,14 @@ def position(row):
 
 @pytest.mark.parametrize(
     ("allocator", "settings"),
-    [(VIP, {}), ("{name: optpo, min_samples: 4, max_samples: 8, exceedances: 2, wave: 2}", {"extract": "last_number"})],
+    [
+        (VIP, {}),
+        pytest.param(
+            "{name: optpo, min_samples: 4, max_samples: 8, exceedances: 2, wave: 2}",
+            {"extract": "last_number"},
+            marks=pytest.mark.soak,
+        ),
+    ],
 )
 def test_a_critic_trains_on_what_the_allocator_rewards(train, assets, allocator, settings):
     critic = (*CRITIC, f"critic.model.path={assets}/policy")
@@ -131,7 +138,10 @@ def test_a_critic_trains_on_what_the_allocator_rewards(train, assets, allocator,
         assert all(sum(row["rm_scores"]) == scored_again(row, EASE) for row in trained(done.rows(1)))
 
 
-@pytest.mark.parametrize("allocator", [HORA, "{name: ar3po, stages: 2, rollouts_per_stage: 2, reuse: none}"])
+@pytest.mark.parametrize(
+    "allocator",
+    [HORA, pytest.param("{name: ar3po, stages: 2, rollouts_per_stage: 2, reuse: none}", marks=pytest.mark.soak)],
+)
 def test_prompts_that_verls_filter_refills_get_their_own_budget(train, allocator):
     filtered = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc", "data.gen_batch_size=1")
     reward = "reward.custom_reward_function.name=compute_report"

@@ -101,6 +101,7 @@ def test_a_selection_whose_state_is_lost_continues_from_an_older_one_at_the_data
     assert len({row["index"] for row in resumed.rows(3)}) == 4
 
 
+@pytest.mark.soak  # refills are in test_modes
 def test_prompts_that_verls_filter_refills_are_chosen_too(train):
     """Its loader takes single rows. A choice is for a batch all the same."""
     filtered = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc", "data.gen_batch_size=1")
@@ -117,6 +118,7 @@ def test_prompts_that_verls_filter_refills_are_chosen_too(train):
     assert never == pytest.approx(max(0, 1 - math.ceil(requested / 4) * 4 / 16))
 
 
+@pytest.mark.soak  # test_separate has a selection under an asynchronous trainer
 def test_an_asynchronous_trainer_is_served_while_it_asks_ahead(train):
     chosen = ("allocation=uniform", "allocation.selection={name: mixed, predictor: counts}")
     done = train((*chosen, *STOCK_BUFFER, "trainer.v1.trainer_mode=colocate_async"), main=MAIN)

@@ -56,7 +56,9 @@ def check_step(rows):
                 assert found == pytest.approx([expected] * len(found), abs=1e-5)
 
 
-@pytest.mark.parametrize("allocator", [UNIFORM, HORA, AR3PO], ids=["uniform", "hora", "ar3po"])
+@pytest.mark.parametrize(
+    "allocator", [UNIFORM, HORA, pytest.param(AR3PO, marks=pytest.mark.soak)], ids=["uniform", "hora", "ar3po"]
+)
 def test_each_update_sees_whole_groups_and_nothing_is_lost_or_seen_twice(separate, allocator):
     done = separate(allocator)
     assert [metrics["step"] for metrics in done.metrics] == [1, 2, 3]
@@ -109,7 +111,7 @@ def test_a_straggler_of_a_rule_with_a_shared_budget_holds_back_no_other_prompt(t
         check_step(done.rows(step))
 
 
-@pytest.mark.parametrize("allocator", [UNIFORM, HORA], ids=["uniform", "hora"])
+@pytest.mark.parametrize("allocator", [pytest.param(UNIFORM, marks=pytest.mark.soak), HORA], ids=["uniform", "hora"])
 def test_a_killed_run_starts_prompts_in_flight_again_and_trains_on_each_once(train, tmp_path, allocator):
     """Prompt 9 hangs, so that it is in flight at the checkpoint; HORA's others in its round wait for it."""
     more = (*SEPARATE, *SAVING, "trainer.total_training_steps=4")
