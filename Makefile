@@ -35,8 +35,9 @@ fast: .venv/dev  ## what needs no training framework and no training run: about 
 golden: .venv/dev  ## compare what the library decides and says with the committed record: seconds
 	$(BIN)/python -m tests.golden
 
-soak: .venv/dev $(OLDEST_TRL)  ## what the suite leaves out: full sweeps of kills and damage, the oldest TRL whole
+soak: .venv/dev $(OLDEST_TRL)  ## what the suite leaves out: full sweeps, the oldest TRL whole, ten times the examples
 	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m soak
+	HYPOTHESIS_PROFILE=soak $(FAST)
 
 check: .venv/dev  ## what every commit passes, and what CI runs: format, lint, types, tests, doctests
 	$(BIN)/ruff format --check .

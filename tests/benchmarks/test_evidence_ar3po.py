@@ -11,7 +11,7 @@ from benchmarks.evidence.ar3po_judges import _anywhere, _best, _beyond, _efficie
 from benchmarks.evidence.ar3po_lab import GRPO, followed
 from benchmarks.evidence.claim import Verdict
 
-SMALL = {**GRPO, "rollouts": 480, "evaluate_every": 240, "problems": 48, "held_out": 20, "prompts_per_step": 8}
+SMALL = {**GRPO, "rollouts": 960, "evaluate_every": 480, "problems": 48, "held_out": 20, "prompts_per_step": 8}
 
 
 def orders(right):
@@ -45,8 +45,8 @@ def test_even_counts_along_recorded_groups_are_those_of_every_order(right):
 
 
 @pytest.mark.parametrize("rule", [{"name": "ar3po"}, {"name": "dapo", "rollouts_per_prompt": 8, "target": 4}])
-def test_every_rollout_that_is_asked_for_is_accounted_for(rule):
-    found = followed(rule, 0, SMALL)
+def test_every_rollout_that_is_asked_for_is_accounted_for(rule, small_base_folder):
+    found = followed(rule, 0, SMALL | {"base": small_base_folder})
     assert found["exact"] == 1
     assert (found["thrown_away"] > 0) == (rule["name"] == "dapo")
     assert (found["after"] < found["without"]) == (rule["name"] == "ar3po")

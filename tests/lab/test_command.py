@@ -27,7 +27,7 @@ variance_draws = 6
 base = "{base}"
 problems = 32
 prompts_per_step = 8
-rollouts = 1600
+rollouts = 640
 evaluate_every = 320
 checkpoint_every = 2
 held_out = 40
@@ -92,13 +92,14 @@ def test_a_study_plans_trains_reports_and_is_not_repeated(whole):
     assert "| hora " in (folder / "report.md").read_text()
     assert "gradient variance / uniform" in (folder / "report.md").read_text()
     before = curves(folder)
-    assert {name: rows[-1]["rollouts"] for name, rows in before.items()} == dict.fromkeys(before, 1600)
+    assert {name: rows[-1]["rollouts"] for name, rows in before.items()} == dict.fromkeys(before, 640)
     assert run(working_directory, "quick.toml").returncode == 0
     assert curves(folder) == before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+# test_processes kills a study, too
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)])
 def test_a_stopped_study_says_how_to_resume_and_resumes_with_the_same_curves(tmp_path, config, whole, how):
     started = subprocess.Popen(
         command(config), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -111,7 +112,7 @@ def test_a_stopped_study_says_how_to_resume_and_resumes_with_the_same_curves(tmp
     if how == signal.SIGINT:
         assert started.returncode == 130
         assert "apportion lab --name quick --resume" in said
-    assert any(rows[-1]["rollouts"] < 1600 for rows in curves_so_far(tmp_path).values())
+    assert any(rows[-1]["rollouts"] < 640 for rows in curves_so_far(tmp_path).values())
     resumed = run(tmp_path, "--resume", "--name", "quick")
     assert resumed.returncode == 0, resumed.stderr
     assert curves(tmp_path / "runs" / "quick") == curves(whole[0] / "runs" / "quick")
@@ -204,7 +205,7 @@ def test_an_allocator_may_train_by_settings_of_its_own(tmp_path, config, monkeyp
     resumed = read_study(None, [], "quick", resume=True)
     for each in (study, resumed):
         hora = each.training_of("hora")
-        assert (hora.estimator, hora.baseline.name, hora.kl, hora.rollouts) == ("reinforce", "optimal", 0.1, 1600)
+        assert (hora.estimator, hora.baseline.name, hora.kl, hora.rollouts) == ("reinforce", "optimal", 0.1, 640)
         assert each.training_of("vip") == each.training
         assert each.training.estimator == "rloo"
 

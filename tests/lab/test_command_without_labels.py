@@ -27,7 +27,7 @@ seeds = [0]
 base = "{base}"
 labels = "none"
 prompts_per_step = 4
-steps = 24
+steps = 16
 estimator = "grpo"
 kl = 0.001
 evaluate_every = 8
@@ -87,7 +87,7 @@ def whole(tmp_path_factory, small_base_folder):
 def test_a_study_without_labels_plans_votes_and_reports(whole):
     working_directory, said = whole
     assert "12 for training from gold.jsonl, 4 a step; 40 held out; no labels; gold of 12 is for the report" in said
-    assert "steps       24 a run" in said
+    assert "steps       16 a run" in said
     assert "rollouts    at least 384 and at most 1,536 a run; 1,920 to 3,072 in all" in said
     assert "48 of 48 steps" in said
     folder = working_directory / "runs" / "voted-gold"
@@ -101,7 +101,7 @@ def test_a_study_without_labels_plans_votes_and_reports(whole):
     assert "| labels right |" in report and "| exact, held out |" in report
     assert "Right answers are known for all 12 prompts." in report
     records = curves(folder)
-    assert {name: rows[-1]["step"] for name, rows in records.items()} == {"ttrl-seed0": 24, "optpo-seed0": 24}
+    assert {name: rows[-1]["step"] for name, rows in records.items()} == {"ttrl-seed0": 16, "optpo-seed0": 16}
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_a_stopped_study_resumes_with_the_same_curves(whole, config, tmp_path):
     said = started.communicate(timeout=120)[0]
     assert started.returncode == 130 and "apportion lab --name voted-gold --resume" in said
     so_far = curves(tmp_path / "runs" / "voted-gold")
-    assert any(rows[-1]["step"] < 24 for rows in so_far.values())
+    assert any(rows[-1]["step"] < 16 for rows in so_far.values())
     resumed = run(tmp_path, "--resume", "--name", "voted-gold")
     assert resumed.returncode == 0, resumed.stderr
     assert curves(tmp_path / "runs" / "voted-gold") == curves(whole[0] / "runs" / "voted-gold")

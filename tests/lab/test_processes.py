@@ -23,7 +23,7 @@ variance_draws = 0
 base = "{base}"
 problems = 32
 prompts_per_step = 8
-rollouts = 1600
+rollouts = 960
 evaluate_every = 320
 checkpoint_every = 2
 held_out = 40
@@ -84,7 +84,7 @@ def test_a_study_that_is_killed_leaves_no_process_and_can_be_resumed_at_once(fol
     assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.soak)])
 def test_a_terminated_study_saves_every_run_at_its_last_step(folder, whole, number):
     with start_training(folder) as command:
         command.process.send_signal(number)
@@ -114,7 +114,7 @@ def test_a_run_that_is_killed_ends_the_study_with_one_line_and_the_others_are_sa
     assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_signal_during_the_imports_ends_the_command_with_one_line(folder, number):
     with Command(folder, "lab", "quick.toml") as command:
         command.until(lambda: has_loaded(command.process, "libtorch"))
@@ -149,7 +149,7 @@ def test_a_signal_during_the_report_ends_the_command_with_one_line(folder, whole
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL])
 def test_the_measurement_of_the_variance_ends_with_its_study(folder, number):
     overrides = ["--set", "variance_draws=100000", "--set", "processes=1"]
     with Command(folder, "lab", "quick.toml", *overrides) as command:
