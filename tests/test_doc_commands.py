@@ -127,7 +127,11 @@ def test_a_wrong_command_is_found(words):
 
 def runnable():
     """Return the commands of the documents that read the recorded run of examples/data."""
-    return [case for case in cases() if case.values[0][0] == "apportion" and RECORDED in case.values[0]]
+    found = [case for case in cases() if case.values[0][0] == "apportion" and RECORDED in case.values[0]]
+    slow = {"diagnose", "replay"}  # test_first_run runs both, and make soak those of the documents
+    return [
+        pytest.param(*case.values, id=case.id, marks=[pytest.mark.soak] * (case.values[0][1] in slow)) for case in found
+    ]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ pytest.importorskip("uvicorn")
 from benchmarks.gateway import PLAIN, SAMPLES, STREAMED, main
 
 
+@pytest.mark.soak  # tests/gateway votes on a served model
 @pytest.mark.slow
 @pytest.mark.xdist_group("served_model")
 def test_the_whole_benchmark_runs_on_a_few_votes(tmp_path, monkeypatch, capsys):

@@ -156,7 +156,7 @@ def test_a_case_is_judged_by_all_that_it_left(tmp_path):
 def test_a_few_cases_of_every_format_show_no_defect(tmp_path):
     """In a process of its own, because every case is a fork of it."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.hostile_input", "--cases", "20", "--apart", "1", "--results", str(tmp_path)],
+        [sys.executable, "-m", "benchmarks.hostile_input", "--cases", "4", "--apart", "1", "--results", str(tmp_path)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -167,4 +167,4 @@ def test_a_few_cases_of_every_format_show_no_defect(tmp_path):
     found = json.loads((tmp_path / "cells" / "hostile_input.json").read_text())
     assert found["defects"] == []
     total = found["rows"][-1]
-    assert total[:2] == ["all", "all"] and 150 < int(total[2]) == sum(map(int, total[3:6]))
+    assert total[:2] == ["all", "all"] and 30 < int(total[2]) == sum(map(int, total[3:6]))

@@ -67,6 +67,7 @@ def test_only_changes_below_the_folder_fail(tmp_path):
     assert (tmp_path / "elsewhere").read_text() == "content"
 
 
+@pytest.mark.soak  # tests/lab kills studies, too
 @pytest.mark.slow
 @pytest.mark.xdist_group("study")
 def test_a_study_survives_two_kills(tmp_path):

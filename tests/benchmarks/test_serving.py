@@ -55,6 +55,7 @@ def test_the_share_computed_of_what_was_left():
     assert Left(needed=4, in_flight=0, until_seconds=8.0, after_seconds=0.1, next_seconds=0.0).computed == 0.0
 
 
+@pytest.mark.soak  # tests/vote votes on a served model
 @pytest.mark.slow
 @pytest.mark.xdist_group("served_model")
 def test_the_whole_benchmark_runs_on_two_questions(tmp_path, monkeypatch, capsys):

@@ -17,6 +17,7 @@ if find_spec("verl") is None:
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.soak  # tests/engines/test_saved_parts has what it measures
 def test_shared_checkpoints_write_less(tmp_path: Path) -> None:
     sizes = ("--answers", "600", "--tokens", "500", "--new", "30", "--checkpoints", "3")
     done = subprocess.run(

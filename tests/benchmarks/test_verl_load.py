@@ -84,6 +84,7 @@ def test_a_pause_is_time_in_which_nothing_else_runs():
     assert asyncio.run(held()) >= 0.05
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_benchmark_runs_on_a_few_prompts_alone_and_behind_the_channel(tmp_path):
     folder, sizes = f"Path({str(tmp_path)!r})", [(name, 40) for name in ALLOCATORS]
@@ -118,6 +119,7 @@ def test_the_benchmark_runs_on_a_few_prompts_alone_and_behind_the_channel(tmp_pa
     assert all(0 < one["reports"] / one["seconds"] < 80 for one in paced)
 
 
+@pytest.mark.soak  # a minute of polling
 @pytest.mark.slow
 @pytest.mark.xdist_group("verl")
 def test_verls_poll_sees_every_key():

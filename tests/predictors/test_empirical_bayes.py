@@ -325,7 +325,9 @@ def seconds_and_mib(prompts: int) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("prompts", "seconds", "mib"), [(17_000, 2.0, 150), (100_000, 10.0, 700)])
+@pytest.mark.parametrize(
+    ("prompts", "seconds", "mib"), [(17_000, 2.0, 150), pytest.param(100_000, 10.0, 700, marks=pytest.mark.soak)]
+)
 def test_an_update_of_many_prompts_is_quick_and_small(prompts, seconds, mib):
     """The kernel of 17,000 prompts would take 2,300 MiB, that of 100,000 80,000 MiB."""
     took, peak = seconds_and_mib(prompts)

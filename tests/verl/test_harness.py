@@ -66,6 +66,7 @@ def test_two_ranks_sample_and_train_as_one_does(train):
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
 
 
+@pytest.mark.soak  # test_modes has the same loop under an allocator
 def test_the_tool_loop_masks_the_reply_of_the_tool(train, assets):
     done = train((STOCK[0], *harness.TOOLS, f"data.train_files={assets}/tools.parquet"))
     assert done.status == 0, done.output

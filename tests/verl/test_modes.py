@@ -156,6 +156,7 @@ def test_prompts_that_verls_filter_refills_get_their_own_budget(train, allocator
         assert all(len({sum(row["rm_scores"]) for row in own}) == 2 for own in groups.values())
 
 
+@pytest.mark.soak
 def test_a_penalty_in_the_reward_counts_in_the_group(train):
     """verl subtracts the divergence from the reference from the rewards before it computes advantages."""
     penalty = ("algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.kl_coef=0.5")
