@@ -89,7 +89,7 @@ def test_a_study_without_labels_plans_votes_and_reports(whole):
     assert "12 for training from gold.jsonl, 4 a step; 40 held out; no labels; gold of 12 is for the report" in said
     assert "steps       16 a run" in said
     assert "rollouts    at least 256 and at most 1,024 a run; 1,280 to 2,048 in all" in said
-    assert "48 of 48 steps" in said
+    assert "32 of 32 steps" in said
     folder = working_directory / "runs" / "voted-gold"
     assert {path.name for path in folder.iterdir()} >= {
         "config.toml", "environment.json", "prompts.sha256", "report.md", "summary.json", "curves.png", "curves.svg",
