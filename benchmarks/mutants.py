@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import queue
 import random
 import re
 import subprocess
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -210,20 +212,32 @@ def tried(mutant: Mutant, copy: Path) -> tuple[str, float]:
     return found[1], time.monotonic() - started
 
 
-def measure(mutants: Sequence[Mutant]) -> list[tuple[Mutant, str, float]]:
-    """Try every mutant in one copy of the committed tree, which is removed at the end."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "copy"
-        subprocess.run(["git", "worktree", "add", "--detach", "-q", str(copy), "HEAD"], cwd=ROOT, check=True)
+def measure(mutants: Sequence[Mutant], processes: int) -> list[tuple[Mutant, str, float]]:
+    """Try every mutant, ``processes`` at once, each in a copy of the committed tree that is removed at the end."""
+    copies: queue.Queue[Path] = queue.Queue()
+
+    def found(mutant: Mutant) -> tuple[Mutant, str, float]:
+        copy = copies.get()
         try:
-            found = []
-            for mutant in mutants:
-                noticed, seconds = tried(mutant, copy)
-                print(f"{mutant.place} {mutant.old!r} -> {mutant.new!r}: {noticed or 'UNNOTICED'} ({seconds:.0f} s)")
-                found.append((mutant, noticed, seconds))
-            return found
+            noticed, seconds = tried(mutant, copy)
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(copy)], cwd=ROOT, check=True)
+            copies.put(copy)
+        print(
+            f"{mutant.place} {mutant.old!r} -> {mutant.new!r}: {noticed or 'UNNOTICED'} ({seconds:.0f} s)", flush=True
+        )
+        return mutant, noticed, seconds
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as pool:
+        for number in range(processes):
+            copies.put(Path(folder) / str(number))
+            subprocess.run(
+                ["git", "worktree", "add", "--detach", "-q", f"{folder}/{number}", "HEAD"], cwd=ROOT, check=True
+            )
+        try:
+            return list(pool.map(found, mutants))
+        finally:
+            for number in range(processes):
+                subprocess.run(["git", "worktree", "remove", "--force", f"{folder}/{number}"], cwd=ROOT, check=True)
 
 
 def short(text: str) -> str:
@@ -237,13 +251,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rooms", nargs="+", default=rooms(), choices=rooms(), metavar="ROOM")
     parser.add_argument("--each", type=int, default=2, help="mutants a room")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--places", nargs="+", default=(), metavar="FILE:LINE", help="only these, and no table")
     given = parser.parse_args(arguments)
     mutants = [mutant for room in given.rooms for mutant in drawn(room, given.each, given.seed)]
     if given.places:
-        measure([mutant for mutant in mutants if mutant.place in given.places])
+        measure([mutant for mutant in mutants if mutant.place in given.places], given.processes)
         return
-    found = measure(mutants)
+    found = measure(mutants, given.processes)
     unnoticed = sum(not noticed for _, noticed, _ in found)
     rows = [
         (mutant.room, mutant.place, short(mutant.old), short(mutant.new), noticed or "**nothing**", f"{seconds:.0f}")

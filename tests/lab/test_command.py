@@ -126,6 +126,7 @@ def test_a_study_that_another_process_trains_is_left_alone(whole):
     assert refused.returncode == 2 and "one process trains a study at a time" in refused.stderr
 
 
+@pytest.mark.soak  # test_damage fills a disk, too
 @pytest.mark.slow
 def test_a_full_disk_is_told_in_one_line_and_leaves_no_half_checkpoint(tmp_path, config):
     """Files may not exceed 200 kB, and a checkpoint does."""

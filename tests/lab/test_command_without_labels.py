@@ -95,8 +95,8 @@ def test_a_study_without_labels_plans_votes_and_reports(whole):
         "config.toml", "environment.json", "prompts.sha256", "report.md", "summary.json", "curves.png", "curves.svg",
     }  # fmt: skip
     ttrl, optpo = json.loads((folder / "summary.json").read_text())
-    assert ttrl["rollouts"] == 1536 > optpo["rollouts"] >= 384
-    assert optpo["rollouts_saved"]["mean"] == pytest.approx(1 - optpo["rollouts"] / 1536)
+    assert ttrl["rollouts"] == 1024 > optpo["rollouts"] >= 256
+    assert optpo["rollouts_saved"]["mean"] == pytest.approx(1 - optpo["rollouts"] / 1024)
     report = (folder / "report.md").read_text()
     assert "| labels right |" in report and "| exact, held out |" in report
     assert "Right answers are known for all 12 prompts." in report

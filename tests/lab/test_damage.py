@@ -128,18 +128,18 @@ def test_runs_without_settings_are_refused(folder):
         command.run(folder / "quick.toml", [], name=None, resume=False, dry_run=False)
 
 
-SHORT, KILLED = "metrics that are short", "what a killed writer left"
+KILLED = "what a killed writer left"
 LOST = {
     "metrics that are missing": ("metrics.jsonl", lambda path: path.unlink(), r"got less; delete (\S+) to train"),
-    SHORT: ("metrics.jsonl", lambda path: os.truncate(path, 90), r"got less; delete (\S+) to train"),
+    "metrics that are short": ("metrics.jsonl", lambda path: os.truncate(path, 90), r"got less; delete (\S+) to train"),
     "a checkpoint that is a pipe": ("checkpoint.pt", a_pipe, r"(\S+) must be a file, got a named pipe; remove it"),
     "a checkpoint that is a folder": ("checkpoint.pt", a_folder, r"(\S+) must be a file, got a folder; remove it"),
     "a lock that is a pipe": ("lock", a_pipe, r"(\S+) must be a file, got a named pipe; remove it"),
 }
 
 
-# each trains the rest of a study twice; short metrics are what a full disk can leave
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.soak] * (case != SHORT)) for case in LOST])
+@pytest.mark.soak  # each trains the rest of a study twice
+@pytest.mark.parametrize("case", LOST)
 def test_a_run_that_is_damaged_ends_the_study_and_its_remedy_leads_to_the_same_curves(folder, whole, case, capsys):  # noqa: F811
     name, damage, problem = LOST[case]
     damage(folder / RUN / name)

@@ -84,7 +84,8 @@ def test_a_study_that_is_killed_leaves_no_process_and_can_be_resumed_at_once(fol
     assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.soak)])
+@pytest.mark.soak  # a killed study and a killed run resume below and above
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_terminated_study_saves_every_run_at_its_last_step(folder, whole, number):
     with start_training(folder) as command:
         command.process.send_signal(number)
@@ -169,6 +170,7 @@ def test_a_run_that_another_process_trains_is_left_alone(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
+@pytest.mark.soak  # the killed study above is resumed while its processes end
 def test_a_run_waits_for_a_process_of_an_earlier_study_to_end(folder, whole):
     """That process has not noticed yet that its study is gone."""
     shutil.copytree(whole / "runs", folder / "runs")

@@ -36,6 +36,10 @@ def processes():
     return context
 
 
+KILLED = ("vip, counts", "dapo, a selection, two batches a step")
+"""The runs that are killed in the suite. ``make soak`` kills all."""
+
+
 def ran(processes, *arguments, **settings):
     """Return the exit code of a process of ``resumed.run``: 0, or minus the number of a signal."""
     process = processes.Process(target=resumed.run, args=arguments, kwargs=settings)
@@ -45,7 +49,7 @@ def ran(processes, *arguments, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", resumed.CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.soak] * (n not in KILLED)) for n in resumed.CASES])
 def test_a_killed_run_resumes_like_an_uninterrupted_one(processes, tmp_path, name):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert ran(processes, name, whole) == 0

@@ -1,4 +1,4 @@
-"""The fixture ``train(overrides)`` runs verl's trainer. One worker of xdist runs all tests that use it.
+"""The fixture ``train(overrides)`` runs verl's trainer. Two workers of xdist share the tests that use it.
 
 verl itself is not imported here, because it is slow and warns. With VERL_TESTS_COLD=1 in the environment every process
 imports verl again. A test that only passes then has found a fault of the warm start.
@@ -22,16 +22,19 @@ if importlib.util.find_spec("verl") is None:
     collect_ignore_glob = ["*.py"]
 
 
-def pytest_configure(config):
-    # so that pytest knows it without xdist
-    config.addinivalue_line("markers", "xdist_group(name): tests that one worker process runs")
+SHARING = ("test_allocators", "test_command", "test_equality", "test_harness", "test_modes")
+"""Files that read each other's runs."""
 
 
 def pytest_itemcollected(item):
-    """Mark tests that run verl as slow, and for one xdist worker, because a second one would start verl again."""
+    """Mark tests that run verl as slow, and for one of two xdist workers, because each starts verl once.
+
+    A run waits more than it computes, so two at once take little longer than one. Tests that read the same runs are in
+    one group.
+    """
     if "warm" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.slow)
-        item.add_marker(pytest.mark.xdist_group("verl"))
+        item.add_marker(pytest.mark.xdist_group("verl" if item.path.stem in SHARING else "verl, faults"))
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,7 @@ def test_it_trains_as_stock_verl_does_with_the_same_settings(train):
         assert content(rows) == content(same.rows(step))
 
 
+@pytest.mark.soak  # test_checks has the reason
 def test_a_rule_that_cannot_differ_from_uniform_is_said_once_before_ray_starts(train):
     done = train((*COUNTS, "allocation.allocator.low=4", "trainer.total_training_steps=1"), main=MAIN)
     assert done.status == 0, done.output[-5000:]

@@ -47,6 +47,7 @@ def test_the_weights_after_each_step_are_kept(train):
     assert not any(torch.equal(states[0]["lm_head.weight"], state["lm_head.weight"]) for state in states[1:])
 
 
+@pytest.mark.soak  # equal rollouts of equal seeds are what test_equality compares
 def test_the_same_seed_gives_the_same_rollouts_and_another_seed_others(train, tmp_path):
     """An ended run also leaves no process."""
     again = train(STOCK, folder=tmp_path)

@@ -41,7 +41,8 @@ def test_a_tool_using_loop_is_allocated_like_any_other(train, assets):
 DAPO = "{name: dapo, rollouts_per_prompt: 4}"
 
 
-@pytest.mark.parametrize("allocator", [pytest.param(HORA, marks=pytest.mark.soak), DAPO])
+@pytest.mark.soak  # the loop with a tool without a state is above
+@pytest.mark.parametrize("allocator", [HORA, DAPO])
 def test_a_search_tool_gets_the_passages_of_its_own_question(train, assets, allocator):
     """Also in later waves, and for extra prompts that the allocator draws. Every instance of the tool is released."""
     done = run_verl(train, allocated(allocator, *harness.SEARCHES, f"data.train_files={assets}/search.parquet"))
@@ -69,6 +70,7 @@ def test_a_search_tool_gets_the_passages_of_its_own_question(train, assets, allo
         assert searches == len(released) and all(metrics["allocation/rounds"] == 2 for metrics in done.metrics)
 
 
+@pytest.mark.soak  # test_estimators has the advantages
 def test_a_baseline_from_history_is_subtracted_and_learns_from_the_policy_s_own_tokens(train, assets):
     tools = (*harness.TOOLS, f"data.train_files={assets}/tools.parquet")
     uniform, settings = "{name: uniform, rollouts_per_prompt: 4}", {"baseline": "{name: optimal, scope: constant}"}

@@ -15,8 +15,8 @@ EPOCH = "data.train_max_samples=8"
 """Two steps an epoch, so that the later steps repeat its prompts."""
 
 
-# each rule is three runs; one that draws prompts and keeps rollouts of another step shows the most
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.soak] * (n != "pilot_commit")) for n in CASES])
+@pytest.mark.soak  # three runs a rule; test_failed_runs resumes HORA, and test_selection a selection
+@pytest.mark.parametrize("name", CASES)
 def test_a_resumed_run_equals_an_uninterrupted_one(train, tmp_path, name):
     more = (*SAVING, *((EPOCH,) if name != "dapo" else ()))
     whole = train(allocated(CASES[name], *more), folder=tmp_path / "whole")

@@ -57,7 +57,9 @@ def check_step(rows):
 
 
 @pytest.mark.parametrize(
-    "allocator", [UNIFORM, HORA, pytest.param(AR3PO, marks=pytest.mark.soak)], ids=["uniform", "hora", "ar3po"]
+    "allocator",
+    [UNIFORM, *(pytest.param(each, marks=pytest.mark.soak) for each in (HORA, AR3PO))],
+    ids=["uniform", "hora", "ar3po"],
 )
 def test_each_update_sees_whole_groups_and_nothing_is_lost_or_seen_twice(separate, allocator):
     done = separate(allocator)
@@ -87,6 +89,7 @@ def test_rollouts_are_sampled_while_others_train_with_weights_that_arrive_over_g
     assert sampled == [{0}, {0}, {1}]
 
 
+@pytest.mark.soak  # test_selection has the same under a synchronous trainer
 def test_a_selection_chooses_the_prompts_and_weighs_them(train):
     spo = "{name: spo, predictor: counts, importance_weights: true}"
     done = run_verl(train, ("allocation=uniform", f"allocation.selection={spo}", *SEPARATE), main="apportion.verl")
@@ -100,6 +103,7 @@ def test_a_selection_chooses_the_prompts_and_weighs_them(train):
     assert 1.0 in weights and len(weights) > 1  # nothing was known of the first choices
 
 
+@pytest.mark.soak  # a prompt that hangs is in the next test, too
 def test_a_straggler_of_a_rule_with_a_shared_budget_holds_back_no_other_prompt(train, tmp_path):
     (tmp_path / "records" / "faults").mkdir(parents=True)
     (tmp_path / "records" / "faults" / "hangs_1").touch()

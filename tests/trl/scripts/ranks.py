@@ -1,6 +1,6 @@
 """Runs on several ranks; each rank writes what it saw to ``FOLDER``.
 
-    python -m torch.distributed.run --standalone --nproc_per_node 2 -m tests.trl.scripts.ranks FOLDER
+    python -m torch.distributed.run --standalone --nproc_per_node 2 -m tests.trl.scripts.ranks FOLDER [all]
 
 With ``--nproc_per_node 1`` the results are those to compare with.
 """
@@ -61,6 +61,11 @@ SELECTED = {
     ),
 }
 """Selections, some of which choose several batches before the first is observed."""
+
+
+FEW = ("vip", "hora", "ar3po", "dapo", "reinforce_ada", "voting", "ar3po, reuse=replay", "dapo, with a reference")
+FEW += ("hora, two batches a step", "hora, whole groups", "vip, a selection")
+"""A run of each kind, for the suite. ``all`` makes every one."""
 
 
 class LastBatch(TrainerCallback):
@@ -161,7 +166,7 @@ def name_the_only_cpu():
     )
 
 
-def main(folder):
+def main(folder, every):
     name_the_only_cpu()
     disable_progress_bar()
     logging.disable(logging.WARNING)
@@ -181,7 +186,9 @@ def main(folder):
             ),
         },
         "scripted": {
-            name: scripted(folder / name, make(), **settings) for name, (make, settings) in (runs | selected).items()
+            name: scripted(folder / name, make(), **settings)
+            for name, (make, settings) in (runs | selected).items()
+            if every or name in FEW
         },
         "resumed": resumed(folder / "resumed", replay),
         "resumed, a selection": resumed(folder / "resumed, a selection", replay, 32, Mixed),
@@ -191,4 +198,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:] == ["all"])
