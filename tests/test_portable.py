@@ -89,16 +89,16 @@ def opens_text(call: ast.Call) -> bool:
     return name == "open" and bool(modes) and "b" not in modes[-1]
 
 
-def test_classifiers_say_every_supported_python():
+def test_classifiers_name_the_pythons_that_the_whole_suite_ran_on():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["requires-python"] == ">=3.11"
     named = {line.rsplit(" ", 1)[1] for line in project["classifiers"] if "Python :: 3." in line}
-    assert named == {"3.11", "3.12", "3.13"}
+    assert named == {"3.11"}
 
 
-@pytest.mark.parametrize("path", sorted(Path(ROOT / "apportion").rglob("*.py")), ids=lambda path: path.name)
-def test_sources_are_of_the_grammar_of_python_3_11(path):
-    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 11))
+def test_sources_are_of_the_grammar_of_python_3_11():
+    for path in sorted(Path(ROOT / "apportion").rglob("*.py")):
+        ast.parse(path.read_text(encoding="utf-8"), path.name, feature_version=(3, 11))
 
 
 def test_nothing_imports_what_python_3_13_has_removed():
