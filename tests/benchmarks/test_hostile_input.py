@@ -151,8 +151,8 @@ def test_a_case_is_judged_by_all_that_it_left(tmp_path):
     assert verdict(refused) == "executed"
 
 
+@pytest.mark.soak  # forty processes; each reader has tests of damaged files in its room
 @pytest.mark.slow
-@pytest.mark.xdist_group("verl")
 def test_a_few_cases_of_every_format_show_no_defect(tmp_path):
     """In a process of its own, because every case is a fork of it."""
     done = subprocess.run(

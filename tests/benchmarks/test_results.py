@@ -14,6 +14,7 @@ PAGES = [ROOT / "docs" / "results.md", ROOT / "docs" / "reliability.md"]
 SECTIONS = {part.split("\n")[0]: part for page in PAGES for part in page.read_text(encoding="utf-8").split("\n## ")[1:]}
 WITHOUT_FIGURES = {
     "What is promised",
+    "What the suite leaves out",
     "What was not tried",
     "Run it yourself",
     "What do diagnosis, replay and simulation get right?",

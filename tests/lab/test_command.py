@@ -98,7 +98,7 @@ def test_a_study_plans_trains_reports_and_is_not_repeated(whole):
 
 
 @pytest.mark.slow
-@pytest.mark.soak  # test_processes stops and kills studies, too; here the whole job gets the signal
+@pytest.mark.soak  # test_damage stops and test_processes kills one; here the whole job gets the signal
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_study_says_how_to_resume_and_resumes_with_the_same_curves(tmp_path, config, whole, how):
     started = subprocess.Popen(

@@ -42,7 +42,7 @@ def folder(tmp_path, small_base_folder):
     return tmp_path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def whole(tmp_path_factory, small_base_folder):
     """Return the working directory of a study that nothing disturbed."""
     folder = tmp_path_factory.mktemp("whole")
@@ -84,7 +84,7 @@ def test_a_study_that_is_killed_leaves_no_process_and_can_be_resumed_at_once(fol
     assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
 
 
-@pytest.mark.soak  # a killed study and a killed run resume below and above
+@pytest.mark.soak  # test_damage stops a study by SIGTERM and resumes it
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_terminated_study_saves_every_run_at_its_last_step(folder, whole, number):
     with start_training(folder) as command:
@@ -103,6 +103,7 @@ def test_a_terminated_study_saves_every_run_at_its_last_step(folder, whole, numb
     assert after == curves(whole / "runs" / "quick")
 
 
+@pytest.mark.soak  # tests/runs/test_children kills a task among others
 def test_a_run_that_is_killed_ends_the_study_with_one_line_and_the_others_are_saved(folder, whole):
     with start_training(folder) as command:
         workers = [each for each in command.children() if has_loaded(each, "libtorch")]
@@ -135,6 +136,7 @@ def test_a_signal_during_the_training_of_the_base_leaves_nothing_unfinished(fold
     assert not [path for path in (folder / "cache" / "apportion").rglob("*") if path.is_file()]
 
 
+@pytest.mark.soak  # whether the signal finds the report or the end of the command depends on the machine
 def test_a_signal_during_the_report_ends_the_command_with_one_line(folder, whole):
     shutil.copytree(whole / "runs", folder / "runs")
     report = folder / "runs" / "quick" / "report.md"

@@ -5,6 +5,7 @@ imports verl again. A test that only passes then has found a fault of the warm s
 """
 
 import importlib.util
+import inspect
 import json
 import os
 import shutil
@@ -64,7 +65,9 @@ def train(assets, warm, tmp_path_factory):
     def trained(overrides=(), folder=None, **settings):
         if folder is not None:
             return harness.run(folder, assets, overrides, python=warm, **settings)
-        key = json.dumps([list(overrides), settings], sort_keys=True)
+        bound = inspect.signature(harness.run).bind("", "", list(overrides), **settings)
+        bound.apply_defaults()  # so that a default that is written out is the same run
+        key = json.dumps(bound.arguments, sort_keys=True)
         if key not in known:
             known[key] = harness.run(tmp_path_factory.mktemp("run"), assets, overrides, python=warm, **settings)
         return known[key]

@@ -45,7 +45,7 @@ def test_the_server_aborts_by_id_what_is_given_up_at_the_deadline(train, tmp_pat
     assert sleeps(done)[-1] == {"live": 0, "aborted": 2}
 
 
-@pytest.mark.soak  # a session that ignores its cancellation is the worst of them, and is below
+@pytest.mark.soak  # test_server_calls has servers without an abort
 @pytest.mark.parametrize("fault", ["abort_raises", "abort_hangs", "abort_misses", "abort_missing"])
 def test_the_call_is_cancelled_if_the_abort_fails(train, tmp_path, fault):
     done = run_with_faults(train, tmp_path, *STALLED, fault)

@@ -109,7 +109,7 @@ def test_the_only_worker_is_waited_for_when_it_dies_or_stops(train, tmp_path):
     assert_sound(done, 2)
 
 
-@pytest.mark.soak  # lost workers and failing rewards are in tests of their own
+@pytest.mark.soak  # lost workers are in the test before; that rewards fail beside them is here alone
 def test_workers_that_fail_in_a_validation_or_together_with_a_reward(train, tmp_path):
     """Both workers are lost during the validation before training, one dies while a reward raises twice."""
     faults = ["kills_worker_0.0", "stops_worker_2.0", "kills_worker_5.0", "reward_fails_6.0", "reward_fails_6.1"]
@@ -125,7 +125,6 @@ def test_workers_that_fail_in_a_validation_or_together_with_a_reward(train, tmp_
     assert_sound(done, 2)
 
 
-@pytest.mark.soak  # a dead queue ends a run in the same way
 def test_a_run_whose_workers_are_gone_for_good_ends(train, tmp_path):
     (tmp_path / "records" / "faults").mkdir(parents=True)
     (tmp_path / "records" / "faults" / "ends_worker_2").touch()
@@ -135,6 +134,7 @@ def test_a_run_whose_workers_are_gone_for_good_ends(train, tmp_path):
     assert_no_process_is_left(tmp_path)
 
 
+@pytest.mark.soak  # a minute of waiting; test_queue_watch has the watch, and the test above the end of a run
 def test_a_run_whose_queue_dies_ends(train, tmp_path):
     """The trainer's requests to a dead queue never end, so its process is ended."""
     (tmp_path / "records" / "faults").mkdir(parents=True)

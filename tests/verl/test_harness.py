@@ -47,15 +47,11 @@ def test_the_weights_after_each_step_are_kept(train):
     assert not any(torch.equal(states[0]["lm_head.weight"], state["lm_head.weight"]) for state in states[1:])
 
 
-@pytest.mark.soak  # equal rollouts of equal seeds are what test_equality compares
-def test_the_same_seed_gives_the_same_rollouts_and_another_seed_others(train, tmp_path):
-    """An ended run also leaves no process."""
-    again = train(STOCK, folder=tmp_path)
-    other = train((*STOCK, "actor_rollout_ref.rollout.seed=1", "trainer.total_training_steps=1"))
+def test_another_seed_gives_other_rollouts(train, tmp_path):
+    """Equal seeds give equal ones: test_equality. An ended run also leaves no process."""
+    other = train((*STOCK, "actor_rollout_ref.rollout.seed=1", "trainer.total_training_steps=1"), folder=tmp_path)
     assert_no_process_is_left(tmp_path)
-    for step in (1, 2):
-        assert content(again.rows(step)) == content(train(STOCK).rows(step))
-    assert content(other.rows(1)) != content(again.rows(1))
+    assert content(other.rows(1)) != content(train(STOCK).rows(1))
 
 
 @pytest.mark.soak  # two ranks of stock verl; ours are compared in test_allocators
@@ -109,7 +105,7 @@ def assert_no_process_is_left(folder):
 
 
 def test_no_process_of_a_killed_run_is_left(train, tmp_path):
-    done = train(STOCK, folder=tmp_path, seconds=5)
+    done = train(STOCK, folder=tmp_path, until=tmp_path / "records" / "trainer")
     assert done.status == -9, done.output
     assert_no_process_is_left(tmp_path)
 

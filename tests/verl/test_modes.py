@@ -41,7 +41,7 @@ def test_a_tool_using_loop_is_allocated_like_any_other(train, assets):
 DAPO = "{name: dapo, rollouts_per_prompt: 4}"
 
 
-@pytest.mark.soak  # the loop with a tool without a state is above
+@pytest.mark.soak  # tools that are released, and later waves with them, are here alone
 @pytest.mark.parametrize("allocator", [HORA, DAPO])
 def test_a_search_tool_gets_the_passages_of_its_own_question(train, assets, allocator):
     """Also in later waves, and for extra prompts that the allocator draws. Every instance of the tool is released."""
@@ -70,7 +70,7 @@ def test_a_search_tool_gets_the_passages_of_its_own_question(train, assets, allo
         assert searches == len(released) and all(metrics["allocation/rounds"] == 2 for metrics in done.metrics)
 
 
-@pytest.mark.soak  # test_estimators has the advantages
+@pytest.mark.soak  # test_settings has the norms of made-up outputs, test_estimators the advantages
 def test_a_baseline_from_history_is_subtracted_and_learns_from_the_policy_s_own_tokens(train, assets):
     tools = (*harness.TOOLS, f"data.train_files={assets}/tools.parquet")
     uniform, settings = "{name: uniform, rollouts_per_prompt: 4}", {"baseline": "{name: optimal, scope: constant}"}
@@ -172,6 +172,7 @@ def test_a_penalty_in_the_reward_counts_in_the_group(train):
         assert sum(row["advantages"][0] for row in own) == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.soak  # test_separate has an asynchronous trainer
 def test_refills_of_an_asynchronous_trainer_are_their_own_rounds(train):
     done = run_verl(train, allocated(HORA, *STOCK_BUFFER, "trainer.v1.trainer_mode=colocate_async"))
     assert [metrics["step"] for metrics in done.metrics] == [1, 2]

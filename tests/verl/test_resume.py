@@ -15,7 +15,7 @@ EPOCH = "data.train_max_samples=8"
 """Two steps an epoch, so that the later steps repeat its prompts."""
 
 
-@pytest.mark.soak  # three runs a rule; test_failed_runs resumes HORA, and test_selection a selection
+@pytest.mark.soak  # coordinator/test_resumed has every rule, test_failed_runs resumes HORA, test_selection a selection
 @pytest.mark.parametrize("name", CASES)
 def test_a_resumed_run_equals_an_uninterrupted_one(train, tmp_path, name):
     more = (*SAVING, *((EPOCH,) if name != "dapo" else ()))
@@ -50,6 +50,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, tmp_path, name):
         assert any(step["allocation/reused"] == 3 for step in resumed.metrics)
 
 
+@pytest.mark.soak  # test_checkpoints has it without verl
 def test_a_checkpoint_without_the_allocators_state_begins_a_new_belief_and_a_strict_run_refuses_it(train, tmp_path):
     once = ("trainer.save_freq=1", "trainer.resume_mode=auto")
     stock = ("algorithm.adv_estimator=rloo", *once, "trainer.total_training_steps=1")

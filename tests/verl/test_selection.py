@@ -83,7 +83,7 @@ def test_a_resumed_run_chooses_what_the_unbroken_one_did(whole, train, tmp_path)
             assert mine[f"selection/{name}"] == pytest.approx(other[f"selection/{name}"])
 
 
-@pytest.mark.soak  # test_resume has an allocator whose state is lost
+@pytest.mark.soak  # test_checkpoints and coordinator/test_selection have it without verl
 def test_a_selection_whose_state_is_lost_continues_from_an_older_one_at_the_data_loaders_position(
     whole, train, tmp_path
 ):

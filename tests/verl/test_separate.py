@@ -103,7 +103,7 @@ def test_a_selection_chooses_the_prompts_and_weighs_them(train):
     assert 1.0 in weights and len(weights) > 1  # nothing was known of the first choices
 
 
-@pytest.mark.soak  # a prompt that hangs is in the next test, too
+@pytest.mark.soak  # the next test has a prompt that hangs under another rule
 def test_a_straggler_of_a_rule_with_a_shared_budget_holds_back_no_other_prompt(train, tmp_path):
     (tmp_path / "records" / "faults").mkdir(parents=True)
     (tmp_path / "records" / "faults" / "hangs_1").touch()

@@ -107,6 +107,7 @@ def test_a_checkpoint_that_is_torn_is_named_and_its_remedy_leads_to_the_same_res
     expect_the_results_of(whole, folder)
 
 
+@pytest.mark.soak  # test_job kills a job and resumes it
 def test_a_job_that_is_killed_leaves_no_process(tmp_path, policy):
     make_files(tmp_path)
     (tmp_path / "stop").write_text("90 SIGKILL")

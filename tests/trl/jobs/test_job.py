@@ -477,6 +477,7 @@ def test_the_example_job_of_vip_can_be_trained(lab, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # test_ranks has two processes
 def test_only_the_first_of_two_processes_prints_and_writes(folder, policy):
     done = command(folder, make_job(folder, policy, training={"max_steps": 2}).name, processes=2)
     assert done.returncode == 0, done.stderr[-2000:]
