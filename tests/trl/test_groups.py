@@ -142,8 +142,20 @@ def assert_chunks(step, rows, built):
     assert step.padding == sum(sizes) - rows
 
 
-@pytest.mark.parametrize("case", EACH)
-@pytest.mark.parametrize("name", sorted(LABELLED))
+def each(rules, telling):
+    """Return every rule under "grpo", and the ``telling`` ones in all cases. ``make soak`` runs every pair."""
+    return [
+        pytest.param(
+            name,
+            case,
+            marks=[pytest.mark.slow] * (case != "grpo") + [pytest.mark.soak] * (case != "grpo" and name not in telling),
+        )
+        for name in sorted(rules)
+        for case in CASES
+    ]
+
+
+@pytest.mark.parametrize(("name", "case"), each(LABELLED, ("vip", "ar3po", "dapo")))
 def test_the_loss_sees_true_groups(make, name, case):
     allocator = small(name, 8, **OWN.get(name, {}))
     built, watch = run(make, case, allocator)
@@ -167,8 +179,7 @@ def read(text):
     return None if not text or text[0] in "+ " else "number" if text[0].isdigit() else "letter"
 
 
-@pytest.mark.parametrize("case", EACH)
-@pytest.mark.parametrize("name", sorted(LABEL_FREE))
+@pytest.mark.parametrize(("name", "case"), each(LABEL_FREE, ("optpo",)))
 def test_label_free_rewards_are_agreement_with_the_most_frequent_answer(make, name, case):
     built, watch = run(make, case, small(name, 8, **OWN.get(name, {})), extract=read)
     labelled = 0

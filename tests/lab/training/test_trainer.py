@@ -88,7 +88,13 @@ def test_a_run_is_a_function_of_its_seed(tmp_path, small_base_folder, whole, nam
     assert curve(whole(name)) != curve(tmp_path / "other")
 
 
-@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+KEEPING = ("vip", "ar3po", "optimal", "ppo", "mixed", "spo")
+
+
+# those that keep something of each kind: beliefs, responses, a baseline, a critic, a selection
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.soak] * (n not in KEEPING)) for n in sorted(ALLOCATORS)]
+)
 def test_a_run_that_was_told_to_stop_resumes_with_the_same_curve(tmp_path, small_base_folder, whole, name):
     stopped = trainer(small_base_folder, name, 0, tmp_path / "parts")
     assert not stopped.run(lambda record: record["step"] < 3)
