@@ -2,8 +2,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
-# Many tests wait for other processes, so three workers keep two cores busy.
-TESTERS ?= 3
 # Every process computes on one thread: small policies run slower on two, and runs are parallel already.
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
@@ -14,7 +12,7 @@ OLDEST_TRL := .venv/trl-1.0
 WEIGHTS := .venv/weights
 
 # What `make fast` runs, in whatever environment BIN is.
-FAST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup -m "not slow and not soak" \
+FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not soak" \
 	$(foreach room,lab trl verl tinker,--ignore=apportion/$(room) --ignore=tests/$(room)) --ignore=tests/test_docs.py
 
 .PHONY: quickstart test fast golden soak check versions fast-in docs benchmarks reproduce weights clean
@@ -29,7 +27,7 @@ quickstart: .venv/lab  ## create .venv, install, diagnose and replay a recorded 
 	$(BIN)/apportion lab
 
 test: .venv/dev $(OLDEST_TRL)  ## the test suite, in 15 minutes; it ends with its time and its slowest tests
-	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup
+	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 fast: .venv/dev  ## what needs no training framework and no training run: about a minute
 	$(FAST)
@@ -38,7 +36,7 @@ golden: .venv/dev  ## compare what the library decides and says with the committ
 	$(BIN)/python -m tests.golden
 
 soak: .venv/dev $(OLDEST_TRL)  ## what the suite leaves out: full sweeps, the oldest TRL whole, ten times the examples
-	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup -m soak
+	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m soak
 	HYPOTHESIS_PROFILE=soak $(FAST)
 
 check: .venv/dev  ## what every commit passes, and what CI runs: format, lint, types, tests, doctests

@@ -4,6 +4,8 @@ import gc
 import os
 import signal
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported, which reads it once: no test asks the hub
+
 import pytest
 from hypothesis import settings
 
