@@ -33,13 +33,13 @@ TESTS: dict[str, Sequence[str]] = {
     "inspect_ai.py": ("tests/test_inspect_ai.py",),
     "described.py": ("tests/test_config.py", "tests/contract"),
     "user_functions.py": ("tests/answers", "tests/verifiers", "tests/test_config.py"),
-    "presets.py": ("tests/contract", "tests/test_solve.py", "tests/golden"),
-    "allocators": ("tests/allocators", "tests/contract", "tests/test_graded.py", "tests/golden"),
-    "advantages": ("tests/advantages", "tests/contract", "tests/test_graded.py", "tests/golden"),
-    "predictors": ("tests/predictors", "tests/contract", "tests/test_graded.py", "tests/golden"),
-    "selection": ("tests/selection", "tests/contract", "tests/golden"),
-    "stopping": ("tests/stopping", "tests/contract", "tests/golden"),
-    "baselines": ("tests/test_baselines.py", "tests/contract", "tests/golden"),
+    "presets.py": ("tests/contract", "tests/test_solve.py"),
+    "allocators": ("tests/allocators", "tests/contract", "tests/test_graded.py"),
+    "advantages": ("tests/advantages", "tests/contract", "tests/test_graded.py"),
+    "predictors": ("tests/predictors", "tests/contract", "tests/test_graded.py"),
+    "selection": ("tests/selection", "tests/contract"),
+    "stopping": ("tests/stopping", "tests/contract"),
+    "baselines": ("tests/test_baselines.py", "tests/contract"),
 }
 """Tests of a room, if they are more than the folder or file of its name."""
 
@@ -176,10 +176,10 @@ def drawn(room: str, each: int, seed: int) -> list[Mutant]:
 
 
 def suite_of(room: str) -> list[str]:
-    """Return the tests of a room: those of ``TESTS``, or the folder or file of its name."""
+    """Return the tests of a room, those of ``TESTS`` or of its name, then its doctests and the golden record."""
     stem = room.removesuffix(".py")
     named = TESTS.get(room, (f"tests/{stem}",) if (ROOT / "tests" / stem).is_dir() else (f"tests/test_{stem}.py",))
-    return [path for path in named if (ROOT / path).exists()]
+    return [path for path in (*named, f"apportion/{room}", "tests/golden") if (ROOT / path).exists()]
 
 
 def tried(mutant: Mutant, copy: Path) -> tuple[str, float]:

@@ -147,6 +147,7 @@ def refused(make: Callable[[], Any], *parts: str) -> str:
         ({"steps": True}, ["job.steps must be an integer, got True"]),
         ({"limit": "0.1"}, ["job.limit must be a number, got '0.1'"]),
         ({"limit": True}, ["job.limit must be a number, got True"]),
+        ({"limit": float("nan")}, ["job.limit must be a number, got nan; write one"]),
         ({"quick": 1}, ["job.quick must be true or false, got 1"]),
         ({"quick": "True"}, ["job.quick must be true or false, got 'True'", "quick = true"]),
         ({"model": 3}, ["job.model must be a string, got 3"]),
