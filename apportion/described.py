@@ -26,7 +26,12 @@ def described_fields(cls: type[Any]) -> dict[str, str]:
 
 
 def summary(cls: type[Any]) -> str:
-    """Return the first line of the docstring of ``cls``, without markup."""
+    """Return the first line of the docstring of ``cls``, without markup.
+
+    >>> from apportion.allocators import Even
+    >>> summary(Even)
+    'An even split of any budget, in rollouts or in tokens: the control for rules with the same budget.'
+    """
     return _plain(cleandoc(cls.__doc__ or "").partition("\n")[0])
 
 

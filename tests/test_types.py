@@ -88,6 +88,12 @@ def test_conditioning_is_counting():
     np.testing.assert_array_equal(belief.beta, whole.beta)
 
 
+def test_a_plan_draws_a_whole_number_of_fresh_prompts():
+    assert Plan([0], fresh=np.int64(2)).fresh == 2
+    with pytest.raises(ValueError, match=r"fresh must be an integer, got 1\.5"):
+        Plan([0], fresh=1.5)
+
+
 def test_plans_cannot_take_rollouts_back():
     with pytest.raises(ValueError, match="cannot take rollouts back"):
         Plan([1, -1])

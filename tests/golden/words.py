@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -49,10 +50,12 @@ COMMANDS = (
     "diagnose counts.jsonl --json",
     "diagnose graded.jsonl",
     "diagnose plain.csv --rule vip",
+    "diagnose log",
     "diagnose nothing.jsonl",
     "diagnose broken.jsonl",
     "replay counts.jsonl --rules vip hora ar3po mixed --batch 8",
     "replay counts.jsonl --rules vip uniform mopps --batch 8 --json",
+    "replay counts.jsonl --rules mixed spo --batch 8 --seeds 2 --json",
     "replay plain.csv --rules dapo",
     "replay counts.jsonl --rules vap",
     "simulate vip --prompts 60 --steps 3 --prompts-per-step 8 --seeds 2",
@@ -63,6 +66,7 @@ COMMANDS = (
     "import trl --out imported_trl",
     "import unknown.jsonl --out imported_unknown",
     "report imported --text",
+    "report old/answers.jsonl --text",
     "report imported counts.jsonl --json --rules vip --advice",
     "watch imported --until-step 2 --timeout 5",
     "watch imported --until-step 2 --timeout 5 --json",
@@ -142,6 +146,7 @@ def write_inputs() -> None:
     Path("broken.jsonl").write_text('{"step": 0, "prompt": "a", "reward": 1}\n{"step": 0, "pro', encoding="utf-8")
     Path("rates.csv").write_text("success\n0.1\n0.5\n0.9\n", encoding="utf-8")
     lines("questions.jsonl", [{"question": text, "answer": str(2 * q)} for q, text in enumerate(texts[:3])])
+    shutil.copytree(HERE / "log", "log")
     Path("old").mkdir()
     for path in (HERE / "vote").iterdir():
         Path("old", path.name).write_bytes(path.read_bytes())
