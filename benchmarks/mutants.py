@@ -33,7 +33,7 @@ TESTS: dict[str, Sequence[str]] = {
     "inspect_ai.py": ("tests/test_inspect_ai.py",),
     "described.py": ("tests/test_config.py", "tests/contract"),
     "user_functions.py": ("tests/answers", "tests/verifiers", "tests/test_config.py"),
-    "presets.py": ("tests/contract", "tests/test_solve.py"),
+    "presets.py": ("tests/lab/test_presets.py", "tests/test_solve.py"),
     "allocators": ("tests/allocators", "tests/contract", "tests/test_graded.py"),
     "advantages": ("tests/advantages", "tests/contract", "tests/test_graded.py"),
     "predictors": ("tests/predictors", "tests/contract", "tests/test_graded.py"),

@@ -70,8 +70,8 @@ def fault(subject: str, field: str, value: Any) -> str:
         warnings.simplefilter("error")  # nothing may be computed with the value before it is refused
         try:
             build(subject, field, value)
-        except ValueError as refusal:
-            message = str(refusal)
+        except (ValueError, TypeError, ArithmeticError, Warning) as refusal:
+            message = str(refusal) if isinstance(refusal, ValueError) else f"({type(refusal).__name__})"
         else:
             return f"{where} is accepted"
     shown = {repr(value), str(value), f"{value:g}" if isinstance(value, (int, float)) else repr(value)}
@@ -80,6 +80,7 @@ def fault(subject: str, field: str, value: Any) -> str:
 
 
 def faults(wanted: type, values: Sequence[Any]) -> list[str]:
+    assert len(settings_of(wanted)) > 5
     return [
         found for subject, field in settings_of(wanted) for value in values if (found := fault(subject, field, value))
     ]

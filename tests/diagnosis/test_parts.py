@@ -10,6 +10,7 @@ import pytest
 from apportion.diagnosis.bias import COSINES, RATES, RATIOS, bias_of
 from apportion.diagnosis.coverage import coverage_of
 from apportion.diagnosis.drift import drift_of
+from apportion.diagnosis.walks import vip_variances
 from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
 from tests.diagnosis.builders import record_of, run_of
 
@@ -110,3 +111,9 @@ def test_one_prompt_has_no_interval():
     assert not np.isnan(waste_of(record_of([[1, 1], [0, 1]])).dead.low)
     alone = waste_of(record_of([[1, 1], [0, 1]], [0, 0], [0, 1]))
     assert alone.dead.value == 0.5 and np.isnan(alone.dead.low) and np.isnan(alone.dead.high)
+
+
+def test_the_recorded_variance_of_vip_is_rloos_by_the_samples_own_variance():
+    rewards = [[1, 0, 0, 1], [1, 1, 1, 0], [0, 0, 0, 0]]
+    _planned, recorded = vip_variances(record_of(rewards), [np.arange(3)])
+    np.testing.assert_allclose(recorded, [4 * np.var(each, ddof=1) / 3 for each in rewards])

@@ -19,11 +19,6 @@ def test_vip_as_printed_has_the_papers_process_and_formula():
         vip_as_printed("grpo")
 
 
-def test_vip_as_printed_refuses_an_estimator_without_a_formula():
-    with pytest.raises(ValueError, match="estimator must be rloo or dr_grpo for vip"):
-        vip_as_printed("grpo")
-
-
 def test_spo_has_one_rollout_its_tracker_its_estimator_and_its_weights():
     found = spo({"a": 0.75}, rho=0.9)
     assert found.allocator == Uniform(rollouts_per_prompt=1) and found.estimator == "spo"
