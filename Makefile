@@ -26,7 +26,7 @@ quickstart: .venv/lab  ## create .venv, install, diagnose and replay a recorded 
 	$(BIN)/apportion report $(RECORDED) --out runs/grpo_run.html
 	$(BIN)/apportion lab
 
-test: .venv/dev $(OLDEST_TRL)  ## the test suite, in 15 minutes; it ends with its time and its slowest tests
+test: .venv/dev $(OLDEST_TRL)  ## the test suite; it ends with its time and its slowest tests
 	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 fast: .venv/dev  ## what needs no training framework and no training run: about a minute

@@ -29,6 +29,7 @@ from apportion.records import (
     start_log,
     write_step,
 )
+from apportion.records.log_reading import _check_steps
 from apportion.records.recorded import Recorded
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
 from tests.contract.test_allocators import POPULATION, SUCCESS
@@ -322,3 +323,12 @@ def test_problems_of_a_log_are_found_before_anything_is_sampled(tmp_path, monkey
     for call in (prepare_log, read_log):
         with pytest.raises(RecordError, match=r"pip install 'apportion\[report\]'"):
             call(tmp_path)
+
+
+def test_a_table_without_rows_has_no_steps_to_compare(tmp_path):
+    """A file of a step may hold nothing but its columns."""
+    path = tmp_path / "step-000000.parquet"
+    for table in (pyarrow.table({"step": pyarrow.array([], pyarrow.int64())}), pyarrow.table({"other": [1]})):
+        _check_steps(path, table)
+    with pytest.raises(RecordError, match="must have the steps of its name, got 3 to 4"):
+        _check_steps(path, pyarrow.table({"step": [3, 4]}))
