@@ -342,7 +342,7 @@ def test_results_of_tasks_that_are_not_pending_are_ignored():
 
 
 def test_the_cost_of_a_result_does_not_grow_with_the_round(make):
-    """Function calls are counted. Joint planning happens once a wave."""
+    """Function calls are counted. Joint planning happens once a wave, and the garbage collector adds a few calls."""
 
     def calls(size):
         pool = WorkerPool(Table(success=(0.5,)))
@@ -361,4 +361,4 @@ def test_the_cost_of_a_result_does_not_grow_with_the_round(make):
         sys.setprofile(None)
         return count
 
-    assert calls(400) < 1.2 * calls(20)
+    assert calls(400) < calls(20) + 100
