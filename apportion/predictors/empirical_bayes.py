@@ -33,7 +33,7 @@ from apportion.predictors.kernels.latent import MEDIAN_SAMPLE, SMALLEST_BANDWIDT
 from apportion.predictors.kernels.rbf import median_distance
 from apportion.predictors.kernels.regression import NystromFeatures
 from apportion.predictors.saved import LARGEST, SavedValues
-from apportion.predictors.statistics.drift import Drift, moved
+from apportion.predictors.statistics.drift import LARGEST_MOVE, LONGEST, Drift, Returns, moved
 from apportion.predictors.statistics.prior import History, Prior
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
@@ -41,6 +41,7 @@ LANDMARKS = 384
 OWN_VARIANCE_STRENGTH = 2.0
 TRIALS, SQUARED_WEIGHTS, MEAN, SQUARES = range(4)
 NO_ROW = -1
+LEAST_TRIALS = 1e-9
 UNKNOWN = -1.0
 """The rate in a saved state of a prompt without a known one."""
 
@@ -136,8 +137,8 @@ class EmpiricalBayes(Predictor):
             self._widen_range(np.concatenate([rewards for _, rewards in seen.values()]))
             low, high = self._range
             new = np.array([_summary((np.array(rewards) - low) / (high - low)) for _, rewards in seen.values()])
-            self._follow_drift(rows, new)
-            self._add(rows, new)
+            if self._follow_drift(rows, new):
+                self._add(rows, new)
             self._fit()
 
     def expected_rewards(self, prompts: Sequence[Prompt]) -> Floats:
@@ -200,14 +201,18 @@ class EmpiricalBayes(Predictor):
             self._graded |= bool(seen.any())
         self._graded |= bool(((rewards != low) & (rewards != high)).any())
 
-    def _follow_drift(self, rows: Rows, new: Floats) -> None:
-        """Estimate the common shift from prompts that come again, and apply it to all."""
+    def _follow_drift(self, rows: Rows, new: Floats) -> bool:
+        """Shift all prompts as those that come again have moved. Return False if the batch says nothing of its own."""
         again = self._sums[rows, TRIALS] > 0
-        if self._prior is None or not again.any():
-            return
-        means, strengths = self._prior.posterior(self._history(rows[again]))
-        step = self._drift.observe(means, strengths, new[again, MEAN], new[again, TRIALS] / self._prior.dispersion)
-        self._sums[:, MEAN] = moved(self._sums[:, MEAN], step)
+        if self._prior is None or not (again.any() or self._drift.outage):
+            return True
+        history, dispersion = self._history(rows[again]), self._prior.dispersion
+        means, trials = new[again, MEAN], new[again, TRIALS] / dispersion
+        seen = Returns(*self._prior.posterior(history), history.means, history.spreads * dispersion, means, trials)
+        dead = int((new[:, MEAN] == 1).all()) - int((new[:, MEAN] == 0).all())
+        shift, counts = self._drift.observe(seen, dead)
+        self._sums[:, MEAN] = moved(self._sums[:, MEAN], shift)
+        return counts
 
     def _add(self, rows: Rows, new: Floats) -> None:
         """Discount the sums of ``rows`` and add ``new`` ones, by the update of Chan, Golub and LeVeque (1979)."""
@@ -240,9 +245,16 @@ class EmpiricalBayes(Predictor):
             "projection": None if found is None else found.projection,
             "bandwidth": None if found is None else found.bandwidth,
             "drift": [self._drift.excess, self._drift.batches],
+            "outage": [self._drift.outage, self._drift.fallen],
+            "window": self._drift.window,
             "range": list(self._range),
             "graded": int(self._graded),
         }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a copy of what ``state_dict`` returned, which in version 0.2.0 had no outage and no window."""
+        empty = {"outage": [0.0, 0.0], "window": Drift().window}
+        super().load_state_dict({**empty, **state} if isinstance(state, Mapping) else state)
 
     def _restore(self, saved: SavedValues) -> None:
         ids = saved.texts("ids")
@@ -259,7 +271,10 @@ class EmpiricalBayes(Predictor):
         low, high = saved.row("range", (-LARGEST, 1.0))
         if low > 0 or not high - low < LARGEST:
             raise saved.refusal("range", "a range that holds 0 and 1")
-        self._drift = Drift(*saved.row("drift", (-LARGEST, 0.0)))
+        excess, batches = saved.row("drift", (-LARGEST, 0.0))
+        outage, fallen = saved.row("outage", (-LONGEST, -LARGEST_MOVE), (LONGEST, LARGEST_MOVE))
+        window = saved.array("window", (None, 6), low=[0] * 5 + [LEAST_TRIALS], high=[1, LARGEST] * 3)
+        self._drift = Drift(excess, batches, outage, fallen, window)
         self._row = {id: row for row, id in enumerate(ids)}
         self._rates = np.where(rates == UNKNOWN, np.nan, rates)
         self._sums, self._features, self._map, self._range = sums, features, features_map, (low, high)

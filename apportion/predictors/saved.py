@@ -60,17 +60,17 @@ class SavedValues:
         shape: tuple[int | None, ...],
         *,
         low: ArrayLike = -INFINITY,
-        high: float = INFINITY,
+        high: ArrayLike = INFINITY,
         dtype: DTypeLike = np.float64,
     ) -> NDArray[Any]:
         """Return a finite array of this shape and type from ``low`` to ``high``. A size of None may be any.
 
-        ``low`` may differ by column.
+        The bounds may differ by column.
         """
         value = self.values[key]
         if not isinstance(value, np.ndarray) or value.dtype != dtype or not _has_shape(value, shape):
             raise self.refusal(key, f"an array {_sizes(shape)} of {np.dtype(dtype)}")
-        if not (np.isfinite(value) & (value >= np.asarray(low)) & (value <= high)).all():
+        if not (np.isfinite(value) & (value >= np.asarray(low)) & (value <= np.asarray(high))).all():
             raise self.refusal(key, "finite and within its bounds")
         return value
 
@@ -82,10 +82,13 @@ class SavedValues:
             raise self.refusal(key, wanted)
         return dict(zip(value, _rows(list(value.values()), low, self.refusal(key, wanted)), strict=True))
 
-    def row(self, key: str, low: tuple[float, ...]) -> list[float]:
-        """Return as many finite numbers as ``low`` has, each at least its entry there."""
-        value = self.values[key]
-        return _rows([value], low, self.refusal(key, f"{len(low)} finite numbers"))[0].tolist()
+    def row(self, key: str, low: tuple[float, ...], high: tuple[float, ...] | float = INFINITY) -> list[float]:
+        """Return as many finite numbers as ``low`` has, each from its entry there to that of ``high``."""
+        refusal = self.refusal(key, f"{len(low)} finite numbers")
+        row = _rows([self.values[key]], low, refusal)[0]
+        if (row > high).any():
+            raise refusal
+        return row.tolist()
 
     def texts(self, key: str) -> list[str]:
         """Return a list of texts."""
