@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -20,7 +19,7 @@ from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Prompt, 
 
 NEVER = -1
 WAITING_STEPS = 8
-"""Number of choices after which a prompt whose outcome was not observed can be chosen again."""
+"""Choices after which a prompt whose outcome was not observed can be chosen again, if as many as all were chosen."""
 
 
 @dataclass
@@ -104,7 +103,8 @@ class Selector(ABC):
                 "number of prompts in a batch, or use a larger data set"
             )
         if self.learns and not self.weighted:  # a rest would bias the weights
-            rested = allowed & ((self._waiting == NEVER) | (self._steps - self._waiting >= WAITING_STEPS))
+            lost = max(WAITING_STEPS, len(self._ids) // count)  # in flight for longer than all others together
+            rested = allowed & ((self._waiting == NEVER) | (self._steps - self._waiting >= lost))
             allowed = rested if rested.sum() >= count else allowed
         places = self._choose(allowed, count, np.random.default_rng([self._seed, self._steps]))
         self._seen[places] = self._waiting[places] = self._steps
@@ -264,9 +264,9 @@ class RankingSelector(BeliefSelector):
     """Chooses the prompts with the best scores, and explores: some places are for those not chosen the longest.
 
     Args:
-        explore: share of the places for the prompts that were not chosen the longest, rounded up. Of choices of one
-            prompt this share explores. A prompt is chosen again within about Q / (explore x count) steps, whatever is
-            believed about it. 0 explores nothing.
+        explore: share of the places for the prompts that were not chosen the longest. A fraction of a place is carried
+            to the next choice. A prompt is chosen again within about Q / (explore x count) steps, whatever is believed
+            about it. 0 explores nothing.
 
     Note: prompts have no probability of being chosen, so no importance weight undoes the choice.
     """
@@ -287,8 +287,8 @@ class RankingSelector(BeliefSelector):
         places = np.flatnonzero(allowed)
         ranking = places[np.lexsort((draws[places], -scores[places]))]
         share = round(self.explore * count, 9)
-        explored = math.ceil(share) if count > 1 else int((self._steps + 1) * share) - int(self._steps * share)
-        best, rest = ranking[: count - explored], ranking[count - explored :]
+        explored = int((self._steps + 1) * share) - int(self._steps * share)  # a fraction is carried to the next choice
+        best, rest = np.split(ranking, [count - explored])
         return np.append(best, rest[np.lexsort((draws[rest], self._seen[rest]))[:explored]])
 
 

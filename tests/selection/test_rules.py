@@ -244,13 +244,25 @@ def test_greso_weights_leave_the_size_of_the_gradient():
     assert np.mean(means[50:]) == pytest.approx(1.0, abs=0.15)
 
 
-def test_a_choice_of_one_prompt_explores_only_its_share():
-    selector = prepared(Mixed(predictor=Known([0.5] * 2 + [0.0] * 98), explore=0.1), 100)
+@pytest.mark.parametrize(("count", "explore", "places"), [(1, 0.1, 10), (2, 0.1, 20), (4, 0.1, 40), (3, 0.25, 75)])
+def test_a_fraction_of_a_place_is_carried_to_the_next_choice(count, explore, places):
+    selector = prepared(Mixed(predictor=Known([0.5] * 8 + [0.0] * 92), explore=explore), 100)
     chosen = []
     for _ in range(100):
-        chosen += (rows := selector.choose(1))
+        chosen += (rows := selector.choose(count))
         show(selector, dict.fromkeys(rows, 0.5))
-    assert sum(row > 1 for row in chosen) == 10
+    assert sum(row > 7 for row in chosen) == places
+
+
+def test_prompts_in_flight_are_not_chosen_again_while_there_are_others():
+    """An engine keeps 40 prompts in flight and names none of them."""
+    selector, flying = prepared(Mixed(predictor=Known([0.5] * 100)), 100), []
+    for _ in range(200):
+        (row,) = selector.choose(1)
+        assert row not in flying
+        flying.append(row)
+        if len(flying) > 40:
+            show(selector, {flying.pop(0): 0.5})
 
 
 def test_a_verdict_counts_before_the_reward():
