@@ -1,4 +1,4 @@
-"""Retire and retest: shuffled epochs without the prompts that the policy has mastered.
+"""Retire and retest: shuffled epochs without the prompts that the policy has mastered, or cannot do yet.
 
 References: D. Khatri et al., "The Art of Scaling Reinforcement Learning Compute for LLMs", arXiv 2510.13786 (2025),
 which drops prompts with a pass rate of at least .9 for good; open-instruct's ``no_resampling_pass_rate``. A prompt may
@@ -22,15 +22,17 @@ from apportion.types import Counts, Floats, Mask, Prompt
 
 @dataclass(kw_only=True)
 class Retire(ShuffledEpochs):
-    """Takes the prompts in shuffled epochs, without those whose latest group had a mean reward of ``threshold``.
+    """Takes the prompts in shuffled epochs, without those whose latest group was mastered, or hopeless if that is set.
 
     It explores by testing them again. If fewer prompts are left than a batch needs, the retired ones fill it.
 
     Args:
         threshold: share of right rollouts in a group, or mean reward without verdicts, from which on its prompt is
             retired.
+        hopeless: the same from the other side: a prompt whose latest group had at most this share, or mean, rests as
+            long. 0 rests prompts of which nothing was right. None, the default, rests none of them.
         retest_after: number of choices after which a retired prompt is taken again; None never does. Draws in the
-            middle of a batch are choices, too.
+            middle of a batch are choices, too. It has no effect if it is shorter than an epoch: Q / prompts a choice.
 
     Note: no weight restores the mean over all prompts, because a retired prompt has no probability of being chosen.
 
@@ -41,6 +43,7 @@ class Retire(ShuffledEpochs):
     """
 
     threshold: float = 0.9
+    hopeless: float | None = None
     retest_after: int | None = 100
 
     name: ClassVar[str] = "retire"
@@ -50,6 +53,11 @@ class Retire(ShuffledEpochs):
         super().__post_init__()
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold must be finite, got {self.threshold}; it is a mean reward")
+        if self.hopeless is not None and not -math.inf < self.hopeless < self.threshold:
+            raise ValueError(
+                f"hopeless must be finite and below the threshold of {self.threshold:g}, got {self.hopeless}; 0 rests "
+                "prompts of which nothing was right"
+            )
         if self.retest_after is not None and self.retest_after < 1:
             raise ValueError(f"retest_after must be at least 1 step, got {self.retest_after}; None never tests again")
 
@@ -71,7 +79,8 @@ class Retire(ShuffledEpochs):
         return retired if self.retest_after is None else retired & (self._steps - self._retired < self.retest_after)
 
     def _learn(self, places: Counts, means: Floats) -> None:
-        self._retired[places] = np.where(means >= self.threshold, self._steps, NEVER)
+        rests = (means >= self.threshold) | (means <= (-math.inf if self.hopeless is None else self.hopeless))
+        self._retired[places] = np.where(rests, self._steps, NEVER)
 
     def _memory(self) -> dict[str, Any]:
         return super()._memory() | {"retired": self._retired}

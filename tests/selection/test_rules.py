@@ -204,6 +204,7 @@ def test_a_data_set_that_is_all_useless_still_gives_a_batch():
         (MoPPS, {"target": 1.5}),
         (SPOWeights, {"floor": 0.0}),
         (Retire, {"retest_after": 0}),
+        (Retire, {"hopeless": 0.9}),
         (GRESO, {"hard": 0.99}),
         (GRESO, {"start": 0.99}),
         (GRESO, {"least": 0.0}),
@@ -213,6 +214,13 @@ def test_a_data_set_that_is_all_useless_still_gives_a_batch():
 def test_wrong_settings_are_refused(make, own):
     with pytest.raises(ValueError, match=r"must be .*, got .*; "):
         make(**own)
+
+
+def test_a_hopeless_prompt_rests_as_a_mastered_one_if_asked():
+    for hopeless, rests in ((None, 5), (0.0, 7), (0.1, 9)):
+        selector = prepared(Retire(hopeless=hopeless), 10)
+        show(selector, {row: [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.1, 0.1, 0.5][row] for row in range(10)})
+        assert selector.metrics()["retired"] == rests / 10
 
 
 def test_retired_prompts_only_fill_the_places_that_the_others_leave():
