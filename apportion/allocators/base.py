@@ -34,10 +34,10 @@ class Size:
 class Allocator(ABC):
     """A rule that decides how many rollouts each prompt gets. Only ``plan`` is required; all else has a default.
 
-    Only ``observe`` changes what a rule has learnt.
     ``plan`` and ``groups`` are pure functions of the batch: the same batch gives the same answer on every rank, after a
-    restart, and in a replay. A driver calls ``start``, then ``plan`` and ``Batch.add`` until the plan is empty, then
-    ``groups``, and after the update ``observe``. It calls ``check_rewards`` after every round.
+    restart, and in a replay. Only ``observe`` changes what a rule has learnt. A driver calls ``start``, then ``plan``
+    and ``Batch.add`` until the plan is empty, then ``groups``, and after the update ``observe``. It calls
+    ``check_rewards`` after every round.
     """
 
     name: ClassVar[str]

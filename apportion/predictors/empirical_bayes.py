@@ -8,8 +8,8 @@ far, by likelihood or by moments; see ``statistics/prior.py``.
 References: H. Robbins, "An Empirical Bayes Approach to Statistics", 1956; J. G. Skellam, "A Probability Distribution
 Derived from the Binomial Distribution by Regarding the Probability of Success as Variable between the Sets of Trials",
 1948, for the Beta-binomial likelihood; R. W. M. Wedderburn, "Quasi-likelihood functions", 1974, for graded rewards.
-Note: training moves prompts that are not visited, too. A shift of the log-odds of all prompts is estimated from the
-residuals of prompts that come again, and applied to all; see ``statistics/drift.py``.
+Note: training moves prompts that are not visited, too. A shift of the log-odds of all prompts is estimated from
+prompts that come again, each compared with its own earlier rewards, and applied to all; see ``statistics/drift.py``.
 Note: ``Belief.variance`` is the expectation of p (1 - p) under the posterior, which is below mean (1 - mean). VIP
 minimises an expected variance, in which p (1 - p) enters linearly, so this is what it needs.
 Note: the kernel is approximated by 384 landmarks, the dimensions of MiniLM: O(Q r) memory and O(Q r^2) time an update.
@@ -67,6 +67,8 @@ class EmpiricalBayes(Predictor):
         discount: weight of a prompt's earlier rewards each time that it is seen again.
         bandwidth: of the kernel; by default the median distance between the prompts known at ``prepare``, or at the
             first update if nothing was prepared, and constant from then on.
+
+    One batch moves the log-odds of another prompt's own rewards by at most 2, or takes back an outage: see ``Drift``.
 
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = EmpiricalBayes(), [Prompt(f"{q} + {q} =") for q in range(20)]
@@ -202,7 +204,7 @@ class EmpiricalBayes(Predictor):
         self._graded |= bool(((rewards != low) & (rewards != high)).any())
 
     def _follow_drift(self, rows: Rows, new: Floats) -> bool:
-        """Shift all prompts as those that come again have moved. Return False if the batch says nothing of its own."""
+        """Shift all prompts as those that come again have moved. Return whether the batch's rewards count."""
         again = self._sums[rows, TRIALS] > 0
         if self._prior is None or not (again.any() or self._drift.outage):
             return True

@@ -16,7 +16,8 @@ from tests.rules import IN_TOKENS, MAKE, in_tokens
 SUCCESS = (0.0, 0.02, 0.3, 0.5, 0.8, 0.97, 1.0)
 POPULATION = SUCCESS * 3
 """Success rates of the batch's prompts, then of the fresh ones that some rules draw: the same again."""
-MOST_ROUNDS = 4
+ROUNDS = {"dapo": 4, "pilot_commit": 4, "reinforce_ada": 4}
+"""The most rounds of rules that may take more than 3."""
 DROPS_GROUPS = {"dapo", "pilot_commit"}
 
 
@@ -153,7 +154,7 @@ def test_plan_is_a_pure_function_of_the_batch(allocator):
 @pytest.mark.parametrize("failing", [0.3, 1.0])
 def test_it_ends_and_keeps_its_budget_when_samples_fail(allocator, failing):
     batch = finished(allocator, bernoulli_sampler(POPULATION, failing=failing))
-    assert batch.round <= MOST_ROUNDS
+    assert batch.round <= ROUNDS.get(allocator.name, 3)
     assert batch.trials.sum() < batch.asked.sum()
     size = allocator.size(len(SUCCESS))
     if size.exact:

@@ -26,11 +26,10 @@ def test_the_rule_of_the_page_passes(tmp_path):
     shown = textwrap.dedent(re.search(r"^   ```python\n(.*?)^   ```", page, re.MULTILINE | re.DOTALL)[1])
     (tmp_path / "shown_rule.py").write_text(BEFORE + shown + AFTER, encoding="utf-8")
     files = [f"tests/contract/test_{name}.py" for name in ("allocators", "settings", "kept")]
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *OPTIONS, *files],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=120,

@@ -50,9 +50,9 @@ class Drift:
     *Steps.* At least 16 prompts that come again show a step together, over several batches if these are small. Each is
     compared with its own earlier rewards, and not with the belief. The belief is pulled to the mean of all prompts, so
     batches sorted by difficulty would show steps that are none. The step has a standard error from the spread of these
-    differences, and from a bias of 0.01 that all may share. It is multiplied by q / (q + error^2). q is the variance of
-    true steps: the mean of step^2 - error^2 so far, weighted by 0.98 for each later one, and at least 0. So a
-    population that does not move is left where it is.
+    differences, and from a bias of 0.01 that all may share. The step is multiplied by q / (q + error^2). q is the
+    variance of true steps: the mean of step^2 - error^2 so far, weighted by 0.98 for each later one, and at least 0. So
+    a population that does not move is left where it is.
 
     *Outages.* A batch is dead if all its rewards are the lowest, or all the highest, and if this had a chance below
     1e-6 under beliefs worth 8 rollouts at most. A dead batch does not show which prompts are hard, so the rewards of
@@ -92,20 +92,20 @@ class Drift:
     def _confirmed(self, seen: Returns) -> float:
         """Return the shift by a dead batch that follows another one."""
         most = min(FIRST_MOVE * 2 ** (abs(self.outage) - 1), LARGEST_STEP)
-        step = float(np.clip(_step(seen)[0], -most, most))
+        step = float(np.clip(_common_shift(seen)[0], -most, most))
         return float(np.clip(self.fallen + step, -LARGEST_MOVE, LARGEST_MOVE)) - self.fallen
 
     def _step(self, seen: Returns) -> float:
         self.window = np.concatenate([self.window, np.stack(seen, axis=1)])
         if len(self.window) < LEAST_PROMPTS:
             return 0.0
-        (step, error), self.window = _step(Returns(*self.window.T)), self.window[:0]
+        (step, error), self.window = _common_shift(Returns(*self.window.T)), self.window[:0]
         self.excess, self.batches = MEMORY * self.excess + step**2 - error, MEMORY * self.batches + 1
         variance = max(self.excess / self.batches, 0.0)
         return step * variance / (variance + error) if variance else 0.0
 
 
-def _step(seen: Returns) -> tuple[float, float]:
+def _common_shift(seen: Returns) -> tuple[float, float]:
     """Return the common shift of the log-odds that explains the differences best, under N(0, 2^2), and its variance."""
     from scipy.optimize import brentq  # noqa: PLC0415 - slow to import
 
@@ -116,10 +116,8 @@ def _step(seen: Returns) -> tuple[float, float]:
     def left(step: float) -> float:
         return float(differences.sum() - weights @ (moved(means, step) - means)) - step / LARGEST_STEP**2
 
-    low, high = left(-LARGEST_STEP), left(LARGEST_STEP)
-    step = (
-        -LARGEST_STEP if low <= 0 else LARGEST_STEP if high >= 0 else float(brentq(left, -LARGEST_STEP, LARGEST_STEP))
-    )
+    edge = float(np.copysign(LARGEST_STEP, left(0.0)))  # the shift lies between 0 and this, because left decreases
+    step = edge if left(edge) * edge >= 0 else float(brentq(left, 0.0, edge))
     information = max(float(weights @ (p * (1 - p))) for p in (means, moved(means, step))) + 1 / LARGEST_STEP**2
     return step, float(differences @ differences + (BIAS * weights.sum()) ** 2) / information**2
 
