@@ -60,17 +60,3 @@ def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing
-
-
-def test_the_allocator_of_the_contributing_guide_works():
-    block = re.search(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    lines = [line.removeprefix("   ") for line in block[1].splitlines()]
-    preamble = (
-        "from dataclasses import dataclass\nfrom typing import ClassVar\nimport numpy as np\n"
-        "from apportion import *\nfrom apportion.types import Plan\n"
-    )
-    trial = (
-        "\nprint(collect(UntilCorrect(), [Prompt('a')], lambda p, n: [[Rollout(False)] * int(n[0])]).asked.tolist())\n"
-    )
-    done = run("-c", preamble + "\n".join(lines) + trial)
-    assert done.stdout.strip() == "[16]", done.stderr
