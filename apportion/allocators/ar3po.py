@@ -101,9 +101,6 @@ class AR3PO(Allocator):
         most = self.stages * self.rollouts_per_stage * prompts  # a reused rollout takes the place of one of these
         return Size(asked=most, kept=most)
 
-    def uniform_because(self, prompts: int) -> str:
-        return "stages is 1 and reuse none" if self.stages == 1 and self.reuse == "none" else ""
-
     def plan(self, batch: Batch) -> Plan:
         going = (batch.successes == 0) & (batch.asked < self.stages * self.rollouts_per_stage)
         return Plan(np.where(going, self.rollouts_per_stage - batch.asked % self.rollouts_per_stage, 0))

@@ -47,6 +47,9 @@ class Allocator(ABC):
     one_round: ClassVar[bool] = False
     """Whether all rollouts are planned at once, so that no outcome of a batch decides about its plan."""
 
+    adapts: ClassVar[bool] = True
+    """Whether the rule means to give prompts unequal counts; False for those that are uniform by design."""
+
     @property
     def needs(self) -> Needs:
         """What this rule needs to know of each rollout."""
@@ -58,13 +61,6 @@ class Allocator(ABC):
         Raises ValueError if a batch of so many prompts cannot be planned; ``start`` calls it for that reason.
         """
         return Size()
-
-    def uniform_because(self, prompts: int) -> str:
-        """Return why ``prompts`` prompts get equal rollouts, whatever was learned; "" if their counts can differ.
-
-        Rules that are uniform by design, such as controls, return "" too. Engines log the reason at the start.
-        """
-        return ""
 
     def with_budget(self, rollouts_per_prompt: int) -> Self:
         """Return this rule with a budget of ``rollouts_per_prompt`` on average, if its settings leave the budget open.

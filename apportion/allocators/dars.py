@@ -81,12 +81,6 @@ class DARS(Allocator):
         most = (self.pre_rollouts + int(extra)) * prompts
         return Size(asked=most, kept=most)
 
-    def uniform_because(self, prompts: int) -> str:
-        outcomes, first = np.arange(self.pre_rollouts + 1), np.full(self.pre_rollouts + 1, self.pre_rollouts)
-        if extra_rollouts(outcomes, first, self.pre_rollouts, self.high).any():
-            return ""
-        return f"no prompt gets more than its {self.pre_rollouts} pre_rollouts with high {self.high}"
-
     def plan(self, batch: Batch) -> Plan:
         first = np.maximum(self.pre_rollouts - batch.asked, 0)
         extra = extra_rollouts(batch.successes, batch.trials, self.pre_rollouts, self.high)

@@ -125,10 +125,6 @@ class PilotCommit(Allocator):
         asked = self.pilots * drawn + self.commits * target
         return Size(asked=asked, kept=(self.pilots + self.commits) * target, fresh=draws * draw)
 
-    def uniform_because(self, prompts: int) -> str:
-        all_pass = self.min_rate <= 0 and self.max_rate >= 1 and (self.target is None or self.target >= prompts)
-        return f"every prompt passes with min_rate {self.min_rate:g} and max_rate {self.max_rate:g}" if all_pass else ""
-
     def start(self, prompts: Sequence[Prompt]) -> Batch:
         """Return a batch without rollouts, but for the pilots of buffered prompts."""
         batch = super().start(prompts)

@@ -110,13 +110,6 @@ class ReinforceAda(Allocator):
         asked = prompts * self.rounds * self.rollouts_per_round
         return Size(asked=asked, kept=prompts * self.keep if self.down_sample else asked)
 
-    def uniform_because(self, prompts: int) -> str:
-        most, before_last = self.rounds * self.rollouts_per_round, (self.rounds - 1) * self.rollouts_per_round
-        exits = before_last >= (1 if self.exit == "positive" else self.keep)
-        if exits or (self.down_sample and self.keep < most):
-            return ""
-        return f"no prompt can stop before its {most} rollouts, and all of them are trained on"
-
     def exited(self, batch: Batch) -> Mask:
         """Return which prompts [P] have shown enough signal."""
         verdicts = [self._verdicts(rollouts) for rollouts in batch.rollouts]

@@ -95,16 +95,6 @@ class SharedVotes(ConsensusAllocator):
         """The rule that tells decided votes from those that the budget ended. It has the same belief as the plan."""
         return AdaptiveConsistencyBeta(self.confidence)
 
-    def uniform_because(self, prompts: int) -> str:
-        if prompts == 1:
-            return "a batch has one prompt"
-        if self.min_samples < self.samples_per_prompt < self.max_samples:
-            return ""
-        return (
-            f"every prompt gets at least {self.min_samples} and at most {self.max_samples} samples of "
-            f"{self.samples_per_prompt:g} that the budget pays for"
-        )
-
     def plan(self, batch: Batch) -> Plan:
         """Return the rest of the first N samples, then this round's part of the best use of the remaining budget."""
         missing = np.maximum(self.min_samples - batch.asked, 0)

@@ -37,6 +37,7 @@ class TTRL(SeparateVotes):
 
     name: ClassVar[str] = "ttrl"
     one_round: ClassVar[bool] = True
+    adapts: ClassVar[bool] = False
 
     def size(self, prompts: int) -> Size:
         return replace(super().size(prompts), exact=True)

@@ -31,6 +31,7 @@ class Uniform(Allocator):
     name: ClassVar[str] = "uniform"
     one_round: ClassVar[bool] = True
     separable: ClassVar[bool] = True
+    adapts: ClassVar[bool] = False
     usual_rollouts: ClassVar[int] = 8
 
     def __post_init__(self) -> None:

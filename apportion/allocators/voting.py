@@ -9,7 +9,7 @@ from typing import ClassVar
 from apportion.allocators.votes.base import Retain
 from apportion.allocators.votes.rewards import PseudoReward
 from apportion.allocators.votes.separate import SeparateVotes
-from apportion.stopping import USUAL_RULE, Curtailed, Fixed, Rule, Wave, make_rule
+from apportion.stopping import USUAL_RULE, Curtailed, Rule, Wave, make_rule
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,6 @@ class Voting(SeparateVotes):
         if not isinstance(self.rule, Rule):
             raise ValueError(f"rule must be a stopping rule, got {self.rule!r}; apportion.stopping.make_rule makes one")
         self.rule.check(self.max_samples)
-
-    def uniform_because(self, prompts: int) -> str:
-        if isinstance(self.rule, Fixed) and not self.curtail:
-            return "rule fixed stops at the same number of samples for every prompt, and curtail is false"
-        return super().uniform_because(prompts)
 
     @property
     def stopping(self) -> Rule:

@@ -11,6 +11,7 @@ from tinker_cookbook.rl.dataset_utils import EpochCycledRLDataset
 from tinker_cookbook.rl.rollouts import get_rollout_executor
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilder
 
+from apportion.allocators import warn_of_equal_counts
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
 from apportion.engines.saved_settings import check_same_settings
@@ -151,7 +152,9 @@ class AllocatedDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
                 "processes could not ask it; leave it out"
             )
         train, test = await self.inner()
-        allocation = self.allocation.with_budget(size_of(train.get_batch(0)[0]))
+        first = train.get_batch(0)
+        allocation = self.allocation.with_budget(size_of(first[0]))
+        warn_of_equal_counts(allocation.allocator, len(first))
         steps = len(train) * self.epochs
         last = steps if self.max_steps is None else min(steps, self.max_steps)
         states = StateFiles(self.log_path, self.save_every, self.rolling_save_every, last)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from apportion.advantages import Reduction, check_agreement
+from apportion.allocators import warn_of_equal_counts
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
 from apportion.engines.allocation import TrainerAllocation
@@ -268,12 +269,7 @@ class TRLAllocation(TrainerAllocation):
         """Compare what the allocator trains on with the ``rows`` of TRL's generation batch. Raises ValueError."""
         prompts = rows // num_generations
         size = self.allocator.size(prompts)
-        if prompts == 1 and size.exact and not self.allocator.separable:
-            logger.warning(
-                "%s has one prompt in a generation batch, so that there is nothing to allocate; raise "
-                "per_device_train_batch_size, gradient_accumulation_steps or generation_batch_size",
-                self.allocator.name,
-            )
+        warn_of_equal_counts(self.allocator, prompts, rated=self.rate_column is not None)
         kept = size.kept
         if kept is None or not size.exact:
             return

@@ -5,7 +5,7 @@ import math
 
 from omegaconf import DictConfig
 
-from apportion.allocators import Allocator
+from apportion.allocators import Allocator, warn_of_equal_counts
 from apportion.engines.prompts import reads_rates
 from apportion.verl.coordinator.settings import VerlAllocation
 
@@ -14,11 +14,10 @@ logger = logging.getLogger(__name__)
 
 def warn(config: DictConfig, allocation: VerlAllocation) -> None:
     """Log a line for each setting that has no effect, or that wastes computation."""
-    _warn_of_uniform(config, allocation.allocator)
+    rated = allocation.rate_key is not None
+    warn_of_equal_counts(allocation.allocator, int(config.data.train_batch_size), rated=rated)
     _warn_of_padding(config, allocation.allocator)
-    if allocation.rate_key is not None and not reads_rates(
-        allocation.allocator, allocation.baseline, allocation.selection
-    ):
+    if rated and not reads_rates(allocation.allocator, allocation.baseline, allocation.selection):
         logger.warning(
             "allocation.rate_key=%s has no effect, because no predictor takes known rates; use empirical_bayes, or the "
             "baseline spo",
@@ -32,16 +31,6 @@ def row_multiple(config: DictConfig) -> int:
     actor, critic = config.actor_rollout_ref.actor.ppo_mini_batch_size, config.critic
     enabled = config.algorithm.adv_estimator == "gae" if critic.enable is None else critic.enable
     return int(rollouts * (math.lcm(actor, critic.ppo_mini_batch_size) if enabled else actor))
-
-
-def _warn_of_uniform(config: DictConfig, allocator: Allocator) -> None:
-    reason = allocator.uniform_because(int(config.data.train_batch_size))
-    if reason:
-        logger.warning(
-            "allocation.allocator %s cannot differ from uniform, because %s; change that, or set allocation=uniform",
-            allocator.name,
-            reason,
-        )
 
 
 def _warn_of_padding(config: DictConfig, allocator: Allocator) -> None:

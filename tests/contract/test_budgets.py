@@ -62,13 +62,6 @@ def test_horas_pre_rollouts_are_half_of_the_engines_number():
     assert HORA().with_budget(8).plan(HORA().with_budget(8).start(make_prompts(2))).counts.tolist() == [4, 4]
 
 
-def test_a_warning_of_equal_counts_waits_for_the_budget(caplog):
-    hora = HORA(pre_rollouts=8)
-    assert not caplog.records
-    hora.with_budget(8)
-    assert "hora gives every prompt the same: of 8 rollouts per prompt, each gets at least 8" in caplog.text
-
-
 class Tagged:
     """Gives a rule a constructor of its own, as a user's subclass may have."""
 

@@ -14,6 +14,7 @@ from apportion.records import RecordError, open_run
 from apportion.selection import SELECTORS
 from apportion.vote import revote
 from apportion.vote.lines import JournalError
+from tests.golden.compare import differences
 from tests.golden.decisions import fed, made, plain, pool
 from tests.golden.old import HERE
 from tests.rules import small_settings
@@ -55,9 +56,9 @@ def test_the_states_of_all_learners_go_on_as_if_never_saved():
         loaded.load_state_dict(state)
         for learner in learners:
             getattr(learner, "update" if hasattr(learner, "update") else "observe")(batches[1])
-        now, then = (json.dumps(plain(learner.state_dict())) for learner in (lived, loaded))
-        if '"outage"' not in now:
-            assert then == now, title
+        now, then = (plain(learner.state_dict()) for learner in (lived, loaded))
+        if '"outage"' not in json.dumps(now):  # floats to a tolerance: another processor adds up in another order
+            assert not list(differences(then, now)), title
         else:  # the belief has learned since then to tell outages: what it keeps for them begins anew
             beliefs = [each if kind == "predictor" else getattr(each, READERS[kind]) for each in learners]
             np.testing.assert_allclose(*[each.predict(list(pool())).mean for each in beliefs], atol=0.05, err_msg=title)

@@ -1,6 +1,5 @@
 """Budgets of a batch, in rollouts or in tokens, and the base class of allocators that spend one."""
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,6 @@ from apportion.checks import check_numbers
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
 from apportion.types import Batch, Counts, Floats, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -158,8 +155,6 @@ class BudgetedAllocator(Allocator):
 
     usual_rollouts: ClassVar[float] = 8.0
     """Rollouts per prompt if neither a budget is given nor an engine says one."""
-    adapts: ClassVar[bool] = True
-    """Whether prompts can get unequal counts, if the bounds leave room for it."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -174,19 +169,8 @@ class BudgetedAllocator(Allocator):
                 "give lengths=MeanLengths(initial=...), the tokens expected of a completion, or leave both out"
             )
         check_high(self.least, self.high)
-        if not self._is_budgeted:
-            return  # an engine may say a budget that fits the bounds; else the first batch is refused
-        budget = self._budget  # raises now if the bounds do not fit
-        average = budget.rollouts_per_prompt if isinstance(budget, Budget) else None
-        if self.adapts and average is not None and (self.least >= average or self.high <= average):
-            logger.warning(
-                "%s gives every prompt the same: of %g rollouts per prompt, each gets at least %d and at most %d; "
-                "raise the budget, or change the bounds",
-                self.name,
-                average,
-                self.least,
-                self.high,
-            )
+        if self._is_budgeted:  # else an engine may say a budget that fits the bounds, or the first batch is refused
+            self._budget  # noqa: B018 - raises now if the bounds do not fit
 
     @property
     def least(self) -> int:
@@ -214,21 +198,6 @@ class BudgetedAllocator(Allocator):
     def size(self, prompts: int) -> Size:
         most = self._budget.most(prompts)
         return Size(asked=most, kept=most, exact=self.tokens_per_prompt is None)
-
-    def uniform_because(self, prompts: int) -> str:
-        if not self.adapts:
-            return ""
-        if prompts == 1:
-            return "a batch has one prompt"
-        budget = self._budget
-        pays = budget.rollouts_per_prompt if isinstance(budget, Budget) else None
-        average = budget.of(prompts) / prompts if pays is None and isinstance(budget, Budget) else pays
-        if self.least == self.high or (average is not None and not self.least < average < self.high):
-            paid = "" if average is None else f" of {average:g} that the budget pays for"
-            return f"every prompt gets at least {self.least} and at most {self.high} rollouts{paid}"
-        if self.one_round and self.lengths is None and isinstance(self.predictor, UniformPrior):
-            return "predictor uniform predicts the same for every prompt"
-        return ""
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.predictor.prepare(prompts)

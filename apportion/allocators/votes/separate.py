@@ -24,10 +24,6 @@ class SeparateVotes(ConsensusAllocator):
     def wave(self) -> Wave:
         """Number of samples requested at a time; "free" is the minimum before the rule can stop."""
 
-    def uniform_because(self, prompts: int) -> str:
-        equal = not self.one_round and self.min_samples == self.max_samples
-        return f"min_samples and max_samples are both {self.max_samples}" if equal else ""
-
     def plan(self, batch: Batch) -> Plan:
         """Return the next wave of each prompt that the rule has not stopped."""
         codes = (self._codes(batch, q)[1] for q in range(len(batch.prompts)))

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import HORA, VIP, Allocator, Batch, Belief, Plan, Rollout, collect
-from apportion.allocators import Even
 from apportion.allocators.spending.budget import Budget, BudgetedAllocator, TokenBudget
 from apportion.config import build, dump, to_toml
 from apportion.predictors import DiscountedCounts, MeanLengths, UniformPrior
@@ -187,22 +186,3 @@ def test_a_checkpoint_of_other_lengths_is_refused():
 def test_a_token_budget_survives_the_way_through_toml():
     allocator = in_tokens(tokens_per_prompt=8192.0, initial=700.0)
     assert build(Allocator, tomllib.loads(to_toml(dump(allocator)))) == allocator
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: HORA(pre_rollouts=8, rollouts_per_prompt=8),
-        lambda: VIP(low=4, rollouts_per_prompt=4, predictor=UniformPrior()),
-        lambda: VIP(rollouts_per_prompt=8, high=8, predictor=UniformPrior()),
-    ],
-)
-def test_bounds_that_leave_nothing_to_decide_are_said_loudly(make, caplog):
-    make()
-    assert "gives every prompt the same: of " in caplog.text
-
-
-def test_a_budget_with_room_and_an_even_split_say_nothing(caplog):
-    for make in (HORA, VIP, Even, lambda: Even(high=8), lambda: HORA(rollouts_per_prompt=2)):
-        make()
-    assert not caplog.records
