@@ -5,6 +5,7 @@ from apportion.allocators.base import Allocator, Size, check_rewards
 from apportion.allocators.dapo import DAPO
 from apportion.allocators.dars import DARS
 from apportion.allocators.equal_counts import equal_counts_because, warn_of_equal_counts
+from apportion.allocators.explore_then_commit import ExploreThenCommit
 from apportion.allocators.hora import HORA
 from apportion.allocators.inverse_accuracy import InverseAccuracy
 from apportion.allocators.inverse_variance import InverseVariance
@@ -31,6 +32,7 @@ ALLOCATORS: dict[str, type[Allocator]] = {
         DAPO,
         DARS,
         PilotCommit,
+        ExploreThenCommit,
         ReinforceAda,
         Knapsack,
         InverseAccuracy,
@@ -54,6 +56,7 @@ __all__ = [
     "VIP",
     "Allocator",
     "Even",
+    "ExploreThenCommit",
     "InverseAccuracy",
     "InverseVariance",
     "Knapsack",
