@@ -6,9 +6,9 @@ compared with. Unlike Pilot-Commit it needs no fresh prompts, no success rate be
 
 Note: a mixed prompt has ``high / pilots`` times the rollouts of the others. Under a loss that weighs tokens equally
 (TRL's default, verl's token-mean) it has as many times their weight, and that is where the gain is. Under a mean over
-prompts there is none.
-Note: a prompt with success probability p is committed to with probability 1 - p^k - (1 - p)^k, k pilots. Its gradient is
-scaled by about this factor, so prompts of middle difficulty count for more.
+prompts it loses: an even split of as many rollouts has a smaller variance. benchmarks/conformal has both.
+Note: a prompt with success probability p is committed to with probability 1 - p^k - (1 - p)^k, k pilots. Its gradient
+is scaled by about this factor, so prompts of middle difficulty count for more.
 """
 
 from dataclasses import dataclass
