@@ -31,6 +31,9 @@ SHOWN_PROMPTS = 5
 LARGEST_REWARD = 1e100
 """The largest size of a reward: sums of squares of many of them stay finite."""
 
+TIE = 2.0**-22
+"""The share of the larger one by which equal rewards may differ: a few roundings of single precision, as of a sum."""
+
 
 def prompt_id(text: str, dataset: str = "") -> str:
     """Return a hash of the text and the data set, so that a prompt has the same id in any order and any run.
@@ -107,7 +110,8 @@ class Rollout:
     ``tokens``: length of the completion, including the end token. ``score_norm``: squared norm of the gradient of its
     log-probability, up to a common factor, or a proxy such as ``sampled_score_norm``; of one kind in a run. ``round``:
     the round of its batch, from 0; ``Batch.add`` sets it. ``step``: the earlier step that the rollout is reused from;
-    None for a fresh one.
+    None for a fresh one. ``components``: what an estimator compares in place of ``reward``, such as the rewards of
+    several functions that it normalises one by one (GDPO), NaN for one that is missing, or a clipped reward; else ().
     """
 
     correct: bool | None = None
@@ -118,6 +122,7 @@ class Rollout:
     score_norm: float | None = None
     round: int = 0
     step: int | None = None
+    components: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         correct, reward, tokens = self.correct, self.reward, self.tokens
@@ -137,7 +142,8 @@ class Rollout:
     def __reduce__(self) -> tuple[type[Rollout], tuple[Any, ...]]:
         """Pickle the fields as a tuple, which takes a tenth of the time of a dataclass with slots."""
         return Rollout, (
-            self.correct, self.answer, self.reward, self.completion, self.tokens, self.score_norm, self.round, self.step
+            self.correct, self.answer, self.reward, self.completion, self.tokens, self.score_norm, self.round,
+            self.step, self.components,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -351,9 +357,11 @@ class Batch(ArrayValue):
     def spread(self) -> Floats:
         """Standard deviation of each prompt's outcomes, [P]: verdicts as 1 or 0, rewards where there is no verdict.
 
-        It is exactly 0 if all outcomes are equal or there are none, and above 0 if any two differ.
+        Without verdicts it is the largest one of the ``components`` if there are any, because equal sums can have
+        unequal parts. It is exactly 0 if all outcomes are equal up to ``TIE`` or there are none, and above 0 if any two
+        differ.
         """
-        return np.array([_deviation(group) for group in self.rollouts], np.float64)
+        return np.array([_spread(group) for group in self.rollouts], np.float64)
 
     @property
     def votes(self) -> tuple[Counter[str], ...]:
@@ -423,7 +431,16 @@ class Batch(ArrayValue):
             return rollout
         r = rollout
         return _checked(
-            Rollout, r.correct, r.answer, r.reward, r.completion, r.tokens, r.score_norm, self.round, r.step
+            Rollout,
+            r.correct,
+            r.answer,
+            r.reward,
+            r.completion,
+            r.tokens,
+            r.score_norm,
+            self.round,
+            r.step,
+            r.components,
         )
 
 
@@ -468,8 +485,9 @@ class Group(ArrayValue):
 
     @property
     def informative(self) -> bool:
-        """Whether the rewards differ. A group of equal rewards has no group-relative advantage."""
-        return len(set(self.rewards.tolist())) > 1
+        """Whether the rewards differ, or any component of them. Equal rewards have no group-relative advantage."""
+        self.rewards  # noqa: B018 - raises if a rollout has none
+        return _spread(self.rollouts, verdicts=False) > 0
 
 
 def prompt_list(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
@@ -507,12 +525,23 @@ def _rollout_list(rollouts: Iterable[Rollout], q: int) -> tuple[Rollout, ...]:
     return listed
 
 
-def _deviation(rollouts: Iterable[Rollout]) -> float:
-    """Return the standard deviation of outcomes. It is taken over their range, so that squares do not underflow."""
+def _spread(rollouts: Iterable[Rollout], verdicts: bool = True) -> float:
+    """Return the standard deviation of verdicts, of rewards, or the largest one of their components."""
     scored = [rollout for rollout in rollouts if rollout.reward is not None]
-    outcomes = np.array([r.reward if r.correct is None else r.correct for r in scored], np.float64)
-    low, high = outcomes.min(initial=np.inf), outcomes.max(initial=-np.inf)
-    return float((high - low) * np.std((outcomes - low) / (high - low))) if low < high else 0.0
+    judged = [verdicts and rollout.correct is not None for rollout in scored]
+    if scored and not any(judged) and all(rollout.components for rollout in scored):
+        return max(map(_deviation, np.array([rollout.components for rollout in scored], np.float64).T))
+    outcomes = [r.correct if known else r.reward for r, known in zip(scored, judged, strict=True)]
+    return _deviation(np.array(outcomes, np.float64))
+
+
+def _deviation(values: Floats) -> float:
+    """Return the standard deviation of ``values`` without NaN, taken over their range: squares do not underflow."""
+    values = values[~np.isnan(values)]
+    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+    if not high - low > TIE * max(abs(low), abs(high)):
+        return 0.0
+    return float((high - low) * np.std((values - low) / (high - low)))
 
 
 def _brief(value: Any) -> str:

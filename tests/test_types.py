@@ -1,4 +1,5 @@
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from apportion import HORA, Batch, Belief, Plan, Prompt, Rollout, Uniform
 from apportion.predictors import DiscountedCounts
-from apportion.types import Group, prompt_id
+from apportion.types import TIE, Group, prompt_id
 from tests.builders import make_batch, make_prompts
 
 
@@ -105,9 +106,11 @@ def test_the_spread_is_the_standard_deviation_and_zero_for_equal_outcomes_alone(
     batch = Batch.start(make_prompts(1), Belief.uniform(1)).add(plan, [[Rollout(reward=reward) for reward in rewards]])
     known = [reward for reward in rewards if reward is not None]
     (spread,) = batch.spread
-    assert (spread > 0) == (len(set(known)) > 1)
-    rounding = 1e-13 * max(map(abs, known), default=0.0)  # differences of large numbers lose their last digits
-    assert spread == pytest.approx(np.std(known) if known else 0.0, rel=1e-9, abs=max(rounding, 1e-150))
+    largest = max(map(abs, known), default=0.0)
+    tie = not known or max(known) - min(known) <= TIE * largest
+    assert (spread > 0) == (not tie)
+    rounding = 1e-13 * largest  # differences of large numbers lose their last digits
+    assert spread == pytest.approx(0.0 if tie else np.std(known), rel=1e-9, abs=max(rounding, 1e-150))
 
 
 def test_the_spread_of_verdicts_is_theirs_and_not_that_of_shaped_rewards():
@@ -119,6 +122,30 @@ def test_the_spread_of_verdicts_is_theirs_and_not_that_of_shaped_rewards():
 def test_the_spread_of_equal_rewards_is_zero_where_their_mean_is_rounded():
     batch = Batch.start(make_prompts(1), Belief.uniform(1)).add(Plan([3]), [[Rollout(reward=0.1)] * 3])
     assert np.std([0.1] * 3) > 0 == batch.spread[0]
+
+
+def spread_and_informative(*rollouts):
+    batch = Batch.start(make_prompts(1), Belief.uniform(1)).add(Plan([len(rollouts)]), [rollouts])
+    return batch.spread[0] > 0, Group(Prompt("a"), rollouts).informative
+
+
+def test_what_the_estimator_compares_decides_and_not_its_sum():
+    equal_sums = [Rollout(reward=1.0, components=parts) for parts in ((1.0, 0.0), (0.0, 1.0))]
+    assert spread_and_informative(*equal_sums) == (True, True)
+    assert spread_and_informative(*(replace(each, components=()) for each in equal_sums)) == (False, False)
+    clipped = [Rollout(reward=reward, components=(10.0,)) for reward in (11.0, 12.0)]
+    assert spread_and_informative(*clipped) == (False, False)
+    missing = [Rollout(reward=1.0, components=(1.0, np.nan)), Rollout(reward=1.0, components=(1.0, 0.0))]
+    assert spread_and_informative(*missing) == (False, False)  # one score of a function has nothing beside it
+    judged = [replace(each, correct=False) for each in equal_sums]
+    assert spread_and_informative(*judged) == (False, True)  # rules go by verdicts, and the loss by rewards
+
+
+@pytest.mark.parametrize("reward", [0.3, 1e-12, 1e30])
+def test_rewards_that_differ_by_roundings_are_equal(reward):
+    near = float(np.nextafter(np.float32(reward), np.float32(np.inf)))
+    assert spread_and_informative(Rollout(reward=reward), Rollout(reward=near)) == (False, False)
+    assert spread_and_informative(Rollout(reward=reward), Rollout(reward=reward * (1 + 1e-6))) == (True, True)
 
 
 def test_groups_need_rewards_and_one_keep_entry_a_rollout():

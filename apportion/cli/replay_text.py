@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from apportion.replay.cells import MEASURES
 from apportion.replay.intervals import Spanned
 from apportion.replay.notes import notes
 from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
@@ -20,9 +21,9 @@ COLUMNS = (
     "tokens",
     "mixed",
     "variance",
+    "signal",
     "hits",
     "dead",
-    "mixed groups",
     "coverage",
     "even's",
 )
@@ -31,8 +32,10 @@ COLUMNS = (
 def replay_text(found: Replay, terminal: bool = False) -> str:
     """Return the tables of a replay, and what they cannot say, one note a line."""
     parts = [
-        "Mixed groups, variance, hits and dead rollouts are over those of an even split of the same rollouts "
-        f"(95% over prompts{' and seeds' if found.seeds > 1 else ''}).",
+        "All from mixed groups to dead rollouts is over that of an even split of the same rollouts (95% over "
+        f"prompts{' and seeds' if found.seeds > 1 else ''}). Variance is that of RLOO under a mean over prompts, and less "
+        "is better. If the loss weighs rollouts or tokens equally (TRL's dapo, verl's token-mean), the signal of a "
+        "rollout counts in its place, and more is better.",
         text_table(
             [_allocator_row(each) for each in (found.run, *found.allocators)],
             COLUMNS,
@@ -67,17 +70,16 @@ def _allocator_row(each: AllocatorReplay) -> list[str]:
     cells = each.cells
     total = f"{cells.total('rollouts'):,.0f}" + ("" if each.same_total else f" (x{each.of_budget:.2f})")
     ratios = [
-        _shown(each.ratios[name]) if name in each.ratios else "-" for name in ("mixed", "variance", "hits", "dead")
+        _shown(each.ratios[name]) if name in each.ratios else "-"
+        for name in ("mixed", "variance", "signal", "hits", "dead")
     ]
-    mixed, covered = cells.total("mixed"), cells.coverage()
     return [
         "as recorded" if each.source == "recorded" else each.name,
         each.source,
         total,
         _whole(cells.total("tokens")),
         *ratios,
-        _whole(mixed),
-        f"{_whole(covered)} of {cells.prompts:,}",
+        f"{_whole(cells.coverage())} of {cells.prompts:,}",
         _whole(cells.coverage(even=True)),
     ]
 
@@ -97,15 +99,15 @@ def _selector_row(each: SelectorReplay) -> list[str]:
 
 
 def _allocator_json(each: AllocatorReplay) -> dict[str, Any]:
-    names = ("rollouts", "tokens", "mixed", "hits", "dead", "variance")
     return {
         "name": each.name,
         "outcomes": each.source,
         "closed_form": each.closed,
         "of_budget": each.of_budget,
-        **{name: each.cells.total(name) for name in names},
+        **{name: each.cells.total(name) for name in MEASURES},
         "coverage": each.cells.coverage(),
-        "even": {name: each.cells.total(name, even=True) for name in names} | {"coverage": each.cells.coverage(True)},
+        "even": {name: each.cells.total(name, even=True) for name in MEASURES}
+        | {"coverage": each.cells.coverage(True)},
         "ratios": {name: _comparison_json(ratio) for name, ratio in each.ratios.items()},
         "missing": None if each.missing is None else vars(each.missing),
     }

@@ -76,8 +76,8 @@ def replay_allocator(
     even = measures(population, places, level)
     if not allocator.needs.labels:  # its groups are rewarded by votes
         unknown = np.full(len(got), np.nan)
-        rule["variance"] = unknown
-        even |= dict.fromkeys(("mixed", "dead", "variance"), unknown)
+        rule |= dict.fromkeys(("variance", "signal"), unknown)
+        even |= dict.fromkeys(("mixed", "dead", "variance", "signal"), unknown)
     starts = np.r_[0, np.cumsum(sizes)[:-1]]
     return Cells(
         seed=np.zeros(len(batch), np.int64),
@@ -106,6 +106,7 @@ def measures(population: OutcomePopulation, places: Counts, number: Floats | Cou
         "hits": hits,
         "dead": number * (1 - mixed),
         "variance": population.gradient_variance(places, number),
+        "signal": population.signal(places, number),
     }
 
 
@@ -120,6 +121,7 @@ def _seen(
         "hits": hits if population.verified else np.full(len(got), np.nan),
         "dead": got * (1 - mixed),
         "variance": population.gradient_variance(places, got) if got.all() else np.full(len(got), np.nan),
+        "signal": population.signal(places, got),
     }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from apportion.types import Counts, Floats
 
-MEASURES = ("rollouts", "tokens", "mixed", "hits", "dead", "variance")
+MEASURES = ("rollouts", "tokens", "mixed", "hits", "dead", "variance", "signal")
 """What is measured of each prompt of a batch.
 
 - rollouts: those that were drawn.

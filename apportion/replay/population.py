@@ -148,6 +148,14 @@ class OutcomePopulation:
 
         return self._between(number, whole)
 
+    def signal(self, groups: Counts, number: Floats | Counts) -> Floats:
+        """Return n v for ``number`` [M] rollouts of ``groups`` [M], with v the variance of the reward.
+
+        Under a loss that weighs rollouts or tokens equally a prompt counts by its rollouts. So the sum of n v, over the
+        rollouts of a step, is the expected size of what they teach; 4 v / (n - 1) is for a mean over prompts.
+        """
+        return number * self.variance[groups]
+
     def _mean(self, values: Floats) -> Floats:
         low, high = self.bounds
         total = np.r_[0.0, np.cumsum(values[self.rows])]

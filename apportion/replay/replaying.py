@@ -26,7 +26,7 @@ from apportion.types import Floats
 Outcomes = Literal["auto", "pools", "expected"]
 """Where outcomes come from. "auto" is pools if they have nearly all that a rule asks for, and otherwise expected."""
 
-COMPARED = ("mixed", "variance", "hits", "dead", "tokens")
+COMPARED = ("mixed", "variance", "signal", "hits", "dead", "tokens")
 
 
 def replay(
@@ -181,6 +181,7 @@ def _as_recorded(record: RunRecord, population: OutcomePopulation, budget: int) 
         "hits": (record.totals[places] > 0).astype(np.float64) if labelled and record.binary else unknown,
         "dead": got * (1 - mixed) if labelled else unknown,
         "variance": population.gradient_variance(places, got) if labelled and got.all() else unknown,
+        "signal": population.signal(places, got) if labelled else unknown,
     }
     cells = Cells(
         seed=np.zeros(len(places), np.int64),

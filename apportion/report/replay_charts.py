@@ -10,7 +10,7 @@ from apportion.replay.results import AllocatorReplay, Replay
 from apportion.report.charts import Chart, ChartSeries, ReportTable, count, percent
 from apportion.report.curves import Curve
 
-MEASURES = ("mixed", "variance", "hits", "dead")
+MEASURES = ("mixed", "variance", "signal", "hits", "dead")
 
 
 def replay_charts(name: str, style: int, found: Replay) -> list[Chart]:
@@ -39,7 +39,7 @@ def _splits(name: str, style: int, found: Replay) -> Chart | None:
         "rollouts, with its 95% interval over prompts."
     )
     return Chart(
-        f"rules_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "llrrrrr"),
+        f"rules_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "llrrrrrr"),
         x_label="variance less than an even split's", notes=tuple(notes(found)),
     )  # fmt: skip
 

@@ -323,7 +323,7 @@ class AllocatedTrainer(CheckpointedTrainer):
 
         votes = Votes(self._answers) if self.allocation.label_free else None
         names, weights = self.reward_func_names, self.reward_weights.cpu()
-        verdicts = Verdicts(self.allocation, names, weights, self._failures)
+        verdicts = Verdicts(self.allocation, names, weights, self._failures, self._components)
         loss = LossSettings(
             self._advantages,
             names,

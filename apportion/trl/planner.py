@@ -242,7 +242,13 @@ class BatchPlanner:
             self._scores += map(tuple, scores.tolist())
             judged = self.verdicts.judge(scores, [batch.prompts[place].text] * len(own))
             scored = [
-                replace(old, correct=new.correct, reward=new.reward, completion=replace(response, scores=tuple(row)))
+                replace(
+                    new,
+                    completion=replace(response, scores=tuple(row)),
+                    tokens=old.tokens,
+                    score_norm=old.score_norm,
+                    round=old.round,
+                )
                 for old, new, response, row in zip(fresh[place], judged, own, scores.tolist(), strict=True)
                 if new is not None
             ]

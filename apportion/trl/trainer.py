@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from apportion.trl.advantages import Grouped, grpo, rloo
+from apportion.trl.advantages import Grouped, grpo, rloo, weighted_rewards
 from apportion.trl.bases import around, check_overrides, is_grpo, trl_class
 from apportion.trl.overrides import AllocatedTrainer
 
@@ -32,6 +32,11 @@ class _AllocatedGRPO(AllocatedTrainer):
 
     def _advantages(self, grouped: Grouped) -> Tensor:
         return grpo(grouped, self.scale_rewards, self.multi_objective_aggregation)
+
+    def _components(self, scores: Tensor, weights: Tensor) -> Tensor:
+        """Return the scores [N, C] that are normalised one by one; C is 0 if their sum is, as by our estimators."""
+        one_by_one = self.multi_objective_aggregation == "normalize_then_sum" and self.allocation.estimator is None
+        return scores[:, weights != 0] if one_by_one else scores[:, :0]
 
     @property
     def _zero_deviation(self) -> tuple[Any, ...]:
@@ -64,6 +69,12 @@ class _AllocatedRLOO(AllocatedTrainer):
 
     def _advantages(self, grouped: Grouped) -> Tensor:
         return rloo(grouped, self.reward_clip_range, self.normalize_advantages)
+
+    def _components(self, scores: Tensor, weights: Tensor) -> Tensor:
+        """Return the clipped rewards [N, 1]; [N, 0] if nothing clips them, as with our estimators."""
+        if not self.reward_clip_range or self.allocation.estimator is not None:
+            return scores[:, :0]
+        return weighted_rewards(scores, weights).clamp(*self.reward_clip_range).unsqueeze(1)
 
     @property
     def _zero_deviation(self) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """From the scores of TRL's reward functions to rollouts with verdicts and rewards."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,13 +16,15 @@ from apportion.types import Rollout
 class Verdicts:
     """How scores are read: the ``names`` and ``weights`` [F] of the reward functions, and what counts as correct.
 
-    ``failures`` counts completions without a reward over the whole run.
+    ``failures`` counts completions without a reward over the whole run. ``components`` returns what the estimator
+    compares [N, C] of scores [N, F] and weights [F]; C is 0 if it compares their weighted sums.
     """
 
     allocation: TRLAllocation
     names: Sequence[str]
     weights: torch.Tensor
     failures: FailureCount
+    components: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
     def judge(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
         """Return verdicts and rewards by ``scores`` [N, F] of completions of ``prompts`` [N]; None without a reward."""
@@ -30,9 +32,10 @@ class Verdicts:
         failed = failed_rows(scores, self.allocation.verdict_column(self.names)).tolist()
         self.failures.add(failed, scores, prompts)
         rewards, verdicts = weighted_rewards(scores, self.weights).tolist(), self._verdicts(scores)
+        compared = self.components(scores, self.weights).tolist()
         return [
-            None if without else Rollout(verdict, reward=reward)
-            for without, verdict, reward in zip(failed, verdicts, rewards, strict=True)
+            None if without else Rollout(verdict, reward=reward, components=tuple(own))
+            for without, verdict, reward, own in zip(failed, verdicts, rewards, compared, strict=True)
         ]
 
     def judge_in_round(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:

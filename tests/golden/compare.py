@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-12
-FITTED = re.compile(r"(predictors / (gp|empirical_bayes)|allocators / (vip|knapsack)) / ")
+FITTED = re.compile(r"(predictors / (gp|empirical_bayes)|allocators / (vip|knapsack)|selectors / \w+ / state) / ")
 FITTED_RELATIVE, FITTED_ABSOLUTE = 1e-6, 1e-9
 """Where a record holds fits, and how near they must be."""
 

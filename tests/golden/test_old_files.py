@@ -61,7 +61,7 @@ def test_the_states_of_all_learners_go_on_as_if_never_saved():
             getattr(learner, "update" if hasattr(learner, "update") else "observe")(batches[1])
         now, then = (plain(learner.state_dict()) for learner in (lived, loaded))
         if '"outage"' not in json.dumps(now):  # floats to a tolerance: another processor adds up in another order
-            assert not list(differences(then, now)), title
+            assert not list(differences(then, now, f"{kind}s / {name} / state")), title
         else:  # the belief has learned since then to tell outages: what it keeps for them begins anew
             beliefs = [each if kind == "predictor" else getattr(each, READERS[kind]) for each in learners]
             np.testing.assert_allclose(*[each.predict(list(pool())).mean for each in beliefs], atol=0.05, err_msg=title)

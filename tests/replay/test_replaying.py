@@ -11,7 +11,7 @@ from apportion.allocators import ALLOCATORS
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, UniformPrior
 from apportion.records import Recorded, record_of_visits
 from apportion.replay import OutcomePopulation, batches_of, replay, replay_batches
-from apportion.replay.allocating import quiet, replay_allocator
+from apportion.replay.allocating import measures, quiet, replay_allocator
 from apportion.replay.drawing import own_rows, rollout_of
 from apportion.replay.expected import hora
 from apportion.replay.fresh import fresh_order
@@ -125,12 +125,22 @@ def test_drawn_rollouts_agree_with_the_closed_forms():
         assert measure == "dead" or found.ratios[measure].high - found.ratios[measure].low < 0.1
 
 
+def test_two_losses_have_two_verdicts():
+    record = record_of_visits([[4] * 12, [1] * 12], 8, ["a", "b"])
+    population = OutcomePopulation.expected(record)
+    v = np.array([1 / 4, 7 / 64])
+    for counts in ([8, 8], [12, 4]):
+        found = measures(population, np.array([0, 1]), np.array(counts))
+        assert found["signal"] == pytest.approx(np.array(counts) * v)
+        assert found["variance"] == pytest.approx(4 * v / (np.array(counts) - 1))
+
+
 def test_uniform_is_its_own_control():
     found = replay(made_run(), {"uniform": Uniform()}, rollouts=8)
     (uniform,) = found.allocators
     assert uniform.source == "pools" and uniform.same_total and uniform.missing is None
     assert {name: ratio.value for name, ratio in uniform.ratios.items()} == pytest.approx(
-        dict.fromkeys(("mixed", "variance", "hits", "dead", "tokens"), 1.0)
+        dict.fromkeys(("mixed", "variance", "signal", "hits", "dead", "tokens"), 1.0)
     )
     assert uniform.cells.by_step("rollouts").tolist() == [64.0] * 6
     assert uniform.cells.coverage() == pytest.approx(uniform.cells.coverage(even=True))

@@ -9,11 +9,12 @@ import functools
 import pytest
 import torch
 
-from apportion import AR3PO, DAPO
+from apportion import AR3PO, DAPO, Uniform
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from tests.builders import LABEL_FREE, LABELLED
 from tests.rules import small
 from tests.trl.tiny import (
+    LENGTH,
     TERMS,
     Judge,
     Row,
@@ -267,6 +268,36 @@ def test_micro_batches_that_are_all_masked_change_no_gradient(make, loss):
     (weights, gradient), (step,) = watch.updates[0], watch.steps
     assert step.padding == 4 == len(step.rows)
     assert_gradient(gradient, direct_gradient(weights, step.rows, TERMS["grpo" if loss == "bnpo" else loss]))
+
+
+def digits(completion, k):
+    return sum(character.isdigit() for character in completion) / LENGTH
+
+
+def others(completion, k):
+    return 2 - 2 * digits(completion, k)  # with half the weight every total is 2
+
+
+@pytest.mark.parametrize("allocator", [Uniform(), DAPO(rollouts_per_prompt=8, max_draws=2)])
+def test_equal_totals_of_unequal_rewards_teach_if_each_is_normalised(make, allocator):
+    """GDPO: 2 x + y is 2 everywhere, and 2 z(x) + z(y) = z(x) is not. If the sum is normalised nothing is learned."""
+    logged = {}
+    for aggregation in ("normalize_then_sum", "sum_then_normalize"):
+        settings = {"multi_objective_aggregation": aggregation, "reward_weights": [1.0, 0.5], "max_steps": 1}
+        functions = [Judge(digits, name="digits"), Judge(others, name="others")]
+        built = make(AllocatedGRPOTrainer, config=settings, reward_funcs=functions, allocator=allocator)
+        logged[aggregation] = trained(built)[0]
+    gdpo, grpo = logged["normalize_then_sum"], logged["sum_then_normalize"]
+    assert gdpo["allocation/informative"] == 1 and gdpo["grad_norm"] > 0
+    assert grpo.get("allocation/informative", 0) == 0 and grpo["grad_norm"] == 0
+
+
+def test_rewards_that_rloo_clips_to_one_value_are_dropped(make):
+    settings = {"reward_clip_range": (0.0, 0.5), "max_steps": 1}
+    above = Judge(lambda completion, k: 1 + digits(completion, k), name="above")
+    allocator = DAPO(rollouts_per_prompt=8, max_draws=2)
+    built = make(AllocatedRLOOTrainer, config=settings, reward_funcs=[above], allocator=allocator)
+    assert trained(built)[0]["allocation/mixed"] == 0
 
 
 def test_masked_rows_do_not_change_the_entropy_bonus(make):
