@@ -32,6 +32,11 @@ from benchmarks.selection_picture import draw
 SEEDS = (0, 1, 2)
 STEP_RANGES = ((0, 10), (10, 40), (40, 415))
 
+SIZES, FEW_VISITS = (1, 2, 8, 32, 128), 7
+"""Prompts a step, and the visits of the run for which all of them are replayed."""
+
+OF_SIZES = ("shuffled epochs", "P(mixed)", "MoPPS", "GRESO", "retire and retest", "retire, hopeless too")
+
 VARIANTS = ("P(mixed), embeddings", "P(mixed), known rates", "P(mixed), explores .05", "P(mixed), explores .2")
 """Rules that are tried with the first kind of outcome alone."""
 
@@ -79,6 +84,7 @@ def rules(data: Recorded) -> dict[str, Callable[[], Selector]]:
         "MoPPS, counts": lambda: MoPPS(predictor=DiscountedCounts()),
         "GRESO": GRESO,
         "retire and retest": Retire,
+        "retire, hopeless too": lambda: Retire(hopeless=0.0),
         "P(mixed), exact p": lambda: Mixed(predictor=Window(data.shares), explore=0.0),
         "P(mixed), exact p, explores": lambda: Mixed(predictor=Window(data.shares)),
     }
@@ -102,6 +108,15 @@ def cells(runs: Sequence[Choices]) -> list[str]:
     return [*shares, spread([run.regret for run in runs], ".3f"), str(waits), str(never), str(half)]
 
 
+def by_size(make: Callable[[], Selector], data: Recorded, sizes: Sequence[int] = SIZES) -> list[str]:
+    """Return the share of mixed groups for each number of prompts a step, over the first ``FEW_VISITS`` visits."""
+    record = data.record(FEW_VISITS)
+    return [
+        spread([choose_along(make(), record, seed, "near", size).mixed.mean() for seed in SEEDS], ".3f")
+        for size in sizes
+    ]
+
+
 def main() -> None:
     data = grpo_run()
     columns = ["mixed", *(f"steps {a} to {b - 1}" for a, b in STEP_RANGES)]
@@ -112,13 +127,21 @@ def main() -> None:
         return cells([replay(chosen[name](), data, seed, outcome) for seed in SEEDS])
 
     near = [[name, *row(name, "near")] for name in chosen]
+    sizes = [[f"{name}, by size", *by_size(chosen[name], data)] for name in OF_SIZES]
     same = [[f"{name}, same visit", *row(name, "same")] for name in chosen if name not in VARIANTS]
     write(
         "selection",
         "Choosing prompts along a real GRPO run",
         ["rule", *columns],
         near,
-        [NOTES[0], NOTES[1], table(["rule, same visit", *columns], same), NOTES[2]],
+        [
+            NOTES[0],
+            NOTES[1],
+            table(["rule, prompts a step", *map(str, SIZES)], sizes),
+            NOTES[3],
+            table(["rule, same visit", *columns], same),
+            NOTES[2],
+        ],
         seeds=SEEDS,
     )
     draw()
@@ -143,6 +166,8 @@ NOTES = [
     "The same if the outcome is the recorded group of the visit that sampling without selection would have reached. A "
     "problem that is chosen twice within the same epoch of about nine steps then has the same outcome twice, so a rule "
     "that chooses what was mixed a moment ago is flattered.",
+    "The share of mixed groups at other numbers of prompts a step, over as many groups as the first "
+    f"{FEW_VISITS} visits of the run have.",
 ]
 
 

@@ -33,9 +33,9 @@ def replay_text(found: Replay, terminal: bool = False) -> str:
     """Return the tables of a replay, and what they cannot say, one note a line."""
     parts = [
         "All from mixed groups to dead rollouts is over that of an even split of the same rollouts (95% over "
-        f"prompts{' and seeds' if found.seeds > 1 else ''}). Variance is that of RLOO under a mean over prompts, and less "
-        "is better. If the loss weighs rollouts or tokens equally (TRL's dapo, verl's token-mean), the signal of a "
-        "rollout counts in its place, and more is better.",
+        f"prompts{' and seeds' if found.seeds > 1 else ''}). "
+        "Variance is that of RLOO under a mean over prompts, and less is better. If the loss weighs rollouts or tokens "
+        "equally (TRL's dapo, verl's token-mean), the signal of a rollout counts in its place, and more is better.",
         text_table(
             [_allocator_row(each) for each in (found.run, *found.allocators)],
             COLUMNS,

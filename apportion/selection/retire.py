@@ -6,7 +6,7 @@ be forgotten again, so it is tested again after a while.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,6 +18,9 @@ from apportion.predictors.saved import SavedValues
 from apportion.selection.base import NEVER
 from apportion.selection.shuffled import ShuffledEpochs
 from apportion.types import Counts, Floats, Mask, Prompt
+
+LOST_TURNS = 4
+"""Turns that a retired prompt loses at least: one a pass through the data set."""
 
 
 @dataclass(kw_only=True)
@@ -32,7 +35,8 @@ class Retire(ShuffledEpochs):
         hopeless: the same from the other side: a prompt whose latest group had at most this share, or mean, rests as
             long. 0 rests prompts of which nothing was right. None, the default, rests none of them.
         retest_after: number of choices after which a retired prompt is taken again; None never does. Draws in the
-            middle of a batch are choices, too. It has no effect if it is shorter than an epoch: Q / prompts a choice.
+            middle of a batch are choices, too. It loses four turns at least, because at few prompts a choice, or in a
+            large data set, its next turn comes later than that.
 
     Note: no weight restores the mean over all prompts, because a retired prompt has no probability of being chosen.
 
@@ -48,6 +52,8 @@ class Retire(ShuffledEpochs):
 
     name: ClassVar[str] = "retire"
     _retired: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
+    _since: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
+    """The turns that all prompts had had when each was retired."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +69,7 @@ class Retire(ShuffledEpochs):
 
     def prepare(self, prompts: Sequence[Prompt], seed: int = 0, predictor: Predictor | None = None) -> None:
         super().prepare(prompts, seed, predictor)
-        self._retired = np.full(len(self._ids), NEVER, np.int64)
+        self._retired, self._since = np.full(len(self._ids), NEVER, np.int64), np.zeros(len(self._ids), np.int64)
 
     def metrics(self) -> dict[str, float]:
         found = super().metrics()
@@ -76,17 +82,28 @@ class Retire(ShuffledEpochs):
 
     def _resting(self) -> Mask:
         retired = self._retired != NEVER
-        return retired if self.retest_after is None else retired & (self._steps - self._retired < self.retest_after)
+        if self.retest_after is None:
+            return retired
+        lost = (self._drawn - self._since) // max(1, len(self._ids))
+        return retired & ((self._steps - self._retired < self.retest_after) | (lost < LOST_TURNS))
 
     def _learn(self, places: Counts, means: Floats) -> None:
         rests = (means >= self.threshold) | (means <= (-math.inf if self.hopeless is None else self.hopeless))
-        self._retired[places] = np.where(rests, self._steps, NEVER)
+        self._retired[places], self._since[places] = np.where(rests, self._steps, NEVER), self._drawn
 
     def _memory(self) -> dict[str, Any]:
-        return super()._memory() | {"retired": self._retired}
+        return super()._memory() | {"retired": self._retired, "since": self._since}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned. Version 0.2.0 kept no turns: they begin with the state."""
+        if isinstance(state, Mapping) and "since" not in state and isinstance(state.get("retired"), np.ndarray):
+            state = {**state, "since": np.full(state["retired"].shape, state.get("drawn", 0), np.int64)}
+        super().load_state_dict(state)
 
     def _restore(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
-        retired = saved.array("retired", (len(saved.texts("ids")),), low=NEVER, dtype=np.int64)
+        shape = (len(saved.texts("ids")),)
+        retired = saved.array("retired", shape, low=NEVER, dtype=np.int64)
+        since = saved.array("since", shape, low=0, high=saved.count("drawn"), dtype=np.int64)
         super()._restore(saved, kept, places)
-        self._retired = np.full(len(self._ids), NEVER, np.int64)
-        self._retired[places] = retired[kept]
+        self._retired, self._since = np.full(len(self._ids), NEVER, np.int64), np.zeros(len(self._ids), np.int64)
+        self._retired[places], self._since[places] = retired[kept], since[kept]

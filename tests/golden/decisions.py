@@ -339,7 +339,7 @@ def single_calls() -> dict[str, Any]:
                     given = {"success": rates}
                 solved = solve(**given, budget=8 * size, method=method, estimator=estimator, high=20)  # type: ignore[arg-type]
                 found[f"{method} {estimator} {size}"] = plain(solved)
-    for name in ("vip_as_printed", "spo"):
+    for name in ("vip_as_printed", "spo", "mopps_with_refill"):
         arguments = getattr(presets, name)().arguments()
         found[name] = {key: repr(value) for key, value in arguments.items()}
     return found

@@ -1,13 +1,16 @@
 """Presets hold what the papers combine, and train."""
 
+import numpy as np
 import pytest
 
-from apportion import VIP, Batch, Belief, Plan, Prompt, Rollout, Uniform
+from apportion import DAPO, VIP, Batch, Belief, Plan, Prompt, Rollout, Uniform, collect
 from apportion.baselines import SPO
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.predictors import GaussianProcess
-from apportion.presets import spo, vip_as_printed
+from apportion.presets import mopps_with_refill, spo, vip_as_printed
+from apportion.selection import ShuffledEpochs
+from tests.builders import make_prompts
 
 
 def test_vip_as_printed_has_the_papers_process_and_formula():
@@ -17,6 +20,42 @@ def test_vip_as_printed_has_the_papers_process_and_formula():
     assert found.estimator == found.allocator.needs.estimator == "dr_grpo"
     with pytest.raises(ValueError, match="estimator must be rloo or dr_grpo for vip, got 'grpo'; "):
         vip_as_printed("grpo")
+
+
+def one_batch(selection, allocator, prompts, sample):
+    """Return a batch of 8 chosen prompts and what refills it. The selection learns from it."""
+    held = [prompts[row] for row in selection.choose(8)]
+
+    def source(count):
+        more = [prompts[row] for row in selection.choose(count, {prompt.id for prompt in held})]
+        held.extend(more)
+        return more
+
+    batch = collect(allocator, list(held), sample, source=source)
+    selection.observe(batch)
+    return batch
+
+
+def groups_drawn(selection, allocator):
+    """Return the groups sampled and those trained on, in 30 batches of which a third of the prompts is mixed."""
+    prompts, rng = make_prompts(120), np.random.default_rng(0)
+    rates = {prompt.id: (0.0, 0.5, 1.0)[q % 3] for q, prompt in enumerate(prompts)}
+
+    def sample(asked, counts):
+        pairs = zip(asked, counts, strict=True)
+        return [[Rollout(bool(rng.random() < rates[prompt.id])) for _ in range(count)] for prompt, count in pairs]
+
+    selection.prepare(prompts, 0)
+    batches = [one_batch(selection, allocator, prompts, sample) for _ in range(30)]
+    return sum(len(batch.prompts) for batch in batches), sum(len(allocator.groups(batch)) for batch in batches)
+
+
+def test_choice_and_refill_fill_every_batch_with_few_groups_to_spare():
+    preset = mopps_with_refill()
+    assert preset.arguments().keys() == {"allocator", "selection"} and isinstance(preset.allocator, DAPO)
+    drawn, kept = groups_drawn(preset.selection, preset.allocator.with_budget(8))
+    refilled, as_many = groups_drawn(ShuffledEpochs(), DAPO().with_budget(8))
+    assert kept == as_many == 240 and drawn < 0.6 * refilled
 
 
 def test_spo_has_one_rollout_its_tracker_its_estimator_and_its_weights():

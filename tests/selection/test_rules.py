@@ -158,6 +158,28 @@ def test_a_mastered_prompt_retires_and_is_tested_again():
     assert len(forever.choose(10)) == 10  # the retired ones fill a batch that needs them
 
 
+@pytest.mark.parametrize("count", [1, 2, 16])
+def test_a_rest_has_an_effect_at_every_number_of_prompts_a_choice(count):
+    """100 choices are shorter than an epoch of 500 prompts at few prompts a choice; four turns are lost in any case."""
+    selector, hopeless, chosen = prepared(Retire(hopeless=0.0), 500), 0, 0
+    for _ in range(5000 // count):
+        rows = selector.choose(count)
+        hopeless, chosen = hopeless + sum(row < 250 for row in rows), chosen + count
+        show(selector, {row: 0.0 if row < 250 else 0.5 for row in rows})
+    assert hopeless / chosen < 0.25
+
+
+def test_an_old_state_begins_to_count_turns_where_it_was_saved():
+    selector, again = prepared(Retire(retest_after=1), 8), prepared(Retire(retest_after=1), 8)
+    show(selector, dict.fromkeys(selector.choose(8), 1.0))
+    state = selector.state_dict()
+    del state["since"]
+    again.load_state_dict(state)
+    for _ in range(3):
+        assert again.metrics()["retired"] == 1.0
+        again.choose(8)
+
+
 def test_greso_skips_by_the_number_of_useless_visits_and_moves_p_towards_its_targets():
     selector = prepared(GRESO(start=0.5, move=0.01), 30)
     show(selector, dict.fromkeys(range(10), 1.0) | dict.fromkeys(range(10, 20), 0.5))
