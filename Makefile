@@ -1,7 +1,7 @@
 # Everything a person does with a checkout. PYTHON is the interpreter that .venv is made from.
 PYTHON ?= python3
 BIN := .venv/bin
-WORKERS ?= 2
+WORKERS ?= 3
 # Every process computes on one thread: small policies run slower on two, and runs are parallel already.
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false

@@ -28,8 +28,14 @@ def files(folder):
     return sorted(int(path.stem) for path in (folder / "apportion").glob("*.state"))
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("saving", [{"save_every": 2}, {"rolling_save_every": 1}], ids=["periodic", "rolling"])
+@pytest.mark.parametrize(
+    ("rule", "saving"),
+    [
+        pytest.param(rule, saving, marks=[pytest.mark.soak] * ((turn + place) % 2), id=f"{rule}-{next(iter(saving))}")
+        for turn, rule in enumerate(RULES)
+        for place, saving in enumerate(({"save_every": 2}, {"rolling_save_every": 1}))
+    ],
+)
 def test_a_killed_run_continues_the_same(configured, run, service, tmp_path, rule, saving):
     def config(name):
         allocator, settings = RULES[rule]()

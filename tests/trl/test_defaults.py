@@ -38,8 +38,15 @@ def built(kind, policy, folder, **given):
     return made
 
 
-@pytest.mark.parametrize("kind", TRAINERS)
-@pytest.mark.parametrize("name", ALLOCATORS)
+TURNS = [
+    pytest.param(kind, name, marks=[pytest.mark.soak] * ((turn + place) % 2 and (kind, name) not in REFUSED))
+    for place, kind in enumerate(TRAINERS)
+    for turn, name in enumerate(ALLOCATORS)
+]
+"""In the suite every rule trains with one trainer, or is refused; in ``make soak`` with all."""
+
+
+@pytest.mark.parametrize(("kind", "name"), TURNS)
 def test_every_rule_trains_beside_default_settings_or_says_what_to_change(policy, tmp_path, kind, name):
     if (kind, name) in REFUSED:
         with pytest.raises(ValueError, match=REFUSED[kind, name]):

@@ -60,9 +60,15 @@ def rows_of(chunks):
             yield tuple(prompt.tolist()), tuple(chunk["completion_ids"][i][own].tolist()), old
 
 
-@pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize("reuse", ["replay", "recompute"])
-@pytest.mark.parametrize("kind", [AllocatedGRPOTrainer, AllocatedRLOOTrainer])
+@pytest.mark.parametrize(
+    ("kind", "reuse", "times"),
+    [
+        pytest.param(kind, reuse, times, marks=[pytest.mark.soak] * ((first + second + third) % 2))
+        for first, kind in enumerate((AllocatedGRPOTrainer, AllocatedRLOOTrainer))
+        for second, reuse in enumerate(("replay", "recompute"))
+        for third, times in enumerate(TIMES)
+    ],
+)
 def test_old_log_probabilities_are_those_of_the_right_policy(make, tmp_path, kind, reuse, times):
     judge = Remembering()
     shape = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 4}

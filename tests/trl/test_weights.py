@@ -90,8 +90,14 @@ def rounds_of(step):
     return found
 
 
-@pytest.mark.parametrize("trainer", [AllocatedGRPOTrainer, AllocatedRLOOTrainer])
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@pytest.mark.parametrize(
+    ("trainer", "name"),
+    [
+        pytest.param(trainer, name, marks=[pytest.mark.soak] * ((place + turn) % 2))
+        for place, trainer in enumerate((AllocatedGRPOTrainer, AllocatedRLOOTrainer))
+        for turn, name in enumerate(sorted(ESTIMATORS))
+    ],
+)
 def test_our_estimators_replace_trl_s_formula(make, tmp_path, trainer, name):
     given = {"baseline": Predicted(DiscountedCounts())} if "baseline" in needs(name) else {}
     allocator = HORA(pre_rollouts=3, rollouts_per_prompt=8, high=16)

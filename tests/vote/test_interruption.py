@@ -102,7 +102,7 @@ def test_a_killed_run_can_be_continued(tmp_path: Path) -> None:
     assert totals["accuracy"]["mean"] == sum(line["correct"] for line in lines) / len(QUESTIONS)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_an_interrupted_run_reports_its_progress_and_can_be_continued(tmp_path: Path, number: signal.Signals) -> None:
     first, said, requests, between, _ = run_twice(tmp_path, number)
     assert first.returncode == 128 + number

@@ -80,21 +80,23 @@ def whole(tmp_path_factory, small_base_folder):
     return finished
 
 
-@pytest.mark.parametrize("name", sorted(ALLOCATORS))
-def test_a_run_is_a_function_of_its_seed(tmp_path, small_base_folder, whole, name):
-    for place, seed in [("again", 0), ("other", 1)]:
-        assert trainer(small_base_folder, name, seed, tmp_path / place).run()
-    assert curve(whole(name)) == curve(tmp_path / "again")
-    assert curve(whole(name)) != curve(tmp_path / "other")
-
-
 KEEPING = ("vip", "ar3po", "optimal", "ppo", "mixed", "spo")
+"""Rules that keep something of each kind: beliefs, responses, a baseline, a critic, a selection."""
+SOME = [pytest.param(name, marks=[pytest.mark.soak] * (name not in KEEPING)) for name in sorted(ALLOCATORS)]
 
 
-# those that keep something of each kind: beliefs, responses, a baseline, a critic, a selection
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.soak] * (n not in KEEPING)) for n in sorted(ALLOCATORS)]
-)
+@pytest.mark.parametrize("name", SOME)
+def test_the_same_seed_gives_the_same_run(tmp_path, small_base_folder, whole, name):
+    assert trainer(small_base_folder, name, 0, tmp_path).run()
+    assert curve(whole(name)) == curve(tmp_path)
+
+
+def test_another_seed_gives_another_run(tmp_path, small_base_folder, whole):
+    assert trainer(small_base_folder, "vip", 1, tmp_path).run()
+    assert curve(whole("vip")) != curve(tmp_path)
+
+
+@pytest.mark.parametrize("name", SOME)
 def test_a_run_that_was_told_to_stop_resumes_with_the_same_curve(tmp_path, small_base_folder, whole, name):
     stopped = trainer(small_base_folder, name, 0, tmp_path / "parts")
     assert not stopped.run(lambda record: record["step"] < 3)
@@ -323,8 +325,10 @@ def test_fresh_prompts_are_not_in_the_batch_already(tmp_path, small_base_folder)
     "estimator",
     [
         "rloo",
-        "reinforce_plus_plus",
-        *(pytest.param(name, marks=pytest.mark.soak) for name in ("dr_grpo", "grpo", "maxrl", "sft", "gae")),
+        *(
+            pytest.param(name, marks=pytest.mark.soak)
+            for name in ("reinforce_plus_plus", "dr_grpo", "grpo", "maxrl", "sft", "gae")
+        ),
     ],
 )
 def test_the_policy_learns(tmp_path, small_base_folder, estimator):

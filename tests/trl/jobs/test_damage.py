@@ -93,8 +93,14 @@ def test_damage_is_refused_in_one_line_before_anything_is_trained(folder, case):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt"])
-@pytest.mark.parametrize("room", [0, 30])
+@pytest.mark.parametrize(
+    ("name", "room"),
+    [
+        pytest.param(name, room, marks=[pytest.mark.soak] * ((turn + place) % 2))
+        for turn, name in enumerate(("trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt"))
+        for place, room in enumerate((0, 30))
+    ],
+)
 def test_a_checkpoint_that_is_torn_is_named_and_its_remedy_leads_to_the_same_results(folder, whole, name, room, capsys):
     checkpoint = folder / "runs/job/checkpoints/checkpoint-2"
     os.truncate(checkpoint / name, room)
