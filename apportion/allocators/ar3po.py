@@ -17,8 +17,7 @@ Note: the draw from B is seeded from the seed, the step and the prompt, so that 
 Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/bias.md.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -26,7 +25,6 @@ import numpy as np
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.response_store import GIB, ResponseStore, response_key
 from apportion.checks import check_numbers
-from apportion.predictors.base import check_settings, check_source
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Group, Needs, Plan, Prompt, Rollout, prompt_id
 
@@ -130,22 +128,18 @@ class AR3PO(Allocator):
                         self._store.add(prompt.id, rollout)
         self._store.advance()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"allocator": self.name, "settings": self._settings(), "store": self._store.state()}
+    def _memory(self) -> dict[str, Any]:
+        return {"store": self._store.state()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        check_source(state, "allocator", self.name)
-        saved = SavedValues(state, self.name, ["allocator", "settings", "store"])
-        settings, own = saved.state("settings"), self._settings()
-        if (
-            "store_bytes" not in settings
-        ):  # its store was bounded by entries alone; the bounds of today hold from now on
-            settings = settings | {key: own[key] for key in ("entries", "store_bytes")}
-        check_settings(settings, own, self.name)
+    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The store of version 0.2.0 was bounded by entries alone; the bounds of today hold from now on."""
+        settings, own = state.get("settings"), self._settings()
+        if isinstance(settings, dict) and "store_bytes" not in settings:
+            state["settings"] = settings | {key: own[key] for key in ("entries", "store_bytes")}
+        return state
+
+    def _restore(self, saved: SavedValues) -> None:
         self._store.restore(saved.state("store"))
-
-    def _settings(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
 
     def _group(self, prompt: Prompt, rollouts: tuple[Rollout, ...]) -> Group:
         reused = self._reused(prompt, rollouts)

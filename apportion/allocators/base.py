@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
+from apportion.predictors.saved import Learner
 from apportion.types import Batch, Belief, Group, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
 
@@ -31,7 +32,7 @@ class Size:
     fresh: int = 0
 
 
-class Allocator(ABC):
+class Allocator(Learner, ABC):
     """A rule that decides how many rollouts each prompt gets. Only ``plan`` is required; all else has a default.
 
     ``plan`` and ``groups`` are pure functions of the batch: the same batch gives the same answer on every rank, after a
@@ -40,7 +41,7 @@ class Allocator(ABC):
     ``check_rewards`` after every round.
     """
 
-    name: ClassVar[str]
+    kind: ClassVar[str] = "allocator"
     separable: ClassVar[bool] = False
     """Whether prompts are independent, so that each may run as a batch of one with no barrier between them."""
 
@@ -79,7 +80,7 @@ class Allocator(ABC):
         changed.__post_init__()
         return changed
 
-    def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - a hook, empty by default
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Announce a data set before training, so that no step waits for embeddings."""
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
@@ -112,16 +113,22 @@ class Allocator(ABC):
         """Return metrics of a finished batch for the training log, by name, beyond its counts; {} by default."""
         return {}
 
-    def observe(self, batch: Batch) -> None:  # noqa: B027 - a hook, empty by default
+    def observe(self, batch: Batch) -> None:
         """Learn from a finished batch. Call it once per batch, after the update."""
+
+    @property
+    def _learns(self) -> bool:
+        return type(self)._memory is not Learner._memory
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything learnt so far, to be saved with a checkpoint."""
-        return {}
+        return self._state() if self._learns else {}  # responses are large, so nothing is copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        if state != {}:
+        if self._learns:
+            self._load(state)
+        elif state != {}:
             raise ValueError(
                 f"{type(self).__name__} keeps no state, got {shown(state)}; is this another allocator's checkpoint?"
             )

@@ -23,8 +23,8 @@ and .5, 1.02 at .7 and 1.37 at .9. A prompt passes with probability .49, .97, .9
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +32,6 @@ import numpy as np
 from apportion.allocators.base import Allocator, Size, check_rewards
 from apportion.allocators.stored_rollouts import for_reuse, plain_rollout, restored_rollout
 from apportion.checks import check_numbers
-from apportion.predictors.base import check_settings, check_source
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Counts, Group, Mask, Needs, Plan, Prompt, Rollout
 
@@ -198,24 +197,17 @@ class PilotCommit(Allocator):
                 batch.round,
             )
 
-    def state_dict(self) -> dict[str, Any]:
+    def _memory(self) -> dict[str, Any]:
         kept = [(prompt_id, list(map(plain_rollout, own))) for prompt_id, own in self._buffer.pilots.items()]
-        buffer = {"step": self._buffer.step, "pilots": kept}
-        return {"allocator": self.name, "settings": self._settings(), "buffer": buffer}
+        return {"buffer": {"step": self._buffer.step, "pilots": kept}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        check_source(state, "allocator", self.name)
-        saved = SavedValues(state, self.name, ["allocator", "settings", "buffer"])
-        check_settings(saved.state("settings"), self._settings(), self.name)
+    def _restore(self, saved: SavedValues) -> None:
         buffer = SavedValues(saved.state("buffer"), "the buffer of pilots", ["step", "pilots"])
         step, pilots = buffer.count("step"), buffer.values["pilots"]
         if not isinstance(pilots, list) or not all(_is_entry(each) for each in pilots):
             raise buffer.refusal("pilots", "a list of prompt ids and their pilots")
         restored = {id: tuple(restored_rollout(values, step) for values in own) for id, own in pilots}
         self._buffer.step, self._buffer.pilots = step, restored
-
-    def _settings(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
 
     def _wanted(self, batch: Batch) -> int:
         return batch.started if self.target is None else self.target

@@ -41,7 +41,12 @@ def gradient_variance(success: Floats, counts: Counts, estimator: GroupEstimator
     >>> gradient_variance(np.array([0.5, 0.5]), np.array([3, 5]), "rloo").tolist()
     [0.5, 0.25]
     """
-    n, a = np.asarray(counts, np.float64), 4 * success * (1 - success)
+    return gradient_noise(success * (1 - success), counts, estimator)
+
+
+def gradient_noise(variance: Floats, counts: Counts, estimator: GroupEstimator = "rloo") -> Floats:
+    """Return ``gradient_variance`` with each prompt's ``variance`` [P] of a reward instead of p (1 - p)."""
+    n, a = np.asarray(counts, np.float64), 4 * variance
     if estimator == "dr_grpo":
         f = (n - 1) / n**2
     else:

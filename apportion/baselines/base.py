@@ -1,23 +1,21 @@
 """The protocol of a baseline: predict before the batch, update after it."""
 
-import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from apportion.predictors.base import check_source
-from apportion.predictors.saved import SavedValues
+from apportion.predictors.saved import Learner
 from apportion.types import Batch, Floats, Needs, Prompt
 
 
-class Baseline(ABC):
+class Baseline(Learner, ABC):
     """Predicts each prompt's reward from earlier batches alone, for an estimator that subtracts it.
 
     Call ``predict`` before ``update`` with the same batch; otherwise the gradient is biased. Subclasses are
     dataclasses, whose fields are their settings; learnt state is not compared.
     """
 
-    name: ClassVar[str]
+    kind: ClassVar[str] = "baseline"
 
     @property
     def needs(self) -> Needs:
@@ -29,7 +27,7 @@ class Baseline(ABC):
         """Whether it starts from known success rates of prompts, ``Prompt.rate``."""
         return False
 
-    def prepare(self, prompts: Sequence[Prompt]) -> None:  # noqa: B027 - a hook, empty by default
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Announce prompts before training. Optional, often faster."""
 
     @abstractmethod
@@ -40,18 +38,5 @@ class Baseline(ABC):
     def update(self, batch: Batch) -> None:
         """Learn from a finished batch. Prompts without a verified rollout are ignored."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy of all that was learnt, as plain Python and numpy values."""
-        return {"baseline": self.name, **copy.deepcopy(self._memory())}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a copy of ``state``. Raise ValueError for the state of another baseline."""
-        check_source(state, "baseline", self.name)
-        self._remember(SavedValues(copy.deepcopy(state), self.name, ["baseline", *self._memory()]))
-
-    def _memory(self) -> dict[str, Any]:
-        """Return what was learnt, by name."""
-        return {}
-
-    def _remember(self, saved: SavedValues) -> None:  # noqa: B027 - a hook, empty by default
-        """Restore what ``_memory`` returned. Raise ValueError for anything else."""
+    def _saved_settings(self) -> dict[str, Any]:
+        return {}  # the settings of a run hold them

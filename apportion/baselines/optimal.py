@@ -101,7 +101,7 @@ class Optimal(Baseline):
     def _memory(self) -> dict[str, Any]:
         return self._sums.memory()
 
-    def _remember(self, saved: SavedValues) -> None:
+    def _restore(self, saved: SavedValues) -> None:
         self._sums.restore(saved, low=(0, -np.inf, 0, -np.inf))
 
 

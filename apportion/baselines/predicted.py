@@ -44,5 +44,5 @@ class Predicted(Baseline):
     def _memory(self) -> dict[str, Any]:
         return {"predictor": self.predictor.state_dict()}
 
-    def _remember(self, saved: SavedValues) -> None:
+    def _restore(self, saved: SavedValues) -> None:
         self.predictor.load_state_dict(saved.state("predictor"))

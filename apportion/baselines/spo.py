@@ -97,7 +97,7 @@ class SPO(Baseline):
     def _memory(self) -> dict[str, Any]:
         return {"counts": {id: counts.tolist() for id, counts in self._counts.items()}}
 
-    def _remember(self, saved: SavedValues) -> None:
+    def _restore(self, saved: SavedValues) -> None:
         counts = saved.by_prompt("counts", low=(0, 0))
         if any(each.sum() == 0 for each in counts.values()):
             raise saved.refusal("counts", "two numbers by prompt id, not both 0")

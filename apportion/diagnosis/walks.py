@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from apportion.allocators.vip import minimise_noise
+from apportion.allocators.vip import gradient_noise, minimise_noise
 from apportion.predictors import EmpiricalBayes, Predictor
 from apportion.records.run_record import RunRecord
 from apportion.replay.foresight import batches_of, finished, foresee
@@ -103,6 +103,6 @@ def vip_variances(
         if len(some) and LOW * len(some) <= trials.sum():
             high = max(MOST, int(trials.max()))
             counts = minimise_noise(belief.variance[some], int(trials.sum()), "rloo", LOW, high)
-            spread = 4 * record.variances[some] * trials / (trials - 1)
-            planned[some], recorded[some] = spread / (counts - 1), spread / (trials - 1)
+            unbiased = record.variances[some] * trials / (trials - 1)
+            planned[some], recorded[some] = gradient_noise(unbiased, counts), gradient_noise(unbiased, trials)
     return planned, recorded

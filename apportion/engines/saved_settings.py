@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.predictors.base import OtherSettingsError
+from apportion.predictors.saved import OtherSettingsError
 from apportion.untrusted import shown
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -38,7 +38,7 @@ def check_same_settings(saved: Mapping[str, Any], own: Mapping[str, Any]) -> Non
 
     >>> check_same_settings({"allocator.high": 16}, {"allocator.high": 24})
     Traceback (most recent call last):
-    apportion.predictors.base.OtherSettingsError: allocator.high must be 16, as in the run that wrote ..., got 24; ...
+    apportion.predictors.saved.OtherSettingsError: allocator.high must be 16, as in the run that wrote ..., got 24; ...
     """
     for name in sorted(saved.keys() & own.keys()):
         if saved[name] != own[name]:

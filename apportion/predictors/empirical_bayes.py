@@ -19,7 +19,7 @@ With the median bandwidth the kernel is close to linear, so that few more direct
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,7 +34,8 @@ from apportion.predictors.kernels.rbf import median_distance
 from apportion.predictors.kernels.regression import NystromFeatures
 from apportion.predictors.saved import LARGEST, SavedValues
 from apportion.predictors.statistics.drift import LARGEST_MOVE, LONGEST, Drift, Returns, moved
-from apportion.predictors.statistics.prior import History, Prior
+from apportion.predictors.statistics.level import Level
+from apportion.predictors.statistics.prior import EDGE, History, Prior
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
 LANDMARKS = 384
@@ -69,6 +70,7 @@ class EmpiricalBayes(Predictor):
             first update if nothing was prepared, and constant from then on.
 
     One batch moves the log-odds of another prompt's own rewards by at most 2, or takes back an outage: see ``Drift``.
+    After the first batch the range of rewards grows by its width to either side at most; rewards beyond are clipped.
 
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = EmpiricalBayes(), [Prompt(f"{q} + {q} =") for q in range(20)]
@@ -76,7 +78,7 @@ class EmpiricalBayes(Predictor):
     >>> rollouts = [[Rollout(q % 4 == 0)] * 8 for q in range(16)]
     >>> predictor.update(batch.add(Plan([8] * 16), rollouts))
     >>> predictor.predict([prompts[0], prompts[1], prompts[19]]).mean.round(2).tolist()
-    [0.98, 0.01, 0.26]
+    [0.98, 0.01, 0.38]
     """
 
     embedder: Embedder | None = None
@@ -92,6 +94,7 @@ class EmpiricalBayes(Predictor):
     _features: NDArray[np.float32] | None = field(default=None, init=False, repr=False, compare=False)
     _map: NystromFeatures | None = field(default=None, init=False, repr=False, compare=False)
     _drift: Drift = field(default_factory=Drift, init=False, repr=False, compare=False)
+    _level: Level = field(default_factory=Level, init=False, repr=False, compare=False)
     _range: tuple[float, float] = field(default=(0.0, 1.0), init=False, repr=False, compare=False)
     _graded: bool = field(default=False, init=False, repr=False, compare=False)
     _prior: Prior | None = field(default=None, init=False, repr=False, compare=False)
@@ -124,6 +127,9 @@ class EmpiricalBayes(Predictor):
         prior = self._prior or Prior.of(self._history(rows[:0]))
         history, (low, high) = self._history(rows), self._range
         means, strengths = prior.posterior(history)
+        fresh = (history.trials == 0) & np.isnan(history.rates)
+        if self._level.seen and fresh.any():
+            means[fresh] = np.clip(means[fresh] + self._level.at(prior.unrated) - prior.unrated, EDGE, 1 - EDGE)
         variance = prior.dispersion * means * (1 - means) * strengths / (strengths + 1)
         if self._graded:  # their variance is no function of the mean alone
             variance = (OWN_VARIANCE_STRENGTH * variance + history.squares) / (OWN_VARIANCE_STRENGTH + history.freedom)
@@ -138,8 +144,10 @@ class EmpiricalBayes(Predictor):
             rows = self._join([prompt for prompt, _ in seen.values()])
             self._widen_range(np.concatenate([rewards for _, rewards in seen.values()]))
             low, high = self._range
-            new = np.array([_summary((np.array(rewards) - low) / (high - low)) for _, rewards in seen.values()])
+            units = [np.clip((np.array(rewards) - low) / (high - low), 0, 1) for _, rewards in seen.values()]
+            new = np.array(list(map(_summary, units)))
             if self._follow_drift(rows, new):
+                self._follow_level(rows, new)
                 self._add(rows, new)
             self._fit()
 
@@ -192,16 +200,24 @@ class EmpiricalBayes(Predictor):
         return History(trials, means, spreads, squares, freedom, self._rates[rows], features)
 
     def _widen_range(self, rewards: Floats) -> None:
-        """Make the range contain ``rewards``; what was seen so far is put into the new units."""
+        """Make the range contain ``rewards``, as far as it may grow; what was seen so far is put into the new units.
+
+        The first batch sets it. Each later one adds its width to either end at most, so one reward far out of range is
+        clipped, and does not make all others look equal for ever.
+        """
         old_low, old_high = self._range
-        low, high = min(old_low, float(rewards.min())), max(old_high, float(rewards.max()))
+        seen = self._sums[:, TRIALS] > 0
+        room = old_high - old_low if seen.any() else np.inf
+        low = min(old_low, max(float(rewards.min()), old_low - room))
+        high = max(old_high, min(float(rewards.max()), old_high + room))
         if (low, high) != self._range:
-            ratio, seen = (old_high - old_low) / (high - low), self._sums[:, TRIALS] > 0
+            ratio = (old_high - old_low) / (high - low)
             self._sums[seen, MEAN] = (old_low - low) / (high - low) + ratio * self._sums[seen, MEAN]
             self._sums[:, SQUARES] *= ratio**2
+            self._level.rescale((old_low - low) / (high - low), ratio)
             self._range = low, high
             self._graded |= bool(seen.any())
-        self._graded |= bool(((rewards != low) & (rewards != high)).any())
+        self._graded |= bool(((rewards > low) & (rewards < high)).any())
 
     def _follow_drift(self, rows: Rows, new: Floats) -> bool:
         """Shift all prompts as those that come again have moved. Return whether the batch's rewards count."""
@@ -214,7 +230,16 @@ class EmpiricalBayes(Predictor):
         dead = int((new[:, MEAN] == 1).all()) - int((new[:, MEAN] == 0).all())
         shift, counts = self._drift.observe(seen, dead)
         self._sums[:, MEAN] = moved(self._sums[:, MEAN], shift)
+        self._level.mean = float(moved(np.array(self._level.mean), shift))
         return counts
+
+    def _follow_level(self, rows: Rows, new: Floats) -> None:
+        """Let the level follow the prompts of a batch that are fresh and have no known rate."""
+        fresh = new[(self._sums[rows, TRIALS] == 0) & np.isnan(self._rates[rows])]
+        prior = self._prior or Prior.of(self._history(rows[:0]))
+        if len(fresh):
+            spread = float((fresh[:, SQUARED_WEIGHTS] / fresh[:, TRIALS] ** 2).mean())
+            self._level.observe(fresh[:, MEAN], float(prior.left[0]) + prior.within * spread)
 
     def _add(self, rows: Rows, new: Floats) -> None:
         """Discount the sums of ``rows`` and add ``new`` ones, by the update of Chan, Golub and LeVeque (1979)."""
@@ -249,14 +274,15 @@ class EmpiricalBayes(Predictor):
             "drift": [self._drift.excess, self._drift.batches],
             "outage": [self._drift.outage, self._drift.fallen],
             "window": self._drift.window,
+            "level": list(astuple(self._level)),
             "range": list(self._range),
             "graded": int(self._graded),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a copy of what ``state_dict`` returned, which in version 0.2.0 had no outage and no window."""
-        empty = {"outage": [0.0, 0.0], "window": Drift().window}
-        super().load_state_dict({**empty, **state} if isinstance(state, Mapping) else state)
+    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Version 0.2.0 had no outage, no window and no level. Its prompts are taken for a batch each."""
+        seen = len(state["ids"]) if isinstance(state.get("ids"), list) else 0
+        return {"outage": [0.0, 0.0], "window": Drift().window, "level": list(astuple(Level(seen=seen)))} | state
 
     def _restore(self, saved: SavedValues) -> None:
         ids = saved.texts("ids")
@@ -277,6 +303,7 @@ class EmpiricalBayes(Predictor):
         outage, fallen = saved.row("outage", (-LONGEST, -LARGEST_MOVE), (LONGEST, LARGEST_MOVE))
         window = saved.array("window", (None, 6), low=[0] * 5 + [LEAST_TRIALS], high=[1, LARGEST] * 3)
         self._drift = Drift(excess, batches, outage, fallen, window)
+        self._level = Level(*saved.row("level", (0, 0, -LARGEST, 0, 0, 0), (1, *[LARGEST] * 5)))
         self._row = {id: row for row, id in enumerate(ids)}
         self._rates = np.where(rates == UNKNOWN, np.nan, rates)
         self._sums, self._features, self._map, self._range = sums, features, features_map, (low, high)

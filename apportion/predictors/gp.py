@@ -20,6 +20,7 @@ import numpy as np
 from apportion.checks import check_numbers
 from apportion.predictors.base import check_clip, check_positive
 from apportion.predictors.kernels.latent import LatentProcess
+from apportion.predictors.statistics.beta_binomial import logit
 from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Floats, Prompt
 
@@ -29,15 +30,6 @@ LARGEST_LOGIT = 36.0
 def sigmoid(g: Floats) -> Floats:
     """Return the probability of a latent value, elementwise; ``g`` is clipped to +-36, so never exactly 0 or 1."""
     return 1 / (1 + np.exp(-np.clip(g, -LARGEST_LOGIT, LARGEST_LOGIT)))
-
-
-def logit(p: Floats) -> Floats:
-    """Return the latent value of a probability strictly between 0 and 1, elementwise.
-
-    >>> logit(np.array([0.05, 0.5])).round(3).tolist()
-    [-2.944, 0.0]
-    """
-    return np.log(p) - np.log1p(-p)
 
 
 @dataclass

@@ -1,8 +1,9 @@
-"""A saved state whose values are checked as they are read, so that a damaged or forged one cannot be restored."""
+"""What is learned, saved and restored: values are checked as they are read, so that no damaged state is restored."""
 
+import copy
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -110,6 +111,78 @@ class SavedValues:
             f"{key} must be {wanted} in a saved state of {self.owner!r}, got {shown(self.values[key])}; "
             "load a state that is unchanged"
         )
+
+
+class OtherSettingsError(ValueError):
+    """A saved state is whole, but of another run: of another part, or of the same one with other settings."""
+
+
+class Learner:
+    """A part of a run that learns from batches, and whose state is saved and restored with a checkpoint.
+
+    A subclass is a dataclass. Its settings are init fields; what it has learned is in fields that are neither init nor
+    compared. If it learns, it implements ``_memory`` and ``_restore``.
+    """
+
+    kind: ClassVar[str]
+    """What it is in a run: the key under which a state has its name."""
+    name: ClassVar[str]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the settings and of all that was learned, as plain Python and numpy values."""
+        return copy.deepcopy(self._state())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a copy of what ``state_dict`` returned. Raise ValueError for another part or a damaged state.
+
+        It is an OtherSettingsError if the state is whole, but of another part or of other settings.
+        """
+        self._load(copy.deepcopy(state))
+
+    def _state(self) -> dict[str, Any]:
+        return {self.kind: self.name, **self._saved_settings(), **self._everything()}
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        found = state.get(self.kind) if isinstance(state, Mapping) else None
+        if type(found) is not str or found != self.name:
+            raise (OtherSettingsError if type(found) is str else ValueError)(
+                f"the state must come from the {self.kind} {self.name!r}, got {shown(found)}; "
+                f"configure the {self.kind} of the checkpoint, or start from an empty state"
+            )
+        saved = SavedValues(self._completed(dict(state)), self.name, list(self._state()))
+        if settings := self._saved_settings():
+            self._check_settings(saved.state("settings"), settings["settings"])
+        self._restore(saved)
+
+    def _check_settings(self, saved: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        for key in sorted({*saved, *settings}):
+            value = saved.get(key)  # a setting is a number, a text, None, or a tuple of these
+            if not (isinstance(value, int | float | str | tuple | None) and bool(value == settings.get(key))):
+                raise OtherSettingsError(
+                    f"{key} must be {shown(value)} to load this state of {self.name!r}, got {settings.get(key)!r}; "
+                    f"use the saved {key}, or start from an empty state"
+                )
+
+    def _saved_settings(self) -> dict[str, Any]:
+        return {"settings": self._settings()}
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings by name that a saved state must share."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}  # type: ignore[arg-type]
+
+    def _everything(self) -> dict[str, Any]:
+        return self._memory()
+
+    def _memory(self) -> dict[str, Any]:
+        """Return what was learned, by name."""
+        return {}
+
+    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a saved ``state`` with what the version that wrote it did not keep."""
+        return state
+
+    def _restore(self, saved: SavedValues) -> None:
+        """Replace what was learned by what ``_memory`` returned. Raise ValueError for anything else."""
 
 
 def _rows(rows: list[Any], low: tuple[float, ...], refusal: ValueError) -> NDArray[np.float64]:

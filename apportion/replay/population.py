@@ -7,11 +7,12 @@ are drawn with replacement from a window of visits, so that the success rate is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
 
+from apportion.allocators.vip import gradient_noise
 from apportion.records.run_record import RunRecord
 from apportion.replay.expected import WINDOW
 from apportion.types import Counts, Floats, Mask
@@ -140,13 +141,7 @@ class OutcomePopulation:
 
         v is the variance of the reward. It is infinite for a single rollout, unless v is 0.
         """
-        variance = self.variance[groups]
-
-        def whole(numbers: Counts) -> Floats:
-            share = np.divide(4.0, numbers - 1, out=np.full(len(numbers), np.inf), where=numbers > 1)
-            return np.multiply(variance, share, out=np.zeros(len(numbers)), where=variance > 0)
-
-        return self._between(number, whole)
+        return self._between(number, partial(gradient_noise, self.variance[groups]))
 
     def signal(self, groups: Counts, number: Floats | Counts) -> Floats:
         """Return n v for ``number`` [M] rollouts of ``groups`` [M], with v the variance of the reward.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,8 +12,7 @@ from numpy.random import Generator
 
 from apportion.checks import check_integer, check_numbers
 from apportion.predictors import EmpiricalBayes, Predictor
-from apportion.predictors.base import check_settings, check_source
-from apportion.predictors.saved import SavedValues
+from apportion.predictors.saved import Learner, SavedValues
 from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Prompt, Rollout, prompt_list
 
 NEVER = -1
@@ -23,7 +21,7 @@ WAITING_STEPS = 8
 
 
 @dataclass
-class Selector(ABC):
+class Selector(Learner, ABC):
     """Chooses the prompts of the next batch from all prompts of a data set.
 
     A choice depends on what was observed, on the seed and on the number of choices so far, and on nothing else. A rule
@@ -36,11 +34,11 @@ class Selector(ABC):
     all prompts.
 
     A subclass is a dataclass. Its settings are init fields. It implements ``_choose`` and, if it remembers something
-    of its own, ``_learn``, ``_memory`` and ``_restore``. One with ``importance_weights`` sets ``_probability`` [Q] at
-    the places that it chooses, in units of the mean of all prompts that it could choose, and remembers it.
+    of its own, ``_learn``, ``_memory`` and ``_restore_rows``. One with ``importance_weights`` sets ``_probability`` [Q]
+    at the places that it chooses, in units of the mean of all prompts that it could choose, and remembers it.
     """
 
-    name: ClassVar[str]
+    kind: ClassVar[str] = "selector"
     _ids: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
     _rows: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
     _place: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -143,19 +141,11 @@ class Selector(ABC):
         never = float((self._seen == NEVER).mean())
         return {"never_chosen": never, "longest_wait": float(self._steps - 1 - self._seen.min())}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the settings and of all that was learned, as plain Python and numpy values."""
-        return {"selector": self.name, "settings": self._settings(), **copy.deepcopy(self._everything())}
+    def _restore(self, saved: SavedValues) -> None:
+        """Restore a state; call ``prepare`` first.
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a copy of what ``state_dict`` returned; call ``prepare`` first.
-
-        Prompts that the data set gained since then were never chosen; those that it lost are forgotten. Raises
-        ValueError for another rule, other settings or a damaged state.
+        Prompts that the data set gained since then were never chosen; those that it lost are forgotten.
         """
-        check_source(state, "selector", self.name)
-        saved = SavedValues(copy.deepcopy(state), self.name, ["selector", "settings", *self._everything()])
-        check_settings(saved.state("settings"), self._settings(), self.name)
         ids = saved.texts("ids")
         if len(set(ids)) < len(ids):
             raise saved.refusal("ids", "texts that differ")
@@ -163,7 +153,7 @@ class Selector(ABC):
         kept = np.array([place for place, id in enumerate(ids) if id in self._place], np.int64)
         places = np.array([self._place[ids[place]] for place in kept], np.int64)
         seed, steps = saved.count("seed"), saved.count("steps")
-        self._restore(saved, kept, places)
+        self._restore_rows(saved, kept, places)
         self._seed, self._steps = seed, steps
         for name, values in columns.items():
             own = np.full(len(self._ids), NEVER, np.int64)
@@ -174,19 +164,14 @@ class Selector(ABC):
     def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
         """Return ``count`` distinct places at which ``allowed`` [Q] is set. At least so many are."""
 
-    def _learn(self, places: Counts, means: Floats) -> None:  # noqa: B027 - a hook, empty by default
+    def _learn(self, places: Counts, means: Floats) -> None:
         """Learn the means [n] of the prompts at ``places`` [n], of verdicts, or of rewards without one."""
 
-    def _memory(self) -> dict[str, Any]:
-        """Return what the rule remembers of its own, by name."""
-        return {}
-
-    def _restore(self, saved: SavedValues, kept: Counts, places: Counts) -> None:  # noqa: B027 - a hook
+    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
         """Restore what ``_memory`` returned: its rows ``kept`` are now at ``places``. Raise ValueError if it cannot."""
 
     def _settings(self) -> dict[str, Any]:
-        own = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        return {key: value for key, value in own.items() if not isinstance(value, Predictor)}
+        return {key: value for key, value in super()._settings().items() if not isinstance(value, Predictor)}
 
     def _everything(self) -> dict[str, Any]:
         common = {"ids": list(self._ids), "seed": self._seed, "steps": self._steps}
@@ -251,7 +236,7 @@ class BeliefSelector(Selector):
     def _memory(self) -> dict[str, Any]:
         return {"predictor": None if self._shared or self._reader is None else self._reader.state_dict()}
 
-    def _restore(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
+    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
         if (saved.values["predictor"] is None) != self._shared:
             wanted = "None, because the allocator's predictor is shared" if self._shared else "that of a predictor"
             raise saved.refusal("predictor", wanted)

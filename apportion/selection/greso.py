@@ -107,10 +107,10 @@ class GRESO(ShuffledEpochs):
     def _memory(self) -> dict[str, Any]:
         return super()._memory() | {"visits": self._visits, "p": self._p, "kept": self._probability}
 
-    def _restore(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
+    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
         size = len(saved.texts("ids"))
         visits = saved.array("visits", (2, size), low=0, dtype=np.int64)
         p, keeping = saved.array("p", (2,), low=LOWEST, high=HIGHEST), saved.array("kept", (size,), low=0)
-        super()._restore(saved, kept, places)
+        super()._restore_rows(saved, kept, places)
         self._visits, self._p, self._probability = np.zeros((2, len(self._ids)), np.int64), p, np.ones(len(self._ids))
         self._visits[:, places], self._probability[places] = visits[:, kept], keeping[kept]

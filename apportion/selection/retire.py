@@ -6,7 +6,7 @@ be forgotten again, so it is tested again after a while.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -94,16 +94,16 @@ class Retire(ShuffledEpochs):
     def _memory(self) -> dict[str, Any]:
         return super()._memory() | {"retired": self._retired, "since": self._since}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned. Version 0.2.0 kept no turns: they begin with the state."""
-        if isinstance(state, Mapping) and "since" not in state and isinstance(state.get("retired"), np.ndarray):
-            state = {**state, "since": np.full(state["retired"].shape, state.get("drawn", 0), np.int64)}
-        super().load_state_dict(state)
+    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Version 0.2.0 kept no turns: they begin with the state."""
+        if "since" not in state and isinstance(state.get("retired"), np.ndarray):
+            state["since"] = np.full(state["retired"].shape, state.get("drawn", 0), np.int64)
+        return state
 
-    def _restore(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
+    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
         shape = (len(saved.texts("ids")),)
         retired = saved.array("retired", shape, low=NEVER, dtype=np.int64)
         since = saved.array("since", shape, low=0, high=saved.count("drawn"), dtype=np.int64)
-        super()._restore(saved, kept, places)
+        super()._restore_rows(saved, kept, places)
         self._retired, self._since = np.full(len(self._ids), NEVER, np.int64), np.zeros(len(self._ids), np.int64)
         self._retired[places], self._since[places] = retired[kept], since[kept]

@@ -81,8 +81,8 @@ class SPOWeights(BeliefSelector):
     def _memory(self) -> dict[str, Any]:
         return super()._memory() | {"probability": self._probability}
 
-    def _restore(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
+    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
         probability = saved.array("probability", (len(saved.texts("ids")),), low=0)
-        super()._restore(saved, kept, places)
+        super()._restore_rows(saved, kept, places)
         self._probability = np.ones(len(self._ids))
         self._probability[places] = probability[kept]

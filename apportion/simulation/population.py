@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.checks import check_integer, check_numbers
-from apportion.predictors.statistics.beta_binomial import expit
+from apportion.predictors.statistics.beta_binomial import expit, logit
 from apportion.records import RunRecord
 from apportion.simulation.mixture import SHAPES, BetaMixture, fit_mixture
 from apportion.types import Floats, Prompt
@@ -173,7 +173,7 @@ class Population:
         """Known success rates of another model, [Q]; None without any."""
         if self.rate_correlation is None:
             return None
-        x, rho = log_odds(self.start), self.rate_correlation
+        x, rho = logit(self.start), self.rate_correlation
         noise = self._generator("rates").standard_normal(self.prompts)
         mixed = rho * self._standard_log_odds + math.sqrt(1 - rho**2) * noise
         return expit(x.mean() + self.rate_shift + x.std() * mixed)
@@ -183,12 +183,12 @@ class Population:
         """Correlation achieved between the log-odds and the direction of the embeddings that tells them."""
         if self.embeddings is None:
             return 0.0
-        return _correlation(self.embeddings @ self.direction, log_odds(self.start))
+        return _correlation(self.embeddings @ self.direction, logit(self.start))
 
     @cached_property
     def achieved_rate_correlation(self) -> float:
         """Correlation achieved between the log-odds of known rates and those of the prompts."""
-        return 0.0 if self.rates is None else _correlation(log_odds(self.rates), log_odds(self.start))
+        return 0.0 if self.rates is None else _correlation(logit(self.rates), logit(self.start))
 
     def embedder(self) -> PopulationEmbedder:
         """Return an embedder of these prompts. Raise ValueError if there are no embeddings."""
@@ -201,7 +201,7 @@ class Population:
 
     def walk(self) -> Iterator[Floats]:
         """Yield the success probabilities [Q] of step 0, step 1, and so on. Equal calls yield equal numbers."""
-        start, deviation = log_odds(self.start), np.zeros(self.prompts)
+        start, deviation = logit(self.start), np.zeros(self.prompts)
         kept, generator, step = 2.0 ** (-1 / self.half_life), self._generator("drift"), 0
         while True:
             moves = self.drift > 0 or self.trend != 0
@@ -216,7 +216,7 @@ class Population:
 
     @cached_property
     def _standard_log_odds(self) -> Floats:
-        x = log_odds(self.start)
+        x = logit(self.start)
         spread = x.std()
         return (x - x.mean()) / spread if spread > 0 else np.zeros_like(x)
 
@@ -244,11 +244,6 @@ class PopulationEmbedder:
 def place_of(prompt: Prompt) -> int:
     """Return the place of a prompt in its population."""
     return int(prompt.id[1:])
-
-
-def log_odds(p: Floats) -> Floats:
-    """Return log(p / (1 - p)), elementwise, for p strictly between 0 and 1."""
-    return np.log(p) - np.log1p(-p)
 
 
 def _correlation(a: Floats, b: Floats) -> float:

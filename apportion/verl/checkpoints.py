@@ -26,7 +26,7 @@ from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from apportion.engines.saved_parts import SharedParts, load_with_parts
 from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import SavedStateError, restoring
-from apportion.predictors.base import OtherSettingsError
+from apportion.predictors.saved import OtherSettingsError
 from apportion.runs.whole_files import is_file
 from apportion.types import Batch, Belief, Prompt, Rollout
 from apportion.untrusted import shown

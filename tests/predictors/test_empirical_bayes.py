@@ -97,7 +97,9 @@ def test_a_prompt_without_a_known_rate_is_predicted_from_the_others_without_one(
     prompts = make_prompts(80)
     rates = {prompt.id: 0.9 for prompt in prompts[:40]}
     predictor = EmpiricalBayes(rates=rates)
-    predictor.update(make_batch(prompts[:30] + prompts[40:70], [7] * 30 + [2] * 30, [8] * 60))
+    for first in (0, 10, 20):  # one batch alone could be sorted
+        some = prompts[first : first + 10] + prompts[40 + first : 50 + first]
+        predictor.update(make_batch(some, [7] * 10 + [2] * 10, [8] * 20))
     rated, unrated = predictor.predict([prompts[35], prompts[75]]).mean
     assert rated == pytest.approx(7 / 8, abs=0.05) and unrated == pytest.approx(2 / 8, abs=0.05)
 
@@ -332,3 +334,29 @@ def test_an_update_of_many_prompts_is_quick_and_small(prompts, seconds, mib):
     """The kernel of 17,000 prompts would take 2,300 MiB, that of 100,000 80,000 MiB."""
     took, peak = seconds_and_mib(prompts)
     assert took <= seconds and peak <= mib
+
+
+@pytest.mark.parametrize("outlier", [1e3, 1e9, -1e9])
+def test_one_reward_far_out_of_range_does_not_make_all_others_look_equal(outlier):
+    rng, prompts = np.random.default_rng(0), make_prompts(40)
+    level = np.linspace(0.0, 1.0, 40)
+    predictor, beside = EmpiricalBayes(), EmpiricalBayes()
+    for visit in range(6):
+        rewards = np.clip(level[:, None] + rng.normal(0, 0.1, (40, 8)), 0, 1)
+        for learner, bad in ((predictor, visit == 3), (beside, False)):
+            own = rewards.copy()
+            own[0, 0] = outlier if bad else own[0, 0]
+            rollouts = [[Rollout(reward=float(reward)) for reward in row] for row in own]
+            learner.update(Batch.start(prompts, learner.predict(prompts)).add(Plan([8] * 40), rollouts))
+    found, expected = predictor.expected_rewards(prompts)[1:], beside.expected_rewards(prompts)[1:]
+    assert np.abs(found - expected).max() < 0.05
+    variances = predictor.predict(prompts).variance[1:], beside.predict(prompts).variance[1:]
+    assert (variances[0] / variances[1]).max() < 2 and (variances[0] / variances[1]).min() > 0.5
+
+
+def test_a_range_is_learned_from_the_first_batch_and_grows_by_its_width_from_then_on():
+    prompts, predictor = make_prompts(3), EmpiricalBayes()
+    for reward, high in ((50.0, 50.0), (400.0, 100.0), (400.0, 200.0), (400.0, 400.0)):
+        batch = Batch.start(prompts, predictor.predict(prompts))
+        predictor.update(batch.add(Plan([2] * 3), [[Rollout(reward=0.0), Rollout(reward=reward)]] * 3))
+        assert predictor._range == (0.0, high)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy
 
+from apportion.predictors.statistics.beta_binomial import logit
 from apportion.records import open_run
 from apportion.simulation import SHAPES, BetaMixture, Population, draw_outcomes, fit_mixture
-from apportion.simulation.population import log_odds
 
 RUN = Path(__file__).parents[2] / "examples" / "data" / "grpo_run.jsonl.gz"
 SMALLEST_P = 0.01
@@ -43,7 +43,7 @@ def test_a_fit_recovers_a_mixture_from_counts() -> None:
 
 def test_drift_returns_with_its_half_life() -> None:
     population = Population(prompts=2_000, shape=BetaMixture.single(0.5, 50.0), drift=0.2, half_life=5.0)
-    x = np.stack([log_odds(p) for p in islice(population.walk(), 120)]) - log_odds(population.start)
+    x = np.stack([logit(p) for p in islice(population.walk(), 120)]) - logit(population.start)
     late = x[60:]  # by then the deviations are stationary
     for lag in (1, 5, 10):
         found = (late[lag:] * late[:-lag]).mean() / (late**2).mean()
@@ -54,7 +54,7 @@ def test_drift_returns_with_its_half_life() -> None:
 
 def test_without_a_half_life_the_variance_grows_with_the_steps() -> None:
     population = Population(prompts=5_000, shape=BetaMixture.single(0.5, 50.0), drift=0.1, trend=0.05)
-    x = np.stack([log_odds(p) for p in islice(population.walk(), 41)]) - log_odds(population.start)
+    x = np.stack([logit(p) for p in islice(population.walk(), 41)]) - logit(population.start)
     assert x[[10, 40]].mean(axis=1) == pytest.approx([0.5, 2.0], abs=0.02)
     assert x[[10, 40]].var(axis=1) == pytest.approx([0.1, 0.4], rel=0.06)
 
@@ -76,7 +76,7 @@ def test_known_rates_have_the_correlation_and_the_lead_that_were_asked_for(corre
     population = Population(prompts=20_000, rate_correlation=correlation, rate_shift=1.5)
     assert population.achieved_rate_correlation == pytest.approx(correlation, abs=0.02)
     assert population.rates is not None
-    lead = log_odds(population.rates).mean() - log_odds(population.start).mean()
+    lead = logit(population.rates).mean() - logit(population.start).mean()
     assert lead == pytest.approx(1.5, abs=0.06)
 
 

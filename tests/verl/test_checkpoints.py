@@ -23,7 +23,7 @@ from apportion.baselines import SPO
 from apportion.engines.saved_parts import SharedParts, load_with_parts
 from apportion.engines.saved_state import SavedStateError, load_state, save_state
 from apportion.predictors import DiscountedCounts
-from apportion.predictors.base import OtherSettingsError
+from apportion.predictors.saved import OtherSettingsError
 from apportion.selection import ShuffledEpochs
 from apportion.verl.checkpoints import FILE, KIND, RECORDS, SavedAllocation, load_into, resumed_file
 from apportion.verl.checks import SAVED

@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 256
 VALUE_CLIP = 0.5
 
 
-class Learner:
+class PolicyLearner:
     """Updates ``policy`` in place by the estimator, weighting and optimiser of ``training``.
 
     ``state_dict`` holds everything that it remembers.

@@ -23,7 +23,7 @@ from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import effective_solutions, exact_success, solution_probabilities
 from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
 from apportion.lab.training.judge import Judge
-from apportion.lab.training.learner import Learner
+from apportion.lab.training.learner import PolicyLearner
 from apportion.lab.training.metrics import METRICS, checksum_of, cut_metrics
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import Training
@@ -63,7 +63,7 @@ class Trainer:
         directory.mkdir(parents=True, exist_ok=True)
         self.policy = base_policy(training.base)
         self.start = copy.deepcopy(self.policy)
-        self.learner = Learner(self.policy, training, self.start if training.kl > 0 else None)
+        self.learner = PolicyLearner(self.policy, training, self.start if training.kl > 0 else None)
         self.baseline = copy.deepcopy(training.baseline)
         self.pool, longest = pool or pool_of(training, seed), TASKS[training.task].max_new_tokens
         label_free = training.labels == "none"

@@ -71,7 +71,15 @@ def expit(latent: Floats) -> Floats:
     return 0.5 * (1 + np.tanh(0.5 * latent))
 
 
-def log_odds(rates: Floats) -> Floats:
-    """Return log(rate / (1 - rate)), elementwise, with rates clipped to [0.01, 0.99]."""
-    p = np.clip(rates, EDGE, 1 - EDGE)
+def logit(p: Floats) -> Floats:
+    """Return log(p / (1 - p)), elementwise, for p strictly between 0 and 1.
+
+    >>> logit(np.array([0.05, 0.5])).round(3).tolist()
+    [-2.944, 0.0]
+    """
     return np.log(p) - np.log1p(-p)
+
+
+def log_odds(rates: Floats) -> Floats:
+    """Return the logit of each rate, clipped to [0.01, 0.99]."""
+    return logit(np.clip(rates, EDGE, 1 - EDGE))

@@ -11,6 +11,7 @@ import numpy as np
 
 from apportion.predictors.base import check_discount
 from apportion.predictors.saved import SavedValues
+from apportion.predictors.statistics.beta_binomial import logit
 from apportion.types import Floats
 
 EDGE, NODES = 5.0, 41
@@ -92,4 +93,4 @@ class Profile:
 def _log_odds(success: Any) -> Floats:
     p = np.asarray(success, np.float64)
     with np.errstate(divide="ignore"):
-        return np.clip(np.log(p) - np.log1p(-p), -EDGE, EDGE)
+        return np.clip(logit(p), -EDGE, EDGE)

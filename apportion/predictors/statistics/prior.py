@@ -118,6 +118,11 @@ class Prior:
         strengths = [fit_strength(means[kind], (sample.means * trials)[kind], trials[kind]) for kind in kinds]
         return replace(prior, strengths=np.array(strengths), dispersion=dispersion)
 
+    @property
+    def unrated(self) -> float:
+        """The mean of the prior of a prompt without a known rate and an embedding."""
+        return 0.5 + float(self.fit.weights[0])
+
     def means(self, history: History) -> Floats:
         """Return the mean of each prompt's prior, [P], within [0.01, 0.99]; its own rewards are left out."""
         base, features = _base(self.line, history.rates), history.features[:, : len(self.fit.weights)]

@@ -9,7 +9,7 @@ import torch
 
 from apportion.advantages import whiten
 from apportion.lab.policy.sampler import LedgerSampler
-from apportion.lab.training.learner import Learner
+from apportion.lab.training.learner import PolicyLearner
 from apportion.lab.training.loss import training_rows
 from apportion.lab.training.settings import Training
 from apportion.lab.world.task import problem_pool
@@ -35,7 +35,7 @@ def voted(policy, seed=1, keep=KEPT):
 
 
 def learner(policy, base, estimator, **changes):
-    return Learner(copy.deepcopy(policy), Training(base=base, estimator=estimator, **changes), None)
+    return PolicyLearner(copy.deepcopy(policy), Training(base=base, estimator=estimator, **changes), None)
 
 
 def weights(model):

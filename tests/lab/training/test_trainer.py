@@ -11,7 +11,7 @@ from apportion import AR3PO, DAPO, HORA, VIP, PilotCommit, ReinforceAda, Uniform
 from apportion.baselines import SPO, Optimal, Predicted, Zero
 from apportion.engines.saved_state import SavedStateError, load_state, save_state
 from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
-from apportion.lab.training.learner import Learner
+from apportion.lab.training.learner import PolicyLearner
 from apportion.lab.training.loss import training_rows
 from apportion.lab.training.pool import pool_of
 from apportion.lab.training.settings import Training
@@ -291,7 +291,7 @@ def test_a_selection_shares_the_allocators_belief_and_is_logged(small_base_folde
 @pytest.mark.parametrize("estimator", ["rloo", "gae"])
 def test_importance_weights_scale_what_a_prompt_adds_to_the_gradient(small_base, small_base_folder, estimator):
     """A weight of 0 leaves a prompt out of the loss, and a common factor changes every row alike."""
-    learner = Learner(small_base, settings(small_base_folder, estimator=estimator), None)
+    learner = PolicyLearner(small_base, settings(small_base_folder, estimator=estimator), None)
     prompts = trainer_prompts(small_base_folder)[:3]
     drawn = LedgerSampler(small_base, 0)(prompts, [6, 6, 6])
     groups = [Group(prompt, tuple(rollouts)) for prompt, rollouts in zip(prompts, drawn, strict=True)]

@@ -1,0 +1,90 @@
+"""The level of fresh prompts follows batches that differ by more than chance, and nothing else."""
+
+import numpy as np
+import pytest
+
+from apportion import Batch, Plan, Rollout
+from apportion.predictors import EmpiricalBayes
+from apportion.predictors.statistics.level import Level
+from tests.builders import make_prompts
+
+
+def followed(batches, noise=0.15):
+    level = Level()
+    for means in batches:
+        level.observe(np.asarray(means, float), noise)
+    return level
+
+
+@pytest.mark.parametrize("size", [1, 4, 128])
+def test_batches_that_differ_by_chance_show_no_step(size):
+    """Few of 200 seeds look as if they moved after 100 batches, with one prompt a batch, too."""
+    moving = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        level = followed(rng.normal(0.4, 0.15**0.5, (100, size)))
+        moving.append(level.moves > 0)
+    assert np.mean(moving) < 0.06
+
+
+def test_a_sorted_data_set_is_followed_to_its_latest_batch():
+    rng = np.random.default_rng(0)
+    levels = np.linspace(0.1, 0.9, 12)
+    level = followed(np.clip(rng.normal(mean, 0.2, 64), 0, 1) for mean in levels)
+    assert abs(level.at(0.5) - 0.9) < 0.1
+
+
+def test_few_batches_draw_the_mean_of_all_to_one_half():
+    assert Level().at(0.2) == 0.5
+    assert [round(Level(seen=n).at(0.0), 3) for n in (1, 2, 9)] == [0.25, 0.1, 0.006]
+
+
+@pytest.mark.parametrize("outcome", [0.0, 1.0])
+def test_a_batch_without_any_difference_is_no_step(outcome):
+    rng = np.random.default_rng(1)
+    batches = [rng.normal(0.5, 0.3, 64) for _ in range(6)]
+    level = followed([*batches[:3], np.full(64, outcome), *batches[3:]], noise=0.09)
+    assert level.moves == 0 and level.mean == pytest.approx(followed(batches, 0.09).mean)
+
+
+def test_other_units_change_nothing_else():
+    level, scaled = Level(), Level()
+    for q, means in enumerate(np.random.default_rng(2).uniform(0, 1, (8, 16)) * np.linspace(0.1, 1, 8)[:, None]):
+        if q == 4:
+            scaled.rescale(0.25, 0.5)
+        level.observe(means, 0.05)
+        scaled.observe(0.25 + 0.5 * means if q >= 4 else means, 0.05 * (0.25 if q >= 4 else 1))
+    assert scaled.at(0.5) == pytest.approx(0.25 + 0.5 * level.at(0.5)) or not level.moves
+    assert scaled.moves == pytest.approx(0.25 * level.moves)
+
+
+def batch(prompts, rates, rng, rollouts=8):
+    made = [[Rollout(bool(rng.random() < rate)) for _ in range(rollouts)] for rate in rates]
+    return Batch.start(prompts, EmpiricalBayes().predict(prompts)).add(Plan([rollouts] * len(prompts)), made)
+
+
+@pytest.mark.parametrize("hardest_first", [True, False])
+def test_fresh_prompts_of_a_sorted_data_set_are_foreseen_better_than_by_one_half(hardest_first):
+    rng, prompts = np.random.default_rng(3), make_prompts(640)
+    rates = np.linspace(0.0, 1.0, 640) if hardest_first else np.linspace(1.0, 0.0, 640)
+    predictor, errors, naive = EmpiricalBayes(), [], []
+    for first in range(0, 640, 64):
+        own = slice(first, first + 64)
+        errors.append((predictor.predict(prompts[own]).mean - rates[own]) ** 2)
+        naive.append((0.5 - rates[own]) ** 2)
+        predictor.update(batch(prompts[own], rates[own], rng))
+    assert np.mean(errors) < 0.4 * np.mean(naive)
+
+
+def test_a_state_continues_the_level():
+    rng, prompts = np.random.default_rng(4), make_prompts(128)
+    lived = EmpiricalBayes()
+    for first in (0, 32, 64):
+        lived.update(batch(prompts[first : first + 32], np.full(32, first / 100 + 0.1), rng))
+    loaded = EmpiricalBayes()
+    loaded.load_state_dict(lived.state_dict())
+    assert loaded.predict(prompts[96:]).mean.tolist() == lived.predict(prompts[96:]).mean.tolist()
+    old = lived.state_dict()
+    del old["level"]
+    loaded.load_state_dict(old)
+    assert loaded._level.seen == 128  # the prompts that the state knows
