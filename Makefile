@@ -67,7 +67,7 @@ benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its 
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 reproduce: .venv/dev $(WEIGHTS)  ## every claim of the papers, measured: docs/evidence.md. It goes on where it was stopped
-	PYTHONPATH=$(WEIGHTS) $(BIN)/python -m benchmarks.evidence --processes $(WORKERS)
+	PYTHONPATH=$(WEIGHTS) $(BIN)/python -m benchmarks.evidence --processes 2
 
 .venv/lab: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -308,4 +308,6 @@ def _trained(args: Any) -> str:
     """Return the name in ``ESTIMATORS`` of TRL's own formula under ``args``, up to a factor that all prompts share."""
     if not hasattr(args, "scale_rewards"):
         return "rloo"
+    if getattr(args, "multi_objective_aggregation", "") == "normalize_then_sum":
+        return "grpo"  # each function is divided by its deviation in the group, whatever scale_rewards says
     return "grpo" if args.scale_rewards in ("group", True) else "dr_grpo"

@@ -135,7 +135,11 @@ def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(make, caplo
     with pytest.raises(ValueError, match=r"the estimator that trains, rloo, got dr_grpo"):
         make(AllocatedRLOOTrainer, allocator=VIP(estimator="dr_grpo", predictor=UniformPrior()))
     make(AllocatedGRPOTrainer, allocator=vip)
-    assert "vip minimises the variance of rloo, and the run trains grpo, for which it has no formula" in caplog.text
+    said = "vip minimises the variance of rloo, and the run trains grpo, for which it has no formula"
+    assert caplog.text.count(said) == 1
+    gdpo = {"scale_rewards": "none", "multi_objective_aggregation": "normalize_then_sum"}
+    make(AllocatedGRPOTrainer, config=gdpo, allocator=vip)
+    assert caplog.text.count(said) == 2  # each function is scaled, whatever scale_rewards says
 
 
 def test_every_prompt_has_equal_weight_by_default():

@@ -123,11 +123,11 @@ def test_planned_rollouts_are_made_and_the_reply_of_a_tool_has_no_gradient(calle
         plans.append({prompt.id: int(n) for prompt, n in zip(batch.prompts, found.counts, strict=True) if n})
         return found
 
-    monkeypatch.setattr(type(allocator), "plan", watched)
     watch = Watch(Judge(was_right))
     config = {"loss_type": "dr_grpo", "scale_rewards": "none", "max_grad_norm": 0.0}
     given = {"allocator": allocator, "estimator": estimator, "rollout_log": tmp_path / "log"}
     built = made(AllocatedGRPOTrainer, caller, tmp_path / "run", watch.judge, config, **given)
+    monkeypatch.setattr(type(allocator), "plan", watched)  # now, because stand-ins were planned for before
     watch.on(built).train()
 
     rounds = [
