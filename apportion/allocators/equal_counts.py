@@ -7,9 +7,10 @@ Stand-in prompts of two kinds play the outcomes, and what becomes of them is com
 
 import copy
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import product, takewhile
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from apportion.types import Batch, Belief, Counts, Mask, Prompt, Rollout
 
 logger = logging.getLogger(__name__)
 
-MOST_PLANS = 2_000
-"""Plans to compare. If all are equal so far and there are more, nothing is claimed."""
+MOST_PLANS, MOST_SECONDS = 2_000, 10.0
+"""Plans to compare, and their time. If all are equal so far and there are more, nothing is claimed."""
 
 STAND_INS = 4
 """Prompts in a batch of stand-ins: halves of two kinds, and one against the rest."""
@@ -69,15 +70,27 @@ def equal_counts_because(allocator: Allocator, prompts: int, *, rated: bool = Fa
 
 
 def warn_of_equal_counts(allocator: Allocator, prompts: int, *, rated: bool = False) -> None:
-    """Log why batches of ``prompts`` prompts are split evenly, if they are. Engines call it before they sample."""
-    reason = equal_counts_because(allocator, prompts, rated=rated)
+    """Log why batches of ``prompts`` prompts are split evenly, if they are. Engines call it before they sample.
+
+    Nothing is said of a user's rule that cannot plan for stand-ins, for example because it reads ``Prompt.data``.
+    """
+    try:
+        reason = equal_counts_because(allocator, prompts, rated=rated)
+    except Exception:
+        logger.debug("%s cannot plan for stand-ins", allocator.name, exc_info=True)
+        return
     for ending, remedy in REMEDIES.items():
         if reason.endswith(ending):
             logger.warning("%s; %s", reason, remedy)
 
 
 class _TooManyError(Exception):
-    """There are more plans to compare than ``MOST_PLANS``."""
+    """There are more plans to compare than ``MOST_PLANS``, or they take longer than ``MOST_SECONDS``."""
+
+
+def _allowance() -> Iterator[int]:
+    end = time.monotonic() + MOST_SECONDS
+    return takewhile(lambda _: time.monotonic() < end, range(1, 1 + MOST_PLANS))
 
 
 Ending = tuple[Counts, tuple[object, ...]]
@@ -100,7 +113,7 @@ def _endings(allocator: Allocator, prompts: int, learned: bool, rated: bool) -> 
 
     ``learned`` lets beliefs, lengths and stored rollouts be what a run can make them.
     """
-    plans = iter(range(MOST_PLANS))
+    plans = _allowance()
     whole = isinstance(allocator, BudgetedAllocator) and allocator.budget is not None
     size = prompts if whole else 1 if allocator.separable else min(prompts, STAND_INS)
     stand_ins = [Prompt("", id=f"stand-in {q}") for q in range(size)]
@@ -118,7 +131,7 @@ def _starts(
         yield allocator, allocator.start(stand_ins)
         for right in product((True, False), repeat=2) if learned and allocator.state_dict() else ():
             taught = copy.deepcopy(allocator)
-            batch, plans = taught.start(stand_ins), iter(range(MOST_PLANS))
+            batch, plans = taught.start(stand_ins), _allowance()
             while (plan := taught.plan(batch)) and not plan.fresh and next(plans, None) is not None:
                 batch = batch.add(plan, _rollouts(taught, batch, plan.counts, plan.counts * np.where(second, *right)))
             taught.observe(batch)

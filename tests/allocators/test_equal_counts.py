@@ -1,12 +1,14 @@
 """Whether a rule can differ from uniform is found by computing, for every rule, budget and size of a batch."""
 
+import time
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import pytest
 
-from apportion import HORA, VIP, Prompt, Rollout
-from apportion.allocators import ALLOCATORS, Allocator, equal_counts_because, warn_of_equal_counts
+from apportion import HORA, VIP, Plan, Prompt, Rollout
+from apportion.allocators import ALLOCATORS, Allocator, equal_counts, equal_counts_because, warn_of_equal_counts
 from apportion.config import build
 from apportion.predictors import MeanLengths
 from tests.builders import make_prompts
@@ -118,3 +120,33 @@ def test_the_log_names_a_remedy(caplog):
         "raise its budget or change its bounds, or use uniform",
         "known success rates, or a predictor that reads texts, would tell them apart",
     ]
+
+
+@dataclass(frozen=True)
+class Reading(Allocator):
+    """A user's rule that reads what its prompts carry, or takes its time."""
+
+    seconds: float = 0.0
+
+    name = "reading"
+
+    def plan(self, batch):
+        time.sleep(self.seconds)
+        return Plan([4 if self.seconds else prompt.data["rollouts"] - asked for prompt, asked in self.open(batch)])
+
+    def open(self, batch):
+        return zip(batch.prompts, batch.asked.tolist(), strict=True)
+
+
+def test_a_users_rule_that_cannot_plan_for_stand_ins_starts_all_the_same(caplog):
+    warn_of_equal_counts(Reading(), 8)
+    assert not caplog.records
+    with pytest.raises(TypeError, match="NoneType"):
+        equal_counts_because(Reading(), 8)
+
+
+def test_a_users_rule_that_never_ends_or_is_slow_is_given_up(monkeypatch):
+    monkeypatch.setattr(equal_counts, "MOST_SECONDS", 0.05)
+    started = time.monotonic()
+    assert equal_counts_because(Reading(seconds=0.02), 8) == ""
+    assert time.monotonic() - started < 5
