@@ -77,9 +77,9 @@ def spo(rates: Mapping[str, float] | None = None, *, rho: float = 0.875) -> Pres
 def mopps_with_refill(*, target: float = 0.5, max_draws: int = 10) -> Preset:
     """Return MoPPS's Thompson choice of prompts, and DAPO's fresh prompts for groups that turn out all right or wrong.
 
-    The choice is made again for every refill, without the prompts that the batch holds. On a recorded run .958 of the
+    The choice is made again for every refill, without the prompts that the batch holds. On a recorded run .957 of the
     chosen groups are mixed, for .515 of shuffled ones (benchmarks/results/selection.md). So a batch of B mixed groups
-    takes about B / .958 groups in place of B / .515.
+    takes about B / .957 groups in place of B / .515.
 
     Note: in a public comparison of seven arms on a 0.6B model (marin-community/marin, issue 8765, without seeds) the
     choice alone scored .350, neither .362, refill alone .414, and both .434 on MATH500. On their 67B model both lost to

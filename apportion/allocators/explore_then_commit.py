@@ -65,6 +65,5 @@ class ExploreThenCommit(Allocator):
         return Size(asked=self.high * prompts, kept=self.high * prompts)
 
     def plan(self, batch: Batch) -> Plan:
-        pilots, rest = np.maximum(self.pilots - batch.asked, 0), self.high - batch.asked
-        committed = (batch.asked == self.pilots) & mixed(batch, self.tolerance)
-        return Plan(np.where(committed, rest, pilots))
+        most = np.where(mixed(batch, self.tolerance), self.high, self.pilots)
+        return Plan(np.maximum(most - batch.asked, 0))

@@ -10,7 +10,7 @@ import pytest
 from apportion import HORA, VIP, Plan, Prompt, Rollout
 from apportion.allocators import ALLOCATORS, Allocator, equal_counts, equal_counts_because, warn_of_equal_counts
 from apportion.config import build
-from apportion.predictors import MeanLengths
+from apportion.predictors import MeanLengths, UniformPrior
 from tests.builders import make_prompts
 
 ALWAYS, FIRST = "whatever their outcomes", "until prompts come again, because nothing tells unseen ones apart"
@@ -90,6 +90,7 @@ def test_what_tells_unseen_prompts_apart():
 def test_lengths_of_completions_tell_prompts_apart_from_the_second_visit_on():
     tokens = {"tokens_per_prompt": 800, "lengths": MeanLengths(initial=100)}
     assert equal_counts_because(VIP(**tokens), 64).endswith(FIRST)
+    assert equal_counts_because(VIP(**tokens, predictor=UniformPrior()), 64).endswith(FIRST)
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)

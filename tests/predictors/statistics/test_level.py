@@ -1,5 +1,7 @@
 """The level of fresh prompts follows batches that differ by more than chance, and nothing else."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -88,3 +90,42 @@ def test_a_state_continues_the_level():
     del old["level"]
     loaded.load_state_dict(old)
     assert loaded._level.seen == 128  # the prompts that the state knows
+
+
+def sorted_run(scale=1.0, rated=()):
+    """Return a predictor that has seen ten batches of fresh prompts of means from .1 to .55, in graded rewards."""
+    rng, predictor = np.random.default_rng(5), EmpiricalBayes()
+    prompts = [replace(p, rate=0.9 if q in rated else None) for q, p in enumerate(make_prompts(680))]
+    for first in range(0, 640, 64):
+        own = prompts[first : first + 64]
+        rewards = np.clip(0.1 + first / 1280 + 0.1 * rng.normal(size=(64, 8)), 0, 1)
+        rewards[0, 0] = 1.0
+        if first >= 320:  # the range becomes twice as wide in the middle, and no reward changes
+            rewards[0, 1] = scale
+        rollouts = [[Rollout(reward=float(reward)) for reward in row] for row in rewards]
+        predictor.update(Batch.start(own, predictor.predict(own)).add(Plan([8] * 64), rollouts))
+    return predictor, prompts[640:]
+
+
+def test_the_level_is_put_into_the_units_of_a_range_that_grows():
+    predictor, fresh = sorted_run(scale=2.0)
+    assert predictor._range == (0.0, 2.0) and predictor._level.moves
+    assert predictor.expected_rewards(fresh) == pytest.approx(np.full(40, 0.55), abs=0.06)
+
+
+def test_a_known_rate_decides_about_a_fresh_prompt_and_the_level_about_others():
+    predictor, fresh = sorted_run(rated=range(640, 660))
+    known, others = predictor.predict(fresh).mean[:20], predictor.predict(fresh).mean[20:]
+    alone = EmpiricalBayes().predict(fresh[:20]).mean
+    assert np.abs(known - alone).max() < 0.01 and np.abs(others - 0.55).max() < 0.06
+
+
+def test_the_level_moves_with_the_population():
+    predictor, _ = sorted_run()
+    before = predictor._level.mean
+    rng, seen = np.random.default_rng(6), make_prompts(640)
+    for _ in range(3):  # all that come again do much better than before
+        rewards = np.clip(0.9 + 0.05 * rng.normal(size=(640, 8)), 0, 1)
+        rollouts = [[Rollout(reward=float(reward)) for reward in row] for row in rewards]
+        predictor.update(Batch.start(seen, predictor.predict(seen)).add(Plan([8] * 640), rollouts))
+    assert predictor._level.mean > before + 0.2
