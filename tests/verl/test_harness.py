@@ -47,6 +47,7 @@ def test_the_weights_after_each_step_are_kept(train):
     assert not any(torch.equal(states[0]["lm_head.weight"], state["lm_head.weight"]) for state in states[1:])
 
 
+@pytest.mark.soak  # the tests that compare runs to the last bit would pass with any seed; steps of one run differ above
 def test_another_seed_gives_other_rollouts(train, tmp_path):
     """Equal seeds give equal ones: test_equality. An ended run also leaves no process."""
     other = train((*STOCK, "actor_rollout_ref.rollout.seed=1", "trainer.total_training_steps=1"), folder=tmp_path)
@@ -81,6 +82,7 @@ def test_the_tool_loop_masks_the_reply_of_the_tool(train, assets):
     assert called == 4  # of 4 questions 2 call, every second time
 
 
+@pytest.mark.soak  # test_failed_runs and test_command read the status and the words of runs that fail
 def test_a_failed_run_has_a_status_and_says_why(train):
     done = train(["algorithm.adv_estimator=unheard_of"])
     assert done.status not in (0, -9) and "unheard_of" in done.output
