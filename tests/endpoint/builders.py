@@ -27,12 +27,9 @@ def run(scenario: Coroutine[Any, Any, T], seconds: float = 20.0) -> T:
         gc.collect()
         return result
 
-    gc.freeze()  # older objects need not be searched
-    try:
-        result = asyncio.run(checked())
-        gc.collect()
-    finally:
-        gc.unfreeze()
+    gc.freeze()  # older objects need not be searched, and stay so: conftest's own would be undone for all later tests
+    result = asyncio.run(checked())
+    gc.collect()
     assert not reports
     return result
 
