@@ -114,8 +114,11 @@ def _endings(allocator: Allocator, prompts: int, learned: bool, rated: bool) -> 
     ``learned`` lets beliefs, lengths and stored rollouts be what a run can make them.
     """
     plans = _allowance()
-    whole = isinstance(allocator, BudgetedAllocator) and allocator.budget is not None
-    size = prompts if whole else 1 if allocator.separable else min(prompts, STAND_INS)
+    size = 1 if allocator.separable else min(prompts, STAND_INS)
+    if isinstance(allocator, BudgetedAllocator) and allocator.budget is not None:  # the stand-ins get their share of it
+        share = -(-allocator.budget * size // prompts)
+        allocator = copy.copy(allocator)
+        object.__setattr__(allocator, "budget", share)
     stand_ins = [Prompt("", id=f"stand-in {q}") for q in range(size)]
     for first in sorted({-(-size // 2), 1, max(size - 1, 1)}, key=lambda first: abs(2 * first - size)):
         second = np.arange(size) >= first
