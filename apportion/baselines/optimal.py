@@ -22,6 +22,7 @@ from apportion.baselines.base import Baseline
 from apportion.checks import check_numbers
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.score_norms import score_norm
+from apportion.predictors.statistics.per_prompt import Range, saved_range, widened
 from apportion.predictors.statistics.pooled import PooledSums
 from apportion.types import Batch, Floats, Needs, Prompt
 
@@ -43,6 +44,7 @@ class Optimal(Baseline):
             as the nearer end.
         pool_discount: of the sums of all, each batch.
 
+    After the first batch the range of rewards grows by its width to either side at most; rewards beyond are clipped.
     Every rollout with a reward needs a ``score_norm``, of any scale; otherwise ``update`` raises ValueError.
 
     >>> from apportion.types import Belief, Plan, Rollout
@@ -62,6 +64,7 @@ class Optimal(Baseline):
     name: ClassVar[str] = "optimal"
     needs: ClassVar[Needs] = Needs(score_norms=True)
     _sums: PooledSums = field(init=False, repr=False, compare=False)
+    _range: Range | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -78,15 +81,20 @@ class Optimal(Baseline):
         return np.divide(products, norms, out=np.zeros(len(prompts)), where=norms > 0)
 
     def update(self, batch: Batch) -> None:
+        rewards = [rollout.reward for row in batch.rollouts for rollout in row if rollout.reward is not None]
+        if not rewards:
+            return
+        limits = widened(self._range, np.array(rewards))
         seen: dict[str, Floats] = {}  # the rollouts, and the sums of r, |h|^2 and r |h|^2
         for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
             for rollout in rollouts:
                 if rollout.reward is not None:
+                    reward = min(max(rollout.reward, limits.low), limits.high)
                     norm = score_norm(rollout, prompt, self.name)
-                    row = (1.0, rollout.reward, norm, rollout.reward * norm)
+                    row = (1.0, reward, norm, reward * norm)
                     seen[prompt.id] = seen.get(prompt.id, np.zeros(4)) + row
-        if seen:
-            self._sums.add(seen, _mean_reward(self._sums.own(list(seen))))
+        self._range = limits
+        self._sums.add(seen, _mean_reward(self._sums.own(list(seen))))
 
     def _sums_of(self, prompts: Sequence[Prompt]) -> Floats:
         """Return the sums [P, 4] whose ratio is each prompt's baseline."""
@@ -99,10 +107,16 @@ class Optimal(Baseline):
         return own + self.strength * np.divide(pool, pool[:, :1], out=np.zeros_like(pool), where=pool[:, :1] > 0)
 
     def _memory(self) -> dict[str, Any]:
-        return self._sums.memory()
+        return self._sums.memory() | {"range": self._range and list(self._range)}
+
+    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Version 0.2.0 kept no range of rewards. The next batch sets it."""
+        return {"range": None} | state
 
     def _restore(self, saved: SavedValues) -> None:
+        limits = saved_range(saved)
         self._sums.restore(saved, low=(0, -np.inf, 0, -np.inf))
+        self._range = limits
 
 
 def _mean_reward(own: Floats) -> Floats:

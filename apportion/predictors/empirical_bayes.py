@@ -35,6 +35,7 @@ from apportion.predictors.kernels.regression import NystromFeatures
 from apportion.predictors.saved import LARGEST, SavedValues
 from apportion.predictors.statistics.drift import LARGEST_MOVE, LONGEST, Drift, Returns, moved
 from apportion.predictors.statistics.level import Level
+from apportion.predictors.statistics.per_prompt import Range, rewards_by_prompt, saved_range, widened
 from apportion.predictors.statistics.prior import EDGE, History, Prior
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
@@ -95,7 +96,7 @@ class EmpiricalBayes(Predictor):
     _map: NystromFeatures | None = field(default=None, init=False, repr=False, compare=False)
     _drift: Drift = field(default_factory=Drift, init=False, repr=False, compare=False)
     _level: Level = field(default_factory=Level, init=False, repr=False, compare=False)
-    _range: tuple[float, float] = field(default=(0.0, 1.0), init=False, repr=False, compare=False)
+    _range: Range = field(default=Range(), init=False, repr=False, compare=False)
     _graded: bool = field(default=False, init=False, repr=False, compare=False)
     _prior: Prior | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -136,15 +137,11 @@ class EmpiricalBayes(Predictor):
         return Belief(strengths * means, strengths * (1 - means), variance * (high - low) ** 2)
 
     def update(self, batch: Batch) -> None:
-        seen: dict[str, tuple[Prompt, list[float]]] = {}
-        for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
-            if rewards := [rollout.reward for rollout in rollouts if rollout.reward is not None]:
-                seen.setdefault(prompt.id, (prompt, []))[1].extend(rewards)
-        if seen:
+        if seen := rewards_by_prompt(batch):
             rows = self._join([prompt for prompt, _ in seen.values()])
             self._widen_range(np.concatenate([rewards for _, rewards in seen.values()]))
             low, high = self._range
-            units = [np.clip((np.array(rewards) - low) / (high - low), 0, 1) for _, rewards in seen.values()]
+            units = [np.clip((rewards - low) / (high - low), 0, 1) for _, rewards in seen.values()]
             new = np.array(list(map(_summary, units)))
             if self._follow_drift(rows, new):
                 self._follow_level(rows, new)
@@ -200,22 +197,16 @@ class EmpiricalBayes(Predictor):
         return History(trials, means, spreads, squares, freedom, self._rates[rows], features)
 
     def _widen_range(self, rewards: Floats) -> None:
-        """Make the range contain ``rewards``, as far as it may grow; what was seen so far is put into the new units.
-
-        The first batch sets it. Each later one adds its width to either end at most, so one reward far out of range is
-        clipped, and does not make all others look equal for ever.
-        """
+        """Make the range contain ``rewards``, as far as it may grow; what was seen so far is put into the new units."""
         old_low, old_high = self._range
         seen = self._sums[:, TRIALS] > 0
-        room = old_high - old_low if seen.any() else np.inf
-        low = min(old_low, max(float(rewards.min()), old_low - room))
-        high = max(old_high, min(float(rewards.max()), old_high + room))
-        if (low, high) != self._range:
+        low, high = new = widened(self._range if seen.any() else None, rewards)
+        if new != self._range:
             ratio = (old_high - old_low) / (high - low)
             self._sums[seen, MEAN] = (old_low - low) / (high - low) + ratio * self._sums[seen, MEAN]
             self._sums[:, SQUARES] *= ratio**2
             self._level.rescale((old_low - low) / (high - low), ratio)
-            self._range = low, high
+            self._range = new
             self._graded |= bool(seen.any())
         self._graded |= bool(((rewards > low) & (rewards < high)).any())
 
@@ -296,9 +287,7 @@ class EmpiricalBayes(Predictor):
         if ids:
             columns = 1 + (0 if features_map is None else features_map.projection.shape[1])
             features = saved.array("features", (len(ids), columns), dtype=np.float32)
-        low, high = saved.row("range", (-LARGEST, 1.0))
-        if low > 0 or not high - low < LARGEST:
-            raise saved.refusal("range", "a range that holds 0 and 1")
+        limits = saved_range(saved) or Range()
         excess, batches = saved.row("drift", (-LARGEST, 0.0))
         outage, fallen = saved.row("outage", (-LONGEST, -LARGEST_MOVE), (LONGEST, LARGEST_MOVE))
         window = saved.array("window", (None, 6), low=[0] * 5 + [LEAST_TRIALS], high=[1, LARGEST] * 3)
@@ -306,7 +295,7 @@ class EmpiricalBayes(Predictor):
         self._level = Level(*saved.row("level", (0, 0, -LARGEST, 0, 0, 0), (1, *[LARGEST] * 5)))
         self._row = {id: row for row, id in enumerate(ids)}
         self._rates = np.where(rates == UNKNOWN, np.nan, rates)
-        self._sums, self._features, self._map, self._range = sums, features, features_map, (low, high)
+        self._sums, self._features, self._map, self._range = sums, features, features_map, limits
         self._graded, self._prior = saved.count("graded") > 0, None
         if self._sums[:, TRIALS].any():
             self._fit()

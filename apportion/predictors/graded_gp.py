@@ -30,7 +30,7 @@ from apportion.checks import check_numbers
 from apportion.predictors.base import check_discount, check_positive
 from apportion.predictors.kernels.latent import LatentProcess
 from apportion.predictors.saved import SavedValues
-from apportion.predictors.statistics.per_prompt import spreads
+from apportion.predictors.statistics.per_prompt import Range, saved_range, spreads
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
 SOFTPLUS_OF_0 = math.log(2)
@@ -58,6 +58,7 @@ class GradedGaussianProcess(LatentProcess):
     A prompt of the latest batch is predicted at the sample variance of its rewards, other prompts by similarity to the
     observed ones. Before the first update all predictions are equal. Variances are above 0. It does not predict
     success: the mean of its beliefs is always 0.5. So it suits allocators that read only the variance, such as VIP.
+    After the first batch the range of rewards grows by its width to either side at most; rewards beyond are clipped.
 
     Args:
         embedder: gives x_q; called once for each prompt.
@@ -91,6 +92,7 @@ class GradedGaussianProcess(LatentProcess):
     needs: ClassVar[Needs] = Needs()
     _variances: float = field(default=0.0, init=False, repr=False, compare=False)
     _observed: float = field(default=0.0, init=False, repr=False, compare=False)
+    _range: Range | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -109,7 +111,7 @@ class GradedGaussianProcess(LatentProcess):
 
     def update(self, batch: Batch) -> None:
         """Update S, then run Algorithm 1 once."""
-        seen = spreads(batch)
+        seen, self._range = spreads(batch, self._range)
         if not seen:
             return
         rows, which = self._distinct_rows([spread.prompt for spread in seen])
@@ -126,11 +128,17 @@ class GradedGaussianProcess(LatentProcess):
         return self._variances / self._observed / SOFTPLUS_OF_0 if self._variances else 1.0
 
     def _memory(self) -> dict[str, Any]:
-        return super()._memory() | {"variances": self._variances, "observed": self._observed}
+        learned = {"variances": self._variances, "observed": self._observed}
+        return super()._memory() | learned | {"range": self._range and list(self._range)}
+
+    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Version 0.2.0 kept no range of rewards. The next batch sets it."""
+        return {"range": None} | state
 
     def _restore(self, saved: SavedValues) -> None:
         variances, observed = saved.number("variances", low=0), saved.number("observed", low=0)
         if variances and not observed:
             raise saved.refusal("variances", "0 before the first is observed")
+        self._range = saved_range(saved)
         super()._restore(saved)
         self._variances, self._observed = variances, observed

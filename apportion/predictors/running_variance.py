@@ -9,7 +9,7 @@ import numpy as np
 from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_discount, check_positive
 from apportion.predictors.saved import SavedValues
-from apportion.predictors.statistics.per_prompt import spreads
+from apportion.predictors.statistics.per_prompt import Range, saved_range, spreads
 from apportion.types import Batch, Belief, Needs, Prompt
 
 BEFORE_THE_FIRST = 0.25
@@ -26,7 +26,8 @@ class RunningVariance(Predictor):
 
     Each update of a prompt first multiplies its squares and freedom by ``discount``: 1 keeps all batches, 0 only the
     latest. A prompt with fewer than two rewards has no variance and is ignored. It does not predict success: the mean
-    of its beliefs is always 0.5.
+    of its beliefs is always 0.5. After the first batch the range of rewards grows by its width to either side at most;
+    rewards beyond are clipped.
 
     Reference: the moderated variance of G. K. Smyth, "Linear models and empirical Bayes methods for assessing
     differential expression in microarray experiments", 2004: the posterior under a scaled inverse chi-squared prior of
@@ -55,6 +56,7 @@ class RunningVariance(Predictor):
     name: ClassVar[str] = "running_variance"
     needs: ClassVar[Needs] = Needs()
     _spreads: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _range: Range | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -69,13 +71,20 @@ class RunningVariance(Predictor):
         return Belief(np.ones(len(prompts)), np.ones(len(prompts)), variance)
 
     def update(self, batch: Batch) -> None:
-        for prompt, squares, freedom in spreads(batch):
+        seen, self._range = spreads(batch, self._range)
+        for prompt, squares, freedom in seen:
             old_squares, old_freedom = self._spreads.get(prompt.id, (0.0, 0.0))
             self._spreads[prompt.id] = (self.discount * old_squares + squares, self.discount * old_freedom + freedom)
 
     def _memory(self) -> dict[str, Any]:
-        return {"spreads": self._spreads}
+        return {"spreads": self._spreads, "range": self._range and list(self._range)}
+
+    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Version 0.2.0 kept no range of rewards. The next batch sets it."""
+        return {"range": None} | state
 
     def _restore(self, saved: SavedValues) -> None:
+        limits = saved_range(saved)
         spreads = saved.by_prompt("spreads", low=(0, 1))
         self._spreads = {id: (float(squares), float(freedom)) for id, (squares, freedom) in spreads.items()}
+        self._range = limits

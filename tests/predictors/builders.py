@@ -20,9 +20,11 @@ def make_batch(prompts: Sequence[Prompt], successes: Sequence[int], trials: Sequ
     return Batch.start(prompts, Belief.uniform(len(prompts))).add(Plan(np.array(trials) + 1), rollouts)
 
 
-def graded_batch(prompts: Sequence[Prompt], rewards: Sequence[Sequence[float]]) -> Batch:
+def graded_batch(
+    prompts: Sequence[Prompt], rewards: Sequence[Sequence[float]], score_norm: float | None = None
+) -> Batch:
     """Return a finished batch with these rewards, one list per prompt, and no verdicts."""
-    rollouts = [[Rollout(reward=float(reward)) for reward in group] for group in rewards]
+    rollouts = [[Rollout(reward=float(reward), score_norm=score_norm) for reward in group] for group in rewards]
     plan = Plan(np.array([len(group) for group in rewards], np.int64))
     return Batch.start(prompts, Belief.uniform(len(prompts))).add(plan, rollouts)
 

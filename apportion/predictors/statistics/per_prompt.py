@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from apportion.types import Batch, Prompt
+from apportion.predictors.saved import LARGEST, SavedValues
+from apportion.types import Batch, Floats, Prompt
 
 
 class Observation(NamedTuple):
@@ -50,23 +51,67 @@ def observations(batch: Batch) -> list[Observation]:
     return list(pooled.values())
 
 
-def spreads(batch: Batch) -> list[Spread]:
-    """Return one spread per prompt id, in order of first appearance.
+class Range(NamedTuple):
+    """The range of the rewards seen so far, which holds 0 and 1."""
 
-    Rewards of a repeated id are pooled. A prompt with fewer than two rewards has no sample variance and is left out.
-    Equal rewards give exactly 0.
+    low: float = 0.0
+    high: float = 1.0
+
+
+def widened(earlier: Range | None, rewards: Floats) -> Range:
+    """Return the range after a batch with ``rewards`` [N], N at least 1. ``earlier`` is None before the first batch.
+
+    The first batch sets it. Each later one adds its width to either end at most, so one reward far out of range is
+    clipped, and does not make all others look equal for ever.
+    """
+    low, high = earlier or Range()
+    room = high - low if earlier else np.inf
+    lowest, highest = float(rewards.min()), float(rewards.max())
+    return Range(min(low, max(lowest, low - room)), max(high, min(highest, high + room)))
+
+
+def rewards_by_prompt(batch: Batch) -> dict[str, tuple[Prompt, Floats]]:
+    """Return each prompt id's rewards, in order of first appearance. An id without a reward is left out.
+
+    Rewards of a repeated id are pooled.
+    """
+    pooled: dict[str, tuple[Prompt, list[float]]] = {}
+    for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
+        if rewards := [rollout.reward for rollout in rollouts if rollout.reward is not None]:
+            pooled.setdefault(prompt.id, (prompt, []))[1].extend(rewards)
+    return {id: (prompt, np.array(rewards, np.float64)) for id, (prompt, rewards) in pooled.items()}
+
+
+def spreads(batch: Batch, earlier: Range | None = None) -> tuple[list[Spread], Range | None]:
+    """Return one spread per prompt id, in order of first appearance, and the range of rewards after the batch.
+
+    ``earlier`` is the range before it, and None before the first batch. Rewards beyond the new range are clipped. A
+    prompt with fewer than two rewards has no sample variance and is left out. Equal rewards give exactly 0.
 
     >>> from apportion.types import Belief, Plan, Rollout
     >>> batch = Batch.start([Prompt("a"), Prompt("b")], Belief.uniform(2))
     >>> rewards = [[0.0, 0.5, 1.0], [0.7]]
     >>> batch = batch.add(Plan([3, 1]), [[Rollout(reward=reward) for reward in group] for group in rewards])
-    >>> [(seen.prompt.text, seen.squares, seen.freedom) for seen in spreads(batch)]
+    >>> [(seen.prompt.text, seen.squares, seen.freedom) for seen in spreads(batch)[0]]
     [('a', 0.5, 2)]
     """
-    pooled: dict[str, tuple[Prompt, list[float]]] = {}
-    for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
-        _, rewards = pooled.setdefault(prompt.id, (prompt, []))
-        rewards.extend(rollout.reward for rollout in rollouts if rollout.reward is not None)
+    seen = rewards_by_prompt(batch).values()
+    if not seen:
+        return [], earlier
+    everything = np.concatenate([rewards for _, rewards in seen])
+    limits = widened(earlier, everything)
+    clipped = ((prompt, rewards.clip(*limits)) for prompt, rewards in seen if len(rewards) > 1)
     # Subtract the first reward because the mean of equal numbers may be off by a rounding error.
-    shifted = ((prompt, np.array(rewards) - rewards[0]) for prompt, rewards in pooled.values() if len(rewards) > 1)
-    return [Spread(prompt, float(((each - each.mean()) ** 2).sum()), len(each) - 1) for prompt, each in shifted]
+    shifted = ((prompt, rewards - rewards[0]) for prompt, rewards in clipped)
+    found = [Spread(prompt, float(((each - each.mean()) ** 2).sum()), len(each) - 1) for prompt, each in shifted]
+    return found, limits
+
+
+def saved_range(saved: SavedValues) -> Range | None:
+    """Return the range of a saved state, or None if no batch has set it. Raise ValueError for anything else."""
+    if saved.values["range"] is None:
+        return None
+    low, high = saved.row("range", (-LARGEST, 1.0))
+    if low > 0 or not high - low < LARGEST:
+        raise saved.refusal("range", "a range that holds 0 and 1")
+    return Range(low, high)
