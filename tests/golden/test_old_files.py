@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from apportion import HORA
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES
 from apportion.config import build
@@ -95,10 +96,50 @@ def test_a_checkpoint_of_trl_is_loaded():
     assert [tuple(chunk["completion_ids"].shape) for chunk in chunks] == [(8, 4)] * 4
 
 
+@pytest.mark.parametrize("kind", ["vip", "ar3po"])
+def test_a_checkpoint_of_verl_is_loaded(old, kind):
+    pytest.importorskip("verl")
+    from apportion.verl import checkpoints  # noqa: PLC0415
+    from tests.verl.coordinator import worker_pool as pool  # noqa: PLC0415
+
+    settings = pool.Settings(pool.ALLOCATORS[kind](), None, retries=1, resume="strict")
+    coordinator = pool.make_coordinator(settings, pool.WorkerPool())
+    checkpoints.load_into(coordinator, old / "verl" / kind / checkpoints.FILE)
+    learned = coordinator.state()["allocator"]
+    assert len(learned["ids"] if kind == "vip" else learned["store"]["entries"]) == {"vip": 7, "ar3po": 18}[kind]
+
+
+def test_a_run_of_the_lab_goes_on_to_its_end(old):
+    pytest.importorskip("torch")
+    from apportion.lab.training.trainer import Trainer  # noqa: PLC0415
+    from tests.lab.training.test_trainer import ALLOCATORS, CHANGES, settings  # noqa: PLC0415
+
+    training = settings(str(old / "lab" / "base"), rollout_log="none", **CHANGES["mixed"])
+    run = Trainer(training, ALLOCATORS["mixed"](), 0, old / "lab" / "run")
+    assert run.run()
+    steps = [json.loads(line)["step"] for line in (old / "lab" / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(len(steps))) and len(steps) > 4
+
+
+def test_a_state_of_tinker_is_loaded():
+    pytest.importorskip("tinker_cookbook")
+    from apportion.predictors.saved import SavedValues  # noqa: PLC0415
+    from apportion.tinker.checkpoints import StateFiles  # noqa: PLC0415
+
+    allocator, files, taken = HORA(pre_rollouts=2, rollouts_per_prompt=4), StateFiles(str(HERE / "tinker"), 2, 0, 6), []
+    names = ["name", "allocator", "baseline", "selection", "settings", "drawn"]
+    files.restore(4, names, taken.append)
+    [saved] = taken
+    assert isinstance(saved, SavedValues) and saved.values["name"] == allocator.name
+    allocator.load_state_dict(saved.state("allocator"))
+
+
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.99])
 def test_a_changed_bit_is_refused(old, place):
     saved_state = pytest.importorskip("apportion.engines.saved_state")
-    for name, kind in (("states.pt", "golden"), ("trl/apportion.pt", "TRL run")):
+    kinds = {"states.pt": "golden", "trl/apportion.pt": "TRL run", "lab/run/checkpoint.pt": "lab run"}
+    kinds |= {"verl/vip/allocation.pt": "verl run", "tinker/apportion/000004.state": "tinker-cookbook run"}
+    for name, kind in kinds.items():
         flip(old / name, place)
         with pytest.raises(saved_state.SavedStateError):
             saved_state.load_state(old / name, kind, remedy=REMEDY)

@@ -90,7 +90,45 @@ def write_trl() -> None:
             shutil.copy(path, HERE / "trl")
 
 
+def write_verl() -> None:
+    """Our file in a checkpoint of verl after two rounds, in which a tenth of the rollouts failed."""
+    import numpy as np  # noqa: PLC0415
+
+    from apportion.engines.saved_parts import SharedParts  # noqa: PLC0415
+    from apportion.verl.checkpoints import FILE, KIND, is_reusable  # noqa: PLC0415
+    from tests.verl.coordinator import worker_pool as pool  # noqa: PLC0415
+
+    for kind in ("vip", "ar3po"):
+        settings = pool.Settings(pool.ALLOCATORS[kind](), None, retries=1)
+        coordinator = pool.make_coordinator(settings, pool.WorkerPool())
+        for step in (1, 2):
+            coordinator.pool.table, coordinator.pool.committed = pool.Table(failing=0.1, seed=step), []
+            pool.open_rounds(coordinator, pool.request_of(pool.texts(*range(7)), step))
+            pool.work(coordinator, np.random.default_rng(0))
+            coordinator.metrics()
+        (HERE / "verl" / kind).mkdir(parents=True)
+        state = {"settings": coordinator.allocation.settings, "coordinator": coordinator.state()}
+        SharedParts(is_reusable).save(HERE / "verl" / kind / FILE, KIND, state)
+
+
+def write_lab() -> None:
+    """A run that was told to stop at its third step, from a policy of 2,700 random weights."""
+    from transformers import Qwen2ForCausalLM  # noqa: PLC0415
+
+    from apportion.lab.policy.network import new_policy  # noqa: PLC0415
+    from apportion.lab.training.trainer import Trainer  # noqa: PLC0415
+    from tests.lab.training.test_trainer import ALLOCATORS, CHANGES, settings  # noqa: PLC0415
+
+    config = new_policy(0).config
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "layer_types": None}
+    base = str(HERE / "lab" / "base")
+    Qwen2ForCausalLM(type(config)(**{**config.to_dict(), **sizes})).save_pretrained(base)
+    training = settings(base, rollout_log="none", **CHANGES["mixed"])
+    Trainer(training, ALLOCATORS["mixed"](), 0, HERE / "lab" / "run").run(lambda record: record["step"] < 3)
+
+
 if __name__ == "__main__":
     if any(HERE.glob("*.pt")):
         sys.exit("the files are there, and must not be written again")
-    write_vote(), write_states(), write_log(), write_trl()
+    write_vote(), write_states(), write_log(), write_trl(), write_verl(), write_lab()
