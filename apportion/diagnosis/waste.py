@@ -86,7 +86,7 @@ def _columns(record: RunRecord) -> _GroupColumns:
 
 def kinds_of(record: RunRecord) -> Counts:
     """Return the kind of each group, [N], a place in ``KINDS``."""
-    low, high = _extremes(record)
+    low, high = record.extremes
     found = np.where(low < high, MIXED, EQUAL)
     if record.binary:
         found = np.where((found == EQUAL) & (high == 1), ALL_RIGHT, np.where(found == EQUAL, ALL_WRONG, found))
@@ -159,13 +159,3 @@ def _tally(groups: _GroupColumns, part: Mask, label: str) -> GroupTally:
         tuple(np.bincount(kinds, tokens, size).tolist()) if unknown < sizes.sum() else None,
         int(unknown),
     )
-
-
-def _extremes(record: RunRecord) -> tuple[Floats, Floats]:
-    """Return the least and the largest reward of each group, [N]; inf and -inf without one."""
-    found = []
-    for extreme, none in ((np.minimum, np.inf), (np.maximum, -np.inf)):
-        values = np.r_[np.where(np.isnan(record.reward), none, record.reward), none]
-        each = extreme.reduceat(values, record.first[:-1]) if len(record.step) else np.zeros(0)
-        found.append(np.where(np.diff(record.first) > 0, each, none))
-    return found[0], found[1]

@@ -36,6 +36,7 @@ class RunRecord:
         kept: whether a rollout entered the loss, [R].
         ordered: whether the rollouts of a group are in the order in which they were drawn.
         visits: whether ``step`` counts the visits of each prompt, so that the batches of training are unknown.
+        doubts: what may be read otherwise, a line each, with the figure under the other reading and how to choose it.
 
     Raises ValueError if the lengths or the order do not fit.
     """
@@ -57,6 +58,7 @@ class RunRecord:
     kept: Mask
     ordered: bool = True
     visits: bool = False
+    doubts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {
@@ -101,6 +103,26 @@ class RunRecord:
         at = np.repeat(np.arange(len(self.step)), np.diff(self.first))
         squares = self.sums(np.nan_to_num(self.reward - self.shares[at]) ** 2)
         return np.divide(squares, self.trials, out=np.full(len(self.step), np.nan), where=self.trials > 0)
+
+    @cached_property
+    def extremes(self) -> tuple[Floats, Floats]:
+        """The least and the largest reward of each group, [N]; inf and -inf without one."""
+        found = []
+        for extreme, none in ((np.minimum, np.inf), (np.maximum, -np.inf)):
+            values = np.r_[np.where(np.isnan(self.reward), none, self.reward), none]
+            each = extreme.reduceat(values, self.first[:-1]) if len(self.step) else np.zeros(0)
+            found.append(np.where(np.diff(self.first) > 0, each, none))
+        return found[0], found[1]
+
+    @cached_property
+    def mixed(self) -> Mask:
+        """Whether a group has different rewards, [N]."""
+        return np.asarray((self.trials >= 2) & (self.extremes[0] < self.extremes[1]))
+
+    @cached_property
+    def dead(self) -> Mask:
+        """Whether a group has two rewards or more, and all are equal, [N]."""
+        return np.asarray((self.trials >= 2) & (self.extremes[0] == self.extremes[1]))
 
     @cached_property
     def binary(self) -> bool:

@@ -176,10 +176,10 @@ def test_a_run_without_two_rewards_in_a_group_is_not_said_to_waste_nothing(tmp_p
 
 
 def test_negative_rewards_are_never_shown_as_shares(tmp_path):
-    rows = "".join(f"{step},a,{reward}\n" for step in range(8) for reward in (1, 1, -1))
+    rows = "".join(f"{step},a,{reward}\n" for step in range(8) for reward in (1, 0.5, -1))
     (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
     found = invoke(tmp_path / "run.csv", "--text").stdout
-    assert "0.333" in found and "33%" not in found and "33.3%" not in found
+    assert "0.167" in found and "17%" not in found and "16.7%" not in found
 
 
 def test_rollouts_outside_the_loss_are_mentioned(tmp_path):

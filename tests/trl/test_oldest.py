@@ -57,6 +57,7 @@ def test_the_oldest_trl_passes(tmp_path, chosen):
     path = os.pathsep.join([str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
     files = [str(HERE / f"{name}.py") for name in chosen]
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}"]
+    options += ["-m", "soak or not soak"] * (chosen is CHOSEN)
     options += ["-k", " or ".join(f"({each})" for each in chosen.values()), f"--junitxml={report}"]
     ran = subprocess.run(
         [sys.executable, "-c", RUN, *files, *options],

@@ -79,7 +79,7 @@ def test_a_rule_that_cannot_differ_from_uniform_is_said_once_before_ray_starts(t
     done = train((*COUNTS, "allocation.allocator.low=4", "trainer.total_training_steps=1"), main=MAIN)
     assert done.status == 0, done.output[-5000:]
     said = "vip gives every prompt 4 rollouts, whatever their outcomes; "
-    assert done.output.count("gives every prompt") == 1
+    assert done.output.count(said) == 1  # the settings that are printed have similar words
     assert done.output.index(said) < done.output.index(STARTED)
 
 

@@ -1,35 +1,39 @@
 """Blocks of rows, from any files in any order, as a ``RunRecord``.
 
-Rows of one prompt at one step are one group, in the order in which they were read, if no column names the groups.
+Rows of one prompt at one step are one group, in the order in which they were read, if no column names the groups. Which
+prompt a row is of is decided in ``doubts.py``, when all rows are there.
 Ten million rows take about a hundred bytes each while they are read. Answers are held as hashes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from apportion.records.importing.blocks import Block
+from apportion.records.importing.doubts import Codes, keys_of
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
 from apportion.tables import MOST_ROWS
-from apportion.types import Counts, Floats, prompt_id
+from apportion.types import Counts, Floats
 
-_COLUMNS = (
-    "step",
-    "prompt",
-    "group",
-    "answer",
-    "reward",
-    "trials",
-    "tokens",
-    "score_norm",
-    "predicted",
-    "asked",
-    "time",
-)
+SHARE_ERROR = 1e-3
+"""By which a share of correct rollouts may be rounded, times the rollouts."""
+
+_COLUMNS = ("step", "prompt", "id", "gold", "group", "answer", "reward", "trials", "tokens", "score_norm", "predicted")
+_PER_GROUP = ("asked", "time")
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A run, the other columns that may be its reward [R], and what may be otherwise."""
+
+    record: RunRecord
+    others: Mapping[str, Floats]
+    doubts: list[str]
 
 
 class RunAssembly:
@@ -37,11 +41,10 @@ class RunAssembly:
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = dict(weights)
-        self._columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-        self._prompts: dict[str, int] = {}
-        self._texts: dict[str, str | None] = {}
-        self._groups: dict[str, int] = {}
-        self._by = ""
+        self._columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, *_PER_GROUP)}
+        self._others: dict[str, list[Any]] = {}
+        self._known: dict[str, dict[str, int]] = {name: {} for name in ("id", "prompt", "gold", "group")}
+        self._roles: set[str] | None = None
         self.rows = 0
 
     def mark(self) -> tuple[int, int]:
@@ -50,54 +53,67 @@ class RunAssembly:
 
     def forget(self, mark: tuple[int, int]) -> None:
         """Remove all blocks that were added since ``mark``."""
-        for values in self._columns.values():
+        for values in (*self._columns.values(), *self._others.values()):
             del values[mark[0] :]
         self.rows = mark[1]
 
     def add(self, block: Block) -> None:
         """Add rows. Raise RecordError if there are too many."""
+        blocks = len(self._columns["step"])
         self.rows += block.rows
         if self.rows > MOST_ROWS:
             raise RecordError(f"a run must have at most {MOST_ROWS:,} rows, got more; import a part of it")
         numbers, texts = block.numbers, block.texts
+        roles = {"id" if "id" in texts else "prompt"}
+        if self._roles not in (None, roles):
+            raise RecordError("all files of a run must have a column id, or none, got both; import them apart")
+        self._roles = roles
         unknown = np.full(block.rows, np.nan, np.float32)
         made: dict[str, Any] = {
             name: numbers.get(name, unknown)
             for name in ("tokens", "score_norm", "predicted", "asked", "time", "trials")
         }
-        made |= {"step": numbers["step"].astype(np.int64), "reward": self._reward(numbers, unknown)}
-        made |= {"prompt": self._prompt_codes(block), "group": np.zeros(block.rows, np.int8)}
+        made["step"] = numbers.get("step", np.zeros(block.rows)).astype(np.int64)
+        made["reward"] = self._reward(numbers, unknown)
+        for name, known in self._known.items():
+            none = np.zeros(block.rows, np.int8) if name == "group" else np.full(block.rows, -1, np.int8)
+            made[name] = _coded(texts[name], known).astype(np.int32) if name in texts else none
         made["answer"] = np.zeros(block.rows, np.int8)
-        if "group" in texts:
-            made["group"] = _coded(texts["group"], self._groups)
         if "answer" in texts:
             found, codes = texts["answer"]
             made["answer"] = np.asarray([*map(_hash, found), 0], np.int64)[codes]
         for name, values in made.items():
             self._columns[name].append(values)
+        for role in numbers.keys() | {f"other {name}" for name in self._others}:
+            if role.startswith("other "):
+                kept = self._others.setdefault(role.removeprefix("other "), [])
+                kept += [np.full(len(each), np.nan, np.float32) for each in self._columns["step"][len(kept) : blocks]]
+                kept.append(numbers.get(role, unknown).astype(np.float32))
 
-    def record(self, name: str, source: str) -> RunRecord:
+    def record(self, name: str, source: str) -> Assembled:
         """Return the run of all rows. The assembly is empty afterwards."""
-        step, prompt, group = (self._taken(name) for name in ("step", "prompt", "group"))
-        order, starts = grouped(step, prompt, group)
-        step, prompt = step[order][starts], prompt[order][starts]
+        step, group = self._taken("step"), self._taken("group")
+        codes = [self._taken(each) for each in ("id", "prompt", "gold")]
+        names = [list(self._known[each]) for each in ("id", "prompt", "gold")]
+        given = [each if each.max(initial=-1) >= 0 else None for each in codes]
+        keys = keys_of(Codes(step, group, given[0], given[1], given[2], names[0], names[1], names[2]))
+        order, starts = grouped(step, keys.prompt, keys.group)
+        step, prompt = step[order][starts], keys.prompt[order][starts]
         sizes = np.diff(np.r_[starts, len(order)])
         trials = self._taken("trials")[order]
         columns = {name: self._taken(name)[order] for name in ("reward", "tokens", "score_norm", "answer")}
         per_group = {name: self._taken(name)[order] for name in ("predicted", "asked", "time")}
+        others = {each: np.concatenate(parts)[order].astype(np.float64) for each, parts in self._others.items()}
         asked = np.fmax.reduceat(per_group["asked"], starts)
         written = np.fmax.reduceat(per_group["time"], starts)
         if counted := not np.isnan(trials).any():
             columns, sizes = _expanded(columns, trials.astype(np.int64), starts)
         used, prompt = np.unique(prompt, return_inverse=True)
-        ids = list(self._prompts)
-        keys = [ids[code] for code in used]
-        texts = [self._texts[key] for key in keys]
-        return RunRecord(
+        record = RunRecord(
             name=name,
             source=source,
-            ids=[prompt_id(key) if self._by == "prompt" else key for key in keys],
-            texts=texts,
+            ids=[keys.ids[code] for code in used],
+            texts=[keys.prompts[code] for code in used],
             step=step,
             prompt=prompt,
             asked=np.fmax(np.nan_to_num(asked), sizes).astype(np.int64),
@@ -111,33 +127,21 @@ class RunAssembly:
             kept=np.ones(len(columns["reward"]), bool),
             ordered=not counted,
         )
+        return Assembled(record, others, keys.doubts)
 
     def _reward(self, numbers: Mapping[str, Floats], unknown: Any) -> Floats:
         if self._weights:
             parts = np.stack([weight * numbers[f"reward {name}"] for name, weight in self._weights.items()])
             return np.where(np.isnan(parts).all(0), np.nan, np.nansum(parts, 0))
+        if "share" in numbers:
+            right = numbers["share"] * numbers["trials"]
+            wrong = np.abs(right - np.rint(right)) > SHARE_ERROR * numbers["trials"]
+            if wrong.any():
+                share, trials = (float(numbers[name][wrong.argmax()]) for name in ("share", "trials"))
+                raise RecordError(f"a share must be of whole rollouts, got {share:g} of {trials:g}; give their number")
+            return np.rint(right)
         correct, reward = numbers.get("correct", unknown), numbers.get("reward", unknown)
-        return np.where(np.isnan(correct), reward, correct).astype(np.float64)
-
-    def _prompt_codes(self, block: Block) -> Any:
-        """Return the codes of the prompts, by id if there is one, and remember their texts."""
-        by = "id" if "id" in block.texts else "prompt"
-        if self._by not in ("", by):
-            raise RecordError("all files of a run must have a column id, or none, got both; import them apart")
-        self._by = by
-        keys, codes = block.texts[by]
-        if by == "prompt":
-            self._texts |= {key: key for key in keys if key not in self._texts}
-        elif "prompt" not in block.texts:
-            self._texts |= {key: None for key in keys if key not in self._texts}
-        elif new := [place for place, key in enumerate(keys) if self._texts.get(key) is None]:
-            rows = np.full(len(keys), -1)
-            rows[codes[::-1]] = np.arange(block.rows)[::-1]
-            texts, own = block.texts["prompt"]
-            for place in new:
-                code = own[rows[place]]
-                self._texts[keys[place]] = texts[code] if code >= 0 else None
-        return _coded((keys, codes), self._prompts).astype(np.int32)
+        return np.where(np.isnan(reward), correct, reward).astype(np.float64)
 
     def _taken(self, name: str) -> Any:
         """Return a column of all rows, which is then forgotten."""

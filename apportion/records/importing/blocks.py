@@ -24,7 +24,17 @@ from apportion.untrusted import check_depth, parse_number, shown
 ROWS = 20_000
 """Rows of a block that is read cell by cell."""
 
-WORDS = {"true": 1.0, "false": 0.0, "True": 1.0, "False": 0.0}
+WORDS = dict.fromkeys(("true", "yes", "pass", "passed", "correct"), 1.0)
+WORDS |= dict.fromkeys(("false", "no", "fail", "failed", "incorrect", "wrong"), 0.0)
+"""Verdicts in words, of any case."""
+
+
+class Unsure(Exception):
+    """Raised if a quick reader may read a file otherwise than row by row, or finds ``columns`` that were not known."""
+
+    def __init__(self, columns: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.columns = tuple(columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +71,8 @@ def exact_block(source: str, unit: str, layout: Layout, rows: Sequence[tuple[int
             value = _number(cell)
             if math.isnan(value) and layout.format == "trl" and isinstance(cell, float) and role != "step":
                 continue
+            if role.startswith("other ") and not low <= value <= high:
+                continue
             if not low <= value <= high or (whole and value != int(value)):
                 kind = f"a {'whole' if whole else 'finite'} number from {low:g} to {high:g}"
                 raise RecordError(f"{column} must be {kind}, got {shown(cell)} in {source} {unit} {number}; correct it")
@@ -92,7 +104,8 @@ def exact_block(source: str, unit: str, layout: Layout, rows: Sequence[tuple[int
 
 def missing(block: Block) -> tuple[int, str] | None:
     """Return the first row without a step or a prompt, or a count without trials, and what is missing."""
-    needed = {"step", "correct", "trials"} if "trials" in block.numbers else {"step"}
+    needed = {"step", "correct", "share", "trials"} if "trials" in block.numbers else {"step"}
+    needed &= block.numbers.keys()
     found = [(np.isnan(block.numbers[role]), role) for role in sorted(needed)]
     key = "id" if "id" in block.texts else "prompt"
     texts, codes = block.texts[key]
@@ -105,7 +118,7 @@ def missing(block: Block) -> tuple[int, str] | None:
 
 def above_trials(block: Block) -> int | None:
     """Return the first row with more correct rollouts than rollouts."""
-    if "trials" not in block.numbers:
+    if not {"correct", "trials"} <= block.numbers.keys():
         return None
     above = block.numbers["correct"] > block.numbers["trials"]
     return int(above.argmax()) if above.any() else None
@@ -120,12 +133,17 @@ def in_limits(layout: Layout, role: str, values: Floats) -> bool:
     return bool(known.min() >= low and known.max() <= high and (not whole or (known == np.floor(known)).all()))
 
 
+def may_be_number(cell: Any) -> bool:
+    """Return whether a cell is a number, a verdict, or empty."""
+    return cell is None or (isinstance(cell, str) and not cell.strip()) or not math.isnan(_number(cell))
+
+
 def _number(cell: Any) -> float:
     """Return the number in ``cell``, nan if there is none."""
     if isinstance(cell, str):
         text = cell.strip()
         try:
-            return WORDS[text] if text in WORDS else parse_number(text)
+            return WORDS[text.lower()] if text.lower() in WORDS else parse_number(text)
         except ValueError:
             return math.nan
     try:
@@ -135,13 +153,21 @@ def _number(cell: Any) -> float:
 
 
 def _text(cell: Any, what: str) -> str | None:
-    """Return the text in ``cell``. Messages of a chat become their JSON."""
+    """Return the text in ``cell``. Messages of a chat become their JSON, whatever the order of their keys."""
     if cell is None or isinstance(cell, str):
         return cell
     if isinstance(cell, (bool, int, float)):
         return str(cell)
     try:
         check_depth(cell)
-        return json.dumps(cell, ensure_ascii=False)
+        return json.dumps(_in_order(cell), ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise RecordError(f"a text must be text or messages, got {shown(cell)} for {what}; correct it") from error
+
+
+def _in_order(cell: Any) -> Any:
+    """Return messages with the role first, then the content, then other keys by name."""
+    if isinstance(cell, dict):
+        keys = sorted(cell, key=lambda key: ({"role": 0, "content": 1}.get(key, 2), str(key)))
+        return {key: _in_order(cell[key]) for key in keys}
+    return [_in_order(each) for each in cell] if isinstance(cell, (list, tuple)) else cell

@@ -6,47 +6,27 @@ import codecs
 import csv
 import io
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from apportion.records.importing.arrow import block_of
-from apportion.records.importing.blocks import WORDS, Block, exact_blocks
+from apportion.records.importing.blocks import WORDS, Block, Unsure
 from apportion.records.importing.files import csv_rows, open_bytes
 from apportion.records.importing.layout import Layout
 from apportion.records.rollout_log import RecordError
 from apportion.tables import csv_header
 
 
-class Doubt(Exception):
-    """Raised if pyarrow may read a file otherwise than ``csv_rows``. The file is then read again, cell by cell."""
-
-
-def first_csv_row(path: Path) -> dict[str, Any]:
-    """Return the first row of the file. Raise RecordError if it has none."""
-    for _, row in islice(csv_rows(path), 1):
-        return row
-    raise RecordError(f"a run must have at least one row below a header, got none in {path}; check the file")
-
-
-def blocks_of_csv(path: Path, layout: Layout, exact: bool = False) -> Iterator[Block]:
-    """Yield the rows of the file. Raise RecordError, which names the line, for what cannot be read.
-
-    Without ``exact`` it may raise Doubt, also after some blocks. Then all of them must be read again with ``exact``.
-    """
-    return iter(exact_blocks(str(path), "line", layout, csv_rows(path))) if exact else _fast(path, layout)
-
-
-def _fast(path: Path, layout: Layout) -> Iterator[Block]:
-    """Yield the rows as pyarrow reads them. Raise Doubt if any of them may be wrong."""
+def blocks_of_csv(path: Path, layout: Layout) -> Iterator[Block]:
+    """Yield the rows as pyarrow reads them. Raise Unsure if any of them may be wrong, also after some blocks."""
     try:
         import pyarrow  # noqa: PLC0415 - an optional extra
         from pyarrow import csv as reader  # noqa: PLC0415
     except ImportError as error:
-        raise Doubt from error
-    first = first_csv_row(path)
+        raise Unsure from error
+    first = next(csv_rows(path))[1]
     types = {
-        column: pyarrow.bool_() if first[column].strip() in WORDS else pyarrow.float64()
+        column: pyarrow.bool_() if first[column].strip().lower() in WORDS else pyarrow.float64()
         for column in layout.numbers.values()
     } | dict.fromkeys(layout.texts.values(), pyarrow.string())
     with open_bytes(path) as raw:
@@ -64,12 +44,12 @@ def _fast(path: Path, layout: Layout) -> Iterator[Block]:
             for batch in batches:
                 block = block_of(pyarrow.Table.from_batches([batch]), layout)
                 if block is None:
-                    raise Doubt
+                    raise Unsure
                 yield block
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-            raise Doubt from error
+            raise Unsure from error
         if file.quotes % 2:
-            raise Doubt
+            raise Unsure
 
 
 def _header(path: Path) -> tuple[list[str], int]:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,10 @@ from apportion.records.rollout_log import RecordError
 from apportion.tables import Rows
 from apportion.untrusted import LINE_CHARACTERS, TABLE_BYTES, check_file, parse_json, shown
 
-SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet")
+SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet", ".json", ".eval")
+DOCUMENTS = (".json", ".eval")
+"""Files that are one JSON document, or an archive of them."""
+DOCUMENT_BYTES = 2**30
 PACKED_TIMES, PACKED_BYTES = 250, 2**26
 """A .gz file may unpack to so many times its size, and to so many bytes in any case."""
 
@@ -66,6 +70,8 @@ def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         prime = sorted(each for each in folder.rglob("*.jsonl") if _is_prime(each))
         files = prime or [each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")]
         chosen = [each for each in files if kind_of(each) and (not prime or _is_wanted(each))]
+        tables = [each for each in chosen if kind_of(each) not in DOCUMENTS]
+        chosen = tables or [each for each in chosen if kind_of(each) == ".eval"]
         if not chosen:
             raise RecordError(
                 f"a folder must have files that end in {', '.join(SUFFIXES)}, got none in {path}; check the path, or "
@@ -173,6 +179,29 @@ def _parsed(text: str) -> Any:
         if not str(error).startswith(("NaN", "Infinity", "-Infinity")):
             raise
         return json.loads(text)
+
+
+def document_of(path: Path) -> Any:
+    """Return the JSON document in the file; of an archive of inspect_ai, all its samples. Raise RecordError."""
+    check_file(path, DOCUMENT_BYTES)
+    try:
+        if kind_of(path) == ".json":
+            with open_bytes(path) as file:
+                return _parsed(file.read().decode("utf-8-sig"))
+        with zipfile.ZipFile(path) as archive:
+            names = [each for each in archive.infolist() if each.filename.startswith("samples/")]
+            if sum(each.file_size for each in names) > DOCUMENT_BYTES:
+                raise RecordError(f"{path} must unpack to at most {DOCUMENT_BYTES:,} bytes; write a smaller log")
+            samples = [_parsed(archive.read(each).decode()) for each in sorted(names, key=lambda each: each.filename)]
+            return {"eval": {}, "samples": samples}
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise RecordError(
+            f"{path} must be a log of inspect_ai, got {error}; convert it by inspect log convert --to json"
+        ) from error
+    except ValueError as error:
+        if isinstance(error, (RecordError, UnicodeDecodeError)):
+            raise
+        raise RecordError(f"{path} must be one JSON document, got {error}; name JSON lines .jsonl") from error
 
 
 def csv_rows(path: Path) -> Rows:

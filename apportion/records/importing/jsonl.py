@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apportion.records.importing.arrow import block_of
-from apportion.records.importing.blocks import Block, exact_blocks
+from apportion.records.importing.blocks import Block, Unsure, exact_blocks
 from apportion.records.importing.files import Piece, chunks, json_rows
-from apportion.records.importing.layout import Layout
-from apportion.records.rollout_log import RecordError
+from apportion.records.importing.layout import NUMBERS, TEXTS, Layout
 
 if TYPE_CHECKING:
     from pyarrow import Schema
 
 
-def first_row(path: Path) -> dict[str, Any]:
-    """Return the first row of the file. Raise RecordError if it has none."""
-    for piece in chunks(path, 2**12):
-        for _, row in islice(json_rows(path, piece), 1):
-            return row
-    raise RecordError(f"a run must have at least one row, got none in {path}; check the file")
+LATE = tuple(f'"{name}"'.encode() for name in (*NUMBERS, *TEXTS))
+"""Keys that are looked for in all rows, because the first rows may lack them."""
 
 
-def blocks_of_jsonl(path: Path, layout: Layout) -> Iterator[Block]:
-    """Yield the rows of the file. Raise RecordError, which names the line, for what cannot be read."""
-    schema = _schema(layout, first_row(path))
+def blocks_of_jsonl(path: Path, layout: Layout, columns: Sequence[str]) -> Iterator[Block]:
+    """Yield the rows of the file. Raise RecordError, which names the line, for what cannot be read.
+
+    Raises Unsure if a column of a usual name comes that is not among the known ``columns``.
+    """
+    schema = None
+    wanted = [name for name in LATE if name[1:-1].decode() not in columns]
     for piece in chunks(path):
+        if late := [name[1:-1].decode() for name in wanted if name in piece.content]:
+            raise Unsure(late)
+        if not piece.line - 1:
+            schema = _schema(layout, next((row for _, row in json_rows(path, piece)), {}))
         fast = None if schema is None else _fast(piece, layout, schema)
         if fast is not None:
             yield fast

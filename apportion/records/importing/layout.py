@@ -1,9 +1,11 @@
-"""Which columns of a table of rollouts say what, in the formats that are known."""
+"""Which columns of a table of rollouts say what: by their usual names, by the format, or as the user says."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
 
 from apportion.records.rollout_log import RecordError
 from apportion.untrusted import parse_number, shown
@@ -13,6 +15,7 @@ NUMBERS = {
     "reward": (-1e12, 1e12, False),
     "correct": (0, 1, True),
     "trials": (0, 1e9, True),
+    "share": (0, 1, False),
     "tokens": (0, 1e12, True),
     "score_norm": (0, 1e100, False),
     "predicted": (-1e12, 1e12, False),
@@ -21,16 +24,48 @@ NUMBERS = {
 }
 """Columns of numbers: the least and the greatest value, and whether only whole numbers are right."""
 
-TEXTS = ("prompt", "id", "answer", "group")
-"""Columns of texts. ``group`` names the group of a row, if one prompt may have several groups in a step."""
+TEXTS = ("prompt", "id", "answer", "group", "gold")
+"""Columns of texts. ``group`` names the group of a row, if one prompt may have several groups in a step. ``gold`` is
+the known answer of a problem, or its image: it tells apart problems that have the same text."""
 
-RENAMED = {
-    "verl": {"prompt": "input", "reward": "score", "group": "uid"},
-    "trl": {},
-    "plain": {},
-    "counts": {},
-    "prime-rl": {},
+USUAL = {
+    "step": ("global_step", "train_step", "training_step", "iteration"),
+    "reward": ("score", "scalar_reward", "total_reward", "final_reward"),
+    "correct": ("is_correct", "acc", "success", "passed", "pass", "solved", "exact_match", "task_correct"),
+    "trials": (
+        "n",
+        "num_samples",
+        "n_samples",
+        "num_trials",
+        "n_trials",
+        "num_rollouts",
+        "n_rollouts",
+        "attempts",
+        "k",
+    ),
+    "share": ("pass_rate", "solve_rate", "success_rate", "accuracy"),
+    "tokens": (
+        *("completion_tokens", "generated_tokens", "output_tokens", "response_tokens", "num_tokens"),
+        *("completion_length", "response_length"),
+    ),
+    "prompt": ("question", "problem", "input", "query", "instruction"),
+    "id": (
+        *("prompt_id", "question_id", "problem_id", "task_id", "example_id", "doc_id", "qid", "idx"),
+        *("prompt_index", "problem_index", "question_index"),
+    ),
+    "answer": ("pred", "prediction", "extracted_answer", "predicted_answer", "model_answer", "pred_answer"),
+    "group": ("group_id",),
+    "gold": (
+        *("gts", "ground_truth", "gold", "gold_answer", "expected_answer", "target", "reference_answer", "solution"),
+        *("image", "images"),
+    ),
 }
+"""Other names under which people keep a column, the likeliest first."""
+
+COUNTED = ("num_correct", "n_correct", "correct_count", "c", "k")
+"""Names of a number of correct rollouts, beside a number of rollouts."""
+
+RENAMED = {"verl": {"prompt": "input", "reward": "score", "group": "uid"}}
 """Columns that a tool calls otherwise."""
 
 NAMES = {
@@ -43,14 +78,11 @@ NAMES = {
 }
 """The formats that ``import_run`` reads, and what each is called in ``RunRecord.source``."""
 
-KNOWN = {
-    "trl": {"completion", "advantage"},
-    "verl": {"output", "gts"},
-    "prime-rl": set(),
-    "plain": {"completion", "advantage"},
-    "counts": set(),
-}
+UNDERSTOOD = {"completion", "completions", "advantage", "output", "response", "responses", "generation", *USUAL["gold"]}
 """Columns that are understood but not needed."""
+
+MOST_OTHERS = 4
+"""Other columns that may be the reward whose figures are shown."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +93,23 @@ class Layout:
         format: a key of ``NAMES``.
         columns: the column of each number and text, by what it says. Columns that a file lacks are left out of it.
         rewards: the columns whose weighted sum is the reward, and their weights; ``reward`` itself if it is empty.
+        others: further columns that may be the reward, which are read for comparison. Cells that are no numbers count
+            as missing there. If nothing else is the reward, it is made of them.
+        given: what the user named: a role of ``columns``, or ``reward``.
     """
 
     format: str
     columns: Mapping[str, str]
     rewards: Mapping[str, float] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
 
     @property
     def numbers(self) -> dict[str, str]:
-        """The columns of numbers, by what they say. Columns of a weighted reward have their own names."""
+        """The columns of numbers, by what they say. Those of a weighted reward and others have names of their own."""
         own = {role: column for role, column in self.columns.items() if role in NUMBERS}
-        return own | {f"reward {column}": column for column in self.rewards}
+        own |= {f"reward {column}": column for column in self.rewards}
+        return own | {f"other {column}": column for column in self.others}
 
     @property
     def texts(self) -> dict[str, str]:
@@ -82,16 +120,33 @@ class Layout:
         """Return the least and the greatest value of a column of numbers, and whether it must be whole."""
         if role == "correct" and "trials" in self.columns:
             return NUMBERS["trials"]
-        return NUMBERS[role.split()[0]]
+        kind = role.split()[0]
+        return NUMBERS["reward" if kind == "other" else kind]
 
     def ignored(self, found: Collection[str]) -> list[str]:
         """Return the columns of ``found`` that nothing reads."""
-        read = {*self.columns.values(), *self.rewards} | KNOWN[self.format]
+        read = {*self.columns.values(), *self.rewards, *self.others} | UNDERSTOOD
         return [column for column in found if column not in read]
 
+    @property
+    def renamed(self) -> list[str]:
+        """What was read under another name than its own, each as ROLE=COLUMN, unless the user or a tool says so."""
+        usual = RENAMED.get(self.format, {})
+        return [
+            f"{role}={column}"
+            for role, column in self.columns.items()
+            if column not in (role, usual.get(role)) and role not in self.given
+        ]
 
-def detect(path: str, found: Collection[str], renamed: Mapping[str, str]) -> str:
-    """Return the format of a table with the columns ``found``."""
+
+def verdict_names(renamed: Mapping[str, str] = {}) -> set[str]:
+    """Return the columns that may say how good a rollout was."""
+    usual = {"correct", "reward", *USUAL["correct"], *USUAL["reward"]}
+    return usual | {renamed[role] for role in ("correct", "reward") if renamed.get(role)}
+
+
+def detect(path: str, head: Sequence[Mapping[str, Any]], found: Collection[str], renamed: Mapping[str, str]) -> str:
+    """Return the format of a table with the columns ``found``, whose first rows are ``head``."""
     names = set(found)
     if [name for name in found if name.startswith("correct_of_")]:
         return "visits"
@@ -101,9 +156,35 @@ def detect(path: str, found: Collection[str], renamed: Mapping[str, str]) -> str
         return "trl"
     if {"input", "output", "score"} <= names:
         return "verl"
-    if {"trials", "correct"} <= names | set(renamed):
-        return "counts"
-    return "plain"
+    return "counts" if _counts(head, found, renamed) else "plain"
+
+
+def _counts(head: Sequence[Mapping[str, Any]], found: Collection[str], renamed: Mapping[str, str]) -> bool:
+    """Return whether a row is a group: how many of how many rollouts were correct.
+
+    A verdict beside a column such as ``n`` is one rollout, unless some values of it are above 1.
+    """
+    trials, counted = _resolved("trials", found, renamed), _resolved("correct", found, renamed, COUNTED)
+    if trials is None or trials == counted:
+        return False
+    if counted is None:
+        reads = {_resolved(role, found, renamed) for role in ("reward", "correct")}
+        return reads == {None} and _resolved("share", found, renamed) is not None
+    if trials == "trials" or "trials" in renamed or counted in COUNTED:
+        return True
+    values = [row.get(counted) for row in head]
+    return any(isinstance(value, (int, float)) and value > 1 for value in values)
+
+
+def _resolved(
+    role: str, found: Collection[str], renamed: Mapping[str, str], usual: Sequence[str] | None = None
+) -> str | None:
+    """Return the column of ``found`` that says ``role``: the user's, that of its name, or one of a usual name."""
+    if role in renamed:
+        return renamed[role] or None
+    by_name = {column.lower(): column for column in reversed(list(found))}
+    names = (role, *(USUAL.get(role, ()) if usual is None else usual))
+    return next((by_name[name] for name in names if name in by_name), None)
 
 
 def weights_of(texts: Sequence[str]) -> dict[str, float]:
@@ -134,44 +215,84 @@ def layout_of(
 ) -> Layout:
     """Return the layout of ``source``, which has the columns ``found``, ``numeric`` ones of them with numbers.
 
-    ``renamed`` gives columns of another name, by what they say. Raises RecordError if a column is missing, and if
-    several may be the reward.
+    ``renamed`` gives columns of another name, by what they say, and "" for one that must not be read. Raises
+    RecordError if a column is missing, with everything that is missing, and for a column that was named in vain.
     """
     listed = ", ".join(map(str, found[:20])) + (", ..." if len(found) > 20 else "")
-    for role in renamed:
+    for role, column in renamed.items():
         if role not in NUMBERS and role not in TEXTS:
             raise RecordError(f"column must be one of {', '.join([*NUMBERS, *TEXTS])}, got {shown(role)}; correct it")
-    names = {role: role for role in (*NUMBERS, *TEXTS)} | RENAMED[format] | dict(renamed)
-    if format not in ("plain", "counts"):
-        names = {role: column for role, column in names.items() if role != "correct" or "correct" in renamed}
-    columns = {role: column for role, column in names.items() if column in found}
-    for role, column in renamed.items():
-        if column not in found:
+        if column and column not in found:
             raise RecordError(f"{source} must have the column {column} for {role}, got {listed}; correct --column")
     for column in rewards:
         if column not in found:
             raise RecordError(f"{source} must have the reward column {column}, got {listed}; correct --reward")
-    if rewards:
-        columns = {role: column for role, column in columns.items() if role not in ("reward", "correct")}
-    elif format == "trl" and "reward" not in columns:
-        named = {*columns.values(), "completion", "advantage"}
-        places = [column for column in found if column in numeric and column not in named]
-        if len(places) > 1:
-            raise RecordError(
-                f"{source} has several columns that may be the reward, got {', '.join(places)}; name one by --reward "
-                "NAME, or give a weight to each by --reward NAME=WEIGHT, as TRL's reward_weights"
-            )
-        columns |= {"reward": places[0]} if places else {}
-    if format != "counts":
-        columns.pop("trials", None)
-    wanted = {"step": {"step"}, "prompt or id": {"prompt", "id"}}
-    wanted |= {"correct": {"correct"}, "trials": {"trials"}} if format == "counts" else {}
-    wanted |= {} if rewards or format == "counts" else {"reward or correct": {"reward", "correct"}}
-    for name, roles in wanted.items():
-        if not roles & columns.keys():
-            if len(found) == 1 and (";" in listed or "\t" in listed):
-                raise RecordError(f"{source} must have commas between its cells, got {listed}; save it with commas")
-            raise RecordError(
-                f"{source} must have a column {name}, got {listed}; name it by --column, as in reward=score"
-            )
-    return Layout(format, columns, dict(rewards))
+    if rewards and {"reward", "correct"} & renamed.keys():
+        raise RecordError("the reward must be named once, got --reward and --column; leave one out")
+    own = {role: name for role, name in RENAMED.get(format, {}).items() if name in found} | dict(renamed)
+    columns = {role: name for role in (*NUMBERS, *TEXTS) if (name := _resolved(role, found, own))}
+    counts = format == "counts"
+    if counts and "correct" not in renamed and (counted := _resolved("correct", found, {}, COUNTED)):
+        columns["correct"] = counted
+    for role in () if counts else ("trials", "share"):
+        columns.pop(role, None)
+    if counts and "correct" in columns:
+        columns.pop("share", None)
+    sampled = _resolved("answer", [column for column in found if column != "answer"], {})
+    if sampled is not None and "answer" in found and "answer" not in renamed:  # the known one beside the sampled one
+        columns |= {"answer": sampled} | ({} if "gold" in columns or "gold" in renamed else {"gold": "answer"})
+    if "id" in columns and "gold" not in renamed:
+        columns.pop("gold", None)
+    others = [] if rewards or counts else _others(format, found, numeric, columns, renamed)
+    if rewards or (not counts and "reward" in renamed):
+        columns.pop("correct", None)
+    if rewards or (not counts and "correct" in renamed):
+        columns.pop("reward", None)
+    if not counts and {"reward", "correct"} <= columns.keys():
+        others = [columns.pop("correct"), *others]
+    layout = Layout(
+        format,
+        columns,
+        dict(rewards),
+        tuple(dict.fromkeys(others))[:MOST_OTHERS],
+        frozenset({*renamed} | ({"reward"} if rewards else set())),
+    )
+    for role, column in renamed.items():
+        if column and columns.get(role) != column:
+            raise RecordError(f"{role} is not read from {NAMES[format]}, got --column {role}={column}; leave it out")
+    _check_whole(source, layout, found, listed)
+    return layout
+
+
+def _others(
+    format: str, found: Sequence[str], numeric: Collection[str], columns: Mapping[str, str], renamed: Mapping[str, str]
+) -> list[str]:
+    """Return the columns that may be the reward, too. Those of TRL are all further columns of numbers."""
+    if {"reward", "correct"} & renamed.keys():
+        return []
+    further = [column for column in found if column in numeric and column not in {*columns.values(), *UNDERSTOOD}]
+    usual = verdict_names()
+    return further if format == "trl" else [column for column in further if column.lower() in usual]
+
+
+def _check_whole(source: str, layout: Layout, found: Sequence[str], listed: str) -> None:
+    """Raise RecordError if the layout lacks a column, with all that are missing and the nearest names."""
+    wanted = {"prompt or id": {"prompt", "id"}}
+    if layout.format == "counts":
+        wanted |= {"correct or share": {"correct", "share"}, "trials": {"trials"}}
+    elif not (layout.rewards or layout.others):
+        wanted |= {"reward or correct": {"reward", "correct"}}
+    missing = {name: roles for name, roles in wanted.items() if not roles & layout.columns.keys()}
+    if not missing:
+        return
+    if len(found) == 1 and (";" in listed or "\t" in listed):
+        raise RecordError(f"{source} must have commas between its cells, got {listed}; save it with commas")
+    roles = sorted({role for each in missing.values() for role in each})
+    usual = {name: role for role in roles for name in (role, *USUAL.get(role, ()))}
+    near = next(
+        (f"{usual[close[0]]}={column}" for column in found if (close := get_close_matches(column.lower(), usual, 1))),
+        "reward=score" if "reward" in roles else f"{roles[0]}=COLUMN",
+    )
+    raise RecordError(
+        f"{source} must have a column {' and a column '.join(missing)}, got {listed}; name it by --column, as in {near}"
+    )

@@ -17,8 +17,8 @@ from apportion.untrusted import TABLE_BYTES, check_file
 if TYPE_CHECKING:
     from pyarrow import Schema
 
-ROWS = 2**16
-"""Rows that are unpacked together."""
+ROWS, ROWS_AT_ONCE = 2**16, 100
+"""Rows that are unpacked together: of the columns that are read, and of all."""
 
 
 def schema_of(path: Path) -> Schema:
@@ -69,6 +69,17 @@ def blocks_of_parquet(path: Path, layout: Layout) -> Iterator[Block]:
                 yield block
     if row - 1 != expected:
         raise RecordError(f"{path} must have the {expected:,} rows that it declares, got {row - 1:,}; check the file")
+
+
+def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield all cells of the file row by row, each with its number. Raise RecordError as above."""
+    schema_of(path)
+    with parquet_errors(path):
+        from pyarrow.parquet import ParquetFile  # noqa: PLC0415 - an optional extra
+
+        with ParquetFile(path, page_checksum_verification=True) as file:
+            rows = (row for batch in file.iter_batches(ROWS_AT_ONCE) for row in batch.to_pylist())
+            yield from enumerate(rows, start=1)
 
 
 @contextmanager

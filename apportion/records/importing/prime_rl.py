@@ -2,7 +2,8 @@
 
 prime-rl wrote ``rollouts/step_N/train_rollouts.jsonl`` with one rollout a line until July 2026, and writes
 ``rollouts/step_N/train/all/traces.jsonl`` since then, with one trace a line, and later one episode a line. The step is
-that of the folder. Rollouts of evaluations and traces of agents that are not trained are left out.
+that of the folder, and 0 for an evaluation of verifiers, which has none. prime-rl's own evaluations, and traces of
+agents that are not trained, are left out.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ def _rollouts(path: Path, step: int | None) -> Iterator[tuple[int, dict[str, Any
     for piece in chunks(path):
         for line, row in json_rows(path, piece):
             at = f"{path} line {line}"
-            own = row.get("step", step) if step is None else step
-            if own is None:
-                raise RecordError(f"rollouts of prime-rl must lie in a folder step_N, got {path}; keep its folders")
+            own = row.get("step", 0) if step is None else step
             if "traces" in row:
                 yield from ((line, each) for each in _of_episode(row, own, at))
             elif "rewards" in row:

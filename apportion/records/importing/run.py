@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from apportion.records.importing.assembly import RunAssembly
-from apportion.records.importing.csv_table import Doubt, blocks_of_csv, first_csv_row
-from apportion.records.importing.files import SUFFIXES, files_of, kind_of, reading
-from apportion.records.importing.jsonl import blocks_of_jsonl, first_row
+from apportion.records.importing.assembly import Assembled, RunAssembly
+from apportion.records.importing.blocks import Block, Unsure, exact_blocks, may_be_number
+from apportion.records.importing.csv_table import blocks_of_csv
+from apportion.records.importing.doubts import doubts_of, gold_answers, two_valued
+from apportion.records.importing.files import (
+    DOCUMENTS,
+    SUFFIXES,
+    chunks,
+    csv_rows,
+    document_of,
+    files_of,
+    json_rows,
+    kind_of,
+    reading,
+)
+from apportion.records.importing.jsonl import blocks_of_jsonl
 from apportion.records.importing.layout import NAMES, Layout, detect, layout_of, weights_of
-from apportion.records.importing.parquet import blocks_of_parquet, numeric_columns, schema_of
+from apportion.records.importing.parquet import blocks_of_parquet, numeric_columns, parquet_rows, schema_of
 from apportion.records.importing.prime_rl import LAYOUT, blocks_of_prime_rl
 from apportion.records.importing.trl import repeats
+from apportion.records.importing.unfolding import is_folded, rows_in, unfolded
 from apportion.records.importing.verl import with_groups
 from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
+from apportion.types import Floats
 from apportion.untrusted import shown
 
 
@@ -62,7 +79,7 @@ def import_run(
 
     ``format`` is a key of ``NAMES`` and is detected if it is None. ``rewards`` are columns, each NAME or NAME=WEIGHT,
     whose weighted sum is the reward. ``columns`` are columns of another name, by what they say: ``{"reward":
-    "score"}``.
+    "score"}``, and "" for one that must not be read. ``RunRecord.doubts`` says what may be read otherwise.
 
     Raises RecordError, which names the file and the line, for what cannot be read.
     """
@@ -75,10 +92,12 @@ def import_run(
     name = paths[0].resolve().name.partition(".")[0] or "run"
     assembly, chosen, repeated = RunAssembly(weights), format, 0
     ignored: dict[str, None] = {}
+    lists: dict[str, int] = {}
+    layouts: list[Layout] = []
     for place, path in enumerate(files):
         with reading(path):
-            found, numeric = _columns(path)
-            own = format or detect(path.name.lower(), found, renamed)
+            source = Source.of(path, renamed)
+            own = format or detect(path.name.lower(), source.head, source.columns, renamed)
             if (own != chosen and place) or kind_of(path) != kind_of(files[0]):
                 raise RecordError(
                     f"a run must have one format, got {own} in {path} and {chosen} in {files[0]}; import them apart"
@@ -90,36 +109,194 @@ def import_run(
                 if weights or renamed:
                     raise RecordError("group counts have fixed columns, got --reward or --column; leave it out")
                 record = read_visits(path, name)
-                unread = [key for key in found if key not in ("id", "prompt") and not key.startswith("correct_of_")]
+                unread = [
+                    key for key in source.columns if key not in ("id", "prompt") and not key.startswith("correct_of_")
+                ]
                 return record, _summary(record, own, files, left, len(record.ids), 0, unread)
             if own == "trl" and place and repeats(path, files[place - 1]):
                 repeated += _rows(path)
                 continue
             _check_kind(own, path)
-            layout = LAYOUT if own == "prime-rl" else layout_of(str(path), own, found, numeric, weights, renamed)
             if own == "prime-rl" and (weights or renamed):
                 raise RecordError("prime-rl's rollouts have fixed columns, got --reward or --column; leave it out")
+            while True:
+                layout = (
+                    LAYOUT
+                    if own == "prime-rl"
+                    else layout_of(str(path), own, source.columns, source.numeric, weights, renamed)
+                )
+                mark = assembly.mark()
+                try:
+                    for block in source.blocks(layout):
+                        assembly.add(with_groups(block) if own == "verl" and "group" not in renamed else block)
+                    break
+                except Unsure as unsure:
+                    assembly.forget(mark)
+                    source = source.without_haste(unsure.columns)
+            layouts.append(layout)
             if own != "prime-rl":
-                ignored |= dict.fromkeys(layout.ignored(found))
-            _read(path, layout, assembly)
+                ignored |= dict.fromkeys(layout.ignored(source.columns))
+                lists |= source.list_lengths(ignored)
     if not assembly.rows:
         raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
     rows = assembly.rows
-    record = assembly.record(name, NAMES[chosen or ""])
+    record = _decided(assembly.record(name, NAMES[chosen or ""]), layouts[0], ignored, lists)
     if np.isnan(record.reward).all() and len(record.reward):
         raise RecordError(f"a run must have rewards, got none in {rows:,} rows of {files[0]}; name the column")
     return record, _summary(record, chosen or "", files, left, rows, repeated, list(ignored))
 
 
-def _columns(path: Path) -> tuple[list[str], list[str]]:
-    """Return the columns of a file, and the numeric ones of them."""
+def _decided(found: Assembled, layout: Layout, ignored: Collection[str], lists: Mapping[str, int]) -> RunRecord:
+    """Return the run with its reward chosen, and with all that may be otherwise."""
+    record, others, doubts = found.record, dict(found.others), []
+    called = " + ".join(layout.rewards) or layout.columns.get("reward") or layout.columns.get("correct", "reward")
+    if not layout.rewards and others and np.isnan(record.reward).all():
+        called, values, said = chosen_reward(record, others)
+        record, doubts = replace(record, reward=values), [said] if said else []
+        others.pop(called, None)
+    explicit = {"reward", "correct"} & layout.given or layout.rewards
+    if not explicit and (pair := two_valued(record.reward)) is not None:
+        low, high = pair
+        record = replace(record, reward=np.where(np.isnan(record.reward), np.nan, record.reward == high))
+        doubts.append(
+            f"{called} has the values {low:g} and {high:g}, which are read as wrong and right; --reward {called} keeps "
+            "them"
+        )
+    if "step" not in layout.columns and layout.format != "prime-rl":
+        doubts.insert(0, "no column is a step: all rows are one step; --column step=COLUMN names one")
+    if layout.renamed and layout.format != "prime-rl":
+        doubts.insert(0, f"read as: {', '.join(layout.renamed)}")
+    if ignored:
+        listed = list(ignored)
+        more = f" and {len(listed) - MOST_LISTED} more" * (len(listed) > MOST_LISTED)
+        doubts.insert(0, f"columns not read: {', '.join(listed[:MOST_LISTED])}{more}")
+    doubts += found.doubts
+    doubts += doubts_of(record, other_rewards=others, reward=called, lists=lists)
+    if "answer" not in layout.given and gold_answers(record):
+        record = replace(record, answer=np.full(len(record.answer), -1))
+    return replace(record, doubts=tuple(doubts))
+
+
+def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats]) -> tuple[str, Floats, str]:
+    """Return what the reward is made of, its values [R], and what to say of that.
+
+    It is the one column that varies within groups, or the sum of all that vary, which is TRL's default.
+    """
+    varying = {
+        name: values for name, values in candidates.items() if replace(record, reward=values).mixed.any()
+    } or dict(candidates)
+    names = list(varying)
+    if len(names) == 1:
+        constant = [name for name in candidates if name not in varying]
+        said = f"the reward is {names[0]}; equal in every group: {', '.join(constant)}" if constant else ""
+        return names[0], varying[names[0]], said
+    values = np.stack(list(varying.values()))
+    total = np.where(np.isnan(values).all(0), np.nan, np.nansum(values, axis=0))
+    return (
+        " + ".join(names),
+        total,
+        f"the reward is the sum of {', '.join(names)}, with weights of 1, TRL's default; --reward NAME=WEIGHT for each "
+        "says otherwise",
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: its columns, ``numeric`` ones of them, its first rows, and how its rows are read.
+
+    ``rows`` returns its rows one by one if a quick reader cannot be used.
+    """
+
+    path: Path
+    columns: list[str]
+    numeric: list[str]
+    head: list[dict[str, Any]]
+    rows: Callable[[], Iterator[tuple[int, dict[str, Any]]]] | None
+
+    @classmethod
+    def of(cls, path: Path, renamed: Mapping[str, str]) -> Source:
+        """Return the file at ``path``. Rows that hold several rollouts are unfolded."""
+        kind = kind_of(path)
+        if not kind:
+            raise RecordError(f"a run must end in {', '.join(SUFFIXES)}, got {shown(path.name)}; convert or rename it")
+        slow = partial(rows_of, path, renamed)
+        head = [row for _, row in islice(slow(), HEAD)]
+        if not head:
+            raise RecordError(f"a run must have at least one row, got none in {path}; check the file")
+        if sum(is_folded(row, renamed) for row in head) > len(head) / 2:
+            unfold = partial(_unfolded_rows, slow, renamed, str(path))
+            first = [row for _, row in islice(unfold(), HEAD)]
+            return cls(path, *_columns(first), first, unfold)
+        columns, numeric = _columns(head)
+        if kind == ".parquet":
+            schema = schema_of(path)
+            columns, numeric = list(schema.names), numeric_columns(schema)
+        return cls(path, columns, numeric, head, slow if kind in DOCUMENTS else None)
+
+    def blocks(self, layout: Layout) -> Iterator[Block]:
+        """Yield the rows of the file. Raises RecordError, and Unsure if they must be read again."""
+        kind, unit = kind_of(self.path), "row" if kind_of(self.path) == ".parquet" else "line"
+        if self.rows is not None and layout.format != "prime-rl":
+            yield from exact_blocks(str(self.path), unit, layout, self.rows())
+        elif layout.format == "prime-rl":
+            yield from blocks_of_prime_rl(self.path)
+        elif kind == ".parquet":
+            yield from blocks_of_parquet(self.path, layout)
+        elif kind == ".csv":
+            yield from blocks_of_csv(self.path, layout)
+        else:
+            yield from blocks_of_jsonl(self.path, layout, self.columns)
+
+    def without_haste(self, columns: Sequence[str]) -> Source:
+        """Return the file read row by row, or with further ``columns``."""
+        if columns:
+            return replace(self, columns=[*self.columns, *columns])
+        return replace(self, rows=partial(rows_of, self.path, {}))
+
+    def list_lengths(self, ignored: Collection[str]) -> dict[str, int]:
+        """Return the usual length of lists of numbers in ``ignored`` columns."""
+        found = {}
+        for name in ignored:
+            lengths = [len(cell) for row in self.head if isinstance(cell := row.get(name), list) and _is_numbers(cell)]
+            if lengths and len(lengths) >= len(self.head) / 2:
+                found[name] = int(np.median(lengths))
+        return found
+
+
+HEAD = 100
+"""Rows of a file by which its columns are known."""
+MOST_LISTED = 12
+"""Columns that were not read which are named."""
+
+
+def rows_of(path: Path, renamed: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a file of any kind, each with its number. Raises RecordError."""
     kind = kind_of(path)
-    if not kind:
-        raise RecordError(f"a run must end in {', '.join(SUFFIXES)}, got {shown(path.name)}; convert or rename it")
-    if kind == ".parquet":
-        schema = schema_of(path)
-        return list(schema.names), numeric_columns(schema)
-    return list(first_csv_row(path) if kind == ".csv" else first_row(path)), []
+    if kind == ".csv":
+        yield from csv_rows(path)
+    elif kind == ".parquet":
+        yield from parquet_rows(path)
+    elif kind in DOCUMENTS:
+        yield from rows_in(document_of(path), renamed, str(path))
+    else:
+        for piece in chunks(path):
+            yield from json_rows(path, piece)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Return the columns of ``rows``, and those of them that hold numbers or nothing."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    return columns, [name for name in columns if all(may_be_number(row.get(name)) for row in rows)]
+
+
+def _unfolded_rows(
+    rows: Callable[[], Iterator[tuple[int, dict[str, Any]]]], renamed: Mapping[str, str], source: str
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    return unfolded(rows(), renamed, source)
+
+
+def _is_numbers(cell: list[Any]) -> bool:
+    return len(cell) > 1 and all(type(each) in (int, float, bool) for each in cell)
 
 
 def _check_kind(format: str, path: Path) -> None:
@@ -127,33 +304,6 @@ def _check_kind(format: str, path: Path) -> None:
     kinds = {"trl": (".parquet",), "prime-rl": (".jsonl", ".ndjson")}
     if kind_of(path) not in kinds.get(format, SUFFIXES):
         raise RecordError(f"{NAMES[format]} must end in {kinds[format][0]}, got {shown(path.name)}; leave out --format")
-
-
-def _read(path: Path, layout: Layout, assembly: RunAssembly) -> None:
-    """Add the rows of a file."""
-    kind = kind_of(path)
-    if layout.format == "prime-rl":
-        blocks = blocks_of_prime_rl(path)
-    elif kind == ".parquet":
-        blocks = blocks_of_parquet(path, layout)
-    elif kind != ".csv":
-        blocks = blocks_of_jsonl(path, layout)
-    else:
-        _read_csv(path, layout, assembly)
-        return
-    for block in blocks:
-        assembly.add(with_groups(block) if layout.format == "verl" else block)
-
-
-def _read_csv(path: Path, layout: Layout, assembly: RunAssembly) -> None:
-    mark = assembly.mark()
-    try:
-        for block in blocks_of_csv(path, layout):
-            assembly.add(block)
-    except Doubt:
-        assembly.forget(mark)
-        for block in blocks_of_csv(path, layout, exact=True):
-            assembly.add(block)
 
 
 def _rows(path: Path) -> int:

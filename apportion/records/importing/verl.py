@@ -16,7 +16,7 @@ def with_groups(block: Block) -> Block:
     if "group" not in block.texts:
         return block
     keys, codes = block.texts["group"]
-    samples = [match[1] if (match := _KEY.fullmatch(key)) else "" for key in keys]
+    samples = [match[1] if (match := _KEY.fullmatch(key)) else key for key in keys]
     known: dict[str, int] = {}
     places = np.asarray([known.setdefault(sample, len(known)) for sample in samples] + [-1])
     return Block(block.rows, block.numbers, {**block.texts, "group": (list(known), places[codes])})

@@ -15,13 +15,13 @@ WRITERS |= {"run.parquet": parquet}
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_kind_of_file_gives_the_same_run(tmp_path, name):
-    rows = rollouts(answer="7")
+    rows = [row | {"answer": "7" if row["reward"] else "8"} for row in rollouts()]
     found = open_run(WRITERS[name](tmp_path / name, rows))
     assert found.step.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2] and found.trials.tolist() == [4] * 9
     assert found.reward.tolist() == [row["reward"] for row in rows]
     assert found.tokens.tolist() == [row["tokens"] for row in rows]
     assert found.texts == ["What is 0?", "What is 1?", "What is 2?"] and found.prompt.tolist() == [0, 1, 2] * 3
-    assert found.ids == [prompt.id for prompt in found.prompts] and set(found.answer) == {0}
+    assert found.ids == [prompt.id for prompt in found.prompts] and set(found.answer) == {0, 1}
     assert found.ordered and not found.visits and np.isnan(found.score_norm).all()
 
 
@@ -148,7 +148,6 @@ REFUSED = {
         "a column reward or correct, got step, prompt; name it by --column, as in",
     ),
     "no prompt": (b'{"step": 0, "reward": 1}\n', "a column prompt or id, got step, reward"),
-    "no step": (b'{"prompt": "a", "reward": 1}\n', "a column step, got prompt, reward"),
     "never a reward": (b'{"step": 0, "prompt": "a", "reward": null}\n', "must have rewards, got none in 1 rows"),
 }
 

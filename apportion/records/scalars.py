@@ -1,0 +1,252 @@
+"""What a training framework logged of each step, in place of rollouts: TRL, verl, TensorBoard and W&B.
+
+Single prompts are unknown there. The means of steps still say how many groups were dead, whether completions were cut,
+and whether the policy left its start.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apportion.records.importing.files import chunks, document_of, json_rows, reading
+from apportion.records.rollout_log import RecordError
+from apportion.types import Counts, Floats
+from apportion.untrusted import TABLE_BYTES, check_file, parse_number
+
+SERIES = {
+    "reward": ("reward", "critic/score/mean", "critic/rewards/mean", "reward/mean", "rewards/mean", "env/all/reward/total"),
+    "dead": ("frac_reward_zero_std", "env/all/by_group/frac_all_bad"),
+    "cut": ("completions/clipped_ratio", "response_length/clip_ratio"),
+    "length": ("completions/mean_length", "response_length/mean", "env/all/ac_tokens_per_turn"),
+    "kl": ("kl", "actor/kl_loss", "critic/kl", "optim/kl_sample_train_v1"),
+    "entropy": ("entropy", "actor/entropy", "actor/entropy_loss", "optim/entropy"),
+    "gradient": ("grad_norm", "actor/grad_norm"),
+}
+"""Names under which frameworks log a series, the likeliest first."""
+
+STEPS = ("step", "_step", "global_step", "training/global_step", "Step", "progress/batch")
+LOG_ROLLOUTS = (
+    "single prompts are unknown; log the next run: TRL by log_completions=True, verl by trainer.rollout_data_dir, or "
+    "rollout_log in apportion"
+)
+HEADER, EVENT_LIMIT = 12, 2**26
+"""Bytes before the content of an event, and the most bytes of one."""
+BLOCK = 2**15
+"""Bytes of a block of a W&B file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scalars:
+    """Series of a run: the steps [S] and the values [S] of each, by the framework's name.
+
+    Args:
+        name: what the run is called.
+        source: what wrote it.
+        found: name -> steps and values, in the order of steps, finite values only.
+    """
+
+    name: str
+    source: str
+    found: Mapping[str, tuple[Counts, Floats]]
+
+    def series(self, name: str) -> tuple[Counts, Floats] | None:
+        """Return the steps and values of a key of ``SERIES``; None if it was not logged."""
+        return next((self.found[each] for each in SERIES[name] if each in self.found), None)
+
+    @property
+    def components(self) -> dict[str, tuple[Counts, Floats]]:
+        """The mean of each reward function, if there are several."""
+        found = {
+            name.removeprefix("rewards/").removesuffix("/mean"): series
+            for name, series in self.found.items()
+            if name.startswith("rewards/") and name.count("/") == 2 and name.endswith("/mean")
+        }
+        return found if len(found) > 1 else {}
+
+
+def scalars_at(path: Path) -> Scalars | None:
+    """Return the series at ``path``; None if it holds none that are known.
+
+    It is a file or folder of TRL's trainer state, of TensorBoard, of verl's or tinker-cookbook's metrics as JSON lines,
+    or of W&B: an export of its history, or a local run. Raises RecordError for a damaged one.
+    """
+    file = _file_of(path)
+    if file is None:
+        return None
+    with reading(file):
+        source, rows = _rows_of(file)
+    found: dict[str, list[tuple[int, float]]] = {}
+    for step, row in rows:
+        for name, value in row.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+                found.setdefault(name.removeprefix("train/"), []).append((step, float(value)))
+    known = {name for names in SERIES.values() for name in names}
+    if not known & found.keys():
+        return None
+    series = {
+        name: (np.array([step for step, _ in own], np.int64), np.array([value for _, value in own]))
+        for name, values in found.items()
+        if (own := sorted(dict(values).items()))
+    }
+    return Scalars(path.resolve().name.partition(".")[0] or "run", source, series)
+
+
+def _file_of(path: Path) -> Path | None:
+    """Return the file with series at ``path``: of a folder the newest that is known."""
+    if not path.is_dir():
+        return path if path.exists() else None
+    for pattern in ("trainer_state.json", "checkpoint-*/trainer_state.json", "**/events.out.tfevents.*", "**/*.wandb"):
+        found = [each for each in path.glob(pattern) if each.is_file()]
+        if found:
+            return max(found, key=lambda each: each.stat().st_mtime)
+    return next((each for each in (path / "metrics.jsonl",) if each.is_file()), None)
+
+
+def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
+    name = path.name.lower()
+    if "tfevents" in name:
+        return "TensorBoard events", list(_events(path))
+    if name.endswith(".wandb"):
+        return "W&B run", list(_wandb(path))
+    if name.endswith(".json"):
+        document = document_of(path)
+        history = document.get("log_history") if isinstance(document, dict) else None
+        if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
+            return "", ()
+        return "TRL's trainer state", [(row["step"], row) for row in history if type(row.get("step")) is int]
+    if name.endswith((".jsonl", ".ndjson")):
+        return "metrics as JSON lines", list(_metrics(path))
+    if name.endswith(".csv"):
+        return "exported history", list(_exported(path))
+    return "", ()
+
+
+def _metrics(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield rows of metrics, whose values may lie under ``data``, as verl writes them."""
+    for piece in chunks(path):
+        for number, row in json_rows(path, piece):
+            inner = row.get("data")
+            values = inner if isinstance(inner, dict) else row
+            steps = [each[key] for each in (row, values) for key in STEPS if type(each.get(key)) is int]
+            yield (steps[0] if steps else number), values
+
+
+def _exported(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield rows of a history that was exported as CSV. W&B puts the run before each name: ``run - name``."""
+    check_file(path, TABLE_BYTES)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for number, row in enumerate(csv.DictReader(file)):
+            made: dict[str, Any] = {}
+            for name, cell in row.items():
+                if isinstance(name, str) and isinstance(cell, str) and cell.strip():
+                    try:
+                        made[name.rpartition(" - ")[2]] = parse_number(cell)
+                    except ValueError:
+                        continue
+            step = next((made[key] for key in STEPS if key in made), number)
+            yield int(step), made
+
+
+def _events(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the step and the values of each event of TensorBoard. A last event that is half written ends it."""
+    check_file(path, TABLE_BYTES)
+    with path.open("rb") as file:
+        while len(header := file.read(HEADER)) == HEADER:
+            (length,) = struct.unpack("<Q", header[:8])
+            if length > EVENT_LIMIT:
+                raise RecordError(f"{path} must be events of TensorBoard, got an event of {length:,} bytes; check it")
+            content = file.read(length + 4)
+            if len(content) < length + 4:
+                return
+            event = _fields(content[:length], path)
+            step = next((value for field, value in event if field == 2 and isinstance(value, int)), 0)
+            values = {}
+            for field, summary in event:
+                if field == 5 and isinstance(summary, bytes):
+                    for _, entry in _fields(summary, path):
+                        if isinstance(entry, bytes):
+                            own = dict(_fields(entry, path))
+                            tag, value = own.get(1), own.get(2)
+                            if isinstance(tag, bytes) and isinstance(value, float):
+                                values[tag.decode(errors="replace")] = value
+            if values:
+                yield step, values
+
+
+def _wandb(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the history in a local file of W&B: records of protocol buffers in the blocks of a LevelDB log."""
+    check_file(path, TABLE_BYTES)
+    content, place, parts = path.read_bytes(), 7, []
+    while place + 7 <= len(content):
+        left = BLOCK - place % BLOCK
+        if left < 7:
+            place += left
+            continue
+        length, kind = struct.unpack("<HB", content[place + 4 : place + 7])
+        parts.append(content[place + 7 : place + 7 + length])
+        place += 7 + length
+        if kind not in (1, 4):  # first or middle part of a record
+            continue
+        record, parts = b"".join(parts), []
+        for field, history in _fields(record, path):
+            if field == 2 and isinstance(history, bytes):
+                row: dict[str, Any] = {}
+                for _, item in _fields(history, path):
+                    own = dict(_fields(item, path)) if isinstance(item, bytes) else {}
+                    name, value = own.get(1) or own.get(2), own.get(16)
+                    if isinstance(name, bytes) and isinstance(value, bytes):
+                        try:
+                            row[name.decode(errors="replace")] = json.loads(value)
+                        except ValueError:
+                            continue
+                if type(row.get("_step")) is int:
+                    yield row["_step"], row
+
+
+def _fields(content: bytes, path: Path) -> list[tuple[int, int | float | bytes]]:
+    """Return the fields of a message of protocol buffers, each with its number."""
+    found: list[tuple[int, int | float | bytes]] = []
+    place = 0
+    try:
+        while place < len(content):
+            key, place = _varint(content, place)
+            field, kind = key >> 3, key & 7
+            if kind == 0:
+                value, place = _varint(content, place)
+                found.append((field, value))
+            elif kind == 2:
+                length, place = _varint(content, place)
+                if place + length > len(content):
+                    raise IndexError
+                found.append((field, content[place : place + length]))
+                place += length
+            elif kind in (1, 5):
+                size, form = (8, "<d") if kind == 1 else (4, "<f")
+                found.append((field, float(struct.unpack(form, content[place : place + size])[0])))
+                place += size
+            else:
+                raise IndexError
+    except (IndexError, struct.error) as error:
+        raise RecordError(f"{path} must be as it was written, got damaged content; copy it again") from error
+    return found
+
+
+def _varint(content: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = content[place]
+        value |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return value, place
+        if shift > 63:
+            raise IndexError

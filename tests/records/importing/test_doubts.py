@@ -1,0 +1,167 @@
+"""Nothing is silently wrong: each way to read a table otherwise is said, with its figure, and a flag chooses it."""
+
+import numpy as np
+import pytest
+
+from apportion.records import RecordError, open_run
+from tests.records.importing.tables import jsonl, parquet, renamed, rollouts
+
+
+def said(run, *words):
+    """Return whether one doubt has all the ``words``."""
+    return any(all(word in doubt for word in words) for doubt in run.doubts)
+
+
+def dead(run):
+    return run.dead.sum() / (run.dead.sum() + run.mixed.sum())
+
+
+def test_a_plain_run_without_anything_to_doubt_says_nothing(tmp_path):
+    assert open_run(jsonl(tmp_path / "run.jsonl", rollouts())).doubts == ()
+
+
+def test_problems_of_one_text_are_told_apart_by_their_known_answers(tmp_path):
+    rows = renamed(rollouts(steps=2, prompts=3), prompt="gts", reward="score")
+    rows = [row | {"input": "Find x.", "output": "so"} for row in rows]
+    run = open_run(jsonl(tmp_path / "1.jsonl", rows))
+    assert len(run.ids) == 3 == len(set(run.ids)) and run.trials.tolist() == [4] * 6
+    assert said(run, "known answers", "3 prompts", "by text alone 1", "--column gold=")
+    alone = open_run(tmp_path / "1.jsonl", columns={"gold": ""})
+    assert alone.trials.tolist() == [12, 12] and len(alone.ids) == 1
+
+
+def test_images_tell_problems_of_one_text_apart(tmp_path):
+    rows = [row | {"images": [f"{row['prompt']}.png"], "prompt": "What is shown?"} for row in rollouts(steps=1)]
+    assert open_run(jsonl(tmp_path / "run.jsonl", rows)).trials.tolist() == [4, 4, 4]
+
+
+def test_answers_that_differ_in_every_row_tear_no_group(tmp_path):
+    rows = [row | {"target": str(place)} for place, row in enumerate(rollouts(steps=1))]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert run.trials.tolist() == [4, 4, 4] and said(run, "torn")
+
+
+def test_the_trained_reward_goes_before_the_verdict_and_the_other_figure_is_said(tmp_path):
+    rows = [row | {"correct": True, "reward": row["reward"] + row["tokens"] / 100} for row in rollouts()]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert dead(run) == 0 and said(run, "the reward is reward (0%", "by correct 100%", "--reward correct")
+    verdict = open_run(tmp_path / "run.jsonl", rewards=["correct"])
+    assert dead(verdict) == 1 and not said(verdict, "the reward is")
+
+
+def test_equal_rewards_under_two_names_are_no_doubt(tmp_path):
+    rows = [row | {"correct": bool(row["reward"])} for row in rollouts()]
+    assert open_run(jsonl(tmp_path / "run.jsonl", rows)).doubts == ()
+
+
+@pytest.mark.parametrize("column", [{"score_norm": "speed"}, {"group": "speed"}, {"answer": "speed"}])
+def test_a_column_that_is_named_is_read(tmp_path, column):
+    rows = [row | {"speed": place // 2} for place, row in enumerate(rollouts(steps=1))]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows), columns=column)
+    assert not said(run, "not read") and (run.trials.tolist() == [2] * 6 if "group" in column else True)
+    assert said(open_run(tmp_path / "run.jsonl"), "columns not read: speed")
+
+
+def test_a_column_that_is_named_in_vain_is_refused(tmp_path):
+    path = jsonl(tmp_path / "run.jsonl", [row | {"many": 4} for row in rollouts()])
+    with pytest.raises(RecordError, match="trials is not read from table of rollouts, got --column trials=many; leave"):
+        open_run(path, columns={"trials": "many"})
+    with pytest.raises(RecordError, match="the reward must be named once"):
+        open_run(path, rewards=["reward"], columns={"correct": "reward"})
+
+
+@pytest.mark.parametrize("late", [1, 150])
+def test_a_column_that_the_first_rows_lack_is_read(tmp_path, late):
+    rows = rollouts(steps=20)
+    for row in rows[:late]:
+        del row["tokens"]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert np.isnan(run.tokens).sum() == late and not said(run, "tokens")
+
+
+def test_an_answer_that_right_and_wrong_rollouts_share_is_the_known_one(tmp_path):
+    path = jsonl(tmp_path / "run.jsonl", rollouts(answer="7"))
+    run = open_run(path)
+    assert (run.answer == -1).all() and said(run, "answer is no sample's answer", "9 of 9 groups", "--column answer=")
+    assert (open_run(path, columns={"answer": "answer"}).answer >= 0).all()
+
+
+def test_an_id_that_restarts_in_every_batch_is_no_prompt(tmp_path):
+    rows = [row | {"id": (row["step"] + place // 4) % 3} for place, row in enumerate(rollouts(steps=6))]
+    rows = [row | {"prompt": f"{row['prompt']} in {row['step'] % 2}"} for row in rows]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert len(run.ids) == 6 and said(run, "id is the place in a batch", "6 in all", "by id there are 3")
+    assert len(open_run(tmp_path / "run.jsonl", columns={"prompt": ""}).ids) == 3
+
+
+def test_an_id_that_differs_in_every_row_is_no_prompt(tmp_path):
+    rows = [row | {"id": f"r{place}"} for place, row in enumerate(rollouts())]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert run.trials.tolist() == [4] * 9 and len(run.ids) == 3 and said(run, "id differs in every row")
+    alone = [{key: row[key] for key in row if key != "prompt"} for row in rows]
+    assert said(open_run(jsonl(tmp_path / "ids.jsonl", alone)), "no prompt has two rollouts in a step")
+
+
+def test_texts_with_several_ids_keep_their_ids_and_that_is_said(tmp_path):
+    rows = [row | {"id": row["prompt"], "prompt": "same"} for row in rollouts()]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert len(run.ids) == 3 and said(run, "texts have several ids", "by text there are 1", "--column id=")
+    assert len(open_run(tmp_path / "run.jsonl", columns={"id": ""}).ids) == 1
+
+
+def test_two_runs_in_one_file_are_kept_apart(tmp_path):
+    run = open_run(jsonl(tmp_path / "run.jsonl", rollouts() * 2))
+    assert run.trials.tolist() == [4] * 18 and said(run, "the step goes back 1 time, first from 2 to 0", "2 runs")
+
+
+@pytest.mark.parametrize("order", ["prompt", "random"])
+def test_rows_in_another_order_are_one_run(tmp_path, order):
+    rows = rollouts(steps=6)
+    if order == "prompt":
+        rows = sorted(rows, key=lambda row: row["prompt"])
+    else:
+        rows = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert run.trials.tolist() == [4] * 18 and run.doubts == ()
+
+
+def test_a_selection_of_rollouts_is_not_taken_for_all(tmp_path):
+    rows = [row | {"group_rewards": [0, 1, 0, 1]} for row in rollouts(size=2)]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert said(run, "group_rewards holds 4 values where groups have 2 rows", "selection")
+    assert not said(open_run(jsonl(tmp_path / "all.jsonl", [row | {"x": [1, 2]} for row in rollouts()])), "selection")
+
+
+def test_a_few_groups_of_several_times_the_usual_size_are_said(tmp_path):
+    rows = [*rollouts(steps=4), *(row | {"step": 9} for row in rollouts(steps=1, prompts=1, size=16))]
+    assert said(open_run(jsonl(tmp_path / "run.jsonl", rows)), "1 groups have up to 16 rollouts where most have 4")
+
+
+@pytest.mark.parametrize("make", [jsonl, parquet])
+def test_the_order_of_keys_in_a_message_makes_no_other_prompt(tmp_path, make):
+    forms = ({"role": "user", "content": "2 + 2?"}, {"content": "2 + 2?", "role": "user"})
+    rows = [{"step": 0, "reward": place % 2, "prompt": [forms[place % 2]]} for place in range(4)]
+    run = open_run(make(tmp_path / ("run.jsonl" if make is jsonl else "run.parquet"), rows))
+    assert run.trials.tolist() == [4] and run.texts == ['[{"role": "user", "content": "2 + 2?"}]']
+
+
+def test_rewards_of_two_values_are_verdicts_unless_they_are_named(tmp_path):
+    rows = [row | {"reward": 2 * row["reward"] - 1} for row in rollouts()]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert run.binary and said(run, "reward has the values -1 and 1", "--reward reward")
+    kept = open_run(tmp_path / "run.jsonl", rewards=["reward"])
+    assert set(kept.reward) == {-1.0, 1.0}
+
+
+def test_a_table_without_a_step_is_one_step(tmp_path):
+    rows = [{key: row[key] for key in row if key != "step"} for row in rollouts(steps=1)]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert run.step.tolist() == [0] * 3 and said(run, "no column is a step: all rows are one step")
+
+
+def test_what_is_missing_is_named_at_once_with_the_nearest_column(tmp_path):
+    path = jsonl(tmp_path / "run.jsonl", [{"step": 1, "promt": "a", "points": 1.0}])
+    with pytest.raises(
+        RecordError, match=r"a column prompt or id and a column reward or correct, .* as in prompt=promt"
+    ):
+        open_run(path)

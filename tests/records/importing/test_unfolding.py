@@ -1,0 +1,161 @@
+"""Rows that hold several rollouts, and the logs of evaluation harnesses."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from apportion.records import RecordError, open_run
+from tests.records.importing.tables import comma_separated, jsonl, parquet
+
+RIGHT = [[True, False, True, True], [False] * 4, [True] * 4]
+"""Verdicts of three prompts."""
+
+
+def document(path, value):
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def check(run, answers=None):
+    assert run.trials.tolist() == [4] * 3 and run.reward.tolist() == [float(each) for row in RIGHT for each in row]
+    assert set(run.step) == {0} and run.dead.tolist() == [False, True, True]
+    assert (run.answer >= 0).all() == (answers is not None)
+    if answers is not None:
+        same = np.unique(run.answer, return_inverse=True)[1].reshape(3, 4)
+        expected = [np.unique(row, return_inverse=True)[1] for row in answers]
+        assert all(
+            (len(set(a)) == len(set(b))) for a, b in zip(same.tolist(), [e.tolist() for e in expected], strict=True)
+        )
+
+
+ANSWERS = [["4", "5", "4", "4"], ["1", "2", "3", "4"], ["9"] * 4]
+
+
+@pytest.mark.parametrize("make", [jsonl, parquet, lambda path, rows: document(path, rows)])
+def test_lists_of_verdicts_and_of_answers_beside_them_are_groups(tmp_path, make):
+    rows = [
+        {"idx": q, "question": f"q{q}", "answer": "4", "pred": answers, "score": verdicts}
+        for q, (answers, verdicts) in enumerate(zip(ANSWERS, RIGHT, strict=True))
+    ]
+    name = {jsonl: "run.jsonl", parquet: "run.parquet"}.get(make, "run.json")
+    check(open_run(make(tmp_path / name, rows)), ANSWERS)
+
+
+def test_objects_inside_the_row_of_a_prompt_are_its_rollouts(tmp_path):
+    rows = [
+        {
+            "qid": q,
+            "n_correct": sum(own),
+            "n_rollouts": 4,
+            "rollouts": [{"text": "so", "correct": each} for each in own],
+        }
+        for q, own in enumerate(RIGHT)
+    ]
+    check(open_run(jsonl(tmp_path / "run.jsonl", rows)))
+    counts = open_run(tmp_path / "run.jsonl", columns={"id": "qid", "correct": "n_correct", "trials": "n_rollouts"})
+    assert counts.source == "group counts per step" and counts.totals.tolist() == [3, 0, 4] and not counts.ordered
+
+
+def test_rollouts_deep_inside_one_document_share_what_surrounds_them(tmp_path):
+    results = [
+        {"question": f"q{q}", "expected_answer": "4", "completions": [{"model_answer": a, "score": s} for a, s in both]}
+        for q, both in enumerate(list(zip(a, r, strict=True)) for a, r in zip(ANSWERS, RIGHT, strict=True))
+    ]
+    whole = {"model": "m", "categories": [{"name": "sums", "datasets": [{"name": "easy", "results": results}]}]}
+    run = open_run(document(tmp_path / "results.json", whole))
+    check(run, ANSWERS)
+    assert run.texts == ["q0", "q1", "q2"]
+
+
+def samples():
+    return [
+        {
+            **{"id": q, "epoch": k + 1, "input": [{"role": "user", "content": f"q{q}"}], "target": "4"},
+            "output": {"usage": {"output_tokens": 7}},
+            "scores": {"match": {"value": "C" if right else "I", "answer": answer}, "style": {"value": 0.5}},
+        }
+        for q, (answers, own) in enumerate(zip(ANSWERS, RIGHT, strict=True))
+        for k, (answer, right) in enumerate(zip(answers, own, strict=True))
+    ]
+
+
+def test_epochs_of_inspect_are_groups(tmp_path):
+    run = open_run(document(tmp_path / "log.json", {"version": 2, "eval": {"task": "sums"}, "samples": samples()}))
+    check(run, ANSWERS)
+    assert (run.tokens == 7).all()
+    with zipfile.ZipFile(tmp_path / "log.eval", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", "{}")
+        for each in samples():
+            archive.writestr(f"samples/{each['id']}_epoch_{each['epoch']}.json", json.dumps(each))
+    check(open_run(tmp_path / "log.eval"), ANSWERS)
+    (tmp_path / "bad.eval").write_bytes(b"PK nothing")
+    with pytest.raises(RecordError, match=r"must be a log of inspect_ai, got .*; convert it by inspect log convert"):
+        open_run(tmp_path / "bad.eval")
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_samples_of_lm_evaluation_harness_are_read(tmp_path, repeats):
+    rows = []
+    for q, own in enumerate(RIGHT):
+        for each in [own] if repeats else [[right] for right in own]:
+            made = {"doc_id": q, "doc": {}, "target": "4", "arguments": {"gen_args_0": {"arg_0": f"q{q}"}}}
+            made |= {"resps": [["a"] * len(each)], "filtered_resps": ["a"], "metrics": ["exact_match"]}
+            rows += [made | {"filter": name, "exact_match": np.mean(each)} for name in ("strict", "flexible")]
+    run = open_run(jsonl(tmp_path / "samples_gsm8k.jsonl", rows))
+    assert run.totals.tolist() == [3, 0, 4] and run.texts == ["q0", "q1", "q2"]
+
+
+@pytest.mark.parametrize("form", ["new", "old"])
+def test_results_of_evalplus_are_read(tmp_path, form):
+    words = [["pass" if each else "fail" for each in own] for own in RIGHT]
+    new = {f"T/{q}": [{"base_status": "pass", "plus_status": word} for word in own] for q, own in enumerate(words)}
+    old = {f"T/{q}": {"base": [], "plus": [[word, []] for word in own]} for q, own in enumerate(words)}
+    path = document(tmp_path / "eval_results.json", {"date": "x", "eval": new if form == "new" else old})
+    check(open_run(path))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("n", "c"), ("trials", "num_correct"), ("num_samples", "n_correct"), ("n", "k"), ("k", "c"), ("n", "pass_rate")],
+)
+def test_counts_and_shares_are_read_by_their_usual_names(tmp_path, names):
+    trials, correct = names
+    share = 0.25 if correct == "pass_rate" else 1
+    rows = [{"task_id": f"t{q}", trials: 4, correct: share * sum(own)} for q, own in enumerate(RIGHT)]
+    for run in (open_run(jsonl(tmp_path / "a.jsonl", rows)), open_run(comma_separated(tmp_path / "b.csv", rows))):
+        assert run.totals.tolist() == [3, 0, 4] and run.trials.tolist() == [4] * 3 and not run.ordered
+
+
+def test_a_share_that_is_no_number_of_rollouts_is_refused(tmp_path):
+    with pytest.raises(RecordError, match=r"a share must be of whole rollouts, got 0.3 of 4; give their number"):
+        open_run(jsonl(tmp_path / "a.jsonl", [{"id": "a", "n": 4, "pass_rate": 0.3}]))
+
+
+@pytest.mark.parametrize("name", ["is_correct", "success", "passed", "pass", "acc", "score"])
+@pytest.mark.parametrize("words", [(True, False), ("yes", "no"), ("PASS", "FAIL"), (1, 0), (1, -1)])
+def test_verdicts_have_many_names_and_forms(tmp_path, name, words):
+    rows = [{"id": q, name: words[0] if each else words[1]} for q, own in enumerate(RIGHT) for each in own]
+    path = jsonl(tmp_path / "a.jsonl", rows)
+    if words == (1, -1) and name != "score":
+        with pytest.raises(RecordError, match=f"{name} must be a whole number from 0 to 1, got -1"):
+            open_run(path)
+    else:
+        check(open_run(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1, 2]", "a run must be a list of objects, or hold one with verdicts, got"),
+        ("{}", "a run must be a list of objects"),
+        ("{", "must be one JSON document, got"),
+        ("", "must be one JSON document, got"),
+        ("[" * 5000, "levels of nesting"),
+    ],
+)
+def test_a_document_without_rollouts_is_refused_in_one_line(tmp_path, content, message):
+    (tmp_path / "a.json").write_text(content, encoding="utf-8")
+    with pytest.raises(RecordError, match=message):
+        open_run(tmp_path / "a.json")
