@@ -29,26 +29,39 @@ def diagnosis(
     rates: Annotated[
         Path | None, typer.Option(help="JSON lines with id and rate: known success rates, such as another model's.")
     ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Print all tables, and not the first screen only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Say what a recorded run wasted and what would help.
 
-    Nothing is sampled. All numbers can be had as JSON.
+    Nothing is sampled. A sick run is told first, and is advised nothing else. The first screen has what decides;
+    --full has all tables, --json all numbers. Files without rollouts are read, too: TRL's trainer state, events of
+    TensorBoard, and histories of W&B.
     """
-    from apportion.cli.diagnosis_text import diagnosis_text  # noqa: PLC0415 - slow to import
-    from apportion.diagnosis import diagnose, plain  # noqa: PLC0415
+    from apportion.cli.diagnosis_screen import scalars_text, screen  # noqa: PLC0415 - slow to import
+    from apportion.cli.diagnosis_text import diagnosis_text  # noqa: PLC0415
+    from apportion.diagnosis import diagnose, health_of, plain  # noqa: PLC0415
     from apportion.diagnosis.given import embedder_of, rates_of  # noqa: PLC0415
-    from apportion.records import open_run  # noqa: PLC0415
+    from apportion.records import ScalarsOnlyError, open_run, scalars_at  # noqa: PLC0415
 
     with usage_errors(ValueError, OSError, ImportError), waiting(f"diagnosing {one_line(str(log))}"):
-        record = open_run(log, None, reward or [], pairs_of(column, "--column"))
+        try:
+            record = open_run(log, None, reward or [], pairs_of(column, "--column"))
+        except ScalarsOnlyError as error:
+            scalars = error.scalars
+            health = health_of(None, scalars)
+            said = scalars_text(scalars, health)
+            content = {"name": scalars.name, "source": scalars.source, "health": health}
+            typer.echo(json.dumps(plain(content), indent=1) if as_json else said)
+            return
         found = diagnose(
             record,
             rule=rule,
             embedder=None if embeddings is None else embedder_of(embeddings, record),
             rates=None if rates is None else rates_of(rates, record),
+            scalars=scalars_at(log) if log.is_dir() else None,
         )
     if as_json:
         typer.echo(json.dumps(plain(found), indent=1))
     else:
-        typer.echo(diagnosis_text(found, sys.stdout.isatty()))
+        typer.echo(diagnosis_text(found, sys.stdout.isatty()) if full else screen(found))

@@ -6,17 +6,21 @@ import math
 import textwrap
 from collections.abc import Sequence
 
+from apportion.cli.lines import doubt_lines
 from apportion.diagnosis import Diagnosis
 from apportion.diagnosis.advice import LEAST_SAVING, AdviceList
 from apportion.diagnosis.assumptions import VipAssumptions
 from apportion.diagnosis.beliefs import VISITS, Foresight
 from apportion.diagnosis.bias import RuleBias
 from apportion.diagnosis.drift import RateDrift
+from apportion.diagnosis.health import RunHealth
 from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally, Waste
+from apportion.records.importing import NO_STEP
 from apportion.replay.intervals import Spanned
 from apportion.runs.text_table import text_table
 
 WIDTH = 118
+JOINED = "Steps were joined to 8 groups each, because a step has fewer. "
 CHANGES = (
     "Try one change at a time, beside a run without it. TRL: replace GRPOTrainer by AllocatedGRPOTrainer, keep its "
     "other arguments, and pip install 'apportion[trl]'. verl: replace python -m verl.trainer.main_ppo by python -m "
@@ -28,7 +32,9 @@ CHANGES = (
 def diagnosis_text(found: Diagnosis, terminal: bool = False) -> str:
     """Return the diagnosis as a text of sections, with drawn tables for a ``terminal``."""
     parts = [
-        _head(found),
+        told_head(found),
+        "\n".join(doubt_lines(found.doubts)),
+        _health(found.health),
         _advice(found.advice),
         _waste(found.waste, found.visits, terminal),
         _coverage(found),
@@ -46,13 +52,24 @@ def share(value: float) -> str:
     return "-" if math.isnan(value) else f"{value + 0.0:.0%}".replace("-0%", "0%")
 
 
-def _head(found: Diagnosis) -> str:
+def told_head(found: Diagnosis) -> str:
+    """Return the size of the run in one sentence."""
     held = found.coverage
-    unit = "visits of each at most" if found.visits else "steps"
+    unit = "visits of each at most" if found.visits else "step" if held.steps == 1 else "steps"
+    unit += " (no column is a step)" if any(doubt.startswith(NO_STEP) for doubt in found.doubts) else ""
     return (
         f"{found.name} ({found.source}): {held.groups:,} groups of {held.visited:,} prompts in {held.steps:,} {unit}, "
         f"{held.arrived:,} rollouts"
     )
+
+
+def _health(found: RunHealth) -> str:
+    lines = ["Health"]
+    for sign in found.signs:
+        lines.append(_wrapped(f"Sick from step {sign.onset} ({sign.kind}): {sign.evidence}. {sign.remedy}", "   "))
+    looked = f"Looked at: {', '.join(found.looked_at)}." if found.looked_at else "Nothing to look at."
+    unknown = f" Not recorded: {', '.join(found.unknown)}." if found.unknown else ""
+    return "\n".join([*lines, _wrapped(looked + unknown)])
 
 
 def _advice(found: AdviceList) -> str:
@@ -65,26 +82,27 @@ def _advice(found: AdviceList) -> str:
     for number, each in enumerate(found.recommended, 1):
         first = told.setdefault(each.condition, number)
         condition = each.condition if first == number else f"What is said of {first}. holds here, too."
-        lines += [_wrapped(f"{number}. {each.text}", "   "), _wrapped(f"   {condition}", "   ")]
+        said = f"{number}. {each.text} Learning: {each.learning.text}."
+        lines += [_wrapped(said, "   "), _wrapped(f"   {condition}", "   ")]
     lines += [_wrapped(f"-  {each.text}", "   ") for each in found.considered]
     lines.append(
         _wrapped(
             f"Measured on {'a random sample of ' * found.sampled}{found.prompts:,} prompts and {found.groups:,} "
             "groups. Each decision knew only what came before, and its outcome is the recorded group. Intervals are "
-            f"{found.confidence:.1%}, by bootstrap over prompts. A change is recommended if its interval is above "
-            f"{LEAST_SAVING:.0%}."
+            f"{found.confidence:.1%}, by bootstrap over prompts. {JOINED * found.joined}A change is recommended if its "
+            f"interval is above {LEAST_SAVING:.0%}."
         )
     )
     return "\n".join(lines)
 
 
 def _waste(found: Waste, visits: bool, terminal: bool) -> str:
-    tokens = "their tokens are unknown" if found.tokens is None else f"{_span(found.tokens)} of the known tokens"
+    tokens = "their tokens are unknown" if found.tokens is None else f"{span(found.tokens)} of the known tokens"
     lines = [
         "Dead groups",
         _wrapped(
-            f"{_span(found.dead)} of the groups with two rewards or more had equal rewards. They took "
-            f"{_span(found.rollouts)} of the rollouts; {tokens}."
+            f"{span(found.dead)} of the groups with two rewards or more had equal rewards. They took "
+            f"{span(found.rollouts)} of the rollouts; {tokens}."
             if found.compared
             else "No group has two rewards or more, so none can be said to have taught nothing."
         ),
@@ -151,9 +169,10 @@ def _drift(found: RateDrift) -> str:
             f"[{found.ratio.low:.2f}, {found.ratio.high:.2f}] times what the noise of groups explains. "
         )
     if found.rise is not None:
+        verb = "rose" if found.rise.value >= 0 else "fell"
         text += (
-            f"From its first to its last group a prompt rose by {found.rise.value:+.3f} "
-            f"[{found.rise.low:+.3f}, {found.rise.high:+.3f}]. "
+            f"From its first to its last group the mean reward of a prompt {verb} "
+            f"by {abs(found.rise.value):.3f} [{found.rise.low:+.3f}, {found.rise.high:+.3f}]. "
         )
     if found.half_life is not None:
         text += f"Half of what is known about a prompt is left after {found.half_life:.0f} visits."
@@ -196,6 +215,7 @@ def _foresight(found: Foresight, terminal: bool) -> str:
         else "."
     )
     notes += " Neighbouring steps are put into one batch, because there are very many." if found.merged else ""
+    notes += " The control shuffles over steps joined to 8 groups, because a step has fewer." if found.joined else ""
     return "\n".join(
         [
             "Foresight",
@@ -253,7 +273,8 @@ def _changes(found: AdviceList) -> str:
     return "\n".join(lines)
 
 
-def _span(found: Spanned) -> str:
+def span(found: Spanned) -> str:
+    """Return a share with its interval."""
     interval = "" if math.isnan(found.low) else f" [{share(found.low)}, {share(found.high)}]"
     return f"{share(found.value)}{interval}"
 

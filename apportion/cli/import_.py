@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apportion.cli.errors import usage_errors
+from apportion.cli.lines import doubt_lines
 from apportion.cli.options import Columns, Rewards, pairs_of
 from apportion.runs.waiting import waiting
 
@@ -31,26 +32,27 @@ def import_(
 
     Runs of TRL, verl, prime-rl and plain tables are read. The command says what it read.
     """
-    from apportion.records import RecordError, write_record  # noqa: PLC0415 - slow to import
+    from apportion.records import RecordError, check_new_folder, write_record  # noqa: PLC0415 - slow to import
     from apportion.records.importing import import_run  # noqa: PLC0415
 
     with usage_errors(RecordError, ValueError), waiting("reading the run"):
+        check_new_folder(out)
         record, found = import_run(sources, format, reward or [], pairs_of(column, "--column"))
         write_record(record, out)
-    typer.echo(json.dumps(asdict(found)) if as_json else _text(found, out))
+    content = asdict(found) | {"doubts": list(record.doubts)}
+    typer.echo(json.dumps(content) if as_json else _text(found, record.doubts, out))
 
 
-def _text(found: ImportSummary, out: Path) -> str:
+def _text(found: ImportSummary, doubts: tuple[str, ...], out: Path) -> str:
     """Return what was read, in a few lines."""
     lines = [
         f"{found.format}: {found.rows:,} rows in {found.files:,} files",
         f"{found.rollouts:,} rollouts in {found.groups:,} groups of {found.prompts:,} prompts, "
         f"{found.without_reward:,} without a reward",
+        *doubt_lines(doubts),
     ]
     if found.repeated:
         lines.append(f"{found.repeated:,} rows left out: TRL wrote the same rollouts again at a later step")
-    if found.ignored:
-        lines.append(f"ignored columns: {', '.join(found.ignored)}")
     if found.left:
         lines.append(f"files not read: {len(found.left):,}, such as {found.left[0]}")
     return "\n".join([*lines, f"written to {out}"])

@@ -48,6 +48,7 @@ def replay_command(
     outcome: Annotated[str, typer.Option(help="Which group a chosen prompt gets: near or same.")] = "near",
     batch: Annotated[int, typer.Option(help="Prompts in a batch, if the log does not say.")] = 128,
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 1,
+    full: Annotated[bool, typer.Option("--full", help="Print all columns, which need 160 columns.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Say what other rules would have done.
@@ -92,4 +93,4 @@ def replay_command(
                 seeds=range(seeds),
                 allow_missing=allow_missing,
             )
-    typer.echo(replay_json(found) if as_json else replay_text(found, sys.stdout.isatty()))
+    typer.echo(replay_json(found) if as_json else replay_text(found, sys.stdout.isatty(), full))

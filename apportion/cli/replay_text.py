@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from apportion.cli.lines import doubt_lines, wrapped
 from apportion.replay.cells import MEASURES
 from apportion.replay.intervals import Spanned
 from apportion.replay.notes import notes
@@ -27,27 +28,43 @@ COLUMNS = (
     "coverage",
     "even's",
 )
+DEAD = COLUMNS.index("dead")
+FIRST = (0, 2, 5, 6, DEAD)
+"""The columns that fit 80 columns: the rule, its rollouts, variance, signal, and dead rollouts."""
 
 
-def replay_text(found: Replay, terminal: bool = False) -> str:
-    """Return the tables of a replay, and what they cannot say, one note a line."""
+def replay_text(found: Replay, terminal: bool = False, full: bool = False) -> str:
+    """Return the tables of a replay, and what they cannot say. ``full`` has all columns, which are wide."""
+    columns = range(len(COLUMNS)) if full else FIRST
+    rows = [_allocator_row(each, full) for each in (found.run, *found.allocators)]
+    if not full:
+        rows = [
+            [cell.partition(" [")[0] if column == DEAD else cell for column, cell in enumerate(row)] for row in rows
+        ]
     parts = [
-        "All from mixed groups to dead rollouts is over that of an even split of the same rollouts (95% over "
-        f"prompts{' and seeds' if found.seeds > 1 else ''}). "
-        "Variance is that of RLOO under a mean over prompts, and less is better. If the loss weighs rollouts or tokens "
-        "equally (TRL's dapo, verl's token-mean), the signal of a rollout counts in its place, and more is better.",
+        *(["\n".join(doubt_lines(found.doubts))] if found.doubts else []),
+        "\n".join(
+            wrapped(
+                "Ratios are over an even split of the same rollouts, with 95% intervals over prompts"
+                f"{' and seeds' if found.seeds > 1 else ''}. Variance: of RLOO under a loss that is a mean over "
+                "prompts; less is better. Signal: of a rollout under a loss that weighs rollouts or tokens equally "
+                f"(TRL's dapo, verl's token-mean); more is better.{'' if full else ' All columns: --full, --json.'}"
+            )
+        ),
         text_table(
-            [_allocator_row(each) for each in (found.run, *found.allocators)],
-            COLUMNS,
-            align="ll" + "r" * (len(COLUMNS) - 2),
+            [[row[column] for column in columns] for row in rows],
+            [COLUMNS[column] for column in columns],
+            align="l" + ("l" if full else "r") + "r" * (len(columns) - 2),
             terminal=terminal,
         ),
     ]
     if found.selectors:
         header = ("choice", "mixed share", "above shuffled", "hits share", "dead", "coverage", "never", "longest wait")
-        rows = [_selector_row(each) for each in found.selectors]
-        parts.append(text_table(rows, header, align="l" + "r" * 7, terminal=terminal))
-    return "\n\n".join([*parts, "\n".join(notes(found))])
+        shown = range(len(header)) if full else (0, 1, 2, 4, 5)
+        chosen = [[row[column] for column in shown] for row in map(_selector_row, found.selectors)]
+        names = [header[column] for column in shown]
+        parts.append(text_table(chosen, names, align="l" + "r" * (len(names) - 1), terminal=terminal))
+    return "\n\n".join([*parts, "\n".join(line for note in notes(found) for line in wrapped(note, "  "))])
 
 
 def replay_json(found: Replay) -> str:
@@ -62,15 +79,17 @@ def replay_json(found: Replay) -> str:
         "allocators": [_allocator_json(each) for each in found.allocators],
         "selectors": [_selector_json(each) for each in found.selectors],
         "notes": notes(found),
+        "dropped": list(found.dropped),
+        "doubts": list(found.doubts),
     }
     return json.dumps(_finite(content))
 
 
-def _allocator_row(each: AllocatorReplay) -> list[str]:
+def _allocator_row(each: AllocatorReplay, full: bool) -> list[str]:
     cells = each.cells
     total = f"{cells.total('rollouts'):,.0f}" + ("" if each.same_total else f" (x{each.of_budget:.2f})")
     ratios = [
-        _shown(each.ratios[name]) if name in each.ratios else "-"
+        _shown(each.ratios[name], 3 if full else 2) if name in each.ratios else "-"
         for name in ("mixed", "variance", "signal", "hits", "dead")
     ]
     return [
@@ -142,10 +161,11 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _shown(found: Spanned) -> str:
+def _shown(found: Spanned, digits: int) -> str:
     if not math.isfinite(found.value):
         return "-" if math.isnan(found.value) else "inf"
-    return f"{found.value:.3f}" + ("" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]")
+    value, low, high = (f"{each:.{digits}f}" for each in found)
+    return value + ("" if math.isnan(found.low) else f" [{low}, {high}]")
 
 
 def _whole(value: float) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apportion.cli.errors import FAILED, fail, usage_errors
+from apportion.cli.lines import doubt_lines
 
 if TYPE_CHECKING:
     from apportion.records import LogNews
@@ -61,6 +62,8 @@ def watch(
                 table.say(
                     f"Steps from {news.removed_from} on were removed, because the run resumed from an earlier one."
                 )
+            for doubt in seen.new_doubts(news):
+                typer.echo("\n".join(doubt_lines([doubt])), err=True) if as_json else table.say(f"? {doubt}")
             new, note = seen.add(news), seen.note(log)
             if as_json:
                 typer.echo("".join(json.dumps(asdict(step)) + "\n" for step in seen.steps[-new:] if new), nl=False)
@@ -84,6 +87,13 @@ class _Seen:
     def __init__(self) -> None:
         self.steps: list[StepSummary] = []
         self._came = time.time()
+        self._doubts: set[str] = set()
+
+    def new_doubts(self, news: LogNews) -> list[str]:
+        """Return what may be read otherwise in the new steps and was not said yet."""
+        found = [doubt for record in news.records for doubt in record.doubts if doubt not in self._doubts]
+        self._doubts |= set(found)
+        return list(dict.fromkeys(found))
 
     def add(self, news: LogNews) -> int:
         """Take up what changed. Return the number of new steps, which are the last ones."""

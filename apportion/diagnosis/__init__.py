@@ -11,6 +11,7 @@ from apportion.diagnosis.bias import RuleBias, bias_of
 from apportion.diagnosis.coverage import RunCoverage, coverage_of
 from apportion.diagnosis.diagnose import Diagnosis, diagnose
 from apportion.diagnosis.drift import RateDrift, drift_of
+from apportion.diagnosis.health import RunHealth, Sign, health_of
 from apportion.diagnosis.plain import plain
 from apportion.diagnosis.waste import Waste, waste_of
 
@@ -23,6 +24,8 @@ __all__ = [
     "RateDrift",
     "RuleBias",
     "RunCoverage",
+    "RunHealth",
+    "Sign",
     "VipAssumptions",
     "Waste",
     "advice_of",
@@ -31,6 +34,7 @@ __all__ = [
     "diagnose",
     "drift_of",
     "foresight_of",
+    "health_of",
     "plain",
     "vip_assumptions",
     "waste_of",

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 import numpy as np
 
-from apportion.diagnosis.code_change import CodeChange, choose_change, informed_change, retire_change, vip_change
-from apportion.diagnosis.walks import choose_mixed, choose_unmastered, group_size, vip_variances, walk_batches
+from apportion.diagnosis.code_change import (
+    CodeChange,
+    baseline_change,
+    choose_change,
+    informed_change,
+    retire_change,
+    vip_change,
+)
+from apportion.diagnosis.health import RunHealth
+from apportion.diagnosis.walks import (
+    LEAST_CANDIDATES,
+    choose_mixed,
+    choose_unmastered,
+    group_size,
+    vip_variances,
+    walk_batches,
+)
 from apportion.diagnosis.waste import EQUAL, MIXED, kinds_of
 from apportion.predictors import EmpiricalBayes
 from apportion.predictors.embeddings import Embedder
@@ -21,6 +36,11 @@ from apportion.types import Counts, Floats, Mask
 MOST_GROUPS = 64_000
 LEAST_PROMPTS = 30
 LEAST_SAVING = 0.01
+LEAST_DEAD = 0.1
+"""The share of dead groups from which on a baseline is advised."""
+LEAST_TO_SPLIT = 2
+"""Prompts of a step among which rollouts can be split."""
+VARIANCE_MEASURE = "RLOO's variance over that of the run"
 LEVEL = 0.05
 """The probability, at most, that anything is recommended if nothing helps; each of k changes gets LEVEL / k."""
 
@@ -33,7 +53,31 @@ VARIANCE = (
     "It lowers the variance of the gradient, not the number of dead groups, and holds for RLOO if gradient norms are "
     "alike. In this library's experiments VIP's learning curve could not be told from uniform's at equal rollouts."
 )
+BASELINE = (
+    "It needs log-probabilities: free in verl, at most one forward pass in TRL. Its effect was measured in this "
+    "library's lab, not on this run."
+)
 INFORMED = "It holds for a choice by P(mixed) and adds to that. " + OBJECTIVE
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What a change did to learning: the area of the learning curve in this library's lab, less that of uniform groups.
+
+    ``area`` is None if it was not measured. ``text`` says it in a line.
+    """
+
+    area: float | None
+    text: str
+
+
+LEARNED = {
+    "baseline": Learning(0.041, "area +0.041 ± 0.007 at groups of 8 in the lab, +0.058 ± 0.024 at 4"),
+    "vip": Learning(0.0, "no effect on learning that shows: area -0.008 ± 0.010 in the lab"),
+    "unknown": Learning(None, "its effect on learning is unknown"),
+    "choose": Learning(-0.107, "it LOST area in the lab: -0.107 ± 0.098"),
+}
+"""docs/choosing.md has the tables behind these figures."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +89,8 @@ class Advice:
         measure: the quantity that ``before`` and ``after`` are.
         before, after: its value in the recorded run, or without the change, and with it.
         saving: share of the rollouts that the same number of mixed groups, or the same variance, would not have cost.
-        recommended: whether the lower end of the interval is above ``LEAST_SAVING``.
+        recommended: whether the lower end of the interval is above ``LEAST_SAVING``, or the lab says that it helps.
+        learning: what the change did to learning elsewhere.
         text: the statement, with all of these numbers.
         condition: when it fails.
         code: how the change is written for TRL and for verl.
@@ -60,17 +105,19 @@ class Advice:
     text: str
     condition: str
     code: CodeChange
+    learning: Learning
 
 
 @dataclass(frozen=True)
 class AdviceList:
-    """The changes that would help, the largest saving first, and those that would not.
+    """The changes that would help, by their effect on learning, then on variance, then on rollouts; and the others.
 
     Args:
         recommended, considered: the changes that would help, and the others.
         confidence: of the intervals. All together are right with a probability of 95%.
         prompts, groups: that the savings were measured on; ``sampled`` if these are a random part.
-        problem: why nothing could be measured; "" otherwise.
+        joined: whether steps were joined to ``LEAST_CANDIDATES`` groups, because a step has fewer.
+        problem: why nothing is advised; "" otherwise.
     """
 
     recommended: tuple[Advice, ...]
@@ -79,29 +126,42 @@ class AdviceList:
     prompts: int
     groups: int
     sampled: bool
+    joined: bool
     problem: str
 
 
 def advice_of(
-    record: RunRecord, embedder: Embedder | None = None, rates: Mapping[str, float] | None = None
+    record: RunRecord,
+    embedder: Embedder | None = None,
+    rates: Mapping[str, float] | None = None,
+    health: RunHealth | None = None,
 ) -> AdviceList:
     """Return what would have helped in this run. Every decision is made by what was known before its batch.
 
     ``embedder`` and ``rates`` are known of prompts that were never seen. A run of more than 64,000 groups is measured
-    on a random sample of its prompts.
+    on a random sample of its prompts. Nothing is advised for a sick run.
     """
     part = sample_of(record, MOST_GROUPS)
     informed = embedder is not None or bool(rates)
     prompts = len(np.unique(part.prompt))
     sampled = prompts < len(np.unique(record.prompt))
-    if problem := _problem(part, informed):
-        return AdviceList((), (), 1 - LEVEL, prompts, len(part.step), sampled, problem)
+    if problem := _sick(health) or _problem(part, informed):
+        return AdviceList((), (), 1 - LEVEL, prompts, len(part.step), sampled, False, problem)
     batches = walk_batches(part)
+    size_of_step = 0.0 if part.visits else float(np.median(np.unique(part.step, return_counts=True)[1]))
+    joined = 0 < size_of_step < LEAST_CANDIDATES
     own = choose_mixed(part, batches)
     everything = np.ones(len(part.step), bool)
     choose = choose_change(group_size(part), part.binary)
     tried = [
-        ("Choose half of the candidates by P(mixed)", "share of mixed groups", (everything, own), OBJECTIVE, choose),
+        (
+            "Choose half of the candidates by P(mixed)",
+            "share of mixed groups",
+            (everything, own),
+            OBJECTIVE,
+            choose,
+            LEARNED["choose"],
+        ),
     ]
     if part.binary:
         unmastered = choose_unmastered(part, batches)
@@ -112,6 +172,7 @@ def advice_of(
                 (everything, unmastered),
                 OBJECTIVE,
                 retire_change(),
+                LEARNED["unknown"],
             )
         )
     if informed:
@@ -119,14 +180,14 @@ def advice_of(
         name = "embeddings" if not rates else "known rates" if embedder is None else "embeddings and known rates"
         code = informed_change(group_size(part), part.binary, embedder is not None, bool(rates))
         measure = "share of mixed groups among the chosen"
-        tried.append((f"Give the belief {name}", measure, (own, knowing), INFORMED, code))
+        tried.append((f"Give the belief {name}", measure, (own, knowing), INFORMED, code, LEARNED["unknown"]))
     confidence = 1 - LEVEL / (len(tried) + 1)
     found = [
-        _mixed(part, batches, change, measure, pair, condition, code, confidence)
-        for change, measure, pair, condition, code in tried
+        _mixed(part, batches, change, measure, pair, condition, code, confidence, learning)
+        for change, measure, pair, condition, code, learning in tried
     ]
-    found.append(_vip(part, batches, confidence))
-    ranked = sorted(found, key=lambda each: -np.nan_to_num(each.saving.value, nan=-np.inf))
+    found += [_vip(part, batches, confidence, size_of_step), _baseline(part)]
+    ranked = sorted(found, key=_rank)
     return AdviceList(
         tuple(each for each in ranked if each.recommended),
         tuple(each for each in ranked if not each.recommended),
@@ -134,8 +195,23 @@ def advice_of(
         prompts,
         len(part.step),
         sampled,
+        joined,
         "",
     )
+
+
+def _rank(each: Advice) -> tuple[float, bool, float]:
+    """Return what sorts advice: its effect on learning, the variance, then the rollouts. Unknown is just below none."""
+    area = -1e-3 if each.learning.area is None else each.learning.area
+    return -area, each.measure != VARIANCE_MEASURE, -float(np.nan_to_num(each.saving.value, nan=-np.inf))
+
+
+def _sick(health: RunHealth | None) -> str:
+    """Return why nothing is advised for a run with signs."""
+    if health is None or not health.signs:
+        return ""
+    kinds = ", ".join(sign.kind for sign in health.signs)
+    return f"the run is sick ({kinds}), and what samples better would deepen it; treat that first"
 
 
 def _problem(record: RunRecord, informed: bool) -> str:
@@ -186,6 +262,7 @@ def _mixed(
     condition: str,
     code: CodeChange,
     confidence: float,
+    learning: Learning,
 ) -> Advice:
     columns = mixed_columns(record, batches, pair)
     saving = _spanned(record, columns, fewer_rollouts, confidence)
@@ -198,10 +275,22 @@ def _mixed(
         f"the share of mixed groups would have been {after:.2f} in place of {before:.2f}, so that the same number of "
         f"mixed groups would have cost {saving.value:.0%} fewer rollouts"
     )
-    return _advice(change, measure, before, after, saving, told, condition, code)
+    return _advice(change, measure, before, after, saving, told, condition, code, learning)
 
 
-def _vip(record: RunRecord, batches: Sequence[Counts], confidence: float) -> Advice:
+def _baseline(record: RunRecord) -> Advice:
+    """Return the baseline of each prompt, in place of the mean of its group. It is advised if groups are dead."""
+    dead = float(record.dead.sum() / max(1, (record.dead | record.mixed).sum()))
+    change = "Give each prompt a baseline in place of its group's mean (REINFORCE)"
+    text = f"{change}: rollouts of the {dead:.0%} of the groups that are dead teach, too."
+    unknown = Spanned(nan, nan, nan)
+    return Advice(
+        change, "share of dead groups", dead, 0.0, unknown, dead >= LEAST_DEAD, text, BASELINE, baseline_change(),
+        LEARNED["baseline"],
+    )  # fmt: skip
+
+
+def _vip(record: RunRecord, batches: Sequence[Counts], confidence: float, size_of_step: float) -> Advice:
     planned, recorded = vip_variances(record, batches)
     size = float(record.trials[record.trials >= 2].mean())
 
@@ -216,7 +305,16 @@ def _vip(record: RunRecord, batches: Sequence[Counts], confidence: float) -> Adv
         f"which {saving.value:.0%} fewer rollouts would have reached"
     )
     change = "Split the rollouts by predicted variance (VIP)"
-    return _advice(change, "RLOO's variance over that of the run", 1.0, ratio, saving, told, VARIANCE, vip_change())
+    found = _advice(
+        change, VARIANCE_MEASURE, 1.0, ratio, saving, told, VARIANCE, vip_change(), LEARNED["vip"]
+    )  # fmt: skip
+    if 0 < size_of_step < LEAST_TO_SPLIT:
+        said = (
+            f"{change}: a step has {size_of_step:g} prompt{'s' * (size_of_step != 1)}, so nothing can be split; with "
+            f"steps joined to {LEAST_CANDIDATES} prompts {saving.value:.0%} fewer rollouts"
+        )
+        return replace(found, recommended=False, text=f"{said}.")
+    return found
 
 
 def _advice(
@@ -228,6 +326,7 @@ def _advice(
     told: str,
     condition: str,
     code: CodeChange,
+    learning: Learning,
 ) -> Advice:
     recommended = bool(saving.low >= LEAST_SAVING)
     ends = f"[{saving.low:.0%}, {saving.high:.0%}]"
@@ -236,7 +335,7 @@ def _advice(
     )
     if np.isnan(saving.value):
         text = f"{change}: cannot be measured on this run."
-    return Advice(change, measure, before, after, saving, recommended, text, condition, code)
+    return Advice(change, measure, before, after, saving, recommended, text, condition, code, learning)
 
 
 def _spanned(record: RunRecord, columns: Floats, statistic: Callable[[Floats], Floats], confidence: float) -> Spanned:

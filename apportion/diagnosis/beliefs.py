@@ -18,7 +18,15 @@ from apportion.predictors import (
 )
 from apportion.predictors.embeddings import Embedder
 from apportion.records.run_record import RunRecord
-from apportion.replay.foresight import batches_of, calibration_error, correlation, foresee_all, sample_of, shuffled
+from apportion.replay.foresight import (
+    batches_of,
+    calibration_error,
+    correlation,
+    foresee_all,
+    joined,
+    sample_of,
+    shuffled,
+)
 from apportion.replay.intervals import Spanned, mean_over_prompts, per_unit, ratio_over_prompts
 from apportion.types import Counts, Floats
 
@@ -28,6 +36,8 @@ VISITS, SHOWN = 8, (0, 1, 2, 4, 7)
 """Visits that are replayed if steps are visits, and those that the table shows."""
 MOST_GROUPS, MOST_BATCHES = 64_000, 1_000
 LEAST_GROUPS = 30
+CONTROL = 8
+"""Groups that a control shuffles at least, if a step has less than half as many: one prompt cannot be shuffled."""
 RECORDED = "the run's own"
 CONTROLLED = ("empirical Bayes", "empirical Bayes, embeddings")
 """Predictors that are also shown with their beliefs shuffled within each batch: a control."""
@@ -72,6 +82,7 @@ class Foresight:
         prompts, groups: that were replayed.
         sampled: whether these are a random part of the prompts.
         merged: whether neighbouring steps were put into one batch, because there are very many.
+        joined: whether the control shuffles over steps joined to ``CONTROL`` groups, because a step has too few.
         seeds: orders of the prompts that the errors are averaged over.
         problem: why there are none; "" otherwise.
     """
@@ -81,6 +92,7 @@ class Foresight:
     groups: int
     sampled: bool
     merged: bool
+    joined: bool
     seeds: int
     problem: str
 
@@ -120,7 +132,7 @@ def foresight_of(
     size = len(np.unique(part.prompt))
     sampled = size < len(np.unique(record.prompt))
     if (problem := _problem(part)) is not None:
-        return Foresight((), size, len(part.step), sampled, False, 0, problem)
+        return Foresight((), size, len(part.step), sampled, False, False, 0, problem)
     seeds = SEEDS if record.visits else SEEDS[:1]
     orders = [coarse(batches_of(part, seed)) for seed in seeds]
     steps = len(np.unique(part.step))
@@ -128,16 +140,18 @@ def foresight_of(
     means: dict[str, list[Floats]] = {}
     if not np.isnan(part.predicted).all():
         means[RECORDED] = [part.predicted]
+    few = float(np.median([len(places) for places in orders[0]])) < CONTROL / 2
     for batches in orders:
+        control = joined(batches, CONTROL) if few else batches
         made = {name: make() for name, make in makers(embedder, rates).items()}
         usable = {name: each for name, each in made.items() if part.binary or not each.needs.binary}
         for name, belief in foresee_all(usable, part, batches).items():
             means.setdefault(name, []).append(belief.mean)
             if name in CONTROLLED:
-                means.setdefault(f"{name}, shuffled", []).append(shuffled(belief, batches).mean)
+                means.setdefault(f"{name}, shuffled", []).append(shuffled(belief, control).mean)
     found = [PredictorForesight(name, _cells(part, own, shown)) for name, own in means.items()]
     merged = not record.visits and len(orders[0]) < steps
-    return Foresight(tuple(found), size, len(part.step), sampled, merged, len(seeds), "")
+    return Foresight(tuple(found), size, len(part.step), sampled, merged, few, len(seeds), "")
 
 
 def coarse(batches: Sequence[Counts], most: int = MOST_BATCHES) -> list[Counts]:

@@ -59,6 +59,15 @@ def retire_change() -> CodeChange:
     )
 
 
+def baseline_change() -> CodeChange:
+    """Return REINFORCE with the baseline of least variance of each prompt."""
+    return CodeChange(
+        ("from apportion import Uniform", "from apportion.baselines import Optimal", _TRAINER),
+        'allocator=Uniform(), estimator="reinforce", baseline=Optimal()',
+        "allocation=uniform algorithm.adv_estimator=apportion_reinforce allocation.baseline=optimal",
+    )
+
+
 def vip_change() -> CodeChange:
     """Return VIP with the estimator whose variance it minimises."""
     return CodeChange(

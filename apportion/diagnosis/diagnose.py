@@ -11,9 +11,11 @@ from apportion.diagnosis.beliefs import Foresight, foresight_of
 from apportion.diagnosis.bias import RuleBias, bias_of
 from apportion.diagnosis.coverage import RunCoverage, coverage_of
 from apportion.diagnosis.drift import RateDrift, drift_of
+from apportion.diagnosis.health import RunHealth, health_of
 from apportion.diagnosis.waste import Waste, waste_of
 from apportion.predictors.embeddings import Embedder
 from apportion.records.run_record import RunRecord
+from apportion.records.scalars import Scalars
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Diagnosis:
         name, source: of the record.
         binary: whether all rewards are 0 or 1.
         visits: whether steps are visits of each prompt.
+        doubts: what may have been read otherwise.
+        health: signs that the run is sick.
         coverage: which prompts were visited, and what became of the rollouts.
         waste: dead groups.
         drift: how fast success rates move.
@@ -37,6 +41,8 @@ class Diagnosis:
     source: str
     binary: bool
     visits: bool
+    doubts: tuple[str, ...]
+    health: RunHealth
     coverage: RunCoverage
     waste: Waste
     drift: RateDrift
@@ -52,6 +58,7 @@ def diagnose(
     rule: str | None = None,
     embedder: Embedder | None = None,
     rates: Mapping[str, float] | None = None,
+    scalars: Scalars | None = None,
 ) -> Diagnosis:
     """Return the diagnosis of a run.
 
@@ -60,6 +67,7 @@ def diagnose(
         rule: the allocation rule that ran, whose bias is looked up.
         embedder: embeds the prompts, for predictors that read them.
         rates: known success rates by prompt id, such as those of another model.
+        scalars: what the framework logged of each step, for more signs.
 
     Raises ValueError if the run has no group, or the bias of ``rule`` was not measured.
 
@@ -71,16 +79,19 @@ def diagnose(
     if not len(record.step):
         raise ValueError(f"a run must have at least one group, got none in {record.name}; check what was recorded")
     bias = () if rule is None else bias_of(record, rule)
+    health = health_of(record, scalars)
     return Diagnosis(
         name=record.name,
         source=record.source,
         binary=record.binary,
         visits=record.visits,
+        doubts=record.doubts,
+        health=health,
         coverage=coverage_of(record),
         waste=waste_of(record),
         drift=drift_of(record),
         foresight=foresight_of(record, embedder, rates),
         bias=bias,
         assumptions=vip_assumptions(record),
-        advice=advice_of(record, embedder, rates),
+        advice=advice_of(record, embedder, rates, health),
     )

@@ -37,7 +37,8 @@ class RateDrift:
         rise: mean change from the first to the last group of a prompt with two visits or more; None likewise.
         lags: what is left of the knowledge about prompts after some visits.
         half_life: visits after which half of the knowledge is left, by interpolation; None if it is not reached.
-        means: mean reward at the start and at the end of the run, of the first and the last eighth of the groups.
+        means: mean reward at the start and at the end of the run, of the first and the last eighth of the groups. None
+            for a run of one step, which has no start and no end.
         problem: what is missing for these numbers; "" if nothing is.
     """
 
@@ -55,8 +56,11 @@ def drift_of(record: RunRecord) -> RateDrift:
     order = np.lexsort((part.visit, part.prompt))
     prompt, share = part.prompt[order], part.shares[order]
     noise = (part.variances / (part.trials - 1))[order]
-    eighth = max(1, len(part.step) // 8)
-    means = (float(part.shares[:eighth].mean()), float(part.shares[-eighth:].mean())) if len(part.step) else None
+    means = None
+    if len(part.step) and part.step[0] < part.step[-1]:
+        eighth = max(1, len(part.step) // 8)
+        early, late = part.step <= part.step[eighth - 1], part.step >= part.step[-eighth]  # whole steps
+        means = float(part.shares[early].mean()), float(part.shares[late].mean())
     pairs = _pairs(prompt, 1)
     prompts = len(np.unique(prompt[pairs]))
     if prompts < LEAST_PAIRS:
@@ -88,10 +92,10 @@ def _lags(prompt: Counts, share: Floats, noise: Floats) -> list[LagDrift]:
         if prompts < LEAST_PAIRS:
             break
         first, second = share[places], share[places + lag]
-        spread = ((first.var() - noise[places].mean()) * (second.var() - noise[places + lag].mean())) ** 0.5
-        if np.isnan(spread) or spread <= 0:
+        spreads = first.var() - noise[places].mean(), second.var() - noise[places + lag].mean()
+        if min(spreads) <= 0:  # the groups differ by no more than their noise
             break
-        kept = float(np.mean((first - first.mean()) * (second - second.mean())) / spread)
+        kept = float(np.mean((first - first.mean()) * (second - second.mean())) / (spreads[0] * spreads[1]) ** 0.5)
         found.append(LagDrift(lag, prompts, kept))
     return found
 

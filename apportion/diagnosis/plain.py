@@ -16,6 +16,8 @@ def plain(value: Any) -> Any:
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {name: plain(each) for name, each in zip(value._fields, value, strict=True)}
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -15,7 +15,7 @@ import numpy as np
 from apportion.allocators.vip import gradient_noise, minimise_noise
 from apportion.predictors import EmpiricalBayes, Predictor
 from apportion.records.run_record import RunRecord
-from apportion.replay.foresight import batches_of, finished, foresee
+from apportion.replay.foresight import batches_of, finished, foresee, joined
 from apportion.selection.mixed import mixed_probability
 from apportion.types import Counts, Floats, Mask
 
@@ -31,13 +31,7 @@ LOW, MOST = 3, 32
 def walk_batches(record: RunRecord, most: int = 1_000) -> list[Counts]:
     """Return the batches that rules choose from: real steps, joined until they have eight groups, ``most`` in all."""
     least = max(LEAST_CANDIDATES, math.ceil(len(record.step) / most))
-    found: list[list[Counts]] = []
-    for batch in batches_of(record, size=CANDIDATES):
-        if found and sum(map(len, found[-1])) < least:
-            found[-1].append(batch)
-        else:
-            found.append([batch])
-    return [np.concatenate(each) for each in found]
+    return joined(batches_of(record, size=CANDIDATES), least)
 
 
 def choose_mixed(

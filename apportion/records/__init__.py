@@ -7,7 +7,7 @@ writes a ``RunRecord`` as a rollout log.
 """
 
 from apportion.records.following import Follower, LogNews, follow
-from apportion.records.log_folder import prepare_log, remove_steps_after, resume_log, start_log
+from apportion.records.log_folder import check_new_folder, prepare_log, remove_steps_after, resume_log, start_log
 from apportion.records.log_reading import read_log, read_streams
 from apportion.records.opening import open_run
 from apportion.records.reading import record_of_log, record_of_visits
@@ -15,6 +15,7 @@ from apportion.records.record_writing import write_record
 from apportion.records.recorded import Recorded
 from apportion.records.rollout_log import COLUMNS, ROLLOUTS, VERSION, LogText, RecordError
 from apportion.records.run_record import RunRecord
+from apportion.records.scalars import Scalars, ScalarsOnlyError, scalars_at
 from apportion.records.step_writing import LoggedStep, check_log_text, write_step, write_steps
 
 __all__ = [
@@ -28,7 +29,10 @@ __all__ = [
     "RecordError",
     "Recorded",
     "RunRecord",
+    "Scalars",
+    "ScalarsOnlyError",
     "check_log_text",
+    "check_new_folder",
     "follow",
     "open_run",
     "prepare_log",
@@ -38,6 +42,7 @@ __all__ = [
     "record_of_visits",
     "remove_steps_after",
     "resume_log",
+    "scalars_at",
     "start_log",
     "write_record",
     "write_step",

@@ -39,6 +39,18 @@ def prepare_log(folder: Path) -> None:
     schema()
 
 
+def check_new_folder(folder: Path) -> None:
+    """Raise RecordError unless ``folder`` can be a new rollout log: it is empty or missing, and no file by its name."""
+    if folder.suffix:
+        raise RecordError(
+            f"a rollout log is a folder, got {folder} with the ending of a file; leave out {folder.suffix}"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise RecordError(f"a rollout log is a folder, got the file {folder}; choose another name")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise RecordError(f"a rollout log needs an empty folder, got {folder} with files; choose another name")
+
+
 def start_log(folder: Path) -> str:
     """Begin the log of a new run in ``folder``, and return an id of the run, which ``resume_log`` takes.
 

@@ -9,6 +9,7 @@ from apportion.records.importing import import_run
 from apportion.records.reading import record_of_log
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
+from apportion.records.scalars import ScalarsOnlyError, scalars_at
 
 
 def open_run(
@@ -19,12 +20,18 @@ def open_run(
 ) -> RunRecord:
     """Return the run at ``path``: the folder of a rollout log, or what ``import_run`` reads.
 
-    The other arguments are those of ``import_run``. Raises RecordError if it is none of these, or damaged.
+    The other arguments are those of ``import_run``. Raises ScalarsOnlyError for what has means of steps and no
+    rollouts, and RecordError if it is none of these, or damaged.
     """
     if path.is_dir() and (format is None) and any(path.glob("step-*.parquet")):
-        if rewards or columns:
+        if columns or len(rewards) > 1:
             raise RecordError(
-                f"a rollout log has one reward and fixed columns, got --reward or --column for {path}; leave them out"
+                f"a rollout log has fixed columns, got --column or several rewards for {path}; leave them out"
             )
-        return record_of_log(path)
-    return import_run([path], format, rewards, columns)[0]
+        return record_of_log(path, *rewards)
+    try:
+        return import_run([path], format, rewards, columns)[0]
+    except RecordError:
+        if format is None and not (rewards or columns) and (scalars := scalars_at(path)) is not None:
+            raise ScalarsOnlyError(path, scalars) from None
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from apportion.checks import integer_array
+from apportion.records.doubts import doubts_of
 from apportion.records.log_reading import read_file, read_whole
 from apportion.records.record_writing import About
 from apportion.records.rollout_log import RecordError, schema
 from apportion.records.run_record import RunRecord
 from apportion.types import Counts, Floats
+from apportion.untrusted import shown
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Table
@@ -28,12 +31,18 @@ READ = (
 CODED = ("prompt_id", "prompt", "answer")
 
 
-def record_of_log(folder: Path) -> RunRecord:
+def record_of_log(folder: Path, reward: str = "reward") -> RunRecord:
     """Return the rollout log in ``folder``. Rollouts that were reused from earlier steps are left out.
+
+    ``reward`` is "reward", by which the run trained, or "correct". Where both are known and differ, that is said.
 
     Raises RecordError as ``read_log`` does, and if steps of an imported run are missing.
     """
     schema()
+    if reward not in ("reward", "correct"):
+        raise RecordError(
+            f"the reward of a rollout log must be reward or correct, got {shown(reward)}; leave it out, or name correct"
+        )
     about = About.read(folder)
     record = read_whole(folder, lambda paths: record_of_files(paths, about or About(folder.resolve().name)))
     steps = 1 + int(np.count_nonzero(np.diff(record.step)))
@@ -42,7 +51,12 @@ def record_of_log(folder: Path) -> RunRecord:
             f"{folder} must have {about.steps} steps with {about.rollouts} rollouts, got {steps} with "
             f"{len(record.reward)}; import the run again"
         )
-    return record
+    verdicts = record.components.get("correct")
+    if reward == "correct" and verdicts is not None:
+        return replace(record, reward=verdicts, components={"reward": record.reward})
+    if about is not None:  # what was imported has its doubts
+        return record
+    return replace(record, doubts=tuple(doubts_of(record, other_rewards=record.components)))
 
 
 def record_of_files(paths: Iterable[Path], about: About) -> RunRecord:
@@ -76,7 +90,8 @@ class _Columns:
             "predicted": _numbers(groups["predicted"]),
             "written": _numbers(groups["written"]),
             "sizes": np.add.reduceat(drawn, starts, dtype=np.int64),
-            "reward": np.where(np.isnan(correct), reward, correct),
+            "reward": np.where(np.isnan(reward), correct, reward),
+            "correct": correct,
             "tokens": _numbers(rows["tokens"]),
             "score_norm": _numbers(rows["score_norm"]),
             "answer": self._answers(rows["answer"]),
@@ -87,6 +102,8 @@ class _Columns:
     def record(self, about: About) -> RunRecord:
         """Return the run of all steps."""
         columns: dict[str, Any] = {name: np.concatenate(self.parts.pop(name)) for name in list(self.parts)}
+        correct, reward = columns.pop("correct"), columns["reward"]
+        apart = bool((correct != reward)[~np.isnan(correct)].any())
         return RunRecord(
             name=about.name,
             source=about.source,
@@ -95,6 +112,8 @@ class _Columns:
             first=np.r_[0, np.cumsum(columns.pop("sizes"))],
             ordered=about.ordered,
             visits=about.visits,
+            doubts=about.doubts,
+            components={"correct": correct} if apart else {},
             **columns,
         )
 

@@ -34,7 +34,7 @@ SMALL_BYTES = 2**18
 class About:
     """What the steps of a log do not say about a run: the fields of ``RunRecord`` of the same names, and its size.
 
-    ``steps`` and ``rollouts`` tell a log that is whole from one that is not.
+    ``steps`` and ``rollouts`` tell a log that is whole from one that is not. Version 0.2.0 kept no ``doubts``.
     """
 
     name: str
@@ -43,6 +43,7 @@ class About:
     visits: bool = False
     steps: int = 0
     rollouts: int = 0
+    doubts: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> About | None:
@@ -57,11 +58,13 @@ class About:
             raise RecordError(f"{path} must describe a rollout log, got no JSON ({error}); import the run again") from (
                 error
             )
-        kinds = {name: {"str": str, "bool": bool, "int": int}[kind] for name, kind in cls.__annotations__.items()}
-        digest = found.pop("digest", None) if isinstance(found, dict) else None
-        if not isinstance(found, dict) or {name: type(value) for name, value in found.items()} != kinds:
+        kinds = {"name": str, "source": str, "ordered": bool, "visits": bool, "steps": int, "rollouts": int}
+        found = found if isinstance(found, dict) else {}
+        digest, doubts = found.pop("digest", None), found.pop("doubts", [])
+        whole = {name: type(value) for name, value in found.items()} == kinds and isinstance(doubts, list)
+        if not whole or not all(isinstance(doubt, str) for doubt in doubts):
             raise RecordError(f"{path} must have the keys {', '.join(kinds)}, got others; import the run again")
-        about = cls(**found)
+        about = cls(**found, doubts=tuple(doubts))
         if digest != about.digest:
             raise RecordError(f"{path} must be as it was written, got something else; import the run again")
         return about
@@ -69,11 +72,14 @@ class About:
     @property
     def digest(self) -> str:
         """A hash of all values, by which damage is found."""
-        return blake2b(json.dumps(asdict(self)).encode(), digest_size=16).hexdigest()
+        return blake2b(json.dumps(self._plain()).encode(), digest_size=16).hexdigest()
+
+    def _plain(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "doubts" or value}
 
     def write(self, folder: Path) -> None:
         """Write ``run.json``, which ``read`` reads."""
-        write_whole(folder / ABOUT, json.dumps(asdict(self) | {"digest": self.digest}) + "\n")
+        write_whole(folder / ABOUT, json.dumps(self._plain() | {"digest": self.digest}) + "\n")
 
 
 def write_record(record: RunRecord, folder: Path) -> None:
@@ -91,7 +97,10 @@ def write_record(record: RunRecord, folder: Path) -> None:
     path_of(folder, int(record.step[0]), int(record.step[0]))
     start_log(folder)
     size = {"steps": len(bounds) - 1, "rollouts": len(record.reward)}
-    about = About(encodable(record.name), encodable(record.source), record.ordered, record.visits, **size)
+    doubts = tuple(map(encodable, record.doubts))
+    about = About(
+        encodable(record.name), encodable(record.source), record.ordered, record.visits, doubts=doubts, **size
+    )
     about.write(folder)
     texts = _texts(record.ids), _texts(record.texts)
     for begin, end in itertools.pairwise(bounds):

@@ -5,8 +5,8 @@ Ten million rollouts take about 250 MB. Texts of completions are not held.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +36,7 @@ class RunRecord:
         kept: whether a rollout entered the loss, [R].
         ordered: whether the rollouts of a group are in the order in which they were drawn.
         visits: whether ``step`` counts the visits of each prompt, so that the batches of training are unknown.
+        components: further rewards of each rollout, [R] each by their names: parts of the reward, or other verdicts.
         doubts: what may be read otherwise, a line each, with the figure under the other reading and how to choose it.
 
     Raises ValueError if the lengths or the order do not fit.
@@ -58,6 +59,7 @@ class RunRecord:
     kept: Mask
     ordered: bool = True
     visits: bool = False
+    components: Mapping[str, Floats] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -156,6 +158,7 @@ class RunRecord:
         other = {
             each.name: getattr(self, each.name)
             for each in fields(self)
-            if each.name not in {*per_group, *per_rollout, "first"}
+            if each.name not in {*per_group, *per_rollout, "first", "components"}
         }
-        return RunRecord(**other, **per_group, **per_rollout, first=first)
+        components = {name: values[rows] for name, values in self.components.items()}
+        return RunRecord(**other, components=components, **per_group, **per_rollout, first=first)

@@ -17,13 +17,22 @@ from typing import Any
 
 import numpy as np
 
+from apportion.checks import LARGEST_INTEGER
 from apportion.records.importing.files import chunks, document_of, json_rows, reading
+from apportion.records.importing.layout import USUAL
 from apportion.records.rollout_log import RecordError
 from apportion.types import Counts, Floats
 from apportion.untrusted import TABLE_BYTES, check_file, parse_number
 
 SERIES = {
-    "reward": ("reward", "critic/score/mean", "critic/rewards/mean", "reward/mean", "rewards/mean", "env/all/reward/total"),
+    "reward": (
+        "reward",
+        "critic/score/mean",
+        "critic/rewards/mean",
+        "reward/mean",
+        "rewards/mean",
+        "env/all/reward/total",
+    ),
     "dead": ("frac_reward_zero_std", "env/all/by_group/frac_all_bad"),
     "cut": ("completions/clipped_ratio", "response_length/clip_ratio"),
     "length": ("completions/mean_length", "response_length/mean", "env/all/ac_tokens_per_turn"),
@@ -32,6 +41,10 @@ SERIES = {
     "gradient": ("grad_norm", "actor/grad_norm"),
 }
 """Names under which frameworks log a series, the likeliest first."""
+
+PROMPTS = {name for role in ("prompt", "id") for name in (role, *USUAL[role])}
+TABLES, LEAST_OF_A_TABLE = (".jsonl", ".ndjson", ".csv"), 2
+"""Files that may be something else, and the series that one must have to be a log of steps."""
 
 STEPS = ("step", "_step", "global_step", "training/global_step", "Step", "progress/batch")
 LOG_ROLLOUTS = (
@@ -73,6 +86,16 @@ class Scalars:
         return found if len(found) > 1 else {}
 
 
+class ScalarsOnlyError(RecordError):
+    """A file has means of steps, which are ``scalars``, and no rollouts."""
+
+    def __init__(self, path: Path, scalars: Scalars) -> None:
+        super().__init__(
+            f"a run must have rollouts, got {scalars.source} with means of steps in {path}; {LOG_ROLLOUTS}"
+        )
+        self.scalars = scalars
+
+
 def scalars_at(path: Path) -> Scalars | None:
     """Return the series at ``path``; None if it holds none that are known.
 
@@ -86,11 +109,13 @@ def scalars_at(path: Path) -> Scalars | None:
         source, rows = _rows_of(file)
     found: dict[str, list[tuple[int, float]]] = {}
     for step, row in rows:
+        if PROMPTS & row.keys():
+            return None
         for name, value in row.items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            if type(value) in (int, float) and math.isfinite(float(value)) and abs(step) <= LARGEST_INTEGER:
                 found.setdefault(name.removeprefix("train/"), []).append((step, float(value)))
-    known = {name for names in SERIES.values() for name in names}
-    if not known & found.keys():
+    known = {name for names in SERIES.values() for name in names} & found.keys()
+    if len(known) < (LEAST_OF_A_TABLE if file.suffix in TABLES else 1):
         return None
     series = {
         name: (np.array([step for step, _ in own], np.int64), np.array([value for _, value in own]))

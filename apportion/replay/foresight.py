@@ -34,6 +34,17 @@ def batches_of(record: RunRecord, seed: int = 0, size: int = BATCH) -> list[Coun
     return found
 
 
+def joined(batches: Sequence[Counts], least: int) -> list[Counts]:
+    """Return ``batches``, with neighbours joined until each has ``least`` groups; the last may have fewer."""
+    found: list[list[Counts]] = []
+    for batch in batches:
+        if found and sum(map(len, found[-1])) < least:
+            found[-1].append(batch)
+        else:
+            found.append([batch])
+    return [np.concatenate(each) for each in found]
+
+
 def sample_of(record: RunRecord, groups: int, seed: int = 0) -> RunRecord:
     """Return the record of a random sample of its prompts with at most ``groups`` groups, or all of it.
 

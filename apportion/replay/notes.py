@@ -16,7 +16,7 @@ POLICY = (
 
 def notes(found: Replay) -> list[str]:
     """Return what the numbers of a replay cannot say, one sentence or two each."""
-    told = []
+    told = [f"Left out: {reason}." for reason in found.dropped]
     for each in found.allocators:
         if not each.same_total:
             told.append(

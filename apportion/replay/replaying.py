@@ -57,7 +57,8 @@ def replay(
         seeds: they order such batches, draw outcomes and break ties.
         allow_missing: whether pools may lack more than a tenth of the rollouts.
 
-    Raises ValueError if a rule needs what was not recorded, or if the pools lack too much.
+    A rule that needs what was not recorded drops out, and ``Replay.dropped`` says why. Raises ValueError if all do, or
+    if the pools lack too much.
 
     >>> from apportion import VIP
     >>> from apportion.records import record_of_visits
@@ -67,6 +68,7 @@ def replay(
     ('expected', 0.7)
     """
     _check(record, rules, window, rollouts, batch, seeds)
+    rules, dropped = _usable(rules, record)
     budget = rollouts or max(1, round(float(record.asked.mean())))
     splitting = {name: rule for name, rule in rules.items() if isinstance(rule, Allocator)}
     choosing = {name: rule for name, rule in rules.items() if isinstance(rule, Selector)}
@@ -93,6 +95,8 @@ def replay(
         certain=float(certain.mean()),
         certain_size=int(np.median(expected.size[certain])) if certain.any() else 0,
         drift=drift(record, window or WINDOW) if window or (in_windows and window is None) else 0.0,
+        dropped=dropped,
+        doubts=record.doubts,
     )
 
 
@@ -265,5 +269,21 @@ def _check(
     for name, (low, value) in least.items():
         if value is not None and value < low:
             raise ValueError(f"{name} must be at least {low}, got {value}; raise it")
+
+
+def _usable(
+    rules: Mapping[str, Allocator | Selector], record: RunRecord
+) -> tuple[dict[str, Allocator | Selector], tuple[str, ...]]:
+    """Return the rules that can read the record, and why each other cannot. Raise ValueError if none can."""
+    found: dict[str, Allocator | Selector] = {}
+    dropped: list[str] = []
     for name, rule in rules.items():
-        check_recorded(name, rule, record)
+        try:
+            check_recorded(name, rule, record)
+        except ValueError as error:
+            if len(rules) - len(dropped) == 1 and not found:
+                raise
+            dropped.append(str(error))
+        else:
+            found[name] = rule
+    return found, tuple(dropped)

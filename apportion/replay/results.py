@@ -103,6 +103,8 @@ class Replay:
         certain: share of groups whose window in expectation has equal rewards, so that its success rate is 0 or 1.
         certain_size: median number of rollouts in such a window.
         drift: how far success rates move within the window that was used; 0 without one.
+        dropped: why each rule was left out that cannot read the run.
+        doubts: what may have been read otherwise.
     """
 
     name: str
@@ -116,3 +118,5 @@ class Replay:
     certain: float
     certain_size: int
     drift: float
+    dropped: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()

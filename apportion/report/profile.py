@@ -285,7 +285,7 @@ def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floa
 
 
 def _notes(record: RunRecord, ends: Mapping[str, Floats]) -> list[str]:
-    notes = []
+    notes = [f"{doubt[:1].upper()}{doubt[1:]}." for doubt in record.doubts]
     if record.visits:
         notes.append("Steps are visits of each prompt, because the batches of training were not recorded.")
     if "tokens" not in ends:

@@ -1,11 +1,13 @@
 """Advice on simulated runs whose truth is known: nothing where nothing can be gained, and the gain where it is."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from apportion.diagnosis.advice import LEAST_SAVING, advice_of
+from apportion.diagnosis.advice import LEARNED, LEAST_SAVING, advice_of
 from apportion.diagnosis.walks import best_half, choose_mixed, choose_unmastered, vip_variances, walk_batches
 from apportion.predictors import PrecomputedEmbeddings
 from tests.diagnosis.builders import record_of, run_of
@@ -28,11 +30,16 @@ def shuffled_outcomes(record, seed=0):
     return replace(record, reward=record.reward.reshape(len(order), -1)[order].reshape(-1))
 
 
+def measured(found):
+    """Return the changes that would have helped this run. The effect of a baseline is that of the lab."""
+    return [each for each in found.recommended if np.isfinite(each.saving.value)]
+
+
 @pytest.mark.parametrize(("rate", "group"), [(0.5, 2), (0.5, 8), (0.1, 4)])
 def test_nothing_helps_if_all_prompts_are_alike(rate, group):
     found = advice_of(run_of(np.full(200, rate), group=group))
-    assert not found.recommended and not found.problem
-    told = [each.text.split(": ")[1] for each in found.considered]
+    assert not measured(found) and not found.problem
+    told = [each.text.split(": ")[1] for each in found.considered if "baseline" not in each.change]
     assert all(each.startswith(("no saving beyond noise", "cannot be measured")) for each in told)
     assert [each.startswith("cannot be measured") for each in told].count(True) == (group < 3)
 
@@ -45,22 +52,22 @@ def test_nothing_can_be_known_if_every_prompt_is_seen_once():
 @pytest.mark.parametrize("group", [4, 8])
 def test_half_dead_prompts_are_found(group):
     found = advice_of(run_of(HALF_DEAD, visits=8, group=group))
-    best = found.recommended[0]
-    assert best.change.startswith("Choose half of the candidates")
+    assert found.recommended[0].change.startswith("Give each prompt a baseline")
+    best = next(each for each in found.recommended if each.change.startswith("Choose half of the candidates"))
     assert LEAST_SAVING < best.saving.low <= best.saving.value <= best.saving.high < 0.5
     assert best.after > best.before + 0.2
     assert f"{best.after:.2f} in place of {best.before:.2f}" in best.text and f"{best.saving.value:.0%}" in best.text
-    savings = [each.saving.value for each in found.recommended]
-    assert savings == sorted(savings, reverse=True)
+    areas = [each.learning.area or 0.0 for each in found.recommended]
+    assert areas == sorted(areas, reverse=True) and "LOST" in best.learning.text
 
 
 def test_shuffled_ids_kill_the_advice():
     record = run_of(HALF_DEAD, visits=8)
-    assert advice_of(record).recommended
-    assert not advice_of(shuffled_outcomes(record)).recommended
+    assert measured(advice_of(record))
+    assert not measured(advice_of(shuffled_outcomes(record)))
     by_visit = replace(record, step=np.arange(len(record.step)) // 200, visits=True)
-    assert advice_of(by_visit).recommended
-    assert not advice_of(shuffled_ids(by_visit)).recommended
+    assert measured(advice_of(by_visit))
+    assert not measured(advice_of(shuffled_ids(by_visit)))
 
 
 def test_a_small_run_says_what_it_lacks():
@@ -76,7 +83,7 @@ def test_known_rates_help_at_the_first_visit():
     found = advice_of(record, rates=rates)
     assert "Give the belief known rates" in [each.change for each in found.recommended]
     wrong = dict(zip(record.ids, np.random.default_rng(0).permutation(HALF_DEAD).tolist(), strict=True))
-    assert not advice_of(record, rates=wrong).recommended
+    assert not measured(advice_of(record, rates=wrong))
 
 
 def test_embeddings_that_say_nothing_are_not_recommended():
@@ -135,4 +142,18 @@ def test_graded_rewards_have_advice_too():
     record = run_of(HALF_DEAD, visits=6)
     graded = replace(record, reward=np.where(record.reward == 1, 0.7, 0.2))
     found = advice_of(graded)
-    assert found.recommended[0].change.startswith("Choose half of the candidates")
+    assert measured(found)[-1].change.startswith("Choose half of the candidates")
+
+
+def test_a_run_of_one_prompt_a_step_is_not_told_to_split_and_hears_that_steps_were_joined():
+    record = run_of(HALF_DEAD, visits=6)
+    found = advice_of(replace(record, step=np.arange(len(record.step))))
+    split = next(each for each in found.considered if "VIP" in each.change)
+    assert found.joined and "a step has 1 prompt, so nothing can be split" in split.text
+    assert not advice_of(record).joined
+
+
+def test_figures_of_the_lab_are_those_of_the_documents():
+    page = (Path(__file__).parents[2] / "docs" / "choosing.md").read_text(encoding="utf-8").replace("\n", " ")
+    for each in LEARNED.values():
+        assert all(figure in page for figure in re.findall(r"[+-]?[0-9.]+ ± [0-9.]+", each.text)), each.text

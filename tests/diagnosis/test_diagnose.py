@@ -116,7 +116,7 @@ def test_the_text_ends_with_the_code_of_each_recommended_change():
         assert f"         AllocatedGRPOTrainer(..., {each.code.trl})\n" in last
         assert f"   verl: python -m apportion.verl {each.code.verl} ..." in last
     written = plain(found)["advice"]["recommended"][0]["code"]
-    assert written["trl"] == "allocator=Uniform(), selection=Mixed(group_size=8)"
+    assert written["trl"] == 'allocator=Uniform(), estimator="reinforce", baseline=Optimal()'
     assert written["imports"][-1] == "from apportion.trl import AllocatedGRPOTrainer"
     assert "What to change" not in diagnosis_text(diagnose(run_of(np.full(100, 0.5))))
 
@@ -139,7 +139,7 @@ def test_the_command_prints_the_diagnosis_of_the_real_run(tmp_path):
     assert cells == ["0.127", "0.026", "0.020", "0.018", "0.016"]
     low = rows["counts"][0]["error"]
     assert (f"{low['low']:.3f}", f"{low['high']:.3f}") == ("0.145", "0.156")
-    best = found["advice"]["recommended"][0]
+    best = found["advice"]["recommended"][-1]
     assert best["change"].startswith("Choose half") and best["saving"]["low"] > 0.3
     assert found["waste"]["tokens"] is None
     assert seconds < 30  # 8 s on an idle core

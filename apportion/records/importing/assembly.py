@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from apportion.records.doubts import Codes, keys_of
 from apportion.records.importing.blocks import Block
-from apportion.records.importing.doubts import Codes, keys_of
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
 from apportion.tables import MOST_ROWS

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from apportion.records.doubts import doubts_of, gold_answers, two_valued
 from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.blocks import Block, Unsure, exact_blocks, may_be_number
 from apportion.records.importing.csv_table import blocks_of_csv
-from apportion.records.importing.doubts import doubts_of, gold_answers, two_valued
 from apportion.records.importing.files import (
     DOCUMENTS,
     SUFFIXES,
@@ -163,18 +163,17 @@ def _decided(found: Assembled, layout: Layout, ignored: Collection[str], lists: 
             "them"
         )
     if "step" not in layout.columns and layout.format != "prime-rl":
-        doubts.insert(0, "no column is a step: all rows are one step; --column step=COLUMN names one")
+        doubts.insert(0, f"{NO_STEP}: all rows are one step; --column step=COLUMN names one")
+    doubts += doubts_of(record, other_rewards=others, reward=called, lists=lists) + found.doubts
     if layout.renamed and layout.format != "prime-rl":
-        doubts.insert(0, f"read as: {', '.join(layout.renamed)}")
+        doubts.append(f"read as: {', '.join(layout.renamed)}")
     if ignored:
         listed = list(ignored)
         more = f" and {len(listed) - MOST_LISTED} more" * (len(listed) > MOST_LISTED)
-        doubts.insert(0, f"columns not read: {', '.join(listed[:MOST_LISTED])}{more}")
-    doubts += found.doubts
-    doubts += doubts_of(record, other_rewards=others, reward=called, lists=lists)
+        doubts.append(f"columns not read: {', '.join(listed[:MOST_LISTED])}{more}")
     if "answer" not in layout.given and gold_answers(record):
         record = replace(record, answer=np.full(len(record.answer), -1))
-    return replace(record, doubts=tuple(doubts))
+    return replace(record, components=found.others, doubts=tuple(doubts))
 
 
 def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats]) -> tuple[str, Floats, str]:
@@ -223,6 +222,11 @@ class Source:
         head = [row for _, row in islice(slow(), HEAD)]
         if not head:
             raise RecordError(f"a run must have at least one row, got none in {path}; check the file")
+        if head[0].keys() >= ANSWERS:
+            raise RecordError(
+                f"{path} has the answers of a vote and not its rollouts; restore the file of its samples beside it, or "
+                "name another file"
+            )
         if sum(is_folded(row, renamed) for row in head) > len(head) / 2:
             unfold = partial(_unfolded_rows, slow, renamed, str(path))
             first = [row for _, row in islice(unfold(), HEAD)]
@@ -263,6 +267,9 @@ class Source:
         return found
 
 
+ANSWERS = {"id", "answer", "votes", "samples", "stopped"}
+"""Keys of the answers that apportion vote writes."""
+NO_STEP = "no column is a step"
 HEAD = 100
 """Rows of a file by which its columns are known."""
 MOST_LISTED = 12

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion.records.importing.files import chunks, json_rows
+from apportion.records.importing.layout import USUAL
 from apportion.records.reading import record_of_visits
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
@@ -27,10 +28,11 @@ def read_visits(path: Path, name: str) -> RunRecord:
             at = f"{path} line {line}"
             key = key or _key(row, at)
             size = int(key.removeprefix("correct_of_"))
-            cells, text = row.get(key), row.get("prompt")
+            cells, text = row.get(key), _first(row, "prompt")
             if not isinstance(cells, list) or not all(type(cell) is int and 0 <= cell <= size for cell in cells):
                 raise RecordError(f"{key} must be a list of whole numbers from 0 to {size}, got {shown(cells)} in {at}")
-            id = row.get("id", text)
+            id = _first(row, "id", row.get("index"))
+            id = _own(text, ids, line) if id is None else id
             if not isinstance(id, (str, int)) or isinstance(id, bool) or id == "":
                 raise RecordError(f"id must be a text or a whole number, got {shown(id)} in {at}; give one")
             if str(id) in ids:
@@ -44,6 +46,16 @@ def read_visits(path: Path, name: str) -> RunRecord:
             counts.append(cells)
             texts.append(text)
     return record_of_visits(counts, size, list(ids), texts, name)
+
+
+def _own(text: Any, ids: dict[str, int], line: int) -> Any:
+    """Return the id of a prompt that has none: its text, with the line if an earlier prompt has the same."""
+    return f"{text} (line {line})" if isinstance(text, str) and text in ids else text
+
+
+def _first(row: dict[str, Any], role: str, default: Any = None) -> Any:
+    """Return the cell of a usual name of ``role``."""
+    return next((row[name] for name in (role, *USUAL[role]) if name in row), default)
 
 
 def _key(row: dict[str, Any], at: str) -> str:

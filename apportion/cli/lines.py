@@ -1,0 +1,24 @@
+"""Lines of at most 80 columns, which every command prints alike."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+WIDTH = 80
+
+
+def doubt_lines(doubts: Sequence[str], most: int | None = None) -> list[str]:
+    """Return a line or two for each doubt, after a question mark; ``most`` lines in all if it is given."""
+    lines: list[str] = []
+    for place, doubt in enumerate(doubts):
+        own = wrapped(f"? {doubt}", "  ")
+        if most is not None and len(lines) + len(own) > most:
+            return [*lines, f"? {len(doubts) - place} more: --full"]
+        lines += own
+    return lines
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Return ``text`` in lines. Words are not broken, because people copy flags and paths."""
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
