@@ -65,9 +65,10 @@ def test_the_page_has_a_step_for_each_layout_and_quotes_most_outputs():
 def test_the_code_of_the_page_is_what_the_diagnosis_prints():
     """The trainer's arguments and verl's overrides on the page are those of the first advice in the quoted output."""
     text = PAGE.read_text(encoding="utf-8")
-    assert "allocator=Uniform(), selection=Mixed(group_size=8))" in text
-    overrides = "allocation=uniform allocation/selection=mixed allocation.selection.group_size=8"
-    assert text.count(f"{overrides} data.dataloader_num_workers=0") >= 3
+    assert 'allocator=Uniform(), estimator="reinforce",\n            baseline=Optimal())' in text
+    assert 'estimator="reinforce",  # new' in text and "baseline=Optimal(),  #" in text
+    overrides = "allocation=uniform algorithm.adv_estimator=apportion_reinforce allocation.baseline=optimal"
+    assert text.count(overrides) == 2
 
 
 def test_marked_blocks_are_left_out(tmp_path):

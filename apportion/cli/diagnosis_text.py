@@ -77,7 +77,7 @@ def _advice(found: AdviceList) -> str:
         return f"Advice\n{_wrapped('No advice: ' + found.problem + '.')}"
     lines = ["Advice"]
     if not found.recommended:
-        lines.append("Nothing here would help you.")
+        lines.append("Nothing here would help this run.")
     told: dict[str, int] = {}
     for number, each in enumerate(found.recommended, 1):
         first = told.setdefault(each.condition, number)

@@ -65,7 +65,7 @@ USUAL = {
 COUNTED = ("num_correct", "n_correct", "correct_count", "c", "k")
 """Names of a number of correct rollouts, beside a number of rollouts."""
 
-RENAMED = {"verl": {"prompt": "input", "reward": "score", "group": "uid"}}
+RENAMED = {"verl": {"prompt": "input", "reward": "score", "group": "uid", "gold": "gts"}}
 """Columns that a tool calls otherwise."""
 
 NAMES = {
