@@ -19,12 +19,12 @@ LARGEST_INTEGER = 2**63 - 1
 
 
 def check_numbers(settings: Any) -> None:
-    """Raise ValueError unless the fields of a dataclass that are annotated as numbers hold numbers.
+    """Raise ValueError unless the fields of a dataclass that are annotated as numbers or texts hold these.
 
     Call it first in ``__post_init__``. It reads the annotations: ``int`` takes integers of Python and numpy that fit in
-    64 bits, ``float`` real numbers, ``bool`` True and False, each of them None if the annotation says so. True is not a
-    number, and 8.0 is not an integer. NaN, inf and ranges are left to the checks that follow. Fields of other types are
-    skipped.
+    64 bits, ``float`` real numbers, ``bool`` True and False, ``str`` texts; None, too, if the annotation says so. True
+    is not a number, and 8.0 is not an integer. NaN, inf and ranges are left to the checks that follow. Fields of
+    other types are skipped.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -48,8 +48,11 @@ def check_numbers(settings: Any) -> None:
                 raise ValueError(f"{name} must be a number, got {shown(value)}; write one such as 0.5, without quotes")
         elif int in kinds:
             check_integer(name, value)
-        elif not isinstance(value, (bool, np.bool_)):
-            raise ValueError(f"{name} must be True or False, got {shown(value)}; choose one")
+        elif bool in kinds:
+            if not isinstance(value, (bool, np.bool_)):
+                raise ValueError(f"{name} must be True or False, got {shown(value)}; choose one")
+        elif not isinstance(value, str):
+            raise ValueError(f"{name} must be a text, got {shown(value)}; write it in quotes")
 
 
 def check_integer(name: str, value: Any, least: int | None = None, remedy: str | None = None) -> int:
@@ -121,11 +124,11 @@ def _refuse_mask(name: str, values: Any) -> None:
 
 @cache
 def _numeric_fields(cls: type) -> dict[str, set[Any]]:
-    """Return the types of each init field of ``cls`` that is a number or a flag, and str if it may be a literal."""
+    """Return the types of each init field of ``cls`` that is a number, a flag or a text, and str for a literal."""
     hints, found = get_type_hints(cls), {}
     for field in (field for field in fields(cls) if field.init):
         kinds = {hints[field.name], *get_args(hints[field.name])}
-        if kinds & {int, float, bool}:
+        if kinds & {int, float, bool} or kinds - {NoneType} == {str}:
             literals = {type(value) for kind in kinds for value in get_args(kind)}
             found[field.name] = kinds | literals
     return found

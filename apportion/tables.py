@@ -24,8 +24,11 @@ MOST_ROWS = 10**8
 ROWS_AT_ONCE = 1000
 """Rows of a Parquet file that are unpacked together."""
 
-UNPACKED_BYTES = 2**32
+UNPACKED_BYTES = 2**31
 """Unpacked bytes of the largest Parquet file, whose own size may be a millionth of that."""
+
+ROW_BYTES, CELL_BYTES = 300, 64
+"""Bytes that Python needs for a row, and for a cell beside its content."""
 
 
 class TableError(ValueError):
@@ -113,9 +116,14 @@ def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["prompt" if ids is None else "id", "count"])
-            writer.writerows(zip(keys, counts.tolist(), strict=True))
+            writer.writerows(zip(map(_no_formula, keys), counts.tolist(), strict=True))
     except OSError as error:
         raise TableError(f"counts cannot be written to {path} ({error.strerror or error}); change the path") from error
+
+
+def _no_formula(cell: Any) -> Any:
+    """Return ``cell`` with an apostrophe before what a spreadsheet would run as a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def csv_header(path: Path, cells: Sequence[str], error: type[ValueError]) -> list[str]:
@@ -182,7 +190,12 @@ def _parquet(path: Path, columns: Sequence[str]) -> Rows:
         rows, schema = metadata.num_rows, metadata.schema.to_arrow_schema()
         if rows > MOST_ROWS:
             raise TableError(f"{path} must have at most {MOST_ROWS:,} rows, got {rows:,}; split or check the file")
-        kept = [column for column in columns if column in schema.names] or schema.names[:1]
+        if len(set(schema.names)) < len(schema.names):
+            raise TableError(f"columns must have different names, got equal ones in {path}; rename one")
+        kept = [column for column in columns if column in schema.names]
+        if not kept and rows:  # the first row is enough to say which columns there are
+            yield 1, dict.fromkeys(schema.names)
+            return
         texts = [column for column in kept if str(schema.field(column).type) in ("string", "binary")]
         with ParquetFile(path, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
             batches = file.iter_batches(ROWS_AT_ONCE, columns=kept)
@@ -204,10 +217,11 @@ def _unpack(path: Path, batches: Iterable[Any]) -> Iterator[list[dict[str, Any]]
                 raise TableError(
                     f"{name} must hold texts or numbers, got {column.type} out of range in {path}; convert it"
                 ) from error
-            unpacked += size
+            unpacked += size + CELL_BYTES * len(column)
+        unpacked += ROW_BYTES * batch.num_rows
         if unpacked > UNPACKED_BYTES:
             raise TableError(
-                f"{path} must have at most {UNPACKED_BYTES:,} bytes when it is unpacked, got more; split the file"
+                f"{path} must need at most {UNPACKED_BYTES:,} bytes when it is unpacked, got more; split the file"
             )
         yield [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 

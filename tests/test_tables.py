@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apportion import tables
 from apportion.tables import TableError, read_columns, write_counts
 from tests.test_untrusted import ENDLESS, make_sparse
 
@@ -191,7 +192,7 @@ def test_parquet_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 10_000, pyarrow.int32()), ["x" * 1_000_000])
     parquet.write_table(pyarrow.table({"id": once}), tmp_path / "a.parquet", store_schema=False)
-    with pytest.raises(TableError, match="at most 4,294,967,296 bytes when it is unpacked"):
+    with pytest.raises(TableError, match="at most 2,147,483,648 bytes when it is unpacked"):
         read_columns(tmp_path / "a.parquet", ["id"])
 
 
@@ -238,3 +239,35 @@ def test_a_parquet_table_whose_pages_do_not_match_their_checksums_is_refused(tmp
     path.write_bytes(whole[: place + 5] + bytes([whole[place + 5] ^ 1]) + whole[place + 6 :])
     with pytest.raises(TableError, match=r"table\.parquet .*checksum"):
         read_columns(path, ["p"])
+
+
+def arrow():
+    return pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet").write_table
+
+
+def test_a_small_file_that_unpacks_to_many_rows_is_refused_within_its_bound(tmp_path, monkeypatch):
+    """The bound counts the objects of Python, which are many times the bytes of Arrow."""
+    pyarrow, write_table = arrow()
+    monkeypatch.setattr(tables, "UNPACKED_BYTES", 2**22)
+    path = tmp_path / "many.parquet"
+    write_table(pyarrow.table({"success": [0.0] * 20_000}), path, compression="zstd")
+    with pytest.raises(TableError, match="must need at most 4,194,304 bytes when it is unpacked, got more"):
+        read_columns(path, ["success"])
+    assert path.stat().st_size < 20_000
+
+
+def test_columns_of_one_name_and_missing_ones_are_refused_before_rows_are_read(tmp_path):
+    pyarrow, write_table = arrow()
+    path = tmp_path / "twice.parquet"
+    write_table(pyarrow.Table.from_arrays([[1.0], [2.0]], names=["success", "success"]), path)
+    with pytest.raises(TableError, match="columns must have different names, got equal ones in"):
+        read_columns(path, ["success"])
+    write_table(pyarrow.table({"other": [0.0] * 20_000}), path)
+    with pytest.raises(TableError, match="must have a column success, got other"):
+        read_columns(path, ["success"])
+
+
+@pytest.mark.parametrize(("id", "cell"), [("=1+1", "'=1+1"), ("@a", "'@a"), ("-x", "'-x"), ("a=b", "a=b")])
+def test_ids_that_a_spreadsheet_would_run_are_written_as_text(tmp_path, id, cell):
+    write_counts(tmp_path / "counts.csv", np.array([3]), [id])
+    assert (tmp_path / "counts.csv").read_text().splitlines()[1] == f"{cell},3"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import zipfile
 import zlib
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from apportion.predictors.embeddings import Embedder, PrecomputedEmbeddings, SentenceTransformerEmbedder
+from apportion.records.importing.files import open_bytes
 from apportion.records.run_record import RunRecord
 from apportion.untrusted import check_file, parse_json, shown
 
@@ -34,9 +34,14 @@ def embedder_of(given: str, record: RunRecord) -> Embedder:
     path = Path(given)
     _check(path)
     try:
-        loaded = np.load(path)
-        found = {"embeddings": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if sum(each.file_size for each in archive.infolist()) > MOST_BYTES:
+                    raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
+            found = dict(np.load(path))
+        else:
+            found = {"embeddings": np.load(path, mmap_mode="r")}  # a header cannot claim more than the file has
+    except (ValueError, OSError, EOFError, OverflowError, MemoryError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{path} must be a .npy or .npz file without objects, got another; save it by numpy"
         ) from error
@@ -63,7 +68,8 @@ def rates_of(path: Path, record: RunRecord) -> dict[str, float]:
     """
     _check(path)
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with open_bytes(path) as file:
+            content = file.read()
         text = content.decode("utf-8")
         rows = [parse_json(each) for each in (text.splitlines() if _is_lines(text) else [text]) if each.strip()]
     except (OSError, EOFError, ValueError, zlib.error) as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
+from apportion.checks import check_numbers
 from apportion.endpoint.client import Client
 from apportion.endpoint.completion import EndpointError, Usage
 from apportion.endpoint.secrets import hide_secrets, secret_texts
@@ -72,6 +73,7 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         _check_url(self.base_url)
         if not self.model:
             raise ValueError("model must be named, got none; give the name under which the server offers it")

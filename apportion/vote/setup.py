@@ -11,7 +11,7 @@ from apportion import __version__
 from apportion.allocators import Voting
 from apportion.answers import Equivalence, Extractor, check_equivalence, make_equivalence, make_extractor
 from apportion.answers.making import JUDGE
-from apportion.checks import check_integer
+from apportion.checks import check_integer, check_numbers
 from apportion.config import build, choices
 from apportion.endpoint import Endpoint
 from apportion.questions import TEMPLATE
@@ -52,6 +52,7 @@ class Setup:
     weight: Weight = "votes"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if "{question}" not in self.template:
             raise ValueError(
                 f"template must contain {{question}}, got {shown(self.template)}; put it where the question goes"

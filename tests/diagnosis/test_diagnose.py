@@ -2,6 +2,7 @@
 
 import json
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from apportion import HORA
 from apportion.cli import app
 from apportion.cli.diagnosis_text import diagnosis_text
-from apportion.diagnosis import diagnose, plain
+from apportion.diagnosis import diagnose, given, plain
 from apportion.diagnosis.beliefs import RECORDED, coarse, foresight_of
 from apportion.diagnosis.given import embedder_of, rates_of
 from apportion.predictors import PrecomputedEmbeddings
@@ -98,7 +99,7 @@ def test_the_text_says_what_would_help_and_what_is_missing():
         "no score norms",
     ):
         assert words in text
-    assert "Nothing here would help you." in words_of(run_of(np.full(100, 0.5)))
+    assert "Nothing here would help this run." in words_of(run_of(np.full(100, 0.5)))
     assert "No advice: advice needs 30 prompts" in words_of(record_of([[1, 0]]))
     norms = np.random.default_rng(0).random((40, 8))
     tested = record_of((norms > 0.5).astype(float), norms=norms, tokens=100 * norms)
@@ -217,3 +218,17 @@ def test_rates_come_from_an_object_or_from_lines(tmp_path):
 def test_groups_of_one_reward_are_not_said_to_waste_nothing():
     text = diagnosis_text(diagnose(record_of([[1], [0], [1]])), False)
     assert "No group has two rewards or more" in text and "0 of 0" not in text and "0%" not in text
+
+
+def test_a_file_of_embeddings_that_claims_more_than_it_has_is_refused(tmp_path, monkeypatch):
+    """The header of an array of 3.6 PiB, and an archive that unpacks to more than is read."""
+    shape = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 512), }".ljust(117) + b"\n"
+    (tmp_path / "huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(shape).to_bytes(2, "little") + shape)
+    record = run_of(np.full(4, 0.5))
+    with pytest.raises(ValueError, match=r"must be a .npy or .npz file without objects"):
+        embedder_of(str(tmp_path / "huge.npy"), record)
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("embeddings.npy", bytes(2**20))
+    monkeypatch.setattr(given, "MOST_BYTES", 2**19)
+    with pytest.raises(ValueError, match=r"must be a .npy or .npz file"):
+        embedder_of(str(tmp_path / "bomb.npz"), record)

@@ -188,3 +188,12 @@ def test_settings_beside_the_answers_name_no_code_to_run(full: Path, tmp_path: P
         settings.write_text(json.dumps(started | {name: "auto" if name == "extract" else "exact"}))
     assert not marker.exists()
     assert revote(full, extract=f"{tmp_path / 'theirs.py'}:read").ballots and marker.exists()
+
+
+@pytest.mark.parametrize("name", ["base_url", "model", "extract"])
+@pytest.mark.parametrize("value", [None, 7])
+def test_settings_that_are_no_text_are_refused_in_one_line(full: Path, name: str, value: object) -> None:
+    settings = settings_path(full)
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {name: value}))
+    with pytest.raises((JournalError, ValueError), match=rf"{name} must be"):
+        revote(full)

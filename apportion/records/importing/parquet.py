@@ -58,8 +58,8 @@ def blocks_of_parquet(path: Path, layout: Layout) -> Iterator[Block]:
             expected = file.metadata.num_rows
             for batch in file.iter_batches(ROWS, columns=columns):
                 unpacked += batch.nbytes
-                if unpacked > UNPACKED_BYTES * 4:
-                    raise RecordError(f"{path} must unpack to at most {UNPACKED_BYTES * 4:,} bytes; split the file")
+                if unpacked > UNPACKED_BYTES * 8:
+                    raise RecordError(f"{path} must unpack to at most {UNPACKED_BYTES * 8:,} bytes; split the file")
                 table = pyarrow.Table.from_batches([batch])
                 block = block_of(table, layout)
                 if block is None:
