@@ -222,8 +222,19 @@ def _foresight(found: Foresight, terminal: bool) -> str:
             _wrapped(notes),
             table("squared error", "error"),
             table("correlation, calibration error", "quality"),
+            *(_wrapped(each) for each in _no_better(found)),
         ]
     )
+
+
+def _no_better(found: Foresight) -> list[str]:
+    """Return a sentence for each predictor whose shuffled control is as good over all visits."""
+    errors = {each.predictor: each.cells[-1].error for each in found.predictors if each.cells}
+    return [
+        f"{name} knows nothing about single prompts here: its shuffled control is as good."
+        for name, error in errors.items()
+        if (control := errors.get(f"{name}, shuffled")) is not None and control.low <= error.value
+    ]
 
 
 def _bias(found: Sequence[RuleBias], terminal: bool) -> str:

@@ -48,6 +48,9 @@ def report(
         int | None, typer.Option(help="With --refresh: end when a run has reached this step.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="With --refresh: end after so many seconds.")] = None,
+    price_per_hour: Annotated[
+        float | None, typer.Option(help="The price of an hour of all GPUs of a run, to say what it cost.")
+    ] = None,
 ) -> None:
     """Show runs and votes side by side on one page.
 
@@ -77,7 +80,7 @@ def report(
         if not (as_text or as_json):
             check_place(out, runs)
         with waiting("reading the runs"):
-            shown = report_of(read_sources(runs, advice, replayed, opened))
+            shown = report_of(read_sources(runs, advice, replayed, opened), price_per_hour)
         if not (as_text or as_json):
             write_page(out, page_of(shown))
     if as_text or as_json:

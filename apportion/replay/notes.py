@@ -27,6 +27,11 @@ def notes(found: Replay) -> list[str]:
             told.append(f"{each.name}: {each.missing}.")
         if each.warnings:
             told.append(f"{each.name} logged {each.warnings} warnings, such as a batch that it could not fill.")
+    for choice in found.selectors[1:]:
+        if not choice.above_shuffled.low > 0:
+            told.append(
+                f"{choice.name} finds no more mixed groups than shuffled epochs do, beyond noise: it knew nothing."
+            )
     expected = [each.name for each in found.allocators if each.source == "expected"]
     if expected:
         bound = 1 - 0.05 ** (1 / max(1, found.certain_size))

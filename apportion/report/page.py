@@ -61,7 +61,9 @@ def page_of(report: RunReport, refresh: float | None = None, now: datetime | Non
 
 
 def _summary(report: RunReport, at: int) -> str:
-    return f"<li><strong>{_text(report.names[at])}</strong>: {_text(report.summaries[at])}</li>"
+    decisions = "".join(f"<li>{_text(each)}</li>" for each in report.decisions[at])
+    more = f'<ul class="decisions">{decisions}</ul>' if decisions else ""
+    return f"<li><strong>{_text(report.names[at])}</strong>: {_text(report.summaries[at])}{more}</li>"
 
 
 def _overview(table: ReportTable, report: RunReport) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from apportion.diagnosis.advice import AdviceList, advice_of
+from apportion.diagnosis.health import RunHealth, health_of
 from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
 from apportion.predictors.counts import DiscountedCounts
 from apportion.records import RunRecord
@@ -94,6 +95,8 @@ class RunProfile:
         advice: what would have helped; None if it was not asked for.
         replay: what other rules would have done; None if none was asked for.
         wasted: prompts with the most rollouts in dead groups.
+        binary: whether rewards are 0 and 1, so that their mean is a success rate.
+        health: signs that the run is sick; None if it was not looked at.
         notes: what is unknown, in sentences.
     """
 
@@ -114,6 +117,8 @@ class RunProfile:
     advice: AdviceList | None = None
     replay: Replay | None = None
     wasted: tuple[WastedPrompt, ...] = ()
+    binary: bool = True
+    health: RunHealth | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -127,7 +132,12 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
     dead = dead_kinds(record)
     groups = np.bincount(stretch[record.trials > 1], minlength=count).astype(float)
     kinds = {kind: np.bincount(stretch[mask], minlength=count).astype(float) for kind, mask in dead.items()}
-    shown = {kind: share_curve(places, number, groups) for kind, number in kinds.items() if _is_shown(kind, number)}
+    shown = {
+        kind: share_curve(places, number, groups)
+        for kind, number in kinds.items()
+        if number.any() or (record.binary and kind != ALL_EQUAL)
+    }
+    health = health_of(record)
     return RunProfile(
         name=name,
         source=record.source,
@@ -143,9 +153,11 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
         ),
         calibration=_calibration(record),
         foreseen=bool(np.isnan(record.predicted).all()),
-        advice=advice_of(record) if advice else None,
+        advice=advice_of(record, health=health) if advice else None,
         replay=None if replayed is None else replayed(record),
         wasted=wasted_prompts(record, np.any(list(dead.values()), axis=0)),
+        binary=record.binary,
+        health=health,
         notes=tuple(_notes(record, ends)),
     )
 
@@ -171,10 +183,6 @@ def band_shares(success: Floats, rollouts: Floats, stretch: Counts, count: int) 
     table = np.bincount(stretch * width + band_of(success), rollouts, minlength=count * width).reshape(count, width)
     total = table.sum(axis=1, keepdims=True)
     return np.divide(table, total, out=np.zeros_like(table), where=total > 0)
-
-
-def _is_shown(kind: str, number: Floats) -> bool:
-    return kind != ALL_EQUAL or bool(number.any())
 
 
 def stretches_of(sizes: Counts) -> Counts:

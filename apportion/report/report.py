@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from apportion.report.charts import Chart, ReportTable
+from apportion.diagnosis.statements import advice_statements, health_statements
+from apportion.report.charts import Chart, ReportTable, hours
 from apportion.report.profile import RunProfile
 from apportion.report.training_charts import runs_table, summary_of, training_charts, training_tables
 from apportion.report.vote_charts import vote_charts, vote_summary, votes_table
@@ -19,6 +21,7 @@ class RunReport:
     Args:
         names: the runs and votes in order. The place of a name decides how it is drawn.
         summaries: a sentence for each.
+        decisions: for each, what to know first: signs of sickness, and the advice if it was asked for.
         notes: what is unknown, and about which.
         overviews: the table of runs, and the table of votes.
         charts: the charts.
@@ -28,6 +31,7 @@ class RunReport:
 
     names: tuple[str, ...]
     summaries: tuple[str, ...]
+    decisions: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
     overviews: tuple[ReportTable, ...]
     charts: tuple[Chart, ...]
@@ -35,8 +39,13 @@ class RunReport:
     last_step: int
 
 
-def report_of(profiles: Sequence[RunProfile | VoteProfile]) -> RunReport:
-    """Return the report of runs and votes, in their order. Raises ValueError without any."""
+def report_of(profiles: Sequence[RunProfile | VoteProfile], price_per_hour: float | None = None) -> RunReport:
+    """Return the report of runs and votes, in their order. Raises ValueError without any, and for a wrong price.
+
+    ``price_per_hour`` is that of all GPUs of a run, in any currency; with it the cost of each run is said.
+    """
+    if price_per_hour is not None and not 0 <= price_per_hour < float("inf"):
+        raise ValueError(f"price_per_hour must be at least 0, got {price_per_hour}; give that of all GPUs of the run")
     if not profiles:
         raise ValueError("a report needs a run, got none; name one")
     runs = [(place, each) for place, each in enumerate(profiles) if isinstance(each, RunProfile)]
@@ -46,12 +55,38 @@ def report_of(profiles: Sequence[RunProfile | VoteProfile]) -> RunReport:
     return RunReport(
         names=tuple(each.name for each in profiles),
         summaries=tuple(summary_of(each) if isinstance(each, RunProfile) else vote_summary(each) for each in profiles),
+        decisions=tuple(
+            tuple(_decisions(each, price_per_hour)) if isinstance(each, RunProfile) else () for each in profiles
+        ),
         notes=tuple(_notes([run for _, run in runs])),
         overviews=tuple(overviews),
         charts=(*training_charts(runs), *vote_charts(votes)),
         tables=tuple(training_tables(runs)),
         last_step=max((run.totals.last_step for _, run in runs), default=-1),
     )
+
+
+def _decisions(run: RunProfile, price: float | None) -> Iterator[str]:
+    if price is not None:
+        yield _cost(run, price)
+    if run.health is not None:
+        yield from health_statements(run.health)
+    if run.advice is not None:
+        yield from advice_statements(run.advice)
+
+
+def _cost(run: RunProfile, price: float) -> str:
+    """Return what a run cost, and what of that went into dead groups."""
+    totals = run.totals
+    if totals.hours is None or totals.steps < 2:
+        return "Cost: unknown, because the time of the steps was not recorded."
+    spent = totals.hours * totals.steps / (totals.steps - 1)  # the log has the ends of steps
+    text = f"Cost: {price * spent:,.2f} for {hours(spent)} hours"
+    dead = totals.dead_tokens if totals.dead_tokens is not None else totals.dead_share and totals.dead_share.value
+    if dead is None or not math.isfinite(dead):
+        return f"{text}."
+    unit = "completion tokens" if totals.dead_tokens is not None else "rollouts"
+    return f"{text}; {price * spent * dead:,.2f} of that went into groups that taught nothing, by their {unit}."
 
 
 def _notes(runs: Sequence[RunProfile]) -> Iterator[str]:

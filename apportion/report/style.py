@@ -67,6 +67,7 @@ a,summary{color:inherit}
 :focus-visible{outline:3px solid var(--focus);outline-offset:2px}
 .summary{list-style:none;margin:16px 0;padding:0}
 .summary li{margin:0 0 6px;max-width:95ch}
+.decisions{margin:4px 0 10px;padding:0 0 0 18px}
 .switches{display:flex;flex-wrap:wrap;gap:6px 28px;margin:16px 0 8px;padding:10px 0;border-block:1px solid var(--rule)}
 fieldset{border:0;margin:0;padding:0;display:flex;flex-wrap:wrap;gap:4px 14px;align-items:center}
 legend{float:left;padding:0;margin-right:12px;color:var(--quiet)}

@@ -28,7 +28,10 @@ def text_of(report: RunReport, terminal: bool = False) -> str:
 
 def json_of(report: RunReport) -> str:
     """Return the report as one JSON object, with null for unknown values."""
-    runs = [{"name": name, "summary": summary} for name, summary in zip(report.names, report.summaries, strict=True)]
+    runs = [
+        {"name": name, "summary": summary, "decisions": list(decisions)}
+        for name, summary, decisions in zip(report.names, report.summaries, report.decisions, strict=True)
+    ]
     tables = {table.caption: _rows(table) for table in (*report.overviews, *report.tables)}
     charts = {
         chart.key: {"title": chart.title, "series": [_series(each) for each in chart.series]} for chart in report.charts
@@ -39,8 +42,10 @@ def json_of(report: RunReport) -> str:
 
 
 def _summary(report: RunReport) -> str:
-    named = zip(report.names, report.summaries, strict=True)
-    return "\n".join([*(one_line(f"{name}: {summary}") for name, summary in named), *map(one_line, report.notes)])
+    lines = []
+    for name, summary, decisions in zip(report.names, report.summaries, report.decisions, strict=True):
+        lines += [f"{name}: {summary}", *decisions]
+    return "\n".join(map(one_line, [*lines, *report.notes]))
 
 
 def _chart(chart: Chart, terminal: bool) -> str:

@@ -38,7 +38,7 @@ def training_tables(runs: Styled) -> list[ReportTable]:
 
 def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
     """Return the table of runs."""
-    header = ("run", "source", "steps", "prompts", "rollouts", "tokens", "hours", "success", "taught nothing")
+    header = ("run", "source", "steps", "prompts", "rollouts", "tokens", "hours", _mean(runs), "taught nothing")
     rows = [
         (
             run.name,
@@ -96,12 +96,18 @@ def _success(runs: Styled) -> Chart | None:
         "The mean reward of the rollouts, each group counted once, with its 95% interval. "
         "A rule that chooses prompts changes what this is a mean of."
     )
-    table = curve_table("Success of the rollouts", series, "success", shares)
-    label = "success" if shares else "mean reward"
+    label = _mean([run for _, run in runs])
+    title = f"{label.capitalize()} of the rollouts"
+    table = curve_table(title, series, label, shares)
     return Chart(
-        "success", "Success of the rollouts", text, "lines", series, table,
+        "success", title, text, "lines", series, table,
         y_label=label, detail=_ends(series, shares), percent=shares, notes=_unknown(series),
     )  # fmt: skip
+
+
+def _mean(runs: Sequence[RunProfile]) -> str:
+    """Return what the mean of rewards is called: success if all are 0 or 1."""
+    return "success" if all(run.binary for run in runs) else "mean reward"
 
 
 def _held_out(runs: Styled) -> Chart | None:

@@ -187,3 +187,23 @@ def test_rollouts_outside_the_loss_are_mentioned(tmp_path):
     kept = np.arange(len(record.reward)) > 4
     write_record(replace(record, kept=kept), tmp_path / "log")
     assert f"5 of {len(kept)} rollouts were not in the loss." in invoke(tmp_path / "log", "--text").stdout
+
+
+def test_graded_rewards_are_no_success_and_have_no_empty_charts(tmp_path):
+    rows = "".join(f"{step},a{q},{0.1 * (step + q + k)}\n" for step in range(8) for q in range(3) for k in range(4))
+    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
+    found = invoke(tmp_path / "run.csv", "--text").stdout
+    assert "Mean reward of the rollouts" in found and "success" not in found.lower().replace("predicted success", "")
+    assert "all right" not in found and "all wrong" not in found
+
+
+def test_the_page_begins_with_the_health_of_the_run_and_what_it_cost(tmp_path):
+    record = make_record(steps=8, prompts=4)
+    write_record(replace(record, written=3600.0 * record.step), tmp_path / "log")
+    found = invoke(tmp_path / "log", "--text", "--price-per-hour", "30").stdout.splitlines()
+    assert found[1].startswith("Cost: 240.00 for 8.0 hours; ") and "taught nothing, by their" in found[1]
+    assert found[2].startswith("Health: no sign of sickness in")
+    write_record(replace(record, written=np.full(len(record.step), np.nan)), tmp_path / "other")
+    assert "Cost: unknown" in invoke(tmp_path / "other", "--text", "--price-per-hour", "30").stdout
+    wrong = invoke(tmp_path / "other", "--text", "--price-per-hour", "-1")
+    assert wrong.exit_code == 2 and "price_per_hour must be at least 0, got -1.0" in wrong.stderr

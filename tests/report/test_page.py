@@ -181,7 +181,9 @@ def test_text_and_json_say_what_the_page_says(report, page):
     assert "\x00" not in text and "\u202e" not in text
     for name, summary in zip(report.names[:1], report.summaries[:1], strict=True):
         assert f"{name}: {summary}" in text and summary in page
-        assert {"name": name, "summary": summary} in found["runs"]
+        assert (name, summary) in [(run["name"], run["summary"]) for run in found["runs"]]
+    said = [each for decisions in report.decisions for each in decisions]
+    assert said and all(each in text for each in said)
     for chart in report.charts:
         assert chart.title.split("\u202e")[0] in text.replace("\\u202e", "\u202e")
         assert len(found["charts"][chart.key]["series"]) == len(chart.series)
