@@ -15,6 +15,8 @@ from apportion.types import Counts, Floats, prompt_id
 
 FEW_FALLS, LEAST_ROWS = 20, 16
 """The most times that the step goes back in a file of several runs, and the least mean rows in between."""
+MOST_TRIED = 2_000
+"""Groups whose answers are compared."""
 LEAST_ROLLOUTS = 8
 """Rollouts that a statement about all rewards needs."""
 SEVERAL_TIMES = 2
@@ -213,14 +215,15 @@ def gold_answers(record: RunRecord) -> str:
     """
     if not (record.answer >= 0).any() or not record.mixed.any():
         return ""
-    sizes = np.diff(record.first)
-    chosen = np.repeat(record.mixed, sizes) & (record.answer >= 0) & ~np.isnan(record.reward)
-    of = np.repeat(np.arange(len(sizes)), sizes)[chosen]
-    answers, rewards = record.answer[chosen], record.reward[chosen]
-    pairs = np.unique(np.stack([of, answers, rewards > record.shares[of]], axis=1), axis=0)
-    both = np.unique(pairs[:, :2], axis=0, return_counts=True)
-    groups = len(np.unique(of))
-    merged = len(np.unique(both[0][both[1] > 1][:, 0]))
+    found = np.flatnonzero(record.mixed)
+    part = record.of_groups(found[:: max(1, len(found) // MOST_TRIED)])
+    of = np.repeat(np.arange(len(part.step)), np.diff(part.first))
+    known = (part.answer >= 0) & ~np.isnan(part.reward)
+    of, answers, better = of[known], part.answer[known], (part.reward > part.shares[of])[known]
+    pair = _pairs(of, answers)[1]
+    both = np.bincount(pair[better], minlength=pair.max(initial=-1) + 1) > 0
+    both &= np.bincount(pair[~better], minlength=len(both)) > 0
+    groups, merged = len(np.unique(of)), len(np.unique(of[both[pair]]))
     if not groups or merged <= groups / 2:
         return ""
     return (

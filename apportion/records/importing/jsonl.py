@@ -12,28 +12,33 @@ from apportion.records.importing.files import Piece, chunks, json_rows
 from apportion.records.importing.layout import NUMBERS, TEXTS, Layout
 
 if TYPE_CHECKING:
-    from pyarrow import Schema
+    from pyarrow import Schema, Table
 
 
-LATE = tuple(f'"{name}"'.encode() for name in (*NUMBERS, *TEXTS))
-"""Keys that are looked for in all rows, because the first rows may lack them."""
+NAMED = {*NUMBERS, *TEXTS}
+"""Columns that are looked for in all rows, because the first rows may lack them."""
 
 
 def blocks_of_jsonl(path: Path, layout: Layout, columns: Sequence[str]) -> Iterator[Block]:
     """Yield the rows of the file. Raise RecordError, which names the line, for what cannot be read.
 
-    Raises Unsure if a column of a usual name comes that is not among the known ``columns``.
+    Raises Unsure if a column of a role's name comes that is not among the known ``columns``.
     """
     schema = None
-    wanted = [name for name in LATE if name[1:-1].decode() not in columns]
     for piece in chunks(path):
-        if late := [name[1:-1].decode() for name in wanted if name in piece.content]:
-            raise Unsure(late)
         if not piece.line - 1:
             schema = _schema(layout, next((row for _, row in json_rows(path, piece)), {}))
-        fast = None if schema is None else _fast(piece, layout, schema)
-        if fast is not None:
-            yield fast
+        table = None if schema is None else _table(piece, schema, "infer")
+        if table is None:
+            late = [name for name in NAMED - set(columns) if f'"{name}"'.encode() in piece.content]
+            table = None if schema is None else _table(piece, schema, "ignore")
+        else:
+            late = [name for name in table.column_names if name in NAMED and name not in columns]
+        if late:
+            raise Unsure(late)
+        block = None if table is None else block_of(table, layout)
+        if block is not None:
+            yield block
         else:
             yield from exact_blocks(str(path), "line", layout, json_rows(path, piece))
 
@@ -55,11 +60,11 @@ def _schema(layout: Layout, row: dict[str, Any]) -> Schema | None:
     return pyarrow.schema(list(fields.items()))
 
 
-def _fast(piece: Piece, layout: Layout, schema: Schema) -> Block | None:
-    """Return whole lines as a block, or None if any of them may be wrong."""
+def _table(piece: Piece, schema: Schema, others: str) -> Table | None:
+    """Return whole lines as a table, or None if any of them may be wrong. ``others`` says what becomes of others."""
     from pyarrow import ArrowException, BufferReader, json  # noqa: PLC0415 - an optional extra
 
-    options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
     try:
         if not piece.content.isascii():
             piece.content.decode()
@@ -67,4 +72,4 @@ def _fast(piece: Piece, layout: Layout, schema: Schema) -> Block | None:
     except (ArrowException, UnicodeDecodeError):
         return None
     whole = table.num_rows == piece.lines or table.num_rows == piece.rows()  # the first is quicker to count
-    return block_of(table, layout) if whole else None
+    return table if whole else None

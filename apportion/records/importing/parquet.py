@@ -17,7 +17,7 @@ from apportion.untrusted import TABLE_BYTES, check_file
 if TYPE_CHECKING:
     from pyarrow import Schema
 
-ROWS, ROWS_AT_ONCE = 2**16, 100
+ROWS, ROWS_AT_ONCE = 2**16, 64
 """Rows that are unpacked together: of the columns that are read, and of all."""
 
 

@@ -96,7 +96,7 @@ def import_run(
     layouts: list[Layout] = []
     for place, path in enumerate(files):
         with reading(path):
-            source = Source.of(path, renamed)
+            source = Source.of(path, renamed, LATER_HEAD if place else HEAD)
             own = format or detect(path.name.lower(), source.head, source.columns, renamed)
             if (own != chosen and place) or kind_of(path) != kind_of(files[0]):
                 raise RecordError(
@@ -213,13 +213,13 @@ class Source:
     rows: Callable[[], Iterator[tuple[int, dict[str, Any]]]] | None
 
     @classmethod
-    def of(cls, path: Path, renamed: Mapping[str, str]) -> Source:
-        """Return the file at ``path``. Rows that hold several rollouts are unfolded."""
+    def of(cls, path: Path, renamed: Mapping[str, str], rows: int) -> Source:
+        """Return the file at ``path``, known by its first ``rows``. Rows that hold several rollouts are unfolded."""
         kind = kind_of(path)
         if not kind:
             raise RecordError(f"a run must end in {', '.join(SUFFIXES)}, got {shown(path.name)}; convert or rename it")
         slow = partial(rows_of, path, renamed)
-        head = [row for _, row in islice(slow(), HEAD)]
+        head = [row for _, row in islice(slow(), rows)]
         if not head:
             raise RecordError(f"a run must have at least one row, got none in {path}; check the file")
         if head[0].keys() >= ANSWERS:
@@ -229,7 +229,7 @@ class Source:
             )
         if sum(is_folded(row, renamed) for row in head) > len(head) / 2:
             unfold = partial(_unfolded_rows, slow, renamed, str(path))
-            first = [row for _, row in islice(unfold(), HEAD)]
+            first = [row for _, row in islice(unfold(), rows)]
             return cls(path, *_columns(first), first, unfold)
         columns, numeric = _columns(head)
         if kind == ".parquet":
@@ -270,8 +270,8 @@ class Source:
 ANSWERS = {"id", "answer", "votes", "samples", "stopped"}
 """Keys of the answers that apportion vote writes."""
 NO_STEP = "no column is a step"
-HEAD = 100
-"""Rows of a file by which its columns are known."""
+HEAD, LATER_HEAD = 100, 4
+"""Rows by which the columns of the first file of a run are known, and of each later one."""
 MOST_LISTED = 12
 """Columns that were not read which are named."""
 
