@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import RuleSettings, Target
+from apportion.cli.lines import doubt_lines
+from apportion.cli.options import Columns, RuleSettings, Target, pairs_of
 from apportion.cli.vote import VoteCommand, json_fields, options_of_vote
 
 if TYPE_CHECKING:
@@ -40,23 +41,38 @@ class RevoteCommand(VoteCommand):
 
 
 def revote(
-    answers: Annotated[Path, typer.Argument(help="The .jsonl of the answers of a vote, with its samples beside it.")],
+    answers: Annotated[
+        Path,
+        typer.Argument(help="The .jsonl of the answers of a vote, with its samples beside it; or recorded answers."),
+    ],
     target: Target = None,
     rule_settings: RuleSettings = None,
     questions: Annotated[Path | None, typer.Option(help="The questions, for gold answers of unfinished ones.")] = None,
     out: Annotated[Path | None, typer.Option(help="A new .jsonl for the new answers.")] = None,
+    column: Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     **changes: Any,
 ) -> None:
-    """Count the samples of a vote again by another rule. Nothing is requested."""
+    """Count the samples of a vote again by another rule. Nothing is requested.
+
+    The answers that somebody else recorded are counted, too: an evaluation or a log with the answer of each sample.
+    """
     from apportion.answers import AnswerFunctionError  # noqa: PLC0415
     from apportion.questions import read_questions  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
+    from apportion.vote.journal import settings_path  # noqa: PLC0415
     from apportion.vote.revote import revote as count_again  # noqa: PLC0415
 
     with usage_errors(ValueError, ImportError, AnswerFunctionError):
         known: list[Question] | None = None if questions is None else read_questions(questions)
         rule_changes = load(None, rule_settings or [])
+        if not settings_path(answers).exists() and answers.exists():
+            _count_recorded(
+                answers, pairs_of(column, "--column"), as_json, target, rule_changes, questions, out, changes
+            )
+            return
+        if column:
+            raise ValueError("the answers of a vote have fixed columns, got --column; leave it out")
         if changes["equivalence_settings"] is not None:
             changes["equivalence_settings"] = json_fields(changes["equivalence_settings"], "equivalence_settings")
         found = count_again(answers, known, out=out, target=target, rule_settings=rule_changes, **changes)
@@ -67,6 +83,34 @@ def revote(
             "request only those",
             err=True,
         )
+
+
+def _count_recorded(
+    path: Path,
+    columns: Mapping[str, str],
+    as_json: bool,
+    target: str | None,
+    rule_settings: Mapping[str, Any],
+    questions: Path | None,
+    out: Path | None,
+    changes: Mapping[str, Any],
+) -> None:
+    """Count the answers of another tool. Raises ValueError for options that need the texts of samples."""
+    from apportion.records import open_run  # noqa: PLC0415 - slow to import
+    from apportion.vote.recorded import revote_record  # noqa: PLC0415
+
+    given = {name for name, value in {**changes, "questions": questions, "out": out}.items() if value is not None}
+    if unread := sorted(given - {"rule", "max_samples", "curtail"}):
+        raise ValueError(
+            f"recorded answers take --rule, --set, --target, --max-samples and --curtail, got {unread[0]}; leave it out"
+        )
+    kept = {name: changes[name] for name in ("rule", "max_samples") if changes[name] is not None}
+    if changes["curtail"] is not None:
+        kept["curtail"] = changes["curtail"]
+    record = open_run(path, columns=columns)
+    found = revote_record(record, target=target, rule_settings=rule_settings, **kept)
+    lines = [] if as_json else doubt_lines(found.doubts)
+    typer.echo(found.to_json() if as_json else "\n".join([*lines, found.to_text(sys.stdout.isatty())]))
 
 
 def _or_none(annotation: Any) -> Any:
