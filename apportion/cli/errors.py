@@ -14,14 +14,33 @@ from apportion.runs.signals import INTERRUPTED, code_of
 from apportion.untrusted import one_line
 
 FAILED, USAGE = 1, 2
+SHORT_HELP = 64
 UNWRITABLE = (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF, errno.EDQUOT)
 """The errors of a full disk, and of a pipe or a terminal that nobody reads any more."""
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of click within typer
 
 
+GROUPS = {
+    "Look at a run": ("diagnose", "replay", "report", "watch", "import"),
+    "Plan": ("allocate", "simulate"),
+    "Train": ("trl", "verl", "lab"),
+    "Vote": ("vote", "revote", "serve"),
+}
+"""The commands as the help lists them."""
+
+
 class OneLineErrors(TyperGroup):
     """A group of commands whose usage errors take one line, like all other errors."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands into the help, by what they are for."""
+        left = [name for name in self.commands if not any(name in names for names in GROUPS.values())]
+        for title, names in {**GROUPS, "Others": left}.items():
+            commands = [(name, self.commands[name]) for name in names if name in self.commands]
+            if commands:
+                with formatter.section(title):
+                    formatter.write_dl([(name, command.get_short_help_str(SHORT_HELP)) for name, command in commands])
 
     def main(self, *args: Any, **settings: Any) -> Any:
         if sys.stdout is None:
