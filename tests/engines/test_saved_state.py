@@ -12,6 +12,7 @@ import torch
 
 from apportion.engines.saved_state import CHECKSUM_BYTES, SavedStateError, load_state, restoring, save_state
 from apportion.types import Batch, Belief, Prompt, Rollout
+from apportion.untrusted import MAX_DEPTH
 from tests.hostile import FILES, MARKER
 
 REMEDY = "delete it"
@@ -111,6 +112,16 @@ def test_what_is_no_plain_data_is_not_written(tmp_path, value):
     with pytest.raises(TypeError):
         save_state(tmp_path / "state", "test", [value])
     assert not (tmp_path / "state").exists()
+
+
+def test_as_many_levels_as_are_written_are_read(tmp_path):
+    state = 1
+    for _ in range(MAX_DEPTH):
+        state = [state]
+    save_state(tmp_path / "state", "test", state)
+    assert load_state(tmp_path / "state", "test", remedy="none") == state
+    with pytest.raises(ValueError, match="at most 64 levels"):
+        save_state(tmp_path / "state", "test", [state])
 
 
 def test_a_value_that_contains_itself_is_not_written(tmp_path):

@@ -25,10 +25,15 @@ LAYOUT = Layout("prime-rl", {name: name for name in ("step", "id", "prompt", "gr
 _STEP = re.compile(r"step_([0-9]{1,15})")
 
 
+def step_of(path: Path) -> int | None:
+    """Return the step in the name of a folder of ``path``; None for an evaluation, which has none."""
+    folders = [match for part in path.absolute().parts if (match := _STEP.fullmatch(part))]
+    return int(folders[-1][1]) if folders else None
+
+
 def blocks_of_prime_rl(path: Path) -> Iterator[Block]:
     """Yield the rollouts of a file. Raise RecordError, which names the line, for what cannot be read."""
-    folders = [match for part in path.absolute().parts if (match := _STEP.fullmatch(part))]
-    step = int(folders[-1][1]) if folders else None
+    step = step_of(path)
     yield from exact_blocks(str(path), "line", LAYOUT, _rollouts(path, step))
 
 

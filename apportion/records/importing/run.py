@@ -29,7 +29,7 @@ from apportion.records.importing.files import (
 from apportion.records.importing.jsonl import blocks_of_jsonl
 from apportion.records.importing.layout import NAMES, Layout, detect, layout_of, weights_of
 from apportion.records.importing.parquet import blocks_of_parquet, numeric_columns, parquet_rows, schema_of
-from apportion.records.importing.prime_rl import LAYOUT, blocks_of_prime_rl
+from apportion.records.importing.prime_rl import LAYOUT, blocks_of_prime_rl, step_of
 from apportion.records.importing.trl import repeats
 from apportion.records.importing.unfolding import is_folded, rows_in, unfolded
 from apportion.records.importing.verl import with_groups
@@ -94,6 +94,7 @@ def import_run(
     ignored: dict[str, None] = {}
     lists: dict[str, int] = {}
     layouts: list[Layout] = []
+    stepped = False
     for place, path in enumerate(files):
         with reading(path):
             source = Source.of(path, renamed, LATER_HEAD if place else HEAD)
@@ -134,19 +135,23 @@ def import_run(
                     assembly.forget(mark)
                     source = source.without_haste(unsure.columns)
             layouts.append(layout)
+            has_step = step_of(path) is not None or "step" in source.columns
+            stepped |= has_step if own == "prime-rl" else "step" in layout.columns
             if own != "prime-rl":
                 ignored |= dict.fromkeys(layout.ignored(source.columns))
                 lists |= source.list_lengths(ignored)
     if not assembly.rows:
         raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
     rows = assembly.rows
-    record = _decided(assembly.record(name, NAMES[chosen or ""]), layouts[0], ignored, lists)
+    record = _decided(assembly.record(name, NAMES[chosen or ""]), layouts[0], stepped, ignored, lists)
     if np.isnan(record.reward).all() and len(record.reward):
         raise RecordError(f"a run must have rewards, got none in {rows:,} rows of {files[0]}; name the column")
     return record, _summary(record, chosen or "", files, left, rows, repeated, list(ignored))
 
 
-def _decided(found: Assembled, layout: Layout, ignored: Collection[str], lists: Mapping[str, int]) -> RunRecord:
+def _decided(
+    found: Assembled, layout: Layout, stepped: bool, ignored: Collection[str], lists: Mapping[str, int]
+) -> RunRecord:
     """Return the run with its reward chosen, and with all that may be otherwise."""
     record, others, doubts = found.record, dict(found.others), []
     called = " + ".join(layout.rewards) or layout.columns.get("reward") or layout.columns.get("correct", "reward")
@@ -162,7 +167,7 @@ def _decided(found: Assembled, layout: Layout, ignored: Collection[str], lists: 
             f"{called} has the values {low:g} and {high:g}, which are read as wrong and right; --reward {called} keeps "
             "them"
         )
-    if "step" not in layout.columns and layout.format != "prime-rl":
+    if not stepped:
         doubts.insert(0, f"{NO_STEP}: all rows are one step; --column step=COLUMN names one")
     doubts += doubts_of(record, other_rewards=others, reward=called, lists=lists) + found.doubts
     if layout.renamed and layout.format != "prime-rl":

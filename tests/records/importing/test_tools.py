@@ -127,7 +127,9 @@ def test_flat_rows_of_prime_rl_are_grouped_by_their_group(tmp_path):
     found, summary = import_run([jsonl(tmp_path / "step_5/train_rollouts.jsonl", rows)])
     assert found.ids == ["sums/3"] and found.step.tolist() == [5, 5] and found.trials.tolist() == [2, 1]
     assert summary.without_reward == 1
-    assert open_run(jsonl(tmp_path / "results.jsonl", rows)).step.tolist() == [0, 0]  # an evaluation of verifiers
+    evaluation = open_run(jsonl(tmp_path / "results.jsonl", rows))  # of verifiers, without a step
+    assert evaluation.step.tolist() == [0, 0] and evaluation.doubts[0].startswith("no column is a step")
+    assert not any("no column is a step" in doubt for doubt in found.doubts)
 
 
 def test_the_recorded_run_is_read_as_group_counts_per_visit():
