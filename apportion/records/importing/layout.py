@@ -30,7 +30,7 @@ the known answer of a problem, or its image: it tells apart problems that have t
 
 USUAL = {
     "step": ("global_step", "train_step", "training_step", "iteration"),
-    "reward": ("score", "scalar_reward", "total_reward", "final_reward"),
+    "reward": ("score", "rewards", "scores", "scalar_reward", "total_reward", "final_reward"),
     "correct": ("is_correct", "acc", "success", "passed", "pass", "solved", "exact_match", "task_correct"),
     "trials": (
         "n",

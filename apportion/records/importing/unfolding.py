@@ -33,7 +33,7 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
     """
     if _harness(row) is not None:
         return True
-    if renamed.get("trials") or {"traces", "rewards"} & row.keys():
+    if renamed.get("trials") or "traces" in row or isinstance(row.get("rewards"), dict):
         return False
     names = verdict_names(renamed)
     own = [row[name] for name in names if name in row]
@@ -55,6 +55,9 @@ def unfolded(rows: Iterable[tuple[int, Row]], renamed: Mapping[str, str], source
 def rows_in(document: Any, renamed: Mapping[str, str], source: str) -> Iterator[tuple[int, Row]]:
     """Yield the rows of one JSON document, each with its place from 1. Raises RecordError for one without any."""
     if isinstance(document, dict) and "log_history" not in document:
+        if (columns := _columns(document)) is not None:
+            yield from enumerate(columns, start=1)
+            return
         if _harness(document) or _holds(document, verdict_names(renamed)):
             yield 1, document
             return
@@ -66,6 +69,22 @@ def rows_in(document: Any, renamed: Mapping[str, str], source: str) -> Iterator[
             "save one object a rollout"
         )
     yield from enumerate(document, start=1)
+
+
+def _columns(document: Mapping[str, Any]) -> list[Row] | None:
+    """Return the rows of a table that was written column by column, as lists or as pandas writes it by default."""
+    cells = list(document.values())
+    if not cells or not isinstance(cells[0], (list, dict)):
+        return None
+    if not all(isinstance(each, type(cells[0])) and len(each) == len(cells[0]) for each in cells):
+        return None
+    if isinstance(cells[0], list) and not any(isinstance(each, dict) for column in cells for each in column):
+        return [dict(zip(document, row, strict=True)) for row in zip(*cells, strict=True)]
+    keys = list(cells[0]) if isinstance(cells[0], dict) else []
+    numbered = len(cells) > 1 and bool(keys) and all(str(key).isdecimal() for key in keys)
+    if numbered and all(list(each) == keys for each in cells):
+        return [{name: column[key] for name, column in document.items()} for key in keys]
+    return None
 
 
 def _harness(row: Mapping[str, Any]) -> str | None:

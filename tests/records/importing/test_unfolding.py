@@ -69,6 +69,30 @@ def test_rollouts_deep_inside_one_document_share_what_surrounds_them(tmp_path):
     assert run.texts == ["q0", "q1", "q2"]
 
 
+def test_a_table_that_was_written_column_by_column_is_read(tmp_path):
+    rows = [{"problem": f"q{q}", "correct": each} for q, own in enumerate(RIGHT) for each in own]
+    lists = {name: [row[name] for row in rows] for name in rows[0]}
+    check(open_run(document(tmp_path / "lists.json", lists)))
+    pandas = {name: {str(place): cell for place, cell in enumerate(cells)} for name, cells in lists.items()}
+    check(open_run(document(tmp_path / "pandas.json", pandas)))
+
+
+def test_lists_of_rewards_and_groups_inside_steps_are_read(tmp_path):
+    rows = [{"prompt": f"q{q}", "completions": ["so"] * 4, "rewards": own} for q, own in enumerate(RIGHT)]
+    check(open_run(jsonl(tmp_path / "run.jsonl", rows)))
+    named = [{"uuid": str(q), "problem": f"q{q}", "math_verify": own} for q, own in enumerate(RIGHT)]
+    check(open_run(jsonl(tmp_path / "named.jsonl", named), columns={"correct": "math_verify"}))
+    steps = [
+        {
+            "step": s,
+            "groups": [{"prompt": f"q{q}", "rollouts": [{"reward": x} for x in r]} for q, r in enumerate(RIGHT)],
+        }
+        for s in (3, 4)
+    ]
+    found = open_run(jsonl(tmp_path / "steps.jsonl", steps))
+    assert found.step.tolist() == [3] * 3 + [4] * 3 and found.totals.tolist() == [3, 0, 4] * 2
+
+
 def samples():
     return [
         {
