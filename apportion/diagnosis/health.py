@@ -89,11 +89,8 @@ class Series:
     @property
     def smooth(self) -> Floats:
         """The mean of the window before and at each step, [S]."""
-        width = max(1, math.ceil(len(self.values) / WINDOWS))
-        total = np.r_[0.0, np.cumsum(self.values)]
         ends = np.arange(1, len(self.values) + 1)
-        starts = np.maximum(0, ends - width)
-        return np.asarray((total[ends] - total[starts]) / (ends - starts))
+        return self.mean(np.maximum(0, ends - max(1, math.ceil(len(self.values) / WINDOWS))), ends)
 
     @property
     def start(self) -> float:
@@ -108,7 +105,12 @@ class Series:
     @property
     def noise(self) -> float:
         """The standard error of one step, from differences of neighbours."""
-        return float(np.median(np.abs(np.diff(self.values)))) / (0.6745 * math.sqrt(2)) if len(self.values) > 1 else 0.0
+        return float(np.sqrt((np.diff(self.values) ** 2).mean() / 2)) if len(self.values) > 1 else 0.0
+
+    def mean(self, first: Counts, last: Counts) -> Floats:
+        """Return the means of the values from each ``first`` to before each ``last``."""
+        total = np.r_[0.0, np.cumsum(self.values)]
+        return np.asarray((total[last] - total[first]) / (last - first))
 
     def onset(self, above: float) -> int:
         """Return the first step at which the smooth values reach ``above``."""
@@ -220,24 +222,28 @@ def _collapse(reward: Series | None, record: RunRecord | None) -> Sign | None:
     """Return a sign if the reward falls suddenly and stays down, and not because the data got harder."""
     if reward is None:
         return None
-    best, low = float(reward.values.max()), float(reward.values.min())
-    height, drop = best - low, best - reward.end
-    if height <= 0 or drop < FALL * max(height, abs(best)) or drop < NOISES * reward.noise:
+    size = len(reward.values)
+    width, split = max(2, math.ceil(SUDDEN * size)), np.arange(1, size - max(2, size // 8) + 1)
+    before, after, soon = (
+        reward.mean(np.maximum(0, split - width), split),
+        reward.mean(split, np.full(len(split), size)),
+        reward.mean(split, np.minimum(size, split + width)),
+    )
+    low, drop = float(reward.smooth.min()), before - after
+    error = reward.noise * np.sqrt(1 / np.minimum(split, width) + 1 / (size - split))
+    least = FALL * np.maximum(np.abs(before), before - low)
+    falls = (drop > 0) & (drop >= least) & (before - soon >= least) & (drop >= NOISES * error)
+    if not falls.any():
         return None
-    smooth = np.maximum(reward.smooth, reward.values) if len(reward.values) < 2 * WINDOWS else reward.smooth
-    stands = np.flatnonzero(np.maximum(smooth, reward.values) >= low + STILL * height)
-    down = np.flatnonzero(reward.values <= low + (1 - FALL) * height)
-    after = down[down > stands[-1]]
-    if not len(after) or after[0] - stands[-1] > max(2, SUDDEN * len(reward.values)):
-        return None
-    onset = int(reward.steps[after[0]])
-    said = ""
+    # of all splits that show a fall, the one at which the steps on both sides differ most
+    place = int(np.argmax(np.where(falls, drop * np.sqrt(split * (size - split)), -np.inf)))
+    onset, said = int(reward.steps[split[place]]), ""
     if record is not None:
         fall = _fall_of_prompts(record, onset)
-        if fall is not None and fall < FALL * drop:
+        if fall is not None and fall < FALL * drop[place]:
             return None
         said = "" if fall is not None else "; other prompts came at that time, and harder ones would look alike"
-    evidence = f"the mean reward fell from {best:.3g} to {reward.end:.3g} and stayed there{said}"
+    evidence = f"the mean reward fell from {before[place]:.3g} to {after[place]:.3g} and stayed there{said}"
     return _sign("collapse", onset, evidence)
 
 
