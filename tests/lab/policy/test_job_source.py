@@ -1,42 +1,34 @@
-"""The lab as a source of models and problems for training jobs."""
+"""A job says that its base is trained first, and shows how far that is."""
+
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from apportion.lab.policy.export import problems_file
-from apportion.lab.policy.job_source import LabSource
-from apportion.trl.jobs.sources import ModelSource, find_source
-
-SOURCES = {"lab:": LabSource}
+from apportion.lab.policy import job_source
 
 
-def test_names_of_the_lab_are_told_from_others():
-    source, name = find_source("lab:forks", SOURCES)
-    assert isinstance(source, LabSource) and name == "forks"
-    assert find_source("./medium", SOURCES) is None and find_source(None, SOURCES) is None
+class Shown:
+    """A display that counts the trainings of a base, and the steps that they report."""
+
+    def __init__(self):
+        self.steps = []
+
+    @contextmanager
+    def base_training(self):
+        yield lambda step, of, loss: self.steps.append((step, of))
 
 
-def test_a_base_that_the_lab_does_not_have_is_refused():
-    source: ModelSource = LabSource()
-    for ask in (source.model, lambda name: source.data(name, {})):
-        with pytest.raises(ValueError, match=r"base must be easy, medium, hard, forks, or a folder .*, got 'mediun'"):
-            ask("mediun")
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_base_that_must_be_trained_is_shown_while_it_is(monkeypatch, trained, shown):
+    def folder(base, progress=None):
+        if progress is not None:
+            progress(1, 2, 0.5)
+        return Path(base)
 
-
-def test_a_model_is_known_before_it_is_trained(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    model = LabSource().model("medium")
-    assert model.description == "of the lab, trained first, then cached"
-    assert (model.max_new_tokens, model.max_positions) == (14, 128)
-    assert (
-        model.lengths(["7 a+3 =", "7 ="])
-        == [4, 2]
-        == [len(model.tokenizer().encode(text)) for text in ("7 a+3 =", "7 =")]
-    )
-
-
-def test_problems_take_the_place_of_a_data_set(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    data = LabSource().data("medium", {"split": "test", "limit": 5})
-    assert data == {"template": "plain", "path": str(problems_file("medium", held_out=True)), "limit": 5}
-    with pytest.raises(ValueError, match="split must be one of train, test for the lab, got 'dev'"):
-        LabSource().data("medium", {"split": "dev"})
+    monkeypatch.setattr(job_source, "is_trained", lambda base: trained)
+    monkeypatch.setattr(job_source, "policy_folder", folder)
+    display = Shown() if shown else None
+    assert job_source.LabModel("easy").folder(display) == Path("easy")
+    assert (display is not None and display.steps == [(1, 2)]) == (shown and not trained)
