@@ -140,8 +140,8 @@ def main(results: Path = RESULTS) -> None:
     header = ("simulated run", "truth", "with that sign, or with any", "other signs", "onset, steps late")
     notes = [
         f"{SEEDS} simulated runs a row. A healthy row counts runs with any sign, which are false alarms. The "
-        "thresholds are from three real runs. The test of a fall was changed after other seeds of these runs had 15 false alarms "
-        "of 160 with one and two prompts a step.",
+        "thresholds are from three real runs. The test of a fall was changed after other seeds of these runs had 15 "
+        "false alarms of 160 with one and two prompts a step.",
         table(("prompts a step", "false alarms", "signs found"), other_sizes()),
         table(("real run", "signs"), real_rows()),
     ]
