@@ -1,7 +1,7 @@
 """Blocks of rows, from any files in any order, as a ``RunRecord``.
 
 Rows of one prompt at one step are one group, in the order in which they were read, if no column names the groups. Which
-prompt a row is of is decided in ``doubts.py``, when all rows are there.
+prompt a row is of is decided in ``keys.py``, when all rows are there.
 Ten million rows take about a hundred bytes each while they are read. Answers are held as hashes.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from apportion.records.doubts import Codes, keys_of
 from apportion.records.importing.blocks import Block
+from apportion.records.keys import Codes, keys_of
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
 from apportion.tables import MOST_ROWS

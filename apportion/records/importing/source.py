@@ -1,0 +1,139 @@
+"""One file of a run: its columns, its first rows, and the quickest reader that reads it rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apportion.records.importing.blocks import Block, exact_blocks, may_be_number
+from apportion.records.importing.csv_table import blocks_of_csv
+from apportion.records.importing.files import (
+    DOCUMENTS,
+    SUFFIXES,
+    chunks,
+    csv_rows,
+    document_of,
+    json_rows,
+    kind_of,
+)
+from apportion.records.importing.jsonl import blocks_of_jsonl
+from apportion.records.importing.layout import Layout
+from apportion.records.importing.parquet import blocks_of_parquet, numeric_columns, parquet_rows, schema_of
+from apportion.records.importing.prime_rl import blocks_of_prime_rl
+from apportion.records.importing.unfolding import is_folded, rows_in, unfolded
+from apportion.records.rollout_log import RecordError
+from apportion.untrusted import shown
+
+HEAD, LATER_HEAD = 100, 4
+"""Rows by which the columns of the first file of a run are known, and of each later one."""
+ANSWERS = {"id", "answer", "votes", "samples", "stopped"}
+"""Keys of the answers that apportion vote writes."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: its columns, ``numeric`` ones of them, its first rows, and how its rows are read.
+
+    ``rows`` returns its rows one by one if a quick reader cannot be used.
+    """
+
+    path: Path
+    columns: list[str]
+    numeric: list[str]
+    head: list[dict[str, Any]]
+    rows: Callable[[], Iterator[tuple[int, dict[str, Any]]]] | None
+
+    @classmethod
+    def of(cls, path: Path, renamed: Mapping[str, str], rows: int) -> Source:
+        """Return the file at ``path``, known by its first ``rows``. Rows that hold several rollouts are unfolded."""
+        kind = kind_of(path)
+        if not kind:
+            raise RecordError(f"a run must end in {', '.join(SUFFIXES)}, got {shown(path.name)}; convert or rename it")
+        slow = partial(rows_of, path, renamed)
+        head = [row for _, row in islice(slow(), rows)]
+        if not head:
+            raise RecordError(f"a run must have at least one row, got none in {path}; check the file")
+        if head[0].keys() >= ANSWERS:
+            raise RecordError(
+                f"{path} has the answers of a vote and not its rollouts; restore the file of its samples beside it, or "
+                "name another file"
+            )
+        if sum(is_folded(row, renamed) for row in head) > len(head) / 2:
+            unfold = partial(_unfolded_rows, slow, renamed, str(path))
+            first = [row for _, row in islice(unfold(), rows)]
+            return cls(path, *_columns(first), first, unfold)
+        columns, numeric = _columns(head)
+        if kind == ".parquet":
+            schema = schema_of(path)
+            columns, numeric = list(schema.names), numeric_columns(schema)
+        return cls(path, columns, numeric, head, slow if kind in DOCUMENTS else None)
+
+    def blocks(self, layout: Layout) -> Iterator[Block]:
+        """Yield the rows of the file. Raises RecordError, and Unsure if they must be read again."""
+        kind, unit = kind_of(self.path), "row" if kind_of(self.path) == ".parquet" else "line"
+        if self.rows is not None and layout.format != "prime-rl":
+            yield from exact_blocks(str(self.path), unit, layout, self.rows())
+        elif layout.format == "prime-rl":
+            yield from blocks_of_prime_rl(self.path)
+        elif kind == ".parquet":
+            yield from blocks_of_parquet(self.path, layout)
+        elif kind == ".csv":
+            yield from blocks_of_csv(self.path, layout)
+        else:
+            yield from blocks_of_jsonl(self.path, layout, self.columns)
+
+    def without_haste(self, columns: Sequence[str]) -> Source:
+        """Return the file read row by row, or with further ``columns``."""
+        if columns:
+            return replace(self, columns=[*self.columns, *columns])
+        return replace(self, rows=partial(rows_of, self.path, {}))
+
+    def list_lengths(self, ignored: Collection[str]) -> dict[str, int]:
+        """Return the usual length of lists of numbers in ``ignored`` columns."""
+        found = {}
+        for name in ignored:
+            lengths = [len(cell) for row in self.head if isinstance(cell := row.get(name), list) and _is_numbers(cell)]
+            if lengths and len(lengths) >= len(self.head) / 2:
+                found[name] = int(np.median(lengths))
+        return found
+
+
+ANSWERS = {"id", "answer", "votes", "samples", "stopped"}
+"""Keys of the answers that apportion vote writes."""
+NO_STEP = "no column is a step"
+
+
+def rows_of(path: Path, renamed: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a file of any kind, each with its number. Raises RecordError."""
+    kind = kind_of(path)
+    if kind == ".csv":
+        yield from csv_rows(path)
+    elif kind == ".parquet":
+        yield from parquet_rows(path)
+    elif kind in DOCUMENTS:
+        yield from rows_in(document_of(path), renamed, str(path))
+    else:
+        for piece in chunks(path):
+            yield from json_rows(path, piece)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Return the columns of ``rows``, and those of them that hold numbers or nothing."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    return columns, [name for name in columns if all(may_be_number(row.get(name)) for row in rows)]
+
+
+def _unfolded_rows(
+    rows: Callable[[], Iterator[tuple[int, dict[str, Any]]]], renamed: Mapping[str, str], source: str
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    return unfolded(rows(), renamed, source)
+
+
+def _is_numbers(cell: list[Any]) -> bool:
+    return len(cell) > 1 and all(type(each) in (int, float, bool) for each in cell)
