@@ -254,6 +254,10 @@ def test_a_small_file_that_unpacks_to_many_rows_is_refused_within_its_bound(tmp_
     with pytest.raises(TableError, match="must need at most 4,194,304 bytes when it is unpacked, got more"):
         read_columns(path, ["success"])
     assert path.stat().st_size < 20_000
+    names = [f"column {place}" for place in range(200)]  # many cells in few rows
+    write_table(pyarrow.table({name: [0.0] * 1000 for name in names}), path, compression="zstd")
+    with pytest.raises(TableError, match="must need at most 4,194,304 bytes"):
+        read_columns(path, names)
 
 
 def test_columns_of_one_name_and_missing_ones_are_refused_before_rows_are_read(tmp_path):

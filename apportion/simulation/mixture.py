@@ -105,7 +105,7 @@ def fit_mixture(successes: ArrayLike, trials: ArrayLike) -> BetaMixture:
     beta = np.r_[EDGE_STRENGTH - 1, BASIS - j.astype(np.float64), 1.0]
     strength = (alpha + beta)[:, None]
     likelihood = np.exp(log_likelihood(alpha[:, None] / strength, strength, *pairs.astype(np.float64)))
-    weights = np.full(len(alpha), 1 / len(alpha))
+    weights = np.ones(len(alpha))
     for _ in range(FIT_ROUNDS):
         share = weights[:, None] * likelihood
         weights = (share / share.sum(axis=0)) @ copies / copies.sum()

@@ -76,8 +76,8 @@ class _Columns:
         self.asked, self.predicted = batch.asked, batch.belief.mean
         self.sizes = np.array([len(group) for group in batch.rollouts], np.int64)
         self.reward = np.array([float(bool(rollout.correct)) for rollout in rollouts])
-        self.tokens = np.array([float(rollout.tokens or 0) for rollout in rollouts])
-        self.score_norm = np.array([float(rollout.score_norm or 0) for rollout in rollouts])
+        self.tokens = np.array([rollout.tokens for rollout in rollouts], np.float64)
+        self.score_norm = np.array([rollout.score_norm for rollout in rollouts], np.float64)
         self.answer: Counts = np.array([int((rollout.answer or "a0")[1:]) for rollout in rollouts], np.int64)
         self.kept = _kept(batch.rollouts, [prompt.id for prompt in batch.prompts], found.groups)
 

@@ -108,6 +108,22 @@ def test_inclusion_probabilities_are_proportional_below_one_and_sum_to_the_count
         assert (weights[~below] >= weights[below].max() * (1 - 1e-9)).all()
 
 
+class Last:
+    """A generator whose draw is the largest below 1, so that sums round up to the end of the last place."""
+
+    def permutation(self, size):
+        return np.arange(size)
+
+    def random(self):
+        return np.nextafter(1.0, 0.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 64])
+def test_the_last_draw_of_a_systematic_sample_is_a_place(count):
+    found = systematic_sample(np.full(2 * count, 0.5), Last())
+    assert len(set(found.tolist())) == count and found.max() == 2 * count - 1
+
+
 def test_systematic_samples_have_exactly_these_probabilities():
     probabilities = inclusion_probabilities(np.array([5.0, 1.0, 1.0, 0.5, 0.25, 0.25]), 3)
     taken, draws = np.zeros(6), 20_000
