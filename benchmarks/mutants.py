@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import queue
 import random
@@ -45,6 +46,8 @@ TESTS: dict[str, Sequence[str]] = {
 
 LEFT_OUT = {"__init__.py", "__main__.py", "inspect_ai.py"}
 """No place to break, or tests that need an environment of their own."""
+
+KEPT = ROOT / "runs" / "benchmarks" / "mutants"
 
 SECONDS = 900.0
 """Bound on the tests of one mutant. One that hangs them is noticed."""
@@ -207,21 +210,35 @@ def tried(mutant: Mutant, copy: Path) -> tuple[str, float]:
     if run.returncode == 0:
         return "", time.monotonic() - started
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+    found = found or re.search(r"while loading conftest '\S*?/(tests/\S+)'", run.stdout + run.stderr)
     if not found:
         raise RuntimeError(f"pytest ended with {run.returncode} and named no test: {run.stdout[-2000:]}{run.stderr}")
     return found[1], time.monotonic() - started
 
 
 def measure(mutants: Sequence[Mutant], processes: int) -> list[tuple[Mutant, str, float]]:
-    """Try every mutant, ``processes`` at once, each in a copy of the committed tree that is removed at the end."""
+    """Try every mutant, ``processes`` at once, each in a copy of the committed tree that is removed at the end.
+
+    What was tried is kept in ``runs/benchmarks/mutants``, in a file of the commit. A run that was killed goes on.
+    """
     copies: queue.Queue[Path] = queue.Queue()
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
+    journal = KEPT / f"{commit.stdout.strip()}.jsonl"
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
+    known = {tuple(row[:3]): (row[3], row[4]) for row in map(json.loads, lines)}
 
     def found(mutant: Mutant) -> tuple[Mutant, str, float]:
+        key = (mutant.place, mutant.old, mutant.new)
+        if key in known:
+            return mutant, *known[key]
         copy = copies.get()
         try:
             noticed, seconds = tried(mutant, copy)
         finally:
             copies.put(copy)
+        with journal.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([*key, noticed, seconds]) + "\n")
         print(
             f"{mutant.place} {mutant.old!r} -> {mutant.new!r}: {noticed or 'UNNOTICED'} ({seconds:.0f} s)", flush=True
         )
