@@ -228,8 +228,10 @@ def count_parquet(reward: str, content: bytes) -> Found:
     """Return the rows and rewards of Parquet, as pandas reads them."""
     names = ParquetFile(pyarrow.BufferReader(content)).schema_arrow.names
     named = [name for name in names if name in (reward, reward + "x")]  # a lone column of numbers is the reward
-    frame = pandas.read_parquet(io.BytesIO(content), columns=["step", "prompt", *named])  # others may be damaged
-    return len(frame), sum(_number(cell) for cell in frame[named[0]]) if named else 0.0
+    wanted = [name for name in ("step", "prompt") if name in names]  # without a step all rows are one
+    frame = pandas.read_parquet(io.BytesIO(content), columns=[*wanted, *named])  # others may be damaged
+    cells = frame[named[0]].explode() if named else []  # a list is as many rollouts
+    return len(frame), sum(_number(cell) for cell in cells)
 
 
 def study(results: Path = RESULTS, cases: int = CASES, only: Sequence[str] = (), show: bool = False) -> list[list[Any]]:

@@ -23,16 +23,30 @@ from apportion.types import Counts, Floats
 SHARE_ERROR = 1e-3
 """By which a share of correct rollouts may be rounded, times the rollouts."""
 
-_COLUMNS = ("step", "prompt", "id", "gold", "group", "answer", "reward", "trials", "tokens", "score_norm", "predicted")
+_COLUMNS = (
+    "step",
+    "prompt",
+    "id",
+    "gold",
+    "group",
+    "answer",
+    "reward",
+    "trials",
+    "tokens",
+    "score_norm",
+    "predicted",
+    "advantage",
+)
 _PER_GROUP = ("asked", "time")
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """A run, the other columns that may be its reward [R], and what may be otherwise."""
+    """A run, the other columns that may be its reward [R], its advantages [R], and what may be otherwise."""
 
     record: RunRecord
     others: Mapping[str, Floats]
+    advantage: Floats
     doubts: list[str]
 
 
@@ -71,7 +85,7 @@ class RunAssembly:
         unknown = np.full(block.rows, np.nan, np.float32)
         made: dict[str, Any] = {
             name: numbers.get(name, unknown)
-            for name in ("tokens", "score_norm", "predicted", "asked", "time", "trials")
+            for name in ("tokens", "score_norm", "predicted", "asked", "time", "trials", "advantage")
         }
         made["step"] = numbers.get("step", np.zeros(block.rows)).astype(np.int64)
         made["reward"] = self._reward(numbers, unknown)
@@ -127,7 +141,7 @@ class RunAssembly:
             kept=np.ones(len(columns["reward"]), bool),
             ordered=not counted,
         )
-        return Assembled(record, others, keys.doubts)
+        return Assembled(record, others, self._taken("advantage")[order].astype(np.float64), keys.doubts)
 
     def _reward(self, numbers: Mapping[str, Floats], unknown: Any) -> Floats:
         if self._weights:

@@ -24,8 +24,9 @@ from apportion.untrusted import check_depth, parse_number, shown
 ROWS = 20_000
 """Rows of a block that is read cell by cell."""
 
-WORDS = dict.fromkeys(("true", "yes", "pass", "passed", "correct"), 1.0)
-WORDS |= dict.fromkeys(("false", "no", "fail", "failed", "incorrect", "wrong"), 0.0)
+TRUTHS = {"true": 1.0, "false": 0.0}
+WORDS = TRUTHS | dict.fromkeys(("yes", "pass", "passed", "correct"), 1.0)
+WORDS |= dict.fromkeys(("no", "fail", "failed", "incorrect", "wrong"), 0.0)
 """Verdicts in words, of any case."""
 
 
@@ -68,10 +69,10 @@ def exact_block(source: str, unit: str, layout: Layout, rows: Sequence[tuple[int
             cell = row.get(column)
             if cell is None or (isinstance(cell, str) and not cell.strip()):
                 continue
-            value = _number(cell)
+            value = _number(cell, layout.may_hold_words(role))
             if math.isnan(value) and layout.format == "trl" and isinstance(cell, float) and role != "step":
                 continue
-            if role.startswith("other ") and not low <= value <= high:
+            if role.startswith("other ") and not layout.made_of_others and not low <= value <= high:
                 continue
             if not low <= value <= high or (whole and value != int(value)):
                 kind = f"a {'whole' if whole else 'finite'} number from {low:g} to {high:g}"
@@ -138,12 +139,13 @@ def may_be_number(cell: Any) -> bool:
     return cell is None or (isinstance(cell, str) and not cell.strip()) or not math.isnan(_number(cell))
 
 
-def _number(cell: Any) -> float:
-    """Return the number in ``cell``, nan if there is none."""
+def _number(cell: Any, words: bool = True) -> float:
+    """Return the number in ``cell``, nan if there is none. A verdict is one, in any of ``WORDS`` if ``words``."""
     if isinstance(cell, str):
         text = cell.strip()
         try:
-            return WORDS[text.lower()] if text.lower() in WORDS else parse_number(text)
+            known = WORDS if words else TRUTHS
+            return known[text.lower()] if text.lower() in known else parse_number(text)
         except ValueError:
             return math.nan
     try:

@@ -21,6 +21,7 @@ NUMBERS = {
     "predicted": (-1e12, 1e12, False),
     "asked": (0, 1e9, True),
     "time": (0, 1e12, False),
+    "advantage": (-1e12, 1e12, False),
 }
 """Columns of numbers: the least and the greatest value, and whether only whole numbers are right."""
 
@@ -127,6 +128,15 @@ class Layout:
         """Return the columns of ``found`` that nothing reads."""
         read = {*self.columns.values(), *self.rewards, *self.others} | UNDERSTOOD
         return [column for column in found if column not in read]
+
+    @property
+    def made_of_others(self) -> bool:
+        """Whether the reward is made of ``others``, so that they must hold numbers."""
+        return bool(self.others) and not (self.rewards or {"reward", "correct"} & self.columns.keys())
+
+    def may_hold_words(self, role: str) -> bool:
+        """Return whether a column of numbers may hold verdicts in words, such as pass and fail."""
+        return "trials" not in self.columns and role.split()[0] in ("correct", "reward", "other")
 
     @property
     def renamed(self) -> list[str]:
@@ -236,6 +246,8 @@ def layout_of(
         columns["correct"] = counted
     for role in () if counts else ("trials", "share"):
         columns.pop(role, None)
+    if format != "trl":
+        columns.pop("advantage", None)  # of TRL it tells which columns are the reward
     if counts and "correct" in columns:
         columns.pop("share", None)
     sampled = _resolved("answer", [column for column in found if column != "answer"], {})

@@ -29,6 +29,8 @@ from apportion.types import Floats
 from apportion.untrusted import shown
 
 NO_STEP = "no column is a step"
+TOTAL, LEAST_LIKENESS = "the sum", 0.9
+"""A sum of rewards, and the least correlation of advantages with those of the reward that trained."""
 MOST_LISTED = 12
 """Columns that were not read which are named."""
 
@@ -148,8 +150,8 @@ def _decided(
     """Return the run with its reward chosen, and with all that may be otherwise."""
     record, others, doubts = found.record, dict(found.others), []
     called = " + ".join(layout.rewards) or layout.columns.get("reward") or layout.columns.get("correct", "reward")
-    if not layout.rewards and others and np.isnan(record.reward).all():
-        called, values, said = chosen_reward(record, others)
+    if layout.made_of_others:
+        called, values, said = chosen_reward(record, others, found.advantage)
         record, doubts = replace(record, reward=values), [said] if said else []
         others.pop(called, None)
     explicit = {"reward", "correct"} & layout.given or layout.rewards
@@ -174,27 +176,46 @@ def _decided(
     return replace(record, components=found.others, doubts=tuple(doubts))
 
 
-def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats]) -> tuple[str, Floats, str]:
+def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage: Floats) -> tuple[str, Floats, str]:
     """Return what the reward is made of, its values [R], and what to say of that.
 
-    It is the one column that varies within groups, or the sum of all that vary, which is TRL's default.
+    It is the one column that differs within groups. If several do, it is that of them, or the sum of all, whose
+    deviations from the mean of the group are the recorded ``advantage`` [R] up to a scale. Raises RecordError if none
+    is.
     """
-    varying = {
-        name: values for name, values in candidates.items() if replace(record, reward=values).mixed.any()
-    } or dict(candidates)
-    names = list(varying)
-    if len(names) == 1:
-        constant = [name for name in candidates if name not in varying]
-        said = f"the reward is {names[0]}; equal in every group: {', '.join(constant)}" if constant else ""
-        return names[0], varying[names[0]], said
+    varying = {name: values for name, values in candidates.items() if replace(record, reward=values).mixed.any()}
+    if len(varying) <= 1:
+        name = next(iter(varying or candidates))
+        constant = [other for other in candidates if other != name]
+        said = f"the reward is {name}; equal in every group: {', '.join(constant)}" if constant else ""
+        return name, candidates[name], said
     values = np.stack(list(varying.values()))
     total = np.where(np.isnan(values).all(0), np.nan, np.nansum(values, axis=0))
-    return (
-        " + ".join(names),
-        total,
-        f"the reward is the sum of {', '.join(names)}, with weights of 1, TRL's default; --reward NAME=WEIGHT for each "
-        "says otherwise",
-    )
+    fits = {
+        name: _likeness(replace(record, reward=each), advantage) for name, each in {**varying, TOTAL: total}.items()
+    }
+    best = max(fits, key=lambda name: fits[name])
+    if not fits[best] >= LEAST_LIKENESS:
+        raise RecordError(
+            f"several columns may be the reward, and the advantages are those of none, got {', '.join(varying)}; name "
+            "one by --reward NAME, or give a weight to each by --reward NAME=WEIGHT, as TRL's reward_weights"
+        )
+    names = " + ".join(varying) if best == TOTAL else best
+    said = f"the reward is {names}, whose advantages were recorded; --reward NAME=WEIGHT for each says otherwise"
+    return names, total if best == TOTAL else varying[best], said
+
+
+def _likeness(record: RunRecord, advantage: Floats) -> float:
+    """Return the correlation of ``advantage`` [R] with the rewards, each less its group's mean and over its spread."""
+    own, its = (_standard(replace(record, reward=values)) for values in (record.reward, advantage))
+    known = np.isfinite(own) & np.isfinite(its)
+    return float(np.corrcoef(own[known], its[known])[0, 1]) if known.any() else 0.0
+
+
+def _standard(record: RunRecord) -> Floats:
+    of = np.repeat(np.arange(len(record.step)), np.diff(record.first))
+    spread = np.where(record.mixed, np.sqrt(record.variances), np.nan)[of]
+    return np.asarray((record.reward - record.shares[of]) / spread)
 
 
 def _check_kind(format: str, path: Path) -> None:

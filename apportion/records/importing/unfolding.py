@@ -212,8 +212,9 @@ def _spread(row: Row, outer: Row, length: int, group: int, at: str) -> Iterator[
     if not length:
         return
     shared = {**outer, **{key: cell for key, cell in row.items() if key not in columns}}
+    own = {} if length == 1 or "group" in shared else {"group": group}  # a list of one verdict is one rollout
     for place in range(length):
-        yield {**shared, **{key: cell[place] for key, cell in columns.items()}, "group": shared.get("group", group)}
+        yield {**shared, **{key: cell[place] for key, cell in columns.items()}, **own}
 
 
 def _holds(value: Any, names: set[str], depth: int = 0) -> bool:

@@ -51,6 +51,27 @@ def test_several_rewards_of_trl_are_named_or_weighed(tmp_path):
         open_run(tmp_path, rewards=["speed"])
 
 
+@pytest.mark.parametrize(("weights", "scaled"), [((1, 1), True), ((1, 1), False), ((1, 0), True), ((0, 1), False)])
+def test_the_advantages_of_trl_say_which_rewards_trained(tmp_path, weights, scaled):
+    rng = np.random.default_rng(0)
+    parts = rng.random((12, 4, 2)).round(3)
+    total = (parts * weights).sum(axis=2)
+    advantage = total - total.mean(axis=1, keepdims=True)
+    advantage = advantage / advantage.std(axis=1, keepdims=True) if scaled else advantage
+    rows = [
+        {"step": 1, "prompt": f"q{q}", "completion": "so", "right": a, "short": b, "advantage": advantage[q, k]}
+        for q, own in enumerate(parts.tolist())
+        for k, (a, b) in enumerate(own)
+    ]
+    run = open_run(parquet(tmp_path / "completions_00001.parquet", rows))
+    np.testing.assert_allclose(run.reward, total.reshape(-1), atol=1e-6)
+    name = {(1, 1): "right + short", (1, 0): "right", (0, 1): "short"}[weights]
+    assert run.doubts[0].startswith(f"the reward is {name}, whose advantages were recorded")
+    other = [row | {"advantage": float(k % 2)} for k, row in enumerate(rows)]
+    with pytest.raises(RecordError, match=r"several columns may be the reward, .* got right, short; name one by"):
+        open_run(parquet(tmp_path / "other" / "completions_00001.parquet", other))
+
+
 def test_rewards_that_trl_leaves_out_are_missing(tmp_path):
     trl_tables(tmp_path, steps=1, format_reward=float("nan"))
     assert np.isnan(open_run(tmp_path, rewards=["format_reward", "accuracy_reward=0"]).reward).sum() == 0

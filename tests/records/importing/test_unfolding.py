@@ -93,6 +93,18 @@ def test_lists_of_rewards_and_groups_inside_steps_are_read(tmp_path):
     assert found.step.tolist() == [3] * 3 + [4] * 3 and found.totals.tolist() == [3, 0, 4] * 2
 
 
+def test_a_list_of_one_verdict_is_one_rollout(tmp_path):
+    rows = [{"step": 0, "prompt": f"q{q}", "reward": [float(each)]} for q, own in enumerate(RIGHT) for each in own]
+    check(open_run(jsonl(tmp_path / "run.jsonl", rows)))
+
+
+def test_words_are_verdicts_and_no_numbers(tmp_path):
+    with pytest.raises(RecordError, match="trials must be a whole number"):
+        open_run(jsonl(tmp_path / "a.jsonl", [{"id": 1, "correct": 2, "trials": "correct"}]))
+    with pytest.raises(RecordError, match="tokens must be a whole number"):
+        open_run(jsonl(tmp_path / "b.jsonl", [{"id": 1, "correct": "pass", "tokens": "fail"}]))
+
+
 def samples():
     return [
         {
