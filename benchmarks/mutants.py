@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import RESULTS, ROOT, write
+from benchmarks.common import RESULTS, ROOT, table, write
 
 TESTS: dict[str, Sequence[str]] = {
     "lab": ("tests/lab",),
@@ -52,7 +52,7 @@ KEPT = ROOT / "runs" / "benchmarks" / "mutants"
 SECONDS = 900.0
 """Bound on the tests of one mutant. One that hangs them is noticed."""
 
-COLUMNS = ("room", "place", "was", "became", "noticed by", "seconds")
+COLUMNS = ("room", "mutants", "noticed", "most seconds")
 
 OPPOSITE: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
@@ -276,12 +276,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measure([mutant for mutant in mutants if mutant.place in given.places], given.processes)
         return
     found = measure(mutants, given.processes)
-    unnoticed = sum(not noticed for _, noticed, _ in found)
-    rows = [
-        (mutant.room, mutant.place, short(mutant.old), short(mutant.new), noticed or "**nothing**", f"{seconds:.0f}")
-        for mutant, noticed, seconds in found
+    left = [
+        (mutant.room, mutant.place, short(mutant.old), short(mutant.new)) for mutant, noticed, _ in found if not noticed
     ]
-    notes = [f"{len(found)} mutants were tried, and {unnoticed} were not noticed."]
+    rows = []
+    for room in dict.fromkeys(mutant.room for mutant in mutants):
+        own = [(noticed, seconds) for mutant, noticed, seconds in found if mutant.room == room]
+        rows.append((room, len(own), sum(bool(noticed) for noticed, _ in own), f"{max(each for _, each in own):.0f}"))
+    notes = [
+        f"{len(found)} mutants were tried, and {len(left)} were not noticed.",
+        table(("room", "not noticed", "was", "became"), left) if left else "Each was noticed.",
+    ]
     write("mutants", "Does the suite notice a broken line?", COLUMNS, rows, notes, seeds=[given.seed], results=RESULTS)
 
 

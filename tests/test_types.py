@@ -69,6 +69,16 @@ def test_join_keeps_order_and_counts():
     assert len(joined.belief) == 3
 
 
+@pytest.mark.parametrize("chosen", [[1], [2, 0], [0, 1, 2]])
+def test_a_part_is_the_batch_of_its_prompts_alone(chosen):
+    prompts = make_prompts(3)
+    belief = Belief(np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0]))
+    rollouts = [[Rollout(True)], [Rollout(False)] * 2, [Rollout(True)] * 3]
+    whole = Batch.start(prompts, belief).add(Plan([1, 2, 4]), rollouts)
+    alone = Batch.start([prompts[q] for q in chosen], Belief(belief.alpha[chosen], belief.beta[chosen]))
+    assert whole.part(chosen) == alone.add(Plan(whole.asked[chosen]), [rollouts[q] for q in chosen])
+
+
 @pytest.mark.parametrize(("alpha", "beta"), [([0.0], [0.0]), ([-1.0], [2.0]), ([np.nan], [1.0]), ([1.0, 1.0], [1.0])])
 def test_impossible_beliefs_are_refused(alpha, beta):
     with pytest.raises(ValueError, match="alpha and beta must be"):
