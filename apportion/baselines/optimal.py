@@ -12,7 +12,7 @@ Note: |h|^2 is ``Rollout.score_norm``, a proxy for the norm with respect to the 
 the lab sets the norm with respect to the logits, and engines ``sampled_score_norm``, from log-probabilities.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
@@ -62,6 +62,7 @@ class Optimal(Baseline):
     scope: Scope = "prompt"
 
     name: ClassVar[str] = "optimal"
+    added: ClassVar[Mapping[str, Any]] = {"range": None}  # the next batch sets it
     needs: ClassVar[Needs] = Needs(score_norms=True)
     _sums: PooledSums = field(init=False, repr=False, compare=False)
     _range: Range | None = field(default=None, init=False, repr=False, compare=False)
@@ -108,10 +109,6 @@ class Optimal(Baseline):
 
     def _memory(self) -> dict[str, Any]:
         return self._sums.memory() | {"range": self._range and list(self._range)}
-
-    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Version 0.2.0 kept no range of rewards. The next batch sets it."""
-        return {"range": None} | state
 
     def _restore(self, saved: SavedValues) -> None:
         limits = saved_range(saved)

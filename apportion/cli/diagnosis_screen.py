@@ -71,8 +71,8 @@ def _code(first: Advice) -> list[str]:
 
 
 def _command(command: str) -> list[str]:
-    wrapped = textwrap.wrap(command, WIDTH - 10, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(command, WIDTH - 10, break_long_words=False, break_on_hyphens=False)
     return [
-        ("  verl: " if not place else "        ") + line + (" \\" if place < len(wrapped) - 1 else "")
-        for place, line in enumerate(wrapped)
+        ("  verl: " if not place else "        ") + line + (" \\" if place < len(lines) - 1 else "")
+        for place, line in enumerate(lines)
     ]

@@ -14,6 +14,7 @@ from apportion.diagnosis.beliefs import VISITS, Foresight
 from apportion.diagnosis.bias import RuleBias
 from apportion.diagnosis.drift import RateDrift
 from apportion.diagnosis.health import RunHealth
+from apportion.diagnosis.statements import health_statements
 from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally, Waste
 from apportion.records.importing import NO_STEP
 from apportion.replay.intervals import Spanned
@@ -64,12 +65,7 @@ def told_head(found: Diagnosis) -> str:
 
 
 def _health(found: RunHealth) -> str:
-    lines = ["Health"]
-    for sign in found.signs:
-        lines.append(_wrapped(f"Sick from step {sign.onset} ({sign.kind}): {sign.evidence}. {sign.remedy}", "   "))
-    looked = f"Looked at: {', '.join(found.looked_at)}." if found.looked_at else "Nothing to look at."
-    unknown = f" Not recorded: {', '.join(found.unknown)}." if found.unknown else ""
-    return "\n".join([*lines, _wrapped(looked + unknown)])
+    return "\n".join(_wrapped(each, "   ") for each in health_statements(found))
 
 
 def _advice(found: AdviceList) -> str:

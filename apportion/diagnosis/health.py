@@ -18,6 +18,8 @@ from apportion.records.scalars import Scalars
 from apportion.replay.intervals import per_unit
 from apportion.types import Counts, Floats
 
+NAMES = ("reward", "cut", "length", "kl", "entropy")
+"""The series that are looked at; ``cut`` is the share of completions at the limit."""
 LEAST_STEPS = 8
 """Steps that a statement about a change needs."""
 WINDOWS = 40
@@ -27,8 +29,8 @@ CUT, CUT_AT_START, LONG = 0.5, 0.1, 16
 GROWTH, TOGETHER = 1.5, 0.5
 """By which the length grows, and its correlation with the reward within groups."""
 FALL, STILL, SUDDEN, NOISES = 0.5, 0.75, 0.1, 6.0
-"""The share of the best reward that is lost; the share at which it still stands; the share of the run that the fall
-takes; and how many times the noise of a step it must be."""
+"""The share of a reward that is lost; the share of its range at which one is high; the share of the run on each side of
+a fall; and how many standard errors a fall must be."""
 KL = 1.0
 """Nats a token from the reference policy."""
 ENTROPY_GROWTH, ENTROPY_LEAST, ENTROPY_LEFT = 3.0, 0.5, 0.02
@@ -124,10 +126,10 @@ def health_of(record: RunRecord | None, scalars: Scalars | None = None) -> RunHe
     signs: list[Sign] = []
     if record is not None and len(record.step):
         found, components = _series_of(record)
-        signs += [sign for sign in (_length(record), _repeats(record)) if sign]
+        signs += [sign for sign in (_length(record, found.get("length")), _repeats(record)) if sign]
     if scalars is not None:
-        logged = {name: Series(*own) for name in _NAMES if (own := scalars.series(name)) is not None}
-        found = logged | found
+        logged = {name: Series(*own) for name in NAMES if (own := scalars.series(name)) is not None}
+        found = logged | found | {name: each for name, each in logged.items() if name == "cut"}  # which knows the limit
         components = components or {name: Series(*own) for name, own in scalars.components.items()}
     usable = {name: each for name, each in found.items() if each.usable}
     reward = usable.get("reward")
@@ -143,11 +145,8 @@ def health_of(record: RunRecord | None, scalars: Scalars | None = None) -> RunHe
         if sign
     ]
     names = [*usable, *(["components"] if len(components) > 1 else []), *(["repeats"] if record is not None else [])]
-    unknown = [name for name in _NAMES if name not in usable and name != "dead"]
+    unknown = [name for name in NAMES if name not in usable]
     return RunHealth(tuple(sorted(signs, key=lambda sign: sign.onset)), tuple(names), tuple(unknown))
-
-
-_NAMES = ("reward", "cut", "length", "kl", "entropy")
 
 
 def _series_of(record: RunRecord) -> tuple[dict[str, Series], dict[str, Series]]:
@@ -185,23 +184,16 @@ def _truncation(cut: Series | None, record: RunRecord | None, scalars: Scalars |
     return _sign("truncation", cut.onset(CUT), evidence)
 
 
-def _length(record: RunRecord) -> Sign | None:
+def _length(record: RunRecord, lengths: Series | None) -> Sign | None:
     """Return a sign if completions grow while the longer ones of each group earn more."""
     tokens, sizes = record.tokens, np.diff(record.first)
     known = ~np.isnan(tokens) & ~np.isnan(record.reward)
-    if not known.any():
-        return None
-    lengths = _series_of(record)[0]["length"]
-    if not lengths.usable or lengths.smooth.max() < GROWTH * lengths.start:
+    if lengths is None or not known.any() or not lengths.usable or lengths.smooth.max() < GROWTH * lengths.start:
         return None
     groups = np.repeat(np.arange(len(sizes)), sizes)[known]
     both = np.stack([tokens[known], record.reward[known]], axis=1)
-    centred = (
-        both
-        - (per_unit(groups, both, len(sizes)) / np.maximum(1, np.bincount(groups, minlength=len(sizes)))[:, None])[
-            groups
-        ]
-    )
+    counts = np.maximum(1, np.bincount(groups, minlength=len(sizes)))
+    centred = both - (per_unit(groups, both, len(sizes)) / counts[:, None])[groups]
     growing = lengths.steps[(lengths.smooth >= 1.1 * lengths.start)]
     peak = lengths.steps[int(lengths.smooth.argmax())]
     some = np.isin(record.step[groups], growing[growing <= peak])
@@ -306,14 +298,12 @@ def _repeats(record: RunRecord) -> Sign | None:
     """Return a sign if many groups of a step have the same prompt."""
     if record.visits:
         return None
-    pairs, first, counts = np.unique(
-        np.stack([record.step, record.prompt], axis=1), axis=0, return_index=True, return_counts=True
-    )
+    pairs, counts = np.unique(np.stack([record.step, record.prompt], axis=1), axis=0, return_counts=True)
     repeated = int((counts - 1).sum())
-    if repeated < REPEATED * len(record.step):
+    if not repeated or repeated < REPEATED * len(record.step):
         return None
     evidence = f"{repeated:,} of {len(record.step):,} groups have a prompt that another group of their step has"
-    return _sign("repeats", int(pairs[counts > 1][0][0]) if len(first) else 0, evidence)
+    return _sign("repeats", int(pairs[counts > 1][0][0]), evidence)
 
 
 def _sign(kind: str, onset: int, evidence: str) -> Sign:

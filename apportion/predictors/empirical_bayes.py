@@ -287,7 +287,8 @@ class EmpiricalBayes(Predictor):
         if ids:
             columns = 1 + (0 if features_map is None else features_map.projection.shape[1])
             features = saved.array("features", (len(ids), columns), dtype=np.float32)
-        limits = saved_range(saved) or Range()
+        if (limits := saved_range(saved)) is None:
+            raise saved.refusal("range", "a range that holds 0 and 1")
         excess, batches = saved.row("drift", (-LARGEST, 0.0))
         outage, fallen = saved.row("outage", (-LONGEST, -LARGEST_MOVE), (LONGEST, LARGEST_MOVE))
         window = saved.array("window", (None, 6), low=[0] * 5 + [LEAST_TRIALS], high=[1, LARGEST] * 3)

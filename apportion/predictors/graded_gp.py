@@ -20,7 +20,7 @@ Note: one rollout has no sample variance. A prompt with fewer than two rewards i
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -89,6 +89,7 @@ class GradedGaussianProcess(LatentProcess):
     discount: float = 0.9
 
     name: ClassVar[str] = "graded_gp"
+    added: ClassVar[Mapping[str, Any]] = {"range": None}  # the next batch sets it
     needs: ClassVar[Needs] = Needs()
     _variances: float = field(default=0.0, init=False, repr=False, compare=False)
     _observed: float = field(default=0.0, init=False, repr=False, compare=False)
@@ -131,14 +132,10 @@ class GradedGaussianProcess(LatentProcess):
         learned = {"variances": self._variances, "observed": self._observed}
         return super()._memory() | learned | {"range": self._range and list(self._range)}
 
-    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Version 0.2.0 kept no range of rewards. The next batch sets it."""
-        return {"range": None} | state
-
     def _restore(self, saved: SavedValues) -> None:
         variances, observed = saved.number("variances", low=0), saved.number("observed", low=0)
         if variances and not observed:
             raise saved.refusal("variances", "0 before the first is observed")
-        self._range = saved_range(saved)
+        limits = saved_range(saved)
         super()._restore(saved)
-        self._variances, self._observed = variances, observed
+        self._variances, self._observed, self._range = variances, observed, limits

@@ -1,6 +1,6 @@
 """The discounted variance of each prompt's graded rewards, shrunk towards the mean variance of all prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -54,6 +54,7 @@ class RunningVariance(Predictor):
     strength: float = 2.0
 
     name: ClassVar[str] = "running_variance"
+    added: ClassVar[Mapping[str, Any]] = {"range": None}  # the next batch sets it
     needs: ClassVar[Needs] = Needs()
     _spreads: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _range: Range | None = field(default=None, init=False, repr=False, compare=False)
@@ -78,10 +79,6 @@ class RunningVariance(Predictor):
 
     def _memory(self) -> dict[str, Any]:
         return {"spreads": self._spreads, "range": self._range and list(self._range)}
-
-    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Version 0.2.0 kept no range of rewards. The next batch sets it."""
-        return {"range": None} | state
 
     def _restore(self, saved: SavedValues) -> None:
         limits = saved_range(saved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -47,83 +48,91 @@ def keys_of(codes: Codes) -> Keys:
     An id names a prompt, unless it restarts in every batch or differs in every row of a text. Without ids a text names
     a prompt, unless it has several known answers or images. Rows are never torn into groups of one for that.
     """
-    doubts: list[str] = []
-    group, by_text = codes.group, codes.id is None
-    if codes.id is not None and codes.text is not None:
-        by_text, said = _id_or_text(codes)
-        doubts += said
-        if by_text and said and said[0].startswith("id is"):
-            group = numbered_pairs(group, codes.id)[1]
-    if not by_text:
-        assert codes.id is not None
-        prompt, names = codes.id, list(codes.ids)
-        texts: list[str | None] = [None] * len(names)
-        if codes.text is not None:
-            rows = np.full(len(names), -1)
-            rows[prompt[::-1]] = codes.text[::-1]
-            texts = [None if code < 0 else codes.texts[code] for code in rows]
-        return _with_runs(codes.step, Keys(prompt, group, names, texts, doubts))
+    if codes.id is None:
+        keys = _by_gold(codes) if codes.gold is not None else _by_text(codes, [])
+    elif codes.text is None:
+        keys = _by_id(codes, codes.id, [])
+    else:
+        reading, doubts = _id_or_text(codes, codes.id, codes.text)
+        keys = _by_id(codes, codes.id, doubts) if reading == "id" else _by_text(codes, doubts)
+        if reading == "text, apart":
+            keys = replace(keys, group=numbered_pairs(codes.group, codes.id)[1])
+    return _with_runs(codes.step, keys)
+
+
+def _by_id(codes: Codes, prompt: Counts, doubts: list[str]) -> Keys:
+    texts: list[str | None] = [None] * len(codes.ids)
+    if codes.text is not None:
+        rows = np.full(len(codes.ids), -1)
+        rows[prompt[::-1]] = codes.text[::-1]
+        texts = [None if code < 0 else codes.texts[code] for code in rows]
+    return Keys(prompt, codes.group, list(codes.ids), texts, doubts)
+
+
+def _by_text(codes: Codes, doubts: list[str]) -> Keys:
     assert codes.text is not None
-    prompt, names = codes.text, [prompt_id(text) for text in codes.texts]
-    texts = list(codes.texts)
-    if codes.gold is not None and codes.id is None:
-        pairs, own, heads = numbered_pairs(prompt, codes.gold)
-        texts_of = prompt[heads]
-        several = int((np.bincount(texts_of) > 1).sum())
-        if several:
-            one, two = _sizes(codes.step, group, prompt), _sizes(codes.step, group, own)
-            if _tears(one, two):
-                doubts.append(
-                    f"texts with several known answers: {several:,}; one prompt each, because groups would be torn"
-                )
-            else:
-                seen = np.zeros(len(names), bool)
-                made_ids, made_texts = [], []
-                for text, gold in zip(texts_of.tolist(), codes.gold[heads].tolist(), strict=True):
-                    known = codes.golds[gold] if gold >= 0 else ""
-                    made_ids.append(prompt_id(f"{codes.texts[text]}\n{known}") if seen[text] else names[text])
-                    made_texts.append(codes.texts[text])
-                    seen[text] = True
-                doubts.append(
-                    f"texts with several known answers or images: {several:,}; so there are {pairs:,} prompts, and by "
-                    f"text alone {len(names):,}; --column gold= reads texts alone"
-                )
-                prompt, names, texts = own, made_ids, made_texts
-    return _with_runs(codes.step, Keys(prompt, group, names, [*texts], doubts))
+    return Keys(codes.text, codes.group, [prompt_id(text) for text in codes.texts], [*codes.texts], doubts)
 
 
-def _id_or_text(codes: Codes) -> tuple[bool, list[str]]:
-    """Return whether the text names the prompt although there is an id, and what may be otherwise."""
-    assert codes.id is not None and codes.text is not None
-    _, _, heads = numbered_pairs(codes.id, codes.text)
-    known = codes.text[heads] >= 0
-    of_ids = np.bincount(codes.id[heads][known], minlength=len(codes.ids))
-    of_texts = np.bincount(codes.text[heads][known], minlength=len(codes.texts))
-    own, other = _sizes(codes.step, codes.group, codes.id), _sizes(codes.step, codes.group, codes.text)
+def _by_gold(codes: Codes) -> Keys:
+    """Return the keys by text, and by known answer where one text has several, unless that tears groups."""
+    keys = _by_text(codes, [])
+    assert codes.gold is not None
+    pairs, own, heads = numbered_pairs(keys.prompt, codes.gold)
+    texts_of = keys.prompt[heads]
+    several = int((np.bincount(texts_of) > 1).sum())
+    if not several:
+        return keys
+    if _tears(_sizes(codes.step, codes.group, keys.prompt), _sizes(codes.step, codes.group, own)):
+        said = f"texts with several known answers: {several:,}; one prompt each, because groups would be torn"
+        return replace(keys, doubts=[said])
+    seen = np.zeros(len(codes.texts), bool)
+    ids = []
+    for text, gold in zip(texts_of.tolist(), codes.gold[heads].tolist(), strict=True):
+        known = codes.golds[gold] if gold >= 0 else ""
+        ids.append(prompt_id(f"{codes.texts[text]}\n{known}") if seen[text] else keys.ids[text])
+        seen[text] = True
+    said = (
+        f"texts with several known answers or images: {several:,}; so there are {pairs:,} prompts, and by text alone "
+        f"{len(codes.texts):,}; --column gold= reads texts alone"
+    )
+    return Keys(own, codes.group, ids, [codes.texts[text] for text in texts_of], [said])
+
+
+Reading = Literal["id", "text", "text, apart"]
+"""What names a prompt: the id, or the text; ``apart`` if rows of different ids are different groups."""
+
+
+def _id_or_text(codes: Codes, id: Counts, text: Counts) -> tuple[Reading, list[str]]:
+    """Return what names the prompt if there are an id and a text, and what may be otherwise."""
+    _, _, heads = numbered_pairs(id, text)
+    known = text[heads] >= 0
+    of_ids = np.bincount(id[heads][known], minlength=len(codes.ids))
+    of_texts = np.bincount(text[heads][known], minlength=len(codes.texts))
+    if max(of_ids.max(initial=0), of_texts.max(initial=0)) <= 1:
+        return "id", []
+    own = _sizes(codes.step, codes.group, id)
     if (of_ids > 1).any():
         several = int((of_ids > 1).sum())
-        both = _sizes(codes.step, codes.group, codes.id, codes.text)
-        if _restarts(codes.step, codes.id) and not _tears(own, both):
-            return True, [
+        if _restarts(codes.step, id) and not _tears(own, _sizes(codes.step, codes.group, id, text)):
+            return "text, apart", [
                 f"id is the place in a batch, because {several:,} ids have several texts: a text is a prompt, "
                 f"{len(codes.texts):,} in all; by id there are {len(codes.ids):,}; --column prompt= reads ids alone"
             ]
-        return False, [
+        return "id", [
             f"{several:,} of {len(codes.ids):,} ids have several texts: an id is a prompt; by text there are "
             f"{len(codes.texts):,}; --column id= reads texts alone"
         ]
-    if (of_texts > 1).any():
-        if own.max() == 1 and other.max() > 1:
-            return True, [
-                f"id differs in every row: a text is a prompt, {len(codes.texts):,} in all; by id no group has two "
-                "rollouts; --column prompt= reads ids alone"
-            ]
-        several = int((of_texts > 1).sum())
-        return False, [
-            f"{several:,} texts have several ids: an id is a prompt, {len(codes.ids):,} in all; by text there are "
-            f"{len(codes.texts):,}; --column id= reads texts alone"
+    if own.max() == 1 and _sizes(codes.step, codes.group, text).max() > 1:
+        return "text", [
+            f"id differs in every row: a text is a prompt, {len(codes.texts):,} in all; by id no group has two "
+            "rollouts; --column prompt= reads ids alone"
         ]
-    return False, []
+    several = int((of_texts > 1).sum())
+    return "id", [
+        f"{several:,} texts have several ids: an id is a prompt, {len(codes.ids):,} in all; by text there are "
+        f"{len(codes.texts):,}; --column id= reads texts alone"
+    ]
 
 
 def _with_runs(step: Counts, keys: Keys) -> Keys:

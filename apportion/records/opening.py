@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from apportion.records.importing import import_run
+from apportion.records.importing.files import kind_of
 from apportion.records.reading import record_of_log
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
@@ -31,7 +32,13 @@ def open_run(
         return record_of_log(path, *rewards)
     try:
         return import_run([path], format, rewards, columns)[0]
-    except RecordError:
-        if format is None and not (rewards or columns) and (scalars := scalars_at(path)) is not None:
+    except RecordError as error:
+        scalars = None
+        if format is None and not (rewards or columns):
+            try:
+                scalars = scalars_at(path)
+            except RecordError as other:  # of a file that can be a run its own error says more
+                raise (error if kind_of(path) else other) from None
+        if scalars is not None:
             raise ScalarsOnlyError(path, scalars) from None
         raise

@@ -6,11 +6,10 @@ and whether the policy left its start.
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from apportion.checks import LARGEST_INTEGER
-from apportion.records.importing.files import chunks, document_of, json_rows, reading
+from apportion.records.importing.files import chunks, csv_rows, document_of, json_rows, reading
 from apportion.records.importing.layout import USUAL
 from apportion.records.rollout_log import RecordError
 from apportion.types import Counts, Floats
@@ -51,6 +50,7 @@ LOG_ROLLOUTS = (
     "single prompts are unknown; log the next run: TRL by log_completions=True, verl by trainer.rollout_data_dir, or "
     "rollout_log in apportion"
 )
+LARGEST_VALUE = 1e300
 HEADER, EVENT_LIMIT = 12, 2**26
 """Bytes before the content of an event, and the most bytes of one."""
 BLOCK = 2**15
@@ -105,15 +105,15 @@ def scalars_at(path: Path) -> Scalars | None:
     file = _file_of(path)
     if file is None:
         return None
+    found: dict[str, list[tuple[int, float]]] = {}
     with reading(file):
         source, rows = _rows_of(file)
-    found: dict[str, list[tuple[int, float]]] = {}
-    for step, row in rows:
-        if PROMPTS & row.keys():
-            return None
-        for name, value in row.items():
-            if type(value) in (int, float) and math.isfinite(float(value)) and abs(step) <= LARGEST_INTEGER:
-                found.setdefault(name.removeprefix("train/"), []).append((step, float(value)))
+        for step, row in rows:
+            if PROMPTS & row.keys():  # rollouts, which may be many
+                return None
+            for name, value in row.items():
+                if type(value) in (int, float) and abs(value) <= LARGEST_VALUE and abs(step) <= LARGEST_INTEGER:
+                    found.setdefault(name.removeprefix("train/"), []).append((step, float(value)))
     known = {name for names in SERIES.values() for name in names} & found.keys()
     if len(known) < (LEAST_OF_A_TABLE if file.suffix in TABLES else 1):
         return None
@@ -139,9 +139,9 @@ def _file_of(path: Path) -> Path | None:
 def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
     name = path.name.lower()
     if "tfevents" in name:
-        return "TensorBoard events", list(_events(path))
+        return "TensorBoard events", _events(path)
     if name.endswith(".wandb"):
-        return "W&B run", list(_wandb(path))
+        return "W&B run", _wandb(path)
     if name.endswith(".json"):
         document = document_of(path)
         history = document.get("log_history") if isinstance(document, dict) else None
@@ -149,9 +149,9 @@ def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
             return "", ()
         return "TRL's trainer state", [(row["step"], row) for row in history if type(row.get("step")) is int]
     if name.endswith((".jsonl", ".ndjson")):
-        return "metrics as JSON lines", list(_metrics(path))
+        return "metrics as JSON lines", _metrics(path)
     if name.endswith(".csv"):
-        return "exported history", list(_exported(path))
+        return "exported history", _exported(path)
     return "", ()
 
 
@@ -167,17 +167,13 @@ def _metrics(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _exported(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield rows of a history that was exported as CSV. W&B puts the run before each name: ``run - name``."""
-    check_file(path, TABLE_BYTES)
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file)):
-            made: dict[str, Any] = {}
-            for name, cell in row.items():
-                if isinstance(name, str) and isinstance(cell, str) and cell.strip():
-                    try:
-                        made[name.rpartition(" - ")[2]] = parse_number(cell)
-                    except ValueError:
-                        continue
-            step = next((made[key] for key in STEPS if key in made), number)
+    for number, row in csv_rows(path):
+        made: dict[str, Any] = {}
+        for name, cell in row.items():
+            with suppress(ValueError):  # a text, which is no series
+                made[name.rpartition(" - ")[2]] = parse_number(cell)
+        step = next((made[key] for key in STEPS if key in made), number)
+        if abs(step) <= LARGEST_INTEGER:
             yield int(step), made
 
 

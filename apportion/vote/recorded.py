@@ -11,7 +11,8 @@ import numpy as np
 
 from apportion.records import RunRecord
 from apportion.runs.text_table import text_table
-from apportion.stopping import TARGETS, USUAL_TARGET, Fixed, decide
+from apportion.stopping import Fixed, decide
+from apportion.vote.setup import rule_for
 
 MOST_SAMPLES = 64
 LEAST_SAMPLES = 2
@@ -80,11 +81,7 @@ def revote_record(
         raise ValueError(
             f"a vote needs the answers of the samples, got none in {record.name}; name them by --column answer=COLUMN"
         )
-    if target is not None and target not in TARGETS:
-        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}; choose one")
-    defaults = TARGETS[target or USUAL_TARGET]
-    name = rule or defaults.name
-    settings = dict(rule_settings or {}) if rule else dict(defaults.settings) | dict(rule_settings or {})
+    made = rule_for(target, rule, rule_settings or {})
     sizes = np.diff(record.first)
     most = max_samples or min(MOST_SAMPLES, int(np.median(sizes)))
     if most < LEAST_SAMPLES:
@@ -96,7 +93,7 @@ def revote_record(
         )
     answers = [record.answer[record.first[g] : record.first[g] + most] for g in chosen]
     streams = [[None if each < 0 else str(each) for each in own.tolist()] for own in answers]
-    stopped = decide(streams, name, most, curtail=curtail, **settings)
+    stopped = decide(streams, made, most, curtail=curtail)
     full = decide(streams, Fixed(), most)
     right = [
         {
@@ -114,7 +111,7 @@ def revote_record(
         ]
     return RecordedVote(
         name=record.name,
-        rule=", ".join([name, *(f"{key} = {value}" for key, value in settings.items())]),
+        rule=", ".join([made.name, *(f"{key} = {value}" for key, value in vars(made).items() if value is not None)]),
         questions=len(chosen),
         left_out=len(sizes) - len(chosen),
         max_samples=most,

@@ -158,6 +158,13 @@ def test_what_a_framework_logged_has_signs_of_its_own(tmp_path):
     assert "kl" in health_of(None, state(path, reward=lambda s: 0.5)).unknown
 
 
+def test_what_the_framework_counted_as_cut_goes_before_the_largest_length(tmp_path):
+    """Answers of 20 or 21 tokens: most have the largest length, and none is cut."""
+    run = run_with(bernoulli(learning), lambda at, rng: 20 + (rng.random(len(at)) < 0.6))
+    logged = state(tmp_path / "trainer_state.json", reward=lambda s: 0.5, completions__clipped_ratio=lambda s: 0.0)
+    assert "truncation" in kinds(run) and kinds(run, logged) == {}
+
+
 def test_a_sick_run_is_advised_nothing_else():
     half_dead = np.where(np.arange(200) % 2, 0.5, 0.0)
     record = run_of(half_dead, visits=8)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from apportion.records import RecordError, ScalarsOnlyError, open_run, scalars_at
+from apportion.records import RecordError, ScalarsOnlyError, open_run, scalars, scalars_at
 from tests.records.importing.tables import comma_separated, jsonl
 
 STEPS = 30
@@ -96,3 +96,21 @@ def test_the_components_of_a_reward_are_known(tmp_path):
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}), encoding="utf-8")
     found = scalars_at(tmp_path)
     assert list(found.components) == ["a", "b"] and np.allclose(found.components["a"][1], np.arange(9) / 10)
+
+
+def test_numbers_and_steps_of_any_size_are_left_out(tmp_path):
+    text = "step,reward,kl\n1,0.5,0.1\ninf,0.5,0.1\n2,inf,0.1\n3,0.5,1e999\n"
+    (tmp_path / "history.csv").write_text(text, encoding="utf-8")
+    assert scalars_at(tmp_path / "history.csv").series("reward")[0].tolist() == [1, 3]
+    rows = [{"step": s, "reward": 10**400 if s == 2 else 0.5, "kl": 0.1} for s in (1, 2, 10**30, 4)]
+    assert scalars_at(jsonl(tmp_path / "metrics.jsonl", rows)).series("reward")[0].tolist() == [1, 4]
+
+
+def test_a_wrong_cell_among_rollouts_is_named_and_the_rest_is_not_read_as_metrics(tmp_path, monkeypatch):
+    rows = [{"step": 1, "prompt": "a", "reward": "x" if n == 3 else 1.0} for n in range(5)]
+    path = jsonl(tmp_path / "run.jsonl", rows)
+    looked = []
+    monkeypatch.setattr(scalars, "_metrics", lambda path: (looked.append(n) or (n, row) for n, row in enumerate(rows)))
+    with pytest.raises(RecordError, match=r"reward must be a finite number .* line 4"):
+        open_run(path)
+    assert looked == [0]

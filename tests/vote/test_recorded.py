@@ -51,7 +51,7 @@ def test_the_command_says_it_with_the_doubts(path):
             "recorded answers take --rule, --set, --target, --max-samples and --curtail, got weight",
         ),
         (["--max-samples", "9"], "max_samples must be at most 8, the samples of a question, got 9"),
-        (["--rule", "nothing"], "rule must be one of"),
+        (["--rule", "nothing"], "rule must be known, got 'nothing'"),
         (["--column", "answer=answer"], ""),
     ],
 )

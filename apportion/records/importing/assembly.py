@@ -98,7 +98,7 @@ class RunAssembly:
             made["answer"] = np.asarray([*map(_hash, found), 0], np.int64)[codes]
         for name, values in made.items():
             self._columns[name].append(values)
-        for role in numbers.keys() | {f"other {name}" for name in self._others}:
+        for role in dict.fromkeys([*numbers, *(f"other {name}" for name in self._others)]):
             if role.startswith("other "):
                 kept = self._others.setdefault(role.removeprefix("other "), [])
                 kept += [np.full(len(each), np.nan, np.float32) for each in self._columns["step"][len(kept) : blocks]]

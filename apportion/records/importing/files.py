@@ -187,7 +187,10 @@ def document_of(path: Path) -> Any:
     try:
         if kind_of(path) == ".json":
             with open_bytes(path) as file:
-                return _parsed(file.read().decode("utf-8-sig"))
+                content = file.read(DOCUMENT_BYTES + 1)
+            if len(content) > DOCUMENT_BYTES:
+                raise RecordError(f"{path} must unpack to at most {DOCUMENT_BYTES:,} bytes; save it as JSON lines")
+            return _parsed(content.decode("utf-8-sig"))
         with zipfile.ZipFile(path) as archive:
             names = [each for each in archive.infolist() if each.filename.startswith("samples/")]
             if sum(each.file_size for each in names) > DOCUMENT_BYTES:

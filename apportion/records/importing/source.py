@@ -28,6 +28,7 @@ from apportion.records.importing.parquet import blocks_of_parquet, numeric_colum
 from apportion.records.importing.prime_rl import blocks_of_prime_rl
 from apportion.records.importing.unfolding import is_folded, rows_in, unfolded
 from apportion.records.rollout_log import RecordError
+from apportion.tables import Rows
 from apportion.untrusted import shown
 
 HEAD, LATER_HEAD = 100, 4
@@ -47,7 +48,7 @@ class Source:
     columns: list[str]
     numeric: list[str]
     head: list[dict[str, Any]]
-    rows: Callable[[], Iterator[tuple[int, dict[str, Any]]]] | None
+    rows: Callable[[], Rows] | None
 
     @classmethod
     def of(cls, path: Path, renamed: Mapping[str, str], rows: int) -> Source:
@@ -55,7 +56,9 @@ class Source:
         kind = kind_of(path)
         if not kind:
             raise RecordError(f"a run must end in {', '.join(SUFFIXES)}, got {shown(path.name)}; convert or rename it")
-        slow = partial(rows_of, path, renamed)
+        slow = partial(rows_of, path)
+        if kind in DOCUMENTS:  # which are parsed once
+            slow = partial(rows_in, document_of(path), renamed, str(path))
         head = [row for _, row in islice(slow(), rows)]
         if not head:
             raise RecordError(f"a run must have at least one row, got none in {path}; check the file")
@@ -65,7 +68,10 @@ class Source:
                 "name another file"
             )
         if sum(is_folded(row, renamed) for row in head) > len(head) / 2:
-            unfold = partial(_unfolded_rows, slow, renamed, str(path))
+
+            def unfold() -> Rows:
+                return unfolded(slow(), renamed, str(path))
+
             first = [row for _, row in islice(unfold(), rows)]
             return cls(path, *_columns(first), first, unfold)
         columns, numeric = _columns(head)
@@ -92,7 +98,7 @@ class Source:
         """Return the file read row by row, or with further ``columns``."""
         if columns:
             return replace(self, columns=[*self.columns, *columns])
-        return replace(self, rows=partial(rows_of, self.path, {}))
+        return replace(self, rows=partial(rows_of, self.path))
 
     def list_lengths(self, ignored: Collection[str]) -> dict[str, int]:
         """Return the usual length of lists of numbers in ``ignored`` columns."""
@@ -104,20 +110,13 @@ class Source:
         return found
 
 
-ANSWERS = {"id", "answer", "votes", "samples", "stopped"}
-"""Keys of the answers that apportion vote writes."""
-NO_STEP = "no column is a step"
-
-
-def rows_of(path: Path, renamed: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a file of any kind, each with its number. Raises RecordError."""
+def rows_of(path: Path) -> Rows:
+    """Yield the rows of a table, each with its number. Raises RecordError."""
     kind = kind_of(path)
     if kind == ".csv":
         yield from csv_rows(path)
     elif kind == ".parquet":
         yield from parquet_rows(path)
-    elif kind in DOCUMENTS:
-        yield from rows_in(document_of(path), renamed, str(path))
     else:
         for piece in chunks(path):
             yield from json_rows(path, piece)
@@ -127,12 +126,6 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Return the columns of ``rows``, and those of them that hold numbers or nothing."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return columns, [name for name in columns if all(may_be_number(row.get(name)) for row in rows)]
-
-
-def _unfolded_rows(
-    rows: Callable[[], Iterator[tuple[int, dict[str, Any]]]], renamed: Mapping[str, str], source: str
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    return unfolded(rows(), renamed, source)
 
 
 def _is_numbers(cell: list[Any]) -> bool:

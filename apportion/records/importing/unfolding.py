@@ -42,13 +42,11 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
 
 def unfolded(rows: Iterable[tuple[int, Row]], renamed: Mapping[str, str], source: str) -> Iterator[tuple[int, Row]]:
     """Yield one row a rollout, each with the number of the row that it came from. Raises RecordError."""
-    names, groups, chosen = verdict_names(renamed), count(1), _Filter()
+    names, groups, harnesses = verdict_names(renamed), count(1), HARNESSES | {"lm-eval": _Filter().rows}
     for number, row in rows:
         at = f"{source} line {number}"
         harness = _harness(row)
-        found = chosen.rows(row, at) if harness == "lm-eval" else HARNESSES[harness](row, at) if harness else None
-        if found is None:
-            found = _leaves(row, {}, names, groups, at, 0)
+        found = harnesses[harness](row, at) if harness else _leaves(row, {}, names, groups, at, 0)
         yield from ((number, each) for each in found)
 
 
