@@ -222,7 +222,9 @@ def measure(mutants: Sequence[Mutant], processes: int) -> list[tuple[Mutant, str
     What was tried is kept in ``runs/benchmarks/mutants``, in a file of the commit. A run that was killed goes on.
     """
     copies: queue.Queue[Path] = queue.Queue()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True, encoding="utf-8"
+    )
     journal = KEPT / f"{commit.stdout.strip()}.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
