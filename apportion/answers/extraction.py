@@ -1,41 +1,82 @@
 r"""Extractors: read the answer that a completion states, or None if it states none.
 
-"auto" takes a box or an answer line and never guesses. A guess, such as the last number, would count truncated
-derivations as votes for an intermediate result, often the same one in many samples. ``last_number`` must be asked for.
+"auto" takes a box or a statement and never guesses. A guess, such as the last number, would count derivations that were
+cut off as votes for an intermediate result, often the same one in many samples. ``last_number`` must be asked for.
 
-Only the text after the last ``</think>`` counts. If the last ``<think>`` was not closed, there is no answer. A box that
-was not closed holds none either.
+A statement is "Answer: X", "The answer is X", a heading "Final answer" above X, "#### X", ``<answer>X</answer>``, or
+"answer" in JSON; and "Answer" in Chinese, Japanese, Korean, French, Spanish, Portuguese, Italian, German and Russian.
+Models go on talking after it. So the last statement that yields a number, a letter or LaTeX is the answer. Words are
+the answer only if no statement before them yields one, or if a label and not prose states them.
 
-Answers come without surrounding white space, ``$``, ``\( \)``, emphasis or final full stop. More than 2,000 characters
-are not an answer. Time is linear in the length of the text.
+Only the text after the reasoning counts, whatever the tags are called. If the reasoning was not closed, there is no
+answer. A box that was not closed holds none either.
+
+Answers come without surrounding white space, ``$``, ``\( \)``, quotes, emphasis or final punctuation. More than 2,000
+characters are not an answer. Time is linear in the length of the text.
 """
 
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 
 Extractor = Callable[[str], str | None]
 
 LONGEST = 2000
 """Maximum number of characters of an answer."""
+MOST = 100
+"""Boxes and statements that are examined, from the end of a text."""
+
+_THOUGHT = r"(?:[a-z]+:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?)"
+THINKS = re.compile(rf"[<\[◁]\|?(?:begin_of_)?{_THOUGHT}\|?[>\]▷]", re.IGNORECASE)
+THOUGHT = re.compile(rf"[<\[◁]\|?(?:/|end_of_){_THOUGHT}\|?[>\]▷]", re.IGNORECASE)
+"""The tags that open and close reasoning, as in <think>, [THINK], ◁think▷, <seed:think> and <|begin_of_thought|>."""
 
 BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s?")
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace belongs to the answer
+BETWEEN_BOXES = re.compile(r"[\s$,;&]*(?:\\text\{)?\s*(?:and|or)?\s*\}?[\s$]*(?:\\(?:q?quad|[,;])\s*)*")
+
+_TONGUES = (
+    r"(?:la\ )?(?:r[ée]ponse|respuesta|risposta)(?:\ final[e]?)?|(?:a\ )?resposta(?:\ final)?|(?:die\ )?antwort|ответ"
+)
 STATEMENT = re.compile(
-    r"\banswers?\b[*_]{0,3}\s?(?:is\b|are\b|[:=])"
-    r"|^[#*_>\ ]{0,8}(?:the\ )?(?:final\ )?answer[*_\ ]{0,4}$"
-    r"|^\#{4}\ ?(?P<number>[-+$]?\d[\d.,/]*%?)\s?$",  # GSM8K's form; other lines with #### are headings
+    r"(?P<prose>\banswers?\b[*_]{0,3}(?:\s(?:to|of|for)\s[^.:\n]{1,60}?)?\s(?:is|are|(?:would|must|will|should)\ be)\b"
+    r"(?:\s(?:therefore|simply|then|thus|indeed|hence|just|exactly)\b)?"
+    rf"|(?<!\w)(?:{_TONGUES})\s(?:est|es|è|é|ist|lautet)(?!\w))"
+    rf"|(?P<label>(?:\banswers?\b|(?<!\w)(?:{_TONGUES}))[*_]{{0,3}}\s?[:=：]"
+    r"|(?:答案|答え|정답|답)[*_]{0,3}\s?[:：是为は은]\s?)"
+    r"|(?P<heading>^[#*_>\ ]{0,8}(?:the\ )?(?:final\ )?answer[*_\ ]{0,4}$)"
+    r"|(?P<hashes>^\#{4}(?!\#)(?!\ *(?:\d+[.)]\ |[^\n]*:)))"  # other lines with #### are headings
+    r"|(?P<tag><answer>)"
+    r'|(?P<json>"(?:final[_\ ]?)?answer"\s{0,4}:)',
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
-SENTENCE_END = re.compile(r"(?<!\bSt)(?<!\bDr)(?<!\bMr)(?<!\bMrs)\.(?=[\s*]|$)")
+TALK = re.compile(r"(?:this|that|these|an?|any|no|your|each|whose|if|whether|other|and the)\s+$", re.IGNORECASE)
+"""What stands before "answer is" in talk about an answer."""
+REPEATED = re.compile(r"\W*(?:the )?(?:final |correct )?answers? (?:is|are)\b", re.IGNORECASE)
+LABEL_BEFORE = re.compile(r"answer[*_]*\s?[:=]\W*(?:the )?(?:final |correct )?$", re.IGNORECASE)
+SENTENCE_END = re.compile(r"(?<!\bSt)(?<!\bDr)(?<!\bMr)(?<!\bMrs)[.](?=[\s*]|$)|(?<!\\)[。！!?](?=[\s*\"'”]|$)")
+CLAUSE = re.compile(
+    r",?\s+(?:since|because|as|which|so|where|but|not|given|i\.e\.|that is|and (?:this|the|it|we|so|not)|if|when)\b",
+    re.IGNORECASE,
+)
+DEFINITE = re.compile(
+    r"[-+−–±~≈<>≤≥=\s([{|$£€¥₹√*\"'“]*(?:\\[$%A-Za-z({[]|\d|\.\d|[½⅓⅔¼¾⅕⅛π∞∅ℝ]|[A-Za-z]\s*(?:=|\\in)"
+    r"|\(?[A-Za-z]\)?(?=[\s\"'”*]*(?:[.,:;)\]!]|$)))"
+)
+"""How an answer begins that is a number, a letter or LaTeX."""
 BOLD = re.compile(r"(?<![\w*])\*\*([^*]+)\*\*(?![\w*])")
 DELIMITERS = re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]")
+INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 
-CHOICE_STATEMENT = re.compile(r"\b(?:answer|option|choice)\b[*_]{0,3}\s?(?:is\b|[:=])", re.IGNORECASE)
-FONT = re.compile(r"\\(?:text|math|boldsymbol|bf|rm)[a-z]*|[{}*]")
+CHOICE_STATEMENT = re.compile(
+    rf"{STATEMENT.pattern}|(?P<option>\b(?:option|choice)\b[*_]{{0,3}}\s?(?:is\b|[:=]))", STATEMENT.flags
+)
+FONT = re.compile(r"\\(?:text|math|boldsymbol|bf|rm)[a-z]*|[{}*_`\"'“”<>]")
 LETTER = re.compile(
-    r"(?:option |choice )?"
-    r"(?:[(\[]?(?P<alone>[A-J])[)\]]?[.:]?|\(?(?P<labelled>[A-J])(?:[)\].:](?:[\s\\].*)?|,? (?:because|since)\s.*))",
-    re.IGNORECASE | re.DOTALL,
+    r"(?:option |choice |letter )?[(\[]?(?P<alone>[A-J])[)\]]?(?:[.:!]?$|(?P<labelled>"
+    r"[)\].:](?:[\s\\]|$)|\s*\(|\s+[-–—]\s|…|,\s+(?!(?:[A-J]|and|or)\b)"
+    r"|,?\s+(?:because|since|which|as|(?:and |but )?not)\b))",
+    re.IGNORECASE,
 )
 BOLD_LETTER_AT_END = re.compile(r"(?:.*\s)?\*\*\(?(?P<letter>[A-J])\)?\.?\*\*\.?", re.IGNORECASE)
 
@@ -46,66 +87,81 @@ NUMBER = re.compile(
 )
 
 
-def _after_thinking(extractor: Extractor) -> Extractor:
+def after_reasoning(text: str) -> str | None:
+    """Return what ``text`` says after its reasoning, all of it if it holds none; None if the reasoning was not closed.
+
+    >>> after_reasoning("[THINK]Is it 3?[/THINK]It is 4."), after_reasoning("<think>Is it 3?")
+    ('It is 4.', None)
+    """
+    start = end = 0
+    for closed in THOUGHT.finditer(text):
+        end = closed.end()
+    for opened in THINKS.finditer(text):
+        start = opened.end()
+    return text[end:].rstrip() if start <= end else None
+
+
+def _after_reasoning(extractor: Extractor) -> Extractor:
     """Restrict ``extractor`` to the text after the reasoning."""
 
-    def extract_after_thinking(text: str) -> str | None:
-        said = text.rpartition("</think>")[2].rstrip()
-        return None if "<think>" in said else extractor(said)
+    def extract_after_reasoning(text: str) -> str | None:
+        said = after_reasoning(INVISIBLE.sub("", text))
+        return None if said is None else extractor(said)
 
-    return extract_after_thinking
+    return extract_after_reasoning
 
 
 def boxed(text: str) -> str | None:
     r"""Return the content of the last ``\boxed{...}`` or ``\fbox{...}``; None if its braces do not close.
 
-    >>> boxed(r"First \boxed{7}, or rather \boxed{\frac{1}{2}}.")
-    '\\frac{1}{2}'
+    Boxes that stand together are one answer.
+
+    >>> boxed(r"First \boxed{7}, or rather \boxed{\frac{1}{2}}."), boxed(r"$\boxed{-1}$ and $\boxed{1}$")
+    ('\\frac{1}{2}', '-1, 1')
     """
-    box = _last(BOX, text)
-    if box is None:
-        return None
-    rest = text[box.end() : box.end() + LONGEST]
-    if not rest.startswith("{"):
-        word = re.split(r"[\s$]", rest, maxsplit=1)[0]
-        return _tidy(word) if len(word) < LONGEST else None
-    depth = 0
-    for brace in BRACE.finditer(rest):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if depth == 0:
-            return _tidy(rest[1 : brace.start()])
-    return None
+    together: list[str] = []
+    after = None
+    for box in _from_the_end(BOX, text):
+        found = _content(text, box.end())
+        if found is None:
+            break
+        if after is not None and not BETWEEN_BOXES.fullmatch(text, found[1], after):
+            break
+        if found[0] not in together:
+            together.insert(0, found[0])
+        after = box.start()
+    return ", ".join(together) or None
 
 
 def answer_line(text: str) -> str | None:
-    r"""Return X of the last "Answer: X", "The answer is X", "Final answer: X" or "#### X".
+    r"""Return the X of the last statement that yields a number, a letter or LaTeX, else of the last in words.
 
     X ends with its sentence or line. It may stand on the line below if nothing follows it.
 
-    >>> answer_line("**Answer:** $42$."), answer_line("So the answer is 3.5 km. I hope it is correct.")
+    >>> answer_line("**Answer:** $42$."), answer_line("So the answer is 3.5 km. I hope this answer is helpful!")
     ('42', '3.5 km')
-    >>> answer_line("She has 9 + 9 eggs left.\n#### 18")
-    '18'
+    >>> answer_line("She has 9 + 9 eggs left.\n#### 18"), answer_line('{"answer": "Paris"}')
+    ('18', 'Paris')
     """
-    stated = _last(STATEMENT, text)
-    if stated is None:
-        return None
-    return _tidy(stated["number"]) if stated["number"] else _stated(text, stated.end())
+    words = None
+    for statement, only_words in _statements(text, STATEMENT):
+        if not only_words:
+            return statement
+        words = words or statement
+    return words
 
 
 def choice(text: str) -> str | None:
     r"""Return the chosen letter, A to J in upper case: boxed, stated, or alone or last in bold on the last line.
 
-    A word is not a letter: "A dog" and "I think so" choose none, "A. dog" and "(c)" do.
+    The text of the option may follow it. A word is not a letter: "A dog" and "I think so" choose none.
 
     >>> choice(r"\boxed{\text{B}}"), choice("The answer is (c) Paris."), choice("The answer is A dog.")
     ('B', 'C', None)
     """
-    stated = _last(CHOICE_STATEMENT, text)
-    statements = boxed(text), _stated(text, stated.end()) if stated else None
-    last_line = text.rpartition("\n")[2].strip()
-    letters = [*(_letter(statement, "labelled") for statement in statements if statement), _letter(last_line)]
-    letter = next(filter(None, letters), None)
+    stated = next(filter(None, (_letter(said) for said, _ in _statements(text, CHOICE_STATEMENT))), None)
+    box, last_line = boxed(text), text.rpartition("\n")[2].strip()
+    letter = (box and _letter(box)) or stated or _letter(last_line, alone=True)
     if letter is None and last_line.endswith(("**", "**.")):
         bold = BOLD_LETTER_AT_END.fullmatch(last_line)
         letter = bold and bold["letter"]
@@ -119,7 +175,9 @@ def last_number(text: str) -> str | None:
     ('1250.50', '-3/4')
     """
     end = max(text.rfind(digit) for digit in "0123456789") + 2  # a fraction ends in a brace after its last digit
-    found = _last(NUMBER, text[max(0, end - LONGEST) : end])
+    found = None
+    for found in NUMBER.finditer(text[max(0, end - LONGEST) : end]):  # noqa: B007 - only the last is wanted
+        pass
     if found is None:
         return None
     digits = found["number"].replace(",", "") if found["number"] else f"{found['over']}/{found['under']}"
@@ -136,7 +194,7 @@ def auto(text: str) -> str | None:
 
 
 EXTRACTORS: dict[str, Extractor] = {
-    extractor.__name__: _after_thinking(extractor) for extractor in (auto, boxed, answer_line, choice, last_number)
+    extractor.__name__: _after_reasoning(extractor) for extractor in (auto, boxed, answer_line, choice, last_number)
 }
 """Every extractor by name."""
 
@@ -157,18 +215,50 @@ def extract(text: str, how: str = "auto") -> str | None:
     return EXTRACTORS[how](text)
 
 
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Return the last match."""
-    last = None
-    for last in pattern.finditer(text):  # noqa: B007 - only the last match is wanted
-        pass
-    return last
+def _from_the_end(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Return the last matches, at most ``MOST``, from the last one."""
+    return reversed(deque(pattern.finditer(text), MOST))
 
 
-def _stated(text: str, start: int) -> str | None:
-    """Return the statement from ``start`` to the end of its sentence or line, or the last line below a heading."""
+def _content(text: str, start: int) -> tuple[str, int] | None:
+    """Return the content of the box whose braces open at ``start``, and its end; None if they do not close."""
+    rest = text[start : start + LONGEST]
+    if not rest.startswith("{"):
+        word = re.split(r"[\s$]", rest, maxsplit=1)[0]
+        return (_tidy(word) or "", start + len(word)) if len(word) < LONGEST else None
+    depth = 0
+    for brace in BRACE.finditer(rest):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return _tidy(rest[1 : brace.start()]) or "", start + brace.end()
+    return None
+
+
+def _statements(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, bool]]:
+    """Yield what each statement of an answer says, from the last one, and whether it is only words in prose."""
+    for found in _from_the_end(pattern, text):
+        prose, before = found.lastgroup in ("prose", "option"), text[max(0, found.start() - 30) : found.start()]
+        if prose and TALK.search(before):
+            continue
+        said = _said(text, found.end(), found.lastgroup)
+        if said is None or (not prose and REPEATED.match(said)):  # "Final answer: The answer is X" states X once
+            continue
+        definite = said.startswith("$") or DEFINITE.match(said) is not None
+        clause = CLAUSE.search(said) if definite else None
+        if stated := _tidy(said[: clause.start()] if clause else said):
+            yield stated, prose and not definite and not LABEL_BEFORE.search(before)
+
+
+def _said(text: str, start: int, kind: str | None) -> str | None:
+    """Return what stands from ``start`` to the end of its sentence or line, or on the last line below a heading."""
     rest, goes_on = text[start : start + LONGEST], len(text) > start + LONGEST
-    line, newline, below = rest.lstrip(":=*_").partition("\n")
+    if kind == "json":
+        value = re.match(r'\s*(?:"((?:[^"\\]|\\.)*)"|([-\w.]+))', rest)
+        return value and (value[1] or value[2])
+    if kind == "tag":
+        content, closed, _ = rest.partition("</")
+        return content if closed else None
+    line, newline, below = rest.lstrip(":=：*_").partition("\n")
     if not line.strip():
         line = below.strip()
         display = (line[:2], line[-2:]) in (("$$", "$$"), ("\\[", "\\]"))
@@ -179,15 +269,20 @@ def _stated(text: str, start: int) -> str | None:
         return boxed(line)
     if end is None and goes_on and not newline:
         return None
-    return _tidy(BOLD.sub(r"\1", line[: end.start()] if end else line))
+    return BOLD.sub(r"\1", line[: end.start()] if end else line).strip()
 
 
 def _tidy(answer: str) -> str | None:
     """Return ``answer`` without ``$`` and without surrounding space, emphasis and punctuation; None if it is empty."""
-    return " ".join(DELIMITERS.sub("", answer).split()).lstrip(":;*` ").rstrip(".,:;*`\\ ") or None
+    tidy = " ".join(DELIMITERS.sub("", answer).split()).lstrip(':;*`"“ ').rstrip('.,:;*`"”。\\ ')
+    tidy = re.sub(r"(?:です|である|입니다|이다)$", "", tidy)
+    return (tidy.strip("_") if tidy[:1] == tidy[-1:] == "_" else tidy) or None
 
 
-def _letter(statement: str, *also: str) -> str | None:
-    """Return the letter that is the whole statement; with "labelled", also one before a text, as in "(C) Paris"."""
-    found = LETTER.fullmatch(FONT.sub("", statement).strip())
-    return next((found[group] for group in ("alone", *also) if found[group]), None) if found else None
+def _letter(statement: str, alone: bool = False) -> str | None:
+    """Return the letter that the statement begins with, if the text of its option or nothing follows it.
+
+    With ``alone`` nothing may follow it.
+    """
+    found = LETTER.match(FONT.sub("", statement).strip())
+    return found["alone"] if found and not (alone and found["labelled"]) else None

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from apportion.answers.normal_form import DECIMAL, normal_form
+from apportion.answers.extraction import after_reasoning
+from apportion.answers.normal_form import equal_by_text, normal_form
 from apportion.answers.phrase import phrase_form
 from apportion.checks import check_integer
 from apportion.types import prompt_id
@@ -250,8 +251,10 @@ def same_by_words(answer: str, other: str) -> bool | None:
     phrase = phrase_form(answer)
     if phrase == phrase_form(other):
         return bool(phrase)
-    plain = DECIMAL.fullmatch(normal_form(answer)) and DECIMAL.fullmatch(normal_form(other))
-    return False if plain or not answer.strip() or not other.strip() else None
+    forms = normal_form(answer), normal_form(other)
+    if all(form.value is not None for form in forms):
+        return equal_by_text(*forms)
+    return None if answer.strip() and other.strip() else False
 
 
 def read_verdict(text: str) -> bool | None:
@@ -260,7 +263,7 @@ def read_verdict(text: str) -> bool | None:
     >>> [read_verdict(text) for text in ("Yes.", "**no**", "<think>Yes?</think> No", "yes and no", "<think>Yes")]
     [True, False, False, None, None]
     """
-    said = text.rpartition("</think>")[2]
+    said = after_reasoning(text) or ""
     return {"yes": True, "no": False}.get(re.sub(r"[\W_]+", " ", said).strip().casefold())
 
 

@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from threading import Event, Thread, Timer
@@ -32,8 +33,12 @@ START_SECONDS = 120.0
 """Time limit for the start, which imports sympy; generous because the machine may be busy."""
 STOP_SECONDS = 5.0
 """Time limit for the end after the worker was killed."""
-FIRST_PAIR = ("1/2", "0.5")
+FIRST_PAIR = ["1/2", "0.5"]
 """Compared before the first worker starts, so that math-verify has prepared what it needs."""
+PERCENT = r"\%"
+"""How a percentage ends."""
+DIGITS = 50
+"""Decimal digits to which numbers are evaluated."""
 PARSED = 4096
 """Parsed answers that a worker keeps in memory."""
 
@@ -199,20 +204,24 @@ def main(limit_seconds: float) -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to a whole group of processes; the caller ends and closes
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    from math_verify import parse, verify  # noqa: PLC0415 - an optional extra
+    from math_verify import grader, verify  # noqa: PLC0415 - an optional extra
 
     logging.disable()  # it would warn that its own timeouts are off
     warnings.simplefilter("ignore")
     replies, sys.stdout = sys.stdout, sys.stderr
+    grader.sympy_numeric_eq, grader.solve = numbers_equal, solved
+    read = lru_cache(PARSED)(reader())
 
-    @lru_cache(PARSED)
-    def parsed(answer: str) -> list[Any]:
-        return parse(f"${answer}$", parsing_timeout=None)
-
-    def verdict(answers: list[list[Any]]) -> bool:
-        if len(answers) == 1:  # parse returns the text itself if it is not mathematics
-            return any(not isinstance(expression, str) for expression in answers[0])
-        return any(verify(*pair, timeout_seconds=None) for pair in (answers, answers[::-1]))
+    def verdict(answers: list[str]) -> bool:
+        expressions = [read(answer.removesuffix(PERCENT)) for answer in answers]
+        if None in expressions:
+            return False
+        if len(answers) == 1:
+            return True
+        pairs = [expressions]
+        if answers[0].endswith(PERCENT) != answers[1].endswith(PERCENT):  # 50% is 50 and 1/2
+            pairs.append([read(_share(answer)) for answer in answers])
+        return any(verify(*each, timeout_seconds=None) for pair in pairs for each in (pair, pair[::-1]))
 
     def alarm(seconds: float) -> None:
         if hasattr(signal, "setitimer"):
@@ -222,7 +231,7 @@ def main(limit_seconds: float) -> None:
         replies.write(f"{json.dumps(content)}\n")
         replies.flush()
 
-    verdict([parsed(answer) for answer in FIRST_PAIR])
+    verdict(FIRST_PAIR)
     fork = getattr(os, "fork", None)  # POSIX only
     while fork is not None and (worker := fork()):
         os.waitpid(worker, 0)
@@ -233,9 +242,74 @@ def main(limit_seconds: float) -> None:
     for line in sys.stdin:
         number, answers = json.loads(line)
         alarm(limit_seconds)
-        same = verdict([parsed(answer) for answer in answers])
+        same = verdict(answers)
         alarm(0)
         reply([number, same])
+
+
+def reader() -> Callable[[str], Any]:
+    """Return a function from LaTeX to what the grammar reads; None unless it reads all of it, and reads no nonsense.
+
+    The text goes to the grammar as it is. ``math_verify.parse`` would first drop what it does not know, and then take
+    a number out of what it cannot read.
+    """
+    import sympy  # noqa: PLC0415
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy  # noqa: PLC0415
+    from math_verify.grader import should_treat_as_complex  # noqa: PLC0415
+
+    config = ConversionConfig(lowercase_symbols=False)
+
+    def read(text: str) -> Any:
+        real = not should_treat_as_complex(text)
+        try:
+            found = latex2sympy(
+                text, is_real=real, convert_degrees=True, normalization_config=None, conversion_config=config
+            )
+        except Exception:  # noqa: BLE001 - the grammar and its converter raise anything over what they cannot read
+            return None
+        nonsense = (sympy.nan, sympy.zoo)
+        return None if getattr(found, "has", lambda *_: False)(*nonsense) else found
+
+    return read
+
+
+def numbers_equal(first: Any, second: Any, float_rounding: int, numeric_precision: int) -> bool:
+    """Return whether two numbers, or all numbers of two matrices, are equal, in place of math-verify's six decimals.
+
+    A decimal equals a number that differs by at most half of its sixth place and a ten-thousandth of the larger. Other
+    numbers must be equal to 30 digits. Both settings of math-verify are ignored.
+    """
+    import sympy  # noqa: PLC0415
+
+    if isinstance(first, sympy.MatrixBase) and isinstance(second, sympy.MatrixBase):
+        return first.shape == second.shape and all(
+            numbers_equal(*pair, float_rounding, numeric_precision)
+            for pair in zip(first.flat(), second.flat(), strict=True)
+        )
+    try:
+        values = [sympy.N(each, DIGITS) for each in (first, second)]
+        gap, size = abs(values[0] - values[1]), max(abs(values[0]), abs(values[1]))
+        if not gap.is_number or not gap.is_finite:
+            return False
+        if first.has(sympy.Float) or second.has(sympy.Float):
+            return bool(gap <= 5e-7 and gap <= 1e-4 * size)
+        return bool(gap <= size * sympy.Float("1e-30"))
+    except Exception:  # noqa: BLE001 - what cannot be evaluated is no number
+        return False
+
+
+def solved(relation: Any, symbols: Any) -> Any:
+    """Return the solutions of a relation. Raise ValueError if there are none, because then no two are compared."""
+    import sympy  # noqa: PLC0415
+
+    if not (solutions := sympy.solve(relation, symbols)):
+        raise ValueError("two relations must have solutions to be compared by them, got none; compare them as they are")
+    return solutions
+
+
+def _share(answer: str) -> str:
+    """Return a percentage as a formula of its share, any other answer as it is."""
+    return rf"\frac{{{answer.removesuffix(PERCENT)}}}{{100}}" if answer.endswith(PERCENT) else answer
 
 
 def _caller_is_gone(wait_milliseconds: int | None) -> bool:

@@ -1,7 +1,7 @@
 r"""The equivalence of mathematical answers: 1/2, 0.5 and \frac{1}{2} are one vote.
 
-math-verify's verdict is neither symmetric (an interval and an inequality are equal in one direction) nor transitive
-(50% equals both 1/2 and 50). Here a pair is equal if either direction says so.
+The verdict of math-verify is neither symmetric (an interval and an inequality are equal in one direction) nor
+transitive (50% equals both 1/2 and 50). Here a pair is equal if either direction says so.
 
 Reference: math-verify, by Hynek Kydlíček, github.com/huggingface/Math-Verify.
 """
@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Self, TypeVar
 
 from apportion.answers.math_process import MathProcess
-from apportion.answers.normal_form import LONGEST, equal_by_text, is_plain_number, is_text, normal_form
+from apportion.answers.normal_form import LONGEST, Form, equal_by_text, normal_form
 
 T = TypeVar("T")
 
@@ -25,11 +25,11 @@ REMEMBERED = 2**16
 
 
 class MathVerify:
-    r"""Answers are equal if math-verify says so in either direction. ``async with`` or ``with`` closes it.
+    r"""Answers are equal if their text, their value or math-verify says so. ``async with`` or ``with`` closes it.
 
-    Text decides most pairs. The same normal form is the same answer. Different integers, words and decimals of up to
-    six places are different answers. Fractions of integers are compared by value. A power or a factorial of more than a
-    million digits equals only the same text.
+    Most pairs need no mathematics: equal text is an equal answer, numbers and fractions are compared by value, and what
+    math-verify would not read whole equals only the same text (``normal_form``). So does a power or a factorial of
+    more than a million digits.
 
     All other pairs go through the quick lane, a process that compares one pair at a time and gives up after 0.3
     seconds. Such a pair goes on in the slow lane, another process with ``timeout_seconds`` for a pair, so other pairs
@@ -37,9 +37,8 @@ class MathVerify:
     slow against "0" too goes to the slow lane at once from then on. A pair that is too slow even there counts as
     different, and the slow answer, or both if neither was slow against "0", is compared as text from then on.
 
-    math-verify ignores units (5 cm is 5 m) and compares six decimal places. To it 50% is both 1/2 and 50, the pair
-    (1,2) is the open interval, and 1,2 is both that and the set. (8-2)*4 is 24, so use ``ExactMatch`` if formulas are
-    the answers, as in Game of 24.
+    50% is both 1/2 and 50, the pair (1,2) is the open interval, and 1,2 is both that and the set. (8-2)*4 is 24, so
+    use ``ExactMatch`` if formulas are the answers, as in Game of 24.
 
     Raises ImportError if math-verify is not installed.
 
@@ -69,25 +68,26 @@ class MathVerify:
         once: their pairs are compared one at a time in each lane.
         """
         form, forms = normal_form(answer), [normal_form(other) for other in known]
-        if form and form in forms:
-            return forms.index(form)
+        texts = [other.text for other in forms]
+        if form.text and form.text in texts:
+            return texts.index(form.text)
         for index, other in enumerate(forms):
-            same = self._known(form, other)
+            same, pair = self._known(form, other), (_asked(form), _asked(other))
             if same is None:
-                same = await asyncio.wrap_future(self._quick.submit(self._compare_quickly, form, other))
+                same = await asyncio.wrap_future(self._quick.submit(self._compare_quickly, *pair))
             if same is None:
-                same = await asyncio.wrap_future(self._slow.submit(self._compare_slowly, form, other))
+                same = await asyncio.wrap_future(self._slow.submit(self._compare_slowly, *pair))
             if same:
                 return index
         return None
 
     def same(self, first: str, second: str) -> bool:
         """Return whether the two mean the same. It blocks, so it suits callers without an event loop."""
-        first, second = normal_form(first), normal_form(second)
-        same = self._known(first, second)
+        forms = normal_form(first), normal_form(second)
+        same, pair = self._known(*forms), (_asked(forms[0]), _asked(forms[1]))
         if same is None:
-            same = self._quick.submit(self._compare_quickly, first, second).result()
-        return self._slow.submit(self._compare_slowly, first, second).result() if same is None else same
+            same = self._quick.submit(self._compare_quickly, *pair).result()
+        return self._slow.submit(self._compare_slowly, *pair).result() if same is None else same
 
     def reads(self, answer: str) -> bool:
         r"""Return whether ``answer`` is a number, words or mathematics, not a text that equals only itself.
@@ -97,12 +97,11 @@ class MathVerify:
         [True, True, True, False]
         """
         form = normal_form(answer)
-        if not form or len(form) > LONGEST:
-            return False
-        if is_text(form) or equal_by_text(form, "0") is not None:
-            return True
-        read = self._quick.submit(self._quick.process.reads, form).result()
-        return (self._slow.submit(self._slow.process.reads, form).result() if read is None else read) is True
+        if not form.text or len(form.text) > LONGEST or not form.formula or form.value is not None:
+            return 0 < len(form.text) <= LONGEST
+        asked = _asked(form)
+        read = self._quick.submit(self._quick.process.reads, asked).result()
+        return (self._slow.submit(self._slow.process.reads, asked).result() if read is None else read) is True
 
     async def aclose(self) -> None:
         """Stop the processes and wait until they are gone. Current and later comparisons raise RuntimeError."""
@@ -128,16 +127,17 @@ class MathVerify:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _known(self, first: str, second: str) -> bool | None:
-        """Return the verdict if text or memory gives it, else None."""
+    def _known(self, first: Form, second: Form) -> bool | None:
+        """Return the verdict if text, value or memory gives it, else None."""
         verdict = equal_by_text(first, second)
-        if verdict is None and not self._hanging.isdisjoint((first, second)):
-            return False
-        return self._verdicts.get((first, second)) if verdict is None else verdict
+        return self._remembered(_asked(first), _asked(second)) if verdict is None else verdict
+
+    def _remembered(self, first: str, second: str) -> bool | None:
+        return False if not self._hanging.isdisjoint((first, second)) else self._verdicts.get((first, second))
 
     def _compare_quickly(self, first: str, second: str) -> bool | None:
         """Return the verdict, or None if the pair belongs to the slow lane. Runs in the thread of the quick lane."""
-        known = self._known(first, second)  # the same pair may have been compared while this one waited
+        known = self._remembered(first, second)  # the same pair may have been compared while this one waited
         if known is not None or not self._slow_answers.isdisjoint((first, second)):
             return known
         verdict = self._quick.process.same(first, second)
@@ -151,7 +151,7 @@ class MathVerify:
 
     def _compare_slowly(self, first: str, second: str) -> bool:
         """Return the verdict; False if there is none in time. Runs in the thread of the slow lane."""
-        known = self._known(first, second)
+        known = self._remembered(first, second)
         if known is not None:
             return known
         verdict = self._slow.process.same(first, second)
@@ -169,9 +169,14 @@ class MathVerify:
         return verdict
 
 
+def _asked(form: Form) -> str:
+    """Return what the process is asked about: the formula, which ends in a percent sign if it is a percentage."""
+    return form.formula + r"\%" * form.percent
+
+
 def _suspects(first: str, second: str) -> set[str]:
     """Return those of the pair that may be why it takes long."""
-    return {answer for answer in (first, second) if not is_plain_number(answer)}
+    return {asked for asked in (first, second) if normal_form(asked).value is None}
 
 
 class _Lane:

@@ -1,102 +1,203 @@
-r"""One spelling for answers that differ only in how they are written.
+r"""What an answer says: a text in one spelling, and its value or its formula if all of it is mathematics.
 
-Comparing normal forms decides most pairs without math-verify. It also corrects what math-verify misreads: math-verify
-takes "1 1/2" for 1, 3·4 for 3, and every word for a product of letters, so that "listen" would equal "silent".
+Two answers are one only if all of both was read. So a formula holds only what the grammar of math-verify reads right.
+It takes words for products of letters ("no" would be "on") and two numbers side by side for a product, and it drops the
+base of a number. Answers with those are texts, which equal only the same text.
 """
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
 from apportion.answers.magnitude import too_large
+from apportion.answers.measures import NAMES, PERCENT, SCALE, SCALES, clock, without_unit
+from apportion.answers.spelling import latex
 
 LONGEST = 1000
 """Answers with more characters than this are compared as text."""
 REMEMBERED = 2**16
 """Normal forms kept in memory."""
 
-SPELLINGS = str.maketrans({"−": "-", "×": r"\times ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ "})
-REWRITES = (
-    (re.compile(r"\\?\$"), ""),
-    (re.compile(r"\\%"), "%"),
-    (re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"),
-    (re.compile(r"\\(?:left|right)(?=[()\[\]|\\])"), ""),
+PLACES = Fraction(5, 10**7)
+SHARE = Fraction(1, 10**4)
+"""A decimal equals a number that differs by at most ``PLACES``, half of the sixth, and by ``SHARE`` of the larger."""
+MOST_DIGITS = 400
+"""Powers of ten beyond this are left to mathematics."""
+
+CHOICE = re.compile(r"\(?([A-Za-z])\)?")
+NAME = re.compile(r"[A-Z]{2,}")
+THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:, ?| )\d{3})+(?![\d,])(?:\.\d+)?")
+MIXED = re.compile(r"(?<![\d.}])(\d+)\s*(?:\s(\d+)/(\d+)(?![\d.])|\\frac\{(\d+)\}\{(\d+)\})")
+REPEATED = re.compile(
+    r"(?P<whole>\d*)\.(?P<once>\d*?)(?:\\(?:overline|bar|dot)\{?\s*(?P<line>\d+)\s*\}?|\((?P<round>\d+)\)"
+    r"|(?P<digit>\d)(?P=digit){2,}(?:\.\.\.|\\ldots\s?))"
 )
-TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\{([^{}\\]*)\}")
-WORDS = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_]+(?:[ '’.,;:!?-]+[^\W\d_]+)*[.!?]?")
-THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?:,(?:\\!)?|\{,\}|\\,| )\d{3})+(?:\.\d+)?")
-MIXED_NUMBER = re.compile(r"(?P<whole>-?\d+) (?P<over>\d+)/(?P<under>\d+)")
-NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
-DECIMAL = re.compile(r"-?\d+(?:\.\d{1,6})?")  # math-verify compares six places
-FRACTION = re.compile(r"(-?)(?:(\d+)/(\d+)|\\frac\{(\d+)\}\{(\d+)\}|(\d+))")
+NUMBER = re.compile(
+    r"(?P<sign>[-+]?)\s?(?P<digits>\d+\.?\d*|\.\d+)"
+    r"(?:[eE](?P<e>[-+]?\d+)|\s?(?:\\times|\\cdot|\*)\s?10\s?\^\s?\{?\s?(?P<ten>[-+]?\d+)\s?\}?)?"
+)
+FRACTION = re.compile(
+    r"(?P<sign>[-+]?)\s?(?:(?P<whole>\d+)\s?(?=\\frac))?(?:(\d+)\s?/\s?(\d+)|\\frac\{\s?(-?\d+)\s?\}\{\s?(-?\d+)\s?\})"
+)
+EXPONENT = re.compile(r"(?<![\w.}])(\d+\.?\d*|\.\d+)[eE]([-+]?\d+)(?![\w.])")
+AND = re.compile(r"\s*,?(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*")
+NOT_READ = re.compile(
+    r"\\(?:text|angle|triangle|overline)|\d{4}-\d\d-\d\d|(?<![\w.])0[xXbBoO]\w|\\ldots|\\equiv|\d\s+[\d.]|[\d)}]\s*_|\d:\d\d(?!\d)|[$\"?@]|[^\x00-\x7f]"
+)
+LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+VARIABLES = re.compile(r"[aA]?[^aeiouAEIOU\W\d]+")
+"""A run of letters without vowels is a product, as in 2xy or abc. Every other one is a word."""
+ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-zA-Z]*matrix\}")
+COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)")
+
+
+@dataclass(frozen=True)
+class Form:
+    """An answer as it is compared: by its ``text``, else by its ``value``, else by its ``formula`` in LaTeX.
+
+    ``value`` is None and ``formula`` is empty if there is none. ``decimal`` says that the value was written as a
+    decimal, so it may be rounded. ``measures`` are the known units.
+    """
+
+    text: str
+    formula: str = ""
+    value: Fraction | None = None
+    decimal: bool = False
+    percent: bool = False
+    measures: frozenset[str] = frozenset()
 
 
 @lru_cache(REMEMBERED)
-def normal_form(answer: str) -> str:
-    r"""Return ``answer`` with white space, dollars, fractions, fonts, numbers and the case of words made uniform.
+def normal_form(answer: str) -> Form:
+    r"""Return what ``answer`` says.
 
-    >>> [normal_form(answer) for answer in ("$1,000.0$", r"\text{No solution}", r"\dfrac{1}{2}", "+05", "1 1/2")]
-    ['1000', 'no solution', '\\frac{1}{2}', '5', '1\\frac{1}{2}']
+    >>> [normal_form(answer).text for answer in ("$1,000.0$", r"\text{No solution}", r"\dfrac{1}{2}", "+05", "1 1/2")]
+    ['1000', 'no solution', '1/2', '5', '3/2']
+    >>> normal_form("2e3 dollars").value, normal_form("18 or more").value, normal_form("x + 1").formula
+    (Fraction(2000, 1), None, 'x + 1')
     """
-    form = answer.strip()
-    if len(form) > LONGEST:
-        return form
-    form = form.translate(SPELLINGS)
-    for pattern, replacement in REWRITES:
-        form = pattern.sub(replacement, form)
-    form = " ".join(form.split()).rstrip(". ")
-    if text := TEXT.fullmatch(form):
-        form = text[1].strip()
-    if WORDS.fullmatch(form):
-        return form.rstrip(".!?").casefold()
-    if THOUSANDS.fullmatch(form):
-        form = re.sub(r"[^\d.+-]", "", form)
-    if NUMBER.fullmatch(form):
-        return _plain(form)
-    mixed = MIXED_NUMBER.fullmatch(form)
-    return rf"{mixed['whole']}\frac{{{mixed['over']}}}{{{mixed['under']}}}" if mixed else form
+    answer = answer.strip()
+    if not answer or len(answer) > LONGEST:
+        return Form(answer)
+    written = latex(_without_dollars(answer)).rstrip(". ").strip("\"' ")
+    if not re.search(r"[(\[]|\\\{", written):  # in (2,12,102) each comma separates
+        written = THOUSANDS.sub(lambda found: re.sub(r"[^\d.]", "", found[0]), written.replace("{,}", ","))
+    text = _text(written)
+    if (time := clock(text)) is not None:
+        return Form(time)
+    if letter := CHOICE.fullmatch(text):
+        return Form(letter[1].casefold(), letter[1].casefold())
+    if NAME.fullmatch(text):
+        return Form(text)
+    percent = PERCENT.fullmatch(written)
+    number, measures = without_unit(percent["head"] if percent else written)
+    number = _number(number.strip().rstrip("."))
+    value, decimal = _value(number)
+    if value is not None:
+        shown = str(value) + ("%" if percent else "") + "".join(f" {name}" for name in sorted(measures))
+        return Form(shown, number, value, decimal, bool(percent), measures)
+    if not is_formula(number):
+        return Form(text.rstrip(".!?") or text)
+    shown = _text(number) + ("%" if percent else "") + "".join(f" {name}" for name in sorted(measures))
+    return Form(shown, number, None, False, bool(percent), measures)
 
 
-def equal_by_text(first: str, second: str) -> bool | None:
-    """Return whether two normal forms mean the same; None if their text does not tell.
+def is_formula(text: str) -> bool:
+    """Return whether the grammar of math-verify would read ``text`` right, if it can read it."""
+    if NOT_READ.search(text) or too_large(text):
+        return False
+    plain = COMMAND.sub(" ", ENVIRONMENT.sub(" ", text))
+    return all(VARIABLES.fullmatch(run[0]) and run[0] not in NAMES for run in LETTERS.finditer(plain))
 
-    >>> equal_by_text("18", "19"), equal_by_text("listen", "silent"), equal_by_text("1/2", "2/4")
-    (False, False, True)
-    >>> equal_by_text("1/2", "0.5") is None
+
+def equal_by_text(first: Form, second: Form) -> bool | None:
+    """Return whether two forms mean the same; None if only mathematics can tell.
+
+    >>> [equal_by_text(normal_form(a), normal_form(b)) for a, b in (("18", "19"), ("listen", "silent"), ("1/2", ".5"))]
+    [False, False, True]
+    >>> equal_by_text(normal_form("2x"), normal_form("x + x")) is None
     True
     """
-    if first == second:
-        return bool(first)
-    if is_text(first) or is_text(second) or (DECIMAL.fullmatch(first) and DECIMAL.fullmatch(second)):
+    if first.text == second.text:
+        return bool(first.text)
+    if not first.formula or not second.formula or _conflict(first.measures, second.measures):
         return False
-    fractions = _fraction(first), _fraction(second)
-    return None if None in fractions else fractions[0] == fractions[1]
-
-
-@lru_cache(REMEMBERED)
-def is_text(form: str) -> bool:
-    """Return whether ``form`` equals only the same text: words, no or long text, beyond ASCII, or a huge number."""
-    return not form or len(form) > LONGEST or not form.isascii() or WORDS.fullmatch(form) is not None or too_large(form)
-
-
-def is_plain_number(form: str) -> bool:
-    """Return whether ``form`` is an integer, a decimal or a fraction of integers."""
-    return DECIMAL.fullmatch(form) is not None or _fraction(form) is not None
-
-
-@lru_cache(REMEMBERED)
-def _fraction(form: str) -> Fraction | None:
-    """Return the value of an integer or of a fraction of integers; None for any other form."""
-    found = FRACTION.fullmatch(form)
-    if found is None:
+    if first.value is None or second.value is None:
         return None
-    sign, *digits = (group for group in found.groups() if group is not None)
-    over, under = int(digits[0]), int(digits[1]) if len(digits) == 2 else 1
-    return Fraction(-over if sign else over, under) if under else None
+    if first.percent == second.percent:
+        return close(first, second)
+    return close(first, second) or close(_share(first), _share(second))
 
 
-def _plain(number: str) -> str:
-    """Return ``number`` without leading and trailing zeros and without a plus sign."""
-    whole, _, decimals = number.lstrip("+-").partition(".")
-    digits = f"{whole.lstrip('0') or '0'}.{decimals.rstrip('0')}".rstrip(".")
-    return f"-{digits}" if number[0] == "-" and digits != "0" else digits
+def close(first: Form, second: Form) -> bool:
+    """Return whether two values are equal, up to rounding if one of them is a decimal."""
+    assert first.value is not None and second.value is not None
+    gap, size = abs(first.value - second.value), max(abs(first.value), abs(second.value))
+    return gap == 0 or ((first.decimal or second.decimal) and gap <= PLACES and gap <= SHARE * size)
+
+
+def _share(form: Form) -> Form:
+    """Return the value of a percentage as a share, any other as it is."""
+    return Form(form.text, value=form.value / 100, decimal=form.decimal) if form.percent and form.value else form
+
+
+def _conflict(first: frozenset[str], second: frozenset[str]) -> bool:
+    """Return whether both name measures, and neither names all of the other's."""
+    return bool(first and second) and not (first <= second or second <= first)
+
+
+def _without_dollars(answer: str) -> str:
+    """Return ``answer`` without the delimiters of mathematics. A dollar sign before a number is money."""
+    text = re.sub(r"(?<!\\)\\[()\[\]]", "", answer) if re.search(r"(?<!\\)\\[(\[]", answer) else answer
+    paired = re.fullmatch(r"\s*(\$\$?)(.*?)\1[.\s]*", text, re.DOTALL)
+    if paired and "$" not in paired[2].replace("\\$", ""):
+        return paired[2]
+    return re.sub(r"(?<!\\)\$([^$]*?[^$\\])\$", r"\1", text)
+
+
+def _text(written: str) -> str:
+    """Return a text in one spelling: no fonts, single spaces only between words, words in lower case."""
+    text = re.sub(r"\\text\{([^{}]*)\}", r" \1 ", written)
+    text = re.sub(r"(?<!\w)\s+|\s+(?!\w)", "", " ".join(text.split()))
+    if re.search(r"(?<![\\A-Za-z])[^\W\d_]{3}", text) or re.fullmatch(r"[A-Z][a-z]\.?|NO", text):
+        text = text.casefold()
+    return text.rstrip(".") or written
+
+
+def _number(text: str) -> str:
+    """Return ``text`` with repeated decimals, mixed numbers and powers of ten as the grammar reads them."""
+    if scaled := SCALE.fullmatch(text):
+        text, _ = without_unit(f"{_times(scaled['head'], SCALES[scaled['scale']])} {scaled['rest']}".strip())
+    text = AND.sub(", ", REPEATED.sub(_as_fraction, text))
+    text = EXPONENT.sub(lambda found: rf"{found[1]} \times 10^{{{int(found[2])}}}", text)
+    return MIXED.sub(lambda found: rf"{found[1]}\frac{{{found[2] or found[4]}}}{{{found[3] or found[5]}}}", text)
+
+
+def _times(digits: str, scale: int) -> str:
+    value = Fraction(digits.replace(",", "")) * scale
+    return str(value) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
+
+
+def _as_fraction(found: re.Match[str]) -> str:
+    """Return a repeated decimal such as 0.1666... as a fraction."""
+    once, again = found["once"], found["line"] or found["round"] or found["digit"]
+    scale, cycle = 10 ** len(once), 10 ** len(again) - 1
+    value = Fraction(int(f"{found['whole'] or 0}{once}") * cycle + int(again), scale * cycle)
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+def _value(text: str) -> tuple[Fraction | None, bool]:
+    """Return the value of an integer, a decimal, a power of ten or a fraction, and whether it may be rounded."""
+    if found := NUMBER.fullmatch(text):
+        power = int(found["e"] or found["ten"] or 0)
+        if abs(power) > MOST_DIGITS:
+            return None, False
+        value = Fraction(found["digits"]) * Fraction(10) ** power
+        return -value if found["sign"] == "-" else value, "." in found["digits"]
+    if found := FRACTION.fullmatch(text):
+        over, under = (int(digits) for digits in found.groups()[2:] if digits is not None)
+        if under:
+            value = Fraction(over, under) + int(found["whole"] or 0)
+            return -value if found["sign"] == "-" else value, False
+    return None, False

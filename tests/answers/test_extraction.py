@@ -1,12 +1,13 @@
 """Extraction from the ways in which models state an answer, and from texts made to be slow."""
 
+from pathlib import Path
 from time import perf_counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.answers import EXTRACTORS, extract
+from apportion.answers import EXTRACTORS, MathVerify, extract
 
 BOXED = {
     r"We get \boxed{42}.": "42",
@@ -66,7 +67,183 @@ STATED = {
     "": None,
 }
 
+AUTO = {
+    "The answer is 42. I hope this answer is helpful!": "42",
+    "**Answer: 42**\n\nPlease tell me if the answer is unclear.": "42",
+    "#### 42\n\nNote: the answer is rounded.": "42",
+    "The answer is 42, since the answers are integers.": "42",
+    "The answer is 42.": "42",
+    "The answer is 42!": "42",
+    "Answer: 42!": "42",
+    "The answer is $5!$.": "5!",
+    "\\boxed{5!}": "5!",
+    "The answer is Paris. I hope this answer is helpful!": "Paris",
+    "Answer: Paris\nThe answer is correct.": "Paris",
+    "The final answer is no solution.": "no solution",
+    "Is the answer 5? No. Answer: no solution": "no solution",
+    "The answer is 5? No. The answer is 7.": "7",
+    "The answer is x = 3.": "x = 3",
+    "So the answer is (1, 2), which is on the line.": "(1, 2)",
+    "Therefore the answer is $\\frac{1}{2}$ because it halves.": "\\frac{1}{2}",
+    "The answer is 18 dollars, as required.": "18 dollars",
+    "<answer>42</answer>": "42",
+    "<answer> \\boxed{42} </answer>": "42",
+    "<answer>42</answer>\nThis answer is right.": "42",
+    '{"reasoning": "The answer is 7", "answer": 42}': "42",
+    '{"answer": "42"}': "42",
+    '```json\n{"final_answer": "1/2"}\n```': "1/2",
+    '{"answer": -3.5}': "-3.5",
+    '{"answer": ""}': None,
+    "答案：42": "42",
+    "所以答案是42。": "42",
+    "答案为 $\\frac{1}{2}$": "\\frac{1}{2}",
+    "最终答案：x=3": "x=3",
+    "答えは42です。": "42",
+    "답: 42": "42",
+    "정답은 42": "42",
+    "La réponse est 42.": "42",
+    "Réponse : 42": "42",
+    "La respuesta es 42.": "42",
+    "Respuesta: 42": "42",
+    "Die Antwort ist 42.": "42",
+    "Die Antwort lautet: 42": "42",
+    "Antwort: 42": "42",
+    "A resposta é 42.": "42",
+    "Resposta: 42": "42",
+    "La risposta è 42.": "42",
+    "Risposta: 42": "42",
+    "Ответ: 42": "42",
+    "**Ответ:** 42": "42",
+    "#### 42": "42",
+    "#### 18 dollars": "18 dollars",
+    "#### $18": "18",
+    "####  −3": "−3",
+    "#### \\frac{1}{2}": "\\frac{1}{2}",
+    "#### Paris": "Paris",
+    "#### 1. Add\nThen": None,
+    "#### Step 1: Add": None,
+    "#### Answer: 5": "5",
+    "##### Detail": None,
+    "$\\boxed{1}$ and $\\boxed{2}$": "1, 2",
+    "$\\boxed{1}$, $\\boxed{2}$": "1, 2",
+    "\\boxed{5}\n\\boxed{5}": "5",
+    "\\boxed{x=1} \\text{ or } \\boxed{x=2}": "x=1, x=2",
+    "**Answer:** 42\n\nThis answer is reasonable because 42 < 50.": "42",
+    "Answer: 42 (see above)": "42 (see above)",
+    "The correct answer is: 42": "42",
+    "ANSWER = 42": "42",
+    "Answer - 42": None,
+    "My answer is 42": "42",
+    "The answers are 3 and 4.": "3 and 4",
+    'The answer is "42".': "42",
+    "The answer is `42`.": "42",
+    "The answer is _42_.": "42",
+    "Final Answer: The final answer is $42$": "42",
+    "The answer is: \n\n42": "42",
+    "Answer:\n\n$$x=5$$": "x=5",
+    "The answer is therefore 42.": "42",
+    "The answer is simply 42.": "42",
+    "The answer is then $42$.": "42",
+    "the answer to the question is 42": "42",
+    "The answer would be 42.": "42",
+    "The answer must be 42.": "42",
+    "The answer comes out to 42.": None,
+    "Answer is 42": "42",
+    "The answer is about 42.": "about 42",
+    "The answer is approximately 3.14.": "approximately 3.14",
+    "The answer is -5.": "-5",
+    "The answer is .5.": ".5",
+    "The answer is 3.5.": "3.5",
+    "The answer is 3:00 PM.": "3:00 PM",
+    "Answer: 3 p.m.": "3 p.m",
+    "The answer is 1,234.50 dollars.": "1,234.50 dollars",
+    "The answer is not 5 but 7.": "not 5 but 7",
+    "I cannot give an answer.": None,
+    "No answer is possible.": None,
+    "What is the answer? It is 5.": None,
+    "The answer is 42. But wait, is the answer right?": "42",
+    "the answer is A": "A",
+    "Answer: yes": "yes",
+    "Answer: True": "True",
+    "<reasoning>Answer: 3</reasoning><answer>4</answer>": "4",
+    "[THINK]Answer: 3[/THINK]Answer: 4": "4",
+    "◁think▷3◁/think▷Answer: 4": "4",
+    "<seed:think>a</seed:think>Answer: 4": "4",
+    "<|begin_of_thought|>x<|end_of_thought|>Answer: 4": "4",
+    "<thinking>Answer: 3": None,
+    "<THINK>Answer: 3": None,
+    "< think >Answer: 3": "3",
+}
+
 CHOICES = {
+    "Answer: B\n\nExplanation: The answer is correct because cells divide.": "B",
+    "The answer is B. This answer is supported by line 3.": "B",
+    "The correct answer is B. The other choice is wrong.": "B",
+    "The answer is B (photosynthesis).": "B",
+    "The answer is (B): photosynthesis": "B",
+    "The answer is B, photosynthesis.": "B",
+    "ANSWER: B - photosynthesis": "B",
+    "ANSWER: B – photosynthesis": "B",
+    "ANSWER: B!": "B",
+    "The answer is option B, which says that plants make sugar.": "B",
+    'ANSWER: "B"': "B",
+    "ANSWER: _B_": "B",
+    "ANSWER: <B>": "B",
+    "<answer>B</answer>": "B",
+    '{"answer": "B"}': "B",
+    "ANSWER: None of the above": None,
+    "ANSWER: Don't know": None,
+    "ANSWER: I don't know": None,
+    "ANSWER: B": "B",
+    "The answer is B.": "B",
+    "Answer: B, not A": "B",
+    "B": "B",
+    "(b)": "B",
+    "**B**": "B",
+    "The answer is B because it's right": "B",
+    "I choose option B": None,
+    "Option B is correct.": None,
+    "The correct option is B": "B",
+    "B is the answer.": None,
+    "Answer: A or B": None,
+    "Answer: A/B": None,
+    "Answer: both A and B": None,
+    "The answer is a": "A",
+    "The answer is a dog": None,
+    "ANSWER: $B$": "B",
+    "ANSWER: \\(B\\)": "B",
+    "ANSWER: \\boxed{B}": "B",
+    "ANSWER: **B: photosynthesis**": "B",
+    "ANSWER: [B]": "B",
+    "ANSWER: {B}": "B",
+    "ANSWER: B\n\nA is wrong because the answer is C-like.": "B",
+    "Answer: C++": None,
+    "The answer is E = mc^2": None,
+    "答案：B": "B",
+    "答案是B。": "B",
+    "La respuesta es B.": "B",
+    "Answer: I": "I",
+    "Answer: I am not sure": None,
+    "The best answer is D).": "D",
+    "The answer is (D": "D",
+    "Correct answer: D": "D",
+    '"answer": "D"': "D",
+    '{"answer": "D) Paris"}': "D",
+    '{"choice": "D"}': None,
+    "<answer>D. Paris</answer>": "D",
+    "<answer>(D)</answer>": "D",
+    "Answer: B…": "B",
+    "Answer: B;": "B",
+    "Answer: B / photosynthesis": None,
+    "ANSWER: B|photosynthesis": None,
+    "The answer is B: 5": "B",
+    "ANSWER: B.photosynthesis": None,
+    "The answer is Choice B": "B",
+    "The answer is letter B": "B",
+    "#### B": "B",
+    "Therefore, B is correct.": None,
+    "The answer is B, C": None,
+    "The answer is B and not C": "B",
     "Answer: (C)": "C",
     "Answer: c": "C",
     "Answer: **(J)**": "J",
@@ -118,11 +295,20 @@ NUMBERS = {
 }
 
 
+TABLES = {"boxed": BOXED, "answer_line": STATED, "auto": AUTO, "choice": CHOICES, "last_number": NUMBERS}
+
+
 @pytest.mark.parametrize(
     ("how", "text", "answer"),
     [
         (how, text, answer)
-        for how, table in (("boxed", BOXED), ("answer_line", STATED), ("choice", CHOICES), ("last_number", NUMBERS))
+        for how, table in (
+            ("boxed", BOXED),
+            ("answer_line", STATED),
+            ("auto", AUTO),
+            ("choice", CHOICES),
+            ("last_number", NUMBERS),
+        )
         for text, answer in table.items()
     ],
 )
@@ -152,6 +338,22 @@ def test_only_what_follows_the_reasoning_counts(how):
     assert extract(f"<think>{said}", how) is None
     assert extract(f"<think>4</think>{said}<think>Or", how) is None
     assert extract(f"{said}</think>", how) is None
+
+
+FORMS = [
+    "Answer: {}", "**Answer:** {}", "The answer is {}.", "So the answer is ${}$.", r"It is \boxed{{{}}}.", "#### ${}$",
+    "Final Answer: The final answer is ${}$. I hope it is correct.", "<answer>{}</answer>", "## Final answer\n\n${}$",
+    "The answer is ${}$. I hope this answer is helpful!", "Answer: ${}$\n\nThe answer is reasonable.", "答案是${}$。",
+    "La respuesta es ${}$.", "<think>Answer: 1</think>The answer is ${}$, because the others are wrong.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_published_answers_are_read_whole_from_every_form(form):
+    golds = (Path(__file__).parent / "golds.txt").read_text(encoding="utf-8").splitlines()
+    with MathVerify() as math:
+        wrong = [gold for gold in golds if not math.same(extract(form.format(gold)) or "", gold)]
+    assert wrong == []
 
 
 def test_an_unknown_extractor_is_refused():

@@ -1,0 +1,111 @@
+r"""What stands around a number: its unit, its currency, its percent sign, its base.
+
+"18 dollars", "$18" and "18" are one answer, and 5 cm is 5, because a question usually asks for one unit. But 5 cm is
+not 5 m. Words that change the value, as in "18 or more" or "2 thirds", are no unit.
+"""
+
+import re
+
+KNOWN = """
+mm millimeter millimetre;cm centimeter centimetre;m meter metre;km kilometer kilometre;in inch inches;ft foot feet
+yd yard;mi mile;mg milligram;g gram;kg kilogram;oz ounce;lb pound;t ton tonne;ml milliliter millilitre
+l liter litre;gal gallon;ms millisecond;s sec second;min minute;h hr hour;day;week;month;yr year
+dollar usd buck us$ $;cent;euro eur €;£ gbp pence;¥ yen yuan cny jpy rmb;₹ rs rupee inr;degree deg;radian rad;c celsius
+f fahrenheit;k kelvin;hz hertz;j joule;w watt;kw kilowatt;v volt;n newton;mph;kph kmh;acre;hectare
+square sq ^2;cubic cu ^3;left;right;north;south;east;west;increase gain profit;decrease loss;clockwise;counterclockwise
+"""
+NAMES = {name: names.split()[0] for names in re.split(r"[;\n]", KNOWN) if names for name in names.split()}
+"""The first name of every measure, by each of its names in the singular. Two answers with different ones differ."""
+LETTERS = frozenset("mgshlnjwvkcft")
+"""Measures of one letter. They need white space before them, because 5m may be a product."""
+FRACTIONS = "third|quarter|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth"
+NO_UNIT = re.compile(
+    r"or|and|to|times|plus|minus|over|by|mod|modulo|remainder|base|more|less|fewer|greater|least|most|than|between|if|for"
+    rf"|when|where|not|no|none|except|without|half|halves|(?:{FRACTIONS})s?|mille|squared|cubed|pi|root|factorial|choose"
+    r"|negative|positive|into|through|then|with|because|is|are|was|[mbtr]+illion|thousand|hundred|dozen|percent|am|pm"
+    r"|oclock|noon|midnight|bce?|ad|ce"
+)
+"""Words that change the value of the number before them."""
+SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+
+WORD = r"[A-Za-z]+(?:'[a-z]+)?"
+POWER = r"(?:\s?\^\s?\{?\s?-?[123]\s?\}?)?"
+PHRASE = rf"{WORD}{POWER}(?:(?:\s?/\s?|\s?\\cdot\s?|\s?-\s?|\s){WORD}{POWER})*\.?"
+TRAILING = re.compile(
+    rf"(?P<number>.*[\d)}}\]!])(?P<gap>\s*)(?P<words>{PHRASE})|(?P<head>.*[\w)}}\]!])\s*\\text\{{\s*(?P<text>{PHRASE})\s*\}}{POWER}",
+    re.DOTALL,
+)
+CURRENCY = re.compile(
+    r"(?P<sign>[-+]?)\s*(?:US|USD|Rs\.?|EUR|GBP)?\s*(?P<name>\\?\$|[£€¥₹]|USD|US|Rs\.?|EUR|GBP)\s*(?=[-\d.])"
+)
+SCALE = re.compile(rf"(?P<head>[-+]?[\d.,]+)\s+(?P<scale>{'|'.join(SCALES)})s?\b\s*(?P<rest>.*)")
+PERCENT = re.compile(
+    r"(?P<head>.*[^\s\\])\s*(?:\\?%|\b(?:percent|pct|percentage(?: points?)?)|\\text\{\s*(?:percent|pct)\s*\})"
+)
+BASED = re.compile(r"(?P<head>[\dA-F]+)_\{?(?P<base>\d{1,2})\}?")
+CLOCK = re.compile(r"(?P<hour>\d{1,2})(?::(?P<minute>[0-5]\d))?\s*(?:(?P<half>[ap])\.?\s?m\b\.?)?", re.IGNORECASE)
+MONEY = re.compile(r"(?<=\d)\s*(?P<name>\\?\$|[£€¥₹])$")
+ORDINAL = re.compile(r"(?<=\d)(?:\^\{?)?\s?(?:\\text\{)?(?:st|nd|rd|th)\}*$")
+ABOUT = re.compile(
+    r"\s*(?:\\(?:approx|simeq|sim)(?![A-Za-z])|(?:about|approximately|roughly|around|exactly|only|just|nearly)\s*(?=[-+\\$\d.(]))"
+)
+
+
+def without_unit(text: str) -> tuple[str, frozenset[str]]:
+    r"""Return ``text`` without the unit after or the currency before its number, and the known measures among them.
+
+    >>> without_unit("18 dollars"), without_unit(r"\$18"), without_unit("5 km")
+    (('18', frozenset({'dollar'})), ('18', frozenset({'dollar'})), ('5', frozenset({'km'})))
+    >>> without_unit("18 or more"), without_unit("3 x")
+    (('18 or more', frozenset()), ('3 x', frozenset()))
+    """
+    text, names = ORDINAL.sub("", text[about.end() :] if (about := ABOUT.match(text)) else text).strip(), set()
+    if money := CURRENCY.match(text):
+        names.add(money["name"].strip("\\.").lower())
+        text = money["sign"] + text[money.end() :]
+    if money := MONEY.search(text):
+        names.add(money["name"].strip("\\"))
+        text = text[: money.start()]
+    if based := BASED.fullmatch(text):
+        return based["head"], frozenset({f"base {based['base']}"})
+    if "^" in text and not re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", text) and r"^\circ" in text:
+        kind = re.fullmatch(r"(.*)\^\\circ\s*([CF]?)", text)
+        names.add(kind[2].lower() or "degree" if kind else "degree")
+        text = kind[1] if kind else text.replace(r"^\circ", "")
+    found = TRAILING.fullmatch(text)
+    words = _words(found["text"] or found["words"]) if found else []
+    if found and not any(map(NO_UNIT.fullmatch, words)) and (found["text"] or _is_unit(words, bool(found["gap"]))):
+        powers = {
+            f"^{power[1]}" for power in re.finditer(r"\^\s?\{?\s?([23])", text[len(found["head"] or found["number"]) :])
+        }
+        text, names = (found["head"] or found["number"]).strip(), names | set(words) | powers
+    return text, frozenset(filter(None, map(_measure, names)))
+
+
+def _words(phrase: str) -> list[str]:
+    return [word.lower().replace("'", "") for word in re.findall(WORD, phrase)]
+
+
+def _is_unit(words: list[str], apart: bool) -> bool:
+    """Return whether plain ``words`` after a number are a unit, and no product of variables."""
+    if len(words) == 1 and len(words[0]) == 1:
+        return apart and words[0] in LETTERS
+    return apart or words[0] in NAMES
+
+
+def _measure(word: str) -> str | None:
+    """Return the first name of the measure that ``word`` names, in the singular or plural; None if it is another."""
+    return NAMES.get(word) or NAMES.get(word.removesuffix("s")) or NAMES.get(word.removesuffix("es"))
+
+
+def clock(text: str) -> str | None:
+    """Return a time of day in one spelling; None if ``text`` is none.
+
+    >>> clock("3 p.m."), clock("03:00 PM"), clock("3:30"), clock("3")
+    ('3:00 pm', '3:00 pm', '3:30', None)
+    """
+    found = CLOCK.fullmatch(text)
+    if found is None or not (found["minute"] or found["half"]) or int(found["hour"]) > 24:
+        return None
+    half = f" {found['half'].lower()}m" if found["half"] else ""
+    return f"{int(found['hour'])}:{found['minute'] or '00'}{half}"
