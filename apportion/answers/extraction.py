@@ -101,6 +101,11 @@ def after_reasoning(text: str) -> str | None:
     return text[end:].rstrip() if start <= end else None
 
 
+def ends_reasoning(text: str) -> bool:
+    """Return whether ``text`` closes its reasoning, and opens none after it."""
+    return THOUGHT.search(text) is not None and after_reasoning(text) is not None
+
+
 def _after_reasoning(extractor: Extractor) -> Extractor:
     """Restrict ``extractor`` to the text after the reasoning."""
 

@@ -10,8 +10,9 @@ returned in the order of their sample numbers, because a rule that saw them as t
 Seeds are derived from (seed, key, number of the first sample in the request). So a run can be repeated, and no two
 requests share a seed. The server derives the seeds of the n samples of a request; vLLM counts up from the given one.
 
-A refused prompt is a failed sample. A server that refuses everything, for a setting or for want of credit, ends the
-run. To tell them apart, a plain prompt is sent after a refusal, unless a request that was sent later was answered.
+A prompt that is refused under three seeds is a failed sample. A server that refuses everything, for a setting or for
+want of credit, ends the run. To tell them apart, plain prompts are sent after a refusal, unless a request that was sent
+later was answered.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import hashlib
 import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,9 @@ OnArrival = Callable[[int, int | None, Completion], None]
 
 PLAIN_PROMPT = "1 + 1 ="
 """A prompt that no server refuses. If it fails too, the server or a setting is at fault, not the prompt."""
+
+REFUSED_SEEDS = 3
+"""Requests with different seeds that must be refused before the prompt, and not the sample, is at fault."""
 
 CLOSED = "a sample was awaited after its client was closed; take all within `async with`"
 
@@ -71,6 +76,7 @@ class Client:
         self._slots = asyncio.Semaphore(concurrency)
         self._probe: asyncio.Task[None] | None = None
         self._answered_until = -math.inf
+        self._refused_n = 0
         self._checking = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
 
@@ -122,27 +128,41 @@ class Client:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _ask_for(self, job: _Job, numbers: Sequence[int], requests: asyncio.TaskGroup) -> None:
+    async def _ask_for(self, job: _Job, numbers: Sequence[int], requests: asyncio.TaskGroup, attempt: int = 0) -> None:
         """Start the requests for the samples with these numbers, as slots become free."""
         while numbers:
             await self._slots.acquire()
             probing = self._probe is not None and not self._probe.done()
-            many = self.honours_n or (self.honours_n is None and not probing)
+            many = not attempt and (self.honours_n or (self.honours_n is None and not probing))
             n = len(numbers) if many else 1
-            request = requests.create_task(self._request(job, numbers[:n], requests))
+            request = requests.create_task(self._request(job, numbers[:n], requests, attempt))
             # A callback, because a task that is cancelled before it starts could not release its slot.
             request.add_done_callback(lambda _: self._slots.release())
             if n > 1 and self.honours_n is None:
                 self._probe = request
             numbers = numbers[n:]
 
-    async def _request(self, job: _Job, numbers: Sequence[int], requests: asyncio.TaskGroup) -> None:
-        """Send one request for these samples, and ask again for those that a short reply left out."""
-        seed = None if self._seed is None else seed_of(self._seed, job.key, numbers[0])
-        try:
-            found = await self._completions(job, numbers, seed)
-        except Failure as failure:
-            found = [Completion.failed(str(failure), isinstance(failure, Refusal))] * len(numbers)
+    async def _request(self, job: _Job, numbers: Sequence[int], requests: asyncio.TaskGroup, attempt: int = 0) -> None:
+        """Send one request for these samples, and ask again for those that a short reply left out.
+
+        If a request for many fails, each is asked for on its own, with a seed of another ``attempt``, because one of
+        them may be at fault. A refused sample is asked for with other seeds, before its prompt is at fault.
+        """
+        while True:
+            seed = self._seed_of(job.key, numbers[0], attempt)
+            try:
+                found = await self._completions(job, numbers, seed, first=attempt == 0)
+            except Refusal as refusal:
+                attempt += 1
+                if attempt < REFUSED_SEEDS:
+                    continue
+                found = [Completion.failed(str(refusal), refused=True)] * len(numbers)
+            except Failure as failure:
+                if len(numbers) > 1 and failure.of_sample:
+                    requests.create_task(self._ask_for(job, numbers, requests, attempt + 1))
+                    return
+                found = [Completion.failed(str(failure))] * len(numbers)
+            break
         for number, completion in zip(numbers, found, strict=False):
             if job.on_arrival is not None:
                 job.on_arrival(number, seed, completion)
@@ -150,13 +170,20 @@ class Client:
         if len(found) < len(numbers):
             requests.create_task(self._ask_for(job, numbers[len(found) :], requests))
 
-    async def _completions(self, job: _Job, numbers: Sequence[int], seed: int | None) -> list[Completion]:
+    def _seed_of(self, key: str, number: int, attempt: int) -> int | None:
+        """Return the seed of a request, another one for each attempt."""
+        if self._seed is None:
+            return None
+        return seed_of(self._seed, key if attempt == 0 else f"{key}\n{attempt}", number)
+
+    async def _completions(self, job: _Job, numbers: Sequence[int], seed: int | None, first: bool) -> list[Completion]:
         """Return completions of the first of these samples, at least one. Raises Failure and EndpointError."""
         sent = time.monotonic()
         try:
             found = await self._as_many(job.prompt, len(numbers), seed)
         except Refusal as refusal:
-            await self._check_settings(refusal, sent)
+            if first:
+                await self._check_settings(refusal, sent)
             raise
         self._answered_until = max(self._answered_until, sent)
         return found[: len(numbers)]
@@ -169,22 +196,28 @@ class Client:
             if n == 1:
                 raise
             found = await self._ask(prompt, 1, seed)
-            self.honours_n = False
-        if n > 1 and self.honours_n is None:
-            self.honours_n = len(found) > 1
+            self._refused_n += 1
+            if self.honours_n is None or self._refused_n > 1:  # a server may refuse one of many requests
+                self.honours_n = False
+            return found
+        if n > 1:
+            self._refused_n = 0
+            if self.honours_n is None:
+                self.honours_n = len(found) > 1
         return found
 
     async def _check_settings(self, refusal: Refusal, sent: float) -> None:
-        """Raise EndpointError if a plain prompt is refused too. Nothing is asked if one ``sent`` later was answered."""
+        """Raise EndpointError if plain prompts are refused too. Nothing is asked if one ``sent`` later was answered."""
         async with self._checking:
             if self._answered_until > sent:
                 return
             checked = time.monotonic()
-            try:
-                await self._ask(PLAIN_PROMPT, 1, self._seed)
-            except Refusal:
-                raise EndpointError(f"{refusal}, for a plain prompt too; change the setting that it names") from None
-            self._answered_until = checked
+            for attempt in range(REFUSED_SEEDS):
+                with suppress(Refusal):
+                    await self._ask(PLAIN_PROMPT, 1, self._seed_of(PLAIN_PROMPT, 0, attempt))
+                    self._answered_until = checked
+                    return
+            raise EndpointError(f"{refusal}, for a plain prompt too; change the setting that it names")
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

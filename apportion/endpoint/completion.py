@@ -53,7 +53,12 @@ class EndpointError(ValueError):
 
 
 class Failure(Exception):
-    """The error of a request that failed after its retries. Other requests may be answered."""
+    """The error of a request that failed after its retries. Other requests may be answered.
+
+    ``of_sample`` says that this very sample may be at fault, so that one with another seed may be answered.
+    """
+
+    of_sample = False
 
 
 class Refusal(Failure):

@@ -1,13 +1,15 @@
 """The HTTP client of an endpoint: every request is bounded in time, in bytes and in redirects.
 
 httpx has a deadline for each read, which a slow trickle of bytes never exceeds, so the deadline here covers a request
-with its redirects and its whole body. A body that is longer than ``MAX_REPLY_BYTES`` is cut off. The logs of the HTTP
+with its redirects and its whole body. A body that is longer than ``MAX_REPLY_BYTES`` is cut off, and bodies longer than
+``LARGE_BYTES`` are read one at a time. The logs of the HTTP
 library name URLs without their queries, which may hold a key.
 """
 
 import asyncio
 import logging
 from collections.abc import Collection
+from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import Any
 
@@ -20,6 +22,9 @@ HTTP: Any = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__) 
 CONNECT_SECONDS = 10.0
 MAX_REPLY_BYTES = 2**26
 """Bytes of the longest reply, unpacked: 64 MiB. Half a million tokens with 20 log-probabilities each are shorter."""
+
+LARGE_BYTES = 2**20
+"""Bytes of a reply beyond which it is read alone, so that all replies together are bounded, too."""
 
 MAX_REDIRECTS = 3
 _OF_A_PACKED_BODY = ("content-encoding", "content-length", "transfer-encoding")
@@ -67,6 +72,7 @@ class BoundedHttp(openai.DefaultAsyncHttpxClient):
         self.seconds = seconds
         self.own_headers = own_headers
         self.reached = False
+        self._large = asyncio.Lock()
 
     async def send(self, request: Any, **options: Any) -> Any:
         """Send a request, follow its redirects and read the whole reply. Raises errors of httpx."""
@@ -90,7 +96,7 @@ class BoundedHttp(openai.DefaultAsyncHttpxClient):
             self.reached = True
             try:
                 if response.next_request is None:
-                    return await _read(response, history)
+                    return await _read(response, history, self._large)
             finally:
                 await response.aclose()
             history.append(response)
@@ -106,13 +112,16 @@ class BoundedHttp(openai.DefaultAsyncHttpxClient):
         return request
 
 
-async def _read(response: Any, history: list[Any]) -> Any:
-    """Return the response with its whole body, unpacked. Raises ReplyTooLong."""
+async def _read(response: Any, history: list[Any], large: asyncio.Lock) -> Any:
+    """Return the response with its whole body, unpacked. A large one waits for the others. Raises ReplyTooLong."""
     body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        if len(body) > MAX_REPLY_BYTES:
-            raise ReplyTooLong(f"more than {MAX_REPLY_BYTES:,} bytes", request=response.request)
+    async with AsyncExitStack() as alone:
+        async for chunk in response.aiter_bytes():
+            if len(body) <= LARGE_BYTES < len(body) + len(chunk):
+                await alone.enter_async_context(large)
+            body += chunk
+            if len(body) > MAX_REPLY_BYTES:
+                raise ReplyTooLong(f"more than {MAX_REPLY_BYTES:,} bytes", request=response.request)
     headers = [pair for pair in response.headers.multi_items() if pair[0].lower() not in _OF_A_PACKED_BODY]
     return HTTP.Response(
         response.status_code, headers=headers, content=bytes(body), request=response.request, history=history

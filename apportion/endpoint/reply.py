@@ -44,6 +44,10 @@ def read_reply(body: bytes) -> list[Completion]:
         raise BadReply("a reply without choices" + (f": {said}" if said else ""))
     if not all(isinstance(choice, dict) for choice in choices):
         raise BadReply("a reply whose choices are not objects")
+    whole = [choice for choice in choices if not is_broken(choice)]
+    if not whole:
+        raise BadReply(f"a completion that ended in an error: {error_text(choices[0].get('error')) or 'no reason'}")
+    choices = whole
     choices.sort(key=lambda choice: choice["index"] if isinstance(choice.get("index"), int) else 0)
     texts, thoughts = zip(*map(choice_text, choices), strict=True)
     lengths = [len(text) + len(thought or "") + 1 for text, thought in zip(texts, thoughts, strict=True)]
@@ -52,6 +56,15 @@ def read_reply(body: bytes) -> list[Completion]:
     reasons = [_string(choice.get("finish_reason")) for choice in choices]
     rows = zip(texts, tokens, prompts, reasons, thoughts, strict=True)
     return [Completion(text, own, first, reason, reasoning=thought) for text, own, first, reason, thought in rows]
+
+
+def is_broken(choice: dict[str, Any]) -> bool:
+    """Return whether the server broke off a choice with an error of its own, in a reply with status 200.
+
+    >>> is_broken({"finish_reason": "error", "text": "So"}), is_broken({"finish_reason": "length", "text": "So"})
+    (True, False)
+    """
+    return choice.get("finish_reason") in ("error", "abort", "aborted", "cancelled") or bool(choice.get("error"))
 
 
 def error_text(error: Any) -> str:

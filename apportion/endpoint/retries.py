@@ -1,27 +1,84 @@
-"""How long to wait before a request is sent again.
+"""The policy of failures, for ``vote`` and ``serve``: what is sent again, after which wait, and for how long.
 
-The wait is what the server asks for with Retry-After-Ms or Retry-After, if that is at most two minutes. Without either,
-it is 0.5 s, doubling to at most 8 s, less up to a quarter at random, so that requests do not come back all at once.
+A server that says that it is busy (408, 409, 429, 529, 503 with Retry-After, or an error about loading a model) is
+waited for, up to ``BUSY_SECONDS``, because waiting costs no sample. Other failures are sent again ``max_retries``
+times. With ``max_retries`` 0 nothing is sent again.
+
+The wait is what the server asks for, in Retry-After-Ms, in Retry-After or in words ("try again in 40s"). Without any it
+is 0.5 s, doubling to at most 8 s and to 30 s while the server is busy, less up to a quarter at random, so that requests
+do not come back all at once.
 """
 
 import math
+import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from email.utils import mktime_tz, parsedate_tz
 from random import Random
 
-FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
-LONGEST_ASKED = 120.0
-"""Seconds that a server may ask for. If it asks for more, the request fails."""
+FIRST_WAIT, LONGEST_WAIT, LONGEST_BUSY_WAIT = 0.5, 8.0, 30.0
+BUSY_SECONDS = 600.0
+"""How long one request waits for a server that is busy."""
+
+_ASKED = re.compile(r"(?:try|retry)(?: again)? in (?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|s|m)", re.IGNORECASE)
+_LOADING = re.compile(r"\bloading\b|\bstarting\b|\bwarming\b|\boverloaded\b", re.IGNORECASE)
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
-def backoff_seconds(retry: int, random: Random) -> float:
-    """Return the wait before the retry with this number, from 0.
+@dataclass
+class Patience:
+    """How often one request has been sent again, and how long it has waited for a busy server."""
 
-    >>> 0.375 <= backoff_seconds(0, Random()) <= 0.5, 6 <= backoff_seconds(10**6, Random()) <= 8
+    max_retries: int
+    random: Random = field(default_factory=Random)
+    retries: int = 0
+    _waits: int = 0
+    _busy_since: float | None = None
+
+    def pause(self, busy: bool, asked: float | None = None) -> float | None:
+        """Return the seconds to wait before the request is sent again; None if it is given up.
+
+        >>> patience = Patience(max_retries=1)
+        >>> patience.pause(busy=True, asked=40), patience.pause(busy=True, asked=3600), patience.retries
+        (40, None, 0)
+        >>> 0.375 <= patience.pause(busy=False) <= 0.5, patience.pause(busy=False)
+        (True, None)
+        """
+        if busy and self.max_retries:
+            now = time.monotonic()
+            self._busy_since = now if self._busy_since is None else self._busy_since
+            wait = asked or backoff_seconds(self._waits, self.random, LONGEST_BUSY_WAIT)
+            self._waits += 1
+            return wait if now - self._busy_since + wait <= BUSY_SECONDS else None
+        self.retries += 1
+        if self.retries > self.max_retries:
+            return None
+        return asked or backoff_seconds(self.retries - 1, self.random, LONGEST_WAIT)
+
+
+def backoff_seconds(retry: int, random: Random, longest: float) -> float:
+    """Return the wait before the retry with this number, from 0, of at most ``longest`` seconds.
+
+    >>> 0.375 <= backoff_seconds(0, Random(), 8.0) <= 0.5, 6 <= backoff_seconds(10**6, Random(), 8.0) <= 8
     (True, True)
     """
-    return min(FIRST_WAIT * 2.0 ** min(retry, 10), LONGEST_WAIT) * random.uniform(0.75, 1.0)
+    return min(FIRST_WAIT * 2.0 ** min(retry, 10), longest) * random.uniform(0.75, 1.0)
+
+
+def asked_wait(status: int, headers: Mapping[str, str], said: str) -> tuple[bool, float | None]:
+    """Return whether an answer with an error says that the server is busy, and the seconds that it asks to wait for.
+
+    >>> asked_wait(429, {}, "Rate limit reached. Please try again in 40s."), asked_wait(503, {}, "Loading model")
+    ((True, 40.0), (True, None))
+    >>> asked_wait(500, {}, "out of memory"), asked_wait(500, {"retry-after": "3"}, "")
+    ((False, None), (False, 3.0))
+    """
+    wait = retry_after(headers)
+    if wait is None and (found := _ASKED.search(said)):
+        wait = float(found["number"]) * _UNITS[found["unit"].lower()]
+    busy = status in (408, 409, 429, 529) or (status == 503 and wait is not None) or _LOADING.search(said) is not None
+    return busy, wait
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -1,15 +1,16 @@
-"""Send one request to an OpenAI-compatible server, until it is answered or its retries are used up.
+"""Send one request to an OpenAI-compatible server, until it is answered or given up as ``retries`` says.
 
-408, 409, 429, 5xx, broken connections, late replies and replies without completions are retried, after the wait that
-``retries`` describes. A refusal of the content (400, 413, 422) is not. An error that no retry can fix ends the run: a
-wrong key or URL, a page for browsers in place of a reply, redirects in a circle, and a server that ``health`` finds
-dead, so that a run on a dead or misdirected server ends within seconds.
+A refusal of the content (400, 413, 422) is not sent again here. An error that no retry can fix ends the run: a wrong
+key or URL, and a server that ``health`` finds dead, be it one that sends pages for browsers or redirects in a circle.
 
 Secrets never appear in an error: only the text of an error is passed on, with each secret replaced.
 """
 
 import asyncio
+import logging
+import math
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -23,28 +24,35 @@ from apportion.endpoint.completion import BadReply, Completion, EndpointError, F
 from apportion.endpoint.health import Health, Outcome
 from apportion.endpoint.http import HTTP, BoundedHttp, RedirectLoop, ReplyTooLong, plain_url
 from apportion.endpoint.reply import error_text, read_reply
-from apportion.endpoint.retries import LONGEST_ASKED, backoff_seconds, retry_after
+from apportion.endpoint.retries import Patience, asked_wait
 from apportion.messages import Messages, chat_messages
+
+SILENT_SECONDS = 50.0
+"""Without a sign of life from the server for so long, a warning names it."""
 
 SHOWN = 300
 """Maximum number of characters of a server's error in ours."""
 
+logger = logging.getLogger("apportion.endpoint")
+
 _PAGE = re.compile(rb"\s*(?:<!doctype html|<html)", re.IGNORECASE)
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
-_LOADING = re.compile(r"\bloading\b|\bstarting\b|\bwarming\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class _Unanswered:
     """An attempt without completions: the error, what it says about the server, and the wait that was asked for.
 
-    ``retried`` is False if the same request would fail again.
+    ``retried`` is False if the same request would fail again. ``waits`` says that the server is busy, and
+    ``astray`` that no API sent the answer.
     """
 
     problem: EndpointError | Failure
     outcome: Outcome = "failed"
     wait: float | None = None
     retried: bool = True
+    waits: bool = False
+    astray: bool = False
 
 
 @dataclass(eq=False)
@@ -82,6 +90,7 @@ class Server:
         self._health = Health()
         self._checking = False
         self._dead = ""
+        self._silent_since = time.monotonic()
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -92,23 +101,27 @@ class Server:
 
         Raises EndpointError or Failure; a Refusal if the server refuses the content of the request.
         """
-        for retry in range(self.max_retries + 1):
+        patience, sent = Patience(self.max_retries, self._random), 0
+        while True:
             if self._dead:
                 raise EndpointError(self._dead)
-            found = await self._attempt(prompt, n, seed, retry)
+            found = await self._attempt(prompt, n, seed, sent)
             if not isinstance(found, _Unanswered):
                 return found
             if isinstance(found.problem, EndpointError):
-                break
-            await self._check_health(found.problem, seed)
-            if not found.retried or retry == self.max_retries:
-                break
-            await asyncio.sleep(backoff_seconds(retry, self._random) if not found.wait else found.wait)
-        raise found.problem
+                raise found.problem
+            await self._check_health(found, seed)
+            sent += 1
+            pause = patience.pause(found.waits, found.wait) if found.retried else None
+            if pause is None or (n > 1 and patience.retries > 1):  # one long sample may fail all n
+                found.problem.of_sample = not found.waits
+                raise found.problem
+            await asyncio.sleep(pause)
 
-    async def _check_health(self, problem: Failure, seed: int | None) -> None:
-        """Send a plain prompt if the server is suspected to be dead. Raise EndpointError if that fails too."""
-        if self._checking or not self._health.is_suspect:
+    async def _check_health(self, last: _Unanswered, seed: int | None) -> None:
+        """Send a plain prompt if the server is suspected to be dead or another one. Raise EndpointError if it fails."""
+        astray = last.astray and not self._health.answered
+        if self._checking or not (astray or self._health.is_suspect):
             return
         failures, seconds = self._health.failures, self._health.failing_seconds
         self._checking = True
@@ -116,18 +129,21 @@ class Server:
             found = await self._attempt(PLAIN_PROMPT, 1, seed, 0)
         finally:
             self._checking = False
-        if isinstance(found, _Unanswered) and found.outcome != "busy":
+        if isinstance(found, _Unanswered) and (found.astray if astray else found.outcome != "busy"):
             since = "since its last answer" if self._health.answered else "and never an answer"
-            self._dead = (
-                f"{self.base_url} must answer, got {failures} failures within {seconds:.0f} s {since} ({problem}), "
-                f"and for a plain prompt too ({found.problem}); check the server and base_url, then run again"
+            silent = (
+                f"{self.base_url} must answer, got {failures} failures within {seconds:.0f} s {since} "
+                f"({last.problem}), and for a plain prompt too ({found.problem}); check the server and base_url, "
+                "then run again"
             )
+            self._dead = str(last.problem) if astray else silent
             raise EndpointError(self._dead)
 
     async def _attempt(self, prompt: str | Messages, n: int, seed: int | None, retry: int) -> Any:
         """Return the completions, or an ``_Unanswered``, of one request."""
         token = self._health.start()
         outcome: Outcome = "unknown"
+        silence = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._say_silent)
         try:
             raw = await self._send(prompt, n, seed, retry)
             found = self._read(raw.http_response)
@@ -138,7 +154,22 @@ class Server:
             outcome = failed.outcome
             return failed
         finally:
+            silence.cancel()
+            self._silent_since = time.monotonic()
             self._health.end(token, outcome)
+
+    def _say_silent(self) -> None:
+        """Say that nothing has come from the server for a minute, once until something comes."""
+        silent = time.monotonic() - self._silent_since
+        if silent >= SILENT_SECONDS:
+            logger.warning(
+                "%s has sent nothing for %.0f s: it may hang, or write long completions. A request is given up after "
+                "%g s (timeout_seconds)",
+                self.base_url,
+                silent,
+                self.timeout_seconds,
+            )
+            self._silent_since = math.inf
 
     async def _send(self, prompt: str | Messages, n: int, seed: int | None, retry: int) -> Any:
         given: dict[str, Any] = {"n": None if n == 1 else n, "seed": seed, **self.body}
@@ -194,9 +225,9 @@ class Server:
         return _Unanswered(Failure(f"the connection broke ({said})"))
 
     def _misdirected(self, what: str) -> _Unanswered:
-        """Return the error of an answer that does not come from an API. It ends the run unless the server answered."""
+        """Return the error of an answer that does not come from an API. It ends the run if a plain prompt gets one."""
         text = f"{self.base_url} {what}; check base_url, which often ends in /v1, and any proxy or login before it"
-        return _Unanswered(Failure(text) if self._health.answered else EndpointError(text))
+        return _Unanswered(Failure(text), astray=True)
 
     def _refused(self, error: openai.APIStatusError) -> _Unanswered:
         """Return what a status other than 200 says about the request and the server."""
@@ -206,11 +237,10 @@ class Server:
             refusal = Refusal(f"the server refused the request with {status}: {said}")
             return _Unanswered(refusal, "unknown", retried=False)
         if status in (408, 409, 429) or status >= 500:
-            wait = retry_after(headers)
-            busy = status in (408, 409, 429) or wait is not None or _LOADING.search(said)
-            retried = headers.get("x-should-retry") != "false" and (wait or 0.0) <= LONGEST_ASKED
+            busy, wait = asked_wait(status, headers, said)
+            retried = headers.get("x-should-retry") != "false"
             problem = Failure(f"the server answered {status}{moved}: {said}")
-            return _Unanswered(problem, "busy" if busy else "failed", wait, retried)
+            return _Unanswered(problem, "busy" if busy or wait is not None else "failed", wait, retried, waits=busy)
         remedy = "check base_url and the settings"
         if status in (401, 403):
             remedy = "check the key" if self.key else "set the key in the environment variable that api_key_env names"

@@ -1,11 +1,12 @@
 """A choice from the chunks of a stream, and the chunks of a stream from a choice.
 
-Texts of chunks are joined. Tool calls are joined by their index: only their arguments come in pieces. Other lists are
-joined, and of other values the last one that is not null stays.
+Texts of chunks are joined. Tool calls are joined by their id or index: only their arguments come in pieces. Other lists
+are joined, and of other values the last one that is not null stays.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -29,12 +30,21 @@ class Assembly:
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
-        self.choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": None}}
+        self._choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": None}}
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """The choice so far, with its tool calls in the order of their index, which they lose."""
+        message = dict(self._choice["message"])
+        if isinstance(calls := message.get("tool_calls"), list):
+            ordered = sorted(calls, key=lambda call: call.get("index") or 0)
+            message["tool_calls"] = [{name: call[name] for name in call if name != "index"} for call in ordered]
+        return {**self._choice, "message": message}
 
     @property
     def finished(self) -> bool:
         """Whether a chunk held the reason why the choice ended."""
-        return self.choice.get("finish_reason") is not None
+        return self._choice.get("finish_reason") is not None
 
     def add(self, chunk: Mapping[str, Any]) -> None:
         """Add a chunk. Raise ValueError for one whose choices are not objects with a delta."""
@@ -56,12 +66,12 @@ class Assembly:
         delta = choice.get("delta") or {}
         if not isinstance(delta, dict):
             raise ValueError("a chunk whose delta is not an object")
-        _join(self.choice["message"], delta)
+        _join(self._choice["message"], delta)
         for name, value in choice.items():
             if name == "logprobs":
-                _join(self.choice, {name: value})
-            elif name not in ("delta", "index") and (value is not None or name not in self.choice):
-                self.choice[name] = value
+                _join(self._choice, {name: value})
+            elif name not in ("delta", "index") and (value is not None or name not in self._choice):
+                self._choice[name] = value
 
 
 def _join(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
@@ -83,17 +93,39 @@ def _join(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
 
 
 def _join_calls(calls: list[dict[str, Any]], pieces: list[Any]) -> list[dict[str, Any]]:
-    """Add pieces of tool calls to ``calls``, each to the one with its index."""
+    """Add pieces of tool calls to ``calls``, which keep their index until all are there.
+
+    Servers count from 1 or from -1, or give all calls the index 0. So an id, or else a name, that is new begins a call.
+    """
     for piece in pieces:
-        if not isinstance(piece, dict):
+        if not isinstance(piece, dict) or not isinstance(piece.get("function") or {}, dict):
             raise ValueError("a chunk whose tool call is not an object")
-        place = piece.get("index", len(calls))
-        if type(place) is not int or not 0 <= place <= len(calls):
+        index = piece.get("index", len(calls) if piece.get("id") else None)
+        if not (index is None or type(index) is int):
             raise ValueError("a chunk whose tool call has no valid index")
-        if place == len(calls):
-            calls.append({})
-        _join(calls[place], {name: value for name, value in piece.items() if name != "index"})
+        same = [call for call in calls if index is None or call.get("index") == index]
+        if not same or _begins(piece, same[-1]):
+            calls.append({"index": index})
+            same = calls
+        _join(same[-1], {name: value for name, value in piece.items() if name != "index"})
     return calls
+
+
+def _begins(piece: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
+    """Return whether ``piece`` begins another call than ``call``, which has the same index."""
+    if piece.get("id") and call.get("id"):
+        return bool(piece["id"] != call["id"])
+    new, old = piece.get("function") or {}, call.get("function") or {}
+    if not new.get("name") or not old.get("name"):
+        return False
+    return bool(new["name"] != old["name"]) or (_is_whole(old.get("arguments")) and bool(new.get("arguments")))
+
+
+def _is_whole(arguments: Any) -> bool:
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def chunks_of(choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,7 @@
 """Ask the upstream server for one completion, as it is sent and not parsed into our own types.
 
 Streams are joined into a whole reply. Closing an unfinished request closes its connection, which tells the server that
-nobody waits for it. 408, 409, 429, 5xx, broken connections and replies without a completion are retried after a pause,
-which Retry-After may lengthen. All else is final.
+nobody waits for it. What is sent again is said in ``endpoint.retries``.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from typing import Any
 from apportion import __version__
 from apportion.endpoint.completion import BadReply
 from apportion.endpoint.http import CONNECT_SECONDS, HTTP
-from apportion.endpoint.reply import MOST_TOKENS, choice_text, error_text
-from apportion.endpoint.retries import backoff_seconds, retry_after
+from apportion.endpoint.reply import MOST_TOKENS, choice_text, error_text, is_broken
+from apportion.endpoint.retries import Patience, asked_wait
+from apportion.endpoint.stream import is_stream
 from apportion.gateway.chunks import Assembly
 from apportion.gateway.errors import INVALID, LIMIT, SERVER, UpstreamError
 from apportion.gateway.settings import UpstreamSettings
@@ -28,9 +28,6 @@ from apportion.untrusted import check_depth, one_line
 KEYS = {"authorization", "api-key", "x-api-key"}
 FORWARDED = (*sorted(KEYS), "openai-organization", "openai-project")
 """Headers of a request that go upstream, and those of them that hold a key. Their values are never stored or logged."""
-
-LONGEST_PAUSE = 30.0
-"""Seconds between two attempts, at most. If Retry-After asks for more, the request fails."""
 
 DRAIN_SECONDS = 0.5
 """How long a stream may stay open after its last event, before its connection is closed and not used again."""
@@ -96,16 +93,15 @@ class Upstream:
 
     async def sample(self, body: Mapping[str, Any], headers: Mapping[str, bytes], bill: Bill) -> dict[str, Any]:
         """Return a reply with exactly one choice, which has a message. Raises UpstreamError."""
-        retries = 0
+        patience = Patience(self._settings.max_retries, self._random)
         while True:
             try:
                 return await self._attempt(body, headers, bill)
             except UpstreamError as error:
-                pause = backoff_seconds(retries, self._random) if error.retry_after is None else error.retry_after
-                if not error.again or retries == self._settings.max_retries or pause > LONGEST_PAUSE:
+                pause = patience.pause(error.busy, error.retry_after) if error.again else None
+                if pause is None:
                     raise
             await asyncio.sleep(pause)
-            retries += 1
 
     async def get(self, path: str, headers: Mapping[str, bytes]) -> bytes:
         """Return the body of the reply to a GET. Raises UpstreamError."""
@@ -124,8 +120,7 @@ class Upstream:
             bill.requests += 1
             async with self._response("POST", "chat/completions", headers, sent, self._settings.request_seconds) as got:
                 if got.status_code == 200:
-                    streamed = got.headers.get("content-type", "").startswith("text/event-stream")
-                    reply = await (self._streamed(got) if streamed else self._read(got))
+                    reply = await self._read(got)
                 else:
                     reply, refusal = {}, self._refused(got.status_code, got.headers, await self._whole(got))
         if not reply:
@@ -161,7 +156,7 @@ class Upstream:
         except HTTP.RequestError as error:
             raise self._failed(f"cannot be reached, or broke the connection ({type(error).__name__})") from None
 
-    async def _pieces(self, response: Any) -> AsyncIterator[bytes]:
+    async def _pieces(self, response: Any) -> AsyncGenerator[bytes, None]:
         """Yield the body in pieces. Raise UpstreamError if it is too long."""
         size = 0
         async for piece in response.aiter_bytes():
@@ -173,10 +168,22 @@ class Upstream:
     async def _whole(self, response: Any) -> bytes:
         return b"".join([piece async for piece in self._pieces(response)])
 
-    async def _streamed(self, response: Any) -> dict[str, Any]:
-        """Return the reply that the events of a stream make."""
+    async def _read(self, response: Any) -> dict[str, Any]:
+        """Return the reply: one object, or what the events of a stream make, whatever its declared type is."""
+        pieces = self._pieces(response)
+        async with aclosing(pieces):
+            first = b""
+            async for piece in pieces:
+                first += piece
+                if len(first.lstrip()) > len(b"retry:") or b"\n" in first.lstrip():
+                    break
+            if not is_stream(first):
+                return self._checked(self._parsed(b"".join([first, *[piece async for piece in pieces]])))
+            return await self._streamed(first, pieces)
+
+    async def _streamed(self, first: bytes, pieces: AsyncIterator[bytes]) -> dict[str, Any]:
         made, done = Assembly(), False
-        async with aclosing(self._events(response)) as events:
+        async with aclosing(_events(first, pieces)) as events:
             async for event in events:
                 done = event == b"[DONE]"
                 if done:
@@ -190,17 +197,6 @@ class Upstream:
             raise self._failed("ended a stream before the completion")
         return self._checked(made.reply())
 
-    async def _events(self, response: Any) -> AsyncGenerator[bytes, None]:
-        """Yield the data of each event. Every one of an OpenAI-compatible server takes one line."""
-        rest = b""
-        async for piece in self._pieces(response):
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    yield line[5:].strip()
-        if rest.startswith(b"data:"):
-            yield rest[5:].strip()
-
     def _add(self, made: Assembly, event: bytes) -> None:
         chunk = self._parsed(event)
         if chunk.get("error"):
@@ -209,10 +205,6 @@ class Upstream:
             made.add(chunk)
         except ValueError as error:
             raise self._failed(f"sent {error}") from None
-
-    async def _read(self, response: Any) -> dict[str, Any]:
-        """Return a reply that is not streamed."""
-        return self._checked(self._parsed(await self._whole(response)))
 
     def _parsed(self, body: bytes) -> dict[str, Any]:
         try:
@@ -230,6 +222,9 @@ class Upstream:
             raise self._failed("sent a reply without choices")
         if not isinstance(found[0].get("message"), dict):
             raise self._failed("sent a choice without a message")
+        if is_broken(found[0]):
+            said = self._shown(error_text(found[0].get("error")) or "no reason")
+            raise self._failed(f"broke off a completion: {said}")
         try:
             choice_text(found[0])
             check_depth(reply)
@@ -248,16 +243,16 @@ class Upstream:
         said = self._shown(error_text(sent or found) or "no reason given")
         if status >= 500 or status < 400:
             problem = self._failed(f"answered {status}: {said}", 503 if status == 503 else 502, again=status >= 500)
-            problem.retry_after = retry_after(headers)
-            return problem
-        return UpstreamError(
-            status,
-            f"the upstream server answered {status}: {said}",
-            again=status in (408, 409, 429),
-            sent=sent,
-            kind=LIMIT if status == 429 else INVALID,
-            retry_after=retry_after(headers),
-        )
+        else:
+            problem = UpstreamError(
+                status,
+                f"the upstream server answered {status}: {said}",
+                again=status in (408, 409, 429),
+                sent=sent,
+                kind=LIMIT if status == 429 else INVALID,
+            )
+        problem.busy, problem.retry_after = asked_wait(status, headers, said)
+        return problem
 
     def _failed(self, problem: str, status: int = 502, again: bool = True) -> UpstreamError:
         return UpstreamError(status, f"the upstream server {problem}", again=again, kind=SERVER, code="upstream_failed")
@@ -265,6 +260,21 @@ class Upstream:
     def _shown(self, text: str) -> str:
         """Return ``text`` on one line, shortened and without the gateway's key."""
         return one_line((text.replace(self._key, "[key]") if self._key else text)[:SAID])
+
+
+async def _events(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the data of each event. Every one of an OpenAI-compatible server takes one line."""
+    *lines, rest = first.split(b"\n")
+    while True:
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+        try:
+            *lines, rest = (rest + await anext(pieces)).split(b"\n")
+        except StopAsyncIteration:
+            break
+    if rest.startswith(b"data:"):
+        yield rest[5:].strip()
 
 
 def _add(total: dict[str, Any], usage: Mapping[str, Any]) -> None:

@@ -63,6 +63,7 @@ class RunningVote:
     cancelled: int = 0
     ended: End | None = None
     _failed_last: int = 0
+    _drawn: int = 0
 
     def __post_init__(self) -> None:
         self.batch = self.request.voting.start([Prompt("a request")])
@@ -108,14 +109,13 @@ class RunningVote:
     def ballot(self, bill: Bill) -> dict[str, Any]:
         """Return the ballot of the ended vote, as JSON."""
         votes = self.votes()
-        taken = int(self.batch.asked[0])
         return {
             "answer": self.answer,
             "share": votes[self.answer] / sum(votes.values()) if self.answer is not None else None,
             "votes": votes,
-            "samples": taken,
+            "samples": self._drawn,
             "unparsed": sum(sample.answer is None for sample in self.samples),
-            "failed": taken - len(self.samples),
+            "failed": len(self.errors),
             "cancelled": self.cancelled,
             "stopped": self.ended,
             "disagreement": None if self.answer is None or self.request.unvoted else self._disagreement,
@@ -143,14 +143,16 @@ class RunningVote:
 
     async def _wave(self, size: int) -> None:
         """Take ``size`` samples at once and count them in order, until the vote ends."""
-        before, first, rollouts = self.batch, int(self.batch.asked[0]), list[Rollout]()
+        before, first, rollouts = self.batch, self._drawn, list[Rollout]()
         tasks = [asyncio.ensure_future(self.draw(first + place)) for place in range(size)]
         counted = 0
         try:
             for place, task in enumerate(tasks):
                 rollouts += await self._count(first + place, task)
                 counted += 1
-                self.batch = before.add(Plan(np.array([counted])), [rollouts])
+                self._drawn += 1
+                if rollouts:  # a sample that failed casts no vote, and another one takes its place
+                    self.batch = before.add(Plan(np.array([len(rollouts)])), [rollouts])
                 if self.ended or self.request.voting.finished(self.batch, 0):
                     break
         finally:
@@ -166,7 +168,7 @@ class RunningVote:
         except UpstreamError as error:
             self.errors.append(error)
             self._failed_last += 1
-            if not error.again or self._failed_last == MAX_FAILURES:
+            if not (error.again or error.refused) or self._failed_last == MAX_FAILURES:
                 self.ended = "failures"
             return []
         self._failed_last = 0

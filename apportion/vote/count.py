@@ -70,17 +70,18 @@ class Count:
     async def add(self, sample: Sample) -> bool:
         """Count the sample with the next number. Return whether the question has ended.
 
-        A failed sample is a rollout without an answer. Without it, later samples would move in a rule's windows.
+        A failed sample is no rollout: it casts no vote, and another sample takes its place.
         """
         if self.weight == "tokens" and sample.answer is not None and sample.tokens is None:
             raise EndpointError(
                 f"tokens must be counted to weigh votes by them, got no usage for {self.question.id!r}; "
                 'use weight = "votes", or a server that reports usage'
             )
-        answer = None if sample.answer is None else await self._classes.join(sample.answer)
         self.samples.append(sample)
-        self._rollouts.append(Rollout(answer=answer, tokens=sample.tokens))
-        self._batch = self._before.add(Plan(np.array([len(self._rollouts)])), [self._rollouts])
+        if sample.arrived:
+            answer = None if sample.answer is None else await self._classes.join(sample.answer)
+            self._rollouts.append(Rollout(answer=answer, tokens=sample.tokens))
+            self._batch = self._before.add(Plan(np.array([len(self._rollouts)])), [self._rollouts])
         return self._left_over or self.refused or self.voting.finished(self._batch, 0)
 
     @property
@@ -90,19 +91,23 @@ class Count:
 
     @property
     def refused(self) -> bool:
-        """Whether the server refuses the question."""
-        return any(sample.refused for sample in self.samples)
+        """Whether the server refuses the question: none of its samples arrived, and one was refused under all seeds."""
+        return not self.arrived and any(sample.refused for sample in self.samples)
 
     @property
     def failing(self) -> bool:
-        """Whether the last ``MAX_FAILURES`` samples all failed."""
+        """Whether the last ``MAX_FAILURES`` samples all failed, or more samples than a question may have."""
         last = self.samples[-MAX_FAILURES:]
-        return len(last) == MAX_FAILURES and not any(sample.arrived for sample in last)
+        in_a_row = len(last) == MAX_FAILURES and not any(sample.arrived for sample in last)
+        return in_a_row or len(self.samples) - len(self.arrived) > self.voting.max_samples
 
     @property
     def unanswered(self) -> bool:
-        """Whether ``give_up`` samples or more arrived, and none of them holds an answer."""
-        return len(self.arrived) >= self.give_up and all(sample.answer is None for sample in self.samples)
+        """Whether ``give_up`` whole samples arrived, or twice as many that were cut off, all without an answer."""
+        if any(sample.answer is not None for sample in self.samples):
+            return False
+        cut_off = sum(sample.truncated for sample in self.arrived)
+        return len(self.arrived) - cut_off >= self.give_up or cut_off >= 2 * self.give_up
 
     @property
     def _left_over(self) -> bool:
@@ -158,7 +163,7 @@ class Count:
             return "refused"
         if self.failing or (failed and answer is None and not self.unanswered):
             return "failures"
-        if len(self.samples) == self.voting.max_samples:
+        if len(self.arrived) == self.voting.max_samples:
             return "max_samples"
         return "unanswered" if self.unanswered else "rule"
 

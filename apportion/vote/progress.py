@@ -21,7 +21,8 @@ logger = logging.getLogger("apportion.vote")
 class Tally:
     """Running totals: samples and ``tokens`` of this run, and finished questions of earlier runs too.
 
-    ``unparsed`` are those of the ``arrived`` samples that hold no answer, ``truncated`` those that were cut off.
+    ``unparsed`` are those of the ``arrived`` samples that hold no answer, ``truncated`` those that were cut off, and
+    ``cut`` those that are both.
     """
 
     questions: int
@@ -32,6 +33,7 @@ class Tally:
     arrived: int = 0
     unparsed: int = 0
     truncated: int = 0
+    cut: int = 0
     tokens: int = 0
 
     def sample(self, sample: Sample) -> None:
@@ -40,6 +42,7 @@ class Tally:
         self.arrived += sample.arrived
         self.unparsed += sample.arrived and sample.answer is None
         self.truncated += sample.truncated
+        self.cut += sample.arrived and sample.truncated and sample.answer is None
         self.tokens += sample.tokens or 0
 
     def finish(self, ballot: Ballot) -> None:

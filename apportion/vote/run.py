@@ -23,7 +23,9 @@ from apportion.vote.setup import Setup, make_setup
 from apportion.vote.summary import Summary, summarise
 
 MAX_UNPARSED = 0.5
-"""The usual share of samples without an answer above which a run ends."""
+"""The usual share of whole samples without an answer above which a run ends."""
+MOST_CUT_OFF = 0.9
+"""The share of samples that were cut off before an answer above which a run ends. Fewer only cost more samples."""
 
 FIRST_QUESTIONS, FIRST_SAMPLES = 3, 24
 """Questions that must have ended, and samples that must have arrived, before the share is looked at."""
@@ -279,12 +281,15 @@ class _OpenQuestions:
 
     def _check_answers(self) -> None:
         """Raise NoAnswersError if most samples of the first questions hold no answer, because all others may be so."""
-        arrived, unparsed, truncated = self.tally.arrived, self.tally.unparsed, self.tally.truncated
-        if self.ended < FIRST_QUESTIONS or arrived < FIRST_SAMPLES or unparsed <= self.max_unparsed * arrived:
+        arrived, unparsed, cut_off = self.tally.arrived, self.tally.unparsed, self.tally.cut
+        if self.ended < FIRST_QUESTIONS or arrived < FIRST_SAMPLES:
+            return
+        unread = unparsed - cut_off > self.max_unparsed * (arrived - cut_off)
+        if not unread and (self.max_unparsed == 1 or cut_off <= MOST_CUT_OFF * arrived):
             return
         longest = self.setup.endpoint.max_tokens or "their maximum of"
-        cut = f", and {truncated} were cut off at {longest} tokens" if truncated else ""
-        remedy = "raise max_tokens" if 2 * truncated > unparsed else "look at the samples and choose another extract"
+        cut = f", and {cut_off} were cut off at {longest} tokens" if cut_off else ""
+        remedy = "raise max_tokens" if 2 * cut_off > unparsed else "look at the samples and choose another extract"
         raise NoAnswersError(
             f"samples must hold answers that {self.setup.extract} can read, got none in {unparsed} of {arrived}{cut}; "
             f"{remedy}, or set max_unparsed to 1 to go on"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
-from apportion.answers import read_answer_now
+from apportion.answers import ends_reasoning, read_answer_now
 from apportion.endpoint import Completion
 from apportion.runs.declared_types import check_fields
 from apportion.vote.lines import sealed, unsealed
@@ -76,8 +76,15 @@ class Sample:
         return self.finish_reason in TRUNCATED
 
     def read(self, extractor: Callable[[str], str | None]) -> Self:
-        """Return the sample with the answer that ``extractor`` finds in its text. Without a text it is unchanged."""
-        return self if self.text is None else replace(self, answer=read_answer_now(extractor, self.text))
+        """Return the sample with the answer that ``extractor`` finds in its text. Without a text it is unchanged.
+
+        A completion that was cut off has an answer only if its reasoning had ended before. The prompt may have opened
+        the reasoning, so a text without tags may be all reasoning.
+        """
+        if self.text is None:
+            return self
+        thinking = self.truncated and not (self.reasoning or ends_reasoning(self.text))
+        return replace(self, answer=None if thinking else read_answer_now(extractor, self.text))
 
     def without_text(self) -> Self:
         """Return the sample without its text and reasoning."""

@@ -74,7 +74,7 @@ def test_a_server_that_fails_for_all_ends_the_run(fault: Behaviour, said: str, p
     error, server = error_of(lambda _: fault, prompts)
     assert f"must answer, got {error.split('got ')[1].split()[0]} failures within" in error
     assert f"({said}), and for a plain prompt too ({said}); check the server and base_url, then run again" in error
-    assert server.requests[-1].prompt == "1 + 1 =" or prompts > 1
+    assert "1 + 1 =" in [request.prompt for request in server.requests]
 
 
 def test_a_page_for_browsers_ends_the_run_at_once() -> None:
@@ -94,7 +94,7 @@ def test_a_page_behind_a_redirect_is_named() -> None:
 def test_a_redirect_loop_ends_the_run_at_once() -> None:
     error, server = error_of(lambda _: redirected(), prompts=1, seconds=4.0)
     assert "was redirected 4 times, at last to http://127.0.0.1" in error
-    assert len(server.requests) == 4
+    assert len(server.requests) == 8 and server.requests[-1].prompt == "1 + 1 ="
 
 
 def test_a_redirect_is_followed_and_takes_own_headers_to_the_same_host_only() -> None:

@@ -74,8 +74,8 @@ def test_log_probabilities_of_chunks_are_joined() -> None:
         {"choices": ["a"]},
         {"choices": [{"delta": "a"}]},
         {"choices": [{"delta": {"tool_calls": ["a"]}}]},
-        {"choices": [{"delta": {"tool_calls": [{"index": 5}]}}]},
-        {"choices": [{"delta": {"tool_calls": [{"index": -1}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": "0"}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": "add"}]}}]},
     ],
 )
 def test_chunks_of_another_form_are_refused(chunk: dict[str, Any]) -> None:
