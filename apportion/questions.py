@@ -97,6 +97,19 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     return questions[:limit]
 
 
+def read_golds(path: Path) -> dict[str, tuple[str, ...]]:
+    """Return the gold answers in the file at ``path`` by id, or by the id that its prompt has. Columns as above.
+
+    Raises TableError for an unreadable file, a row without id and prompt, and a repeated id.
+    """
+    table = read_columns(path, [], [*PROMPT_COLUMNS, *GOLD_COLUMNS, *ALIAS_COLUMNS, "id"])
+    if "id" in table.cells and _first(table, PROMPT_COLUMNS) is None:
+        table = replace(table, cells={**table.cells, PROMPT_COLUMNS[0]: tuple(map(str, table.cells["id"]))})
+    questions, places = _questions(table)
+    refuse_duplicate_ids(questions, places)
+    return {question.id: question.golds for question in questions}
+
+
 def make_questions(
     table: Table, prompt_column: str | None = None, gold_column: str | None = None, rate_column: str | None = None
 ) -> list[Question]:

@@ -19,7 +19,7 @@ Note: the paper takes one step for each instance; here the trainer decides how m
 from dataclasses import dataclass
 from typing import ClassVar
 
-from apportion.allocators.votes.base import Retain
+from apportion.allocators.votes.base import Retain, Ties
 from apportion.allocators.votes.rewards import PseudoReward
 from apportion.allocators.votes.separate import SeparateVotes
 from apportion.stopping import Curtailed, Rule, Wave
@@ -44,6 +44,8 @@ class OptPO(SeparateVotes):
         curtail: whether to stop also once the leader cannot be overtaken. The paper does not.
         retain: which rollouts enter the loss: the "first" N, or "all".
         reward: "agreement", "vote_share", or a function of (rollouts, pseudo-label).
+        ties: "leader" is the paper's: the leader at M is the label, also in a tie. "drop" leaves such a prompt out,
+            because the label of a tie is seldom right (docs/evidence.md, optpo 13).
 
     >>> from apportion import Prompt, Rollout, collect
     >>> optpo = OptPO(min_samples=4, max_samples=16)
@@ -65,6 +67,7 @@ class OptPO(SeparateVotes):
     curtail: bool = False
     retain: Retain = "first"
     reward: str | PseudoReward = "agreement"
+    ties: Ties = "drop"
 
     name: ClassVar[str] = "optpo"
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from inspect import Parameter
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -28,6 +29,10 @@ Columns = Annotated[
 
 Target = Annotated[
     str | None, typer.Option(help="What to keep of the full vote: agreement or accuracy. It names a rule.")
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(help="Right answers of a random draw of the questions, by id or prompt: a bound on right winners."),
 ]
 RuleSettings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")]
 

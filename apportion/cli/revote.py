@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.lines import doubt_lines
-from apportion.cli.options import Columns, RuleSettings, Target, pairs_of
+from apportion.cli.options import Columns, Labels, RuleSettings, Target, pairs_of
 from apportion.cli.vote import VoteCommand, json_fields, options_of_vote
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def revote(
     rule_settings: RuleSettings = None,
     questions: Annotated[Path | None, typer.Option(help="The questions, for gold answers of unfinished ones.")] = None,
     out: Annotated[Path | None, typer.Option(help="A new .jsonl for the new answers.")] = None,
+    labels: Labels = None,
     column: Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     **changes: Any,
@@ -62,11 +64,13 @@ def revote(
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
     from apportion.vote.journal import settings_path  # noqa: PLC0415
     from apportion.vote.revote import revote as count_again  # noqa: PLC0415
+    from apportion.vote.right import count_right, read_labels  # noqa: PLC0415
 
     with usage_errors(ValueError, ImportError, AnswerFunctionError):
         known: list[Question] | None = None if questions is None else read_questions(questions)
         rule_changes = load(None, rule_settings or [])
         if not settings_path(answers).exists() and answers.exists():
+            changes |= {"labels": labels}
             _count_recorded(
                 answers, pairs_of(column, "--column"), as_json, target, rule_changes, questions, out, changes
             )
@@ -75,7 +79,10 @@ def revote(
             raise ValueError("the answers of a vote have fixed columns, got --column; leave it out")
         if changes["equivalence_settings"] is not None:
             changes["equivalence_settings"] = json_fields(changes["equivalence_settings"], "equivalence_settings")
+        golds = None if labels is None else read_labels(labels)
         found = count_again(answers, known, out=out, target=target, rule_settings=rule_changes, **changes)
+        if golds is not None:
+            found = replace(found, right=count_right(found.ballots, golds, found.setup))
     typer.echo(found.to_json() if as_json else found.to_text(sys.stdout.isatty()))
     if found.wanting:
         typer.echo(

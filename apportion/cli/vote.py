@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import RuleSettings, Target, given_settings, options_of, pairs_of
+from apportion.cli.options import Labels, RuleSettings, Target, given_settings, options_of, pairs_of
 from apportion.runs.signals import code_of, run_async
 from apportion.untrusted import one_line, parse_json, shown
 
@@ -68,6 +69,7 @@ def vote(
     price_input: Annotated[float | None, typer.Option(help="The price of a million prompt tokens.")] = None,
     price_output: Annotated[float | None, typer.Option(help="The price of a million completion tokens.")] = None,
     limit: Annotated[int | None, typer.Option(help="Read only this many questions.")] = None,
+    labels: Labels = None,
     max_unparsed: Annotated[
         float, typer.Option(help="End the run if a larger share of the first samples has no answer.")
     ] = 0.5,
@@ -86,6 +88,7 @@ def vote(
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
     from apportion.vote.estimate import estimate, estimate_json, estimate_text  # noqa: PLC0415
     from apportion.vote.journal import VoteRecord, read_finished  # noqa: PLC0415
+    from apportion.vote.right import count_right, read_labels  # noqa: PLC0415
     from apportion.vote.run import ballots_of, check_run  # noqa: PLC0415
     from apportion.vote.setup import make_setup  # noqa: PLC0415
     from apportion.vote.summary import make_prices, summary_json, summary_text  # noqa: PLC0415
@@ -100,6 +103,7 @@ def vote(
         settings |= {name: json_fields(settings[name], name) for name in ("extra_body", "equivalence_settings")}
         setup = make_setup(**settings, target=target, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
+        golds = None if labels is None else read_labels(labels)
         check_run(asked, setup, deadline, max_unparsed)
         if dry_run:
             record = VoteRecord() if overwrite else read_finished(out, setup, resume)
@@ -119,6 +123,9 @@ def vote(
         resume=resume,
     )
     summary, terminal = report.summary, sys.stdout.isatty()
+    if golds is not None:
+        with usage_errors(ValueError):
+            summary = replace(summary, right=count_right(report.ballots, golds, setup))
     typer.echo(summary_json(summary, prices) if as_json else summary_text(summary, terminal, prices))
     for ballot in report.refused[:MAX_SHOWN]:
         typer.echo(one_line(f"{ballot.id} has no answer: {ballot.errors[-1]}"), err=True)

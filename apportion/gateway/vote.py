@@ -22,7 +22,7 @@ from apportion.gateway.body import VoteRequest
 from apportion.gateway.errors import SERVER, GatewayError, UpstreamError
 from apportion.gateway.upstream import Bill
 from apportion.types import Plan, Prompt, Rollout
-from apportion.vote.count import disagreement_bound
+from apportion.vote.count import expected_disagreement
 
 MAX_FAILURES = 3
 """Samples that may fail in a row, each after its retries, before a vote ends."""
@@ -89,7 +89,7 @@ class RunningVote:
 
     @property
     def _disagreement(self) -> float:
-        return disagreement_bound(self.request.voting, self.batch, self.answer)
+        return expected_disagreement(self.request.voting, self.batch, self.answer)
 
     def votes(self) -> dict[str, int]:
         """Return the votes for each answer, the winner first and then by votes."""

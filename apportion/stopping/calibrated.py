@@ -55,7 +55,7 @@ class Calibrated(CountRule):
     Args:
         eps: the share of questions whose answer may differ from that of the full vote.
         threshold: the accepted risk at the start; None takes 3 eps, learned on recorded answers. With a threshold,
-            eps has no effect.
+            eps decides nothing, and is the disagreement that the threshold stands for (``audited_threshold``).
 
     >>> from apportion.stopping import decide
     >>> decide(["a"] * 64, "calibrated").samples, decide(["a", "b"] * 32, "calibrated").samples
@@ -80,6 +80,14 @@ class Calibrated(CountRule):
     def accepted(self) -> float:
         """The accepted risk at the start."""
         return SCALE * self.eps if self.threshold is None else self.threshold
+
+    def expected(self, votes: Counts, samples: Counts, max_samples: int) -> Floats:
+        """Return the disagreement with the full vote that is expected, [...], on the scale of eps.
+
+        It is the risk, divided by what the accepted risk is of eps. So a question that the rule ended has at most eps.
+        """
+        risk = overtaking_risk(votes, samples, max_samples, prior=PRIOR)
+        return np.minimum(risk * (self.eps / self.accepted if self.accepted else 1.0), 1.0)
 
     def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
         """Return whether there is a vote and the score is at most the accepted risk, [...]."""

@@ -48,12 +48,15 @@ class ESC(Rule):
             raise ValueError(f"window must be at most max_samples, got {self.window} and {max_samples}; lower window")
 
     def stops(self, votes: Counts, max_samples: int) -> Mask:
-        """Return True at the end of each window in which one answer gained a vote with every sample, [..., T]."""
+        """Return True from the end of the first window in which one answer gained a vote with every sample, [..., T].
+
+        It stays True, so that a wave that the window does not divide stops at its end.
+        """
         ends = votes[..., self.window - 1 :: self.window, :]
         gained = np.diff(ends, axis=-2, prepend=0)
         stops = np.zeros(votes.shape[:-1], bool)
         stops[..., self.window - 1 :: self.window] = (gained == self.window).any(axis=-1)
-        return stops
+        return np.logical_or.accumulate(stops, axis=-1)
 
     def earliest(self, votes: Counts, max_samples: int) -> Counts:
         """Return the samples to the end of this window, or of the next one if this one is no longer unanimous."""

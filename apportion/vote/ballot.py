@@ -37,7 +37,8 @@ class Ballot:
         prompt_tokens: prompt tokens that were paid for, once a request; None if the server gave no count.
         completion_tokens: completion tokens of the samples; None if the server gave no count.
         seconds: from the first request to the winner.
-        disagreement: upper bound on the probability that the full vote would choose another answer.
+        disagreement: probability that the full vote would choose another answer, on the scale of eps under the rule
+            "calibrated"; an upper bound under others.
         errors: distinct errors of failed samples.
     """
 

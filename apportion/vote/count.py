@@ -16,7 +16,7 @@ from apportion.answers import AnswerClasses, Equivalence, for_question, is_corre
 from apportion.endpoint import EndpointError
 from apportion.messages import prompt_text
 from apportion.questions import Question
-from apportion.stopping import Curtailment, PosteriorPredictive, leader
+from apportion.stopping import Calibrated, Curtailment, PosteriorPredictive, leader
 from apportion.types import Batch, Plan, Prompt, Rollout
 from apportion.vote.ballot import Ballot, Stopped, total
 from apportion.vote.sample import Sample
@@ -144,7 +144,7 @@ class Count:
             prompt_tokens=total(sample.prompt_tokens for sample in arrived),
             completion_tokens=total(sample.tokens for sample in arrived),
             seconds=time.monotonic() - self._started,
-            disagreement=disagreement_bound(self.voting, self._batch, answer),
+            disagreement=expected_disagreement(self.voting, self._batch, answer),
             errors=tuple(dict.fromkeys(errors)),
         )
 
@@ -168,11 +168,12 @@ class Count:
         return "unanswered" if self.unanswered else "rule"
 
 
-def disagreement_bound(voting: Voting, batch: Batch, answer: str | None) -> float:
-    """Return an upper bound on the probability that most of ``max_samples`` samples would have another answer.
+def expected_disagreement(voting: Voting, batch: Batch, answer: str | None) -> float:
+    """Return the probability that most of ``max_samples`` samples would have another answer.
 
-    ``batch`` holds one question, whose ``answer`` was chosen. Without any answer, the share of samples that hold one
-    has a uniform prior.
+    Under ``Calibrated`` it is on the scale of its eps, so that it means what was asked for. Under any other rule it is
+    an upper bound. ``batch`` holds one question, whose ``answer`` was chosen. Without any answer, the share of samples
+    that hold one has a uniform prior.
     """
     answers, votes = voting.votes(batch, 0)
     if not answers:
@@ -181,4 +182,6 @@ def disagreement_bound(voting: Voting, batch: Batch, answer: str | None) -> floa
         return 1.0  # the bound is on the leader losing, and another answer was chosen
     if Curtailment().stops_now(votes, voting.max_samples):
         return 0.0
+    if isinstance(voting.rule, Calibrated):
+        return float(voting.rule.expected(votes[-1:], batch.asked, voting.max_samples)[0])
     return min(1.0, float(PosteriorPredictive().risk(votes[-1:], batch.asked, voting.max_samples)[0]))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from apportion.vote.ballot import Ballot
 from apportion.vote.count import Count
 from apportion.vote.journal import Samples, VoteRecord, check_path, read_recorded, read_started
 from apportion.vote.lines import JournalError
+from apportion.vote.right import RightWinners
 from apportion.vote.run import check_samples
 from apportion.vote.setup import ENDPOINT_SETTINGS, READING, VOTING, Setup, make_setup
 from apportion.vote.summary import Summary, summarise, summary_rows
@@ -33,6 +34,7 @@ class Revote:
         compared: number of questions that were finished before and are now.
         same: those of them whose answer means the same as before.
         before: the ballots before.
+        right: a bound on right winners from labelled questions; None without labels.
     """
 
     setup: Setup
@@ -41,11 +43,13 @@ class Revote:
     compared: int
     same: int
     before: tuple[Ballot, ...]
+    right: RightWinners | None = None
 
     @property
     def summary(self) -> Summary:
         """The totals over all questions whose samples are enough."""
-        return summarise(self.ballots, len(self.ballots) + len(self.wanting), self.setup.voting.max_samples, 0.0)
+        most = self.setup.voting.max_samples
+        return replace(summarise(self.ballots, len(self.ballots) + len(self.wanting), most, 0.0), right=self.right)
 
     def to_json(self) -> str:
         """Return one JSON object: the summary, the accuracy before, and the samples that are wanted."""

@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from apportion.answers import JudgeUsage
-from apportion.evaluation import bootstrap_interval
 from apportion.runs.text_table import text_table
 from apportion.vote.ballot import Ballot, total
+from apportion.vote.right import RightWinners, exact_interval
 
 REPEATS = "every sample of a question was the same text: does the server sample, or ignore the temperature?"
 
 
 class Accuracy(NamedTuple):
-    """The share of right answers among questions with a gold answer, with a 95% bootstrap interval over questions."""
+    """The share of right answers among questions with a gold answer, with Clopper and Pearson's 95% interval."""
 
     questions: int
     mean: float
@@ -63,12 +63,12 @@ class Summary:
     one request; stopping early in waves may then send more prompts than the full vote. ``_saved`` fields are shares of
     the full vote.
 
-    ``waves``, ``share`` (the winner's share of the votes) and ``disagreement`` (an upper bound on the probability that
-    the full vote would choose another answer) are means over questions. Unknown values are None: tokens if the server
-    does not count them, and means over nothing. ``seconds``, ``judge`` and ``uncounted_completion_tokens``, of
+    ``waves``, ``share`` (the winner's share of the votes) and ``disagreement`` (the probability that the full vote
+    would choose another answer, as in ``Ballot``) are means over questions. Unknown values are None: tokens if the
+    server does not count them, and means over nothing. ``seconds``, ``judge`` and ``uncounted_completion_tokens``, of
     completions that are in no ballot, are of the last run only. ``unanswered`` questions have no sample with an answer.
     ``repeats`` says whether each question with three samples or more got the same text every time, as from a server
-    that decodes greedily; None without such questions.
+    that decodes greedily; None without such questions. ``right`` is a bound on right winners from labelled questions.
     """
 
     questions: int
@@ -97,6 +97,7 @@ class Summary:
     uncounted_completion_tokens: int
     judge: JudgeUsage | None
     seconds: float
+    right: RightWinners | None = None
 
 
 def summarise(
@@ -183,6 +184,12 @@ def summary_rows(summary: Summary, prices: Prices | None = None) -> Iterable[tup
     if (right := summary.accuracy) is not None:
         interval = f"95% interval {right.low:.1%} to {right.high:.1%}"
         yield "accuracy", f"{right.mean:.1%} of {right.questions} with a gold answer ({interval})"
+    if (shown := summary.right) is not None:
+        least = f"at least {shown.at_least:.1%} of {shown.finished} with {shown.confidence:.0%} confidence"
+        drawn = f"{shown.right} of {shown.labelled} labelled ones are right, and were drawn at random"
+        yield "right winners", f"{least}, if {drawn}"
+    elif summary.accuracy is None and summary.finished:
+        yield "right winners", "unknown, because agreement is not correctness; --labels gives a bound"
     lost = {"failed": summary.failed, "without an answer": summary.unparsed, "cancelled": summary.cancelled}
     yield "samples lost", ", ".join(f"{count} {name}" for name, count in lost.items() if count)
     lost = {"without an answer": summary.unanswered, "refused by the server": summary.refused}
@@ -235,5 +242,4 @@ def _mean(values: Iterable[float]) -> float | None:
 def _accuracy(correct: Sequence[bool]) -> Accuracy | None:
     if not correct:
         return None
-    interval = bootstrap_interval([float(right) for right in correct])
-    return Accuracy(len(correct), sum(correct) / len(correct), interval.low, interval.high)
+    return Accuracy(len(correct), sum(correct) / len(correct), *exact_interval(sum(correct), len(correct)))

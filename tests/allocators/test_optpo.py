@@ -77,3 +77,12 @@ def test_the_defaults_are_the_papers():
 def test_settings_that_the_rule_refuses_are_refused_at_construction(setting, problem):
     with pytest.raises(ValueError, match=problem):
         OptPO(**setting)
+
+
+def test_a_tie_has_no_label_or_the_papers_which_is_the_leader():
+    for ties, answer in (("drop", None), ("leader", "a")):
+        optpo = OptPO(min_samples=2, max_samples=4, ties=ties)
+        batch = replayed(optpo, [list("abab")])
+        assert optpo.labels(batch) == [PseudoLabel(answer, "tied", 0.5)] and len(optpo.groups(batch)) == (answer == "a")
+    with pytest.raises(ValueError, match="ties must be one of drop, leader, got 'first'; check the spelling"):
+        OptPO(ties="first")

@@ -115,3 +115,13 @@ def test_eps_out_of_range_is_refused(eps):
 def test_a_threshold_out_of_range_is_refused(threshold):
     with pytest.raises(ValueError, match=r"threshold must be at least 0 and finite, got .*; leave it out"):
         Calibrated(threshold=threshold)
+
+
+@given(st.lists(st.sampled_from("aab"), min_size=16, max_size=16), st.sampled_from([0.003, 0.01, 0.05]))
+def test_what_is_expected_of_a_stopped_question_is_at_most_eps(stream, eps):
+    """So the summary of a vote and what was asked for mean one figure, also for a threshold of an audit."""
+    for rule in (Calibrated(eps), Calibrated(eps, threshold=0.5)):
+        taken = decide(stream, rule, max_samples=16).samples
+        votes = np.array([[stream[:taken].count(answer) for answer in dict.fromkeys(stream)]])
+        expected = rule.expected(votes, np.array([taken]), 16)[0]
+        assert expected <= eps or taken == len(stream)

@@ -8,6 +8,8 @@ from apportion.vote.ballot import Ballot
 from apportion.vote.summary import Prices, make_prices, summarise, summary_json, summary_text
 from tests.vote.builders import make_ballot
 
+LOW = pytest.approx(0.0125791, abs=1e-6)
+
 
 def three() -> list[Ballot]:
     """One stopped early, one at the maximum with failed samples, one without gold."""
@@ -59,14 +61,17 @@ def test_the_totals_agree_with_a_count_by_hand() -> None:
     assert summary.disagreement == pytest.approx(0.01) and summary.worst_disagreement == 0.02
     assert summary.accuracy is not None
     assert (summary.accuracy.questions, summary.accuracy.mean) == (2, 0.5)
-    assert (summary.accuracy.low, summary.accuracy.high) == (0.0, 1.0)
+    assert (summary.accuracy.low, summary.accuracy.high) == pytest.approx((0.012579, 0.987421), abs=1e-6)
     assert (summary.failed, summary.unparsed, summary.cancelled, summary.seconds) == (6, 13, 3, 2.5)
 
 
 def test_json_is_the_summary_with_costs_if_prices_are_known() -> None:
     summary = summarise(three(), 5, 16, 2.5)
     plain = json.loads(summary_json(summary))
-    assert plain["accuracy"] == {"questions": 2, "mean": 0.5, "low": 0.0, "high": 1.0} and "cost" not in plain
+    assert (
+        plain["accuracy"] == {"questions": 2, "mean": 0.5, "low": LOW, "high": pytest.approx(0.9874209, abs=1e-6)}
+        and "cost" not in plain
+    )
     priced = json.loads(summary_json(summary, Prices(1.0, 10.0)))
     assert priced["cost"] == pytest.approx((240 + 39000) / 1e6)
     assert priced["full_cost"] == pytest.approx((480 + 72000) / 1e6)
@@ -82,7 +87,7 @@ def test_text_for_people() -> None:
         "waves a question          3.00",
         "votes for the winner      87.5%",
         "other than the full vote  expected in at most 1.00% of the questions; 2.00% at worst",
-        "accuracy                  50.0% of 2 with a gold answer (95% interval 0.0% to 100.0%)",
+        "accuracy                  50.0% of 2 with a gold answer (95% interval 1.3% to 98.7%)",
         "samples lost              6 failed, 13 without an answer, 3 cancelled",
         "questions lost            1 without an answer",
         "tokens not counted        1,200 of samples that are kept and in no vote",

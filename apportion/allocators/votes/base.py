@@ -1,9 +1,9 @@
 """The protocol of learning without labels: vote, use the winner as the label, reward agreement, retain some rollouts.
 
-A failed sample and one without an answer are paid for and do not vote. A prompt whose vote ends in a tie, or without
-any answer, has no pseudo-label and is not trained on. A rollout's own ``correct`` and ``reward`` are never read or
-passed to reward functions; groups hold new rewards. Curtailment gives ties to the answer that came first, so that a
-vote it stops has a label, even if all M samples might have ended in a tie.
+A failed sample and one without an answer are paid for and do not vote. A prompt whose vote ends without any answer, or
+in a tie unless ``ties`` is "leader", has no pseudo-label and is not trained on. A rollout's own ``correct`` and
+``reward`` are never read or passed to reward functions; groups hold new rewards. Curtailment gives ties to the answer
+that came first, so that a vote it stops has a label, even if all M samples might have ended in a tie.
 
 Reference: Zuo et al. 2025, "TTRL: Test-Time Reinforcement Learning", arXiv 2504.16084, and Wang et al. 2025, "OptPO",
 arXiv 2512.02882, Section 3.3.
@@ -34,6 +34,9 @@ Retain = Literal["first", "all"]
 The first N do not depend on when the vote stopped. All do: a vote stops while its leader is ahead, so that the mean of
 the group is above the expected reward of its rollouts."""
 
+Ties = Literal["drop", "leader"]
+"""Whether a prompt whose leading answers tie has no label, or the one of them that appeared first."""
+
 Status = Literal["decided", "exhausted", "tied", "unanswered"]
 """How a vote ended: its rule stopped before M samples, it took all M or its budget ended, answers tie, or no sample
 holds an answer.
@@ -63,6 +66,7 @@ class ConsensusAllocator(Allocator):
     min_samples: int
     retain: Retain
     reward: str | PseudoReward
+    ties: Ties = "drop"
     needs: ClassVar[Needs] = Needs(labels=False)
     _outcomes: ClassVar[dict[tuple[str, tuple[int, ...]], Any]]
 
@@ -79,6 +83,8 @@ class ConsensusAllocator(Allocator):
             raise ValueError(
                 f"retain must be one of {', '.join(get_args(Retain))}, got {self.retain!r}; check the spelling"
             )
+        if self.ties not in get_args(Ties):
+            raise ValueError(f"ties must be one of {', '.join(get_args(Ties))}, got {self.ties!r}; check the spelling")
         check_reward(self.reward)
         self.__dict__["_outcomes"] = {}
 
@@ -157,9 +163,9 @@ class ConsensusAllocator(Allocator):
         if not votes.any():
             return None, "unanswered", 0.0
         first, second = top_two(votes[-1])
-        if first == second:
-            return None, "tied", float(first) / len(votes)
         place = int(self.stopping.winner(votes, self.max_samples)[-1])
+        if first == second:
+            return place if self.ties == "leader" else None, "tied", float(first) / len(votes)
         decided = self.min_samples <= len(votes) < self.max_samples and self.stopping.stops_now(votes, self.max_samples)
         return place, "decided" if decided else "exhausted", float(votes[-1, place]) / len(votes)
 

@@ -1,0 +1,106 @@
+"""How many winners are right, from a few labelled questions, with a stated confidence.
+
+Agreement with the full vote is not correctness: a model that errs in the same way every time agrees with itself. Only
+labels tell. If the labelled questions are a random draw from all questions of the vote, the number of right winners
+among them is hypergeometric. The bound is the smallest share of right winners among *all* finished questions under
+which so many right ones are drawn with a probability above 1 - confidence.
+
+It holds for the winners as they are, so stopping early is included, whatever rule stopped. It is never below
+Clopper-Pearson's bound, which it approaches if few of many questions are labelled. Choosing among rules, or among
+thresholds, by the same labels is not included.
+
+Reference: Clopper and Pearson 1934, Biometrika 26(4), for the binomial; the finite population is the same inversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import beta, hypergeom
+
+from apportion.answers import Equivalence, is_correct
+from apportion.answers.equivalence import run_coroutine
+from apportion.questions import read_golds
+from apportion.tables import TableError
+from apportion.vote.ballot import Ballot
+from apportion.vote.setup import Setup
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class RightWinners:
+    """Of ``labelled`` questions ``right`` have the right winner. Of all ``finished`` ones at least a share has it.
+
+    ``at_least`` holds with probability ``confidence`` over the draw of the labelled questions.
+    """
+
+    labelled: int
+    right: int
+    finished: int
+    at_least: float
+    confidence: float = CONFIDENCE
+
+
+def least_share(right: int, labelled: int, questions: int, confidence: float = CONFIDENCE) -> float:
+    """Return the lower bound on the share of right winners among ``questions``, of which ``labelled`` were drawn.
+
+    >>> round(least_share(48, 50, 1000), 3), least_share(50, 50, 50), least_share(0, 10, 100)
+    (0.882, 1.0, 0.0)
+    """
+    possible = np.arange(right, questions - (labelled - right) + 1)
+    as_many = hypergeom.sf(right - 1, questions, possible, labelled)
+    return float(possible[np.argmax(as_many > 1 - confidence)] / questions)
+
+
+def exact_interval(right: int, labelled: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return Clopper and Pearson's interval for the chance of a right winner on a further question.
+
+    >>> [round(bound, 3) for bound in exact_interval(20, 20)]
+    [0.832, 1.0]
+    """
+    tail = (1 - confidence) / 2
+    low = beta.ppf(tail, right, labelled - right + 1) if right else 0.0
+    high = beta.ppf(1 - tail, right + 1, labelled - right) if right < labelled else 1.0
+    return float(low), float(high)
+
+
+def read_labels(path: Path) -> dict[str, tuple[str, ...]]:
+    """Return the right answers by the id of a question, from a file with id or prompt, and answer.
+
+    Raises TableError for a file that cannot be read, or in which a question has no answer.
+    """
+    labels = read_golds(path)
+    without = [id for id, golds in labels.items() if not golds]
+    if without or not labels:
+        raise TableError(f"{path} must have an answer for each question, got none for {without[:1] or 'any'}; add it")
+    return labels
+
+
+async def right_winners(
+    ballots: Sequence[Ballot], labels: Mapping[str, Sequence[str]], equivalence: Equivalence
+) -> RightWinners:
+    """Return how many winners are right, by the ``labels`` of a random draw of the questions.
+
+    Raises ValueError if no labelled question is among those that are finished.
+    """
+    known = [ballot for ballot in ballots if ballot.id in labels]
+    if not known:
+        raise ValueError(
+            f"labels must be of questions that are finished, got none of {len(labels)}; give the ids of the questions"
+        )
+    right = sum([await is_correct(ballot.answer, labels[ballot.id], equivalence) for ballot in known])
+    return RightWinners(len(known), right, len(ballots), least_share(right, len(known), len(ballots)))
+
+
+def count_right(ballots: Sequence[Ballot], labels: Mapping[str, Sequence[str]], setup: Setup) -> RightWinners:
+    """Run ``right_winners`` with the equivalence of ``setup``, for callers without an event loop."""
+
+    async def count() -> RightWinners:
+        async with setup.open_equivalence() as equivalence:
+            return await right_winners(ballots, labels, equivalence)
+
+    return run_coroutine(count())
