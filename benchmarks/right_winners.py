@@ -59,8 +59,8 @@ def main() -> None:
         ],
         list(rows(given.votes)),
         notes=[
-            f"{DRAWS} draws of the labelled questions. The last columns are the shares of draws in which the bound, the "
-            "5% quantile of a bootstrap, and the share among the labelled ones are above the true share. With a "
+            f"{DRAWS} draws of the labelled questions. The last columns are the shares of draws in which the bound, "
+            "the 5% quantile of a bootstrap, and the share among the labelled ones are above the true share. With a "
             "confidence of 95% the bound may be so in 5%.",
             f"At most {MOST} samples of a question. The answers of GSM8K and AIME are not in the project, because they "
             "state no licence; they are read where they are.",

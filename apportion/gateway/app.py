@@ -28,7 +28,7 @@ from apportion.gateway.replies import encode, whole_reply
 from apportion.gateway.response import VoteResponse
 from apportion.gateway.settings import GatewaySettings
 from apportion.gateway.upstream import Bill, Upstream
-from apportion.gateway.vote import new_vote
+from apportion.gateway.vote import RunningVote
 
 JSON = "application/json"
 UNREAD = 4
@@ -108,7 +108,7 @@ class Gateway:
         async def draw(number: int) -> dict[str, Any]:
             return await self.upstream.sample(asked.upstream_body(number), headers, bill)
 
-        vote = new_vote(asked, draw, self.equivalence, self.settings.give_up)
+        vote = RunningVote(asked, draw, self.equivalence, self.settings.give_up)
         async with self.queue.turn():
             try:
                 await vote.run(self.settings.limits.deadline_seconds)

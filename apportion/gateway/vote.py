@@ -1,7 +1,7 @@
 """One vote on a request: sample in waves, count answers in the order of the sample numbers, stop by the rule.
 
-The order is not that of arrival, because short completions arrive first. What is still in flight when the rule stops is
-cancelled. A completion that calls tools votes for its calls: the same functions with the same arguments are one answer.
+What is counted, and when a vote ends, is said in ``vote.count``. What is still in flight then is cancelled. A
+completion that calls tools votes for its calls: the same functions with the same arguments are one answer.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from apportion.answers import AnswerClasses, Equivalence, for_question, read_answer
+from apportion.answers import Equivalence, read_answer
 from apportion.checks import encodable
+from apportion.endpoint import Completion
 from apportion.endpoint.reply import choice_text
 from apportion.gateway.body import VoteRequest
 from apportion.gateway.errors import SERVER, GatewayError, UpstreamError
 from apportion.gateway.upstream import Bill
-from apportion.types import Plan, Prompt, Rollout
-from apportion.vote.count import expected_disagreement
+from apportion.questions import Question
+from apportion.vote.count import Count, expected_disagreement
+from apportion.vote.sample import Sample
 
 MAX_FAILURES = 3
 """Samples that may fail in a row, each after its retries, before a vote ends."""
 
 Draw = Callable[[int], Awaitable[dict[str, Any]]]
 """The number of a sample -> the reply with its completion. Raises UpstreamError."""
-
-End = Literal["rule", "max_samples", "greedy", "off", "unanswered", "failures", "deadline"]
 
 
 @dataclass
@@ -42,40 +40,37 @@ class VotedSample:
     reply: dict[str, Any] | None
 
 
-@dataclass
 class RunningVote:
-    """The samples of one request so far, and how the vote ended.
+    """The samples of one request so far, each drawn by ``draw``, and how the vote ended.
 
-    Args:
-        request: what is asked for.
-        draw: takes one sample.
-        classes: which answers are the same.
-        give_up: number of samples without any answer after which the vote ends.
+    ``give_up`` whole samples without any answer end it.
     """
 
-    request: VoteRequest
-    draw: Draw
-    classes: AnswerClasses
-    give_up: int
-    samples: list[VotedSample] = field(default_factory=list)
-    errors: list[UpstreamError] = field(default_factory=list)
-    texts: set[int] = field(default_factory=set)
-    cancelled: int = 0
-    ended: End | None = None
-    _failed_last: int = 0
-    _drawn: int = 0
-
-    def __post_init__(self) -> None:
-        self.batch = self.request.voting.start([Prompt("a request")])
+    def __init__(self, request: VoteRequest, draw: Draw, equivalence: Equivalence, give_up: int) -> None:
+        self.request = request
+        self.samples: list[VotedSample] = []
+        self.errors: list[UpstreamError] = []
+        self.cancelled = 0
+        self.ended: str | None = None
+        silent = request.voting.max_samples + 1 if request.unvoted else max(give_up, request.n)
+        question = Question("request", encodable(request.question).strip() or "?")
+        self.count = Count(question, "", request.voting, silent, equivalence, max_failures=MAX_FAILURES)
+        self._draw = draw
         self._started = time.monotonic()
 
     async def run(self, seconds: float) -> None:
         """Sample until the vote ends, after at most ``seconds``. Raise GatewayError if no sample arrived."""
         try:
             async with asyncio.timeout(seconds):
-                await self._sample()
+                while self.ended is None and (wave := self.count.next_wave()):
+                    await self._wave(wave)
         except TimeoutError:
             self.ended = "deadline"
+        stopped = self.count.stopped
+        if self.ended is None:
+            self.ended = "failures" if stopped == "refused" else stopped
+            if self.request.unvoted and self.ended in ("rule", "max_samples"):
+                self.ended = self.request.unvoted
         if not self.samples:
             if self.errors:
                 raise self.errors[-1]
@@ -85,15 +80,11 @@ class RunningVote:
     @property
     def answer(self) -> str | None:
         """The winner so far; None without answers."""
-        return self.request.voting.winner(self.batch, 0)
-
-    @property
-    def _disagreement(self) -> float:
-        return expected_disagreement(self.request.voting, self.batch, self.answer)
+        return self.count.winner
 
     def votes(self) -> dict[str, int]:
         """Return the votes for each answer, the winner first and then by votes."""
-        counts = dict(self.batch.votes[0])
+        counts = dict(self.count.batch.votes[0])
         order = sorted(counts, key=lambda answer: (answer != self.answer, -counts[answer]))
         return {answer: counts[answer] for answer in order}
 
@@ -108,21 +99,24 @@ class RunningVote:
 
     def ballot(self, bill: Bill) -> dict[str, Any]:
         """Return the ballot of the ended vote, as JSON."""
-        votes = self.votes()
+        votes, voting, unvoted = self.votes(), self.request.voting, self.request.unvoted
+        expected = (
+            None if self.answer is None or unvoted else expected_disagreement(voting, self.count.batch, self.answer)
+        )
         return {
             "answer": self.answer,
             "share": votes[self.answer] / sum(votes.values()) if self.answer is not None else None,
             "votes": votes,
-            "samples": self._drawn,
+            "samples": len(self.count.samples),
             "unparsed": sum(sample.answer is None for sample in self.samples),
             "failed": len(self.errors),
             "cancelled": self.cancelled,
             "stopped": self.ended,
-            "disagreement": None if self.answer is None or self.request.unvoted else self._disagreement,
-            "rule": None if self.request.unvoted else self.request.voting.rule.name,
-            "max_samples": self.request.voting.max_samples,
-            "waves": self.batch.round,
-            "texts": len(self.texts),
+            "disagreement": expected,
+            "rule": None if unvoted else voting.rule.name,
+            "max_samples": voting.max_samples,
+            "waves": self.count.batch.round,
+            "texts": len({sample.text_hash for sample in self.count.arrived}),
             "chosen": [{"sample": each.number, "answer": each.answer} for each in self.chosen()],
             "temperature": self.request.temperature,
             "requests": bill.requests,
@@ -131,66 +125,45 @@ class RunningVote:
             "errors": list(dict.fromkeys(str(error) for error in self.errors)),
         }
 
-    async def _sample(self) -> None:
-        voting = self.request.voting
-        plan = voting.plan(self.batch)
-        while plan and self.ended is None:
-            await self._wave(int(plan.counts[0]))
-            plan = voting.plan(self.batch)
-        if self.ended is None:
-            most = int(self.batch.asked[0]) == voting.max_samples
-            self.ended = self.request.unvoted or ("max_samples" if most else "rule")
-
-    async def _wave(self, size: int) -> None:
-        """Take ``size`` samples at once and count them in order, until the vote ends."""
-        before, first, rollouts = self.batch, self._drawn, list[Rollout]()
-        tasks = [asyncio.ensure_future(self.draw(first + place)) for place in range(size)]
+    async def _wave(self, wave: range) -> None:
+        """Take the samples of ``wave`` at once and count them in order, until the vote ends."""
+        tasks = [asyncio.ensure_future(self._draw(number)) for number in wave]
         counted = 0
         try:
-            for place, task in enumerate(tasks):
-                rollouts += await self._count(first + place, task)
+            for number, task in zip(wave, tasks, strict=True):
+                ended = await self._add(number, task)
                 counted += 1
-                self._drawn += 1
-                if rollouts:  # a sample that failed casts no vote, and another one takes its place
-                    self.batch = before.add(Plan(np.array([len(rollouts)])), [rollouts])
-                if self.ended or self.request.voting.finished(self.batch, 0):
+                if ended or self.ended:
                     break
         finally:
-            self.cancelled += size - counted
+            self.cancelled += len(wave) - counted
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _count(self, number: int, task: Awaitable[dict[str, Any]]) -> list[Rollout]:
-        """Add the sample that ``task`` takes, and return its rollout; none if it failed."""
+    async def _add(self, number: int, task: Awaitable[dict[str, Any]]) -> bool:
+        """Count the sample that ``task`` takes. Return whether the vote has ended."""
         try:
             reply = await task
         except UpstreamError as error:
             self.errors.append(error)
-            self._failed_last += 1
-            if not (error.again or error.refused) or self._failed_last == MAX_FAILURES:
+            if not (error.again or error.refused):
                 self.ended = "failures"
-            return []
-        self._failed_last = 0
+            failed = Completion.failed(str(error), refused=False)
+            return await self.count.add(Sample.of("request", "", number, None, failed))
         choice = reply["choices"][0]
-        text, _ = choice_text(choice)
-        self.texts.add(hash(text))
+        text, reasoning = choice_text(choice)
+        completion = Completion(text, None, None, choice.get("finish_reason"), reasoning=reasoning)
+        sample = Sample.of("request", "", number, None, completion)
         answer = calls_of(choice["message"])
-        if answer is None:
-            stated = await read_answer(self.request.extractor, text)
-            answer = None if stated is None else await self.classes.join(stated)
-        known = any(sample.answer == answer for sample in self.samples)
+        if answer is None and not sample.cut_while_thinking:
+            answer = await read_answer(self.request.extractor, text)
+        ended = await self.count.add(sample.with_answer(answer))
+        joined = self.count.batch.rollouts[0][-1].answer
+        known = any(each.answer == joined for each in self.samples)
         kept = not known or len(self.samples) < self.request.n
-        self.samples.append(VotedSample(number, answer, reply if kept else None))
-        silent = len(self.samples) >= self.give_up and not any(each.answer is not None for each in self.samples)
-        if silent and not self.request.unvoted and len(self.samples) >= self.request.n:
-            self.ended = "unanswered"
-        return [Rollout(answer=answer)]
-
-
-def new_vote(request: VoteRequest, draw: Draw, equivalence: Equivalence, give_up: int) -> RunningVote:
-    """Return a vote without samples."""
-    return RunningVote(request, draw, AnswerClasses(for_question(equivalence, request.question)), give_up)
+        self.samples.append(VotedSample(number, joined, reply if kept else None))
+        return ended
 
 
 def calls_of(message: Mapping[str, Any]) -> str | None:

@@ -32,7 +32,7 @@ Weight = Literal["votes", "tokens"]
 
 @dataclass
 class Count:
-    """The samples of one question so far. ``give_up`` samples without any answer end it.
+    """The samples of one question so far. ``give_up`` samples without any answer end it, or ``max_failures`` in a row.
 
     With ``weight`` "tokens" the winner is the answer whose completions have the most tokens together. The rule that
     stops counts votes all the same (benchmarks/results/weighted_votes.md). ``add`` raises EndpointError if tokens are
@@ -45,12 +45,13 @@ class Count:
     give_up: int
     equivalence: Equivalence
     weight: Weight = "votes"
+    max_failures: int = MAX_FAILURES
     samples: list[Sample] = field(default_factory=list)
     cancelled: int = 0
 
     def __post_init__(self) -> None:
         self._classes = AnswerClasses(for_question(self.equivalence, prompt_text(self.question.prompt)))
-        self._batch = self._before = self.voting.start([Prompt("", id=self.question.id)])
+        self.batch = self._before = self.voting.start([Prompt("", id=self.question.id)])
         self._rollouts: list[Rollout] = []
         self._started = time.monotonic()
 
@@ -58,13 +59,13 @@ class Count:
         """Return the numbers of the next samples, none if the question has ended. The wave before it is over."""
         if self._left_over or self.refused:
             return range(0)
-        self._before, self._rollouts = self._batch, []
-        wanted = self.voting.plan(self._batch)
+        self._before, self._rollouts = self.batch, []
+        wanted = self.voting.plan(self.batch)
         return range(len(self.samples), len(self.samples) + (int(wanted.counts[0]) if wanted else 0))
 
     def wanted(self) -> range:
         """Return the numbers of the samples that the rule needs at least from here, whatever their answers."""
-        counts = replace(self.voting, wave="free").plan(self._batch).counts
+        counts = replace(self.voting, wave="free").plan(self.batch).counts
         return range(len(self.samples), len(self.samples) + int(counts[0]))
 
     async def add(self, sample: Sample) -> bool:
@@ -81,8 +82,8 @@ class Count:
         if sample.arrived:
             answer = None if sample.answer is None else await self._classes.join(sample.answer)
             self._rollouts.append(Rollout(answer=answer, tokens=sample.tokens))
-            self._batch = self._before.add(Plan(np.array([len(self._rollouts)])), [self._rollouts])
-        return self._left_over or self.refused or self.voting.finished(self._batch, 0)
+            self.batch = self._before.add(Plan(np.array([len(self._rollouts)])), [self._rollouts])
+        return self._left_over or self.refused or self.voting.finished(self.batch, 0)
 
     @property
     def arrived(self) -> list[Sample]:
@@ -96,9 +97,9 @@ class Count:
 
     @property
     def failing(self) -> bool:
-        """Whether the last ``MAX_FAILURES`` samples all failed, or more samples than a question may have."""
-        last = self.samples[-MAX_FAILURES:]
-        in_a_row = len(last) == MAX_FAILURES and not any(sample.arrived for sample in last)
+        """Whether the last ``max_failures`` samples all failed, or more samples than a question may have."""
+        last = self.samples[-self.max_failures :]
+        in_a_row = len(last) == self.max_failures and not any(sample.arrived for sample in last)
         return in_a_row or len(self.samples) - len(self.arrived) > self.voting.max_samples
 
     @property
@@ -119,7 +120,7 @@ class Count:
         It is not ``finished`` if failures ended it: too many in a row, or at least one and no answer at all.
         """
         arrived, errors = self.arrived, [sample.error for sample in self.samples if sample.error is not None]
-        answer, gold, correct = self._winner(), self.question.gold, None
+        answer, gold, correct = self.winner, self.question.gold, None
         if gold is not None:
             of_question = for_question(self.equivalence, prompt_text(self.question.prompt))
             correct = await is_correct(answer, self.question.golds, of_question)
@@ -130,38 +131,42 @@ class Count:
             gold=gold,
             aliases=self.question.golds[1:],
             correct=correct,
-            votes=dict(self._batch.votes[0]),
+            votes=dict(self.batch.votes[0]),
             samples=len(self.samples),
             failed=len(errors),
             unparsed=sum(sample.answer is None for sample in arrived),
             truncated=sum(sample.truncated for sample in arrived),
             finish_reasons=dict(Counter(sample.finish_reason or "none" for sample in arrived)),
             cancelled=self.cancelled,
-            waves=self._batch.round,
+            waves=self.batch.round,
             texts=len({sample.text_hash for sample in arrived}),
-            stopped=self._stopped(answer, bool(errors)),
+            stopped=self.stopped,
             prompt_length=max((each.prompt_tokens for each in arrived if each.prompt_tokens is not None), default=None),
             prompt_tokens=total(sample.prompt_tokens for sample in arrived),
             completion_tokens=total(sample.tokens for sample in arrived),
             seconds=time.monotonic() - self._started,
-            disagreement=expected_disagreement(self.voting, self._batch, answer),
+            disagreement=expected_disagreement(self.voting, self.batch, answer),
             errors=tuple(dict.fromkeys(errors)),
         )
 
-    def _winner(self) -> str | None:
-        """Return the answer with the largest weight, among equals the one that appeared first; None without votes."""
-        voting = [rollout for rollout in self._batch.rollouts[0] if rollout.answer is not None]
+    @property
+    def winner(self) -> str | None:
+        """The answer with the largest weight, among equals the one that appeared first; None without votes."""
         if self.weight == "votes":
-            return self.voting.winner(self._batch, 0)
+            return self.voting.winner(self.batch, 0)
         totals: Counter[str] = Counter()
-        for rollout in voting:
-            totals[rollout.answer or ""] += rollout.tokens or 0
+        for rollout in self.batch.rollouts[0]:
+            if rollout.answer is not None:
+                totals[rollout.answer] += rollout.tokens or 0
         return max(totals, key=totals.__getitem__, default=None)
 
-    def _stopped(self, answer: str | None, failed: bool) -> Stopped:
+    @property
+    def stopped(self) -> Stopped:
+        """Why the question ended. Failures alone, without any answer, leave it to another run."""
         if self.refused:
             return "refused"
-        if self.failing or (failed and answer is None and not self.unanswered):
+        failed = len(self.samples) > len(self.arrived) and not self.batch.votes[0]
+        if self.failing or (failed and not self.unanswered):
             return "failures"
         if len(self.arrived) == self.voting.max_samples:
             return "max_samples"

@@ -78,13 +78,23 @@ class Sample:
     def read(self, extractor: Callable[[str], str | None]) -> Self:
         """Return the sample with the answer that ``extractor`` finds in its text. Without a text it is unchanged.
 
-        A completion that was cut off has an answer only if its reasoning had ended before. The prompt may have opened
-        the reasoning, so a text without tags may be all reasoning.
+        A completion that was cut off has one only if its reasoning had ended before.
         """
         if self.text is None:
             return self
-        thinking = self.truncated and not (self.reasoning or ends_reasoning(self.text))
-        return replace(self, answer=None if thinking else read_answer_now(extractor, self.text))
+        return self.with_answer(None if self.cut_while_thinking else read_answer_now(extractor, self.text))
+
+    def with_answer(self, answer: str | None) -> Self:
+        """Return the sample with this answer."""
+        return replace(self, answer=answer)
+
+    @property
+    def cut_while_thinking(self) -> bool:
+        """Whether the completion was cut off before its reasoning ended, so that its text states no answer.
+
+        The prompt may have opened the reasoning, so a text without tags may be all reasoning.
+        """
+        return self.truncated and not (self.reasoning or ends_reasoning(self.text or ""))
 
     def without_text(self) -> Self:
         """Return the sample without its text and reasoning."""

@@ -15,7 +15,7 @@ from apportion.answers import ExactMatch
 from apportion.gateway.body import VoteRequest
 from apportion.gateway.errors import UpstreamError
 from apportion.gateway.upstream import Bill
-from apportion.gateway.vote import RunningVote, new_vote
+from apportion.gateway.vote import RunningVote
 from apportion.stopping import RULES, decide, make_rule
 
 MOST = 16
@@ -39,7 +39,7 @@ def held(answers: list[str | None], voting: Voting, n: int = 1, jitter: int = 0)
 
     async def run() -> RunningVote:
         request = VoteRequest({"messages": []}, n, None, False, False, voting, lambda text: text or None)
-        vote = new_vote(request, draw, ExactMatch(), give_up=MOST)
+        vote = RunningVote(request, draw, ExactMatch(), give_up=MOST)
         await vote.run(10)
         return vote
 
@@ -59,7 +59,7 @@ def test_a_vote_is_the_replay_of_its_answers(answers: list[str | None], rule: st
     made = make_rule(rule, **({"min_samples": 8} if rule == "optpo" else {}))
     vote = held(answers, Voting(made, MOST, wave=wave), jitter=jitter)
     wanted = decide(answers, made, MOST, wave=1, curtail=True)
-    assert (vote.answer, int(vote.batch.asked[0])) == (wanted.answer, wanted.samples)
+    assert (vote.answer, int(vote.count.batch.asked[0])) == (wanted.answer, wanted.samples)
     own = vote.ballot(Bill())
     assert sum(own["votes"].values()) + own["unparsed"] == own["samples"]
     assert own["stopped"] == ("max_samples" if wanted.samples == MOST else "rule")
@@ -80,3 +80,22 @@ def test_three_failures_in_a_row_end_a_vote_with_what_it_has() -> None:
     assert own["errors"] == ["out of memory"]
     with pytest.raises(UpstreamError, match="out of memory"):
         held(["failed"] * MOST, Voting(make_rule("fixed"), MOST))
+
+
+def test_a_question_of_white_space_or_of_half_a_character_is_voted_on() -> None:
+    async def draw(number: int) -> dict[str, Any]:
+        return reply("a")
+
+    for content in ("  ", "\ud800"):
+        request = VoteRequest(
+            {"messages": [{"content": content}]},
+            1,
+            None,
+            False,
+            False,
+            Voting(make_rule("fixed"), 2),
+            lambda text: text,
+        )
+        vote = RunningVote(request, draw, ExactMatch(), give_up=MOST)
+        asyncio.run(vote.run(10))
+        assert vote.answer == "a"

@@ -1,0 +1,83 @@
+"""Measure how often two different answers are taken for one, and one answer for two, under the equivalence "math".
+
+Three sets: one kind of answer a line with a slot that different numbers fill; published answers in other spellings; and
+the answers of Reasoning Gym by data set, if they are there, of which no two different ones are equal as written.
+
+    python -m benchmarks.answer_pairs [--scores PATH]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+from apportion.answers import MathVerify, extract
+from benchmarks.common import ROOT, write
+from benchmarks.recorded import VOTES
+from tests.answers.test_extraction import FORMS
+
+SCORES = VOTES.parents[1] / "rates" / "reasoning_gym_scores.jsonl.gz"
+ANSWERS = ROOT / "tests" / "answers"
+NUMBERS = ("2", "3", "4", "6")
+MOST = 14
+"""Different answers of a data set of Reasoning Gym that are compared in pairs."""
+FORMULAS = ("puzzle24",)
+"""Data sets whose answers are formulas of one value, which mathematics takes for one, as it says."""
+
+
+def slots(math: MathVerify) -> list[object]:
+    """Return the row of answers that differ in one number. Equal values, such as 9 over 3 and over 6, are few."""
+    kinds = (ANSWERS / "formulas.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [pair for kind in kinds for pair in combinations([kind.replace("@", n) for n in NUMBERS], 2)]
+    return ["one number differs", len(kinds), len(pairs), sum(math.same(*pair) for pair in pairs), "one"]
+
+
+def stated(math: MathVerify) -> Iterator[list[object]]:
+    """Yield the row of published answers that completions state in different forms."""
+    golds = (ANSWERS / "golds.txt").read_text(encoding="utf-8").splitlines()
+    lost = sum(not math.same(extract(form.format(gold)) or "", gold) for form in FORMS for gold in golds)
+    yield ["published answers, stated in prose", len(FORMS), len(FORMS) * len(golds), lost, "two"]
+
+
+def foreign(math: MathVerify, path: Path) -> Iterator[list[object]]:
+    """Yield the row of Reasoning Gym's answers, if they are at ``path``."""
+    if not path.exists():
+        return
+    found = defaultdict(set)
+    for line in gzip.open(path, "rt", encoding="utf-8"):
+        row = json.loads(line)
+        if row["dataset"] not in FORMULAS:
+            found[row["dataset"]].add(str(row["expected"]).strip())
+    pairs = [
+        pair for each in found.values() for pair in combinations(sorted(a for a in each if len(a) < 300)[:MOST], 2)
+    ]
+    yield ["Reasoning Gym, different answers", len(found), len(pairs), sum(math.same(*pair) for pair in pairs), "one"]
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scores", type=Path, default=SCORES, help="Reasoning Gym's answers, not in the project")
+    given = parser.parse_args()
+    with MathVerify(timeout_seconds=1.0) as math:
+        rows = [slots(math), *stated(math), *foreign(math, given.scores)]
+    write(
+        "answer_pairs",
+        'Answers that "math" takes for one another',
+        ["answers", "kinds", "pairs", "wrong", "taken for"],
+        rows,
+        notes=[
+            "A pair is wrong if two different answers are taken for one, or one answer for two. The one pair of the first "
+            "row is 9 over 3 and 9 over 6, which are equal. Reasoning Gym's answers (Apache-2.0) are read where they are.",
+        ],
+        seeds=[],
+    )
+
+
+if __name__ == "__main__":
+    main()
