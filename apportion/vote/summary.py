@@ -186,8 +186,8 @@ def summary_rows(summary: Summary, prices: Prices | None = None) -> Iterable[tup
         yield "accuracy", f"{right.mean:.1%} of {right.questions} with a gold answer ({interval})"
     if (shown := summary.right) is not None:
         least = f"at least {shown.at_least:.1%} of {shown.finished} with {shown.confidence:.0%} confidence"
-        drawn = f"{shown.right} of {shown.labelled} labelled ones are right, and were drawn at random"
-        yield "right winners", f"{least}, if {drawn}"
+        drawn = f"{shown.right} of {shown.labelled} labelled ones are right"
+        yield "right winners", f"{least}: {drawn}. It holds if they were drawn at random"
     elif summary.accuracy is None and summary.finished:
         yield "right winners", "unknown, because agreement is not correctness; --labels gives a bound"
     lost = {"failed": summary.failed, "without an answer": summary.unparsed, "cancelled": summary.cancelled}

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from apportion.vote.ballot import Ballot
+from apportion.vote.right import RightWinners
 from apportion.vote.summary import Prices, make_prices, summarise, summary_json, summary_text
 from tests.vote.builders import make_ballot
 
@@ -139,3 +141,13 @@ def test_prices_come_in_pairs() -> None:
         make_prices(1.0, None)
     with pytest.raises(ValueError, match=r"at least 0, got -1\.0"):
         make_prices(-1.0, 1.0)
+
+
+def test_right_winners_are_bounded_by_labels_or_said_to_be_unknown() -> None:
+    unlabelled = [replace(each, gold=None, correct=None) for each in three()]
+    summary = summarise(unlabelled, 3, 16, 1.0)
+    assert "unknown, because agreement is not correctness; --labels gives a bound" in summary_text(summary, False)
+    known = replace(summary, right=RightWinners(25, 24, 100, 0.85))
+    said = "at least 85.0% of 100 with 95% confidence: 24 of 25 labelled ones are right. It holds if they were drawn at"
+    assert said in summary_text(known, False)
+    assert json.loads(summary_json(known))["right"]["at_least"] == 0.85
