@@ -10,6 +10,10 @@ from apportion.selection.shuffled import order_of_epoch
 
 Row = dict[str, Any]
 
+FEWEST_ROWS, ROWS_A_PROMPT = 1000, 100
+"""Rows of a stream that are read for the prompts of a batch, at most: 1,000, and 100 for each of its prompts. A stream
+may have no end, and a few prompts only."""
+
 
 class FreshRows:
     """An endless stream of rows of ``dataset``, shuffled by ``seed`` in each epoch.
@@ -47,24 +51,30 @@ class FreshRows:
         shuffled = self.dataset.shuffle(seed=self.seed)
         for self.epoch in range(2**31):
             shuffled.set_epoch(self.epoch)
-            yield from shuffled
+            empty = True
+            for row in shuffled:
+                empty = False
+                yield row
+            if empty:
+                raise ValueError("a stream of prompts must have rows, got none in a whole epoch; check its filters")
 
 
 def draw_distinct(rows: FreshRows, count: int, held: Collection[str], id_of: Callable[[Row], str]) -> list[Row]:
     """Return the next ``count`` rows with distinct ids that are not in ``held``.
 
-    Raises ValueError if a whole epoch has too few of them.
+    Raises ValueError if a whole epoch has too few of them, or so many rows that one more prompt would be among them.
     """
     found: dict[str, Row] = {}
     begun: int | None = None
-    for row in rows.rows():
+    most = FEWEST_ROWS + ROWS_A_PROMPT * (len(held) + count)
+    for read, row in enumerate(rows.rows()):
         begun = rows.epoch if begun is None else begun
         identity = id_of(row)
         if identity not in held:
             found.setdefault(identity, row)
         if len(found) == count:
             return list(found.values())
-        if rows.epoch > begun + 1:
+        if rows.epoch > begun + 1 or (read > most and isinstance(rows.dataset, IterableDataset)):
             raise ValueError(
                 f"the data set must have {count} more prompts than the {len(held)} of this batch, got {len(found)}; "
                 "add some, let the allocator draw fewer, or name an id_column if different questions share a prompt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from apportion.untrusted import shown
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 WINDOW = 256
 """The number of latest completions whose share of failures is bounded."""
@@ -27,8 +30,8 @@ class RewardsFailedError(RuntimeError):
 class FailedRewards:
     """What happens to completions without a reward. They are paid for, logged as ``failed`` and never trained on.
 
-    A completion has no reward if all reward functions give it None, or if the one that says whether it is correct does
-    and the allocator counts correct completions.
+    A completion has no reward if all reward functions give it None, or if the allocator counts correct completions and
+    the one that says whether it is correct does. Of several tasks it is the one that judges this prompt.
 
     Args:
         retries: how often reward functions are called again for completions without a reward, and after an exception.
@@ -75,14 +78,14 @@ NAMED = {
 """Settings by name: end when most fail (the default), never end, call again twice, end at the first failure."""
 
 
-def failed_rows(scores: Tensor, verdict: int | None) -> Tensor:
+def failed_rows(scores: Tensor, judged: Tensor | None) -> Tensor:
     """Return a mask [N] of the rows of ``scores`` [N, F] without a reward.
 
-    ``verdict`` is the column that says whether a completion is correct, None if nobody needs to know.
+    ``judged`` [N] are the scores that say whether completions are correct (``FailureCount.judged``), None if nobody
+    needs to know.
     """
-    missing = scores.isnan()
-    failed = missing.all(dim=1)
-    return failed if verdict is None else failed | missing[:, verdict]
+    failed = scores.isnan().all(dim=1)
+    return failed if judged is None else failed | judged.isnan()
 
 
 @dataclass
@@ -93,6 +96,37 @@ class FailureCount:
     names: Sequence[str]
     number: int = 0
     _latest: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW), repr=False)
+    _beside: set[int] = field(default_factory=set, repr=False)
+    _apart: set[int] = field(default_factory=set, repr=False)
+    _told: bool = field(default=False, repr=False)
+
+    def judged(self, scores: Tensor, verdict: int | None) -> Tensor | None:
+        """Return the score [N] of the function that judges each row of ``scores`` [N, F]; None without a ``verdict``.
+
+        It is the function ``verdict``, or that of another task: one that has given None where ``verdict`` judged, and
+        never a score beside it. Functions that score beside it, such as one of the format, judge nothing.
+        """
+        if verdict is None:
+            return None
+        known = ~scores.isnan()
+        for other in {*range(scores.size(1))} - {verdict}:
+            if (known[:, other] & known[:, verdict]).any():
+                self._beside.add(other)
+            elif known[:, verdict].any():
+                self._apart.add(other)
+        column = scores[:, verdict].clone()
+        for other in sorted(self._apart - self._beside):
+            of_other = column.isnan() & known[:, other]
+            column = column.where(~of_other, scores[:, other])
+            if of_other.any() and not self._told:
+                self._told = True
+                logger.warning(
+                    "the verdict of a prompt is that of the function which judges it: %s gives None for some prompts, "
+                    "whose completions are correct if %s is above 0",
+                    self.names[verdict],
+                    self.names[other],
+                )
+        return column
 
     def add(self, failed: Sequence[bool], scores: Tensor, prompts: Sequence[str]) -> None:
         """Count the completions of a round: whether they ``failed`` [N], ``scores`` [N, F], texts of ``prompts`` [N].

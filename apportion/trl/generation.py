@@ -20,7 +20,7 @@ from torch import Tensor
 from apportion.advantages import Reduction
 from apportion.engines.fresh_rows import Row
 from apportion.predictors.score_norms import sampled_score_norm
-from apportion.trl.metrics import Metrics
+from apportion.trl.metrics import Metrics, whole_columns
 from apportion.trl.ranks import Ranks
 from apportion.trl.rows import (
     Table,
@@ -175,7 +175,8 @@ class GenerationBatch:
         self._logprobs.clear()
         engine = getattr(self.trainer, "vllm_generation", None)
         timed = self.stopwatch.round(len(request.places), continues=request.continues)
-        with self._groups_of_one() as logged, timed, self.sleep.round(engine):
+        table_columns = whole_columns(self.trainer._logs)
+        with self._groups_of_one() as logged, timed, self.sleep.round(engine), table_columns:
             output = self.generate(inputs)
         if self._scored is None:
             raise RuntimeError("TRL must score completions in _calculate_rewards; check that its version is supported")

@@ -6,7 +6,8 @@ or tool calls that each is a mean of. Metrics of groups and of rewards from vote
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,22 @@ def open_table(logs: dict[str, Any]) -> None:
     """
     for name, column in logs.items():
         logs[name] = defaultdict(deque) if isinstance(column, dict) else deque()
+
+
+@contextmanager
+def whole_columns(logs: dict[str, Any]) -> Iterator[None]:
+    """Give each extra column of TRL's table a value for each row of a round: None where the functions logged none.
+
+    A reward function may log a column in some calls only. TRL calls it once a batch, an allocator once a round.
+    """
+    columns, before = logs.get("extra", {}), len(logs["prompt"])
+    had = {name: len(values) for name, values in columns.items()}
+    yield
+    for name, values in columns.items():
+        old, rows = had.get(name, 0), len(logs["prompt"])
+        whole = [*list(values)[:old], *[None] * (before - old), *list(values)[old:]]
+        values.clear()
+        values.extend([*whole, *[None] * (rows - len(whole))])
 
 
 def close_table(logs: dict[str, Any], rows: int, columns: Mapping[str, Sequence[float]]) -> None:

@@ -114,12 +114,11 @@ class AllocatedTrainer(CheckpointedTrainer):
         self._no_signal = NoSignal(self.allocation.extractor_name)
         self._part: dict[str, Any] | None = None
         self._padded = False
-        self._fresh = FreshRows(self.train_dataset, self.args.seed)
         self._answers = AnswerReader(extract, equivalence)
         if self.allocation.rollout_log is not None:
             prepare_log(self.allocation.rollout_log)
         self.add_callback(_OnTrainEnd(self._answers.close))
-        self._ranks.run_on_main(self._prepare_prompts)
+        self._take_dataset()
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of the base's constructor by name. A subclass may take them as ``*args, **kwargs``."""
@@ -166,6 +165,19 @@ class AllocatedTrainer(CheckpointedTrainer):
         count = len(functions) if isinstance(functions, (list, tuple)) else 1
         unknown = given.get("environment_factory") is not None
         self.allocation.check(args, columns, None if unknown else count)
+
+    def train(self, *args: Any, **settings: Any) -> Any:
+        """Train as TRL does, on the present ``train_dataset``, which may have been replaced, as for a second stage."""
+        if self.train_dataset is not self._fresh.dataset:
+            self._take_dataset()
+        return super().train(*args, **settings)
+
+    def _take_dataset(self) -> None:
+        """Give all rules the prompts of ``train_dataset``."""
+        self._fresh = FreshRows(self.train_dataset, self.args.seed)
+        if hasattr(self.train_dataset, "__len__"):
+            self.allocation.check_prompts(len(self.train_dataset), self._prompts_per_batch)
+        self._ranks.run_on_main(self._prepare_prompts)
 
     def _prepare_prompts(self) -> None:
         """Give the allocator, baseline and selection all prompts, so that no step waits for embeddings.

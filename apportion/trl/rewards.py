@@ -32,7 +32,8 @@ def score(
             f"function, {wanted_shape}, got {tuple(scores.shape)}; gather the scores as TRL's method does"
         )
     for _ in range(retries):
-        failed = failed_rows(scores, verdict).view(trainer.accelerator.num_processes, -1).cpu()
+        failed = failed_rows(scores, trainer._failures.judged(scores, verdict))
+        failed = failed.view(trainer.accelerator.num_processes, -1).cpu()
         most = int(failed.sum(dim=1).max())
         if not most:
             break

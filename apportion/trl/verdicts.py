@@ -29,7 +29,8 @@ class Verdicts:
     def judge(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
         """Return verdicts and rewards by ``scores`` [N, F] of completions of ``prompts`` [N]; None without a reward."""
         self._check_finite(scores, prompts)
-        failed = failed_rows(scores, self.allocation.verdict_column(self.names)).tolist()
+        judged = self.failures.judged(scores, self.allocation.verdict_column(self.names))
+        failed = failed_rows(scores, judged).tolist()
         self.failures.add(failed, scores, prompts)
         rewards, verdicts = weighted_rewards(scores, self.weights).tolist(), self._verdicts(scores)
         compared = self.components(scores, self.weights).tolist()
@@ -66,7 +67,9 @@ class Verdicts:
         named = self.allocation.verdict
         if named is None and len(self.names) > 1:
             return [None] * len(scores)
-        column = scores[:, 0 if named is None else self.names.index(named)]
+        place = 0 if named is None else self.names.index(named)
+        column = self.failures.judged(scores, place) if self.allocation.needs.binary else scores[:, place]
+        assert column is not None
         graded = [score for score in column.tolist() if score not in (0.0, 1.0) and not math.isnan(score)]
         if named is None and graded:
             if self.allocation.needs.binary:

@@ -3,7 +3,7 @@
 from itertools import islice
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 
@@ -75,3 +75,24 @@ def test_rare_prompts_among_repeated_rows_are_found():
     for dataset in (rows, rows.to_iterable_dataset()):
         found = draw_distinct(FreshRows(dataset, 0), 2, (), lambda row: row["prompt"])
         assert {row["prompt"] for row in found} == {"often", "seldom"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_a_stream_without_end_of_a_few_prompts_is_refused_in_time(count):
+    """It has no epoch that ends, so the rows that are read are bounded."""
+
+    def endless():
+        while True:
+            yield {"prompt": "one"}
+            yield {"prompt": "two"}
+
+    fresh = FreshRows(IterableDataset.from_generator(endless), 0)
+    assert len(draw_distinct(fresh, 2, (), lambda row: row["prompt"])) == 2
+    with pytest.raises(ValueError, match=rf"must have {count} more prompts than the 2 of this batch, got 0; add some"):
+        draw_distinct(fresh, count, {"one", "two"}, lambda row: row["prompt"])
+
+
+def test_a_stream_whose_filter_leaves_nothing_is_refused():
+    rows = Dataset.from_list([{"prompt": "a"}]).to_iterable_dataset().filter(lambda row: False)
+    with pytest.raises(ValueError, match="a stream of prompts must have rows, got none in a whole epoch; check its"):
+        draw_distinct(FreshRows(rows, 0), 1, (), lambda row: row["prompt"])

@@ -182,7 +182,7 @@ def test_a_number_bounds_the_whole_run():
 def test_rows_fail_without_any_score_or_without_a_verdict():
     scores = torch.tensor([[NAN, NAN], [NAN, 1.0], [1.0, NAN], [1.0, 1.0]])
     assert failed_rows(scores, None).tolist() == [True, False, False, False]
-    assert failed_rows(scores, 0).tolist() == [True, True, False, False]
+    assert failed_rows(scores, scores[:, 0]).tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -258,3 +258,23 @@ def test_reward_functions_are_called_again_in_an_evaluation_too(make):
     history = trained(built)
     assert calls[0] == calls[1] > calls[2] and len(calls) == 3
     assert [row["eval_reward"] for row in history if "eval_reward" in row] == [1.0]
+
+
+def test_the_verdict_of_a_prompt_is_that_of_the_function_which_judges_it(caplog):
+    """Two tasks, and a reward for the format. What fails while nothing is known of the tasks stays failed."""
+    count = FailureCount(FailedRewards(), ["math", "code", "format"])
+    outage = torch.tensor([[NAN, NAN, 1.0], [NAN, 1.0, 1.0]])
+    assert failed_rows(outage, count.judged(outage, 0)).tolist() == [True, True] and not caplog.records
+    both = torch.tensor([[1.0, NAN, 1.0], [NAN, 0.0, 1.0], [NAN, 1.0, 0.0], [NAN, NAN, 1.0]])
+    for _ in range(2):
+        judged = count.judged(both, 0)
+        assert judged.nan_to_num(-1).tolist() == [1.0, 0.0, 1.0, -1.0]
+        assert failed_rows(both, judged).tolist() == [False, False, False, True]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the verdict of a prompt is that of the function which judges it: math gives None for some prompts, whose "
+        "completions are correct if code is above 0"
+    ]
+    beside = torch.tensor([[1.0, 1.0, 1.0]])
+    count.judged(beside, 0)
+    assert failed_rows(both, count.judged(both, 0)).tolist() == [False, True, True, True]
+    assert count.judged(both, None) is None

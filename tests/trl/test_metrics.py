@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections import Counter
+from collections import Counter, defaultdict, deque
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ import pytest
 from apportion import AR3PO, DAPO, HORA, ReinforceAda, Voting
 from apportion.engines.metrics import DIFFICULTIES
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from apportion.trl.metrics import Metrics
+from apportion.trl.metrics import Metrics, whole_columns
 from tests.trl.tiny import EOS, PAD, Judge, Watch, group_advantages, made, make_tokenizer, trained
 
 TOKENIZER = make_tokenizer()
@@ -296,3 +296,18 @@ def test_metrics_of_rounds_are_combined_by_their_kind():
         "only/once": 7.0,
         "num_tokens": 25.0,
     }
+
+
+def test_a_column_that_is_logged_in_some_rounds_has_a_value_for_each_row():
+    logs = {"prompt": deque(), "extra": defaultdict(deque)}
+    for rows, logged in ((2, {"first": [1, 2]}), (3, {"second": ["a", "b", "c"]}), (1, {}), (2, {"first": [3, 4]})):
+        with whole_columns(logs):
+            logs["prompt"].extend("p" * rows)
+            for name, values in logged.items():
+                logs["extra"][name].extend(values)
+    assert {name: list(values) for name, values in logs["extra"].items()} == {
+        "first": [1, 2, None, None, None, None, 3, 4],
+        "second": [None, None, "a", "b", "c", None, None, None],
+    }
+    with whole_columns({"prompt": deque()}):  # TRL before 0.25 has no extra columns
+        pass

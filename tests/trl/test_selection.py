@@ -350,3 +350,23 @@ def test_rates_that_nothing_takes_are_said(make, caplog, given, warned):
 def test_needs_are_those_of_all_parts():
     given = {"allocator": Uniform(8), "selection": Mixed(predictor=DiscountedCounts())}
     assert TRLAllocation(**given).needs.binary and not TRLAllocation(allocator=Uniform(8)).needs.binary
+
+
+@pytest.mark.parametrize("rows", [48, 12])
+def test_a_second_stage_replaces_the_data_set_for_the_selection_and_for_fresh_prompts(make, rows):
+    """TRL trains on a data set that replaces the first one, as in a curriculum."""
+    second = Dataset.from_list([{**row, "prompt": row["prompt"].replace("0", "9", 1)} for row in make_questions(rows)])
+    later = set(second["prompt"])
+    for given in ({"allocator": DAPO(max_draws=3)}, {"allocator": Uniform(8), "selection": Recorded(group_size=8)}):
+        seen = []
+
+        def reward(prompts, completions, seen=seen, **columns):
+            seen.extend(prompts)
+            return [float(place % 2) for place, _ in enumerate(completions)]
+
+        trainer = make(AllocatedGRPOTrainer, reward_funcs=[reward], config={"max_steps": 2}, **given)
+        trainer.train()
+        trainer.train_dataset = second
+        seen.clear()
+        trainer.train()
+        assert seen and set(seen) <= later
