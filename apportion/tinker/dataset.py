@@ -12,7 +12,7 @@ from tinker_cookbook.rl.rollouts import get_rollout_executor
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilder
 
 from apportion.allocators import warn_of_equal_counts
-from apportion.engines.fresh_rows import FreshRows, draw_distinct
+from apportion.engines.fresh_rows import FreshRows, check_draws, draw_distinct
 from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
 from apportion.engines.saved_settings import check_same_settings
 from apportion.predictors.saved import SavedValues
@@ -61,6 +61,7 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
             if selection is None
             else [self._catalogue[row] for row in selection.choose(len(builders))]
         )
+        check_draws(self.allocation.allocator, len(prompts), lambda _: self._distinct)
         places = max(len(prompts), getattr(self.allocation.allocator, "target", None) or 0)
         batch = AllocatedBatch(self.allocation, self.settings, prompts, places, self._draw, self._finish)
         return [AllocatedGroup(batch, place) for place in range(places)]
@@ -72,6 +73,10 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
     def _catalogue(self) -> list[Prompt]:
         """The prompts of an epoch."""
         return [self._prompt(builder) for index in range(len(self.inner)) for builder in self.inner.get_batch(index)]
+
+    @cached_property
+    def _distinct(self) -> int:
+        return len({prompt.id for prompt in self._catalogue})
 
     @cached_property
     def _fresh(self) -> FreshRows:

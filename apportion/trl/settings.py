@@ -11,6 +11,7 @@ from apportion.allocators import warn_of_equal_counts
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
 from apportion.engines.allocation import TrainerAllocation
+from apportion.engines.fresh_rows import check_draws
 from apportion.engines.prompts import reads_rates
 from apportion.records import LogText, check_log_text
 from apportion.trl.failures import FailedRewards
@@ -189,13 +190,7 @@ class TRLAllocation(TrainerAllocation):
                 f"a selection must have {prompts} distinct prompts for a generation batch, got {distinct}; give more, "
                 "or lower generation_batch_size / num_generations"
             )
-        fresh = self.allocator.size(prompts).fresh
-        if fresh and distinct < prompts + fresh:
-            raise ValueError(
-                f"the data set must have {prompts + fresh} distinct prompts, the {prompts} of a generation batch and "
-                f"the {fresh} that {self.allocator.name} may draw beside them, got {distinct}; give more, let the "
-                "allocator draw fewer, or name an id_column if different questions share a prompt"
-            )
+        check_draws(self.allocator, prompts, lambda _: distinct)
 
     def check_repeated(self, differing: int, prompts: int) -> None:
         """Warn if ``differing`` rows are unlike an earlier row with the same id, in a data set of ``prompts`` ids.

@@ -4,6 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from apportion.engines.fresh_rows import check_draws
 from apportion.predictors import Predictor
 from apportion.verl.checkpoints import load_into, resumed_file
 from apportion.verl.coordinator.selection import PromptSelection
@@ -22,6 +23,7 @@ def coordinator_of(config: DictConfig, allocation: VerlAllocation) -> Coordinato
     for learner in (allocation.allocator, allocation.baseline):
         if learner is not None and (allocation.selection is not None or _reads_texts(learner)):
             learner.prepare(prompts.all())
+    check_draws(allocation.allocator, int(config.data.train_batch_size), prompts.distinct)
     selection = _selection(config, allocation, prompts)
     coordinator = Coordinator(allocation, prompts, selection, _refills(config))
     checkpoint = resumed_file(config)

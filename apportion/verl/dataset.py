@@ -80,6 +80,15 @@ class TrainingPrompts:
         """Return all prompts, each once."""
         return list({prompt.id: prompt for prompt in self.in_order()}.values())
 
+    def distinct(self, most: int) -> int:
+        """Return the number of distinct prompts, counted up to ``most``."""
+        found, rows = set[str](), self._rows().dataset
+        for place in range(len(rows)):
+            found.add(prompt_of(rows[place], self._id_key).id)
+            if len(found) == most:
+                break
+        return len(found)
+
     def in_order(self) -> list[Prompt]:
         """Return the prompt of every row, in the order of the trainer's data set. The rows are read once."""
         if self._ordered is None:

@@ -5,7 +5,8 @@ from itertools import islice
 import pytest
 from datasets import Dataset, IterableDataset
 
-from apportion.engines.fresh_rows import FreshRows, draw_distinct
+from apportion import DAPO, Uniform
+from apportion.engines.fresh_rows import FreshRows, check_draws, draw_distinct
 
 SIZE = 10
 ROWS = Dataset.from_list([{"prompt": f"question {i}"} for i in range(SIZE)])
@@ -96,3 +97,21 @@ def test_a_stream_whose_filter_leaves_nothing_is_refused():
     rows = Dataset.from_list([{"prompt": "a"}]).to_iterable_dataset().filter(lambda row: False)
     with pytest.raises(ValueError, match="a stream of prompts must have rows, got none in a whole epoch; check its"):
         draw_distinct(FreshRows(rows, 0), 1, (), lambda row: row["prompt"])
+
+
+def test_draws_that_would_run_out_are_refused_before_the_first_step():
+    """For every engine. Rules that draw nothing read no data."""
+    asked = []
+
+    def distinct(most):
+        asked.append(most)
+        return min(16, most)
+
+    check_draws(Uniform(), 16, distinct)
+    assert asked == []
+    check_draws(DAPO(max_draws=4), 4, distinct)
+    with pytest.raises(
+        ValueError, match="must have 20 distinct prompts, the 4 of a .* and the 16 that dapo"
+    ):
+        check_draws(DAPO(max_draws=5), 4, distinct)
+    assert asked == [16, 20]

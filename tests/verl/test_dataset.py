@@ -187,7 +187,7 @@ def test_a_rate_key_that_is_not_there_and_a_rate_that_is_none_are_errors():
 def test_prompts_that_are_there_more_than_once_count_once(configured):
     questions = make_questions(4)
     rows = TrainingPrompts(configured([*questions, *questions[:2]]), None)
-    assert len(rows.all()) == 4
+    assert len(rows.all()) == 4 and (rows.distinct(3), rows.distinct(9)) == (3, 4)
     drawn = rows.draw(4, set())
     assert {prompt.id for prompt in drawn} == {prompt.id for prompt in rows.all()} and len(drawn) == 4
 
