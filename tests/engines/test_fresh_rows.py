@@ -110,8 +110,6 @@ def test_draws_that_would_run_out_are_refused_before_the_first_step():
     check_draws(Uniform(), 16, distinct)
     assert asked == []
     check_draws(DAPO(max_draws=4), 4, distinct)
-    with pytest.raises(
-        ValueError, match="must have 20 distinct prompts, the 4 of a .* and the 16 that dapo"
-    ):
+    with pytest.raises(ValueError, match=r"must have 20 distinct prompts, the 4 of a .* and the 16 that dapo"):
         check_draws(DAPO(max_draws=5), 4, distinct)
     assert asked == [16, 20]
