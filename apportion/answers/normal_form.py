@@ -27,7 +27,7 @@ MOST_DIGITS = 400
 
 CHOICE = re.compile(r"\(?([A-Za-z])\)?")
 NAME = re.compile(r"[A-Z]{2,}")
-THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:, ?| )\d{3})+(?![\d,])(?:\.\d+)?")
+THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:[, ]\d{3})+(?![\d,])(?:\.\d+)?")
 MIXED = re.compile(r"(?<![\d.}])(\d+)\s*(?:\s(\d+)/(\d+)(?![\d.])|\\frac\{(\d+)\}\{(\d+)\})")
 REPEATED = re.compile(
     r"(?P<whole>\d*)\.(?P<once>\d*?)(?:\\(?:overline|bar|dot)\{?\s*(?P<line>\d+)\s*\}?|\((?P<round>\d+)\)"
@@ -43,7 +43,8 @@ FRACTION = re.compile(
 EXPONENT = re.compile(r"(?<![\w.}])(\d+\.?\d*|\.\d+)[eE]([-+]?\d+)(?![\w.])")
 AND = re.compile(r"\s*,?(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*")
 NOT_READ = re.compile(
-    r"\\(?:text|angle|triangle|overline)|\d{4}-\d\d-\d\d|(?<![\w.])0[xXbBoO]\w|\\ldots|\\equiv|\d\s+[\d.]|[\d)}]\s*_|\d:\d\d(?!\d)|[$\"?@]|[^\x00-\x7f]"
+    r"\\(?:text|angle|triangle|overline|ldots|equiv)|\d{4}-\d\d-\d\d|(?<![\w.])0[xXbBoO]\w|\d\s+[\d.]"
+    r"|[\d)}]\s*_|\d:\d\d(?!\d)|[$\"?@]|[^\x00-\x7f]"
 )
 LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 VARIABLES = re.compile(r"[aA]?[^aeiouAEIOU\W\d]+")

@@ -39,7 +39,8 @@ SIZES = re.compile(
     r"\\m?(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\.?"
     r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|sf|tt)(?![A-Za-z])"
 )
-SPACES = re.compile(r"(?<!\\)\\[,;:!> ]|\\(?:q?quad|hspace\{[^{}]*\}|thinspace|enspace|hfill)(?![A-Za-z])|~|\s+")
+CLOSER = re.compile(r"(?<!\\)\\!\s*")
+SPACES = re.compile(r"(?<!\\)\\[,;:> ]|\\(?:q?quad|hspace\{[^{}]*\}|thinspace|enspace|hfill)(?![A-Za-z])|~|\s+")
 FONT = re.compile(
     r"\\(?P<name>(?:text|math)(?:rm|bf|it|sf|tt|normal|up)|text|mbox|hbox|boldsymbol|bm|operatorname\*?|emph|underline)"
     r"\s*(?=\{)"
@@ -83,7 +84,7 @@ def latex(answer: str) -> str:
     ['2\\sqrt{3}', 'x^{2} + \\frac{1}{2}', '\\frac{1}{2}', '(e, 4)', '\\sqrt{2}']
     """
     text = _ascii(answer)
-    text = SPACES.sub(" ", SIZES.sub("", text))
+    text = SPACES.sub(" ", CLOSER.sub("", SIZES.sub("", text)))
     for pattern, replacement in SYNONYMS:
         text = pattern.sub(replacement, text)
     text = NAMES.sub(lambda found: r"\infty " if found["infinity"] else rf"\{found['name']}", _without_fonts(text))
