@@ -14,7 +14,7 @@ from apportion.answers.equivalence import (
     is_correct,
     merge_answers,
 )
-from apportion.answers.extraction import EXTRACTORS, Extractor, ends_reasoning, extract
+from apportion.answers.extraction import EXTRACTORS, Extractor, extract
 from apportion.answers.judge import JudgeEquivalence, JudgeError, JudgeUsage, JudgeVerdict
 from apportion.answers.making import (
     NAMES,
@@ -48,7 +48,6 @@ __all__ = [
     "MathVerify",
     "PhraseMatch",
     "check_equivalence",
-    "ends_reasoning",
     "extract",
     "for_question",
     "is_correct",

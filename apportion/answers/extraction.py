@@ -25,6 +25,8 @@ LONGEST = 2000
 """Maximum number of characters of an answer."""
 MOST = 100
 """Boxes and statements that are examined, from the end of a text."""
+TAIL = 200_000
+"""Characters at the end of a text in which they are looked for."""
 
 _THOUGHT = r"(?:[a-z]+:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?)"
 THINKS = re.compile(rf"[<\[◁]\|?(?:begin_of_)?{_THOUGHT}\|?[>\]▷]", re.IGNORECASE)
@@ -50,6 +52,7 @@ STATEMENT = re.compile(
     r'|(?P<json>"(?:final[_\ ]?)?answer"\s{0,4}:)',
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
+QUOTES = ('"', "“", "”", "'", "`")
 TALK = re.compile(r"(?:this|that|these|an?|any|no|your|each|whose|if|whether|other|and the)\s+$", re.IGNORECASE)
 """What stands before "answer is" in talk about an answer."""
 REPEATED = re.compile(r"\W*(?:the )?(?:final |correct )?answers? (?:is|are)\b", re.IGNORECASE)
@@ -222,7 +225,7 @@ def extract(text: str, how: str = "auto") -> str | None:
 
 def _from_the_end(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Return the last matches, at most ``MOST``, from the last one."""
-    return reversed(deque(pattern.finditer(text), MOST))
+    return reversed(deque(pattern.finditer(text, max(0, len(text) - TAIL)), MOST))
 
 
 def _content(text: str, start: int) -> tuple[str, int] | None:
@@ -243,6 +246,8 @@ def _statements(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, bool
     """Yield what each statement of an answer says, from the last one, and whether it is only words in prose."""
     for found in _from_the_end(pattern, text):
         prose, before = found.lastgroup in ("prose", "option"), text[max(0, found.start() - 30) : found.start()]
+        if before.endswith(QUOTES) and text.startswith(QUOTES, found.end()):
+            return  # an instruction that is repeated, and what stands before it may be its example
         if prose and TALK.search(before):
             continue
         said = _said(text, found.end(), found.lastgroup)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
-from apportion.answers import ends_reasoning, read_answer_now
+from apportion.answers import read_answer_now
+from apportion.answers.extraction import ends_reasoning
 from apportion.endpoint import Completion
 from apportion.runs.declared_types import check_fields
 from apportion.vote.lines import sealed, unsealed
