@@ -38,7 +38,7 @@ TRAILING = re.compile(
 CURRENCY = re.compile(
     r"(?P<sign>[-+]?)\s*(?:US|USD|Rs\.?|EUR|GBP)?\s*(?P<name>\\?\$|[£€¥₹]|USD|US|Rs\.?|EUR|GBP)\s*(?=[-\d.])"
 )
-SCALE = re.compile(rf"(?P<head>[-+]?[\d.,]+)\s+(?P<scale>{'|'.join(SCALES)})s?\b\s*(?P<rest>.*)")
+SCALE = re.compile(rf"(?P<head>[-+]?\d[\d,]*(?:\.\d+)?)\s+(?P<scale>{'|'.join(SCALES)})s?\b\s*(?P<rest>.*)")
 PERCENT = re.compile(
     r"(?P<head>.*[^\s\\])\s*(?:\\?%|\b(?:percent|pct|percentage(?: points?)?)|\\text\{\s*(?:percent|pct)\s*\})"
 )

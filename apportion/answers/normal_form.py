@@ -30,7 +30,7 @@ NAME = re.compile(r"[A-Z]{2,}")
 THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:[, ]\d{3})+(?![\d,])(?:\.\d+)?")
 MIXED = re.compile(r"(?<![\d.}])(\d+)\s*(?:\s(\d+)/(\d+)(?![\d.])|\\frac\{(\d+)\}\{(\d+)\})")
 REPEATED = re.compile(
-    r"(?P<whole>\d*)\.(?P<once>\d*?)(?:\\(?:overline|bar|dot)\{?\s*(?P<line>\d+)\s*\}?|\((?P<round>\d+)\)"
+    r"(?P<whole>\d*)\.(?P<once>\d*?)(?:\\(?:overline|bar|dot)\{?\s*(?P<line>\d+)\s*\}?"
     r"|(?P<digit>\d)(?P=digit){2,}(?:\.\.\.|\\ldots\s?))"
 )
 NUMBER = re.compile(
@@ -40,6 +40,7 @@ NUMBER = re.compile(
 FRACTION = re.compile(
     r"(?P<sign>[-+]?)\s?(?:(?P<whole>\d+)\s?(?=\\frac))?(?:(\d+)\s?/\s?(\d+)|\\frac\{\s?(-?\d+)\s?\}\{\s?(-?\d+)\s?\})"
 )
+ROUND = re.compile(r"^([-+]?\d*\.\d*)\((\d+)\)$")
 EXPONENT = re.compile(r"(?<![\w.}])(\d+\.?\d*|\.\d+)[eE]([-+]?\d+)(?![\w.])")
 AND = re.compile(r"\s*,?(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*")
 NOT_READ = re.compile(
@@ -170,7 +171,7 @@ def _number(text: str) -> str:
     """Return ``text`` with repeated decimals, mixed numbers and powers of ten as the grammar reads them."""
     if scaled := SCALE.fullmatch(text):
         text, _ = without_unit(f"{_times(scaled['head'], SCALES[scaled['scale']])} {scaled['rest']}".strip())
-    text = AND.sub(", ", REPEATED.sub(_as_fraction, text))
+    text = AND.sub(", ", REPEATED.sub(_as_fraction, ROUND.sub(r"\1\\overline{\2}", text)))
     text = EXPONENT.sub(lambda found: rf"{found[1]} \times 10^{{{int(found[2])}}}", text)
     return MIXED.sub(lambda found: rf"{found[1]}\frac{{{found[2] or found[4]}}}{{{found[3] or found[5]}}}", text)
 
@@ -182,7 +183,7 @@ def _times(digits: str, scale: int) -> str:
 
 def _as_fraction(found: re.Match[str]) -> str:
     """Return a repeated decimal such as 0.1666... as a fraction."""
-    once, again = found["once"], found["line"] or found["round"] or found["digit"]
+    once, again = found["once"], found["line"] or found["digit"]
     scale, cycle = 10 ** len(once), 10 ** len(again) - 1
     value = Fraction(int(f"{found['whole'] or 0}{once}") * cycle + int(again), scale * cycle)
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"

@@ -76,6 +76,7 @@ SAME = [
     (r"\text{(B)}", "b"),
     ("0.333333", "1/3"),
     ("100, 200", "200, 100"),
+    ("0.1(6)", "1/6"),
     (r"11,\! 111,\! 100", "11111100"),
     (r"12.5\%", "0.125"),
     ("12.5%", "12.5"),
@@ -169,6 +170,7 @@ DIFFERENT = [
     ("((((", "))))"),
     (r"\frac{1}{", "1"),
     ("100, 200", "100200"),
+    ("1.2.3 million", "1.2 million"),
     ("2+3", "2-3"),
     ("5 cm", "5 m"),
     ("5 hours", "5 minutes"),
@@ -426,6 +428,57 @@ def test_math_verify_and_the_values_of_numbers_agree(math):
 def test_a_fraction_over_zero_equals_only_the_same_text(math):
     assert equal_by_text(normal_form("1/0"), normal_form("2/0")) is None
     assert not math.same("1/0", "2/0") and not math.same("3:00", "5:00") and math.same("1/0", "1/0")
+
+
+PIECES = [
+    "1",
+    "2.5",
+    "1,000",
+    " ",
+    "\\frac{",
+    "}",
+    "{",
+    "(",
+    ")",
+    "\\text{",
+    "cm",
+    "^",
+    "_",
+    "\\%",
+    "$",
+    "€",
+    ".",
+    ",",
+    "-",
+    "e5",
+]
+PIECES += [
+    "\\overline{",
+    "\\times",
+    "10^{",
+    "...",
+    "/",
+    "x",
+    "π",
+    "²",
+    "½",
+    "√",
+    "°",
+    "dozen",
+    "and",
+    "about",
+    "\\",
+    "pm",
+    ":",
+    "!",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+def test_whatever_looks_like_an_answer_is_a_text_a_value_or_a_formula(answer):
+    form = normal_form(answer)
+    assert form.value is None or form.formula
+    assert form.value is None or normal_form(form.formula).value == form.value
 
 
 @given(st.text(), st.text())
