@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from apportion import __version__
+from apportion.endpoint import http
 from apportion.endpoint.completion import BadReply
 from apportion.endpoint.http import CONNECT_SECONDS, HTTP
 from apportion.endpoint.reply import MOST_TOKENS, choice_text, error_text, is_broken
@@ -70,6 +71,7 @@ class Upstream:
         self._url = settings.upstream.rstrip("/")
         self._key = key
         self._slots = asyncio.Semaphore(settings.connections)
+        self._large = asyncio.Lock()
         self._counts_streams = True
         self._random = Random()
         self._http = HTTP.AsyncClient(
@@ -157,13 +159,16 @@ class Upstream:
             raise self._failed(f"cannot be reached, or broke the connection ({type(error).__name__})") from None
 
     async def _pieces(self, response: Any) -> AsyncGenerator[bytes, None]:
-        """Yield the body in pieces. Raise UpstreamError if it is too long."""
+        """Yield the body in pieces. A large one waits for the others. Raise UpstreamError if it is too long."""
         size = 0
-        async for piece in response.aiter_bytes():
-            size += len(piece)
-            if size > self._settings.max_reply_bytes:
-                raise self._failed(f"sent more than {self._settings.max_reply_bytes:,} bytes", again=False)
-            yield piece
+        async with AsyncExitStack() as alone:
+            async for piece in response.aiter_bytes():
+                if size <= http.LARGE_BYTES < size + len(piece):
+                    await alone.enter_async_context(self._large)
+                size += len(piece)
+                if size > self._settings.max_reply_bytes:
+                    raise self._failed(f"sent more than {self._settings.max_reply_bytes:,} bytes", again=False)
+                yield piece
 
     async def _whole(self, response: Any) -> bytes:
         return b"".join([piece async for piece in self._pieces(response)])
