@@ -35,11 +35,12 @@ class Assembly:
     @property
     def choice(self) -> dict[str, Any]:
         """The choice so far, with its tool calls in the order of their index, which they lose."""
-        message = dict(self._choice["message"])
+        whole = _plain(self._choice)
+        message = whole["message"]
         if isinstance(calls := message.get("tool_calls"), list):
             ordered = sorted(calls, key=lambda call: call.get("index") or 0)
             message["tool_calls"] = [{name: call[name] for name in call if name != "index"} for call in ordered]
-        return {**self._choice, "message": message}
+        return {**whole, "message": message}
 
     @property
     def finished(self) -> bool:
@@ -74,6 +75,19 @@ class Assembly:
                 self._choice[name] = value
 
 
+class _Text(list[str]):
+    """A text in the pieces in which it came, because to join it with each chunk takes quadratic time."""
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` with whole texts."""
+    if isinstance(value, _Text):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
 def _join(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
     """Add the fields of ``piece`` to ``whole``."""
     for name, value in piece.items():
@@ -82,8 +96,9 @@ def _join(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
             whole[name] = _join_calls(before or [], value)
         elif before is None or (name in WHOLE and value):
             whole[name] = value
-        elif isinstance(before, str) and isinstance(value, str):
-            whole[name] = before + value
+        elif isinstance(before, (str, _Text)) and isinstance(value, str):
+            whole[name] = before if isinstance(before, _Text) else _Text([before])
+            whole[name].append(value)
         elif isinstance(before, list) and isinstance(value, list):
             before.extend(value)
         elif isinstance(before, dict) and isinstance(value, dict):
@@ -123,7 +138,7 @@ def _begins(piece: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
 
 def _is_whole(arguments: Any) -> bool:
     try:
-        return isinstance(json.loads(arguments), dict)
+        return isinstance(json.loads(_plain(arguments)), dict)
     except (TypeError, ValueError, RecursionError):
         return False
 
