@@ -58,7 +58,7 @@ def _test_of(kind: Any) -> Callable[[Any], bool]:
     return lambda value: type(value) is kind
 
 
-def check_fields(kind: type[Any], values: Any) -> None:
+def check_fields(kind: Any, values: Any) -> None:
     """Raise ValueError unless ``values`` has the fields of the dataclass ``kind`` by name, with the declared types."""
     types = _declared(kind)
     if not isinstance(values, dict) or values.keys() != types.keys():
