@@ -1,5 +1,6 @@
 """The decisions of a run that trainers have in common: how many rollouts, which prompts, what baseline."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -86,3 +87,18 @@ class TrainerAllocation:
             self.selection.observe(batch.sampled)
         if self.baseline is not None:
             self.baseline.update(batch.sampled)
+
+
+def check_draws(allocator: Allocator, prompts: int, distinct: Callable[[int], int]) -> None:
+    """Raise ValueError if a data set cannot give the fresh prompts that ``allocator`` may draw beside ``prompts``.
+
+    ``distinct`` returns the number of distinct prompts of the data set, counted up to the number that it is given. So a
+    run is refused before its first step, and does not end when its draws run out.
+    """
+    fresh = allocator.size(prompts).fresh
+    if fresh and (found := distinct(prompts + fresh)) < prompts + fresh:
+        raise ValueError(
+            f"the data set must have {prompts + fresh} distinct prompts, the {prompts} of a generation batch and "
+            f"the {fresh} that {allocator.name} may draw beside them, got {found}; give more, let the "
+            "allocator draw fewer, or name an id_column if different questions share a prompt"
+        )

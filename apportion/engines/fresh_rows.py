@@ -6,7 +6,6 @@ from typing import Any
 
 from datasets import Dataset, IterableDataset
 
-from apportion.allocators import Allocator
 from apportion.selection.shuffled import order_of_epoch
 
 Row = dict[str, Any]
@@ -58,21 +57,6 @@ class FreshRows:
                 yield row
             if empty:
                 raise ValueError("a stream of prompts must have rows, got none in a whole epoch; check its filters")
-
-
-def check_draws(allocator: Allocator, prompts: int, distinct: Callable[[int], int]) -> None:
-    """Raise ValueError if a data set cannot give the fresh prompts that ``allocator`` may draw beside ``prompts``.
-
-    ``distinct`` returns the number of distinct prompts of the data set, counted up to the number that it is given. So a
-    run is refused before its first step, and does not end when its draws run out.
-    """
-    fresh = allocator.size(prompts).fresh
-    if fresh and (found := distinct(prompts + fresh)) < prompts + fresh:
-        raise ValueError(
-            f"the data set must have {prompts + fresh} distinct prompts, the {prompts} of a generation batch and "
-            f"the {fresh} that {allocator.name} may draw beside them, got {found}; give more, let the "
-            "allocator draw fewer, or name an id_column if different questions share a prompt"
-        )
 
 
 def draw_distinct(rows: FreshRows, count: int, held: Collection[str], id_of: Callable[[Row], str]) -> list[Row]:

@@ -5,6 +5,7 @@ steps from 0. Here the unused micro-batches are saved, one file per rank. A resu
 and no allocator learns from a batch twice.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
 
     allocation: TRLAllocation
     _fresh: FreshRows
+    _take_dataset: Callable[[], None]
+    """Gives all rules the prompts of ``train_dataset``."""
     _batches: int = 0
     _log: str | None = None
     _sampler: Any = None
@@ -79,7 +82,12 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
         return Ranks(self.accelerator)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **settings: Any) -> Any:
-        """Train as TRL does. A new run begins its rollout log first, and is refused that of another run."""
+        """Train as TRL does, on the present ``train_dataset``, which may have been replaced, as for a second stage.
+
+        A new run begins its rollout log first, and is refused that of another run.
+        """
+        if self.train_dataset is not self._fresh.dataset:
+            self._take_dataset()
         if not resume_from_checkpoint:
             self._log = self._ranks.run_on_main(self._start_log)
         return super().train(resume_from_checkpoint, *args, **settings)

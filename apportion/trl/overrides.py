@@ -166,12 +166,6 @@ class AllocatedTrainer(CheckpointedTrainer):
         unknown = given.get("environment_factory") is not None
         self.allocation.check(args, columns, None if unknown else count)
 
-    def train(self, *args: Any, **settings: Any) -> Any:
-        """Train as TRL does, on the present ``train_dataset``, which may have been replaced, as for a second stage."""
-        if self.train_dataset is not self._fresh.dataset:
-            self._take_dataset()
-        return super().train(*args, **settings)
-
     def _take_dataset(self) -> None:
         """Give all rules the prompts of ``train_dataset``."""
         self._fresh = FreshRows(self.train_dataset, self.args.seed)

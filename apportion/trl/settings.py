@@ -10,8 +10,7 @@ from apportion.advantages import Reduction, check_agreement
 from apportion.allocators import warn_of_equal_counts
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
-from apportion.engines.allocation import TrainerAllocation
-from apportion.engines.fresh_rows import check_draws
+from apportion.engines.allocation import TrainerAllocation, check_draws
 from apportion.engines.prompts import reads_rates
 from apportion.records import LogText, check_log_text
 from apportion.trl.failures import FailedRewards
