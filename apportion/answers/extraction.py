@@ -138,7 +138,7 @@ def boxed(text: str) -> str | None:
         if found[0] not in together:
             together.insert(0, found[0])
         after = box.start()
-    return ", ".join(together) or None
+    return ", ".join(filter(None, together)) or None
 
 
 def answer_line(text: str) -> str | None:

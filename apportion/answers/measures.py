@@ -32,7 +32,8 @@ WORD = r"[A-Za-z]+(?:'[a-z]+)?"
 POWER = r"(?:\s?\^\s?\{?\s?-?[123]\s?\}?)?"
 PHRASE = rf"{WORD}{POWER}(?:(?:\s?/\s?|\s?\\cdot\s?|\s?-\s?|\s){WORD}{POWER})*\.?"
 TRAILING = re.compile(
-    rf"(?P<number>.*[\d)}}\]!])(?P<gap>\s*)(?P<words>{PHRASE})|(?P<head>.*[\w)}}\]!])\s*\\text\{{\s*(?P<text>{PHRASE})\s*\}}{POWER}",
+    rf"(?P<number>.*[\d)}}\]!])(?P<gap>\s*)(?P<words>{PHRASE})"
+    rf"|(?P<head>.*[\w)}}\]!])\s*\\text\{{\s*(?P<text>{PHRASE})\s*\}}{POWER}",
     re.DOTALL,
 )
 CURRENCY = re.compile(
@@ -47,7 +48,8 @@ CLOCK = re.compile(r"(?P<hour>\d{1,2})(?::(?P<minute>[0-5]\d))?\s*(?:(?P<half>[a
 MONEY = re.compile(r"(?<=\d)\s*(?P<name>\\?\$|[£€¥₹])$")
 ORDINAL = re.compile(r"(?<=\d)(?:\^\{?)?\s?(?:\\text\{)?(?:st|nd|rd|th)\}*$")
 ABOUT = re.compile(
-    r"\s*(?:\\(?:approx|simeq|sim)(?![A-Za-z])|(?:about|approximately|roughly|around|exactly|only|just|nearly)\s*(?=[-+\\$\d.(]))"
+    r"\s*(?:\\(?:approx|simeq|sim)(?![A-Za-z])"
+    r"|(?:about|approximately|roughly|around|exactly|only|just|nearly)\s*(?=[-+\\$\d.(]))"
 )
 
 

@@ -96,13 +96,11 @@ def normal_form(answer: str) -> Form:
     number, measures = without_unit(percent["head"] if percent else written)
     number = _number(number.strip().rstrip("."))
     value, decimal = _value(number)
-    if value is not None:
-        shown = str(value) + ("%" if percent else "") + "".join(f" {name}" for name in sorted(measures))
-        return Form(shown, number, value, decimal, bool(percent), measures)
-    if not is_formula(number):
+    if value is None and not is_formula(number):
         return Form(text.rstrip(".!?") or text)
-    shown = _text(number) + ("%" if percent else "") + "".join(f" {name}" for name in sorted(measures))
-    return Form(shown, number, None, False, bool(percent), measures)
+    shown = _text(number) if value is None else str(value)
+    shown += ("%" if percent else "") + "".join(f" {name}" for name in sorted(measures))
+    return Form(shown, number, value, decimal, bool(percent), measures)
 
 
 def is_formula(text: str) -> bool:

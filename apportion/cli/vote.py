@@ -83,12 +83,13 @@ def vote(
     **settings: Any,
 ) -> None:
     """Vote on questions until a stopping rule is met."""
+    from apportion.answers import AnswerFunctionError, JudgeError  # noqa: PLC0415
     from apportion.endpoint import Endpoint  # noqa: PLC0415
     from apportion.questions import read_questions  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
     from apportion.vote.estimate import estimate, estimate_json, estimate_text  # noqa: PLC0415
     from apportion.vote.journal import VoteRecord, read_finished  # noqa: PLC0415
-    from apportion.vote.right import count_right, read_labels  # noqa: PLC0415
+    from apportion.vote.right import check_labels, count_right, read_labels  # noqa: PLC0415
     from apportion.vote.run import ballots_of, check_run  # noqa: PLC0415
     from apportion.vote.setup import make_setup  # noqa: PLC0415
     from apportion.vote.summary import make_prices, summary_json, summary_text  # noqa: PLC0415
@@ -103,7 +104,9 @@ def vote(
         settings |= {name: json_fields(settings[name], name) for name in ("extra_body", "equivalence_settings")}
         setup = make_setup(**settings, target=target, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
-        golds = None if labels is None else read_labels(labels)
+        golds = {} if labels is None else read_labels(labels)
+        if golds:
+            check_labels(golds, [question.id for question in asked])
         check_run(asked, setup, deadline, max_unparsed)
         if dry_run:
             record = VoteRecord() if overwrite else read_finished(out, setup, resume)
@@ -123,8 +126,8 @@ def vote(
         resume=resume,
     )
     summary, terminal = report.summary, sys.stdout.isatty()
-    if golds is not None:
-        with usage_errors(ValueError):
+    if any(ballot.id in golds for ballot in report.ballots):
+        with usage_errors(AnswerFunctionError, JudgeError, ValueError):
             summary = replace(summary, right=count_right(report.ballots, golds, setup))
     typer.echo(summary_json(summary, prices) if as_json else summary_text(summary, terminal, prices))
     for ballot in report.refused[:MAX_SHOWN]:

@@ -2,8 +2,8 @@
 
 httpx has a deadline for each read, which a slow trickle of bytes never exceeds, so the deadline here covers a request
 with its redirects and its whole body. A body that is longer than ``MAX_REPLY_BYTES`` is cut off, and bodies longer than
-``LARGE_BYTES`` are read one at a time. The logs of the HTTP
-library name URLs without their queries, which may hold a key.
+``LARGE_BYTES`` are read one at a time. The logs of the HTTP library name URLs without their queries, which may hold a
+key.
 """
 
 import asyncio

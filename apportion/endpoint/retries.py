@@ -36,6 +36,11 @@ class Patience:
     _waits: int = 0
     _busy_since: float | None = None
 
+    @property
+    def busy_seconds(self) -> float:
+        """How long the server has been busy for this request."""
+        return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
+
     def pause(self, busy: bool, asked: float | None = None) -> float | None:
         """Return the seconds to wait before the request is sent again; None if it is given up.
 

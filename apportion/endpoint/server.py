@@ -24,7 +24,7 @@ from apportion.endpoint.completion import BadReply, Completion, EndpointError, F
 from apportion.endpoint.health import Health, Outcome
 from apportion.endpoint.http import HTTP, BoundedHttp, RedirectLoop, ReplyTooLong, plain_url
 from apportion.endpoint.reply import error_text, read_reply
-from apportion.endpoint.retries import Patience, asked_wait
+from apportion.endpoint.retries import BUSY_SECONDS, Patience, asked_wait
 from apportion.messages import Messages, chat_messages
 
 SILENT_SECONDS = 50.0
@@ -91,6 +91,7 @@ class Server:
         self._checking = False
         self._dead = ""
         self._silent_since = time.monotonic()
+        self._said_busy = False
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -116,6 +117,8 @@ class Server:
             if pause is None or (n > 1 and patience.retries > 1):  # one long sample may fail all n
                 found.problem.of_sample = not found.waits
                 raise found.problem
+            if found.waits and patience.busy_seconds >= SILENT_SECONDS:
+                self._say_busy(found.problem)
             await asyncio.sleep(pause)
 
     async def _check_health(self, last: _Unanswered, seed: int | None) -> None:
@@ -148,6 +151,7 @@ class Server:
             raw = await self._send(prompt, n, seed, retry)
             found = self._read(raw.http_response)
             outcome = found.outcome if isinstance(found, _Unanswered) else "answered"
+            self._said_busy = self._said_busy and outcome != "answered"
             return found
         except openai.APIError as error:
             failed = self._unanswered(error)
@@ -157,6 +161,18 @@ class Server:
             silence.cancel()
             self._silent_since = time.monotonic()
             self._health.end(token, outcome)
+
+    def _say_busy(self, problem: Failure) -> None:
+        """Say that requests wait, once until one is answered."""
+        if not self._said_busy:
+            self._said_busy = True
+            logger.warning(
+                "%s is busy (%s): requests wait until it answers, at most %g s each, and cost no sample; if it lasts, "
+                "lower concurrency",
+                self.base_url,
+                problem,
+                BUSY_SECONDS,
+            )
 
     def _say_silent(self) -> None:
         """Say that nothing has come from the server for a minute, once until something comes."""

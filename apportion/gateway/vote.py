@@ -158,7 +158,7 @@ class RunningVote:
         answer = calls_of(choice["message"])
         if answer is None and not sample.cut_while_thinking:
             answer = await read_answer(self.request.extractor, text)
-        ended = await self.count.add(sample.with_answer(answer))
+        ended = await self.count.add(sample.with_answer(answer).without_text())
         joined = self.count.batch.rollouts[0][-1].answer
         known = any(each.answer == joined for each in self.samples)
         kept = not known or len(self.samples) < self.request.n

@@ -14,11 +14,11 @@ Reference: Clopper and Pearson 1934, Biometrika 26(4), for the binomial; the fin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from scipy.stats import beta, hypergeom
 
 from apportion.answers import Equivalence, is_correct
@@ -51,9 +51,9 @@ def least_share(right: int, labelled: int, questions: int, confidence: float = C
     >>> round(least_share(48, 50, 1000), 3), least_share(50, 50, 50), least_share(0, 10, 100)
     (0.882, 1.0, 0.0)
     """
-    possible = np.arange(right, questions - (labelled - right) + 1)
-    as_many = hypergeom.sf(right - 1, questions, possible, labelled)
-    return float(possible[np.argmax(as_many > 1 - confidence)] / questions)
+    possible = range(right, questions - (labelled - right) + 1)
+    found = bisect_right(possible, 1 - confidence, key=lambda each: hypergeom.sf(right - 1, questions, each, labelled))
+    return possible[found] / questions
 
 
 def exact_interval(right: int, labelled: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -80,6 +80,14 @@ def read_labels(path: Path) -> dict[str, tuple[str, ...]]:
     return labels
 
 
+def check_labels(labels: Mapping[str, Sequence[str]], ids: Collection[str]) -> None:
+    """Raise ValueError if no label is of a question with one of ``ids``."""
+    if labels.keys().isdisjoint(ids):
+        raise ValueError(
+            f"labels must be of questions that are finished, got none of {len(labels)}; give the ids of the questions"
+        )
+
+
 async def right_winners(
     ballots: Sequence[Ballot], labels: Mapping[str, Sequence[str]], equivalence: Equivalence
 ) -> RightWinners:
@@ -88,10 +96,7 @@ async def right_winners(
     Raises ValueError if no labelled question is among those that are finished.
     """
     known = [ballot for ballot in ballots if ballot.id in labels]
-    if not known:
-        raise ValueError(
-            f"labels must be of questions that are finished, got none of {len(labels)}; give the ids of the questions"
-        )
+    check_labels(labels, [ballot.id for ballot in known])
     right = sum([await is_correct(ballot.answer, labels[ballot.id], equivalence) for ballot in known])
     return RightWinners(len(known), right, len(ballots), least_share(right, len(known), len(ballots)))
 

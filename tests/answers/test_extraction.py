@@ -24,6 +24,7 @@ BOXED = {
     r"\boxed{\$18.00}": "18.00",
     r"\boxed{50\%}": r"50\%",
     r"\boxed{}": None,
+    r"\boxed{5} \boxed{}": "5",
     r"\boxed": None,
     r"\boxed{12 + 3": None,
     r"First \boxed{7}, or rather \boxed{8": None,

@@ -109,3 +109,15 @@ def test_a_server_that_hangs_is_named_once(monkeypatch: pytest.MonkeyPatch, capl
     sample(lambda _: ok(delay=0.6), 4, max_retries=0)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1 and "has sent nothing for 0 s: it may hang" in said[0] and "given up after 5 s" in said[0]
+
+
+def test_a_server_that_stays_busy_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a run waits for minutes, and nobody knows for what."""
+    monkeypatch.setattr(server_module, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(retries, "LONGEST_BUSY_WAIT", 0.1)
+    until = time.monotonic() + 1.0
+    sample(lambda _: refused(429, "Rate limit reached.") if time.monotonic() < until else ok(), 4)
+    said = [record.getMessage() for record in caplog.records if "is busy" in record.getMessage()]
+    assert len(said) == 1 and "(the server answered 429: Rate limit reached.): requests wait until it" in said[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from itertools import combinations
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def test_it_is_never_below_clopper_pearson_and_approaches_it(right: int, labelle
     few, many = (least_share(right, labelled, questions) for questions in (100, 100_000))
     assert few >= many - 1e-9 and many == pytest.approx(binomial, abs=1e-3)
     assert least_share(right, labelled, labelled) == right / labelled
+
+
+def test_a_million_questions_take_no_time() -> None:
+    started = time.perf_counter()
+    assert least_share(450, 500, 1_000_000) == pytest.approx(beta.ppf(0.05, 450, 51), abs=1e-3)
+    assert time.perf_counter() - started < 5  # some milliseconds; a loop over all shares takes minutes
 
 
 def test_the_interval_of_no_and_of_all_right_ones_is_no_point() -> None:
