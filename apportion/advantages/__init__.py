@@ -68,6 +68,10 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
+ACROSS_GROUPS = ("batch_optimal", "reinforce", "spo", "sft", "reinforce_plus_plus")
+"""Estimators that give a group of equal rewards an advantage. The others compare a rollout with its own group alone."""
+
+
 def needs(name: str) -> tuple[str, ...]:
     """Return the columns [N] that an estimator takes besides rewards and group ids: its keyword-only parameters.
 

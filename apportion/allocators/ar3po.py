@@ -97,7 +97,7 @@ class AR3PO(Allocator):
 
     def size(self, prompts: int) -> Size:
         most = self.stages * self.rollouts_per_stage * prompts  # a reused rollout takes the place of one of these
-        return Size(asked=most, kept=most)
+        return Size(asked=most, kept=most, least=self.rollouts_per_stage * prompts, rounds=self.stages)
 
     def plan(self, batch: Batch) -> Plan:
         going = (batch.successes == 0) & (batch.asked < self.stages * self.rollouts_per_stage)

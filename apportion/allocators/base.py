@@ -24,12 +24,21 @@ class Size:
         kept: the most rollouts that can enter the loss, by ``Group.keep``; None if only the data bounds it.
         exact: whether exactly ``asked`` rollouts are requested, whatever their outcomes.
         fresh: the most fresh prompts that can be drawn in the middle of the batch.
+        least: the fewest rollouts that are requested, if ``exact`` does not say the number.
+        rounds: the most rounds; None if only the data bounds them.
     """
 
     asked: int | None = None
     kept: int | None = None
     exact: bool = False
     fresh: int = 0
+    least: int = 0
+    rounds: int | None = None
+
+    @property
+    def fewest(self) -> int:
+        """The fewest rollouts that are requested."""
+        return (self.asked or 0) if self.exact else self.least
 
 
 class Allocator(Learner, ABC):

@@ -92,7 +92,8 @@ class DAPO(Allocator):
         target = prompts if self.target is None else self.target
         further = prompts if self.draw is None else self.draw
         fresh = (self.max_draws - 1) * further
-        return Size(asked=self._each * (prompts + fresh), kept=self._each * target, fresh=fresh)
+        asked, least = self._each * (prompts + fresh), self._each * prompts
+        return Size(asked, self._each * target, fresh=fresh, least=least, rounds=self.max_draws)
 
     def plan(self, batch: Batch) -> Plan:
         counts = np.maximum(self._each - batch.asked, 0)

@@ -79,7 +79,7 @@ class DARS(Allocator):
     def size(self, prompts: int) -> Size:
         extra = extra_rollouts(np.array([0]), np.array([1]), self.pre_rollouts, self.high)[0]  # if none is correct
         most = (self.pre_rollouts + int(extra)) * prompts
-        return Size(asked=most, kept=most)
+        return Size(asked=most, kept=most, least=self.pre_rollouts * prompts, rounds=2)
 
     def plan(self, batch: Batch) -> Plan:
         first = np.maximum(self.pre_rollouts - batch.asked, 0)

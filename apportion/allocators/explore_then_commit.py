@@ -62,7 +62,7 @@ class ExploreThenCommit(Allocator):
             )
 
     def size(self, prompts: int) -> Size:
-        return Size(asked=self.high * prompts, kept=self.high * prompts)
+        return Size(self.high * prompts, self.high * prompts, least=self.pilots * prompts, rounds=2)
 
     def plan(self, batch: Batch) -> Plan:
         most = np.where(mixed(batch, self.tolerance), self.high, self.pilots)

@@ -21,11 +21,12 @@ Note: the counts depend on outcomes of the same batch, which biases group-relati
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from apportion.allocators.base import Size
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import check_table, spend_widening
 from apportion.checks import check_numbers
@@ -134,6 +135,9 @@ class HORA(BudgetedAllocator):
     def least(self) -> int:
         half_is_known = self.rollouts_per_prompt is not None or self.tokens_per_prompt is not None
         return self.pre_rollouts or (self._half(prompts=1) if half_is_known else 1)
+
+    def size(self, prompts: int) -> Size:
+        return replace(super().size(prompts), rounds=2)
 
     def plan(self, batch: Batch) -> Plan:
         pre = np.maximum((self.pre_rollouts or self._half(len(batch.prompts))) - batch.asked, 0)

@@ -122,7 +122,8 @@ class PilotCommit(Allocator):
         draws = self.max_rounds - 2 + at_once
         drawn = max(prompts, draw) + (self.max_rounds - 2) * draw
         asked = self.pilots * drawn + self.commits * target
-        return Size(asked=asked, kept=(self.pilots + self.commits) * target, fresh=draws * draw)
+        kept = (self.pilots + self.commits) * target
+        return Size(asked, kept, fresh=draws * draw, least=self.pilots * prompts, rounds=self.max_rounds)
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
         """Return a batch without rollouts, but for the pilots of buffered prompts."""

@@ -108,7 +108,8 @@ class ReinforceAda(Allocator):
 
     def size(self, prompts: int) -> Size:
         asked = prompts * self.rounds * self.rollouts_per_round
-        return Size(asked=asked, kept=prompts * self.keep if self.down_sample else asked)
+        kept, least = prompts * self.keep if self.down_sample else asked, prompts * self.rollouts_per_round
+        return Size(asked, kept, least=least, rounds=self.rounds)
 
     def exited(self, batch: Batch) -> Mask:
         """Return which prompts [P] have shown enough signal."""

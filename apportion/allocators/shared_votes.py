@@ -30,7 +30,7 @@ Notes:
 - m is at most what remains of ``max_samples``, so that a leader that cannot be overtaken gets no more samples.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -118,7 +118,7 @@ class SharedVotes(ConsensusAllocator):
         return full | ((plan.counts == 0) & ~self._gains(batch).any(axis=1))
 
     def size(self, prompts: int) -> Size:
-        return self._size_of(prompts, self._budget(prompts))
+        return replace(self._size_of(prompts, self._budget(prompts)), rounds=self.rounds + 1)
 
     def _budget(self, prompts: int) -> int:
         return int(self.samples_per_prompt * prompts)

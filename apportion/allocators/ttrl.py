@@ -40,7 +40,7 @@ class TTRL(SeparateVotes):
     adapts: ClassVar[bool] = False
 
     def size(self, prompts: int) -> Size:
-        return replace(super().size(prompts), exact=True)
+        return replace(super().size(prompts), exact=True, rounds=1)
 
     @property
     def stopping(self) -> Rule:

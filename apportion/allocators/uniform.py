@@ -51,7 +51,7 @@ class Uniform(Allocator):
 
     def size(self, prompts: int) -> Size:
         total = self._each * prompts
-        return Size(asked=total, kept=total, exact=True)
+        return Size(asked=total, kept=total, exact=True, rounds=1)
 
     def plan(self, batch: Batch) -> Plan:
         return Plan(np.maximum(self._each - batch.asked, 0))

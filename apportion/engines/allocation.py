@@ -1,7 +1,9 @@
 """The decisions of a run that trainers have in common: how many rollouts, which prompts, what baseline."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -14,18 +16,29 @@ from apportion.advantages import (
     default_weighting,
     rollout_needs,
 )
-from apportion.allocators import Allocator
-from apportion.baselines import Baseline
+from apportion.allocators import ALLOCATORS, Allocator
+from apportion.baselines import BASELINES, Baseline
 from apportion.engines.saved_settings import settings_of
-from apportion.selection import Selector, check_selector
+from apportion.selection import SELECTORS, Selector, check_selector
 from apportion.types import Batch, Needs
+from apportion.untrusted import shown
+
+PARTS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
+    ("allocator", Allocator, ALLOCATORS),
+    ("baseline", Baseline, BASELINES),
+    ("selection", Selector, SELECTORS),
+)
+"""The parts of an allocation: the setting, its type, and the registry of its names."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerAllocation:
     """An allocator, and what goes with it: estimator, weighting, baseline and selection, checked together.
 
-    Raises TypeError for an allocator or a selection of another type, and ValueError for what does not fit together.
+    The name of an allocator, a baseline or a selection stands for one with its defaults, as in TOML and verl. Raises
+    TypeError for one of another type, and ValueError for what does not fit together.
     """
 
     allocator: Allocator
@@ -35,10 +48,17 @@ class TrainerAllocation:
     selection: Selector | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.allocator, Allocator):
-            raise TypeError(
-                f"allocator must be an Allocator, got {self.allocator!r}; make one, such as apportion.HORA()"
-            )
+        for name, kind, registry in PARTS:
+            given = getattr(self, name)
+            if isinstance(given, str):
+                given = _named(name, given, registry)
+                object.__setattr__(self, name, given)
+            if not isinstance(given, kind) and (given is not None or name == "allocator"):
+                article = "an" if name == "allocator" else "a"
+                raise TypeError(
+                    f"{name} must be {article} {kind.__name__} or the name of one, got {shown(given)}; the names are "
+                    f"{', '.join(registry)}"
+                )
         check_weighting(self.weighting)
         if self.estimator is not None and self.estimator not in ESTIMATORS:
             raise ValueError(
@@ -47,11 +67,6 @@ class TrainerAllocation:
             )
         check_baseline(self.estimator, self.baseline)
         if self.selection is not None:
-            if not isinstance(self.selection, Selector):
-                raise TypeError(
-                    f"selection must be a Selector, got {self.selection!r}; make one, such as "
-                    "apportion.selection.Mixed()"
-                )
             check_selector(self.selection, self.allocator.needs)
 
     @property
@@ -87,6 +102,50 @@ class TrainerAllocation:
             self.selection.observe(batch.sampled)
         if self.baseline is not None:
             self.baseline.update(batch.sampled)
+
+
+def _named(where: str, name: str, registry: Mapping[str, Callable[[], Any]]) -> Any:
+    """Return a new object of the registry with its defaults. Raises ValueError for an unknown name."""
+    if name not in registry:
+        close = get_close_matches(name, registry, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "check the spelling"
+        raise ValueError(f"{where} must be one of {', '.join(registry)}, got {shown(name)}; {remedy}")
+    return registry[name]()
+
+
+def bill(allocator: Allocator, prompts: int, usual: int | None) -> str:
+    """Return in one line what a batch of ``prompts`` prompts costs, beside the engine's ``usual`` number of rollouts.
+
+    Logs a warning if it can cost more.
+
+    >>> from apportion import AR3PO, HORA
+    >>> bill(HORA(rollouts_per_prompt=8), 4, 32)
+    'hora: a batch of 4 prompts samples 32 rollouts in at most 2 rounds, and trains on at most 32 (without it: 32)'
+    >>> bill(AR3PO(stages=2, rollouts_per_stage=4), 4, None)
+    'ar3po: a batch of 4 prompts samples 16 to 32 rollouts in at most 2 rounds, and trains on at most 32'
+    """
+    size = allocator.size(prompts)
+    if size.asked is None:
+        sampled = f"{size.fewest} or more rollouts, as many as its plans ask for,"
+    else:
+        sampled = f"{size.asked} rollouts" if size.exact else f"{size.fewest} to {size.asked} rollouts"
+        if usual is not None and size.asked > usual:
+            logger.warning(
+                "%s can sample %d rollouts in a batch of %d prompts, %.3g times the %d that are sampled without it; "
+                "give it smaller numbers, or a batch fewer prompts",
+                allocator.name,
+                size.asked,
+                prompts,
+                size.asked / usual,
+                usual,
+            )
+    rounds = "" if size.rounds is None else " in one round" if size.rounds == 1 else f" in at most {size.rounds} rounds"
+    rows = "all of them" if size.kept is None else f"at most {size.kept}"
+    fresh = f", with up to {size.fresh} further prompts" if size.fresh else ""
+    beside = "" if usual is None else f" (without it: {usual})"
+    return (
+        f"{allocator.name}: a batch of {prompts} prompts samples {sampled}{rounds}{fresh}, and trains on {rows}{beside}"
+    )
 
 
 def check_draws(allocator: Allocator, prompts: int, distinct: Callable[[int], int]) -> None:

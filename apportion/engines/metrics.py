@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from apportion.advantages import ACROSS_GROUPS
 from apportion.types import Batch, Group
 
 PREFIX, SELECTION_PREFIX = "allocation/", "selection/"
@@ -12,8 +13,11 @@ DIFFICULTIES = ("unsolved", "hard", "easy", "solved")
 """By the share of correct rollouts of a prompt: none, at most half, more than half, all."""
 
 
-def allocation_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
+def allocation_metrics(batch: Batch, groups: Sequence[Group], estimator: str | None) -> dict[str, float]:
     """Return the metrics of a finished batch, without the prefix.
+
+    ``informative`` is the share of groups whose rewards differ, since others teach nothing. All teach under an
+    ``estimator`` that compares groups with each other, or with a baseline, unless all rewards of the batch are equal.
 
     ``reward_per_prompt`` is the mean over prompts of their mean reward. Unlike that over rollouts it does not depend
     on the allocation. ``predicted_success`` was predicted before the first rollout, ``observed_success`` is the success
@@ -35,7 +39,7 @@ def allocation_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float
         "n_mean": float(asked.mean()),
         "n_max": float(asked.max()),
         "groups": float(len(groups)),
-        "informative": float(np.mean([group.informative for group in groups])) if groups else 0.0,
+        "informative": _informative(groups, estimator),
         "reused": float(sum(r.step is not None for group in groups for r in group.rollouts)),
         "reward_per_prompt": float(np.mean([np.mean(own) for own in received if own])) if any(received) else math.nan,
     }
@@ -48,6 +52,12 @@ def allocation_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float
         }
         found |= _tokens_by_difficulty(batch)
     return found
+
+
+def _informative(groups: Sequence[Group], estimator: str | None) -> float:
+    if estimator in ACROSS_GROUPS:
+        return float(len({reward for group in groups for reward in group.rewards.tolist()}) > 1)
+    return float(np.mean([group.informative for group in groups])) if groups else 0.0
 
 
 def _tokens_by_difficulty(batch: Batch) -> dict[str, float]:

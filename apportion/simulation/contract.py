@@ -85,6 +85,13 @@ def _finished(allocator: Allocator, population: Population, prompts: int, step: 
     kept = sum(int(group.keep.sum()) for group in groups)
     for name, found, most in (("asked", asked, size.asked), ("kept", kept, size.kept)):
         _demand(most is None or found <= most, f"{name} must be at most {most} by size, got {found}", allocator)
+    least, rounds = size.least, size.rounds
+    _demand(size.exact or asked >= least, f"asked must be at least {least} by size, got {asked}", allocator)
+    _demand(
+        rounds is None or batch.round <= rounds,
+        f"rounds must be at most {rounds} by size, got {batch.round}",
+        allocator,
+    )
     _demand(not size.exact or asked == size.asked, f"asked must be {size.asked} by size, got {asked}", allocator)
     return batch
 

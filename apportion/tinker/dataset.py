@@ -1,5 +1,6 @@
 """The user's data set under an allocator: its batches, and what is learned from each of them."""
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from tinker_cookbook.rl.rollouts import get_rollout_executor
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilder
 
 from apportion.allocators import warn_of_equal_counts
-from apportion.engines.allocation import check_draws
+from apportion.engines.allocation import bill, check_draws
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
 from apportion.engines.saved_settings import check_same_settings
@@ -24,6 +25,8 @@ from apportion.tinker.problems import size_of
 from apportion.tinker.rewards import RewardedTrajectory, rewarded
 from apportion.tinker.settings import TinkerAllocation
 from apportion.types import Batch, Group, Prompt
+
+logger = logging.getLogger(__name__)
 
 
 class AllocatedDataset(RLDataset):  # type: ignore[misc]
@@ -108,7 +111,9 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
         return [(group.prompt, _with_metrics(members, metrics)) for group, members in zip(groups, trained, strict=True)]
 
     def _metrics(self, batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
-        found = allocation_metrics(batch, groups) | self.allocation.allocator.metrics(batch)
+        found = allocation_metrics(
+            batch, groups, self.allocation.trained_estimator
+        ) | self.allocation.allocator.metrics(batch)
         logged = {PREFIX + name: value for name, value in found.items()}
         if self.allocation.selection is not None:
             logged |= {SELECTION_PREFIX + name: value for name, value in self.allocation.selection.metrics().items()}
@@ -161,6 +166,8 @@ class AllocatedDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
         first = train.get_batch(0)
         allocation = self.allocation.with_budget(size_of(first[0]))
         warn_of_equal_counts(allocation.allocator, len(first))
+        each = size_of(first[0])
+        logger.info(bill(allocation.allocator, len(first), None if each is None else each * len(first)))
         steps = len(train) * self.epochs
         last = steps if self.max_steps is None else min(steps, self.max_steps)
         states = StateFiles(self.log_path, self.save_every, self.rolling_save_every, last)

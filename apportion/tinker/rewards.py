@@ -9,8 +9,10 @@ If the advantages of an estimator do not sum to 0 in a group, or if some rollout
 gets one more member. It has no tokens, so it gives the loss no datum. Its reward makes the mean that is subtracted.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tinker
@@ -18,9 +20,12 @@ from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.rl.types import Metrics, Trajectory, TrajectoryGroup, Transition
 
 from apportion.advantages import advantages_of, loss_weights
+from apportion.engines.outcomes import read_reward
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.tinker.settings import OWN_ESTIMATOR, TinkerAllocation
 from apportion.types import Floats, Group, Rollout
+
+logger = logging.getLogger(__name__)
 
 CENTRED = ("dr_grpo", "rloo", "grpo", "maxrl")
 """Estimators whose advantages sum to 0 in every group."""
@@ -55,11 +60,15 @@ class Episode:
 
 
 def rollouts_of(group: TrajectoryGroup, allocation: TinkerAllocation) -> list[Rollout]:
-    """Return the rollouts of a trajectory group. Raises ValueError if one lacks a verdict that is needed."""
+    """Return the rollouts of a trajectory group; one whose reward or verdict is no finite number has failed.
+
+    Raises ValueError if one lacks a verdict that is needed.
+    """
     members = zip(group.trajectories_G, group.final_rewards_G, group.metrics_G, strict=True)
     episodes = [Episode(trajectory, reward, metrics) for trajectory, reward, metrics in members]
     totals = group.get_total_rewards()
-    return [_rollout(episode, total, allocation) for episode, total in zip(episodes, totals, strict=True)]
+    found = [_rollout(episode, total, allocation) for episode, total in zip(episodes, totals, strict=True)]
+    return [rollout for rollout in found if rollout is not None]
 
 
 def rewarded(groups: Sequence[Group], allocation: TinkerAllocation) -> list[list[RewardedTrajectory]]:
@@ -107,7 +116,17 @@ def _without_tokens() -> Trajectory:
     return Trajectory(transitions=[step], final_ob=nothing)
 
 
-def _rollout(episode: Episode, total: float, allocation: TinkerAllocation) -> Rollout:
+def _rollout(episode: Episode, total: float, allocation: TinkerAllocation) -> Rollout | None:
+    read = [
+        ("reward", read_reward(total)),
+        *((allocation.verdict, read_reward(each)) for each in _metrics(episode, allocation.verdict)),
+    ]
+    problem = next(
+        (f"{name} must be a finite number, got {each.problem}" for name, each in read if each.reward is None), None
+    )
+    if problem is not None:
+        logger.warning("A rollout has failed and is not trained on: its %s", problem)
+        return None
     actions = [transition.ac for transition in episode.trajectory.transitions]
     norm = None
     if allocation.needs.score_norms:
@@ -121,11 +140,15 @@ def _rollout(episode: Episode, total: float, allocation: TinkerAllocation) -> Ro
     )
 
 
+def _metrics(episode: Episode, name: str) -> list[Any]:
+    """Return the values of the metric ``name`` in the order of the steps."""
+    reports = [*(transition.metrics for transition in episode.trajectory.transitions), episode.metrics]
+    return [metrics[name] for metrics in reports if metrics.get(name) is not None]
+
+
 def _verdict(episode: Episode, total: float, allocation: TinkerAllocation) -> bool | None:
     """Return whether the rollout is correct by the named metric, or else by its reward; None if nobody needs it."""
-    reports = [*(transition.metrics for transition in episode.trajectory.transitions), episode.metrics]
-    values = [metrics[allocation.verdict] for metrics in reports if metrics.get(allocation.verdict) is not None]
-    if values:
+    if values := _metrics(episode, allocation.verdict):
         return bool(values[-1] > 0)
     if not allocation.needs.binary:
         return None

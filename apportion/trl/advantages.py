@@ -18,6 +18,11 @@ from trl.trainer.utils import nanstd
 EPSILON = 1e-4
 
 
+def without_failures(scores: Tensor) -> Tensor:
+    """Return ``scores`` [N, F] with NaN where a reward function failed, which is an infinite score."""
+    return scores.masked_fill(scores.isinf(), torch.nan)
+
+
 def weighted_rewards(scores: Tensor, weights: Tensor) -> Tensor:
     """Return rewards [N]: sums of ``scores`` [N, F] times ``weights`` [F]; NaN for a rollout that nothing scored."""
     sums = (scores * weights.unsqueeze(0)).nansum(dim=1)

@@ -19,8 +19,10 @@ from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import SavedStateError, load_state, restoring, save_state
 from apportion.records import resume_log, start_log
 from apportion.runs.declared_types import fits
+from apportion.trl.failures import FailureCount
 from apportion.trl.planner import Response
 from apportion.trl.ranks import Ranks
+from apportion.trl.rewards import RewardReader
 from apportion.trl.rows import to_device
 from apportion.trl.sampler import SelectedRows
 from apportion.trl.settings import TRLAllocation
@@ -39,8 +41,8 @@ class SavedState:
     rows, ``batches`` generation batches and ``step`` TRL's micro-batches. ``sharing`` is (ranks, steps_per_generation)
     if the checkpoint falls in the middle of a generation batch, and None between two batches. ``chosen`` are the rows
     of the batches that the selection has chosen in this epoch. ``settings`` are those of the allocator, the baseline
-    and the selection, ``iterations`` is TRL's num_iterations, and ``log`` is the id of the run in its rollout log.
-    Earlier versions did not save these three.
+    and the selection, ``iterations`` is TRL's num_iterations, ``log`` is the id of the run in its rollout log, and
+    ``failures`` is the state of its count of completions without a reward. Earlier versions did not save these four.
 
     Raises ValueError for a negative number.
     """
@@ -57,6 +59,7 @@ class SavedState:
     settings: dict[str, Any] = field(default_factory=dict)
     iterations: int | None = None
     log: str | None = None
+    failures: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         numbers = {"drawn": self.drawn, "batches": self.batches, "step": self.step}
@@ -73,6 +76,8 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
     _fresh: FreshRows
     _take_dataset: Callable[[], None]
     """Gives all rules the prompts of ``train_dataset``."""
+    _failures: FailureCount
+    _reader: RewardReader
     _batches: int = 0
     _log: str | None = None
     _sampler: Any = None
@@ -140,6 +145,7 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
                 allocation.settings,
                 self.num_iterations,
                 self._log,
+                self._failures.state_dict() | {"returned": sorted(self._reader.returned)},
             )
             save(folder, state)
 
@@ -164,6 +170,9 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
         self._buffered_inputs = load_batch(folder, ranks.rank, sharing, self.accelerator.device, common)
         self._fresh.restore(common.drawn)
         self._batches = common.batches
+        with restoring(folder / FILE, REMEDY):
+            self._failures.load_state_dict(common.failures)
+        self._reader.returned.update(common.failures.get("returned", ()))
         self._step = 0 if common.sharing is None else common.step  # between two batches TRL may count from 0
         self._restore_sampler(common, folder / FILE)
 

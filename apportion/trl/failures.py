@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from apportion.checks import check_integer, check_numbers
 from apportion.untrusted import shown
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 WINDOW = 256
 """The number of latest completions whose share of failures is bounded."""
+MOST_SECONDS = 600.0
+"""The longest wait before a further call of the reward functions."""
 LEAST = 32
 """Failures among them below which no share ends a run, so that a few failures in its first step do not."""
 
@@ -31,30 +34,39 @@ class FailedRewards:
     """What happens to completions without a reward. They are paid for, logged as ``failed`` and never trained on.
 
     A completion has no reward if all reward functions give it None, or if the allocator counts correct completions and
-    the one that says whether it is correct does. Of several tasks it is the one that judges this prompt.
+    the one that says whether it is correct does. Of several tasks it is the one that judges this prompt. It has none
+    either if any function raises, or returns what is no finite number (``apportion.engines.outcomes.read_reward``). A
+    function that raises before it ever returned ends the run.
 
     Args:
-        retries: how often reward functions are called again for completions without a reward, and after an exception.
-            An exception in the last call ends the run.
+        retries: how often reward functions are called again for completions without a reward.
+        wait: seconds before the first further call. Each next one waits twice as long.
         share: the run ends if more than this share of the latest 256 completions has no reward, and at least 32 of
             them; 1 is no bound.
-        number: the run ends if more completions than this have no reward since it started or resumed; None is no bound.
+        number: the run ends if more completions than this have no reward since it began; None is no bound.
 
     >>> FailedRewards.of("abort")
-    FailedRewards(retries=0, share=0.5, number=0)
+    FailedRewards(retries=0, wait=1.0, share=0.5, number=0)
     """
 
     retries: int = 0
+    wait: float = 1.0
     share: float = 0.5
     number: int | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
         check_integer("retries", self.retries, 0, "0 calls reward functions once")
+        if not 0 <= self.wait < math.inf:
+            raise ValueError(f"wait must be 0 or more seconds, got {self.wait}; the default waits 1 s, then 2, 4, ...")
         if not 0 <= self.share <= 1:
             raise ValueError(f"share must be between 0 and 1, got {self.share}; 1 never ends a run")
         if self.number is not None:
             check_integer("number", self.number, 0, "leave it out for no bound")
+
+    def seconds_before(self, attempt: int) -> float:
+        """Return the seconds to wait before the further call of number ``attempt``, from 0; at most ten minutes."""
+        return min(self.wait * 2.0 ** min(attempt, 60), MOST_SECONDS)
 
     @staticmethod
     def of(given: FailedRewards | str) -> FailedRewards:
@@ -72,33 +84,51 @@ STOP = FailedRewards()
 NAMED = {
     "stop": STOP,
     "drop": FailedRewards(share=1.0),
-    "retry": FailedRewards(retries=2),
+    "retry": FailedRewards(retries=6),
     "abort": FailedRewards(number=0),
 }
-"""Settings by name: end when most fail (the default), never end, call again twice, end at the first failure."""
+"""Settings by name: end when most fail (the default), never end, call again for a minute, end at the first failure."""
 
 
 def failed_rows(scores: Tensor, judged: Tensor | None) -> Tensor:
     """Return a mask [N] of the rows of ``scores`` [N, F] without a reward.
 
-    ``judged`` [N] are the scores that say whether completions are correct (``FailureCount.judged``), None if nobody
-    needs to know.
+    An infinite score is one of a function that failed. ``judged`` [N] are the scores that say whether completions are
+    correct (``FailureCount.judged``), None if nobody needs to know.
     """
-    failed = scores.isnan().all(dim=1)
+    failed = scores.isnan().all(dim=1) | scores.isinf().any(dim=1)
     return failed if judged is None else failed | judged.isnan()
 
 
 @dataclass
 class FailureCount:
-    """The failures of a run so far, for the bounds of ``allowed``; ``names`` are those of the reward functions [F]."""
+    """The failures of a run so far, for the bounds of ``allowed``; ``names`` are those of the reward functions [F].
+
+    ``problems`` says what was last wrong with what a function returned.
+    """
 
     allowed: FailedRewards
     names: Sequence[str]
+    problems: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
     _latest: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW), repr=False)
     _beside: set[int] = field(default_factory=set, repr=False)
     _apart: set[int] = field(default_factory=set, repr=False)
     _told: bool = field(default=False, repr=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run must know: how many have failed, and which functions judge other tasks."""
+        return {"number": self.number, "beside": sorted(self._beside), "apart": sorted(self._apart)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the count of a run. Raises ValueError for another kind of state."""
+        places = dict[str, list[int]](
+            (key, [place for place in state.get(key, []) if place in range(len(self.names))])
+            for key in ("beside", "apart")
+        )
+        number = state.get("number", 0)
+        check_integer("number", number, 0, "load a state that is unchanged")
+        self.number, self._beside, self._apart = number, set(places["beside"]), set(places["apart"])
 
     def judged(self, scores: Tensor, verdict: int | None) -> Tensor | None:
         """Return the score [N] of the function that judges each row of ``scores`` [N, F]; None without a ``verdict``.
@@ -140,11 +170,16 @@ class FailureCount:
         if not (any(failed) and (beyond_share or (most is not None and self.number > most))):
             return
         first = list(failed).index(True)
-        silent = [name for name, score in zip(self.names, scores[first].tolist(), strict=True) if score != score]
+        silent: dict[str, list[str]] = {}
+        for name, score in zip(self.names, scores[first].tolist(), strict=True):
+            if not math.isfinite(score):
+                problem = "returned None" if score != score else self.problems.get(name, "failed")
+                silent.setdefault(problem, []).append(name)
+        because = ", ".join(f"{' and '.join(names)} {problem}" for problem, names in silent.items())
         allowed = f"{self.allowed.share:.0%}" if beyond_share else most
         in_all = "" if beyond_share else f"{self.number} times in this run, "
         raise RewardsFailedError(
             f"completions must have rewards, got none for {recent} of the latest {len(self._latest)} (at most "
-            f"{allowed} may have none); {' and '.join(silent)} returned None, {in_all}for example for the prompt "
+            f"{allowed} may have none); {because}, {in_all}for example for the prompt "
             f"{prompts[first]!r:.100}; correct it, or allow more with failed_rewards="
         )

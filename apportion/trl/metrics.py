@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from trl.trainer.utils import nanstd
 
-from apportion.trl.advantages import weighted_rewards
+from apportion.trl.advantages import weighted_rewards, without_failures
 
 Logged = Mapping[str, Sequence[float]]
 
@@ -92,6 +92,7 @@ def close_table(logs: dict[str, Any], rows: int, columns: Mapping[str, Sequence[
 
 def reward_metrics(scores: torch.Tensor, names: Sequence[str], weights: torch.Tensor) -> dict[str, float]:
     """Return TRL's metrics of ``scores`` [N, F]: of each reward function, and of the weighted sums."""
+    scores = without_failures(scores)
     rewards, found = weighted_rewards(scores, weights), {}
     for i, name in enumerate(names):
         found[f"rewards/{name}/mean"] = torch.nanmean(scores[:, i]).item()

@@ -6,6 +6,7 @@ code of TRL is copied.
 
 import inspect
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +22,14 @@ from apportion.allocators import Allocator
 from apportion.answers import Equivalence
 from apportion.answers.reader import AnswerReader
 from apportion.baselines import Baseline
+from apportion.engines.allocation import bill
 from apportion.engines.dataset_prompts import read_prompts
 from apportion.engines.fresh_rows import FreshRows
 from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
 from apportion.engines.prompts import text_of
 from apportion.records import LogText, prepare_log, write_step
 from apportion.selection import Selector
-from apportion.trl.advantages import zero_deviation
+from apportion.trl.advantages import without_failures, zero_deviation
 from apportion.trl.bases import check_trainer
 from apportion.trl.checkpoints import CheckpointedTrainer
 from apportion.trl.failures import FailedRewards, FailureCount
@@ -36,13 +38,13 @@ from apportion.trl.metrics import close_table, open_table
 from apportion.trl.no_signal import NoSignal
 from apportion.trl.planner import BatchPlanner, FinishedBatch, LossSettings, Response
 from apportion.trl.ranks import MainRankError
-from apportion.trl.rewards import score
+from apportion.trl.rewards import RewardReader, called_functions, score
 from apportion.trl.rows import split_micro_batch, spread_masked_rows
 from apportion.trl.settings import LOSSES, TRLAllocation
 from apportion.trl.sleep import SleepMode
 from apportion.trl.verdicts import Verdicts
 from apportion.trl.votes import Votes
-from apportion.trl.whole_groups import GroupsRequest, only_functions, score_groups
+from apportion.trl.whole_groups import GroupsRequest, score_groups
 
 OWN_BATCHING = ("use_vllm", "use_transformers_continuous_batching", "use_transformers_paged")
 """Settings of TRL under which the engine that generates bounds its memory, however many completions it is asked for."""
@@ -105,12 +107,14 @@ class AllocatedTrainer(CheckpointedTrainer):
         super().__init__(**given)
         if given.get("args") is None:
             self._check(self.args, given)
+        self.num_generations = self.allocation.generations(self.args)
         if verdict is not None and verdict not in self.reward_func_names:
             raise ValueError(
                 f"verdict must be one of the reward functions, {', '.join(self.reward_func_names)}, got {verdict!r}; "
                 "check the spelling"
             )
-        self._failures = FailureCount(self.allocation.failures, self.reward_func_names)
+        self._reader = RewardReader()
+        self._failures = FailureCount(self.allocation.failures, self.reward_func_names, self._reader.problems)
         self._no_signal = NoSignal(self.allocation.extractor_name)
         self._part: dict[str, Any] | None = None
         self._padded = False
@@ -118,6 +122,8 @@ class AllocatedTrainer(CheckpointedTrainer):
         if self.allocation.rollout_log is not None:
             prepare_log(self.allocation.rollout_log)
         self.add_callback(_OnTrainEnd(self._answers.close))
+        prompts = self._prompts_per_batch
+        self.add_callback(_Bill(bill(self.allocation.allocator, prompts, self.args.generation_batch_size)))
         self._take_dataset()
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +165,7 @@ class AllocatedTrainer(CheckpointedTrainer):
                 "the data as a Dataset, or leave the selection out"
             )
         if dataset is not None and hasattr(dataset, "__len__"):
-            self.allocation.check_prompts(len(dataset), args.generation_batch_size // args.num_generations)
+            self.allocation.check_prompts(len(dataset), args.generation_batch_size // self.allocation.generations(args))
         columns = getattr(dataset, "column_names", None) or []
         functions = given.get("reward_funcs")
         count = len(functions) if isinstance(functions, (list, tuple)) else 1
@@ -268,15 +274,19 @@ class AllocatedTrainer(CheckpointedTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         columns = (inputs, prompts, completions, completion_ids_list)
-        retries = 0 if self.allocation.label_free else self.allocation.failures.retries
+        allowed = self.allocation.failures if not self.allocation.label_free else FailedRewards()
+        every = range(len(self.reward_funcs))
         verdict = self.allocation.verdict_column(self.reward_func_names)
         if self._generation is None:  # an evaluation
-            return score(self, super()._calculate_rewards, columns, retries=retries, verdict=verdict)
+            with called_functions(self, every):
+                return without_failures(
+                    score(self, super()._calculate_rewards, columns, allowed=allowed, verdict=verdict)
+                )
         in_rounds = self.allocation.functions_of_rounds(self.reward_func_names)
-        with self._generation.stopwatch.reward(), only_functions(self, in_rounds):
-            scores = score(self, super()._calculate_rewards, columns, retries=retries, verdict=verdict)
+        with self._generation.stopwatch.reward(), called_functions(self, in_rounds):
+            scores = score(self, super()._calculate_rewards, columns, allowed=allowed, verdict=verdict)
         self._generation.record_scores(scores, completions, completion_ids_list)
-        return scores
+        return without_failures(scores)
 
     def _score_groups(
         self, generation: GenerationBatch, request: GroupsRequest, groups: Sequence[Sequence[Response]] | None = None
@@ -292,7 +302,7 @@ class AllocatedTrainer(CheckpointedTrainer):
                 request,
                 groups,
                 columns=set(range(len(names))) - set(self.allocation.functions_of_rounds(names)),
-                retries=self.allocation.failures.retries,
+                allowed=self.allocation.failures,
             )
         generation.running = False
         return scores
@@ -355,7 +365,7 @@ class AllocatedTrainer(CheckpointedTrainer):
     def _with_metrics(self, planner: BatchPlanner, finished: FinishedBatch) -> TrainingBatch:
         """Return the shares of all ranks, with the metrics that all of them log."""
         batch = planner.training_batch(finished)
-        metrics = allocation_metrics(finished.batch, finished.groups)
+        metrics = allocation_metrics(finished.batch, finished.groups, self.allocation.estimator)
         metrics |= self.allocation.allocator.metrics(finished.batch)
         metrics["surplus"] = float(planner.surplus)
         metrics["padding"] = float(sum(share.padding for share in batch.shares))
@@ -439,6 +449,17 @@ def _placeholder(name: str) -> Callable[..., list[float]]:
 
     zeros.__name__ = name
     return zeros
+
+
+class _Bill(TrainerCallback):
+    """Write what a batch costs to stderr, before the first one is sampled."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+
+    def on_train_begin(self, args: Any, state: Any, *rest: Any, **settings: Any) -> None:
+        if state.is_world_process_zero:
+            sys.stderr.write(f"{self.line}\n")
 
 
 class _OnTrainEnd(TrainerCallback):

@@ -209,7 +209,7 @@ class BatchPlanner:
     ) -> list[Rollout | None]:
         """Return rollouts, None for a completion without a reward. The first is row ``start`` of the step.
 
-        Raises RewardsFailedError if too many have no reward, and ValueError for an infinite one.
+        Raises RewardsFailedError if too many have no reward.
         """
         responses = [
             Response(s.ids, s.completion, s.scores, start + i, s.row, s.penalty) for i, s in enumerate(sampled)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from apportion.advantages import Reduction, check_agreement
-from apportion.allocators import warn_of_equal_counts
+from apportion.allocators import Size, warn_of_equal_counts
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
 from apportion.engines.allocation import TrainerAllocation, check_draws
@@ -138,6 +138,21 @@ class TRLAllocation(TrainerAllocation):
                 f"{num_generations} ({error}); raise num_generations, or give the allocator other settings"
             ) from error
 
+    def generations(self, args: Any) -> int:
+        """Return the completions of a prompt for which TRL's batch has room: ``num_generations``, or 1.
+
+        It is 1 if the allocator draws exactly one for each prompt, which TRL's configuration cannot say, because it
+        wants at least 2. A generation batch has as many prompts then as it has rows.
+        """
+        rows, usual = int(args.generation_batch_size), int(args.num_generations)
+        single = Size(asked=rows, kept=rows, exact=True, rounds=1)
+        try:
+            return (
+                1 if rows > 1 and self.allocator.size(rows) == single != self.allocator.size(rows // usual) else usual
+            )
+        except ValueError:  # an allocator that cannot plan for so many prompts
+            return usual
+
     def check(self, args: Any, columns: Sequence[str], rewards: int | None) -> None:
         """Raise ValueError if this cannot work with TRL's configuration ``args`` and the data set's ``columns``.
 
@@ -172,7 +187,7 @@ class TRLAllocation(TrainerAllocation):
         if self.whole_groups:
             self._check_whole_groups(rewards)
         check_agreement(self.allocator, self.estimator or _trained(args), self.loss_weighting)
-        self._check_size(int(args.generation_batch_size), int(args.num_generations))
+        self._check_size(int(args.generation_batch_size), self.generations(args))
 
     def check_prompts(self, rows: int, prompts: int) -> None:
         """Raise ValueError if a data set of so many ``rows`` has no generation batch, which has ``prompts`` of them."""

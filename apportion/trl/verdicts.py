@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from apportion.trl.advantages import weighted_rewards
+from apportion.trl.advantages import weighted_rewards, without_failures
 from apportion.trl.failures import FailureCount, failed_rows
 from apportion.trl.settings import TRLAllocation
 from apportion.types import Rollout
@@ -28,10 +28,10 @@ class Verdicts:
 
     def judge(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
         """Return verdicts and rewards by ``scores`` [N, F] of completions of ``prompts`` [N]; None without a reward."""
-        self._check_finite(scores, prompts)
         judged = self.failures.judged(scores, self.allocation.verdict_column(self.names))
         failed = failed_rows(scores, judged).tolist()
         self.failures.add(failed, scores, prompts)
+        scores = without_failures(scores)
         rewards, verdicts = weighted_rewards(scores, self.weights).tolist(), self._verdicts(scores)
         compared = self.components(scores, self.weights).tolist()
         return [
@@ -47,16 +47,9 @@ class Verdicts:
         columns = self.allocation.functions_of_rounds(self.names)
         if not columns:
             return [Rollout() for _ in prompts]
-        self.failures.add(scores[:, columns[0]].isnan().tolist(), scores, prompts)
+        self.failures.add((~scores[:, columns[0]].isfinite()).tolist(), scores, prompts)
+        scores = without_failures(scores)
         return [None if verdict is None else Rollout(verdict) for verdict in self._verdicts(scores)]
-
-    def _check_finite(self, scores: torch.Tensor, prompts: Sequence[str]) -> None:
-        """Raise ValueError for an infinite score in ``scores`` [N, F] of completions of ``prompts`` [N]."""
-        for row, function in torch.isinf(scores).nonzero().tolist()[:1]:
-            raise ValueError(
-                f"rewards must be finite, got {scores[row, function].item()} from {self.names[function]} for a "
-                f"completion of the prompt {prompts[row]!r:.100}; return a number, or None if there is no reward"
-            )
 
     def _verdicts(self, scores: torch.Tensor) -> list[bool | None]:
         """Return whether rollouts with ``scores`` [N, F] are correct; None if unknown.

@@ -14,8 +14,9 @@ logger = logging.getLogger(__name__)
 
 def warn(config: DictConfig, allocation: VerlAllocation) -> None:
     """Log a line for each setting that has no effect, or that wastes computation."""
+    prompts = int(config.data.train_batch_size)
     rated = allocation.rate_key is not None
-    warn_of_equal_counts(allocation.allocator, int(config.data.train_batch_size), rated=rated)
+    warn_of_equal_counts(allocation.allocator, prompts, rated=rated)
     _warn_of_padding(config, allocation.allocator)
     if rated and not reads_rates(allocation.allocator, allocation.baseline, allocation.selection):
         logger.warning(

@@ -16,6 +16,7 @@ from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
 from apportion.config import ConfigError
+from apportion.engines.allocation import bill
 from apportion.verl.checks import check
 from apportion.verl.commented import with_comments
 from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
@@ -43,10 +44,14 @@ def train(config: DictConfig) -> None:
     """Train as ``verl.trainer.main_ppo`` does. Exit with code 2 and one line on stderr for a bad configuration."""
     try:
         check_choices(config, HydraConfig.get().runtime.choices)
-        check(config, allocation_of(config))
+        allocation = allocation_of(config)
+        check(config, allocation)
     except ValueError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         sys.exit(USAGE)
+    prompts = int(config.data.train_batch_size)
+    line = bill(allocation.allocator, prompts, prompts * int(config.actor_rollout_ref.rollout.n))
+    sys.stderr.write(f"{line}\n")
     auto_set_device(config)
     validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     run_ppo(config, task_runner_class=ray.remote(AllocatedTaskRunner))

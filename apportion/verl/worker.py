@@ -20,6 +20,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from apportion.answers.equivalence import AnswerClasses
 from apportion.answers.reader import AnswerReader
+from apportion.engines.outcomes import read_reward
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Rollout
 from apportion.verl.channel import ChannelAddress, WorkerChannel
@@ -272,6 +273,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             outputs[-1].extra_fields.setdefault("reward_extra_info", {})
         if outputs:
             await self._compute_score(outputs, kwargs=kwargs)
+            self._judged(outputs[-1])  # raises before a row is written, so that this rollout fails alone
         uid, session = kwargs["uid"], kwargs["session_id"]
         row = self._rows[uid].result() if uid in self._rows else None
         if row is None or row.closed:  # a row written now would belong to no group
@@ -294,8 +296,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         if self.allocation.label_free:
             answer = await self._read_answer(row, task, last)
             return Rollout(answer=answer, completion=written, tokens=tokens, score_norm=norm)
-        reward = float(last.reward_score)
-        correct = self._verdict(reward, last.extra_fields.get("reward_extra_info") or {})
+        reward, correct = self._judged(last)
         needs = self.allocation.allocator.needs
         if needs.reused_rollouts and (correct or needs.reused_incorrect):
             written = replace(written, outputs=tuple(map(pack_output, outputs)))
@@ -316,19 +317,23 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             logprobs += [logprob for logprob, own in pairs if own]
         return sampled_score_norm(logprobs, self._norms)
 
-    def _verdict(self, reward: float, extra: Mapping[str, Any]) -> bool | None:
-        """Return whether a rollout is correct; None if that is unknown."""
-        verdict = self.allocation.verdict
+    def _judged(self, output: AgentLoopOutput) -> tuple[float, bool | None]:
+        """Return the reward of a rollout, and whether it is correct; None if that is unknown.
+
+        Raises ValueError if either is no finite number.
+        """
+        reward, verdict = _number("score", output.reward_score), self.allocation.verdict
+        extra: Mapping[str, Any] = output.extra_fields.get("reward_extra_info") or {}
         if verdict is None:
-            return reward == 1.0 if reward in (0.0, 1.0) else None
+            return reward, reward == 1.0 if reward in (0.0, 1.0) else None
         if verdict == SCORE:
-            return reward > 0
+            return reward, reward > 0
         if verdict not in extra:
             raise ValueError(
                 f"allocation.verdict must be {SCORE!r} or a key that the reward function returns beside the score, "
                 f"{', '.join(extra) or 'none'}, got {verdict!r}; have the function return it"
             )
-        return float(extra[verdict]) > 0
+        return reward, _number(verdict, extra[verdict]) > 0
 
     async def _read_answer(self, row: HeldRow, task: RolloutTask, output: AgentLoopOutput) -> str | None:
         answer = self._answers.read(self.tokenizer.decode(output.response_ids, skip_special_tokens=True))
@@ -378,3 +383,13 @@ async def _rows_of(commit: CommitTask) -> set[str]:
     tags = (await tq.async_kv_list(PARTITION)).get(PARTITION, {})
     kept = {key for group in commit.groups for row in group.rows for key in row.keys(commit.uid)}
     return {key for key in tags if key.startswith(f"{commit.uid}_")} - kept
+
+
+def _number(name: str, value: object) -> float:
+    """Return the number that a reward function returned as ``name``. Raises ValueError for anything else."""
+    outcome = read_reward(value)
+    if outcome.reward is None:
+        raise ValueError(
+            f"the reward function must return a finite number as {name}, got {outcome.problem}; this rollout has failed"
+        )
+    return outcome.reward

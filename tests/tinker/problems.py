@@ -21,11 +21,12 @@ EASE = (4, 16, 24, 32, 40, 44)
 class Faults:
     """What goes wrong: ``broken`` returns an exception or None for a question and the number of its environment.
 
-    Environments of a question for which ``hanging`` is true never answer.
+    Environments of a question for which ``hanging`` is true never answer. ``reward`` returns another reward.
     """
 
     broken: object = lambda question, number: None
     hanging: object = lambda question: False
+    reward: object = lambda question, number, reward: reward
     made: Counter = field(default_factory=Counter)
 
 
@@ -50,6 +51,7 @@ class FirstToken(Env):
     async def step(self, action, *, extra=None):
         logtree.log_text(f"about {self.question}")
         right = float(action[0] < self.below)
+        right = self.faults.reward(self.question, self.faults.made[self.question], right)
         reward, metrics = (right, {}) if not self.graded else (right - 0.1 * (action[1] % 2), {"correct": right})
         return StepResult(
             reward=reward,

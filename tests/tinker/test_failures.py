@@ -79,6 +79,17 @@ def test_a_failed_rollout_is_unscored(configured, run, service):
     assert_advantages(service, 0)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e39])
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_a_reward_that_is_no_finite_number_is_a_failed_rollout(configured, run, service, allocator, bad):
+    wrong = questions(4)[2]
+    faults = Faults(reward=lambda question, number, reward: bad if question == wrong and number <= 4 else reward)
+    log = run(allocated(configured({"faults": faults}, max_steps=1), ALLOCATORS[allocator]()))
+    failed = log[0]["env/all/allocation/failed"]
+    assert 1 <= failed <= 4 and len(service.trained[0]) == 16 - failed
+    assert_advantages(service, 0)
+
+
 def test_a_prompt_without_rollouts_is_left_out(configured, run, service):
     faults = Faults(lambda question, number: gone(question, number) if question == questions(3)[2] else None)
     log = run(allocated(configured({"faults": faults}, max_steps=1, rollout_error_tolerance=True), Uniform(4)))

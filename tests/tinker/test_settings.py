@@ -68,10 +68,12 @@ def test_settings_are_checked(configured, settings, message):
 
 
 def test_wrong_kinds_are_refused(configured):
-    with pytest.raises(TypeError, match="allocator must be an Allocator, got 'hora'"):
-        allocated(configured(), "hora")
-    with pytest.raises(TypeError, match="selection must be a Selector, got 'mixed'"):
-        allocated(configured(), HORA(), selection="mixed")
+    with pytest.raises(TypeError, match="allocator must be an Allocator or the name of one, got 8"):
+        allocated(configured(), 8)
+    with pytest.raises(TypeError, match="selection must be a Selector or the name of one, got HORA"):
+        allocated(configured(), HORA(), selection=HORA())
+    with pytest.raises(ValueError, match="allocator must be one of .*, got 'horae'; did you mean 'hora'"):
+        allocated(configured(), "horae")
 
 
 def test_an_allocator_is_set_once(configured):

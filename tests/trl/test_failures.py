@@ -120,22 +120,144 @@ def test_an_exception_of_a_reward_function_is_retried(make):
     assert trained(built)[0]["allocation/failed"] == 0 and judge.calls == [32, 32, 32]
 
 
-def test_an_exception_after_the_last_retry_is_raised(make):
+def test_an_exception_of_a_function_that_never_returned_is_raised_after_the_last_retry(make):
     judge = Flaky(raises=True)
-    allowed = FailedRewards(retries=1)
+    allowed = FailedRewards(retries=1, wait=0.0)
     built = make(AllocatedGRPOTrainer, reward_funcs=[judge], allocator=Uniform(8), failed_rewards=allowed)
     with pytest.raises(TimeoutError, match="the verifier is busy"):
         built.train()
     assert judge.calls == [32, 32]
 
 
-def test_an_infinite_reward_names_the_function_and_the_prompt(make):
-    judge = Judge(mark=lambda text, k: float("inf") if k == 10 else 1.0, name="overflowing")
-    built = make(AllocatedGRPOTrainer, reward_funcs=[judge], allocator=Uniform(8), verdict="overflowing")
-    with pytest.raises(
-        ValueError, match=r"rewards must be finite, got inf from overflowing for a completion of .*'\d+"
-    ):
+BAD = {
+    "NaN": NAN,
+    "infinite": -float("inf"),
+    "beyond 32 bits": 1e39,
+    "a whole number without end": 10**400,
+    "text": "1.0",
+    "bytes": b"1",
+    "a list": [1.0],
+    "an array of two": np.array([1.0, 0.0]),
+    "an object": object(),
+    "a complex number": 1j,
+    "a dict": {"score": 1.0},
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize("style", [False, True], ids=["alone", "beside another"])
+def test_one_bad_reward_is_a_failed_rollout_that_is_told_once_and_ends_no_run(make, caplog, bad, style):
+    judge = Judge(mark=lambda text, k: bad if text[:1] in "05ag" else mark(text, k), name="verifier")
+    others = [Judge(mark=lambda text, k: float(len(text)), name="style")] if style else []
+    built = make(AllocatedGRPOTrainer, reward_funcs=[judge, *others], allocator=hora(), verdict="verifier")
+    history = trained(built)
+    bads = [sum(call.score is bad for call in judge.rounds[i] + judge.rounds[i + 1]) for i in (0, 2, 4)]
+    assert [row["allocation/failed"] for row in history[:3]] == bads and min(bads) > 0
+    assert all(parameter.isfinite().all() for parameter in built.model.parameters())
+    assert all(np.isfinite(row["rewards/verifier/mean"]) for row in history[:3])
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "apportion.trl.rewards"]
+    assert "The reward function verifier returned" in told and "have failed, and are not trained on" in told
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_exception_fails_the_rollouts_of_its_prompt_alone(make, caplog, asynchronous):
+    """One prompt is poison from the second step on: all others are scored, with what they log."""
+    calls = []
+
+    def verifier(prompts, completions, k, log_metric, data_source, **rest):
+        calls.append(prompts)
+        log_metric("calls", 1.0)
+        if poison in prompts and len(calls) > 1:
+            raise TimeoutError("the sandbox is silent")
+        return [mark(text, each) for text, each in zip(completions, k, strict=True)]
+
+    async def later(**columns):
+        return verifier(**columns)
+
+    later.__name__ = "verifier"
+    data = make_questions(4)
+    data = data.add_column("data_source", [f"set {i}" for i in range(4)])
+    poison = data[2]["prompt"]
+    built = make(
+        AllocatedGRPOTrainer,
+        config={"max_steps": 2},
+        reward_funcs=[later if asynchronous else verifier],
+        questions=data,
+        allocator=Uniform(8),
+    )
+    history = trained(built)
+    assert [row["allocation/failed"] for row in history[:2]] == [0, 8] and len(calls) == 2 + 4
+    assert built.allocation.allocator is not None and history[1]["allocation/groups"] == 3
+    (told,) = [r for r in caplog.records if r.name == "apportion.trl.rewards"]
+    assert "verifier raised TimeoutError: the sandbox is silent" in told.getMessage() and told.exc_info
+
+
+def test_a_dead_function_is_called_for_three_prompts_and_then_given_up(make):
+    calls = []
+
+    def verifier(prompts, completions, k, **rest):
+        calls.append(len(prompts))
+        if len(calls) > 1:
+            raise ConnectionError("refused")
+        return [mark(text, each) for text, each in zip(completions, k, strict=True)]
+
+    built = make(AllocatedGRPOTrainer, config={"max_steps": 3}, reward_funcs=[verifier], allocator=Uniform(8))
+    with pytest.raises(RewardsFailedError, match=r"none for 64 of the latest 96 .* verifier raised Conn.*: refused"):
         built.train()
+    assert calls == [32, 32, 8, 8, 8, 32, 8, 8, 8]
+
+
+def test_a_list_of_another_length_ends_a_run_in_its_first_call_only(make):
+    def verifier(prompts, completions, k, **rest):
+        calls.append(len(prompts))
+        return [1.0] * (len(prompts) - (len(calls) == wrong[0]))
+
+    for call, ends in ((1, True), (2, False)):
+        calls, wrong = [], [call]
+        built = make(AllocatedGRPOTrainer, config={"max_steps": 2}, reward_funcs=[verifier], allocator=Uniform(8))
+        if ends:
+            with pytest.raises(ValueError, match="a reward for each of 32 completions, got 31 rewards"):
+                built.train()
+        else:
+            assert trained(built)[1]["allocation/failed"] == 0  # each prompt was scored alone
+
+
+def test_a_bad_reward_in_an_evaluation_does_not_end_a_run(make):
+    def verifier(prompts, completions, k, **rest):
+        return ["broken" if int(prompts[0][:3]) >= 100 else 1.0 for _ in prompts]
+
+    config = {"max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8}
+    built = make(
+        AllocatedGRPOTrainer,
+        config=config,
+        reward_funcs=[verifier],
+        eval_dataset=make_questions(4),
+        allocator=Uniform(8),
+    )
+    assert "eval_loss" in str(trained(built))
+
+
+def test_a_poison_prompt_is_skipped_after_a_resume_and_stays_in_the_count(make, tmp_path):
+    """Its function raises in the first call of the resumed run, which would end a new one."""
+    calls = []
+
+    def verifier(prompts, completions, k, **rest):
+        calls.append(len(prompts))
+        if len(calls) > 1:
+            raise ValueError("poison")
+        return [mark(text, each) for text, each in zip(completions, k, strict=True)]
+
+    def built(steps):
+        config = {"max_steps": steps, "save_strategy": "steps", "save_steps": 1, "output_dir": str(tmp_path)}
+        return make(
+            AllocatedGRPOTrainer, config=config, reward_funcs=[verifier], allocator=Uniform(8), failed_rewards="drop"
+        )
+
+    first = built(2)
+    first.train()
+    second = built(3)
+    second.train(resume_from_checkpoint=True)
+    assert first._failures.number == 32 and second._failures.number == 64
 
 
 def test_reinforce_ada_trains_on_no_more_rows_than_it_promises_if_rewards_fail(make):
@@ -230,8 +352,9 @@ def test_what_a_reward_function_logged_before_it_raised_is_dropped(make):
     config = {"max_steps": 1, "log_completions": True}
     built = make(AllocatedGRPOTrainer, config=config, reward_funcs=[logging], allocator=hora(), failed_rewards="retry")
     history = trained(built)
-    assert len(seen) == 3 and list(built._logs["extra"]["text"]) == list(built._logs["completion"])
-    assert history[0]["calls"] == pytest.approx((seen[0] * 0 + seen[1] * 2) / sum(seen[:2]))
+    first, second, *alone = seen
+    assert sum(alone) == second and list(built._logs["extra"]["text"]) == list(built._logs["completion"])
+    assert history[0]["calls"] == pytest.approx(np.mean(np.arange(2, len(seen))) * second / (first + second))
 
 
 def test_reward_functions_are_called_again_in_an_evaluation_too(make):

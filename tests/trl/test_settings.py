@@ -7,13 +7,14 @@ from datasets import Dataset
 from transformers import TrainingArguments
 from trl import GRPOConfig, RLOOConfig
 
-from apportion import AR3PO, DAPO, HORA, TTRL, VIP, OptPO, PilotCommit, Uniform
+from apportion import AR3PO, DAPO, HORA, TTRL, VIP, Even, OptPO, PilotCommit, Uniform
 from apportion.baselines import Predicted
 from apportion.predictors import DiscountedCounts, UniformPrior
+from apportion.presets import singles
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation
 from apportion.trl.settings import LOSSES
 from apportion.types import Plan
-from tests.trl.tiny import Judge, configured, make_questions
+from tests.trl.tiny import Judge, configured, make_questions, trained
 
 VOTES = OptPO(min_samples=4, max_samples=8)
 
@@ -55,8 +56,8 @@ def test_an_allocation_that_cannot_work_is_refused(name):
 
 
 def test_an_allocator_must_be_one():
-    with pytest.raises(TypeError, match=r"allocator must be an Allocator, got 'hora'; make one, such as apportion"):
-        TRLAllocation(allocator="hora")
+    with pytest.raises(TypeError, match=r"allocator must be an Allocator or the name of one, got 8; the names are uni"):
+        TRLAllocation(allocator=8)
 
 
 def with_column(name):
@@ -221,11 +222,12 @@ def test_a_moving_reference_is_refused_with_rows_of_earlier_steps(make, reuse):
     make(AllocatedGRPOTrainer, config={"beta": 0.1}, allocator=AR3PO(reuse=reuse))
 
 
-@pytest.mark.parametrize("allocator", [DAPO(rollouts_per_prompt=16), AR3PO(stages=3, rollouts_per_stage=4), HORA()])
-def test_a_rule_that_trains_on_more_rows_than_a_batch_has_needs_no_warning(make, caplog, allocator):
+@pytest.mark.parametrize("allocator", [DAPO(rollouts_per_prompt=16), AR3PO(stages=3, rollouts_per_stage=4)])
+def test_a_rule_that_trains_on_more_rows_than_a_batch_has_is_warned_of_its_cost_alone(make, caplog, allocator):
     """Micro-batches never have more rows than ``per_device_train_batch_size``, see ``test_memory``."""
     make(AllocatedGRPOTrainer, allocator=allocator)
-    assert not [record for record in caplog.records if record.name.startswith("apportion")]
+    (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("apportion")]
+    assert "times the 32 that are sampled without it" in said
 
 
 def test_a_warning_says_that_different_rows_share_a_prompt(make, caplog):
@@ -279,3 +281,36 @@ def test_label_free_and_the_name_of_rewards_from_votes():
 def test_an_id_column_is_not_checked_if_columns_are_unknown(rewards, tmp_path):
     args = configured(tmp_path, AllocatedGRPOTrainer)
     TRLAllocation(allocator=Uniform(8), id_column="number").check(args, [], rewards)
+
+
+@pytest.mark.parametrize("rows", [8, 32])
+def test_single_rollouts_fill_a_batch_that_trl_has_for_groups(make, rows):
+    """TRL refuses ``num_generations=1``. With 8 only 4 of 32 rows were trained on."""
+    config = {"per_device_train_batch_size": rows // 4, "max_steps": 2, "num_generations": 8}
+    built = make(
+        AllocatedGRPOTrainer, config=config, questions=make_questions(40), **singles().arguments(), weighting=None
+    )
+    history = trained(built)[:2]
+    for name, value in {"rows": rows, "prompts": rows, "rollouts": rows, "padding": 0, "informative": 1}.items():
+        assert [logged[f"allocation/{name}"] for logged in history] == [value] * 2
+    assert all(logged["grad_norm"] > 0 for logged in history)
+
+
+def test_a_budget_of_as_many_rollouts_as_rows_is_not_taken_for_single_ones(make):
+    for allocator in (Even(budget=32), Uniform(8), Uniform()):
+        assert make(AllocatedGRPOTrainer, allocator=allocator).num_generations == 8
+
+
+def test_names_stand_for_objects_with_their_defaults(make):
+    built = make(
+        AllocatedGRPOTrainer, allocator="uniform", estimator="reinforce", baseline="optimal", selection="mixed"
+    )
+    allocation = built.allocation
+    assert (allocation.allocator, allocation.baseline.name) == (Uniform(8), "optimal")
+    assert allocation.selection.name == "mixed"
+    other = make(AllocatedGRPOTrainer, allocator="uniform", estimator="reinforce", baseline="optimal")
+    assert other.allocation.baseline is not allocation.baseline
+    with pytest.raises(ValueError, match=r"baseline must be one of .*, got 'optimum'; did you mean 'optimal'\?"):
+        make(AllocatedGRPOTrainer, allocator="uniform", estimator="reinforce", baseline="optimum")
+    with pytest.raises(TypeError, match=r"baseline must be a Baseline or the name of one, got 0.5; the names are"):
+        make(AllocatedGRPOTrainer, allocator="uniform", estimator="reinforce", baseline=0.5)

@@ -125,6 +125,20 @@ def test_workers_that_fail_in_a_validation_or_together_with_a_reward(train, tmp_
     assert_sound(done, 2)
 
 
+@pytest.mark.parametrize("times", ["0", "012"])
+def test_a_bad_reward_fails_its_rollout_alone(train, tmp_path, times):
+    """One of each kind is tried again with success; three in a row of one prompt are a failed rollout."""
+    kinds = enumerate(("nan", "inf", "none", "text", "list"))
+    faults = [f"reward_is_{kind}_{index}.{time}" for index, kind in kinds for time in times]
+    reward = "reward.custom_reward_function.name=compute_faulty"
+    done = run_with_faults(train, tmp_path, faults, reward)
+    assert sum(metrics["allocation/errors"] for metrics in done.metrics) == len(faults)
+    assert "must return a finite number as score, got NaN" in done.output
+    assert sum(metrics["allocation/failed"] for metrics in done.metrics) <= len(faults)
+    assert_sound(done, 1)
+    assert_sound(done, 2)
+
+
 def test_a_run_whose_workers_are_gone_for_good_ends(train, tmp_path):
     (tmp_path / "records" / "faults").mkdir(parents=True)
     (tmp_path / "records" / "faults" / "ends_worker_2").touch()

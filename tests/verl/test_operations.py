@@ -39,7 +39,7 @@ def test_every_metric_of_a_rule_is_on_the_page(name):
     batch = allocator.start(PROMPTS)
     plan = allocator.plan(batch)
     batch = batch.add(plan, [outcomes(count) for count in plan.counts.tolist()])
-    logged = allocation_metrics(batch, allocator.groups(batch)) | allocator.metrics(batch)
+    logged = allocation_metrics(batch, allocator.groups(batch), "rloo") | allocator.metrics(batch)
     assert len(logged) > 10 and logged.keys() <= NAMED
 
 

@@ -197,7 +197,8 @@ class BudgetedAllocator(Allocator):
 
     def size(self, prompts: int) -> Size:
         most = self._budget.most(prompts)
-        return Size(asked=most, kept=most, exact=self.tokens_per_prompt is None)
+        rounds = 1 if self.one_round else None
+        return Size(most, most, exact=self.tokens_per_prompt is None, least=self.least * prompts, rounds=rounds)
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.predictor.prepare(prompts)

@@ -97,7 +97,8 @@ class ConsensusAllocator(Allocator):
         return self._size_of(prompts, prompts * self.max_samples)
 
     def _size_of(self, prompts: int, asked: int) -> Size:
-        return Size(asked=asked, kept=prompts * self.min_samples if self.retain == "first" else asked)
+        first = prompts * self.min_samples
+        return Size(asked, first if self.retain == "first" else asked, least=min(first, asked))
 
     def winner(self, batch: Batch, q: int) -> str | None:
         """Return the answer that the rule chooses for prompt ``q`` after the samples so far; None without answers."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from math import gcd, isinf
+from math import isinf, lcm
 from typing import Any
 
 import torch
@@ -140,19 +140,21 @@ def _sizes(job: Job, questions: int, processes: int) -> dict[str, Default]:
         size = job.allocator.size(prompts)
     except ValueError as error:
         raise ConfigError(f"allocator: {error}") from error
-    each = given["num_generations"] or (max(MIN_GENERATIONS, size.kept // prompts) if size.kept else GENERATIONS)
-    unit = step // gcd(step, each)
+    kept = size.kept // prompts if size.kept else GENERATIONS
+    each = given["num_generations"] or max(MIN_GENERATIONS, kept)
+    room = 1 if kept == 1 and size.exact else each
+    unit = lcm(step, each) // room
     prompts = max(unit, prompts // unit * unit)
     return {
         "num_generations": Default(each, _reason(job, size)),
-        "gradient_accumulation_steps": Default(prompts * each // step, f"a batch of {prompts} prompts"),
+        "gradient_accumulation_steps": Default(prompts * room // step, f"a batch of {prompts} prompts"),
     }
 
 
 def _rollouts_each(job: Job, rows: int) -> Default | None:
     """Return the number of rollouts a prompt with which the allocator trains on ``rows``; None unless just one fits.
 
-    At least 2, because TRL has no batches for less: single rollouts fill half of a batch.
+    At least 2, because TRL's configuration takes no less. Single rollouts fill a batch whatever it says.
     """
     sizes = {each: _size(job, rows // each) for each in range(1, rows + 1) if rows % each == 0}
     fits = [(each, size) for each, size in sizes.items() if size is not None and size.kept == rows]

@@ -63,7 +63,7 @@ class Prepared:
     @property
     def prompts(self) -> int:
         """Prompts of a generation batch."""
-        return self.rows // int(self.arguments.num_generations)
+        return self.rows // self.allocation.generations(self.arguments)
 
     @property
     def optimizer_steps(self) -> int:
@@ -131,7 +131,7 @@ def _allocation(job: Job, arguments: Any, questions: Sequence[Question]) -> TRLA
     """Return the job's allocation with the budget that ``arguments`` say, if it has none. Raise ValueError."""
     allocation = job.allocation.with_budget(int(arguments.num_generations))
     allocation.check(arguments, [ID, GOLD, RATE, "prompt"], 1)
-    prompts = int(arguments.generation_batch_size // arguments.num_generations)
+    prompts = int(arguments.generation_batch_size // allocation.generations(arguments))
     if len(questions) < prompts:
         raise ValueError(
             f"data must have the {prompts} prompts of a generation batch, got {len(questions)}; give more, or lower "

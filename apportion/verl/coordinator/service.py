@@ -215,7 +215,9 @@ class Coordinator:
         if not ended:
             return {}
         batch = Batch.concatenate([planned.batch for round in ended for planned in round.batches])
-        found = allocation_metrics(batch, [group for round in ended for group in round.groups])
+        groups = [group for round in ended for group in round.groups]
+        estimator = None if self.allocation.baseline is None else "reinforce"  # or spo, which compares as widely
+        found = allocation_metrics(batch, groups, estimator)
         own = {name: [round.metrics[name] for round in ended if name in round.metrics] for name in ended[-1].metrics}
         found |= {name: sum(values) / len(values) for name, values in own.items()}
         counts = sum((round.counts for round in ended), Counter[str]())

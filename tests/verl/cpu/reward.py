@@ -21,8 +21,17 @@ def compute_graded(data_source, solution_str, ground_truth, extra_info=None, **r
     return 0.5 * compute_score(data_source, solution_str, ground_truth) + 0.25
 
 
+BAD = {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "one", "list": [1.0, 0.0]}
+
+
 def compute_faulty(data_source, solution_str, ground_truth, extra_info=None, **rest):
-    """The same reward, or for the faults of the folder an error (``reward_fails``) or a half (``reward_grades``)."""
+    """The same reward, or for the faults of the folder an error (``reward_fails``) or a half (``reward_grades``).
+
+    ``reward_is_nan`` and so on return what is no finite number.
+    """
+    for name, value in BAD.items():
+        if asked(f"reward_is_{name}", int(extra_info["index"])):
+            return value
     if asked("reward_fails", int(extra_info["index"])):
         raise RuntimeError("this reward fails")
     if asked("reward_grades", int(extra_info["index"])):

@@ -1,0 +1,90 @@
+"""The line about the cost of a batch, held to what the reward function received and to the rows in the loss."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from apportion.allocators import ALLOCATORS
+from apportion.predictors import MeanLengths
+from apportion.trl import AllocatedGRPOTrainer
+from tests.trl.tiny import Judge, trained
+
+REFUSED = {(name, 2) for name in ("vip", "inverse_accuracy", "inverse_variance", "neyman")}
+"""Rules that give each prompt at least 3 rollouts."""
+
+LINE = re.compile(
+    r"(?P<name>\w+): a batch of (?P<prompts>\d+) prompts samples (?:(?P<least>\d+) to )?(?P<most>\d+) rollouts"
+    r"(?: in (?:at most )?(?P<rounds>one|\d+) rounds?)?(?:, with up to (?P<fresh>\d+) further prompts)?"
+    r", and trains on at most (?P<rows>\d+) \(without it: (?P<usual>\d+)\)"
+)
+
+
+def test_what_a_batch_costs_lies_within_the_line_before_it(make, capsys, caplog, subtests):
+    """Every rule with its defaults beside TRL's 2, 4, 8 and 16 completions a prompt; TRL refuses 1."""
+    for name, rule in ALLOCATORS.items():
+        for each in (2, 4, 8, 16):
+            with subtests.test(rule=name, num_generations=each):
+                if (name, each) in REFUSED or name == "ttrl":
+                    with pytest.raises(ValueError, match=r"(num_generations must suit|must train on no more than)"):
+                        check(make, capsys, caplog, rule(), each)
+                else:
+                    check(make, capsys, caplog, rule(), each)
+
+
+def test_the_table_of_the_documents_is_what_the_rules_say():
+    text = (Path(__file__).parents[2] / "docs" / "trl.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip(" `") for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")
+    ]
+    found = {row[0]: row[1:] for row in rows if row[0] in ALLOCATORS}
+    assert found == {name: list(row_of(rule().with_budget(8))) for name, rule in ALLOCATORS.items() if name != "ttrl"}
+
+
+def row_of(rule):
+    """A rule's rounds, rollouts and rows of a batch of 16 prompts, as the document has them."""
+    size = rule.size(16)
+    sampled = str(size.asked) if size.exact else f"{size.fewest} to {size.asked}"
+    return "any" if size.rounds is None else str(size.rounds), sampled, str(size.fresh), str(size.kept)
+
+
+def test_a_budget_in_tokens_is_within_its_line(make, capsys, caplog):
+    rule = ALLOCATORS["vip"](low=3, high=6, tokens_per_prompt=24.0, lengths=MeanLengths(initial=6.0))
+    check(make, capsys, caplog, rule, 6)
+
+
+def check(make, capsys, caplog, rule, each):
+    judge, seen = Judge(), []
+    config = {
+        "num_generations": each,
+        "per_device_train_batch_size": each,
+        "gradient_accumulation_steps": 2,
+        "max_steps": 2,
+        "max_completion_length": 2,
+    }
+    caplog.clear()
+    built = make(
+        AllocatedGRPOTrainer,
+        config=config,
+        reward_funcs=[judge],
+        allocator=rule,
+        extract=lambda text: text[:1],
+        verdict="judge" if rule.needs.labels else None,
+        failed_rewards="drop",
+    )
+    training = built._generate_and_score_completions
+
+    def counted(inputs):
+        output = training(inputs)
+        seen.append((sum(map(len, judge.rounds)), int((output["completion_mask"].sum(dim=1) > 0).sum())))
+        judge.rounds.clear()
+        return output
+
+    built._generate_and_score_completions = counted
+    trained(built)
+    line = LINE.search(capsys.readouterr().err)
+    assert line is not None and line["name"] == rule.name and int(line["usual"]) == 2 * each
+    most, least = int(line["most"]), int(line["least"] or line["most"])
+    assert len(seen) == 2 and all(least <= received <= most for received, _ in seen), (line[0], seen)
+    assert all(rows <= int(line["rows"]) for _, rows in seen), (line[0], seen)
+    assert ("can sample" in caplog.text) == (most > 2 * each)
