@@ -18,12 +18,11 @@ from apportion.baselines import SPO, Baseline, Optimal, Tracked
 from apportion.predictors import GaussianProcess
 from apportion.selection import MoPPS, Selector, SPOWeights
 
-
 ADVICE = (
-    "First change the baseline and the group size; second let counts lower the variance of RLOO or Dr. GRPO; never choose "
-    "prompts without watching held-out accuracy."
+    "First change the baseline and the group size; second let counts lower the variance of RLOO or Dr. GRPO; "
+    "never choose prompts without watching held-out accuracy."
 )
-"""What to change, in the order of the measured effects on learning: ``singles`` or ``fixed_baseline``; then ``VIP``; and
+"""What to change, by the measured effects on learning: ``singles`` or ``fixed_baseline``; then ``VIP``; and
 ``mopps_with_refill`` or ``selection.Mixed`` with care, because they change the objective."""
 
 

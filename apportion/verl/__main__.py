@@ -7,11 +7,15 @@ It adds the group ``allocation`` to verl's configuration. ``--help`` lists the a
 import sys
 
 from apportion.runs.signals import run_command
+from apportion.toml import ConfigError
 
 
 def main() -> None:
-    """Run the command. Exit with code 2 and one line on stderr if verl, an optional extra, is missing."""
+    """Run the command. Exit with code 2 and one line on stderr for a misspelt override, or without verl."""
     try:
+        from apportion.verl.spelling import check_overrides  # noqa: PLC0415 - it needs Hydra, which comes with verl
+
+        check_overrides(sys.argv[1:])
         from apportion.verl.command import main as command  # noqa: PLC0415 - verl is an optional extra
     except ModuleNotFoundError as error:
         if str(error.name).startswith("apportion"):
@@ -20,6 +24,9 @@ def main() -> None:
             f"error: python -m apportion.verl needs {error.name}, which is not installed; "
             "pip install 'apportion[verl]'\n"
         )
+        sys.exit(2)
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
     command()
 

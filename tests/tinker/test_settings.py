@@ -72,7 +72,7 @@ def test_wrong_kinds_are_refused(configured):
         allocated(configured(), 8)
     with pytest.raises(TypeError, match="selection must be a Selector or the name of one, got HORA"):
         allocated(configured(), HORA(), selection=HORA())
-    with pytest.raises(ValueError, match="allocator must be one of .*, got 'horae'; did you mean 'hora'"):
+    with pytest.raises(ValueError, match=r"allocator must be one of .*, got 'horae'; did you mean 'hora'\?"):
         allocated(configured(), "horae")
 
 

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 from omegaconf import OmegaConf, open_dict
 from verl.utils.import_utils import load_class_from_fqn
 
 from apportion.verl import AllocatedAgentLoopManager, SavedAllocation
+from apportion.verl.spelling import check_overrides
 from tests.verl.composed import command, stock
 from tests.verl.runs import allocated, groups_of
 
@@ -61,6 +63,44 @@ def test_what_cannot_work_is_refused_before_ray_starts(train, override, message)
     assert STARTED not in done.output and "Traceback" not in done.output
     *_, last = done.output.splitlines()
     assert last.startswith("error: ") and message in last
+
+
+MISSPELT = {
+    "allocatoin=vip": "allocatoin is no setting; did you mean allocation? To add a key of your own, write +allocatoin=",
+    "allocation.allocator.hihg=32": "allocation.allocator.hihg is no setting; did you mean allocation.allocator.high?",
+    "allocation=vipp": "allocation has no choice 'vipp'; did you mean allocation=vip?",
+    "allocation/predictor=gpp": "allocation/predictor has no choice 'gpp'; did you mean allocation/predictor=gp?",
+    "actor_rollout_ref.rollout.nn=8": "actor_rollout_ref.rollout.nn is no setting; did you mean actor_rollout_ref.rollout",
+    "data.trian_files=x": "data.trian_files is no setting; did you mean data.train_files?",
+    "data.train_files.x=1": "data.train_files.x is no setting; data.train_files has no settings.",
+    "zzz=1": "zzz is no setting; there are actor_rollout_ref, algorithm, allocation,",
+}
+
+
+@pytest.mark.parametrize("override", MISSPELT)
+def test_a_misspelt_override_costs_a_second_and_one_line(override):
+    """verl alone takes ten seconds to import, and its own error has five lines."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", MAIN, "actor_rollout_ref.rollout.n=8", override],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: {MISSPELT[override]}")
+    assert time.perf_counter() - began < 6  # three when nothing else runs
+
+
+def test_correct_overrides_pass_the_check_of_spelling():
+    for right in (
+        ["allocation=hora", "allocation.allocator.high=3"],
+        ["+own=1"],
+        ["~data.train_files"],
+        ["--help"],
+        [],
+    ):
+        check_overrides(right)
 
 
 def test_it_trains_as_stock_verl_does_with_the_same_settings(train):

@@ -1,0 +1,66 @@
+"""Misspelt overrides of ``python -m apportion.verl``, found in a second, before verl is imported, which takes ten."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+
+from apportion.toml import ConfigError
+
+CONFIGS = Path(__file__).parent / "conf"
+NOT_OVERRIDDEN = re.compile(r"Could not override '([^']+)'")
+NOT_FOUND = re.compile(r"Could not find '([^']+)/([^'/]+)'")
+
+
+def check_overrides(arguments: Sequence[str]) -> None:
+    """Raise ConfigError in one line with the nearest name, if an override has an unknown key or choice.
+
+    Nothing is checked of commands with options of Hydra's, which may name other files. Other mistakes are left to the
+    command itself.
+    """
+    found = find_spec("verl")
+    if found is None or found.origin is None or any(argument.startswith("-") for argument in arguments):
+        return
+    own = [f"hydra.searchpath=[file://{Path(found.origin).parent / 'trainer' / 'config'}]"]
+    try:
+        _composed([*arguments, *own])
+    except MissingConfigException as error:
+        if match := NOT_FOUND.search(str(error)):
+            group, name = match.groups()
+            choices = re.findall(r"^\t(\w+)$", str(error), re.MULTILINE)
+            raise ConfigError(f"{group} has no choice {name!r}; {_nearest(name, choices, f'{group}=')}") from error
+    except ConfigCompositionException as error:
+        if match := NOT_OVERRIDDEN.match(str(error)):
+            groups = [each for each in arguments if re.match(r"allocation(/\w+)*=", each)]
+            raise ConfigError(_unknown(match[1], _composed([*groups, *own]))) from error
+    except (HydraException, ValueError):
+        return
+
+
+def _composed(overrides: list[str]) -> Any:
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        return compose("apportion", overrides=overrides)
+
+
+def _unknown(key: str, config: Any) -> str:
+    """Return what is wrong with ``key``, by the settings beside it."""
+    place, parts = config, key.split(".")
+    known = 0
+    while known < len(parts) - 1 and hasattr(place, "keys") and parts[known] in place and place[parts[known]]:
+        place, known = place[parts[known]], known + 1
+    beside = [str(name) for name in place] if hasattr(place, "keys") else []
+    prefix = ".".join([*parts[:known], ""])[:-1] + "." * bool(known)
+    return f"{key} is no setting; {_nearest(parts[known], beside, prefix)} To add a key of your own, write +{key}="
+
+
+def _nearest(name: str, choices: Iterable[str], prefix: str) -> str:
+    known = sorted(choices)
+    close = get_close_matches(name, known, n=1)
+    if close:
+        return f"did you mean {prefix}{close[0]}?"
+    return f"there are {prefix}{', '.join(known)}." if known else f"{prefix[:-1]} has no settings."
