@@ -9,8 +9,10 @@ from apportion import Uniform, presets
 from apportion.baselines import Optimal
 from apportion.diagnosis.advice import advice_of
 from apportion.records import open_run
+from tests.test_cli import invoke
 
 ROOT = Path(__file__).parents[1]
+LOG = ROOT / "examples" / "data" / "grpo_run.jsonl.gz"
 PLACES = ("README.md", "docs/trl.md", "docs/verl.md", "docs/choosing.md", "docs/first_run.md")
 SINGLES = (
     "allocation=uniform",
@@ -53,6 +55,8 @@ def test_the_presets_are_what_choosing_says_of_them():
 
 
 def test_diagnose_advises_in_the_same_order():
-    found = advice_of(open_run(ROOT / "examples" / "data" / "grpo_run.jsonl.gz"))
+    found = advice_of(open_run(LOG))
     order = [each.change.split()[0] for each in (*found.recommended, *found.considered)]
+    full = invoke("diagnose", str(LOG), "--full").stdout
+    assert presets.ADVICE in " ".join(full.split())
     assert order.index("Give") < order.index("Split") < order.index("Choose")

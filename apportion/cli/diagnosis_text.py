@@ -16,6 +16,7 @@ from apportion.diagnosis.drift import RateDrift
 from apportion.diagnosis.health import RunHealth
 from apportion.diagnosis.statements import health_statements
 from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally, Waste
+from apportion.presets import ADVICE
 from apportion.records.importing import NO_STEP
 from apportion.replay.intervals import Spanned
 from apportion.runs.text_table import text_table
@@ -89,6 +90,7 @@ def _advice(found: AdviceList) -> str:
             f"interval is above {LEAST_SAVING:.0%}."
         )
     )
+    lines.append(_wrapped(ADVICE))
     return "\n".join(lines)
 
 

@@ -105,24 +105,30 @@ def scalars_at(path: Path) -> Scalars | None:
     file = _file_of(path)
     if file is None:
         return None
-    found: dict[str, list[tuple[int, float]]] = {}
     with reading(file):
         source, rows = _rows_of(file)
-        for step, row in rows:
-            if PROMPTS & row.keys():  # rollouts, which may be many
-                return None
-            for name, value in row.items():
-                if type(value) in (int, float) and abs(value) <= LARGEST_VALUE and abs(step) <= LARGEST_INTEGER:
-                    found.setdefault(name.removeprefix("train/"), []).append((step, float(value)))
-    known = {name for names in SERIES.values() for name in names} & found.keys()
-    if len(known) < (LEAST_OF_A_TABLE if file.suffix in TABLES else 1):
+        found = scalars_of(path.resolve().name.partition(".")[0] or "run", source, rows)
+    if found is None:
         return None
+    known = {name for names in SERIES.values() for name in names} & found.found.keys()
+    return None if len(known) < (LEAST_OF_A_TABLE if file.suffix in TABLES else 1) else found
+
+
+def scalars_of(name: str, source: str, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Scalars | None:
+    """Return the series of a run in ``rows``, each a step and its values; None if a row is a rollout."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for step, row in rows:
+        if PROMPTS & row.keys():  # rollouts, which may be many
+            return None
+        for key, value in row.items():
+            if type(value) in (int, float) and abs(value) <= LARGEST_VALUE and abs(step) <= LARGEST_INTEGER:
+                found.setdefault(key.removeprefix("train/"), []).append((step, float(value)))
     series = {
-        name: (np.array([step for step, _ in own], np.int64), np.array([value for _, value in own]))
-        for name, values in found.items()
+        key: (np.array([step for step, _ in own], np.int64), np.array([value for _, value in own]))
+        for key, values in found.items()
         if (own := sorted(dict(values).items()))
     }
-    return Scalars(path.resolve().name.partition(".")[0] or "run", source, series)
+    return Scalars(name, source, series)
 
 
 def _file_of(path: Path) -> Path | None:

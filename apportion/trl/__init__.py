@@ -1,6 +1,6 @@
 """TRL 1.x with any allocator: ``AllocatedGRPOTrainer`` and ``AllocatedRLOOTrainer`` replace TRL's trainers.
 
-``allocated`` does the same for a subclass of one of them.
+``allocated`` does the same for a subclass of one of them. ``Meter`` is a callback for TRL's own.
 """
 
 from importlib import import_module
@@ -10,13 +10,14 @@ from apportion.trl.failures import FailedRewards
 from apportion.trl.settings import TRLAllocation
 
 if TYPE_CHECKING:
+    from apportion.trl.meter import Meter
     from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer, allocated
 
-__all__ = ["AllocatedGRPOTrainer", "AllocatedRLOOTrainer", "FailedRewards", "TRLAllocation", "allocated"]
+__all__ = ["AllocatedGRPOTrainer", "AllocatedRLOOTrainer", "FailedRewards", "Meter", "TRLAllocation", "allocated"]
 
 
 def __getattr__(name: str) -> object:
     """Import a trainer when it is first used, so that a job's file is checked without the time that torch takes."""
     if name in __all__:
-        return getattr(import_module("apportion.trl.trainer"), name)
+        return getattr(import_module(f"apportion.trl.{'meter' if name == 'Meter' else 'trainer'}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

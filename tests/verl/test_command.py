@@ -70,7 +70,7 @@ MISSPELT = {
     "allocation.allocator.hihg=32": "allocation.allocator.hihg is no setting; did you mean allocation.allocator.high?",
     "allocation=vipp": "allocation has no choice 'vipp'; did you mean allocation=vip?",
     "allocation/predictor=gpp": "allocation/predictor has no choice 'gpp'; did you mean allocation/predictor=gp?",
-    "actor_rollout_ref.rollout.nn=8": "actor_rollout_ref.rollout.nn is no setting; did you mean actor_rollout_ref.rollout",
+    "actor_rollout_ref.rollout.nn=8": "actor_rollout_ref.rollout.nn is no setting; did you mean actor_rollout_ref.",
     "data.trian_files=x": "data.trian_files is no setting; did you mean data.train_files?",
     "data.train_files.x=1": "data.train_files.x is no setting; data.train_files has no settings.",
     "zzz=1": "zzz is no setting; there are actor_rollout_ref, algorithm, allocation,",
