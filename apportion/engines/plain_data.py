@@ -6,7 +6,7 @@ a ``record``: one of the dataclasses that the reader names. A ``part`` is a valu
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -151,5 +151,15 @@ def _record(name: Any, own: Any, known: Mapping[str, type[Any]]) -> Any:
     kind = known.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(f"a record must be one of {', '.join(known) or 'none'}, got {name!r:.40}")
+    if isinstance(own, dict):  # a field with a default may be newer than the file
+        own = {each.name: _default(each) for each in fields(kind) if each.init and _has_default(each)} | own
     check_fields(kind, own)
     return kind(**own)
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
