@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import tomllib
 import tracemalloc
@@ -156,6 +157,8 @@ def _commit() -> str:
             ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8"
         )
 
+    if shutil.which("git") is None:
+        return "unknown"
     changed = git("diff", "--quiet", "HEAD", "--", "*.py").returncode
     found = git("rev-parse", "--short", "HEAD").stdout.strip()
     return found + "+" * bool(changed) if found else "unknown"

@@ -82,10 +82,18 @@ class Allocator(Learner, ABC):
         """
         return self
 
-    def _copied(self, rollouts_per_prompt: int) -> Self:
-        """Return a checked copy of a dataclass with this setting, also if a subclass has a constructor of its own."""
+    def with_estimator(self, estimator: str) -> Self:
+        """Return this rule for the advantage ``estimator`` that trains, if its settings leave it open.
+
+        Engines call it once. Only rules that minimise the variance of an estimator have such a setting.
+        """
+        return self
+
+    def _copied(self, **settings: Any) -> Self:
+        """Return a checked copy of a dataclass with these settings, also if a subclass has its own constructor."""
         changed: Any = copy.copy(self)
-        object.__setattr__(changed, "rollouts_per_prompt", rollouts_per_prompt)
+        for name, value in settings.items():
+            object.__setattr__(changed, name, value)
         changed.__post_init__()
         return changed
 

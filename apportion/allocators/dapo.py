@@ -86,7 +86,7 @@ class DAPO(Allocator):
             )
 
     def with_budget(self, rollouts_per_prompt: int) -> Self:
-        return self if self.rollouts_per_prompt is not None else self._copied(rollouts_per_prompt)
+        return self if self.rollouts_per_prompt is not None else self._copied(rollouts_per_prompt=rollouts_per_prompt)
 
     def size(self, prompts: int) -> Size:
         target = prompts if self.target is None else self.target

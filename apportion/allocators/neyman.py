@@ -13,7 +13,7 @@ fast, benchmarks/moments finds no gain over uniform counts; with the true moment
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class Neyman(BudgetedAllocator):
 
     Args:
         estimator: the run's advantage estimator: "rloo", "dr_grpo", or "reinforce" with a baseline fixed beforehand.
+            The default is the trainer's, and "rloo" without a trainer, or if there is no formula for the trainer's.
         rollouts_per_prompt: budget per prompt, on average; by default the engine's number, or 8.
         budget: or the budget of a batch in total.
         tokens_per_prompt: or a budget in tokens per prompt, on average; a completion costs its predicted length.
@@ -65,7 +66,7 @@ class Neyman(BudgetedAllocator):
     [2, 2]
     """
 
-    estimator: NeymanEstimator = "rloo"
+    estimator: NeymanEstimator | None = None
     low: int = 3
     predictor: Predictor = field(default_factory=ScoreMoments)
 
@@ -74,21 +75,30 @@ class Neyman(BudgetedAllocator):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.estimator not in LEAST_LOW:
+        estimator = self._minimised
+        if estimator not in LEAST_LOW:
             raise ValueError(
-                f"estimator must be one of {', '.join(LEAST_LOW)} for neyman, got {self.estimator!r}; "
+                f"estimator must be one of {', '.join(LEAST_LOW)} for neyman, got {estimator!r}; "
                 "name the one that trains, because each has its own variance"
             )
-        if self.low < LEAST_LOW[self.estimator]:
+        if self.low < LEAST_LOW[estimator]:
             raise ValueError(
-                f"low must be at least {LEAST_LOW[self.estimator]} for {self.estimator}, whose variance is not finite "
+                f"low must be at least {LEAST_LOW[estimator]} for {estimator}, whose variance is not finite "
                 f"and convex below, got {self.low}; raise it, or use reinforce with a baseline from history for low = 1"
             )
         super().__post_init__()
 
     @property
     def needs(self) -> Needs:
-        return super().needs | Needs(estimator=self.estimator)
+        return super().needs | Needs(estimator=self._minimised)
+
+    @property
+    def _minimised(self) -> NeymanEstimator:
+        return "rloo" if self.estimator is None else self.estimator
+
+    def with_estimator(self, estimator: str) -> Self:
+        known = estimator if estimator in LEAST_LOW else "rloo"
+        return self if self.estimator is not None else self._copied(estimator=known)
 
     @property
     def least(self) -> int:
@@ -97,5 +107,5 @@ class Neyman(BudgetedAllocator):
     def plan(self, batch: Batch) -> Plan:
         bounds = np.full(len(batch.prompts), self.low, np.int64)
         number = np.arange(self.low + 1, self.low + 1 + self._budget.width(batch, bounds))
-        gains = batch.belief.variance[:, None] * drops(self.estimator, number)
+        gains = batch.belief.variance[:, None] * drops(self._minimised, number)
         return Plan(np.maximum(self._spend(batch, gains, bounds) - batch.asked, 0))

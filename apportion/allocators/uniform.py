@@ -47,7 +47,7 @@ class Uniform(Allocator):
             )
 
     def with_budget(self, rollouts_per_prompt: int) -> Self:
-        return self if self.rollouts_per_prompt is not None else self._copied(rollouts_per_prompt)
+        return self if self.rollouts_per_prompt is not None else self._copied(rollouts_per_prompt=rollouts_per_prompt)
 
     def size(self, prompts: int) -> Size:
         total = self._each * prompts

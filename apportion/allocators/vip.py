@@ -17,7 +17,7 @@ benchmarks/gradient_variance measures what that costs.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
 
@@ -97,7 +97,8 @@ class VIP(BudgetedAllocator):
     """Splits a fixed budget by predicted gradient variance; rewards as its predictor takes them, binary or graded.
 
     Args:
-        estimator: the advantage estimator of the training run, "rloo" or "dr_grpo"; each has its own variance.
+        estimator: the advantage estimator of the training run, "rloo" or "dr_grpo"; each has its own variance. The
+            default is the trainer's, and "rloo" without a trainer, or if there is no formula for the trainer's.
         rollouts_per_prompt: budget per prompt, on average; by default the engine's number, or 8. The paper's settings
             are 8 and 16.
         budget: or the budget of a batch in total.
@@ -116,7 +117,7 @@ class VIP(BudgetedAllocator):
     [4, 4]
     """
 
-    estimator: GroupEstimator = "rloo"
+    estimator: GroupEstimator | None = None
     low: int = SMALLEST_LOW
     predictor: Predictor = field(default_factory=EmpiricalBayes)
 
@@ -125,13 +126,21 @@ class VIP(BudgetedAllocator):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_estimator(self.estimator)
+        check_estimator(self._minimised)
         check_low(self.low)
         super().__post_init__()
 
     @property
     def needs(self) -> Needs:
-        return super().needs | Needs(estimator=self.estimator)
+        return super().needs | Needs(estimator=self._minimised)
+
+    @property
+    def _minimised(self) -> GroupEstimator:
+        return "rloo" if self.estimator is None else self.estimator
+
+    def with_estimator(self, estimator: str) -> Self:
+        known = estimator if estimator in get_args(GroupEstimator) else "rloo"
+        return self if self.estimator is not None else self._copied(estimator=known)
 
     @property
     def least(self) -> int:
@@ -139,7 +148,7 @@ class VIP(BudgetedAllocator):
 
     def plan(self, batch: Batch) -> Plan:
         low = np.full(len(batch.prompts), self.low, np.int64)
-        gains = noise_drops(batch.belief.variance, self.estimator, self.low, self._budget.width(batch, low))
+        gains = noise_drops(batch.belief.variance, self._minimised, self.low, self._budget.width(batch, low))
         return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))
 
 

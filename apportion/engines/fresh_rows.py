@@ -77,6 +77,7 @@ def draw_distinct(rows: FreshRows, count: int, held: Collection[str], id_of: Cal
         if rows.epoch > begun + 1 or (read > most and isinstance(rows.dataset, IterableDataset)):
             raise ValueError(
                 f"the data set must have {count} more prompts than the {len(held)} of this batch, got {len(found)}; "
-                "add some, let the allocator draw fewer, or name an id_column if different questions share a prompt"
+                "add some, let the allocator draw fewer, or name an id (id_column, allocation.id_key) if different "
+                "questions share a prompt"
             )
     raise AssertionError("unreachable: rows never end")

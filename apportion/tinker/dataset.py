@@ -13,7 +13,7 @@ from tinker_cookbook.rl.rollouts import get_rollout_executor
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilder
 
 from apportion.allocators import warn_of_equal_counts
-from apportion.engines.allocation import bill, check_draws
+from apportion.engines.decisions import bill, check_draws
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
 from apportion.engines.saved_settings import check_same_settings

@@ -8,7 +8,7 @@ from tinker_cookbook.rl.types import EnvGroupBuilder
 
 from apportion.advantages import check_agreement
 from apportion.checks import check_integer
-from apportion.engines.allocation import TrainerAllocation
+from apportion.engines.decisions import TrainerAllocation
 from apportion.tinker.problems import question_of, resized
 from apportion.types import Prompt
 
@@ -47,6 +47,7 @@ class TinkerAllocation(TrainerAllocation):
         super().__post_init__()
         check_integer("seed", self.seed, 0, "give the seed of the run")
         self._check_needs()
+        object.__setattr__(self, "allocator", self.allocator.with_estimator(self.trained_estimator))
         check_agreement(self.allocator, self.trained_estimator, self.loss_weighting)
 
     @property

@@ -22,8 +22,8 @@ from apportion.allocators import Allocator
 from apportion.answers import Equivalence
 from apportion.answers.reader import AnswerReader
 from apportion.baselines import Baseline
-from apportion.engines.allocation import bill
 from apportion.engines.dataset_prompts import read_prompts
+from apportion.engines.decisions import bill
 from apportion.engines.fresh_rows import FreshRows
 from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
 from apportion.engines.prompts import text_of
@@ -157,7 +157,7 @@ class AllocatedTrainer(CheckpointedTrainer):
                 f"args must be a trl.{self._config.__name__} for {type(self).__name__}, got a {type(args).__name__}, "
                 f"which lacks its settings; make a {self._config.__name__}"
             )
-        self.allocation = self.allocation.with_budget(args.num_generations)
+        self.allocation = self.allocation.with_defaults(args)
         dataset = given.get("train_dataset")
         if self.allocation.selection is not None and not hasattr(dataset, "__len__"):
             raise ValueError(

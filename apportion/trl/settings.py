@@ -10,7 +10,7 @@ from apportion.advantages import Reduction, check_agreement
 from apportion.allocators import Size, warn_of_equal_counts
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
-from apportion.engines.allocation import TrainerAllocation, check_draws
+from apportion.engines.decisions import TrainerAllocation, check_draws
 from apportion.engines.prompts import reads_rates
 from apportion.records import LogText, check_log_text
 from apportion.trl.failures import FailedRewards
@@ -97,11 +97,6 @@ class TRLAllocation(TrainerAllocation):
             )
 
     @property
-    def label_free(self) -> bool:
-        """Whether rewards come from votes."""
-        return not self.allocator.needs.labels
-
-    @property
     def failures(self) -> FailedRewards:
         """What happens to completions without a reward."""
         return FailedRewards.of(self.failed_rewards)
@@ -125,13 +120,17 @@ class TRLAllocation(TrainerAllocation):
             return None
         return repr(self.extract) if isinstance(self.extract, str) else getattr(self.extract, "__name__", "a function")
 
-    def with_budget(self, num_generations: int) -> Self:
-        """Return the settings with TRL's ``num_generations`` as the allocator's budget, unless it has one.
+    def with_defaults(self, args: Any) -> Self:
+        """Return the settings with what TRL's configuration ``args`` says, where the allocator leaves it open.
+
+        ``num_generations`` is its budget, and the estimator that trains is the one whose variance it minimises.
 
         Raises ValueError if the allocator cannot have that budget.
         """
+        num_generations = int(args.num_generations)
+        allocator = self.allocator.with_estimator(self.estimator or _trained(args))
         try:
-            return replace(self, allocator=self.allocator.with_budget(num_generations))
+            return replace(self, allocator=allocator.with_budget(num_generations))
         except ValueError as error:
             raise ValueError(
                 f"num_generations must suit {self.allocator.name}, which takes its budget from it, got "

@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from apportion.engines.allocation import check_draws
+from apportion.engines.decisions import check_draws
 from apportion.predictors import Predictor
 from apportion.verl.checkpoints import load_into, resumed_file
 from apportion.verl.coordinator.selection import PromptSelection

@@ -12,14 +12,13 @@ from verl.utils.import_utils import load_class_from_fqn
 from apportion.advantages import Weighting, check_agreement, check_baseline, default_weighting
 from apportion.allocators import AR3PO, DAPO, Allocator, PilotCommit, ReinforceAda
 from apportion.config import placed
-from apportion.selection import check_selector
 from apportion.toml import choices
 from apportion.verl.advice import warn
 from apportion.verl.checkpoints import SavedAllocation, resumed_file
 from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.verl.estimators import LOSSES, NAMES, OWN_AGGREGATION, PREFIX
 from apportion.verl.seam import check_installed
-from apportion.verl.settings import by_row, norm_reduction
+from apportion.verl.settings import by_row, norm_reduction, trained_estimator
 
 logger = logging.getLogger(__name__)
 
@@ -101,10 +100,6 @@ def _check_selection(config: DictConfig, allocation: VerlAllocation) -> None:
     selector = allocation.selection
     if selector is None:
         return
-    try:
-        check_selector(selector, allocation.allocator.needs)
-    except ValueError as error:
-        raise ValueError(placed(str(error), VerlAllocation, "allocation")) from error
     workers = int(config.data.dataloader_num_workers)
     if workers:
         raise ValueError(
@@ -181,7 +176,7 @@ def _check_verls_estimator(config: DictConfig, name: str, allocation: VerlAlloca
             f"algorithm.adv_estimator must be one of {', '.join(NAMES)} with {allocation.allocator.name}, got {name}; "
             "its baselines use rollouts that are not trained on, which verl's own estimators do not see"
         )
-    _check_agreement(allocation, _trained(config, name), "prompt")  # its weights are warned of below
+    _check_agreement(allocation, trained_estimator(config), "prompt")  # its weights are warned of below
     if name != AdvantageEstimator.GAE.value:
         logger.warning(
             "algorithm.adv_estimator=%s weighs prompts by their numbers of rollouts, and its baselines use trained "
@@ -210,12 +205,6 @@ def _check_agreement(allocation: VerlAllocation, estimator: str, weighting: Weig
             f"allocation.allocator.estimator must be {estimator}, the estimator that trains, got "
             f"{allocation.allocator.needs.estimator}; set it, or algorithm.adv_estimator"
         ) from error
-
-
-def _trained(config: DictConfig, name: str) -> str:
-    """Return the name in ``ESTIMATORS`` of verl's own estimator ``name``, or ``name`` if there is none."""
-    normalised = config.algorithm.get("norm_adv_by_std_in_grpo", True)
-    return "dr_grpo" if name == AdvantageEstimator.GRPO.value and not normalised else name
 
 
 def _compares_beyond_loss(allocator: Allocator) -> bool:

@@ -16,7 +16,7 @@ from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
 from apportion.config import ConfigError
-from apportion.engines.allocation import bill
+from apportion.engines.decisions import bill
 from apportion.verl.checks import check
 from apportion.verl.commented import with_comments
 from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION

@@ -40,12 +40,20 @@ def allocation_of(config: DictConfig) -> VerlAllocation:
     with _said_by_checks():
         allocation = build(VerlAllocation, _without_null(plain), "allocation")
         try:
-            return replace(allocation, allocator=allocation.allocator.with_budget(rollouts))
+            allocator = allocation.allocator.with_estimator(trained_estimator(config))
+            return replace(allocation, allocator=allocator.with_budget(rollouts))
         except ValueError as error:
             raise ConfigError(
                 f"{placed(str(error), type(allocation.allocator), 'allocation.allocator')} (rollouts_per_prompt is "
                 f"actor_rollout_ref.rollout.n by default, {rollouts})"
             ) from error
+
+
+def trained_estimator(config: DictConfig) -> str:
+    """Return the name of the estimator that trains, in ``apportion.advantages.ESTIMATORS`` if it is there."""
+    name = str(OmegaConf.select(config, "algorithm.adv_estimator")).removeprefix(PREFIX)
+    normalised = OmegaConf.select(config, "algorithm.norm_adv_by_std_in_grpo", default=True)
+    return "dr_grpo" if name == "grpo" and not normalised else name
 
 
 def by_row(config: DictConfig) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset, IterableDataset
 
 from apportion import DAPO, Uniform
-from apportion.engines.allocation import check_draws
+from apportion.engines.decisions import check_draws
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 
 SIZE = 10

@@ -52,12 +52,18 @@ def test_modes_of_the_loop_are_refused(configured, settings, message):
         allocated(configured(**settings), Uniform(4))
 
 
+def test_vip_takes_the_estimator_that_trains(configured):
+    assert TinkerAllocation(allocator=VIP(), estimator="dr_grpo").allocator.needs.estimator == "dr_grpo"
+    assert TinkerAllocation(allocator=VIP()).trained_estimator == "rloo"
+    with pytest.raises(ValueError, match="must minimise the variance of the estimator that trains, dr_grpo, got rloo"):
+        TinkerAllocation(allocator=VIP(estimator="rloo"), estimator="dr_grpo")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"estimator": "ppo"}, "estimator must be one of"),
         ({"estimator": "reinforce"}, "a baseline goes with the estimators 'reinforce' and 'spo'"),
-        ({"estimator": "dr_grpo"}, "must minimise the variance of the estimator that trains, dr_grpo, got rloo"),
         ({"weighting": "group"}, "weighting must be one of"),
         ({"seed": -1}, "seed must be an integer of at least 0"),
     ],

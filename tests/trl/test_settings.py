@@ -130,9 +130,9 @@ def test_it_is_refused_before_a_model_is_loaded(make, name):
 
 def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(make, caplog):
     message = r'vip must minimise .* the estimator that trains, dr_grpo, got rloo; give it estimator="dr_grpo"'
-    vip = VIP(rollouts_per_prompt=8, predictor=UniformPrior())
+    vip, rloo = (VIP(estimator=given, rollouts_per_prompt=8, predictor=UniformPrior()) for given in (None, "rloo"))
     with pytest.raises(ValueError, match=message):
-        make(AllocatedGRPOTrainer, config={"scale_rewards": "none"}, allocator=vip)
+        make(AllocatedGRPOTrainer, config={"scale_rewards": "none"}, allocator=rloo)
     with pytest.raises(ValueError, match=r"the estimator that trains, rloo, got dr_grpo"):
         make(AllocatedRLOOTrainer, allocator=VIP(estimator="dr_grpo", predictor=UniformPrior()))
     make(AllocatedGRPOTrainer, allocator=vip)
@@ -141,6 +141,22 @@ def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(make, caplo
     gdpo = {"scale_rewards": "none", "multi_objective_aggregation": "normalize_then_sum"}
     make(AllocatedGRPOTrainer, config=gdpo, allocator=vip)
     assert caplog.text.count(said) == 2  # each function is scaled, whatever scale_rewards says
+
+
+def test_vip_takes_the_estimator_that_trains(make, caplog):
+    for trainer, settings, estimator in (
+        (AllocatedGRPOTrainer, {"config": {"scale_rewards": "none"}}, "dr_grpo"),
+        (AllocatedGRPOTrainer, {"estimator": "dr_grpo"}, "dr_grpo"),
+        (AllocatedGRPOTrainer, {"estimator": "rloo"}, "rloo"),
+        (AllocatedRLOOTrainer, {}, "rloo"),
+    ):
+        given = VIP(predictor=UniformPrior())
+        built = make(trainer, allocator=given, **settings)
+        assert built.allocation.allocator.needs.estimator == estimator and given.estimator is None
+        assert (
+            built.allocation.settings["allocator.estimator"] == estimator
+        )  # as earlier versions saved it
+    assert "minimises the variance of" not in caplog.text
 
 
 def test_every_prompt_has_equal_weight_by_default():

@@ -219,12 +219,15 @@ def test_a_weighting_that_verl_would_not_know_of_is_refused(caplog):
 )
 def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(name, normalised, trained, caplog):
     settings = {"algorithm.adv_estimator": name, "algorithm.norm_adv_by_std_in_grpo": normalised}
+    config, allocation = configured_with(settings)
+    check(config, allocation)
+    assert allocation.allocator.needs.estimator == (trained or "rloo")
     if trained is None:
-        check(*configured_with(settings))
         assert f"the run trains {name.removeprefix('apportion_')}, for which it has no formula" in caplog.text
     else:
         refused(
             rf"^allocation\.allocator\.estimator must be {trained}, the estimator that trains, got rloo",
+            {"name": "vip", "estimator": "rloo"},
             settings=settings,
         )
 

@@ -193,7 +193,7 @@ class BudgetedAllocator(Allocator):
         return Budget(self.least, self.high, average, self.budget)
 
     def with_budget(self, rollouts_per_prompt: int) -> Self:
-        return self if self._is_budgeted else self._copied(rollouts_per_prompt)
+        return self if self._is_budgeted else self._copied(rollouts_per_prompt=rollouts_per_prompt)
 
     def size(self, prompts: int) -> Size:
         most = self._budget.most(prompts)

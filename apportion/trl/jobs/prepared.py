@@ -129,7 +129,7 @@ def has_chat_template(tokenizer: Any) -> bool:
 
 def _allocation(job: Job, arguments: Any, questions: Sequence[Question]) -> TRLAllocation:
     """Return the job's allocation with the budget that ``arguments`` say, if it has none. Raise ValueError."""
-    allocation = job.allocation.with_budget(int(arguments.num_generations))
+    allocation = job.allocation.with_defaults(arguments)
     allocation.check(arguments, [ID, GOLD, RATE, "prompt"], 1)
     prompts = int(arguments.generation_batch_size // allocation.generations(arguments))
     if len(questions) < prompts:

@@ -3,13 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from apportion.advantages import Weighting, check_weighting
-from apportion.allocators import Allocator
 from apportion.answers import EQUIVALENCES, EXTRACTORS
-from apportion.baselines import Baseline
-from apportion.engines.saved_settings import settings_of
-from apportion.selection import Selector
-from apportion.types import Batch
+from apportion.engines.decisions import RunDecisions
 
 Resume = Literal["fallback", "strict"]
 
@@ -18,7 +13,7 @@ SCORE = "score"
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerlAllocation:
+class VerlAllocation(RunDecisions):
     """How the rollouts of the trainer's requests are spent.
 
     Args:
@@ -42,10 +37,6 @@ class VerlAllocation:
             from the newest older checkpoint that has a whole one, or as a new run, with a warning. "strict" stops.
     """
 
-    allocator: Allocator
-    selection: Selector | None = None
-    baseline: Baseline | None = None
-    weighting: Weighting | None = None
     verdict: str | None = None
     id_key: str | None = None
     rate_key: str | None = None
@@ -63,7 +54,7 @@ class VerlAllocation:
                 raise ValueError(
                     f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}; check the spelling"
                 )
-        check_weighting(self.weighting)
+        super().__post_init__()
         if not self.deadline_seconds > 0:
             raise ValueError(f"deadline_seconds must be above 0, got {self.deadline_seconds}; .inf waits forever")
         if not self.silent_seconds >= 5:
@@ -82,19 +73,3 @@ class VerlAllocation:
                 f"baseline must be left out without labels, because it learns from rewards, got {self.baseline.name} "
                 f"with {self.allocator.name}"
             )
-
-    @property
-    def label_free(self) -> bool:
-        """Whether rewards come from votes."""
-        return not self.allocator.needs.labels
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings of the allocator, the baseline and the selection, as a checkpoint has them."""
-        return settings_of({"allocator": self.allocator, "baseline": self.baseline, "selection": self.selection})
-
-    def observe(self, batch: Batch) -> None:
-        """Let the allocator and the baseline learn from a finished batch."""
-        self.allocator.observe(batch)
-        if self.baseline is not None:
-            self.baseline.update(batch.sampled)

@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerAllocation:
-    """An allocator, and what goes with it: estimator, weighting, baseline and selection, checked together.
+class RunDecisions:
+    """What is decided in a run of any engine: how many rollouts, which prompts, what baseline, what weights.
 
     The name of an allocator, a baseline or a selection stands for one with its defaults, as in TOML and verl. Raises
     TypeError for one of another type, and ValueError for what does not fit together.
@@ -43,7 +43,6 @@ class TrainerAllocation:
 
     allocator: Allocator
     weighting: Weighting | None = None
-    estimator: str | None = None
     baseline: Baseline | None = None
     selection: Selector | None = None
 
@@ -60,14 +59,45 @@ class TrainerAllocation:
                     f"{', '.join(registry)}"
                 )
         check_weighting(self.weighting)
+        if self.selection is not None:
+            check_selector(self.selection, self.allocator.needs)
+
+    @property
+    def label_free(self) -> bool:
+        """Whether rewards come from votes."""
+        return not self.allocator.needs.labels
+
+    @property
+    def parts(self) -> dict[str, Allocator | Baseline | Selector | None]:
+        """The allocator, the baseline and the selection by name; None for one that is left out."""
+        return {"allocator": self.allocator, "baseline": self.baseline, "selection": self.selection}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of all parts, as a checkpoint has them; see ``settings_of``."""
+        return settings_of(self.parts)
+
+    def observe(self, batch: Batch) -> None:
+        """Let the allocator and the baseline learn from a finished batch."""
+        self.allocator.observe(batch)
+        if self.baseline is not None:
+            self.baseline.update(batch.sampled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerAllocation(RunDecisions):
+    """The decisions of a run whose advantages are computed in the trainer's process, by an ``estimator``."""
+
+    estimator: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.estimator is not None and self.estimator not in ESTIMATORS:
             raise ValueError(
                 f"estimator must be one of {', '.join(ESTIMATORS)}, got {self.estimator!r}; leave it out for the "
                 "default"
             )
         check_baseline(self.estimator, self.baseline)
-        if self.selection is not None:
-            check_selector(self.selection, self.allocator.needs)
 
     @property
     def trained_estimator(self) -> str | None:
@@ -80,28 +110,16 @@ class TrainerAllocation:
         return self.weighting or default_weighting(self.trained_estimator)
 
     @property
-    def parts(self) -> dict[str, Allocator | Baseline | Selector | None]:
-        """The allocator, the baseline and the selection by name; None for one that is left out."""
-        return {"allocator": self.allocator, "baseline": self.baseline, "selection": self.selection}
-
-    @property
     def needs(self) -> Needs:
         """What the allocator, the estimator, the baseline and the selection need to know of each rollout."""
         parts = (part.needs for part in self.parts.values() if part is not None)
         return reduce(or_, parts, rollout_needs(self.trained_estimator))
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings of all parts, as a checkpoint has them; see ``settings_of``."""
-        return settings_of(self.parts)
-
     def observe(self, batch: Batch) -> None:
-        """Let the allocator, the selection and the baseline learn from a finished batch."""
-        self.allocator.observe(batch)
+        """Let the allocator, the baseline and the selection learn from a finished batch."""
+        super().observe(batch)
         if self.selection is not None:
             self.selection.observe(batch.sampled)
-        if self.baseline is not None:
-            self.baseline.update(batch.sampled)
 
 
 def _named(where: str, name: str, registry: Mapping[str, Callable[[], Any]]) -> Any:
@@ -159,5 +177,5 @@ def check_draws(allocator: Allocator, prompts: int, distinct: Callable[[int], in
         raise ValueError(
             f"the data set must have {prompts + fresh} distinct prompts, the {prompts} of a generation batch and "
             f"the {fresh} that {allocator.name} may draw beside them, got {found}; give more, let the "
-            "allocator draw fewer, or name an id_column if different questions share a prompt"
+            "allocator draw fewer, or name an id (id_column, allocation.id_key) if different questions share a prompt"
         )
