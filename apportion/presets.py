@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from apportion.allocators import DAPO, VIP, Allocator, Uniform
-from apportion.allocators.neyman import NeymanEstimator
+from apportion.allocators import AR3PO, DAPO, HORA, TTRL, VIP, Allocator, OptPO, Uniform
+from apportion.allocators.vip import GroupEstimator
 from apportion.baselines import SPO, Baseline, Optimal, Tracked
 from apportion.predictors import GaussianProcess
 from apportion.selection import MoPPS, Selector, SPOWeights
@@ -24,6 +24,10 @@ ADVICE = (
 )
 """What to change, by the measured effects on learning: ``singles`` or ``fixed_baseline``; then ``VIP``; and
 ``mopps_with_refill`` or ``selection.Mixed`` with care, because they change the objective."""
+
+
+RELEASED_BONUS = {"rloo": 0.0007, "dr_grpo": 0.0004}
+"""The bonus gamma of VIP's released code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +75,7 @@ def fixed_baseline() -> Preset:
     return replace(singles(), allocator=Uniform())
 
 
-def vip_as_printed(estimator: NeymanEstimator = "rloo", rollouts_per_prompt: float | None = None) -> Preset:
+def vip_as_printed(estimator: GroupEstimator = "rloo", rollouts_per_prompt: float | None = None) -> Preset:
     """Return VIP (arXiv 2602.01601) with the Gaussian process of the paper, for "rloo" or "dr_grpo".
 
     Note: along a recorded run this process raises RLOO's variance at the first two visits of each prompt
@@ -83,6 +87,51 @@ def vip_as_printed(estimator: NeymanEstimator = "rloo", rollouts_per_prompt: flo
         )
     allocator = VIP(estimator=estimator, rollouts_per_prompt=rollouts_per_prompt, predictor=GaussianProcess())
     return Preset(allocator=allocator, estimator=estimator)
+
+
+def vip_as_released(estimator: GroupEstimator = "rloo", rollouts_per_prompt: float | None = None) -> Preset:
+    """Return VIP as the code that its paper links has it (HieuNT91/VIP), for "rloo" or "dr_grpo".
+
+    The paper does not print these: 4 to 32 rollouts a prompt, a bonus for hard prompts, and of the process a bandwidth
+    of 0.4, a prior mean of -1, a noise of 1e-4 and rates clipped to 1e-6.
+
+    Note: the released code solves with SLSQP and rounds. Here the best whole numbers are found.
+    Note: along a recorded run the rates clipped to 1e-6 raise RLOO's variance (benchmarks/results/real_run.md).
+    """
+    printed = vip_as_printed(estimator, rollouts_per_prompt)
+    allocator = VIP(
+        estimator=estimator,
+        rollouts_per_prompt=rollouts_per_prompt,
+        low=4,
+        high=32,
+        bonus=RELEASED_BONUS[estimator],
+        predictor=GaussianProcess(bandwidth=0.4, noise=1e-4, clip=1e-6, prior_mean=-1.0),
+    )
+    return replace(printed, allocator=allocator)
+
+
+def hora_as_printed() -> Preset:
+    """Return HORA (arXiv 2605.07114): 8 pre-rollouts of 16 on average, and a Beta(1, 1) prior, whatever the engine."""
+    return Preset(allocator=HORA(pre_rollouts=8, rollouts_per_prompt=16))
+
+
+def ar3po_as_printed() -> Preset:
+    """Return AR3PO (arXiv 2509.25808): two stages of 4 responses, and reuse of earlier correct responses."""
+    return Preset(allocator=AR3PO(stages=2, rollouts_per_stage=4))
+
+
+def ttrl_as_printed() -> Preset:
+    """Return TTRL, to which OptPO's paper (arXiv 2512.02882) compares: 64 votes, of which 32 are trained on."""
+    return Preset(allocator=TTRL(max_samples=64, min_samples=32))
+
+
+def optpo_as_printed() -> Preset:
+    """Return OptPO (arXiv 2512.02882): at least 32 and at most 64 votes, of which the first 32 are trained on.
+
+    Its other settings are the trainer's: a learning rate of 1e-6 (critic 1e-5, SFT 2e-5), a KL coefficient of 0.001,
+    a temperature of 0.6 and top-p 0.95.
+    """
+    return Preset(allocator=OptPO(max_samples=64, min_samples=32))
 
 
 def spo(rates: Mapping[str, float] | None = None, *, rho: float = 0.875) -> Preset:

@@ -102,7 +102,7 @@ def measured(arm: dict[str, Any], large: bool, steps: int, folder: Path) -> tupl
     weights = torch.cat([each.detach().float().flatten().cpu() for each in model.parameters()])
     return [
         f"{seconds.mean():.2f}", f"{seconds.min():.2f} to {seconds.max():.2f}", f"{np.mean(rounds):.0f}",
-        f"{np.mean(trained):.0f}", "-" if "single" in str(arm) else f"{np.mean(dead):.2f}", f"{peak:.1f}",
+        f"{np.mean(trained):.0f}", f"{np.mean(dead):.2f}", f"{peak:.1f}",
     ], weights  # fmt: skip
 
 
@@ -140,7 +140,8 @@ def main() -> None:
         found,
         [
             f"GPU: {card}. {given.steps} steps of {'256 completions of 128' if large else '32 completions of 8'} "
-            "tokens, the first left out. Random weights: time and memory are measured, learning is not.",
+            "tokens, the first left out. Random weights: time and memory are measured, learning is not. The share of "
+            "dead groups is TRL's, which counts a single rollout as one.",
         ],
         seeds=[SEED],
         results=given.results or (RESULTS if large else Path("runs") / "gpu_steps"),

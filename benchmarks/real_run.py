@@ -70,6 +70,8 @@ def predictors(data: Recorded, rates: bool = True) -> dict[str, Callable[[], Pre
         "ridge": lambda: Ridge(embedder),
         "gp": lambda: GaussianProcess(embedder),
         "gp, noise 1": lambda: GaussianProcess(embedder, noise=1.0),
+        "gp, width .4": lambda: GaussianProcess(embedder, bandwidth=0.4),
+        "gp as released": lambda: GaussianProcess(embedder, 0.4, 1e-4, clip=1e-6, prior_mean=-1.0),
         "running variance": RunningVariance,
         "graded gp": lambda: GradedGaussianProcess(embedder),
         "empirical Bayes": EmpiricalBayes,

@@ -104,6 +104,8 @@ class VIP(BudgetedAllocator):
         budget: or the budget of a batch in total.
         tokens_per_prompt: or a budget in tokens per prompt, on average; a completion costs its predicted length.
         lengths: predicts the length of a completion; needed with ``tokens_per_prompt``, and only then.
+        bonus: gamma of the authors' released code, which the paper does not print: each rollout of a prompt lowers the
+            objective by gamma times -log p beside a / (n - 1), with a = p (1 - p). It sends rollouts to hard prompts.
         low: the fewest rollouts of one prompt, at least 3.
         high: the most rollouts of one prompt, the paper's U. It does not print one: 64 is our choice.
         predictor: predicts the variance of a reward; by default from each prompt's own rewards and those of all,
@@ -118,6 +120,7 @@ class VIP(BudgetedAllocator):
     """
 
     estimator: GroupEstimator | None = None
+    bonus: float = 0.0
     low: int = SMALLEST_LOW
     predictor: Predictor = field(default_factory=EmpiricalBayes)
 
@@ -128,6 +131,8 @@ class VIP(BudgetedAllocator):
         check_numbers(self)
         check_estimator(self._minimised)
         check_low(self.low)
+        if not 0 <= self.bonus < np.inf:
+            raise ValueError(f"bonus must be 0 or more, got {self.bonus}; 0 is the paper's objective")
         super().__post_init__()
 
     @property
@@ -149,6 +154,8 @@ class VIP(BudgetedAllocator):
     def plan(self, batch: Batch) -> Plan:
         low = np.full(len(batch.prompts), self.low, np.int64)
         gains = noise_drops(batch.belief.variance, self._minimised, self.low, self._budget.width(batch, low))
+        if self.bonus:  # in units of 4 a, as the gains are
+            gains = gains - 4 * self.bonus * np.log(batch.belief.mean)[:, None]
         return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))
 
 

@@ -5,7 +5,8 @@ Reinforcement Learning with Verifiable Rewards", 2026, arXiv 2602.01601, section
 the paper used here: g the latent value, p = sigmoid(g), m the posterior mean of g, eps the clipping of observed rates
 (``clip``). The update of m, lines 7 to 12, is in ``kernels/latent.py``.
 
-Note: the paper does not give eps. 0.05 is our choice.
+Note: the paper does not give eps. 0.05 is our choice. The authors' released code has 1e-6, a bandwidth of 0.4, a prior
+mean of -1 and a noise of 1e-4 (``apportion.presets.vip_as_released``).
 Note: the paper treats the logit of an observed rate as exact, although it is noisy for a few rollouts. The default
 follows the paper. In benchmarks/moments, ``noise`` = 1 removes most of the harm to VIP's allocation.
 Note: a prompt without verified rollouts has no rate and is left out of the batch.
@@ -13,7 +14,7 @@ Note: a prompt without verified rollouts has no rate and is left out of the batc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,6 +47,7 @@ class GaussianProcess(LatentProcess):
         noise: variance of an observed latent value, in units of the prior variance; at least 1e-10.
         clip: success rates are clipped to [clip, 1 - clip] before the logit.
         strength: rollouts of evidence that the predicted belief is worth.
+        prior_mean: the latent value of a prompt that nothing is known of: 0 in the paper, which is a success of 1/2.
 
     >>> from apportion.predictors import PrecomputedEmbeddings
     >>> from apportion.types import Plan, Rollout
@@ -59,6 +61,7 @@ class GaussianProcess(LatentProcess):
 
     clip: float = 0.05
     strength: float = 2.0
+    prior_mean: float = 0.0
 
     name: ClassVar[str] = "gp"
 
@@ -69,7 +72,14 @@ class GaussianProcess(LatentProcess):
         super().__post_init__()
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        return Belief.from_mean(sigmoid(self._latent(prompts)), self.strength)
+        return Belief.from_mean(sigmoid(self.prior_mean + self._latent(prompts)), self.strength)
+
+    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Version 0.2.0 had the paper's prior mean."""
+        settings = state.get("settings")
+        if isinstance(settings, dict) and settings.keys() == self._settings().keys() - {"prior_mean"}:
+            state["settings"] = {**settings, "prior_mean": 0.0}
+        return state
 
     def update(self, batch: Batch) -> None:
         """Run Algorithm 1 once."""
@@ -79,4 +89,4 @@ class GaussianProcess(LatentProcess):
         rows, which = self._distinct_rows([observation.prompt for observation in seen])
         successes = np.bincount(which, [observation.successes for observation in seen])
         trials = np.bincount(which, [observation.trials for observation in seen])
-        self._observe(rows, logit(np.clip(successes / trials, self.clip, 1 - self.clip)))
+        self._observe(rows, logit(np.clip(successes / trials, self.clip, 1 - self.clip)) - self.prior_mean)

@@ -76,4 +76,4 @@ def test_the_overrides_for_verl_pass_its_checks(name, monkeypatch, tmp_path):
     assert allocation.allocator.name == ("vip" if name == "vip" else "uniform")
     assert selection is None or allocation.selection == selection
     assert (allocation.rate_key == "pass_rate") == (name in ("rates", "graded"))
-    assert allocation.allocator == arguments(code)["allocator"].with_budget(8)
+    assert allocation.allocator == arguments(code)["allocator"].with_estimator("rloo").with_budget(8)

@@ -223,7 +223,7 @@ def test_the_preset_of_spo_trains_with_its_prompts_baseline_and_estimator(make):
     assert started[0] < 0.1 and started[9] > 0.8
     judge = trainer.reward_funcs[0]
     trainer.train()
-    assert all(len({call.prompt for call in calls}) == len(calls) == 16 for calls in judge.rounds)
+    assert all(len({call.prompt for call in calls}) == len(calls) == 32 for calls in judge.rounds)
     assert preset.selection.metrics()["never_chosen"] < 1 and (preset.baseline.predict(prompts) != started).any()
 
 
@@ -280,8 +280,8 @@ def test_a_selection_that_cannot_work_is_refused_before_training(make, name):
 
 
 def test_a_selection_must_be_a_selector():
-    with pytest.raises(TypeError, match=r"selection must be a Selector, got 'mixed'; make one"):
-        TRLAllocation(allocator=Uniform(8), selection="mixed")
+    with pytest.raises(TypeError, match=r"selection must be a Selector or the name of one, got Uniform"):
+        TRLAllocation(allocator=Uniform(8), selection=Uniform(8))
 
 
 def test_without_a_selection_the_sampler_is_trl_s(make):

@@ -153,9 +153,7 @@ def test_vip_takes_the_estimator_that_trains(make, caplog):
         given = VIP(predictor=UniformPrior())
         built = make(trainer, allocator=given, **settings)
         assert built.allocation.allocator.needs.estimator == estimator and given.estimator is None
-        assert (
-            built.allocation.settings["allocator.estimator"] == estimator
-        )  # as earlier versions saved it
+        assert built.allocation.settings["allocator.estimator"] == estimator  # as earlier versions saved it
     assert "minimises the variance of" not in caplog.text
 
 

@@ -156,7 +156,7 @@ class Training:
     def check(self, allocator: Allocator) -> None:
         """Raise ValueError if ``allocator`` cannot plan such a step or cannot take such rewards."""
         allocator.size(self.prompts_per_step)
-        check_agreement(allocator, self.estimator, self.loss_weighting)
+        check_agreement(allocator.with_estimator(self.estimator), self.estimator, self.loss_weighting)
         votes = not allocator.needs.labels
         if votes != (self.labels == "none"):
             raise ValueError(

@@ -52,6 +52,7 @@ class Trainer:
     ) -> None:
         torch.set_num_threads(1)
         training.check(allocator)
+        allocator = allocator.with_estimator(training.estimator)
         self.training, self.allocator, self.seed = training, allocator, seed
         self.metrics, self.checkpoint, self.rollouts = (
             directory / METRICS,

@@ -1,0 +1,69 @@
+"""Each paper by its name: the settings that it prints, and those that its authors released."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from apportion import VIP, Batch, Belief, Prompt, presets
+from apportion.predictors import PrecomputedEmbeddings
+from apportion.types import Plan, Rollout
+
+PROMPTS = [Prompt(f"{q} + {q} =") for q in range(24)]
+
+
+def planned(preset, success):
+    """The counts that a preset's rule plans for prompts with believed ``success`` [P]."""
+    belief = Belief.from_mean(np.asarray(success), 2.0)
+    return preset.allocator.plan(Batch.start(PROMPTS[: len(success)], belief)).counts
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
+def test_the_released_vip_minimises_the_released_objective(estimator):
+    """It is the sum of a / (n - 1), or a (n - 1) / n^2, plus gamma log(p) n, with a = p (1 - p)."""
+    p = np.clip(np.random.default_rng(0).beta(0.5, 0.5, 24), 1e-6, 1 - 1e-6)
+    preset = presets.vip_as_released(estimator, 8)
+    counts, gamma, a = planned(preset, p), {"rloo": 0.0007, "dr_grpo": 0.0004}[estimator], p * (1 - p)
+
+    def objective(n):
+        noise = a / (n - 1) if estimator == "rloo" else a * (n - 1) / n**2
+        return float(np.sum(noise + gamma * np.log(p) * n))
+
+    budget = {"type": "eq", "fun": lambda n: n.sum() - 8 * 24}
+    options, constraints = {"maxiter": 1000, "ftol": 1e-12}, [budget]
+    theirs = minimize(
+        objective, np.full(24, 8.0), method="SLSQP", bounds=[(4, 32)] * 24, constraints=constraints, options=options
+    )
+    assert counts.sum() == 8 * 24 and counts.min() >= 4 and counts.max() <= 32
+    assert objective(counts) == pytest.approx(theirs.fun, rel=0.01) and np.abs(counts - theirs.x).max() <= 1.0
+    printed = planned(presets.vip_as_printed(estimator, 8), p)
+    assert counts[p.argmin()] > 2 * printed[p.argmin()] and counts[p.argmax()] == 4
+
+
+def test_the_released_process_begins_at_its_prior_mean_and_takes_rates_as_exact():
+    embedder = PrecomputedEmbeddings.from_array(PROMPTS, np.arange(24.0)[:, None] * 10)
+    printed, released = (
+        type(given)(embedder, given.bandwidth or 1.0, given.noise, clip=given.clip, prior_mean=given.prior_mean)
+        for given in (presets.vip_as_printed().allocator.predictor, presets.vip_as_released().allocator.predictor)
+    )
+    assert printed.predict(PROMPTS).mean == pytest.approx(0.5)
+    assert released.predict(PROMPTS).mean == pytest.approx(1 / (1 + np.e))
+    batch = Batch.start(PROMPTS[:1], Belief.uniform(1)).add(Plan([4]), [[Rollout(True)] * 4])
+    for predictor, believed in ((printed, 0.95), (released, 1 - 1e-6)):
+        predictor.update(batch)
+        assert predictor.predict(PROMPTS[:1]).mean == pytest.approx(believed, abs=1e-9)
+    assert released.predict(PROMPTS[5:]).mean == pytest.approx(1 / (1 + np.e))
+
+
+def test_the_other_papers_have_their_printed_numbers_whatever_the_engine_says():
+    for make, asked in ((presets.hora_as_printed, 16), (presets.ar3po_as_printed, 8), (presets.optpo_as_printed, 64)):
+        given = make().allocator
+        assert given.with_budget(8).size(10).asked == 10 * asked
+    assert presets.hora_as_printed().allocator.pre_rollouts == 8
+    assert presets.optpo_as_printed().allocator.size(1).kept == presets.ttrl_as_printed().allocator.size(1).kept == 32
+    assert presets.ttrl_as_printed().allocator.size(1).asked == 64
+
+
+@pytest.mark.parametrize("bonus", [-0.1, float("nan"), float("inf")])
+def test_a_bonus_that_is_none_is_refused(bonus):
+    with pytest.raises(ValueError, match="bonus must be"):
+        VIP(bonus=bonus)
