@@ -78,8 +78,8 @@ def fixed_baseline() -> Preset:
 def vip_as_printed(estimator: GroupEstimator = "rloo", rollouts_per_prompt: float | None = None) -> Preset:
     """Return VIP (arXiv 2602.01601) with the Gaussian process of the paper, for "rloo" or "dr_grpo".
 
-    Note: along a recorded run this process raises RLOO's variance at the first two visits of each prompt
-    (benchmarks/results/real_run.md). ``VIP()`` has a belief that does not.
+    Note: along a recorded run this process raises RLOO's variance at the first two visits of each prompt. The reason is
+    the median as its width: with the released code's 0.4 it does not (benchmarks/results/real_run.md).
     """
     if estimator not in ("rloo", "dr_grpo"):
         raise ValueError(

@@ -1,6 +1,6 @@
 """HORA: a few pre-rollouts for every prompt, then more for prompts where a first correct answer is likeliest.
 
-Reference: D. Ding, E. Dobriban, S. Li, T. Wang, Y. Sun, "Where to Spend Rollouts: Hit-Utility Optimal Rollout
+Reference: T. Wang, D. Ding, E. Dobriban, S. Li, Y. Sun, "Where to Spend Rollouts: Hit-Utility Optimal Rollout
 Allocation for Group-Based RLVR", arXiv 2605.07114. Symbols of the paper used here: G0 pre-rollouts of a prompt
 (``pre_rollouts``), c_i its correct ones, Beta(1, 1) the prior on its success probability p, hit utility the posterior
 probability that at least one of the extra rollouts is correct.

@@ -1,4 +1,4 @@
-"""The data sets of the papers by name: their place on the Hugging Face hub, and what their columns hold.
+"""Data sets by name, most of them of the papers: their place on the Hugging Face hub, and what their columns hold.
 
 A local file with the same columns can be used instead. Ids, configurations, splits and columns are taken from the data
 cards and from public code. Nothing checks them against the hub, where they may change.

@@ -1,6 +1,7 @@
 """What a reward function said of one completion: a reward, or why the rollout has failed."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
@@ -9,6 +10,15 @@ from apportion.untrusted import shown
 
 LARGEST = 3.4028234e38
 """The largest 32-bit number. Trainers hold rewards in 32 bits, in which a larger one is infinite."""
+
+
+def are_verdicts(rewards: Iterable[float]) -> bool:
+    """Return whether ``rewards`` are verdicts: 1 if right, and otherwise 0 or -1. NaN, which is no reward, is skipped.
+
+    >>> are_verdicts([1.0, -1.0]), are_verdicts([0.0, 1.0]), are_verdicts([0.5])
+    (True, True, False)
+    """
+    return all(reward in (-1.0, 0.0, 1.0) or math.isnan(reward) for reward in rewards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.rl.types import Metrics, Trajectory, TrajectoryGroup, Transition
 
 from apportion.advantages import advantages_of, loss_weights
-from apportion.engines.outcomes import read_reward
+from apportion.engines.outcomes import are_verdicts, read_reward
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.tinker.settings import OWN_ESTIMATOR, TinkerAllocation
 from apportion.types import Floats, Group, Rollout
@@ -152,7 +152,7 @@ def _verdict(episode: Episode, total: float, allocation: TinkerAllocation) -> bo
         return bool(values[-1] > 0)
     if not allocation.needs.binary:
         return None
-    if total not in (0.0, 1.0):
+    if not are_verdicts([total]):
         raise ValueError(
             f"rewards must be 0 or 1 for an allocation that counts correct rollouts, got {total} without a metric "
             f"{allocation.verdict!r}; name a metric of the environment that is above 0 for correct rollouts as verdict"

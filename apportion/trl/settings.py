@@ -52,7 +52,7 @@ class TRLAllocation(TrainerAllocation):
         selection: chooses the prompts of each generation batch, and the prompts that the allocator draws in the middle
             of one. The default is TRL's order.
         verdict: the name of the reward function that is above 0 for correct completions. A single one with rewards of
-            0 and 1 need not be named.
+            0 and 1, or -1 and 1, need not be named.
         id_column: the column that identifies a prompt; by default a hash of its content.
         rate_column: a column of success rates known before training, within [0, 1], such as the pass rate of another
             model; empty if unknown. They are the prior of ``EmpiricalBayes``, and the start of the baseline ``SPO``.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from apportion.engines.outcomes import are_verdicts
 from apportion.trl.advantages import weighted_rewards, without_failures
 from apportion.trl.failures import FailureCount, failed_rows
 from apportion.trl.settings import TRLAllocation
@@ -54,8 +55,8 @@ class Verdicts:
     def _verdicts(self, scores: torch.Tensor) -> list[bool | None]:
         """Return whether rollouts with ``scores`` [N, F] are correct; None if unknown.
 
-        Without a named verdict a single reward function decides if its rewards are all 0 or 1. Raises ValueError if
-        they are not and the allocator needs to know.
+        Without a named verdict a single reward function decides if its rewards are all 0 or 1, or -1 or 1. Raises
+        ValueError if they are not and the allocator needs to know.
         """
         named = self.allocation.verdict
         if named is None and len(self.names) > 1:
@@ -63,12 +64,13 @@ class Verdicts:
         place = 0 if named is None else self.names.index(named)
         column = self.failures.judged(scores, place) if self.allocation.needs.binary else scores[:, place]
         assert column is not None
-        graded = [score for score in column.tolist() if score not in (0.0, 1.0) and not math.isnan(score)]
-        if named is None and graded:
+        values = {score for score in column.tolist() if not math.isnan(score)}
+        if named is None and (not are_verdicts(values) or {0.0, -1.0} <= values):
             if self.allocation.needs.binary:
+                graded = max(values - {0.0, 1.0}, key=lambda score: not are_verdicts([score]))
                 raise ValueError(
                     f"rewards must be 0 or 1 for {self.allocation.counting}, which counts correct rollouts, got "
-                    f"{graded[0]}; set verdict={self.names[0]!r} if rewards above 0 are correct, or use an "
+                    f"{graded}; set verdict={self.names[0]!r} if rewards above 0 are correct, or use an "
                     "allocator or predictor for graded rewards"
                 )
             return [None] * len(scores)

@@ -325,7 +325,8 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         reward, verdict = _number("score", output.reward_score), self.allocation.verdict
         extra: Mapping[str, Any] = output.extra_fields.get("reward_extra_info") or {}
         if verdict is None:
-            return reward, reward == 1.0 if reward in (0.0, 1.0) else None
+            verdicts = (0.0, 1.0, -1.0) if self.allocation.allocator.needs.binary else (0.0, 1.0)
+            return reward, reward == 1.0 if reward in verdicts else None
         if verdict == SCORE:
             return reward, reward > 0
         if verdict not in extra:

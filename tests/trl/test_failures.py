@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from apportion import DAPO, HORA, ReinforceAda, Uniform
+from apportion import AR3PO, DAPO, HORA, ReinforceAda, Uniform
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, FailedRewards
 from apportion.trl.failures import LEAST, WINDOW, FailureCount, RewardsFailedError, failed_rows
 from tests.trl.tiny import TERMS, Judge, Watch, assert_gradient, direct_gradient, make_questions, mark, trained
@@ -401,3 +401,22 @@ def test_the_verdict_of_a_prompt_is_that_of_the_function_which_judges_it(caplog)
     count.judged(beside, 0)
     assert failed_rows(both, count.judged(both, 0)).tolist() == [False, True, True, True]
     assert count.judged(both, None) is None
+
+
+@pytest.mark.parametrize("rule", [HORA, AR3PO, ReinforceAda, DAPO], ids=lambda rule: rule.name)
+def test_rewards_of_minus_one_and_one_are_verdicts(make, rule):
+    seen = {}
+    for wrong in (0.0, -1.0):
+        judge = Judge(mark=lambda text, k, wrong=wrong: 1.0 if mark(text, k) else wrong)
+        built = make(AllocatedGRPOTrainer, reward_funcs=[judge], allocator=rule(), config={"scale_rewards": "group"})
+        history = trained(built)
+        seen[wrong] = [(row["allocation/n_max"], row["allocation/observed_success"]) for row in history[:3]]
+        assert max(success for _, success in seen[wrong]) > 0
+    assert [n for n, _ in seen[0.0][:1]] == [n for n, _ in seen[-1.0][:1]] and seen[0.0][0] == seen[-1.0][0]
+
+
+def test_rewards_of_three_values_are_graded(make):
+    judge = Judge(mark=lambda text, k: (-1.0, 0.0, 1.0)[len(text) % 3])
+    built = make(AllocatedGRPOTrainer, reward_funcs=[judge], allocator=hora())
+    with pytest.raises(ValueError, match=r"rewards must be 0 or 1 for hora, .* got -1.0; set verdict='judge'"):
+        built.train()

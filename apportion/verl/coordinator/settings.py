@@ -23,7 +23,7 @@ class VerlAllocation(RunDecisions):
         weighting: what counts the same in the loss under the ``apportion_`` estimators: prompt, rollout or token; by
             default the one that the estimator is unbiased under, prompt for all but ``apportion_sequential``.
         verdict: what decides whether a rollout is correct: a key that the reward function returns beside the score, or
-            "score". It is correct if the value is above 0. None if scores are 0 and 1.
+            "score". It is correct if the value is above 0. None if scores are 0 and 1, or -1 and 1.
         id_key: the key of ``extra_info`` that identifies a prompt; by default a hash of its text and data source.
         rate_key: the key of ``extra_info`` with each prompt's known success rate, such as another model's. Predictors
             that take known rates begin with them. It may be None for single prompts.
