@@ -20,7 +20,7 @@ CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 HATCH = PROJECT["tool"]["hatch"]
 PAPERS = {
     "VIP": ("arXiv:2602.01601", "Nguyen", 6),
-    "HORA": ("arXiv:2605.07114", "Ding", 5),
+    "HORA": ("arXiv:2605.07114", "Wang", 5),
     "AR3PO": ("arXiv:2509.25808", "Zhang", 8),
     "OptPO": ("arXiv:2512.02882", "Wang", 6),
 }
