@@ -69,6 +69,10 @@ class GaussianProcess(LatentProcess):
         check_numbers(self)
         check_clip(self, self.clip)
         check_positive(self, strength=self.strength)
+        if not abs(self.prior_mean) < LARGEST_LOGIT:
+            raise ValueError(
+                f"prior_mean must be a log-odds within {LARGEST_LOGIT} of 0, got {self.prior_mean}; 0 is the paper's"
+            )
         super().__post_init__()
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:

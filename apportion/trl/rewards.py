@@ -51,7 +51,10 @@ class RewardReader:
         """Return ``function`` such that TRL gets None, a number, or infinity for each completion. Models stay as is."""
         if isinstance(function, nn.Module):
             return function
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        called = function
+        while isinstance(called, partial):
+            called = called.func
+        if inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(type(called).__call__):
 
             async def read_later(**columns: Any) -> list[float | None]:
                 return await self._values(function, name, columns)

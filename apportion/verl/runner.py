@@ -11,12 +11,11 @@ from apportion.verl.settings import allocation_of
 
 
 class AllocatedTaskRunner(TaskRunnerV1.__ray_actor_class__):  # type: ignore[misc]
-    """verl's, which first replaces the sampler of the training data if prompts are selected."""
+    """verl's, which first replaces what makes the sampler of the training data."""
 
     def run(self, config: DictConfig) -> None:
         """Train under ``config``."""
         for module in (advice, checks, agreement):  # the command has logged their warnings, before Ray started
             logging.getLogger(module.__name__).setLevel(logging.ERROR)
-        if allocation_of(config).selection is not None:
-            sampler.install()
+        sampler.install(allocation_of(config).selection is not None)
         super().run(config)

@@ -28,6 +28,8 @@ CHOSEN = {
     "test_checkpoints": "test_checkpoints and (hora or ar3po) and not steps and not baseline",
     "test_modes": "test_modes and (conversations or several or evaluation)",
     "test_penalty": "test_penalty",
+    "test_failures": "test_failures",
+    "test_meter": "test_meter",
     "test_whole_groups": "test_whole_groups and not buffered",
     "test_vllm": "test_vllm and server and not evaluation",
 }

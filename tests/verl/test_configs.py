@@ -31,7 +31,7 @@ HOLDERS = {"allocation/predictor": "vip", "allocation/rule": "voting"}
 def by_default(kind):
     """An instance with all its defaults, and verl's 8 rollouts a prompt."""
     made = kind()
-    return made.with_budget(8) if isinstance(made, Allocator) else made
+    return made.with_estimator("rloo").with_budget(8) if isinstance(made, Allocator) else made
 
 
 def settings(kind):
@@ -103,7 +103,10 @@ def test_a_selector_is_none_or_a_name_or_a_table():
 def test_an_override_is_one_setting():
     config, _ = command(N, "allocation.allocator.low=4", "allocation.weighting=rollout")
     allocation = allocation_of(config)
-    assert allocation.allocator == VIP(rollouts_per_prompt=8, low=4) and allocation.weighting == "rollout"
+    assert (
+        allocation.allocator == VIP(estimator="rloo", rollouts_per_prompt=8, low=4)
+        and allocation.weighting == "rollout"
+    )
 
 
 def test_the_budget_is_what_verl_draws_or_another():
@@ -114,9 +117,11 @@ def test_the_budget_is_what_verl_draws_or_another():
         "allocation.allocator.tokens_per_prompt=900",
         "allocation.allocator.lengths={initial: 100}",
     )
-    assert allocation_of(own).allocator == VIP(rollouts_per_prompt=6)
-    assert allocation_of(total).allocator == VIP(budget=512)
-    assert allocation_of(tokens).allocator == VIP(tokens_per_prompt=900, lengths=MeanLengths(initial=100))
+    assert allocation_of(own).allocator == VIP(estimator="rloo", rollouts_per_prompt=6)
+    assert allocation_of(total).allocator == VIP(estimator="rloo", budget=512)
+    assert allocation_of(tokens).allocator == VIP(
+        estimator="rloo", tokens_per_prompt=900, lengths=MeanLengths(initial=100)
+    )
 
 
 def test_two_budgets_are_refused_with_the_way_out():
@@ -128,7 +133,7 @@ def test_two_budgets_are_refused_with_the_way_out():
 def test_a_part_is_replaced_by_a_name_alone():
     config, choices = alone("vip", "allocation.allocator.predictor=counts")
     check_choices(config, choices)
-    assert allocation_of(config).allocator == VIP(rollouts_per_prompt=8, predictor=DiscountedCounts())
+    assert allocation_of(config).allocator == VIP(estimator="rloo", rollouts_per_prompt=8, predictor=DiscountedCounts())
     config, _ = alone("voting", "allocation.allocator.rule=esc")
     assert allocation_of(config).allocator.rule == ESC()
 
@@ -188,7 +193,9 @@ def test_stock_verl_takes_the_same(name):
 
 def test_stock_verl_finds_the_group():
     config = stock(N, "+allocation=vip", "allocation/predictor=counts", "allocation.allocator.low=4")
-    assert allocation_of(config).allocator == VIP(rollouts_per_prompt=8, low=4, predictor=DiscountedCounts())
+    assert allocation_of(config).allocator == VIP(
+        estimator="rloo", rollouts_per_prompt=8, low=4, predictor=DiscountedCounts()
+    )
 
 
 OTHER_PROGRAM = """

@@ -1,6 +1,7 @@
 """The sampler of a selection in the data loader that verl makes."""
 
 import pytest
+from omegaconf import OmegaConf
 from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.trainer.ppo.v1 import trainer_base
 
@@ -86,6 +87,12 @@ def test_without_a_manager_nobody_can_choose():
 def test_it_replaces_verls_sampler(monkeypatch):
     monkeypatch.setattr(trainer_base, "create_rl_sampler", trainer_base.create_rl_sampler)
     assert not sampler.installed()
-    sampler.install()
-    assert sampler.installed()
-    assert isinstance(trainer_base.create_rl_sampler({}, range(ROWS)), ChosenRows)
+    data = OmegaConf.create({"train_batch_size": ROWS, "shuffle": False, "max_prompt_length": 7})
+    for selected in (True, False, True):
+        sampler.install(selected)
+        assert sampler.installed() == selected
+        made = trainer_base.create_rl_sampler(data, range(ROWS))
+        assert isinstance(made, ChosenRows) == selected
+        assert selected or list(made) == list(range(ROWS))
+        with pytest.raises(ValueError, match=r"must have the 10 prompts .* got 9 after those above .*length=7"):
+            trainer_base.create_rl_sampler(data, range(ROWS - 1))

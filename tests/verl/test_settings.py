@@ -52,7 +52,7 @@ def test_a_name_alone_is_an_allocator():
 def test_null_is_as_if_a_key_were_left_out():
     table = {"allocator": {"name": "vip", "high": None, "predictor": {"name": "counts", "discount": None}}}
     allocation = made({**table, "verdict": None, "retries": None})
-    assert allocation.allocator == VIP(rollouts_per_prompt=8, predictor=DiscountedCounts())
+    assert allocation.allocator == VIP(estimator="rloo", rollouts_per_prompt=8, predictor=DiscountedCounts())
     assert allocation.verdict is None and allocation.retries == 1
 
 
@@ -61,9 +61,9 @@ def test_null_is_as_if_a_key_were_left_out():
     [
         ({"name": "uniform"}, Uniform(5)),
         ({"name": "uniform", "rollouts_per_prompt": 3}, Uniform(3)),
-        ({"name": "vip"}, VIP(rollouts_per_prompt=5)),
-        ({"name": "vip", "rollouts_per_prompt": None}, VIP(rollouts_per_prompt=5)),
-        ({"name": "vip", "budget": 512}, VIP(budget=512)),
+        ({"name": "vip"}, VIP(estimator="rloo", rollouts_per_prompt=5)),
+        ({"name": "vip", "rollouts_per_prompt": None}, VIP(estimator="rloo", rollouts_per_prompt=5)),
+        ({"name": "vip", "budget": 512}, VIP(estimator="rloo", budget=512)),
         ({"name": "dapo"}, DAPO(rollouts_per_prompt=5)),
         ({"name": "ttrl"}, TTRL()),
     ],
@@ -74,7 +74,7 @@ def test_the_budget_is_that_of_verl_where_none_is_given(table, allocator):
 
 def test_settings_may_refer_to_verls():
     allocation = made({"allocator": {"name": "vip", "high": "${actor_rollout_ref.rollout.n}"}, "retries": 0})
-    assert allocation.allocator == VIP(rollouts_per_prompt=8, high=8) and allocation.retries == 0
+    assert allocation.allocator == VIP(estimator="rloo", rollouts_per_prompt=8, high=8) and allocation.retries == 0
 
 
 def test_infinity_is_written_as_yaml_does():
