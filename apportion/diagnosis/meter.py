@@ -35,7 +35,7 @@ class RolloutMeter:
     _sums: deque[Floats] = field(default_factory=lambda: deque(maxlen=WINDOW), repr=False)
 
     def add(self, prompts: Sequence[Prompt], rewards: Sequence[Sequence[float]]) -> dict[str, float]:
-        """Return the metrics of a step with ``rewards`` [P][G] of ``prompts`` [P]. Rewards that are NaN are left out.
+        """Return the metrics of a step with ``rewards`` [P][G] of ``prompts`` [P], without rewards that are not finite.
 
         - ``mixed``: the share of groups with different rewards. ``mixed_expected``: what the belief expected of it.
         - ``dead_rollouts``: the share of rollouts in groups of equal rewards.
@@ -49,7 +49,7 @@ class RolloutMeter:
 
         All but the first three are ratios over the latest 50 steps, and left out where nothing is known.
         """
-        known = [[float(each) for each in own if not math.isnan(each)] for own in rewards]
+        known = [[float(each) for each in own if math.isfinite(each)] for own in rewards]
         kept = [place for place, own in enumerate(known) if len(own) >= 2]
         if not kept:
             return {}

@@ -152,7 +152,8 @@ def _record(name: Any, own: Any, known: Mapping[str, type[Any]]) -> Any:
     if kind is None:
         raise ValueError(f"a record must be one of {', '.join(known) or 'none'}, got {name!r:.40}")
     if isinstance(own, dict):  # a field with a default may be newer than the file
-        own = {each.name: _default(each) for each in fields(kind) if each.init and _has_default(each)} | own
+        newer = (each for each in fields(kind) if each.name not in own and each.init and _has_default(each))
+        own = own | {each.name: _default(each) for each in newer}
     check_fields(kind, own)
     return kind(**own)
 

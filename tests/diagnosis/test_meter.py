@@ -52,6 +52,8 @@ def test_graded_rewards_have_no_expected_share_and_failed_ones_are_left_out():
     found = RolloutMeter().add([Prompt("a"), Prompt("b"), Prompt("c")], [[0.2, 0.4, float("nan")], [1.0, 1.0], [0.5]])
     assert found["mixed"] == 0.5 and found["dead_rollouts"] == 0.5 and "mixed_expected" not in found
     assert RolloutMeter().add([Prompt("a")], [[float("nan"), 1.0]]) == {}
+    infinite = RolloutMeter().add([Prompt("a"), Prompt("b")], [[0.0, 1.0, float("inf")], [1.0, 1.0, -float("inf")]])
+    assert infinite["mixed"] == 0.5 and all(np.isfinite(value) for value in infinite.values())
 
 
 @pytest.mark.parametrize("rewards", [[[0, 0]], [[1, 1]], [[0, 1]], [[1, 0, 1]] * 2, [[0.0] * 8] * 4])

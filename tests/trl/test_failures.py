@@ -1,6 +1,7 @@
 """Completions without a reward: they are not trained on, scored again if asked, and end a run if most have none."""
 
 import re
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -192,19 +193,27 @@ def test_an_exception_fails_the_rollouts_of_its_prompt_alone(make, caplog, async
     assert "verifier raised TimeoutError: the sandbox is silent" in told.getMessage() and told.exc_info
 
 
-def test_a_dead_function_is_called_for_three_prompts_and_then_given_up(make):
-    calls = []
+@dataclass
+class Dying:
+    """A reward function that raises ``error`` in every call but its first."""
 
-    def verifier(prompts, completions, k, **rest):
-        calls.append(len(prompts))
-        if len(calls) > 1:
-            raise ConnectionError("refused")
+    error: Exception
+    calls: list = field(default_factory=list)
+    __name__ = "verifier"
+
+    def __call__(self, prompts, completions, k, **rest):
+        self.calls.append(len(prompts))
+        if len(self.calls) > 1:
+            raise self.error
         return [mark(text, each) for text, each in zip(completions, k, strict=True)]
 
+
+def test_a_dead_function_is_called_for_three_prompts_and_then_given_up(make):
+    verifier = Dying(ConnectionError("refused"))
     built = make(AllocatedGRPOTrainer, config={"max_steps": 3}, reward_funcs=[verifier], allocator=Uniform(8))
     with pytest.raises(RewardsFailedError, match=r"none for 64 of the latest 96 .* verifier raised Conn.*: refused"):
         built.train()
-    assert calls == [32, 32, 8, 8, 8, 32, 8, 8, 8]
+    assert verifier.calls == [32, 32, 8, 8, 8, 32, 8, 8, 8]
 
 
 def test_a_list_of_another_length_ends_a_run_in_its_first_call_only(make):
@@ -239,13 +248,7 @@ def test_a_bad_reward_in_an_evaluation_does_not_end_a_run(make):
 
 def test_a_poison_prompt_is_skipped_after_a_resume_and_stays_in_the_count(make, tmp_path):
     """Its function raises in the first call of the resumed run, which would end a new one."""
-    calls = []
-
-    def verifier(prompts, completions, k, **rest):
-        calls.append(len(prompts))
-        if len(calls) > 1:
-            raise ValueError("poison")
-        return [mark(text, each) for text, each in zip(completions, k, strict=True)]
+    verifier = Dying(ValueError("poison"))
 
     def built(steps):
         config = {"max_steps": steps, "save_strategy": "steps", "save_steps": 1, "output_dir": str(tmp_path)}
