@@ -484,10 +484,15 @@ class Group(ArrayValue):
         return np.array([r.reward for r in self.rollouts], np.float64)
 
     @property
+    def spread(self) -> float:
+        """Standard deviation of the rewards, or the largest one of their components; see ``Batch.spread``."""
+        self.rewards  # noqa: B018 - raises if a rollout has none
+        return _spread(self.rollouts, verdicts=False)
+
+    @property
     def informative(self) -> bool:
         """Whether the rewards differ, or any component of them. Equal rewards have no group-relative advantage."""
-        self.rewards  # noqa: B018 - raises if a rollout has none
-        return _spread(self.rollouts, verdicts=False) > 0
+        return self.spread > 0
 
 
 def prompt_list(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:

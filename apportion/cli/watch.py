@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import asdict
 from itertools import pairwise
@@ -90,10 +91,11 @@ class _Seen:
         self._doubts: set[str] = set()
 
     def new_doubts(self, news: LogNews) -> list[str]:
-        """Return what may be read otherwise in the new steps and was not said yet."""
-        found = [doubt for record in news.records for doubt in record.doubts if doubt not in self._doubts]
-        self._doubts |= set(found)
-        return list(dict.fromkeys(found))
+        """Return what may be read otherwise in the new steps and was not said yet, with whatever figures."""
+        found = {re.sub(r"\d", "", doubt): doubt for record in news.records for doubt in record.doubts}
+        new = [doubt for words, doubt in found.items() if words not in self._doubts]
+        self._doubts |= found.keys()
+        return new
 
     def add(self, news: LogNews) -> int:
         """Take up what changed. Return the number of new steps, which are the last ones."""

@@ -18,6 +18,8 @@ def allocation_metrics(batch: Batch, groups: Sequence[Group], estimator: str | N
 
     ``informative`` is the share of groups whose rewards differ, since others teach nothing. All teach under an
     ``estimator`` that compares groups with each other, or with a baseline, unless all rewards of the batch are equal.
+    ``signal`` is the variance of the rewards in a rollout's group, or in the batch under such an estimator, as the mean
+    over rollouts. Under a loss that weighs rollouts or tokens equally it is what a rollout teaches.
 
     ``reward_per_prompt`` is the mean over prompts of their mean reward. Unlike that over rollouts it does not depend
     on the allocation. ``predicted_success`` was predicted before the first rollout, ``observed_success`` is the success
@@ -40,6 +42,7 @@ def allocation_metrics(batch: Batch, groups: Sequence[Group], estimator: str | N
         "n_max": float(asked.max()),
         "groups": float(len(groups)),
         "informative": _informative(groups, estimator),
+        "signal": _signal(groups, estimator),
         "reused": float(sum(r.step is not None for group in groups for r in group.rollouts)),
         "reward_per_prompt": float(np.mean([np.mean(own) for own in received if own])) if any(received) else math.nan,
     }
@@ -58,6 +61,16 @@ def _informative(groups: Sequence[Group], estimator: str | None) -> float:
     if estimator in ACROSS_GROUPS:
         return float(len({reward for group in groups for reward in group.rewards.tolist()}) > 1)
     return float(np.mean([group.informative for group in groups])) if groups else 0.0
+
+
+def _signal(groups: Sequence[Group], estimator: str | None) -> float:
+    sizes = np.array([len(group.rollouts) for group in groups], np.float64)
+    if not sizes.sum():
+        return 0.0
+    if estimator in ACROSS_GROUPS:
+        return float(np.var(np.concatenate([group.rewards for group in groups])))
+    unbiased = sizes / np.maximum(sizes - 1, 1)
+    return float(np.average(unbiased * [group.spread**2 for group in groups], weights=sizes))
 
 
 def _tokens_by_difficulty(batch: Batch) -> dict[str, float]:

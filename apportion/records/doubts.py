@@ -12,7 +12,7 @@ import numpy as np
 
 from apportion.records.keys import numbered_pairs
 from apportion.records.run_record import RunRecord
-from apportion.types import Counts, Floats
+from apportion.types import Counts, Floats, Mask
 
 MOST_TRIED = 2_000
 """Groups whose answers are compared."""
@@ -98,6 +98,18 @@ def gold_answers(record: RunRecord) -> str:
         f"answer is no sample's answer, because right and wrong rollouts have the same one in {merged:,} of {groups:,} "
         "groups: no votes; name the samples' answers by --column answer=COLUMN"
     )
+
+
+def dead_but_trained(record: RunRecord, taught: Mask) -> list[str]:
+    """Return what is said of dead groups whose logged advantages are not all 0, which is ``taught`` [N]."""
+    if not (record.dead & taught).any():
+        return []
+    counted, both = (record.dead | record.mixed).sum(), (record.dead & taught).sum()
+    return [
+        f"{both:,} of {record.dead.sum():,} dead groups trained with advantages other than 0, because of a baseline or "
+        f"of parts of the reward that differ; here they are called dead, and without them "
+        f"{(record.dead & ~taught).sum() / counted:.0%} of the groups would be"
+    ]
 
 
 def two_valued(reward: Floats) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from apportion.checks import integer_array
-from apportion.records.doubts import doubts_of
+from apportion.records.doubts import dead_but_trained, doubts_of
 from apportion.records.log_reading import read_file, read_whole
 from apportion.records.record_writing import About
 from apportion.records.rollout_log import RecordError, schema
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 READ = (
     *("step", "place", "prompt_id", "prompt", "predicted", "asked", "index", "answer"),
-    *("correct", "reward", "tokens", "score_norm", "kept", "reused_step", "written"),
+    *("correct", "reward", "tokens", "score_norm", "kept", "advantage", "reused_step", "written"),
 )
 """The columns of the log that a record is made of."""
 
@@ -56,7 +56,7 @@ def record_of_log(folder: Path, reward: str = "reward") -> RunRecord:
         return replace(record, reward=verdicts, components={"reward": record.reward})
     if about is not None:  # what was imported has its doubts
         return record
-    return replace(record, doubts=tuple(doubts_of(record, other_rewards=record.components)))
+    return replace(record, doubts=(*record.doubts, *doubts_of(record, other_rewards=record.components)))
 
 
 def record_of_files(paths: Iterable[Path], about: About) -> RunRecord:
@@ -96,6 +96,7 @@ class _Columns:
             "score_norm": _numbers(rows["score_norm"]),
             "answer": self._answers(rows["answer"]),
             "kept": _numbers(rows["kept"].cast("int8")).astype(bool),
+            "taught": np.logical_or.reduceat(np.nan_to_num(_numbers(table["advantage"])) != 0, starts),
         }.items():
             self.parts.setdefault(name, []).append(values)
 
@@ -104,7 +105,8 @@ class _Columns:
         columns: dict[str, Any] = {name: np.concatenate(self.parts.pop(name)) for name in list(self.parts)}
         correct, reward = columns.pop("correct"), columns["reward"]
         apart = bool((correct != reward)[~np.isnan(correct)].any())
-        return RunRecord(
+        taught = columns.pop("taught")
+        record = RunRecord(
             name=about.name,
             source=about.source,
             ids=list(self.ids),
@@ -116,6 +118,7 @@ class _Columns:
             components={"correct": correct} if apart else {},
             **columns,
         )
+        return replace(record, doubts=(*record.doubts, *dead_but_trained(record, taught)))
 
     def _prompts(self, groups: Table) -> Counts:
         """Return the numbers of the prompts of ``groups``."""

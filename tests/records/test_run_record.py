@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from apportion import HORA
-from apportion.records import read_log
+from apportion.records import read_log, write_step
 from apportion.records.reading import record_of_log, record_of_visits
+from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
 from tests.records.test_rollout_log import logged
 
 
@@ -48,6 +49,26 @@ def test_a_log_and_its_record_hold_the_same(tmp_path):
     for (step, place, *_), total in zip(keys, found.totals, strict=True):
         assert total == sum(row["correct"] for row in drawn if (row["step"], row["place"]) == (step, place))
     assert found.prompts[0].text == rows[0]["prompt"]
+
+
+@pytest.mark.parametrize(
+    ("advantages", "said"),
+    [
+        ([0, 0, 1, 1, 2, -2], "1 of 2 dead groups trained with advantages other than 0"),
+        ([0, 0, 0, 0, 2, -2], None),
+        (None, None),
+    ],
+)
+def test_a_dead_group_that_trained_is_told(tmp_path, advantages, said):
+    prompts = [Prompt(name) for name in "abc"]
+    rollouts = [[Rollout(right) for right in own] for own in ((False, False), (True, True), (True, False))]
+    batch = Batch.start(prompts, Belief.uniform(3)).add(Plan(np.full(3, 2)), rollouts)
+    groups = [Group(prompt, own) for prompt, own in zip(prompts, batch.rollouts, strict=True)]
+    write_step(tmp_path, 0, batch, groups, advantages)
+    found = record_of_log(tmp_path)
+    assert [doubt.partition(",")[0] for doubt in found.doubts] == [said] * (said is not None)
+    assert found.dead.tolist() == [True, True, False]
+    assert said is None or found.doubts[0].endswith("without them 33% of the groups would be")
 
 
 def test_columns_that_do_not_fit_are_refused(record):
