@@ -38,6 +38,12 @@ def mixed(batch: Batch, tolerance: float = 0.0) -> Mask:
     return batch.spread > tolerance
 
 
+def check_tolerance(rule: str, tolerance: float) -> None:
+    """Raise ValueError unless ``tolerance`` of ``mixed`` is finite and not negative."""
+    if not 0 <= tolerance < float("inf"):
+        raise ValueError(f"tolerance must be finite and at least 0 for {rule}, got {tolerance}; 0 keeps any difference")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DAPO(Allocator):
     """The same number of rollouts for every prompt, and fresh prompts until ``target`` are mixed.
@@ -80,10 +86,7 @@ class DAPO(Allocator):
         for key, value in (("target", self.target), ("draw", self.draw), ("max_draws", self.max_draws)):
             if value is not None and value < 1:
                 raise ValueError(f"{key} must be at least 1 for dapo, got {value}; leave it out for the default")
-        if not 0 <= self.tolerance < float("inf"):
-            raise ValueError(
-                f"tolerance must be finite and at least 0 for dapo, got {self.tolerance}; 0 keeps any difference"
-            )
+        check_tolerance(self.name, self.tolerance)
 
     def with_budget(self, rollouts_per_prompt: int) -> Self:
         return self if self.rollouts_per_prompt is not None else self._copied(rollouts_per_prompt=rollouts_per_prompt)

@@ -33,14 +33,6 @@ MEANS = (0.001, 0.5, 0.999, 0.1, 0.9)
 REWARD = 1e6
 """Size of rewards for a rule that takes graded ones: beyond any threshold."""
 
-ALWAYS, ALONE = "whatever their outcomes", "because a batch has one prompt"
-LATER = "until prompts come again, because nothing tells unseen ones apart"
-REMEDIES = {
-    ALWAYS: "raise its budget or change its bounds, or use uniform",
-    ALONE: "give a batch more prompts",
-    LATER: "known success rates, or a predictor that reads texts, would tell them apart",
-}
-
 
 def equal_counts_because(allocator: Allocator, prompts: int, *, rated: bool = False) -> str:
     """Return why batches of ``prompts`` prompts are split evenly; "" if outcomes or beliefs can make counts differ.
@@ -57,16 +49,7 @@ def equal_counts_because(allocator: Allocator, prompts: int, *, rated: bool = Fa
     >>> equal_counts_because(VIP(rollouts_per_prompt=8), 64)
     'vip gives every prompt 8 rollouts until prompts come again, because nothing tells unseen ones apart'
     """
-    if not allocator.adapts:
-        return ""
-    try:
-        now, ever = (_counts(_endings(allocator, prompts, learned, rated)) for learned in (False, True))
-    except _TooManyError:
-        return ""
-    if now is None:
-        return ""
-    each = f"{allocator.name} gives every prompt {' or '.join(map(str, np.unique(now)))} rollouts"
-    return f"{each} {LATER}" if ever is None else f"{each}, {ALONE if prompts == 1 else ALWAYS}"
+    return _reason_and_remedy(allocator, prompts, rated)[0]
 
 
 def warn_of_equal_counts(allocator: Allocator, prompts: int, *, rated: bool = False) -> None:
@@ -75,13 +58,33 @@ def warn_of_equal_counts(allocator: Allocator, prompts: int, *, rated: bool = Fa
     Nothing is said of a user's rule that cannot plan for stand-ins, for example because it reads ``Prompt.data``.
     """
     try:
-        reason = equal_counts_because(allocator, prompts, rated=rated)
+        reason, remedy = _reason_and_remedy(allocator, prompts, rated)
     except Exception:
         logger.debug("%s cannot plan for stand-ins", allocator.name, exc_info=True)
         return
-    for ending, remedy in REMEDIES.items():
-        if reason.endswith(ending):
-            logger.warning("%s; %s", reason, remedy)
+    if reason:
+        logger.warning("%s; %s", reason, remedy)
+
+
+def _reason_and_remedy(allocator: Allocator, prompts: int, rated: bool) -> tuple[str, str]:
+    """Return why counts are equal and what to do, or two empty texts."""
+    if not allocator.adapts:
+        return "", ""
+    try:
+        now, ever = (_counts(_endings(allocator, prompts, learned, rated)) for learned in (False, True))
+    except _TooManyError:
+        return "", ""
+    if now is None:
+        return "", ""
+    each = f"{allocator.name} gives every prompt {' or '.join(map(str, np.unique(now)))} rollouts"
+    if ever is None:
+        return (
+            f"{each} until prompts come again, because nothing tells unseen ones apart",
+            "known success rates, or a predictor that reads texts, would tell them apart",
+        )
+    if prompts == 1:
+        return f"{each}, because a batch has one prompt", "give a batch more prompts"
+    return f"{each}, whatever their outcomes", "raise its budget or change its bounds, or use uniform"
 
 
 class _TooManyError(Exception):

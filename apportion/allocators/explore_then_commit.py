@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size
-from apportion.allocators.dapo import mixed
+from apportion.allocators.dapo import check_tolerance, mixed
 from apportion.checks import check_numbers
 from apportion.types import Batch, Plan
 
@@ -55,11 +55,7 @@ class ExploreThenCommit(Allocator):
                 f"pilots must be from 2 to high for explore_then_commit, got {self.pilots} and {self.high}; "
                 "a single pilot is never mixed"
             )
-        if not 0 <= self.tolerance < float("inf"):
-            raise ValueError(
-                f"tolerance must be finite and at least 0 for explore_then_commit, got {self.tolerance}; "
-                "0 takes any difference"
-            )
+        check_tolerance(self.name, self.tolerance)
 
     def size(self, prompts: int) -> Size:
         return Size(self.high * prompts, self.high * prompts, least=self.pilots * prompts, rounds=2)
