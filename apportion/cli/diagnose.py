@@ -64,4 +64,5 @@ def diagnosis(
     if as_json:
         typer.echo(json.dumps(plain(found), indent=1))
     else:
-        typer.echo(diagnosis_text(found, sys.stdout.isatty()) if full else screen(found))
+        unread = embeddings is None and any(text is not None for text in record.texts)
+        typer.echo(diagnosis_text(found, sys.stdout.isatty()) if full else screen(found, unread))

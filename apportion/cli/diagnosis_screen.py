@@ -16,8 +16,11 @@ LINES = 20
 MOST_ADVICE, MOST_DOUBT_LINES = 3, 5
 
 
-def screen(found: Diagnosis) -> str:
-    """Return what a person needs to decide: is it sick, what was wasted, and what to change first."""
+def screen(found: Diagnosis, texts: bool = False) -> str:
+    """Return what a person needs to decide: is it sick, what was wasted, and what to change first.
+
+    ``texts`` says that the prompts have texts, which no predictor has read.
+    """
     lines = [
         *wrapped(told_head(found)),
         *doubt_lines(found.doubts, MOST_DOUBT_LINES),
@@ -32,6 +35,8 @@ def screen(found: Diagnosis) -> str:
     else:
         lines += wrapped("Wasted: no group has two rewards or more, so nothing can be compared.")
     last = ["More: --full for all tables, --json for all numbers, docs/diagnose.md."]
+    if texts:
+        last.append("--embeddings minilm (apportion[embed]) shows whether the prompts' texts help.")
     changes = advice_statements(found.advice)
     if not found.advice.recommended:
         return "\n".join([*lines, *wrapped(changes[0]), *last])
