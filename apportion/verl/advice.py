@@ -11,6 +11,9 @@ from apportion.verl.coordinator.settings import VerlAllocation
 
 logger = logging.getLogger(__name__)
 
+PADDED_SHARE = 0.25
+"""The share of padding rows from which a rule whose number of rows depends on outcomes is warned of."""
+
 
 def warn(config: DictConfig, allocation: VerlAllocation) -> None:
     """Log a line for each setting that has no effect, or that wastes computation."""
@@ -37,7 +40,19 @@ def row_multiple(config: DictConfig) -> int:
 def _warn_of_padding(config: DictConfig, allocator: Allocator) -> None:
     prompts, multiple = int(config.data.train_batch_size), row_multiple(config)
     size = allocator.size(prompts)
-    if not size.exact or size.kept is None:
+    if not size.exact:
+        if (multiple - 1) / max(1, size.fewest) >= PADDED_SHARE:
+            logger.warning(
+                "outcomes decide on how many rows %s trains, at least %d of %d prompts, and verl pads them to a multiple "
+                "of %d: up to %d masked rows in a step; a smaller ppo_mini_batch_size pads less",
+                allocator.name,
+                size.fewest,
+                prompts,
+                multiple,
+                multiple - 1,
+            )
+        return
+    if size.kept is None:
         return
     if size.kept % multiple:
         logger.warning(
