@@ -26,12 +26,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.optimize import minimize
 
+from apportion.allocators import printed_counts
 from apportion.allocators.hora import maximise_hits
+from apportion.allocators.spending import printed
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance, noise_drops
 from apportion.types import Belief, Counts, Floats
 from benchmarks.common import peak_mib, write
-from tests.allocators import reference_vip
 
 SIZES = (64, 512, 4_096, 32_768, 262_144, 1_000_000)
 PER_PROMPT, LOW, HIGH, PRE_ROLLOUTS, SEED = 8, 3, 64, 4, 0
@@ -102,7 +103,7 @@ def ours(estimator: GroupEstimator) -> Callable[[Problem], Counts]:
 
 
 def paper(estimator: GroupEstimator) -> Callable[[Problem], Counts]:
-    return lambda problem: reference_vip.allocate(problem.success, problem.budget, LOW, HIGH, estimator)
+    return lambda problem: printed_counts(problem.success, problem.budget, LOW, HIGH, estimator)
 
 
 def paper_with_heap(estimator: GroupEstimator) -> Callable[[Problem], Counts]:
@@ -110,7 +111,7 @@ def paper_with_heap(estimator: GroupEstimator) -> Callable[[Problem], Counts]:
 
     def solve(problem: Problem) -> Counts:
         a = 4 * problem.success * (1 - problem.success)
-        counts = reference_vip.continuous(a, problem.budget, LOW, HIGH, estimator)
+        counts = printed.relaxed(a, problem.budget, LOW, HIGH, estimator)
         counts = np.clip(np.floor(counts + 1e-9).astype(int), LOW, HIGH)
         incentives = (-a * (shape(counts, estimator) - shape(counts + 1, estimator))).tolist()
         heap = [(incentive, q) for q, incentive in enumerate(incentives) if counts[q] < HIGH]
@@ -142,7 +143,7 @@ def slsqp(estimator: GroupEstimator) -> Callable[[Problem], Counts]:
             constraints={"type": "eq", "fun": lambda n: n.sum() - problem.budget, "jac": np.ones_like},
             options={"maxiter": 200, "ftol": 1e-9},
         )
-        return reference_vip.rounded(found.x, a, problem.budget, LOW, HIGH, estimator)
+        return printed.rounded(found.x, a, problem.budget, LOW, HIGH, estimator)
 
     return solve
 

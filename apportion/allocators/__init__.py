@@ -15,6 +15,7 @@ from apportion.allocators.optpo import OptPO
 from apportion.allocators.pilot_commit import PilotCommit
 from apportion.allocators.reinforce_ada import ReinforceAda
 from apportion.allocators.shared_votes import SharedVotes
+from apportion.allocators.spending.printed import printed_counts
 from apportion.allocators.spending.solver import spend
 from apportion.allocators.ttrl import TTRL
 from apportion.allocators.uniform import Even, Uniform
@@ -70,6 +71,7 @@ __all__ = [
     "Voting",
     "check_rewards",
     "equal_counts_because",
+    "printed_counts",
     "spend",
     "warn_of_equal_counts",
 ]

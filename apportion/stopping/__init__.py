@@ -15,7 +15,7 @@ from apportion.stopping.curtailment import Curtailed, Curtailment
 from apportion.stopping.decisions import Decision, Decisions, Wave, are_streams, check_max_samples, check_wave, replay
 from apportion.stopping.esc import ESC
 from apportion.stopping.fixed import Fixed
-from apportion.stopping.optpo import BayesianSPRT
+from apportion.stopping.optpo import BayesianSPRT, vote_gaps
 from apportion.stopping.p_value import PValue
 from apportion.stopping.posterior_predictive import PosteriorPredictive
 from apportion.stopping.sprt import MSPRT, SPRT
@@ -178,4 +178,5 @@ __all__ = [
     "leader",
     "make_rule",
     "top_two",
+    "vote_gaps",
 ]

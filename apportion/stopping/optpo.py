@@ -38,7 +38,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from apportion.checks import check_numbers
+from apportion.checks import check_integer, check_numbers
 from apportion.stopping.base import Rule
 from apportion.stopping.sprt import check_error_budgets, log_boundaries
 from apportion.stopping.votes import leader, rival_votes, top_two
@@ -49,6 +49,25 @@ CountFrom = Literal["start", "min_samples"]
 
 ROUNDING = 1e-9
 """How far log Lambda may be from a boundary and still reach it, so that kappa = 3 with a gap of 2 reaches A = 9."""
+
+
+def vote_gaps(p0: float, choices: int, alpha: float = 0.05, beta: float = 0.05) -> tuple[int, int]:
+    """Return Delta_A and Delta_B, the gaps of votes that decide: for the leader at Delta_A, against it at Delta_B.
+
+    Delta_A = ceil(log A / log kappa) and Delta_B = floor(log B / log kappa), section 3.2. Raises ValueError unless
+    kappa > 1, that is p0 > 1 / ``choices``, as the paper assumes.
+
+    >>> vote_gaps(0.6, choices=4)
+    (2, -2)
+    """
+    check_error_budgets(alpha, beta)
+    if not 1 / check_integer("choices", choices, 2) < p0 < 1:
+        raise ValueError(
+            f"p0 must be above 1 / choices and below 1, got {p0} for {choices}; below it a gap says nothing"
+        )
+    log_kappa = np.log(p0 * (choices - 1) / (1 - p0))
+    lower, upper = log_boundaries(alpha, beta)
+    return int(np.ceil(upper / log_kappa - ROUNDING)), int(np.floor(lower / log_kappa + ROUNDING))
 
 
 @dataclass(frozen=True)

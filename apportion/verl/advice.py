@@ -43,8 +43,8 @@ def _warn_of_padding(config: DictConfig, allocator: Allocator) -> None:
     if not size.exact:
         if (multiple - 1) / max(1, size.fewest) >= PADDED_SHARE:
             logger.warning(
-                "outcomes decide on how many rows %s trains, at least %d of %d prompts, and verl pads them to a multiple "
-                "of %d: up to %d masked rows in a step; a smaller ppo_mini_batch_size pads less",
+                "outcomes decide on how many rows %s trains, at least %d of %d prompts, and verl pads them to a "
+                "multiple of %d: up to %d masked rows in a step; a smaller ppo_mini_batch_size pads less",
                 allocator.name,
                 size.fewest,
                 prompts,

@@ -15,13 +15,13 @@ from scipy.optimize import minimize
 
 from apportion import Belief, Plan, Prompt
 from apportion.allocators import VIP, Allocator, InverseAccuracy, InverseVariance, Uniform
+from apportion.allocators.spending import printed
 from apportion.allocators.vip import GroupEstimator, minimise_noise, minimise_variance
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.predictors import EmpiricalBayes, GaussianProcess, Predictor, SentenceTransformerEmbedder, UniformPrior
 from apportion.types import Batch, Counts, Floats
 from benchmarks.evidence.claim import Values
-from tests.allocators import reference_vip
 
 EXAMPLE = {"root of a": (2.667, 2.667, 2.667, 10.03), "budget": 22, "low": 3, "high": 12}
 PROMPTS, PER_PROMPT, LOW, HIGHS = 5, 8, 3, (12, 24)
@@ -66,9 +66,9 @@ def relaxed(number: int = RELAXED) -> Values:
         excess = []
         for p in rng.random((number, PROMPTS)):
             a, budget, high = 4 * p * (1 - p), PER_PROMPT * PROMPTS, HIGHS[0]
-            theirs = reference_vip.objective(a, reference_vip.continuous(a, budget, LOW, high, estimator), estimator)
+            theirs = float(printed.variance(a, printed.relaxed(a, budget, LOW, high, estimator), estimator).sum())
             best = minimize(
-                lambda n, a=a, estimator=estimator: reference_vip.objective(a, n, estimator),
+                lambda n, a=a, estimator=estimator: float(printed.variance(a, n, estimator).sum()),
                 np.full(PROMPTS, float(PER_PROMPT)),
                 method="SLSQP",
                 bounds=[(LOW, high)] * PROMPTS,
@@ -181,9 +181,7 @@ def _beside(
     value = np.array([0.0, *(f(n) for n in range(2, high + 1))])
     values = value[every - 1] @ a
     least = values.min()
-    paper = reference_vip.rounded(
-        reference_vip.continuous(a, budget, low, high, estimator), a, budget, low, high, estimator
-    )
+    paper = printed.rounded(printed.relaxed(a, budget, low, high, estimator), a, budget, low, high, estimator)
     ours = [minimise_noise(a, budget, estimator, low, high)]
     if p is not None:
         ours.append(minimise_variance(p, budget, estimator, low, high))

@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apportion import VIP, Allocator, Batch, Belief
+from apportion.allocators import printed_counts
+from apportion.allocators.spending import printed
 from apportion.allocators.vip import gradient_variance, minimise_variance, variance_drops
 from apportion.config import build
 from apportion.predictors import EmpiricalBayes, GaussianProcess, MeanLengths, UniformPrior
-from tests.allocators import reference_vip
 from tests.builders import make_batch, make_prompts
 
 ESTIMATORS = ("rloo", "dr_grpo")
@@ -54,10 +55,40 @@ def test_never_worse_than_the_papers_route_and_within_its_relaxation(estimator, 
     success, low, high = rng.beta(0.5, 0.5, 64), 3, 24
     budget = int(rng.integers(64 * low, 64 * high + 1))
     a = 4 * success * (1 - success)
-    ours = reference_vip.objective(a, minimise_variance(success, budget, estimator, low, high), estimator)
-    paper = reference_vip.objective(a, reference_vip.allocate(success, budget, low, high, estimator), estimator)
-    relaxed = reference_vip.objective(a, reference_vip.continuous(a, budget, low, high, estimator), estimator)
+    counts = (
+        printed.relaxed(a, budget, low, high, estimator),
+        minimise_variance(success, budget, estimator, low, high),
+        printed_counts(success, budget, low, high, estimator),
+    )
+    relaxed, ours, paper = (printed.variance(a, each, estimator).sum() for each in counts)
     assert relaxed - 1e-9 <= ours <= paper + 1e-12
+
+
+def test_the_printed_route_of_the_paper_is_not_always_best():
+    """Its multiplier is not unique, and rounding down can leave a prompt with more than its best number."""
+    roots = np.array([2.667, 2.667, 2.667, 10.03])
+    real = printed.relaxed(roots**2, 22, 3, 12, "rloo")
+    counts = printed.rounded(real, roots**2, 22, 3, 12, "rloo")
+    assert real.sum() == pytest.approx(22) and counts.tolist() == [4, 4, 3, 11]
+    excess = [printed.variance(roots**2, np.array(each), "rloo").sum() for each in (counts, [4, 4, 4, 10])]
+    assert excess[0] / excess[1] == pytest.approx(1.0037, abs=1e-4)
+    a = np.array([1.0, 1e-6])
+    assert printed.rounded(printed.relaxed(a, 8, 3, 5, "rloo"), a, 8, 3, 5, "rloo").tolist() == [5, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"success": [0.5, 1.5]}, r"success must be \[P\] and within \[0, 1\]"),
+        ({"budget": 25}, "budget must be between 6 and 24 for 2 prompts, got 25"),
+        ({"low": 2, "estimator": "dr_grpo"}, "low must be an integer of at least 3"),
+        ({"estimator": "grpo"}, "estimator must be rloo or dr_grpo, got 'grpo'"),
+        ({"high": 2}, "high must be at least 3"),
+    ],
+)
+def test_what_the_theorems_do_not_cover_is_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        printed_counts(**{"success": [0.2, 0.5], "budget": 16, "low": 3, "high": 12} | given)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
-from apportion.predictors import GaussianProcess
+from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
 from apportion.types import Prompt
 from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
 
@@ -251,3 +251,17 @@ def test_prompts_with_the_same_user_given_id_are_one_prompt():
     predictor = GaussianProcess(embedder_of(renamed[:1], [[1.0, 0.0]]))
     predictor.update(make_batch(renamed[:1], [4], [4]))
     assert predictor.predict(renamed[1:]).mean[0] == pytest.approx(0.95)
+
+
+def test_the_covariance_is_that_of_a_conditioned_gaussian():
+    rng = np.random.default_rng(0)
+    prompts, x = [Prompt(str(q)) for q in range(6)], rng.normal(size=(6, 3))
+    predictor = GaussianProcess(PrecomputedEmbeddings.from_array(prompts, x), bandwidth=1.5)
+    x = x.astype(np.float32).astype(float)
+    kernel = np.exp(-((x[:, None] - x) ** 2).sum(-1) / (2 * 1.5**2))
+    assert predictor.covariance(prompts) == pytest.approx(kernel, abs=1e-6)
+    given = np.linalg.inv(kernel + 1e-12 * np.eye(6))
+    posterior = np.linalg.inv(given[2:, 2:])  # the inverse of a block of the precision is the conditional covariance
+    found = predictor.covariance(prompts, prompts[:2])
+    assert found[2:, 2:] == pytest.approx(posterior, abs=1e-4) and np.abs(found[:2]).max() < 1e-4
+    assert predictor.covariance([]).shape == (0, 0)

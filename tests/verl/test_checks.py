@@ -299,11 +299,8 @@ def test_padding_of_a_rule_whose_rows_depend_on_outcomes_is_said(caplog, mini, p
     settings = {"actor_rollout_ref.actor.ppo_mini_batch_size": mini}
     said = warned(caplog, {"name": "ar3po", "stages": 2, "rollouts_per_stage": 1}, settings)
     (text,) = said or [""]
-    assert text.startswith(
-        f"outcomes decide on how many rows ar3po trains, at least 64 of 64 prompts, and verl pads them to a multiple of "
-        f"{8 * mini}: up to {8 * mini - 1} masked rows" * pads
-    )
     assert bool(text) == pads
+    assert not pads or ("at least 64 of 64 prompts" in text and f"up to {8 * mini - 1} masked rows in a step" in text)
 
 
 def test_the_critics_mini_batches_are_filled_too():

@@ -76,6 +76,22 @@ class LatentProcess(Predictor):
         self._join(prompts)
         self._fix_bandwidth()
 
+    def covariance(self, prompts: Sequence[Prompt], observed: Sequence[Prompt] = ()) -> Floats:
+        """Return Sigma* [P, P], the covariance of the latent values of ``prompts`` given those of ``observed``.
+
+        It is K - K_B (K_BB + noise I)^-1 K_B^T with B = ``observed``, in units of the prior variance, and 0 for the
+        observed prompts up to ``noise``. Without ``observed`` it is the prior's K. Allocation does not read it.
+        """
+        rows, (known, _) = self._join(prompts), self._distinct_rows(observed)
+        h, x = self._fix_bandwidth(), self._table.embeddings
+        both = np.r_[rows, known]
+        if not both.size:
+            return np.zeros((0, 0))
+        kernel = np.concatenate([k.copy() for _, k in rbf_blocks(x, both, x[both], h)])
+        own, across = kernel[: len(rows), : len(rows)], kernel[: len(rows), len(rows) :]
+        given = kernel[len(rows) :, len(rows) :] + self.noise * np.eye(len(known))
+        return own - across @ np.linalg.solve(given, across.T)
+
     def _latent(self, prompts: Sequence[Prompt]) -> Floats:
         """Return m at ``prompts``, [P]."""
         rows = self._join(prompts)  # may replace self._mean
