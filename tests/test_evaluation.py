@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.evaluation import answer_scores, bootstrap_interval, pass_at_k
+from apportion.evaluation import answer_scores, bootstrap_interval, evaluate, majority_at_k, pass_at_k
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -179,3 +179,81 @@ def test_a_text_in_place_of_a_list_of_answers_is_refused():
         answer_scores(["77"], [{"7"}])
     with pytest.raises(ValueError, match="gold must hold one list of texts a prompt, got the text '7'"):
         answer_scores([["7", "7"]], ["7"])
+
+
+OWN = st.lists(st.sampled_from(["1", "2", "3", None]), min_size=1, max_size=7)
+
+
+def majority_by_subsets(own, known, k):
+    """Maj@k by ``answer_scores`` of every subset, in its order."""
+    return np.mean([answer_scores([subset], [known]).majority for subset in combinations(own, k)])
+
+
+@given(OWN.flatmap(lambda own: st.tuples(st.just(own), GOLD, st.integers(1, len(own)))))
+def test_majority_at_k_is_the_share_of_subsets_whose_majority_is_right(case):
+    own, known, k = case
+    assert majority_at_k([own], [known], k)[0] == pytest.approx(majority_by_subsets(own, known, k), abs=1e-12)
+
+
+@given(ANSWERS, GOLD)
+def test_majority_at_1_is_the_mean_and_majority_at_n_that_of_answer_scores(answers, known):
+    for own in answers:
+        whole = answer_scores([own], [known])
+        assert majority_at_k([own], [known], 1)[0] == pytest.approx(whole.mean)
+        assert majority_at_k([own], [known], len(own))[0] == whole.majority
+
+
+@pytest.mark.parametrize("block", [2**20, 100])
+def test_random_subsets_are_near_all_of_them_and_the_same_for_a_seed(monkeypatch, block):
+    monkeypatch.setattr("apportion.evaluation.BLOCK", block)
+    own = [*"1232111323", None, None]
+    exact = majority_by_subsets(own, {"1"}, 6)
+    found = majority_at_k([own] * 20, [{"1"}] * 20, 6, draws=400)
+    assert found.std() > 0 and found.mean() == pytest.approx(exact, abs=4 * 0.5 / np.sqrt(20 * 400))
+    assert found.tolist() == majority_at_k([own] * 20, [{"1"}] * 20, 6, draws=400).tolist()
+    assert found.tolist() != majority_at_k([own] * 20, [{"1"}] * 20, 6, draws=400, seed=1).tolist()
+
+
+def test_majority_at_k_refuses_what_it_cannot_estimate():
+    with pytest.raises(ValueError, match="k must be at most the answers of every prompt, got 3 for 2; lower k"):
+        majority_at_k([["1"] * 3, ["1"] * 2], [{"1"}] * 2, 3)
+    with pytest.raises(ValueError, match="answers must be"):
+        majority_at_k([], [], 1)
+
+
+def test_an_evaluation_covers_at_each_k_the_problems_that_have_it():
+    found = evaluate([[1, 0, 0, 1], [0, 0], [1, 1]], [["7", "8", "8", "7"], ["8", None], ["1", "1"]], ks=[2, 1, 4, 2])
+    assert (found.problems, found.rollouts, found.least, found.most) == (3, 8, 2, 4)
+    assert found.mean.mean == pytest.approx((1 / 2 + 0 + 1) / 3)
+    assert [(at.k, at.problems) for at in found.at] == [(1, 3), (2, 3), (4, 1)]
+    assert [at.passed.mean for at in found.at] == pytest.approx([1 / 2, (5 / 6 + 0 + 1) / 3, 1])
+    assert [at.majority.mean for at in found.at] == pytest.approx([1 / 2, (3 / 6 + 0 + 1) / 3, 1])
+    assert found.at[1].passed.low == 0 and found.at[1].passed.high == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ks"),
+    [([8] * 10, [1, 2, 4, 8]), ([3, *[12] * 9], [1, 2, 4, 8, 12]), ([3, 3, *[12] * 8], [1, 2, 3]), ([1], [1])],
+)
+def test_usual_ks_are_powers_of_two_up_to_what_nine_tenths_have(sizes, ks):
+    assert [at.k for at in evaluate([[1] * size for size in sizes]).at] == ks
+
+
+def test_a_graded_evaluation_has_a_mean_only():
+    found = evaluate([[0.25, 0.75], [0, 0]])
+    assert found.mean.mean == 0.25 and found.at == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (([[1, 0]], None, [3]), "k must be at most 2, the rollouts of the problem with the most, got 3; lower k"),
+        (([[1, 0]], None, [0]), "k must be an integer of at least 1, got 0"),
+        (([[1], []],), r"rewards must be \[P\]\[n\], at least one a problem, got \[1, 0\]"),
+        (([],), r"rewards must be \[P\]\[n\]"),
+        (([[1, 0]], [["7"]]), "answers must be as many as the rewards"),
+    ],
+)
+def test_an_evaluation_refuses_what_it_cannot_estimate(given, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(*given)
