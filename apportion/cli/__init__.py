@@ -8,6 +8,7 @@ from apportion import __version__
 from apportion.cli.allocate import allocate
 from apportion.cli.diagnose import diagnosis
 from apportion.cli.errors import OneLineErrors
+from apportion.cli.evaluate import evaluate_command
 from apportion.cli.import_ import import_
 from apportion.cli.replay import replay_command
 from apportion.cli.report import report
@@ -35,6 +36,7 @@ def apportion(
 
 app.command()(allocate)
 app.command("diagnose")(diagnosis)
+app.command("evaluate")(evaluate_command)
 app.command("import")(import_)
 app.command()(lab)
 app.command("replay")(replay_command)

@@ -22,7 +22,7 @@ UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of
 
 
 GROUPS = {
-    "Look at a run": ("diagnose", "replay", "report", "watch", "import"),
+    "Look at a run": ("diagnose", "evaluate", "replay", "report", "watch", "import"),
     "Plan": ("allocate", "simulate"),
     "Train": ("trl", "verl", "lab"),
     "Vote": ("vote", "revote", "serve"),

@@ -1,0 +1,172 @@
+"""``apportion evaluate``: Mean@k, Pass@k and Maj@k of rollouts that are there, as papers report them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from apportion.cli.errors import usage_errors
+from apportion.cli.lines import doubt_lines, wrapped
+from apportion.cli.options import Columns, Rewards, pairs_of
+from apportion.runs.text_table import text_table
+from apportion.runs.waiting import waiting
+from apportion.untrusted import one_line, shown
+
+if TYPE_CHECKING:
+    from apportion.evaluation import Evaluation, Score
+    from apportion.records import RunRecord
+    from apportion.vote.kept import Rollouts
+
+GRADED = (
+    "pass@k and maj@k need verdicts (1 for right, and 0 or -1 for wrong), and these rewards are graded; --reward NAME "
+    "reads another column"
+)
+WITHOUT_ANSWERS = "maj@k needs the answer of each rollout, which is not recorded here; --column answer=COLUMN names it"
+
+
+def evaluate_command(
+    run: Annotated[
+        Path, typer.Argument(help="A rollout log, another recorded run, or the .jsonl of the answers of a vote.")
+    ],
+    more: Annotated[list[str] | None, typer.Argument(metavar="[K]...", help="Further k.")] = None,
+    k: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--k",
+            metavar="K...",
+            help="Several by spaces or commas. By default powers of two up to the rollouts that 90% of the problems "
+            "have, and that number, at most 1024.",
+            show_default=False,
+        ),
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="FIRST[:LAST]", help="Only these steps of a training run; by default all.")
+    ] = None,
+    reward: Rewards = None,
+    column: Columns = None,
+    questions: Annotated[Path | None, typer.Option(help="The questions of a vote, for their right answers.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Right answers for a vote, by id or prompt.")] = None,
+    extract: Annotated[str | None, typer.Option(help="Another reading of the texts of a vote.")] = None,
+    equivalence: Annotated[str | None, typer.Option(help="Another equivalence of the answers of a vote.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the intervals, and of the subsets behind maj@k.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Print Mean@k, Pass@k and Maj@k of a run or a vote.
+
+    Nothing is sampled. Intervals resample problems, and never rollouts. To evaluate a server, sample it by
+    `apportion vote --rule fixed --no-curtail --max-samples N --give-up N`, and give the answers.
+    """
+    from apportion.answers import AnswerFunctionError  # noqa: PLC0415 - what voting needs is slow to import
+    from apportion.evaluation import evaluate  # noqa: PLC0415
+    from apportion.questions import read_questions  # noqa: PLC0415
+    from apportion.records import open_run  # noqa: PLC0415
+    from apportion.vote.journal import settings_path  # noqa: PLC0415
+    from apportion.vote.kept import kept_rollouts  # noqa: PLC0415
+    from apportion.vote.right import read_labels  # noqa: PLC0415
+
+    of_vote = {"questions": questions, "labels": labels, "extract": extract, "equivalence": equivalence}
+    with (
+        usage_errors(ValueError, ImportError, OSError, AnswerFunctionError),
+        waiting(f"evaluating {one_line(str(run))}"),
+    ):
+        ks = [_integer("k", text) for each in [*(k or []), *(more or [])] for text in each.split(",") if text]
+        if not run.is_dir() and settings_path(run).exists():
+            _refuse({"steps": steps, "reward": reward, "column": column}, "a recorded run", "the answers of a vote")
+            known = () if questions is None else read_questions(questions)
+            golds = None if labels is None else read_labels(labels)
+            found = kept_rollouts(run, known, golds, extract=extract, equivalence=equivalence)
+        else:
+            _refuse(of_vote, "the answers of a vote", "a recorded run")
+            found = _of_record(open_run(run, None, reward or [], pairs_of(column, "--column")), steps)
+        scores = evaluate(found.rewards, found.answers, ks, seed)
+    if as_json:
+        about = {"name": found.name, "failed": found.failed, "doubts": list(found.doubts)}
+        typer.echo(json.dumps(about | asdict(scores), allow_nan=False))
+    else:
+        typer.echo(_text(found, scores, sys.stdout.isatty()))
+
+
+def _of_record(record: RunRecord, steps: str | None) -> Rollouts:
+    """Return the rollouts of ``record`` at some ``steps``. Raises ValueError for steps without rewards."""
+    import numpy as np  # noqa: PLC0415 - slow to import
+
+    from apportion.engines.outcomes import are_verdicts  # noqa: PLC0415
+    from apportion.vote.kept import Rollouts  # noqa: PLC0415
+
+    unit = "visits" if record.visits else "steps"
+    if steps is not None:
+        first, colon, last = steps.partition(":")
+        low, high = _integer("--steps", first), _integer("--steps", last if colon else first)
+        record = record.of_groups((record.step >= low) & (record.step <= high))
+    arrived = np.flatnonzero(~np.isnan(record.reward))
+    if not len(arrived):
+        raise ValueError(
+            f"an evaluation needs rewards, got none in {record.name}"
+            + ("; name their column by --reward NAME" if steps is None else f" at {unit} {shown(steps)}; choose others")
+        )
+    values, doubts = record.reward, list(record.doubts)
+    if are_verdicts(np.unique(values)):
+        values = np.where(values == 1, 1.0, 0.0)
+    if (several := len(np.unique(record.step))) > 1:
+        doubts.append(
+            f"the rollouts are of {several:,} {unit}, and the policy changed between them, so no figure is that of one "
+            "policy; --steps FIRST:LAST chooses some"
+        )
+    of = np.repeat(record.prompt, np.diff(record.first))[arrived]
+    rows = arrived[np.argsort(of, kind="stable")]
+    ends = np.cumsum(np.unique(of, return_counts=True)[1])[:-1]
+    answers = [[None if each < 0 else each for each in own.tolist()] for own in np.split(record.answer[rows], ends)]
+    return Rollouts(
+        name=f"{record.name} ({record.source})",
+        rewards=np.split(values[rows], ends),
+        answers=answers if (record.answer[rows] >= 0).any() else None,
+        failed=int(record.asked.sum()) - len(arrived),
+        doubts=tuple(doubts),
+    )
+
+
+def _text(found: Rollouts, scores: Evaluation, terminal: bool) -> str:
+    """Return the scores as lines and a table, drawn if it is for a ``terminal``."""
+    each = f"{scores.least:,}" if scores.least == scores.most else f"{scores.least:,} to {scores.most:,}"
+    lines = wrapped(
+        f"{one_line(found.name)}: {scores.rollouts:,} rollouts of {scores.problems:,} problems, {each} of each"
+    )
+    if found.failed:
+        lines += wrapped(f"{found.failed:,} rollouts without a reward are left out")
+    lines += doubt_lines(found.doubts)
+    if not scores.at:
+        mean = scores.mean
+        return "\n".join([*lines, f"mean@k {mean.mean:.4g} ({mean.low:.4g} to {mean.high:.4g})", *wrapped(GRADED)])
+    lines.append(f"mean@k {_cell(scores.mean)} for every k")
+    width = 3 if found.answers is None else 4
+    rows = [
+        [f"{at.k:,}", f"{at.problems:,} of {scores.problems:,}", _cell(at.passed), _cell(at.majority)][:width]
+        for at in scores.at
+    ]
+    lines.append(text_table(rows, ["k", "problems", "pass@k", "maj@k"][:width], align="r" * width, terminal=terminal))
+    lines += wrapped("in brackets 95% intervals, which resample problems and not rollouts")
+    return "\n".join(lines if found.answers is not None else [*lines, *wrapped(WITHOUT_ANSWERS)])
+
+
+def _cell(score: Score | None) -> str:
+    return "" if score is None else f"{score.mean:.1%} ({score.low:.1%} to {score.high:.1%})"
+
+
+def _refuse(options: Mapping[str, object], needed: str, got: str) -> None:
+    """Raise ValueError for the first of ``options`` that was given, because it is about something else."""
+    for name, value in options.items():
+        if value:
+            raise ValueError(f"--{name} is about {needed}, got {got}; leave it out")
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a whole number, got {shown(text)}; write one such as 8") from None
