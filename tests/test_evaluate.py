@@ -109,6 +109,15 @@ def test_steps_choose_rollouts_and_those_without_a_reward_are_counted(tmp_path: 
     assert "--steps must be a whole number, got ''" in refused(path, "--steps", "1:")
 
 
+@pytest.mark.parametrize(("sizes", "doubted"), [((2, 4), True), ((4, 4), False)])
+def test_unequal_numbers_of_rollouts_in_a_step_are_doubted(
+    tmp_path: Path, sizes: tuple[int, int], doubted: bool
+) -> None:
+    groups = [{"id": str(q), "reward": [q % 2] * size, "step": [0] * size} for q, size in enumerate(sizes)]
+    text = said(jsonl(tmp_path / "run.jsonl", rows(*groups)))
+    assert ("prompts of one step have unequal numbers of rollouts" in text) == doubted
+
+
 def test_graded_rewards_have_a_mean_and_no_verdicts(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "run.jsonl", rows({"id": "a", "reward": [0.5, 1]}, {"id": "b", "reward": [0.25, 0.25]}))
     text = said(path)

@@ -118,6 +118,12 @@ def _of_record(record: RunRecord, steps: str | None) -> Rollouts:
             f"the rollouts are of {several:,} {unit}, and the policy changed between them, so no figure is that of one "
             "policy; --steps FIRST:LAST chooses some"
         )
+    starts = np.flatnonzero(np.diff(record.step, prepend=record.step[0] - 1))
+    if (np.maximum.reduceat(record.asked, starts) > np.minimum.reduceat(record.asked, starts)).any():
+        doubts.append(
+            "prompts of one step have unequal numbers of rollouts; if their outcomes decided the numbers, as in HORA or "
+            "AR3PO, all figures are biased"
+        )
     of = np.repeat(record.prompt, np.diff(record.first))[arrived]
     rows = arrived[np.argsort(of, kind="stable")]
     ends = np.cumsum(np.unique(of, return_counts=True)[1])[:-1]
