@@ -121,7 +121,7 @@ def _of_record(record: RunRecord, steps: str | None) -> Rollouts:
     starts = np.flatnonzero(np.diff(record.step, prepend=record.step[0] - 1))
     if (np.maximum.reduceat(record.asked, starts) > np.minimum.reduceat(record.asked, starts)).any():
         doubts.append(
-            "prompts of one step have unequal numbers of rollouts; if their outcomes decided the numbers, as in HORA or "
+            "prompts of one step have unequal numbers of rollouts; if their outcomes decided them, as in HORA or "
             "AR3PO, all figures are biased"
         )
     of = np.repeat(record.prompt, np.diff(record.first))[arrived]
