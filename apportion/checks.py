@@ -3,7 +3,9 @@
 All raise ValueError, also for a wrong type, because the loader of TOML files turns that into a message for the user.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType
@@ -53,6 +55,18 @@ def check_numbers(settings: Any) -> None:
                 raise ValueError(f"{name} must be True or False, got {shown(value)}; choose one")
         elif not isinstance(value, str):
             raise ValueError(f"{name} must be a text, got {shown(value)}; write it in quotes")
+
+
+def make_named(where: str, name: str, registry: Mapping[str, Callable[[], Any]]) -> Any:
+    """Return a new object of ``registry`` with its defaults; ``where`` is the setting that names it.
+
+    Raises ValueError for an unknown name.
+    """
+    if name not in registry:
+        close = get_close_matches(name, registry, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "check the spelling"
+        raise ValueError(f"{where} must be one of {', '.join(registry)}, got {shown(name)}; {remedy}")
+    return registry[name]()
 
 
 def check_integer(name: str, value: Any, least: int | None = None, remedy: str | None = None) -> int:

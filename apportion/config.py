@@ -4,6 +4,7 @@
 it back: ``build(type(x), tomllib.loads(to_toml(dump(x)))) == x``.
 """
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -17,9 +18,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
 from apportion.allocators import ALLOCATORS, Allocator
-from apportion.baselines import BASELINES, Baseline
+from apportion.baselines import BASELINES, Baseline, Tracked
 from apportion.checks import LARGEST_INTEGER
 from apportion.predictors import EMBEDDERS, PREDICTORS, Embedder, Predictor
+from apportion.presets import PRESETS, Preset
 from apportion.selection import SELECTORS, Selector
 from apportion.stopping import RULES, Rule
 from apportion.toml import LONGEST_WORD, ConfigError, choices, load, to_toml
@@ -32,10 +34,11 @@ T = TypeVar("T")
 
 REGISTRIES: dict[Any, dict[str, Any]] = {
     Allocator: ALLOCATORS,
-    Predictor: PREDICTORS,
+    Predictor: {**PREDICTORS, Tracked.name: Tracked},
     Embedder: EMBEDDERS,
     Baseline: BASELINES,
     Selector: SELECTORS,
+    Preset: PRESETS,
     Rule: RULES,
     Verifier: VERIFIERS,
 }
@@ -93,7 +96,7 @@ def placed(message: str, cls: type[Any], where: str) -> str:
     """
     if not where:
         return message
-    is_key = message.partition(" ")[0] in {field.name for field in fields(cls)}
+    is_key = message.partition(" ")[0] in _settings_of(cls)
     return f"{where}.{message}" if is_key else f"{where}: {message}"
 
 
@@ -115,13 +118,14 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
 
 
 def _convert_dataclass(cls: Any, table: Mapping[str, Any], where: str) -> Any:
-    settings = {field.name: field for field in fields(cls) if field.init}
+    settings = _settings_of(cls)
     given, name = dict(table), cls.__name__
     if _is_registered(cls):
-        name = given.pop("name", cls.name)
-        if name != cls.name:
+        known = getattr(cls, "name", name)
+        name = given.pop("name", known)
+        if name != known:
             raise ConfigError(
-                f"{_join_path(where, 'name')} must be {cls.name!r} here, got {shown(name)}; change or remove it"
+                f"{_join_path(where, 'name')} must be {known!r} here, got {shown(name)}; change or remove it"
             )
     for key in given:
         if key not in settings:
@@ -129,8 +133,7 @@ def _convert_dataclass(cls: Any, table: Mapping[str, Any], where: str) -> Any:
                 f"{where or 'the configuration'} ({name}) has no key {shown(key)}; "
                 f"{choices(key, settings) if settings else 'remove it'}"
             )
-    required = [key for key, field in settings.items() if field.default is field.default_factory is MISSING]
-    missing = [key for key in required if key not in given]
+    missing = [key for key, required in settings.items() if required and key not in given]
     if missing:
         raise ConfigError(
             f"{where or 'the configuration'} must have {', '.join(missing)}, got {', '.join(given) or 'no keys'}; "
@@ -142,6 +145,13 @@ def _convert_dataclass(cls: Any, table: Mapping[str, Any], where: str) -> Any:
         return cls(**values)
     except (ValueError, OverflowError) as error:  # OverflowError: a class of another package makes inf an integer
         raise ConfigError(placed(str(error), cls, where)) from error
+
+
+def _settings_of(cls: Any) -> dict[str, bool]:
+    """Return whether each setting of a dataclass, or of a function that makes a preset, must be given."""
+    if is_dataclass(cls):
+        return {field.name: field.default is field.default_factory is MISSING for field in fields(cls) if field.init}
+    return {name: each.default is each.empty for name, each in inspect.signature(cls).parameters.items()}
 
 
 def _choose(kind: Any, value: Any, where: str) -> Any:

@@ -5,16 +5,19 @@ from apportion.trl import AllocatedGRPOTrainer
 
 trainer = AllocatedGRPOTrainer(model, reward_funcs, args, train_dataset, **singles().arguments())
 
+Or by its name, also in TOML, in verl and in the lab: ``AllocatedGRPOTrainer(..., preset="singles")``.
+
 ``ADVICE`` says what to change first. docs/choosing.md has the measurements behind it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from apportion.allocators import AR3PO, DAPO, HORA, TTRL, VIP, Allocator, OptPO, Uniform
 from apportion.allocators.vip import GroupEstimator
 from apportion.baselines import SPO, Baseline, Optimal, Tracked
+from apportion.checks import make_named
 from apportion.predictors import GaussianProcess
 from apportion.selection import MoPPS, Selector, SPOWeights
 
@@ -164,3 +167,31 @@ def mopps_with_refill(*, target: float = 0.5, max_draws: int = 10) -> Preset:
     neither (.166 to .289).
     """
     return Preset(allocator=DAPO(max_draws=max_draws), selection=MoPPS(target=target))
+
+
+PRESETS: dict[str, Callable[..., Preset]] = {
+    each.__name__: each
+    for each in (
+        singles,
+        fixed_baseline,
+        vip_as_printed,
+        vip_as_released,
+        hora_as_printed,
+        ar3po_as_printed,
+        ttrl_as_printed,
+        optpo_as_printed,
+        spo,
+        mopps_with_refill,
+    )
+}
+"""Every preset by name. All of their settings have defaults."""
+
+
+def preset_of(name: str) -> Preset:
+    """Return the preset with this name, with its defaults. Raises ValueError for an unknown name.
+
+    >>> preset_of("hora_as_printed").allocator.name
+    'hora'
+    """
+    preset: Preset = make_named("preset", name, PRESETS)
+    return preset

@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -18,7 +17,9 @@ from apportion.advantages import (
 )
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES, Baseline
+from apportion.checks import make_named
 from apportion.engines.saved_settings import settings_of
+from apportion.presets import PRESETS, Preset, preset_of
 from apportion.selection import SELECTORS, Selector, check_selector
 from apportion.types import Batch, Needs
 from apportion.untrusted import shown
@@ -30,6 +31,9 @@ PARTS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
 )
 """The parts of an allocation: the setting, its type, and the registry of its names."""
 
+UNDECIDED: Any = None
+"""The default of an allocator that a preset may decide."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -37,22 +41,30 @@ logger = logging.getLogger(__name__)
 class RunDecisions:
     """What is decided in a run of any engine: how many rollouts, which prompts, what baseline, what weights.
 
-    The name of an allocator, a baseline or a selection stands for one with its defaults, as in TOML and verl. Raises
-    TypeError for one of another type, and ValueError for what does not fit together.
+    The name of an allocator, a baseline, a selection or a preset stands for one with its defaults, as in TOML and verl.
+    A preset makes the decisions of a method, and is None afterwards; see ``take_preset``. Raises TypeError for one of
+    another type, and ValueError for what does not fit together.
     """
 
-    allocator: Allocator
+    preset: Preset | None = None
+    allocator: Allocator = UNDECIDED
     weighting: Weighting | None = None
     baseline: Baseline | None = None
     selection: Selector | None = None
 
     def __post_init__(self) -> None:
+        take_preset(self)
+        if self.allocator is None:
+            raise ValueError(
+                "allocator must be given, or a preset, which has one, got neither; name one, such as the preset "
+                "hora_as_printed"
+            )
         for name, kind, registry in PARTS:
             given = getattr(self, name)
             if isinstance(given, str):
-                given = _named(name, given, registry)
+                given = make_named(name, given, registry)
                 object.__setattr__(self, name, given)
-            if not isinstance(given, kind) and (given is not None or name == "allocator"):
+            if given is not None and not isinstance(given, kind):
                 article = "an" if name == "allocator" else "a"
                 raise TypeError(
                     f"{name} must be {article} {kind.__name__} or the name of one, got {shown(given)}; the names are "
@@ -122,13 +134,33 @@ class TrainerAllocation(RunDecisions):
             self.selection.observe(batch.sampled)
 
 
-def _named(where: str, name: str, registry: Mapping[str, Callable[[], Any]]) -> Any:
-    """Return a new object of the registry with its defaults. Raises ValueError for an unknown name."""
-    if name not in registry:
-        close = get_close_matches(name, registry, n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else "check the spelling"
-        raise ValueError(f"{where} must be one of {', '.join(registry)}, got {shown(name)}; {remedy}")
-    return registry[name]()
+def take_preset(decisions: Any) -> None:
+    """Put what the ``preset`` of a frozen dataclass decides into the fields of these names, and None into ``preset``.
+
+    So decisions by a preset equal those that are spelled out, also in a checkpoint. What the preset leaves open may be
+    given beside it. Raises TypeError for another type, ValueError for an unknown name and for a decision made twice.
+    """
+    preset = decisions.preset
+    if preset is None:
+        return
+    if isinstance(preset, str):
+        preset = preset_of(preset)
+    if not isinstance(preset, Preset):
+        raise TypeError(
+            f"preset must be a Preset or the name of one, got {shown(preset)}; the names are {', '.join(PRESETS)}"
+        )
+    own = {field.name for field in fields(decisions)}
+    for name, decided in preset.arguments().items():
+        if name not in own:  # the estimator, which is a setting of verl itself
+            continue
+        if (given := getattr(decisions, name)) is not None:
+            has, got = (getattr(each, "name", each) for each in (decided, given))
+            raise ValueError(
+                f"{name} must be left out beside a preset whose own is {has}, got {shown(got)}; leave out the preset "
+                f"or the {name}"
+            )
+        object.__setattr__(decisions, name, decided)
+    object.__setattr__(decisions, "preset", None)
 
 
 def bill(allocator: Allocator, prompts: int, usual: int | None) -> str:

@@ -7,6 +7,7 @@ from tinker_cookbook.rl.rollout_limits import TerminationRewardPolicy
 from tinker_cookbook.rl.train import Config
 
 from apportion.allocators import Allocator
+from apportion.engines.decisions import UNDECIDED
 from apportion.tinker.batch import RoundSettings
 from apportion.tinker.dataset import AllocatedDatasetBuilder
 from apportion.tinker.groups import AllocatedRollouts
@@ -16,11 +17,12 @@ LINEAR_LOSSES = ("importance_sampling", "ppo", "cispo")
 """Losses of the service in which a factor of an advantage is a factor of its gradient."""
 
 
-def allocated(config: Config, allocator: Allocator, **settings: Any) -> Config:
+def allocated(config: Config, allocator: Allocator = UNDECIDED, **settings: Any) -> Config:
     """Return ``config`` with rollouts that ``allocator`` allocates, for ``tinker_cookbook.rl.train.main``.
 
-    ``settings`` are the others of ``TinkerAllocation``. Everything else of ``config`` works as before: the strategy for
-    errors and the policy for limits apply to every round. Raises ValueError for a mode that cannot have an allocator.
+    ``settings`` are the others of ``TinkerAllocation``, such as a ``preset`` in place of the allocator. Everything else
+    of ``config`` works as before: the strategy for errors and the policy for limits apply to every round. Raises
+    ValueError for a mode that cannot have an allocator.
     """
     allocation = TinkerAllocation(allocator=allocator, **settings)
     _check(config)

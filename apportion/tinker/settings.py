@@ -21,7 +21,9 @@ class TinkerAllocation(TrainerAllocation):
     """How the rollouts of a batch are allocated, and how they enter the loss.
 
     Args:
-        allocator: decides how many rollouts each prompt gets; with labels, and without rollouts of earlier steps.
+        preset: a method as its paper combines the decisions, one of ``apportion.presets``, or its name.
+        allocator: decides how many rollouts each prompt gets; with labels, and without rollouts of earlier steps. A
+            preset has one.
         estimator: one of ``apportion.advantages.ESTIMATORS``. The default is the one whose variance the allocator
             minimises, and otherwise the cookbook's own, "dr_grpo".
         weighting: whether every "prompt" or every "rollout" has equal weight in the loss. The default is the one that

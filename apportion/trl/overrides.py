@@ -23,10 +23,11 @@ from apportion.answers import Equivalence
 from apportion.answers.reader import AnswerReader
 from apportion.baselines import Baseline
 from apportion.engines.dataset_prompts import read_prompts
-from apportion.engines.decisions import bill
+from apportion.engines.decisions import UNDECIDED, bill
 from apportion.engines.fresh_rows import FreshRows
 from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
 from apportion.engines.prompts import text_of
+from apportion.presets import Preset
 from apportion.records import LogText, prepare_log, write_step
 from apportion.selection import Selector
 from apportion.trl.advantages import without_failures, zero_deviation
@@ -61,7 +62,8 @@ class AllocatedTrainer(CheckpointedTrainer):
     def __init__(
         self,
         *args: Any,
-        allocator: Allocator,
+        allocator: Allocator = UNDECIDED,
+        preset: Preset | None = None,
         weighting: Weighting | None = None,
         estimator: str | None = None,
         baseline: Baseline | None = None,
@@ -80,6 +82,7 @@ class AllocatedTrainer(CheckpointedTrainer):
         check_trainer(type(self))
         self.allocation = TRLAllocation(
             allocator=allocator,
+            preset=preset,
             weighting=weighting,
             estimator=estimator,
             baseline=baseline,

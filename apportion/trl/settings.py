@@ -44,7 +44,8 @@ class TRLAllocation(TrainerAllocation):
     """How the rollouts of a generation batch are allocated, and how they enter the loss.
 
     Args:
-        allocator: decides how many rollouts each prompt gets, with labels or without.
+        preset: a method as its paper combines the decisions, one of ``apportion.presets``, or its name.
+        allocator: decides how many rollouts each prompt gets, with labels or without. A preset has one.
         weighting: whether every "prompt", "rollout" or "token" has equal weight in the loss. The default is the one
             that the estimator is unbiased under, "prompt" for all but "sequential". Equal groups have TRL's weights.
         estimator: one of ``apportion.advantages.ESTIMATORS``, by default TRL's formula.

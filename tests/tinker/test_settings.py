@@ -82,6 +82,13 @@ def test_wrong_kinds_are_refused(configured):
         allocated(configured(), "horae")
 
 
+def test_a_preset_stands_in_place_of_the_allocator(configured):
+    found = allocated(configured(), preset="vip_as_printed").dataset_builder.allocation
+    assert (found.allocator.predictor.name, found.estimator) == ("gp", "rloo")
+    with pytest.raises(ValueError, match="allocator must be left out beside a preset whose own is vip, got 'hora'"):
+        allocated(configured(), HORA(), preset="vip_as_printed")
+
+
 def test_an_allocator_is_set_once(configured):
     with pytest.raises(ValueError, match="call it once"):
         allocated(allocated(configured(), Uniform(4)), Uniform(4))

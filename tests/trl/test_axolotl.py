@@ -40,7 +40,7 @@ def test_the_section_is_read_as_the_toml_of_a_job():
     ("changed", "message"),
     [
         ({"apportion": None}, "apportion must have an allocator, got no section"),
-        ({"apportion": {}}, "apportion must have allocator, got no keys"),
+        ({"apportion": {}}, "apportion.allocator must be given, or a preset, which has one, got neither"),
         ({"apportion": {"allocator": "horra"}}, "must have a known name, got 'horra'; did you mean 'hora'?"),
         (
             {"apportion": {"allocator": "hora", "selektion": "mixed"}},

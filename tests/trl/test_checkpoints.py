@@ -14,6 +14,7 @@ from apportion import AR3PO, HORA, VIP, Uniform
 from apportion.baselines import SPO
 from apportion.engines.saved_state import SavedStateError, save_state
 from apportion.predictors import DiscountedCounts
+from apportion.presets import fixed_baseline
 from apportion.records import RecordError, read_log
 from apportion.selection import LargestVariance, Mixed
 from apportion.trl import AllocatedGRPOTrainer, checkpoints
@@ -141,6 +142,17 @@ def test_a_checkpoint_of_the_same_parts_with_other_settings_is_refused(tmp_path,
     config = {"num_generations": now.pop("num_generations")} if "num_generations" in now else {}
     with pytest.raises(ValueError, match=message):
         trained(tmp_path, now.pop("allocator"), resume=True, given=now, **config)
+
+
+def test_a_preset_resumes_under_its_name_and_spelled_out_and_another_is_refused(tmp_path):
+    named, parts = {"preset": "fixed_baseline", "weighting": "rollout"}, fixed_baseline().arguments()
+    settings, half = {"steps": 4, "questions": 16}, str(tmp_path / "checkpoint-2")
+    whole = trained(tmp_path, None, given=named, **settings)
+    for allocator, given in ((None, named), (parts.pop("allocator"), parts)):
+        again = trained(tmp_path, allocator, resume=half, given=given, **settings)
+        assert history(again) == history(whole) and digest(again.model) == digest(whole.model)
+    with pytest.raises(ValueError, match=r"allocator.rollouts_per_prompt must be 4, as in the run that .*, got 1; "):
+        trained(tmp_path, None, resume=half, given={"preset": "singles"}, **settings)
 
 
 def test_a_checkpoint_without_settings_resumes(tmp_path):

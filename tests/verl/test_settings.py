@@ -86,7 +86,7 @@ def test_infinity_is_written_as_yaml_does():
     ("table", "message"),
     [
         (None, "must have allocation, got none; start with python -m apportion.verl allocation=vip"),
-        ({"weighting": "prompt"}, "allocation must have allocator"),
+        ({"weighting": "prompt"}, "^allocation.allocator must be given, or a preset, which has one, got neither; "),
         ("vpi", r"allocation\.allocator \(allocator\) must have a known name, got 'vpi'; did you mean 'vip'"),
         (
             {"allocator": {"name": "vip", "lwo": 4}},

@@ -21,6 +21,8 @@ from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.config import ConfigError, build, dump, load
 from apportion.data import Data
+from apportion.engines.decisions import UNDECIDED, take_preset
+from apportion.presets import Preset
 from apportion.records import ROLLOUTS
 from apportion.runs.folder import read_settings
 from apportion.selection import Selector
@@ -48,7 +50,8 @@ class Job:
         name: the folder of the results under runs/.
         model: an id of the Hugging Face hub, a local folder, or a model of a source.
         data: the questions and their template.
-        allocator: any allocator, with labels or without.
+        preset: a method with its allocator, estimator, baseline and selection, one of ``apportion.presets``.
+        allocator: any allocator, with labels or without. A preset has one.
         algorithm: which of TRL's trainers.
         weighting, estimator, baseline, selection, equivalence, failed_rewards: as the trainer takes them. Known rates
             are in the ``rate_column`` of the data.
@@ -66,7 +69,8 @@ class Job:
     name: str
     model: str
     data: Data
-    allocator: Allocator
+    preset: Preset | None = None
+    allocator: Allocator = UNDECIDED
     algorithm: Literal["grpo", "rloo"] = "grpo"
     weighting: Weighting | None = None
     estimator: str | None = None
@@ -84,6 +88,7 @@ class Job:
 
     def __post_init__(self) -> None:
         check_folder_name(self.name, RUNS)
+        take_preset(self)  # so that the job's file in its folder has all decisions
         if self.tools and self.algorithm == "rloo":
             raise ValueError(
                 f"tools are for grpo, got {', '.join(self.tools)} with rloo, whose trainer in TRL has none; set "
