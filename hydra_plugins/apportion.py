@@ -41,13 +41,14 @@ class AllocationSource(ConfigSource):
         """Return the config with this path."""
         from omegaconf import OmegaConf  # noqa: PLC0415 - only when it is needed
 
-        from apportion.verl.configs import settings_of  # noqa: PLC0415 - as above
+        from apportion.verl.configs import is_preset, settings_of  # noqa: PLC0415 - as above
 
         path = config_path.removesuffix(".yaml")
         if not self.is_config(path):
             raise ConfigLoadError(f"Config not found : {config_path}")
         group = _groups().get(path.rpartition("/")[0])
-        header = {"package": None if group is None or group.path == GROUP else group.key}
+        within = None if group is None or group.path == GROUP else group.key
+        header = {"package": "_global_" if is_preset(path) else within}
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(settings_of(path)), header)
 
     def is_group(self, config_path: str) -> bool:
@@ -57,14 +58,14 @@ class AllocationSource(ConfigSource):
     def is_config(self, config_path: str) -> bool:
         """Return whether this path is that of a config."""
         group, _, name = config_path.removesuffix(".yaml").rpartition("/")
-        return _is_ours(config_path) and group in _groups() and name in _groups()[group].kinds
+        return _is_ours(config_path) and group in _groups() and name in _groups()[group].choices
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Return the names of the configs and groups in a group, sorted."""
         path = config_path.strip("/")
         if path == "":
             return [] if results_filter == ObjectType.CONFIG else [GROUP]
-        configs = [] if results_filter == ObjectType.GROUP else list(_groups()[path].kinds)
+        configs = [] if results_filter == ObjectType.GROUP else _groups()[path].choices
         below = [each.removeprefix(f"{path}/") for each in _groups() if each.startswith(f"{path}/")]
         return sorted({*configs, *([] if results_filter == ObjectType.CONFIG else below)})
 

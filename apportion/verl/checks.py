@@ -15,8 +15,8 @@ from apportion.config import placed
 from apportion.toml import choices
 from apportion.verl.advice import warn
 from apportion.verl.checkpoints import SavedAllocation, resumed_file
-from apportion.verl.coordinator.settings import VerlAllocation
-from apportion.verl.estimators import LOSSES, NAMES, OWN_AGGREGATION, PREFIX
+from apportion.verl.coordinator.settings import PREFIX, VerlAllocation
+from apportion.verl.estimators import LOSSES, NAMES, OWN_AGGREGATION
 from apportion.verl.seam import check_installed
 from apportion.verl.settings import by_row, norm_reduction, trained_estimator
 

@@ -58,7 +58,16 @@ def train(config: DictConfig) -> None:
 
 
 def check_choices(config: DictConfig, choices: Mapping[str, str]) -> None:
-    """Raise ConfigError if a name was changed but the settings beside it are those of Hydra's ``choices``."""
+    """Raise ConfigError if a name was changed but the settings beside it are those of Hydra's ``choices``.
+
+    A preset is refused beside a choice for the same reason.
+    """
+    preset, chosen = OmegaConf.select(config, "allocation.preset"), choices.get(ALLOCATION.path, "")
+    if preset is not None and chosen in ALLOCATION.choices:
+        raise ConfigError(
+            f"allocation.preset must be left out, because {ALLOCATION.path}={chosen} chose the settings beside it, got "
+            f"{preset}; choose {ALLOCATION.path}={preset} instead"
+        )
     for group in (ALLOCATION, SELECTION, *GROUPS):
         chosen, found = choices.get(group.path, ""), OmegaConf.select(config, group.key)
         if chosen not in group.kinds or not isinstance(found, DictConfig):

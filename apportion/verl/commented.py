@@ -88,7 +88,8 @@ def _kind_of(hint: Any, value: Any) -> type[Any] | None:
         return None
     for each in (hint, *get_args(hint)):
         if each in REGISTRIES:
-            return REGISTRIES[each].get(str(value.get("name")))
+            found = REGISTRIES[each].get(str(value.get("name")))
+            return found if isinstance(found, type) else None  # a preset is a function
         if isinstance(each, type) and is_dataclass(each):
             return each
     return None

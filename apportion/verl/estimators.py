@@ -19,9 +19,9 @@ from verl.trainer.ppo.core_algos import register_adv_est
 
 from apportion.advantages import ESTIMATORS, Reduction, Weighting, default_weighting, needs, rollout_weights
 from apportion.types import Floats
+from apportion.verl.coordinator.settings import PREFIX
 from apportion.verl.rows import columns_of
 
-PREFIX = "apportion_"
 NAMES = tuple(PREFIX + name for name in ESTIMATORS)
 """The estimators as verl knows them. They need only the columns of the row's group."""
 

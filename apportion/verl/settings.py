@@ -12,15 +12,16 @@ from omegaconf.errors import OmegaConfBaseException
 from apportion.advantages import Reduction, default_weighting, rollout_needs
 from apportion.allocators.spending import budget
 from apportion.config import ConfigError, build, placed
-from apportion.verl.coordinator.settings import VerlAllocation
-from apportion.verl.estimators import LOSSES, OWN_AGGREGATION, PREFIX
+from apportion.presets import PRESETS, Preset
+from apportion.verl.coordinator.settings import PREFIX, VerlAllocation
+from apportion.verl.estimators import LOSSES, OWN_AGGREGATION
 
 
 def allocation_of(config: DictConfig) -> VerlAllocation:
-    """Return the settings under ``allocation`` in verl's ``config``, which may also be the name of an allocator.
+    """Return the settings under ``allocation`` in verl's ``config``.
 
-    Null means that a key is left out. An allocator without a budget gets ``rollout.n`` rollouts a prompt, so that a
-    batch has as many rollouts as without an allocator.
+    They may also be the name of an allocator or a preset alone. Null means that a key is left out. An allocator without
+    a budget gets ``rollout.n`` rollouts a prompt, so that a batch has as many rollouts as without an allocator.
 
     Raises ConfigError without settings, for an unknown key, and for a value that does not fit.
     """
@@ -31,14 +32,16 @@ def allocation_of(config: DictConfig) -> VerlAllocation:
             "give stock verl '+allocation={allocator: {name: vip}}'"
         )
     if isinstance(table, str):
-        table = OmegaConf.create({"allocator": table})
+        table = OmegaConf.create({"preset" if table in PRESETS else "allocator": table})
     try:
-        plain = OmegaConf.to_container(table, resolve=True, throw_on_missing=True)
+        plain: Any = _without_null(OmegaConf.to_container(table, resolve=True, throw_on_missing=True))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key} must have a value, got {str(error).splitlines()[0]!r}; set it") from error
     rollouts = int(config.actor_rollout_ref.rollout.n)
     with _said_by_checks():
-        allocation = build(VerlAllocation, _without_null(plain), "allocation")
+        allocation = build(VerlAllocation, plain, "allocation")
+        if "preset" in plain:
+            _check_estimator(build(Preset, plain["preset"], "allocation.preset"), config)
         try:
             allocator = allocation.allocator.with_estimator(trained_estimator(config))
             return replace(allocation, allocator=allocator.with_budget(rollouts))
@@ -54,6 +57,14 @@ def trained_estimator(config: DictConfig) -> str:
     name = str(OmegaConf.select(config, "algorithm.adv_estimator")).removeprefix(PREFIX)
     normalised = OmegaConf.select(config, "algorithm.norm_adv_by_std_in_grpo", default=True)
     return "dr_grpo" if name == "grpo" and not normalised else name
+
+
+def _check_estimator(preset: Preset, config: DictConfig) -> None:
+    if preset.estimator not in (None, trained_estimator(config)):
+        raise ConfigError(
+            f"algorithm.adv_estimator must be {PREFIX}{preset.estimator} with this allocation.preset, got "
+            f"{config.algorithm.adv_estimator}; set it"
+        )
 
 
 def by_row(config: DictConfig) -> bool:

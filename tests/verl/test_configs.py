@@ -15,6 +15,7 @@ from apportion.config import ConfigError, dump
 from apportion.described import described_fields
 from apportion.predictors import PREDICTORS, DiscountedCounts, GaussianProcess, SentenceTransformerEmbedder, Shuffled
 from apportion.predictors.lengths import MeanLengths
+from apportion.presets import PRESETS
 from apportion.selection import SELECTORS, Mixed, SPOWeights
 from apportion.stopping import ESC, RULES
 from apportion.verl.command import check_choices
@@ -39,7 +40,7 @@ def settings(kind):
 
 
 def test_every_allocator_predictor_and_rule_is_offered():
-    assert ALLOCATORS.keys() == ALLOCATION.kinds.keys()
+    assert ALLOCATION.choices == [*ALLOCATORS, *PRESETS] and not ALLOCATORS.keys() & PRESETS.keys()
     predictor, rule = GROUPS
     assert PREDICTORS.keys() == predictor.kinds.keys()
     assert RULES.keys() == rule.kinds.keys()
@@ -63,6 +64,44 @@ def test_an_allocator_is_chosen_with_its_defaults(name):
     config, choices = command(N, f"allocation={name}")
     check_choices(config, choices)
     assert allocation_of(config) == VerlAllocation(allocator=by_default(ALLOCATION.kinds[name]))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_chosen_by_its_name_with_its_estimator(name):
+    preset = PRESETS[name]()
+    config, choices = command(N, f"allocation={name}")
+    check_choices(config, choices)
+    parts = {key: value for key, value in preset.arguments().items() if key != "estimator"}
+    expected = VerlAllocation(**parts | {"allocator": preset.allocator.with_budget(8)})
+    trained = f"apportion_{preset.estimator or 'rloo'}"
+    assert config.algorithm.adv_estimator == trained and set(config.allocation) == settings(VerlAllocation)
+    assert allocation_of(config) == allocation_of(stock(N, f"+allocation={name}")) == expected
+    by_key = stock(N, f"+allocation={{preset: {name}}}", f"algorithm.adv_estimator={trained}")
+    assert allocation_of(by_key) == expected
+
+
+def test_a_preset_is_set_further():
+    config, _ = command(N, "allocation=hora_as_printed", "allocation.allocator.high=32", "allocation/selection=mixed")
+    given = allocation_of(config)
+    assert (given.allocator.high, given.allocator.pre_rollouts, given.selection) == (32, 8, Mixed())
+    table = stock(
+        N, "+allocation={preset: {name: vip_as_printed, estimator: dr_grpo}}", "algorithm.adv_estimator=dr_grpo"
+    )
+    assert allocation_of(table).allocator.estimator == "dr_grpo"
+
+
+def test_a_preset_beside_another_choice_is_refused_with_the_way_out():
+    config, choices = command(N, "allocation.preset=hora_as_printed")
+    with pytest.raises(
+        ConfigError, match=r"^allocation\.preset must be left out, .*; choose allocation=hora_as_printed"
+    ):
+        check_choices(config, choices)
+    with pytest.raises(ConfigError, match=r"^allocation\.allocator must be left out beside a preset whose own is hora"):
+        allocation_of(config)
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.adv_estimator must be apportion_reinforce with .*, got grpo; set"
+    ):
+        allocation_of(stock("+allocation={preset: singles}", "algorithm.adv_estimator=grpo"))
 
 
 @pytest.mark.parametrize("name", ALLOCATION.kinds)
@@ -222,7 +261,7 @@ def test_help_lists_the_group_of_every_program_with_verls_configuration():
     for words in (["apportion.verl"], ["verl.trainer.main_ppo"]):
         command = [sys.executable, "-m", *words, "--help"]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert f"\nallocation: {', '.join(sorted(ALLOCATION.kinds))}\n" in said
+        assert f"\nallocation: {', '.join(sorted(ALLOCATION.choices))}\n" in said
         assert "\nallocation/predictor: counts, " in said
         assert f"\nallocation/selection: {', '.join(sorted(SELECTORS))}\n" in said
 
@@ -303,6 +342,18 @@ def test_the_command_prints_the_settings_of_a_rule_with_comments():
     words = [sys.executable, "-m", "apportion.verl", "allocation=hora", "--cfg", "job", "--package", "allocation"]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     check_comments(said[said.index("# @package") :], ("", VerlAllocation), ("allocator.", ALLOCATORS["hora"]))
+
+
+@pytest.mark.parametrize("paper", ["vip", "hora", "ar3po", "optpo"])
+def test_the_command_of_a_papers_page_has_its_preset(paper):
+    text = (Path(__file__).parents[2] / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
+    words = text.split(f"apportion.verl allocation={paper}_as_printed ")[1].split("...")[0].replace("\\\n", " ").split()
+    config, choices = command(f"allocation={paper}_as_printed", *words)
+    check_choices(config, choices)
+    assert allocation_of(config).allocator == PRESETS[f"{paper}_as_printed"]().allocator.with_budget(8)
+    if paper == "optpo":
+        actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+        assert (actor.optim.lr, actor.kl_loss_coef, rollout.temperature, rollout.top_p) == (1e-6, 0.001, 0.6, 0.95)
 
 
 def test_the_settings_of_vips_paper_in_the_documents_are_its_table_9():

@@ -15,7 +15,8 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from apportion import Group, Prompt, Rollout
 from apportion.advantages import ESTIMATORS, advantages_of, needs
-from apportion.verl.estimators import LOSSES, NAMES, PREFIX, GroupEstimator, register
+from apportion.verl.coordinator.settings import PREFIX
+from apportion.verl.estimators import LOSSES, NAMES, GroupEstimator, register
 from tests.builders import GROUP_RELATIVE
 
 WIDTH = 12

@@ -8,6 +8,9 @@ from apportion.engines.decisions import RunDecisions
 
 Resume = Literal["fallback", "strict"]
 
+PREFIX = "apportion_"
+"""What the names of this package's estimators begin with in verl."""
+
 SCORE = "score"
 """The ``verdict`` that is the reward itself: a rollout is correct if it is above 0."""
 
@@ -17,6 +20,8 @@ class VerlAllocation(RunDecisions):
     """How the rollouts of the trainer's requests are spent.
 
     Args:
+        preset: a method as its paper combines the decisions, for stock verl: ``+allocation={preset: hora_as_printed}``.
+            In place of an allocator's group of settings choose the preset's: ``allocation=hora_as_printed``.
         allocator: decides how many rollouts each prompt gets, with or without labels.
         selection: chooses the prompts of each batch; by default verl's own sampler does.
         baseline: what ``apportion_reinforce`` and ``apportion_spo`` subtract from rewards, learned from earlier rounds.
