@@ -12,6 +12,7 @@ import pytest
 
 from apportion.config import ConfigError
 from apportion.lab.study.design import DEFAULT, claim, read_study
+from apportion.presets import PRESETS
 from apportion.runs.folder import hold_lock
 from tests.builders import LABELLED
 
@@ -230,6 +231,33 @@ def test_every_allocator_of_the_registry_can_be_trained_by_its_name(tmp_path, co
     monkeypatch.chdir(tmp_path)
     study = read_study(config, [], None, False, [name])
     assert study.allocators[name].name == name
+
+
+@pytest.mark.parametrize("name", [name for name, make in PRESETS.items() if make().allocator.needs.labels])
+def test_a_preset_is_an_arm_by_its_name_with_its_own_training(tmp_path, config, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    decided = PRESETS[name]().arguments()
+    study = read_study(config, [], None, False, [name])
+    training = study.training_of(name)
+    assert study.allocators[name] == decided.pop("allocator") and study.name == f"quick-{name}"
+    assert all(getattr(training, key) == value for key, value in decided.items())
+    assert training.rollouts == study.training.rollouts
+    with claim(study):
+        pass
+    assert read_study(None, [], study.name, resume=True) == study
+
+
+def test_a_preset_in_a_study_has_settings_and_is_decided_once(config):
+    arm = 'allocators.own={name = "vip_as_printed", estimator = "dr_grpo", rollouts_per_prompt = 8}'
+    study = read_study(config, [arm, "trainings.own.kl=0.1"], None, False)
+    assert study.allocators["own"].rollouts_per_prompt == 8
+    assert (study.training_of("own").estimator, study.training_of("own").kl) == ("dr_grpo", 0.1)
+    with pytest.raises(
+        ConfigError, match=r"^trainings\.own\.estimator must be left out with the preset vip_as_printed"
+    ):
+        read_study(config, [arm, "trainings.own.estimator=rloo"], None, False)
+    with pytest.raises(ConfigError, match=r"^allocators\.own \(vip_as_printed\) has no key 'low'"):
+        read_study(config, [arm, "allocators.own.low=4"], None, False)
 
 
 def test_a_wrong_config_is_one_line_and_exit_code_2(tmp_path, config):

@@ -13,6 +13,7 @@ from apportion.allocators import Allocator
 from apportion.config import REGISTRIES, ConfigError, build, choices, dump, load
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import LENGTHS, Training
+from apportion.presets import PRESETS, Preset
 from apportion.runs.folder import (
     ENVIRONMENT,
     check_settings,
@@ -121,9 +122,9 @@ def read_study(
 ) -> Study:
     """Return the study that the command line means, checked. Raises ConfigError. It does not read the file of prompts.
 
-    ``allocators`` narrows the study to these and its baseline. Each is an arm of the study or a registered allocator
-    with its defaults. ``labels`` and ``prompts`` set ``training.labels`` and ``training.prompts``. Without ``config``,
-    ``labels`` "none" means the default study without labels.
+    ``allocators`` narrows the study to these and its baseline. Each is an arm of the study, or a registered allocator
+    or a preset with its defaults. ``labels`` and ``prompts`` set ``training.labels`` and ``training.prompts``. Without
+    ``config``, ``labels`` "none" means the default study without labels.
     """
     default = LABEL_FREE_DEFAULT if labels == "none" else DEFAULT
     if resume:
@@ -143,6 +144,7 @@ def read_study(
         table |= {"name": f"{table.get('name', 'study')}-{prompts.stem}"}
     if allocators:
         table = _narrow(table, allocators)
+    table = _without_presets(table)
     trainings = {
         arm: {**table.get("training", {}), **given} if isinstance(given, dict) else given
         for arm, given in table.get("trainings", {}).items()
@@ -177,11 +179,11 @@ def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[st
 
 def _narrow(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     """Return the study's table with only the baseline and the ``wanted`` allocators, which its name then lists."""
-    there, registered = table.get("allocators", {}), REGISTRIES[Allocator]
+    there, registered = table.get("allocators", {}), {**REGISTRIES[Allocator], **PRESETS}
     unknown = [arm for arm in wanted if arm not in there and arm not in registered]
     if unknown:
         raise ConfigError(
-            f"--allocator must be an arm of the study or a registered allocator, got {shown(unknown[0])}; "
+            f"--allocator must be an arm of the study, a registered allocator or a preset, got {shown(unknown[0])}; "
             f"{choices(unknown[0], {**there, **registered})}"
         )
     kept = dict.fromkeys([table.get("baseline", ""), *wanted])
@@ -189,6 +191,31 @@ def _narrow(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     trainings = {arm: given for arm, given in table.get("trainings", {}).items() if arm in arms}
     name = "-".join([str(table.get("name", "study")), *dict.fromkeys(wanted)])
     return table | {"allocators": arms, "trainings": trainings, "name": name}
+
+
+def _without_presets(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the study's table with the decisions of each arm that names a preset in place of an allocator."""
+    arms, trainings = table.get("allocators", {}), table.get("trainings", {})
+    if not isinstance(arms, dict) or not isinstance(trainings, dict):
+        return table
+    arms, trainings = dict(arms), dict(trainings)
+    for arm, given in arms.items():
+        name = given.get("name") if isinstance(given, dict) else given
+        own = trainings.get(arm, {})
+        if not isinstance(name, str) or name not in PRESETS or not isinstance(own, dict):
+            continue
+        decided = dump(build(Preset, given, f"allocators.{arm}"))
+        arms[arm] = decided.pop("allocator")
+        decided = {key: value for key, value in decided.items() if value is not None}
+        if twice := decided.keys() & own.keys():
+            key = sorted(twice)[0]
+            raise ConfigError(
+                f"trainings.{arm}.{key} must be left out with the preset {name}, which has one, got {shown(own[key])}; "
+                f"leave it out, or give allocators.{arm} the name of an allocator"
+            )
+        if decided:
+            trainings[arm] = {**decided, **own}
+    return table | {"allocators": arms, "trainings": trainings}
 
 
 @contextmanager
