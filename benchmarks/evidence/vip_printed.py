@@ -195,7 +195,7 @@ NOT_PRINTED = (
 
 
 def _table_9(measured: Mapping[str, Values]) -> Finding:
-    training = load(ROOT / "examples" / "trl_vip.toml", [])["training"]
+    training = load(ROOT / "examples" / "papers" / "vip.toml", [])["training"]
     rows = 8 * training["per_device_train_batch_size"]  # on eight processes, as the file says
     ours = {
         **training,
@@ -204,7 +204,7 @@ def _table_9(measured: Mapping[str, Values]) -> Finding:
     }
     agree = [ours[key] == value for key, value in TABLE_9.items()]
     return Finding(
-        f"examples/trl_vip.toml has {sum(agree)} of {len(agree)} values",
+        f"examples/papers/vip.toml has {sum(agree)} of {len(agree)} values",
         (Verdict.CONDITIONS if NOT_PRINTED else Verdict.HOLDS) if all(agree) else Verdict.FAILS,
         f"A rerun has to choose what the paper does not print: {', '.join(NOT_PRINTED)}. The paper contradicts itself "
         'in two rows: Table 9 has "6/8/Dynamic" responses a prompt and mini-batches of 512, section 6 has 8 and 16 and '

@@ -15,14 +15,17 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
+from apportion.allocators import Allocator
 from apportion.cli import app
-from apportion.config import ConfigError
+from apportion.config import ConfigError, build, load
 from apportion.lab.policy.base import trained_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.job_source import LabSource
 from apportion.lab.policy.recipes import RECIPES, Recipe, Stage
 from apportion.lab.world.demonstrator import EASY
 from apportion.lab.world.task import Problem
+from apportion.predictors import SentenceTransformerEmbedder
+from apportion.presets import PRESETS
 from apportion.records import read_log
 from apportion.runs.folder import hold_lock
 from apportion.trl.jobs.command import make_trainer, reward_of, run
@@ -111,6 +114,15 @@ REFUSED = {
         "hora must train on no more than TRL's batches hold, 32 rollouts of 8 prompts, got 64",
     ),
     "an allocator of a wrong name": ({"allocator": "horra"}, "allocator .* must have a known name, .*mean 'hora'"),
+    "a preset of a wrong name": (
+        {"allocator": None, "preset": "hora_printed"},
+        "preset .* must have a known name, got 'hora_printed'; did you mean 'hora_as_printed'",
+    ),
+    "a preset and an allocator": (
+        {"preset": "vip_as_printed"},
+        "allocator must be left out beside a preset whose own is vip, got 'hora'; leave out the preset",
+    ),
+    "neither of them": ({"allocator": None}, "allocator must be given, or a preset, which has one, got neither; name"),
     "a selection of a wrong name": ({"selection": "mixt"}, "selection .* must have a known name, .*mean 'mixed'"),
     "a selection and workers": (
         {"selection": "mixed", "training": {"dataloader_num_workers": 2}},
@@ -467,13 +479,37 @@ def test_the_example_job_of_vip_can_be_trained(lab, capsys):
     """The batch of its paper is 512 prompts with 8 rollouts each, and one update, here on one process in place of 8."""
     data = ["data.name=lab:medium", "data.template=plain", "evaluation.name=lab:medium", "evaluation.split=test"]
     small = ["model=lab:medium", *data, "training.max_completion_length=14", "training.per_device_train_batch_size=64"]
-    assert train(ROOT / "examples/trl_vip.toml", *small, dry_run=True) == 0
+    assert train(ROOT / "examples/papers/vip.toml", *small, dry_run=True) == 0
     printed = capsys.readouterr().out
     assert "512 prompts, 4,096 rollouts" in printed and "2 batches, 2 optimizer steps" in printed
     tiny = ["training.gradient_accumulation_steps=1", "training.steps_per_generation=1", "training.max_steps=2"]
-    assert train(ROOT / "examples/trl_vip.toml", *small, *tiny, "evaluation.limit=8") == 0
-    counts = Counter(row["prompt_id"] for row in read_log(Path("runs/trl_vip/rollouts")).to_pylist())
+    assert train(ROOT / "examples/papers/vip.toml", *small, *tiny, "evaluation.limit=8") == 0
+    counts = Counter(row["prompt_id"] for row in read_log(Path("runs/vip/rollouts")).to_pylist())
     assert sum(counts.values()) == 2 * 64 and min(counts.values()) >= 3
+
+
+PAPERS = {"vip": 32, "hora": 64, "ar3po": 32, "optpo": 64}
+"""Each paper's job, and the rows of a small batch for it."""
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_job_of_a_paper_can_be_trained_and_its_folder_spells_the_preset_out(paper, folder, policy, monkeypatch):
+    monkeypatch.setattr(SentenceTransformerEmbedder, "__call__", lambda _, prompts: np.eye(48, 8)[: len(prompts)])
+    config, rows = ROOT / "examples" / "papers" / f"{paper}.toml", PAPERS[paper]
+    questions, before = 'path = "questions.jsonl", template = "plain"', load(config)
+    small = [f'model="{policy}"', f"data={{{questions}}}", 'extract="verifier.py:first"']
+    small += ['verifier={name = "function", function = "verifier.py:judged"}']
+    small += [f"evaluation={{{questions}, limit = 4}}"] if "evaluation" in before else []
+    sizes = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
+    sizes |= {"max_steps": 2, "max_completion_length": 5}
+    assert train(config, *small, *(f"training.{key}={value}" for key, value in sizes.items())) == 0
+    log = read_log(Path("runs", paper, "rollouts")).to_pylist()
+    assert {row["step"] for row in log} == {0, 1} and 0 < sum(row["kept"] for row in log) <= 2 * rows
+    written = tomllib.loads(Path("runs", paper, "job.toml").read_text(encoding="utf-8"))
+    decided = PRESETS[before["preset"]]().arguments()
+    assert "preset" not in written and written.get("estimator") == decided.get("estimator")
+    assert build(Allocator, written["allocator"]) == decided["allocator"]
+    assert train(None, name=paper, resume=True) == 0
 
 
 @pytest.mark.slow
