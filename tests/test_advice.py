@@ -51,7 +51,7 @@ def test_the_presets_are_what_choosing_says_of_them():
     rows = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
     written = 'allocator=Uniform({}), estimator="reinforce", baseline=Optimal()'
     for name, each in (("singles", "1"), ("fixed_baseline", "")):
-        assert f"`**presets.{name}().arguments()`, which are `{written.format(each)}`" in rows
+        assert f'`preset="{name}"`, which is `{written.format(each)}`' in rows
 
 
 def test_diagnose_advises_in_the_same_order():
