@@ -15,6 +15,7 @@ import typer
 
 from apportion.cli import app
 from apportion.verl.command import check_choices
+from tests.soak import case
 from tests.verl.composed import command as composed
 from tests.verl.composed import stock
 
@@ -129,9 +130,7 @@ def runnable():
     """Return the commands of the documents that read the recorded run of examples/data."""
     found = [case for case in cases() if case.values[0][0] == "apportion" and RECORDED in case.values[0]]
     slow = {"diagnose", "replay"}  # test_first_run runs both, and make soak those of the documents
-    return [
-        pytest.param(*case.values, id=case.id, marks=[pytest.mark.soak] * (case.values[0][1] in slow)) for case in found
-    ]
+    return [case(*each.values, id=each.id, suite=each.values[0][1] not in slow) for each in found]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import sys
 import time
 from decimal import Decimal
 from fractions import Fraction
-from itertools import combinations, pairwise, product
+from itertools import pairwise, product
 from pathlib import Path
 from random import Random
 from threading import Timer
@@ -307,9 +307,9 @@ GOLDS = (Path(__file__).parent / "golds.txt").read_text(encoding="utf-8").splitl
 
 @pytest.mark.parametrize("kind", FORMULAS)
 def test_an_answer_with_another_number_anywhere_is_another_answer(math, kind):
-    filled = [kind.replace("@", number) for number in "234"]
-    assert [pair for pair in combinations(filled, 2) if math.same(*pair)] == []
-    assert math.same(filled[0], f" ${filled[0]}$") or "$" in kind
+    first, second = (kind.replace("@", number) for number in "24")  # benchmarks/answer_pairs has more numbers
+    assert not math.same(first, second)
+    assert math.same(first, f" ${first}$") or "$" in kind
 
 
 def test_published_answers_are_read_in_every_spelling(math):

@@ -12,6 +12,7 @@ from apportion.lab import command
 from tests.lab.test_command import curves
 from tests.lab.test_processes import CONFIG, start_training, whole  # noqa: F401 - a fixture
 from tests.processes import Command
+from tests.soak import case
 
 pytestmark = [pytest.mark.xdist_group("study"), pytest.mark.slow]
 RUN = "runs/quick/vip-seed0"
@@ -160,9 +161,9 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.soak] * (case != KILLED)) for case in HARMLESS])
-def test_what_a_kill_leaves_does_no_harm(folder, whole, case):  # noqa: F811
-    name, damage = HARMLESS[case]
+@pytest.mark.parametrize("harm", [case(name, suite=name == KILLED) for name in HARMLESS])
+def test_what_a_kill_leaves_does_no_harm(folder, whole, harm):  # noqa: F811
+    name, damage = HARMLESS[harm]
     damage(folder / RUN / name)
     assert resume() == 0
     assert curves(folder / "runs/quick") == curves(whole / "runs/quick")

@@ -9,6 +9,7 @@ from apportion.engines.saved_state import SavedStateError
 from apportion.selection import Mixed
 from apportion.tinker import allocated
 from tests.rules import small
+from tests.soak import case
 from tests.tinker.test_parity import plain
 
 RULES = {
@@ -31,7 +32,7 @@ def files(folder):
 @pytest.mark.parametrize(
     ("rule", "saving"),
     [
-        pytest.param(rule, saving, marks=[pytest.mark.soak] * ((turn + place) % 2), id=f"{rule}-{next(iter(saving))}")
+        case(rule, saving, suite=(turn + place) % 2 == 0, id=f"{rule}-{next(iter(saving))}")
         for turn, rule in enumerate(RULES)
         for place, saving in enumerate(({"save_every": 2}, {"rolling_save_every": 1}))
     ],

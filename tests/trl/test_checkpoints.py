@@ -22,6 +22,7 @@ from apportion.trl.planner import Response
 from apportion.trl.rows import unpack_row
 from apportion.types import Rollout
 from tests.hostile import FILES, MARKER
+from tests.soak import case
 from tests.trl.scripts import resumed
 from tests.trl.scripts.policy import digest, history, make_trainer
 from tests.trl.tiny import make_questions
@@ -50,7 +51,7 @@ def ran(processes, *arguments, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.soak] * (n not in KILLED)) for n in resumed.CASES])
+@pytest.mark.parametrize("name", [case(name, suite=name in KILLED) for name in resumed.CASES])
 def test_a_killed_run_resumes_like_an_uninterrupted_one(processes, tmp_path, name):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert ran(processes, name, whole) == 0

@@ -11,6 +11,7 @@ from apportion import DAPO, HORA, VIP, Uniform
 from apportion.allocators import ALLOCATORS
 from apportion.presets import spo, vip_as_printed
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from tests.soak import case
 from tests.trl.tiny import LENGTH, Judge, make_questions, make_tokenizer, trained
 
 TRAINERS = {"grpo": (AllocatedGRPOTrainer, GRPOConfig), "rloo": (AllocatedRLOOTrainer, RLOOConfig)}
@@ -39,7 +40,7 @@ def built(kind, policy, folder, **given):
 
 
 TURNS = [
-    pytest.param(kind, name, marks=[pytest.mark.soak] * ((turn + place) % 2 and (kind, name) not in REFUSED))
+    case(kind, name, suite=(turn + place) % 2 == 0 or (kind, name) in REFUSED)
     for place, kind in enumerate(TRAINERS)
     for turn, name in enumerate(ALLOCATORS)
 ]

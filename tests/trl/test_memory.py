@@ -17,6 +17,7 @@ from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.trl.rows import loss_mask, split_micro_batch
 from tests.builders import LABELLED
 from tests.rules import small
+from tests.soak import case
 from tests.trl.tiny import TERMS, Judge, Watch, assert_gradient, direct_gradient, trained
 
 SHAPES = {
@@ -34,7 +35,7 @@ RATES = (0.0, 0.3, 0.9, 1.0)
 
 
 TURNS = [
-    pytest.param(name, turn, marks=[pytest.mark.soak] * bool((turn + number) % 4))
+    case(name, turn, suite=(turn + number) % 4 == 0)
     for number, name in enumerate(sorted(LABELLED))
     for turn in range(4)
 ]

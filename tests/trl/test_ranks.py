@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from apportion.allocators import ALLOCATORS
 from apportion.records import read_log
+from tests.soak import case
 from tests.trl.scripts.failing import FAILED, FAILURES
 from tests.trl.scripts.ranks import FEW, IN_GROUPS, MAKE, REUSING, SELECTED, SETTINGS
 
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("launch")]  # one xdist 
 
 ROOT = Path(__file__).parents[2]
 EVERY = [*MAKE, *REUSING, *SETTINGS, *IN_GROUPS, *SELECTED]
-SCRIPTED = [pytest.param(name, marks=[pytest.mark.soak] * (name not in FEW)) for name in EVERY]
+SCRIPTED = [case(name, suite=name in FEW) for name in EVERY]
 OWN_UPDATES = {"ar3po, two steps a batch"}
 """Runs with several updates per batch: the rows of each update differ with the number of ranks."""
 
@@ -146,7 +147,7 @@ def initial(folder, name):
 
 
 # each costs 15 s of imports: a verdict on rank 0 and a death on rank 1 are the two ways in which a rank learns of it
-@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.soak] * ("raises" in how)) for how in FAILURES])
+@pytest.mark.parametrize("how", [case(how, suite="raises" not in how) for how in FAILURES])
 def test_if_one_rank_fails_all_end_and_say_why(tmp_path, how):
     process = start(2, "failing", how, tmp_path)
     try:

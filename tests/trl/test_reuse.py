@@ -9,6 +9,7 @@ import torch
 from apportion import AR3PO, PilotCommit
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from tests.soak import case
 from tests.trl.tiny import Judge, Watch, make_policy, make_questions
 
 TEMPERATURE = 0.7
@@ -63,7 +64,7 @@ def rows_of(chunks):
 @pytest.mark.parametrize(
     ("kind", "reuse", "times"),
     [
-        pytest.param(kind, reuse, times, marks=[pytest.mark.soak] * ((first + second + third) % 2))
+        case(kind, reuse, times, suite=(first + second + third) % 2 == 0)
         for first, kind in enumerate((AllocatedGRPOTrainer, AllocatedRLOOTrainer))
         for second, reuse in enumerate(("replay", "recompute"))
         for third, times in enumerate(TIMES)

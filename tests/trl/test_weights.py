@@ -12,6 +12,7 @@ from apportion.baselines import Predicted, Zero
 from apportion.predictors import DiscountedCounts
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from tests.soak import case
 from tests.trl.tiny import (
     TERMS,
     Judge,
@@ -93,7 +94,7 @@ def rounds_of(step):
 @pytest.mark.parametrize(
     ("trainer", "name"),
     [
-        pytest.param(trainer, name, marks=[pytest.mark.soak] * ((place + turn) % 2))
+        case(trainer, name, suite=(place + turn) % 2 == 0)
         for place, trainer in enumerate((AllocatedGRPOTrainer, AllocatedRLOOTrainer))
         for turn, name in enumerate(sorted(ESTIMATORS))
     ],

@@ -21,6 +21,7 @@ from apportion.records import read_log, record_of_log
 from apportion.selection import GRESO, Mixed, SPOWeights
 from apportion.types import Group
 from tests.hostile import FILES, MARKER
+from tests.soak import case
 
 ALLOCATORS = {
     "uniform": lambda: Uniform(rollouts_per_prompt=4),
@@ -82,10 +83,10 @@ def whole(tmp_path_factory, small_base_folder):
 
 KEEPING = ("vip", "ar3po", "optimal", "ppo", "mixed", "spo")
 """Rules that keep something of each kind: beliefs, responses, a baseline, a critic, a selection."""
-SOME = [pytest.param(name, marks=[pytest.mark.soak] * (name not in KEEPING)) for name in sorted(ALLOCATORS)]
+SOME = [case(name, suite=name in KEEPING) for name in sorted(ALLOCATORS)]
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", [case(name, suite=name == "vip") for name in sorted(ALLOCATORS)])
 def test_the_same_seed_gives_the_same_run(tmp_path, small_base_folder, whole, name):
     assert trainer(small_base_folder, name, 0, tmp_path).run()
     assert curve(whole(name)) == curve(tmp_path)

@@ -18,6 +18,7 @@ from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import Problem, completion_text, problem_pool
 from apportion.predictors import DiscountedCounts
+from tests.soak import case
 
 ALLOCATORS = {
     "ttrl": lambda: TTRL(max_samples=8, min_samples=4),
@@ -95,8 +96,8 @@ def changed(trainer):
 @pytest.mark.parametrize(
     ("allocator", "changes"),
     [
-        *((allocator, {"estimator": "grpo", "kl": 0.01}) for allocator in ALLOCATORS),
-        *(("optpo", {"estimator": estimator}) for estimator in UPDATES[1:]),
+        *(case(name, {"estimator": "grpo", "kl": 0.01}, suite=name == "ttrl") for name in ALLOCATORS),
+        *(case("optpo", {"estimator": estimator}, suite=estimator == "sft") for estimator in UPDATES[1:]),
         ("voting", {"estimator": "gae", "reset_every": 2}),
     ],
 )
@@ -176,7 +177,7 @@ def test_a_run_that_was_told_to_stop_resumes_with_the_same_curve(tmp_path, small
     assert equal(remembered(parts), remembered(trainer))
 
 
-@pytest.mark.parametrize("number", range(len(RESUMED)))
+@pytest.mark.parametrize("number", [case(number, suite=number in (1, 3)) for number in range(len(RESUMED))])
 def test_a_killed_run_goes_back_to_its_checkpoint(tmp_path, small_base_folder, whole, number):
     allocator, changes = RESUMED[number]
 

@@ -9,6 +9,7 @@ import torch
 
 from apportion.config import ConfigError
 from tests.processes import Command
+from tests.soak import case
 from tests.trl.jobs.small import make_files, make_job
 from tests.trl.jobs.test_job import rollouts, train, weights
 
@@ -96,7 +97,7 @@ def test_damage_is_refused_in_one_line_before_anything_is_trained(folder, case):
 @pytest.mark.parametrize(
     ("name", "room"),
     [
-        pytest.param(name, room, marks=[pytest.mark.soak] * ((turn + place) % 2))
+        case(name, room, suite=(turn, place) in {(0, 0), (1, 1)})
         for turn, name in enumerate(("trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt"))
         for place, room in enumerate((0, 30))
     ],
