@@ -1,12 +1,12 @@
 """An allocation as text: tables of counts and the gain over uniform for people, JSON for programs."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.solve import Solution
 from apportion.types import Counts
@@ -50,11 +50,11 @@ def allocation_json(settings: Mapping[str, Any], result: Solution, ids: Sequence
     >>> allocation_json({"budget": 6}, solve([0.5, 0.5], 6), ["a", "b"])[:58]
     '{"budget": 6, "prompts": 2, "counts": [3, 3], "measure": "'
     """
-    uniform = {"counts": result.uniform_counts.tolist(), "objective": _finite(result.uniform_objective)}
+    uniform = {"counts": result.uniform_counts.tolist(), "objective": result.uniform_objective}
     counts = {"prompts": len(result.counts), "counts": result.counts.tolist()}
-    score = {"measure": result.measure, "objective": _finite(result.objective), "uniform": uniform}
+    score = {"measure": result.measure, "objective": result.objective, "uniform": uniform}
     named = {} if ids is None else {"ids": [id if id is None or isinstance(id, (str, int)) else str(id) for id in ids]}
-    return json.dumps({**settings, **counts, **score, **named}, allow_nan=False)
+    return json_text({**settings, **counts, **score, **named})
 
 
 def distribution(counts: Counts) -> list[list[str]]:
@@ -78,13 +78,8 @@ def distribution(counts: Counts) -> list[list[str]]:
 
 
 def _objectives(result: Solution) -> str:
-    name, ours, uniform = result.measure.replace("_", " "), _finite(result.objective), _finite(result.uniform_objective)
-    if ours is None or uniform is None:
+    name, ours, uniform = result.measure.replace("_", " "), result.objective, result.uniform_objective
+    if not (math.isfinite(ours) and math.isfinite(uniform)):  # such as the variance of a group of one
         return f"{name}: undefined, because some prompt has a group of one"
     ratio = f" (ratio {ours / uniform:.4g})" if uniform else ""
     return f"{name}: {ours:.4g}, uniform {uniform:.4g}{ratio}"
-
-
-def _finite(number: float) -> float | None:
-    """Return ``number``, or None if it is infinite or undefined, such as the variance of a group of one."""
-    return number if math.isfinite(number) else None

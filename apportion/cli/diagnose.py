@@ -1,6 +1,5 @@
 """``apportion diagnose``: what a recorded run wasted, what could have been known before, and what would help."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ import typer
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import Columns, Rewards, pairs_of
+from apportion.runs.json_text import json_text
 from apportion.runs.waiting import waiting
 from apportion.untrusted import one_line
 
@@ -40,7 +40,7 @@ def diagnosis(
     """
     from apportion.cli.diagnosis_screen import scalars_text, screen  # noqa: PLC0415 - slow to import
     from apportion.cli.diagnosis_text import diagnosis_text  # noqa: PLC0415
-    from apportion.diagnosis import diagnose, health_of, plain  # noqa: PLC0415
+    from apportion.diagnosis import diagnose, health_of  # noqa: PLC0415
     from apportion.diagnosis.given import embedder_of, rates_of  # noqa: PLC0415
     from apportion.records import ScalarsOnlyError, open_run, scalars_at  # noqa: PLC0415
 
@@ -52,7 +52,7 @@ def diagnosis(
             health = health_of(None, scalars)
             said = scalars_text(scalars, health)
             content = {"name": scalars.name, "source": scalars.source, "health": health}
-            typer.echo(json.dumps(plain(content), indent=1) if as_json else said)
+            typer.echo(json_text(content, indent=1) if as_json else said)
             return
         found = diagnose(
             record,
@@ -62,7 +62,7 @@ def diagnosis(
             scalars=scalars_at(log) if log.is_dir() else None,
         )
     if as_json:
-        typer.echo(json.dumps(plain(found), indent=1))
+        typer.echo(json_text(found, indent=1))
     else:
         unread = embeddings is None and any(text is not None for text in record.texts)
         typer.echo(diagnosis_text(found, sys.stdout.isatty()) if full else screen(found, unread))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -13,6 +12,7 @@ from apportion.replay.cells import MEASURES
 from apportion.replay.intervals import Spanned
 from apportion.replay.notes import notes
 from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
+from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 
 COLUMNS = (
@@ -82,7 +82,7 @@ def replay_json(found: Replay) -> str:
         "dropped": list(found.dropped),
         "doubts": list(found.doubts),
     }
-    return json.dumps(_finite(content))
+    return json_text(content)
 
 
 def _allocator_row(each: AllocatorReplay, full: bool) -> list[str]:
@@ -127,7 +127,7 @@ def _allocator_json(each: AllocatorReplay) -> dict[str, Any]:
         "coverage": each.cells.coverage(),
         "even": {name: each.cells.total(name, even=True) for name in MEASURES}
         | {"coverage": each.cells.coverage(True)},
-        "ratios": {name: _comparison_json(ratio) for name, ratio in each.ratios.items()},
+        "ratios": dict(each.ratios),
         "missing": None if each.missing is None else vars(each.missing),
     }
 
@@ -136,7 +136,7 @@ def _selector_json(each: SelectorReplay) -> dict[str, Any]:
     return {
         "name": each.name,
         "mixed": float(np.nanmean(each.mixed)),
-        "above_shuffled": _comparison_json(each.above_shuffled),
+        "above_shuffled": each.above_shuffled,
         "hits": float(each.hits.mean()),
         "rollouts": float(each.rollouts.sum() / len(each.choices)),
         "tokens": float(each.tokens.sum() / len(each.choices)),
@@ -146,19 +146,6 @@ def _selector_json(each: SelectorReplay) -> dict[str, Any]:
         "longest_wait": max(own.longest_wait for own in each.choices),
         "regret": float(np.mean([own.regret for own in each.choices])),
     }
-
-
-def _comparison_json(found: Spanned) -> dict[str, float]:
-    return {"value": found.value, "low": found.low, "high": found.high}
-
-
-def _finite(value: Any) -> Any:
-    """Return ``value`` with None for each number that JSON has no word for."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _shown(found: Spanned, digits: int) -> str:

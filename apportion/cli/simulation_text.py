@@ -1,11 +1,10 @@
 """The result of a simulation as a text table, and as JSON."""
 
-import json
-import math
 from typing import Any
 
+from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
-from apportion.simulation import SimulatedEstimate, Simulation
+from apportion.simulation import Simulation
 
 SERIES = ("variance", "uniform", "optimum", "mixed", "hits", "rollouts", "tokens")
 PARTS = ("choose", "predict", "plan", "observe")
@@ -55,7 +54,7 @@ def simulation_json(found: Simulation) -> str:
     shape = {name: getattr(people.shape, name).tolist() for name in ("weights", "alpha", "beta")}
     settings = {name: value for name, value in vars(people).items() if name in type(people).__dataclass_fields__}
     content: dict[str, Any] = {
-        "population": settings | {"shape": shape, "half_life": _number(people.half_life)},
+        "population": settings | {"shape": shape},
         "steps": found.steps,
         "prompts_per_step": found.prompts_per_step,
         "rollouts_per_prompt": found.rollouts_per_prompt,
@@ -65,7 +64,7 @@ def simulation_json(found: Simulation) -> str:
         "rules": {rule: _rule(found, rule) for rule in found.courses},
     }
     del content["population"]["seed"]
-    return json.dumps(content, indent=2, allow_nan=False)
+    return json_text(content, indent=2)
 
 
 def _rule(found: Simulation, rule: str) -> dict[str, Any]:
@@ -80,18 +79,9 @@ def _rule(found: Simulation, rule: str) -> dict[str, Any]:
         **{f"{part}_seconds": found.average(rule, part) for part in PARTS},
     }
     course = found.courses[rule]
-    series = {name: [_number(value) for value in course.of(name).mean(axis=0).tolist()] for name in SERIES}
+    series = {name: course.of(name).mean(axis=0).tolist() for name in SERIES}
     series["coverage"] = course.coverage.mean(axis=0).tolist()
-    return {name: _estimate(value) for name, value in estimates.items()} | {"by_step": series}
-
-
-def _estimate(value: SimulatedEstimate) -> dict[str, float | None]:
-    return {"mean": _number(value.mean), "half_width": _number(value.half_width)}
-
-
-def _number(value: float) -> float | None:
-    """Return ``value``, or None if JSON cannot hold it."""
-    return value if math.isfinite(value) else None
+    return {**estimates, "by_step": series}
 
 
 def _mean(values: tuple[float, ...]) -> float:

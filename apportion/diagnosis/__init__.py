@@ -12,8 +12,8 @@ from apportion.diagnosis.coverage import RunCoverage, coverage_of
 from apportion.diagnosis.diagnose import Diagnosis, diagnose
 from apportion.diagnosis.drift import RateDrift, drift_of
 from apportion.diagnosis.health import RunHealth, Sign, health_of
-from apportion.diagnosis.plain import plain
 from apportion.diagnosis.waste import Waste, waste_of
+from apportion.runs.json_text import plain
 
 __all__ = [
     "Advice",

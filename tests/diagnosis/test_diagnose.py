@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from apportion import HORA
 from apportion.cli import app
 from apportion.cli.diagnosis_text import diagnosis_text
-from apportion.diagnosis import diagnose, given, plain
+from apportion.diagnosis import diagnose, given
 from apportion.diagnosis.beliefs import RECORDED, coarse, foresight_of
 from apportion.diagnosis.given import embedder_of, rates_of
 from apportion.predictors import PrecomputedEmbeddings
+from apportion.runs.json_text import plain
 from tests.diagnosis.builders import record_of, run_of
 from tests.records.test_rollout_log import logged
 

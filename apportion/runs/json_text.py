@@ -1,8 +1,18 @@
-"""A value of the diagnosis as what JSON can hold."""
+"""Results as JSON, which has no word for a number that is not finite."""
 
+import json
 import math
 from dataclasses import fields, is_dataclass
 from typing import Any
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return ``value`` as JSON. Dataclasses are objects, and numbers that are not finite are null.
+
+    >>> json_text({"variance": float("inf"), "counts": (3, 3)})
+    '{"variance": null, "counts": [3, 3]}'
+    """
+    return json.dumps(plain(value), indent=indent, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
