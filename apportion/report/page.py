@@ -68,7 +68,7 @@ def _summary(report: RunReport, at: int) -> str:
 
 def _overview(table: ReportTable, report: RunReport) -> str:
     places = {name: at for at, name in enumerate(report.names)}
-    return _table(table, table.caption, "overview", [swatch(places[row[0]]) for row in table.rows])
+    return _table(table, table.caption, "overview stacks", [swatch(places[row[0]]) for row in table.rows])
 
 
 def _costs(report: RunReport, known: tuple[str, ...]) -> str:
@@ -108,7 +108,7 @@ def _figure(chart: Chart, number: int) -> str:
 
 def _folded(table: ReportTable, is_open: bool) -> str:
     heading = f"<summary><h2>{_text(table.caption)}</h2></summary>"
-    return f'<details class="section"{" open" if is_open else ""}>{heading}{_table(table, table.caption)}</details>'
+    return f'<details class="section"{" open" if is_open else ""}>{heading}{_table(table, table.caption, "stacks")}</details>'
 
 
 def _drawings(chart: Chart, number: int) -> Iterator[str]:
@@ -120,10 +120,14 @@ def _drawings(chart: Chart, number: int) -> Iterator[str]:
 
 
 def _table(table: ReportTable, name: str, kind: str = "", marks: list[str] | None = None) -> str:
-    """Return a table in a region that scrolls sideways and takes the focus of the keyboard."""
+    """Return a table in a region that scrolls sideways and takes the focus of the keyboard.
+
+    A row of one whose ``kind`` stacks is a block on a narrow screen, with the name of its column before each cell.
+    """
     head = "".join(
         f'<th scope="col"{_side(side)}>{_text(cell)}</th>' for cell, side in zip(table.header, table.align, strict=True)
     )
+    named = [f' data-name="{escape(each)}"' if "stacks" in kind else "" for each in table.header]
     rows = []
     for number, row in enumerate(table.rows):
         first = f"{marks[number]}{_text(row[0])}" if marks else _text(row[0])
@@ -131,7 +135,8 @@ def _table(table: ReportTable, name: str, kind: str = "", marks: list[str] | Non
             f'<th scope="row" class="run">{first}</th>' if marks else f"<td{_kind(row[0], table.align[0])}>{first}</td>"
         )
         rest = (
-            f"<td{_kind(cell, side)}>{_text(cell)}</td>" for cell, side in zip(row[1:], table.align[1:], strict=True)
+            f"<td{_kind(cell, side)}{name}>{_text(cell)}</td>"
+            for cell, side, name in zip(row[1:], table.align[1:], named[1:], strict=True)
         )
         rows.append(f"<tr>{tag}{''.join(rest)}</tr>")
     return (

@@ -119,6 +119,12 @@ svg .tick,svg .label{fill:var(--quiet)}
 main,header,footer{padding-left:16px;padding-right:16px}
 .wide{display:none}.narrow{display:block}
 .grid-of-charts{gap:32px}
+.stacks thead{display:none}
+.stacks,.stacks tbody{display:block}
+.stacks tr{display:block;padding:8px 0;border-bottom:1px solid var(--rule)}
+.stacks td,.stacks th.run{display:block;border:0;padding:2px 0;min-width:0;text-align:left}
+.stacks td[data-name]{display:flex;justify-content:space-between;gap:16px;white-space:normal}
+.stacks td[data-name]::before{content:attr(data-name);color:var(--quiet)}
 }
 @media (forced-colors:active){.line,.mark,.whisker{stroke:CanvasText}}
 @media print{
