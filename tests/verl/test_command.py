@@ -130,5 +130,20 @@ def test_a_rule_that_cannot_differ_from_uniform_is_said_once_before_ray_starts(t
     assert done.output.index(said) < done.output.index(STARTED)
 
 
+SPELLED = {
+    "hora_as_printed": allocated("{name: hora, pre_rollouts: 8, rollouts_per_prompt: 16}"),
+    "fixed_baseline": allocated("uniform", estimator="apportion_reinforce", baseline="optimal"),
+}
+
+
+@pytest.mark.soak  # test_configs composes the settings of every preset
+@pytest.mark.parametrize("name", SPELLED)
+def test_a_preset_trains_as_its_parts_do(train, name):
+    step = ("trainer.total_training_steps=1",)
+    one, same = train((f"allocation={name}", *step), main=MAIN), train((*SPELLED[name], *step))
+    assert one.status == same.status == 0, one.output[-3000:] + same.output[-3000:]
+    assert content(one.rows(1)) == content(same.rows(1)) != []
+
+
 def content(rows):
     return sorted((row["index"], row["responses"], row["advantages"]) for row in rows)
