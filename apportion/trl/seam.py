@@ -23,6 +23,7 @@ in a round: for the policy, then for the reference."""
 
 TRAINER_ATTRIBUTES = (
     "num_generations",
+    "num_generations_eval",
     "reward_weights",
     "reward_func_names",
     "reward_funcs",

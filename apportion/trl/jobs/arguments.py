@@ -66,7 +66,7 @@ def make_arguments(
 
     ``model`` is the job's if it is of a source. Raises ConfigError for a wrong type, and for what TRL refuses.
     """
-    defaults = _defaults(job, model) | _sizes(job, questions, processes)
+    defaults = _defaults(job, model) | _sizes(job, questions, processes) | _evaluation_size(job, processes)
     used = {key: default for key, default in defaults.items() if key not in job.training}
     table = {key: default.value for key, default in used.items()} | job.training
     output_dir = str(job.directory / "checkpoints")
@@ -118,6 +118,14 @@ def _defaults(job: Job, model: SourceModel | None) -> dict[str, Default]:
             "dataloader_pin_memory": Default(False, "there is no accelerator"),
         }
     return found
+
+
+def _evaluation_size(job: Job, processes: int) -> dict[str, Default]:
+    """Return the size of a batch of the evaluation if TRL's does not hold whole groups of completions."""
+    each = job.training.get("num_generations_eval")
+    if job.evaluation is None or type(each) is not int or each < 1 or PER_DEVICE * processes % each == 0:
+        return {}
+    return {"per_device_eval_batch_size": Default(lcm(PER_DEVICE, each), "whole groups of num_generations_eval")}
 
 
 def _sizes(job: Job, questions: int, processes: int) -> dict[str, Default]:

@@ -17,19 +17,18 @@ from apportion.engines.saved_state import SavedStateError
 from apportion.runs.progress import Display
 from apportion.runs.signals import code_of
 from apportion.trl.failures import RewardsFailedError
+from apportion.trl.jobs.evaluated import EvaluatedGRPOTrainer, EvaluatedRLOOTrainer, EvaluatedTrainer
 from apportion.trl.jobs.folder import MODEL, claim, newest_checkpoint, remove_results
 from apportion.trl.jobs.job import Job, read_job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import Prepared, prepare
 from apportion.trl.jobs.sources import NO_SOURCES, Sources
-from apportion.trl.overrides import AllocatedTrainer
-from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.verifiers import Verifier
 
 FAILED = 1
 SHOWN = 300
 """Maximum number of characters of an error of TRL or transformers in ours."""
-TRAINERS = {"grpo": AllocatedGRPOTrainer, "rloo": AllocatedRLOOTrainer}
+TRAINERS: dict[str, type[EvaluatedTrainer]] = {"grpo": EvaluatedGRPOTrainer, "rloo": EvaluatedRLOOTrainer}
 
 
 def run(
@@ -77,11 +76,11 @@ def reward_of(verifier: Verifier) -> Callable[..., list[float | None]]:
     return reward
 
 
-def make_trainer(prepared: Prepared, model: str) -> AllocatedTrainer:
+def make_trainer(prepared: Prepared, model: str) -> EvaluatedTrainer:
     """Return the trainer of the job, with the weights of ``model``, an id or a folder."""
     job = prepared.job
     tools: dict[str, Any] = {"tools": job.tool_functions} if job.tools else {}
-    trainer: AllocatedTrainer = TRAINERS[job.algorithm](
+    trainer = TRAINERS[job.algorithm](
         model=model,
         reward_funcs=None if job.judge is None else [reward_of(job.judge)],
         args=prepared.arguments,
@@ -92,6 +91,7 @@ def make_trainer(prepared: Prepared, model: str) -> AllocatedTrainer:
         **tools,
         **vars(prepared.allocation),
     )
+    trainer.judge = job.judge
     return trainer
 
 
@@ -145,7 +145,7 @@ class _Begun(TrainerCallback):
         self.is_true = True
 
 
-def _save_model(trainer: AllocatedTrainer, folder: Path) -> None:
+def _save_model(trainer: EvaluatedTrainer, folder: Path) -> None:
     unfinished = folder / f"{MODEL}.unfinished"
     trainer.save_model(str(unfinished))
     if trainer.is_world_process_zero():

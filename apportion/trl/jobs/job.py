@@ -54,14 +54,16 @@ class Job:
         allocator: any allocator, with labels or without. A preset has one.
         algorithm: which of TRL's trainers.
         weighting, estimator, baseline, selection, equivalence, failed_rewards: as the trainer takes them. Known rates
-            are in the ``rate_column`` of the data.
+            are in the ``rate_column`` of the data. ``equivalence`` also decides which answers are one vote in Maj@k of
+            the evaluation.
         extract: without labels, where the answer is: one of ``apportion.answers.EXTRACTORS``, by default that of the
             template, or a function of the completion, as "module:function" or "file.py:function".
         verifier: what gives rewards; by default that of the named data set, else math. Without labels the default is
             none, and a verifier that is given is only reported.
         verdict: the verifier's name if its verdicts are not just 0 and 1; a verdict above 0 then counts as right.
         tools: functions that the model may call, each as "module:function" or "file.py:function".
-        evaluation: questions that are not trained on, with the template of ``data`` unless they have their own.
+        evaluation: questions that are not trained on, with the template of ``data`` unless they have their own. TRL's
+            ``num_generations_eval`` is the k of Mean@k, Pass@k and Maj@k.
         training: settings of ``trl.GRPOConfig`` or ``trl.RLOOConfig``.
         lora: settings of ``peft.LoraConfig``, to train an adapter instead of the whole model.
     """
