@@ -28,6 +28,7 @@ from apportion.answers.making import (
 from apportion.answers.mathematics import MathVerify
 from apportion.answers.phrase import PhraseMatch
 from apportion.answers.reader import AnswerReader
+from apportion.answers.retrieval import exact_match, f1_at_k, precision_at_k, squad_form
 from apportion.answers.user_code import AnswerFunctionError
 
 __all__ = [
@@ -48,12 +49,16 @@ __all__ = [
     "MathVerify",
     "PhraseMatch",
     "check_equivalence",
+    "exact_match",
     "extract",
+    "f1_at_k",
     "for_question",
     "is_correct",
     "make_equivalence",
     "make_extractor",
     "merge_answers",
+    "precision_at_k",
     "read_answer",
     "read_answer_now",
+    "squad_form",
 ]

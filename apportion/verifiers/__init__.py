@@ -6,11 +6,12 @@ of a completion, reads the answer that it states with an extractor of ``apportio
 
 from apportion.verifiers.base import Verifier
 from apportion.verifiers.choice import Choice
+from apportion.verifiers.em import EM
 from apportion.verifiers.exact import Exact
 from apportion.verifiers.function import Function
 from apportion.verifiers.math import Math
 
-VERIFIERS: dict[str, type[Verifier]] = {verifier.name: verifier for verifier in (Math, Exact, Choice, Function)}
+VERIFIERS: dict[str, type[Verifier]] = {verifier.name: verifier for verifier in (Math, Exact, EM, Choice, Function)}
 """Every verifier by name."""
 
-__all__ = ["VERIFIERS", "Choice", "Exact", "Function", "Math", "Verifier"]
+__all__ = ["EM", "VERIFIERS", "Choice", "Exact", "Function", "Math", "Verifier"]

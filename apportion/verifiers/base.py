@@ -35,6 +35,14 @@ class Verifier(ABC):
         Call it before training. It refuses questions without a gold answer, or with one that cannot be read.
         """
 
+    def best_verdict(self, text: str, golds: Sequence[str | None]) -> float | None:
+        """Return the highest verdict on ``text`` by any of its right answers ``golds``; None if all are unknown.
+
+        ``check`` sees one gold answer a question, so ask it about each.
+        """
+        verdicts = (self.verdict(text, gold) for gold in golds)
+        return max((verdict for verdict in verdicts if verdict is not None), default=None)
+
     def answer(self, text: str) -> str | None:
         """Return the answer that ``text`` states; None if it states none, or if this verifier reads none."""
         return None

@@ -16,11 +16,13 @@ from apportion.verifiers import VERIFIERS, Exact, Verifier
 GOOD = {
     "math": ["7", r"2\sqrt{3}", "no solution", "x < 3", "(1, 2]"],
     "exact": ["7", "((("],
+    "em": ["7", "The Seine", "A"],
     "choice": ["A", "(j)", "b."],
 }
 BAD = {
     "math": [None, " ", r"\frac{1}{", "((((", "$$", "word " * 300],
     "exact": [None, "  "],
+    "em": [None, "  "],
     "choice": [None, "", "K", "A dog", "7"],
 }
 
@@ -63,7 +65,7 @@ def test_only_the_first_offenders_are_named() -> None:
         Exact().check(make_questions(*[None] * 7))
 
 
-@pytest.mark.parametrize("name", ["math", "exact", "function"])
+@pytest.mark.parametrize("name", ["math", "exact", "em", "function"])
 def test_copies_keep_only_the_settings(name: str, tmp_path: Path) -> None:
     with make_verifier(name, tmp_path) as verifier:
         assert verifier.verdict(r"It is \boxed{7}.", "7") == 1.0
@@ -73,7 +75,7 @@ def test_copies_keep_only_the_settings(name: str, tmp_path: Path) -> None:
             twin.close()
 
 
-@pytest.mark.parametrize("name", ["math", "exact"])
+@pytest.mark.parametrize("name", ["math", "exact", "em"])
 def test_an_unknown_extractor_is_refused_at_construction(name: str) -> None:
     with pytest.raises(ValueError, match="extract must be known, got 'box'; did you mean 'boxed'"):
         VERIFIERS[name](extract="box")  # type: ignore[call-arg]
