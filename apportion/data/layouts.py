@@ -78,6 +78,20 @@ def context(row: Row, prompt: str, answer: str) -> tuple[Any, Any]:
     return f"{before}\n\n{question}" if before and question else question, answers
 
 
+def aliases(row: Row, prompt: str, answer: str) -> tuple[Any, Any]:
+    """Read MuSiQue's layout: return the question, and a list of its answer and the aliases, which are right as well.
+
+    >>> row = {"question": "Which river?", "answer": "Seine", "answer_aliases": ["River Seine"]}
+    >>> aliases(row, "question", "answer")
+    ('Which river?', ['Seine', 'River Seine'])
+    """
+    others = _decode(row.get("answer_aliases"))
+    others = [] if others in (None, "", "[]") else others
+    if not isinstance(others, list):
+        raise ValueError(f"answer_aliases must be a list of texts, got {shown(others)}; put the text in a list")
+    return row.get(prompt), [row.get(answer), *others]
+
+
 def _decode(cell: Any) -> Any:
     """Parse a cell that is the JSON of a list of texts or messages, or of an object; return others as they are."""
     if not isinstance(cell, str) or cell.lstrip()[:2] not in ('["', "[{", '{"'):

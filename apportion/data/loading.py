@@ -9,6 +9,7 @@ from statistics import median
 from apportion.data.named import NamedSet
 from apportion.data.source import Data
 from apportion.questions import (
+    ALIAS_COLUMNS,
     GOLD_COLUMNS,
     PROMPT_COLUMNS,
     Question,
@@ -55,24 +56,19 @@ def load(data: Data) -> Loaded:
     questions = loaded.questions
     if not questions:
         raise TableError(f"{loaded.source} must have questions, got none in {loaded.rows} rows; give it some")
-    _refuse_what_only_votes_take(questions)
+    _refuse_messages(questions)
     if data.seed is not None:
         questions = tuple(sorted(questions, key=lambda question: prompt_id(question.id, dataset=str(data.seed))))
     return replace(loaded, questions=questions[: data.limit])
 
 
-def _refuse_what_only_votes_take(questions: Sequence[Question]) -> None:
-    """Raise TableError for chat messages and for several gold answers, which templates and verifiers do not take."""
+def _refuse_messages(questions: Sequence[Question]) -> None:
+    """Raise TableError for chat messages, which templates do not take."""
     for question in questions:
         if not isinstance(question.prompt, str):
             raise TableError(
                 f"a prompt must be a text, got chat messages for {shown(question.id)}; write the question as a text, "
                 "which the template puts into messages"
-            )
-        if len(question.golds) > 1:
-            raise TableError(
-                f"a question must have one gold answer for a verifier, got {len(question.golds)} for "
-                f"{shown(question.id)}; keep one"
             )
 
 
@@ -133,7 +129,7 @@ def _load_named(data: Data, named: NamedSet) -> Loaded:
 def _load_other(data: Data) -> Loaded:
     """Load a file or a data set of the hub that is not a named set."""
     named = data.prompt_column, data.answer_column, data.rate_column
-    columns = [*PROMPT_COLUMNS, *GOLD_COLUMNS, "id", *filter(None, named)]
+    columns = [*PROMPT_COLUMNS, *GOLD_COLUMNS, *ALIAS_COLUMNS, "id", *filter(None, named)]
     table = make_table(Path(_source(data)), list(_rows(data, columns)), [], columns)
     return Loaded(tuple(make_questions(table, *named)), _source(data), len(table))
 

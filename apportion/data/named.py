@@ -8,7 +8,7 @@ AMC is two sets: OptPO (arXiv 2512.02882) uses the 83 problems of "amc", HORA (a
 
 from dataclasses import dataclass
 
-from apportion.data.layouts import WRONG_OPTIONS, Layout, context, conversation, options, plain
+from apportion.data.layouts import WRONG_OPTIONS, Layout, aliases, context, conversation, options, plain
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,10 @@ NAMED = {
     for named in (
         # 500 problems of MATH.
         NamedSet("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer"),
+        # MATH: 7,500 problems to train on; split test has 5,000, with those of math500. Subsets are subjects, such as
+        # algebra. The columns are those of EleutherAI/hendrycks_math, which must be given a subset. The answer is what
+        # the solution puts into its box.
+        NamedSet("math", "DigitalLearningGmbH/MATH-lighteval", "train", "problem", "solution", repeats=True),
         # 30 problems.
         NamedSet("aime24", "HuggingFaceH4/aime_2024", "train", "problem", "answer"),
         # 30 problems. Licence: apache-2.0.
@@ -95,6 +99,21 @@ NAMED = {
             layout=context,
             others=("context",),
         ),
+        # 19,938 questions that take two to four searches, the answerable ones of MuSiQue; split validation has 2,417.
+        NamedSet(
+            "musique",
+            "dgslibisey/MuSiQue",
+            "train",
+            "question",
+            "answer",
+            layout=aliases,
+            others=("answer_aliases",),
+            repeats=True,
+            template="tools",
+            verifier="em",
+        ),
+        # 125 questions that take two searches.
+        NamedSet("bamboogle", "chiayewken/bamboogle", "test", "Question", "Answer", template="tools", verifier="em"),
     )
 }
 """Every named set, by name. Add new ones here."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from apportion.data.layouts import LETTERS, WRONG_OPTIONS, context, conversation, options, plain
+from apportion.data.layouts import LETTERS, WRONG_OPTIONS, aliases, context, conversation, options, plain
 from tests.data.builders import dapo, gpqa, wrapped
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), min_size=1).map(str.strip).filter(bool)
@@ -88,6 +88,27 @@ def test_the_context_goes_before_the_question_and_all_answers_are_wanted(
 def test_a_row_that_is_not_laid_out_as_dapo_is_refused(change: dict[str, object], problem: str) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
         conversation(dapo("1 + 1?", "2") | change, "prompt", "reward_model")
+
+
+@pytest.mark.parametrize(
+    ("others", "golds"),
+    [
+        (["b", "c"], ["a", "b", "c"]),
+        ('["b", "c"]', ["a", "b", "c"]),
+        ("[]", ["a"]),
+        ([], ["a"]),
+        (None, ["a"]),
+        ("", ["a"]),
+    ],
+)
+def test_aliases_are_right_answers_and_may_be_missing(others: object, golds: list[str]) -> None:
+    assert aliases({"question": "q", "answer": "a", "answer_aliases": others}, "question", "answer") == ("q", golds)
+    assert aliases({"question": "q", "answer": "a"}, "question", "answer") == ("q", ["a"])
+
+
+def test_aliases_that_are_no_list_are_refused() -> None:
+    with pytest.raises(ValueError, match="answer_aliases must be a list of texts, got 'b'; put the text in a list"):
+        aliases({"question": "q", "answer": "a", "answer_aliases": "b"}, "question", "answer")
 
 
 @pytest.mark.parametrize("column", ["Question", "Correct Answer", *WRONG_OPTIONS])

@@ -15,7 +15,7 @@ from tests.data.builders import Row, dapo, gpqa, write
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 
-PUBLISHED: dict[str, tuple[list[Row], list[tuple[str, str]]]] = {
+PUBLISHED: dict[str, tuple[list[Row], list[tuple[str, str | list[str]]]]] = {
     "math500": (
         [
             {
@@ -28,6 +28,19 @@ PUBLISHED: dict[str, tuple[list[Row], list[tuple[str, str]]]] = {
             }
         ],
         [(r"What is $\frac{1}{2}$ of 1, with a comma?", r"\frac{1}{2}")],
+    ),
+    "math": (
+        [
+            {
+                "problem": "p",
+                "level": "Level 5",
+                "type": "Algebra",
+                "solution": r"First $1$. So it is $\boxed{\frac12}$.",
+            },
+            {"problem": "q", "level": "Level 1", "type": "Geometry", "solution": r"It is $\boxed 3.$"},
+            {"problem": "p", "level": "Level 5", "type": "Algebra", "solution": r"In short $\boxed{\frac12}$."},
+        ],
+        [("p", r"\frac12"), ("q", "3")],
     ),
     "aime24": (
         [{"id": 60, "problem": "p", "solution": "s", "answer": "204", "url": "u", "year": "2024"}],
@@ -59,6 +72,22 @@ PUBLISHED: dict[str, tuple[list[Row], list[tuple[str, str]]]] = {
         ],
         [("c\n\nq", "$2$")],
     ),
+    "musique": (
+        [
+            {
+                "id": "2hop__1_2",
+                "paragraphs": [{"idx": 0, "title": "t", "paragraph_text": "x", "is_supporting": True}],
+                "question": "q",
+                "question_decomposition": [{"id": 1, "question": "r", "answer": "s", "paragraph_support_idx": 0}],
+                "answer": "Seine",
+                "answer_aliases": ["River Seine", "the Seine"],
+                "answerable": True,
+            },
+            {"question": "r", "answer": "1948", "answer_aliases": []},
+        ],
+        [("q", ["Seine", "River Seine", "the Seine"]), ("r", "1948")],
+    ),
+    "bamboogle": ([{"Question": "q", "Answer": "James Madison"}], [("q", "James Madison")]),
 }
 """For each named set rows with the columns of its publisher, and the questions that they hold."""
 
@@ -70,8 +99,12 @@ def test_a_local_file_of_every_named_set(name: str, suffix: str, tmp_path: Path)
     if suffix == ".csv":
         rows = [dict.fromkeys(rows[0]) | row for row in rows]
     loaded = load_questions(Data(name=name, path=write(tmp_path / f"file{suffix}", rows)))
-    golds = [gold + ".0" if (name, suffix) == ("amc", ".csv") else gold for _, gold in expected]  # a CSV has texts
-    assert loaded == [Question("", prompt, gold) for (prompt, _), gold in zip(expected, golds, strict=True)]
+    golds = [[gold] if isinstance(gold, str) else gold for _, gold in expected]
+    if (name, suffix) == ("amc", ".csv"):  # a CSV has texts
+        golds = [["142.0"]]
+    assert loaded == [
+        Question("", prompt, golds=tuple(gold)) for (prompt, _), gold in zip(expected, golds, strict=True)
+    ]
 
 
 def test_rows_that_repeat_a_prompt_are_merged_and_counted_and_contradictions_left_out(tmp_path: Path) -> None:

@@ -63,14 +63,17 @@ def run_job(job: Job, settings: Mapping[str, Any], resume: bool, dry_run: bool, 
 def reward_of(verifier: Verifier) -> Callable[..., list[float | None]]:
     """Return a reward function for TRL: the verdicts of ``verifier`` on completions, given the column ``gold``.
 
+    Of several right answers, a list, the best verdict counts.
+
     >>> from apportion.verifiers import Exact
     >>> reward = reward_of(Exact())
     >>> reward.__name__, reward(completions=["The answer is 4.", "The answer is 5."], gold=["4", "4"])
     ('exact', [1.0, 0.0])
     """
 
-    def reward(completions: Sequence[Any], gold: Sequence[str | None], **columns: Any) -> list[float | None]:
-        return [verifier.verdict(last_text(each), answer) for each, answer in zip(completions, gold, strict=True)]
+    def reward(completions: Sequence[Any], gold: Sequence[Any], **columns: Any) -> list[float | None]:
+        golds = [each if isinstance(each, list) else [each] for each in gold]
+        return [verifier.best_verdict(last_text(each), own) for each, own in zip(completions, golds, strict=True)]
 
     reward.__name__ = verifier.name
     return reward

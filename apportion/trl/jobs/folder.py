@@ -107,6 +107,7 @@ def _read_environment(path: Path) -> dict[str, Any]:
 
 def _facts(prepared: Prepared) -> dict[str, Any]:
     """Return what a resume must find again and the job's file does not say."""
-    content = json.dumps([[each.id, each.prompt, each.gold] for each in prepared.training.questions])
+    rows = [[q.id, q.prompt, q.golds if len(q.golds) > 1 else q.gold] for q in prepared.training.questions]
+    content = json.dumps(rows)
     digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     return {"processes": int(prepared.arguments.world_size), "questions": digest}

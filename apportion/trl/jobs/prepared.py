@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from apportion.trl.settings import TRLAllocation
 from apportion.verifiers import Verifier
 
 GOLD = "gold"
-"""The column of a question's answer."""
+"""The column of a question's answer: a text, or in each row a list of all right answers if some have several."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _questions(where: str, data: Data, judge: Verifier | None) -> Loaded:
     try:
         found = load(data)
         if judge is not None:
-            judge.check(found.questions)
+            judge.check([replace(each, gold=g, golds=()) for each in found.questions for g in each.golds or (None,)])
     except TableError as error:
         raise ConfigError(f"{where}: {error}") from error
     return found
@@ -153,7 +153,11 @@ def _questions(where: str, data: Data, judge: Verifier | None) -> Loaded:
 
 def _rows(data: Data, questions: Sequence[Question], conversational: bool) -> list[dict[str, Any]]:
     ask = data.chosen_template.messages if conversational else data.chosen_template.text
-    rows = [{"prompt": ask(question), GOLD: question.gold, ID: question.id} for question in questions]
+    several = any(len(question.golds) > 1 for question in questions)
+    rows = [
+        {"prompt": ask(question), GOLD: list(question.golds) if several else question.gold, ID: question.id}
+        for question in questions
+    ]
     if data.rate_column is None:
         return rows
     return [row | {RATE: question.rate} for row, question in zip(rows, questions, strict=True)]

@@ -412,6 +412,25 @@ def test_prompts_are_messages_if_the_model_has_a_chat_template(folder, policy):
     assert len(rollouts(folder / "runs/job")) == 32
 
 
+def test_any_of_several_right_answers_is_rewarded_and_an_unusable_one_refused(folder, policy):
+    rows = [{"prompt": f"{n:03d}:", "answer": "Seine", "aliases": ["River Seine"]} for n in range(8)]
+    (folder / "rivers.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n" for row in [*rows, {"prompt": "9:", "answer": "7"}])
+    )
+    config = make_job(folder, policy, data={"path": "rivers.jsonl", "template": "plain"}, verifier="em")
+    plan = prepare(read_job(config, [], None, False)[0])
+    golds = plan.training_rows()["gold"]
+    assert golds == [["Seine", "River Seine"]] * 8 + [["7"]]
+    texts = ["The answer is river Seine.", *["The answer is Rhine."] * 7, "The answer is 7."]
+    assert reward_of(plan.job.judge)(completions=texts, gold=golds) == [1.0, *[0.0] * 7, 1.0]
+    rows[3]["aliases"] = ["((("]
+    (folder / "rivers.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    math = make_job(folder, policy, data={"path": "rivers.jsonl", "template": "plain"}, verifier="math")
+    job, _ = read_job(math, [], None, False)
+    with job.judge, pytest.raises(ConfigError, match=r"data: each gold answer must be a number, .*, got '\(\(\(' for "):
+        prepare(job)
+
+
 def test_an_evaluation_has_the_template_of_training_unless_it_has_its_own(folder, policy):
     evaluation = {"path": "questions.jsonl", "limit": 1}
     asked = {}
