@@ -9,7 +9,7 @@ from torch import Tensor
 from apportion.answers.equivalence import run_coroutine
 from apportion.engines.outcomes import are_verdicts
 from apportion.engines.prompts import last_text
-from apportion.evaluation import answer_scores, pass_at_k
+from apportion.evaluation import majority_at_k, pass_at_k
 from apportion.trl.overrides import AllocatedTrainer
 from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.types import Floats, Mask
@@ -31,12 +31,11 @@ def scores_at_k(right: Mask, answers: Sequence[Sequence[str | None]] | None = No
     for n in sorted({2**power for power in range(1, k.bit_length())} | {k}):
         if n > 1:
             found[f"pass_at_{n}"] = pass_at_k(right.sum(axis=1), np.full(count, k), n)
-    if answers is not None and k > 1:
-        won = []
-        for own, row in zip(answers, right, strict=True):
-            known = {answer for answer, is_right in zip(own, row, strict=True) if is_right and answer is not None}
-            won.append(answer_scores([own], [known]).majority)
-        found[f"maj_at_{k}"] = np.array(won, np.float64)
+    if answers and k > 1:
+        rows = [zip(own, row, strict=True) for own, row in zip(answers, right, strict=True)]
+        found[f"maj_at_{k}"] = majority_at_k(
+            answers, [{answer for answer, is_right in row if is_right} for row in rows], k
+        )
     return found
 
 

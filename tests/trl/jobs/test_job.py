@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from apportion.allocators import Allocator
 from apportion.cli import app
 from apportion.config import ConfigError, build, load
+from apportion.data import load_questions
 from apportion.lab.policy.base import trained_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.job_source import LabSource
@@ -32,7 +33,7 @@ from apportion.trl.jobs.command import make_trainer, reward_of, run
 from apportion.trl.jobs.job import read_job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import prepare
-from apportion.verifiers import Exact
+from apportion.verifiers import EM, Exact
 from tests.trl import test_tools
 from tests.trl.jobs.small import make_files, make_job
 from tests.trl.tiny import make_tokenizer, mark
@@ -429,6 +430,19 @@ def test_any_of_several_right_answers_is_rewarded_and_an_unusable_one_refused(fo
     job, _ = read_job(math, [], None, False)
     with job.judge, pytest.raises(ConfigError, match=r"data: each gold answer must be a number, .*, got '\(\(\(' for "):
         prepare(job)
+
+
+def test_the_tool_task_of_vip_by_the_names_of_its_data_sets(folder, policy):
+    row = {"question": "Which river?", "answer": "Seine", "answer_aliases": ["River Seine"]}
+    (folder / "musique.jsonl").write_text(json.dumps(row))
+    (folder / "bamboogle.jsonl").write_text(json.dumps({"Question": "Which?", "Answer": "Rhine"}))
+    data, evaluation = ({"name": name, "path": f"{name}.jsonl"} for name in ("musique", "bamboogle"))
+    job, _ = read_job(make_job(folder, policy, data=data, evaluation=evaluation, verifier=None), [], None, False)
+    assert job.judge == EM(extract="boxed") and job.evaluation_data.chosen_template == job.data.chosen_template
+    reward = reward_of(job.judge)
+    (asked,), (held_out,) = load_questions(job.data), load_questions(job.evaluation_data)
+    assert reward(completions=[r"\boxed{\text{the River Seine}}"], gold=[list(asked.golds)]) == [1.0]
+    assert reward(completions=[r"\boxed{Rhine}"], gold=[held_out.gold]) == [1.0]
 
 
 def test_an_evaluation_has_the_template_of_training_unless_it_has_its_own(folder, policy):
