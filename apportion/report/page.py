@@ -108,7 +108,8 @@ def _figure(chart: Chart, number: int) -> str:
 
 def _folded(table: ReportTable, is_open: bool) -> str:
     heading = f"<summary><h2>{_text(table.caption)}</h2></summary>"
-    return f'<details class="section"{" open" if is_open else ""}>{heading}{_table(table, table.caption, "stacks")}</details>'
+    content = heading + _table(table, table.caption, "stacks")
+    return f'<details class="section"{" open" if is_open else ""}>{content}</details>'
 
 
 def _drawings(chart: Chart, number: int) -> Iterator[str]:
