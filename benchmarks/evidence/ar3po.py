@@ -99,7 +99,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         where="Abstract (7B and 8B); key results (32B, Olympiad Bench)",
         claim="AR3PO matches DAPO with up to 4.2 times fewer responses.",
-        figure="up to 4.2x fewer responses with 7B and 8B; 53.2% against 52.8% with 32B (the digest ties 4.2x to it)",
+        figure="up to 4.2x fewer responses with 7B and 8B; 53.2% against 52.8% with 32B",
         setting=f"{LAB} DAPO has 8 rollouts a prompt and draws prompts until 16 have both outcomes.",
         judge=judges.dapo,
         cells=("ar3po.reuse", "ar3po.dapo", "ar3po.uniform_5"),
