@@ -6,6 +6,9 @@ from apportion.predictors.embeddings import EMBEDDERS, Embedder, PrecomputedEmbe
 from apportion.predictors.empirical_bayes import EmpiricalBayes
 from apportion.predictors.gp import GaussianProcess
 from apportion.predictors.graded_gp import GradedGaussianProcess
+from apportion.predictors.hidden_dual import HiddenDual
+from apportion.predictors.hidden_online import HiddenOnline
+from apportion.predictors.hidden_static import HiddenStatic
 from apportion.predictors.lengths import MeanLengths
 from apportion.predictors.moving_average import MovingAverage
 from apportion.predictors.ridge import Ridge
@@ -23,6 +26,9 @@ PREDICTORS: dict[str, type[Predictor]] = {
         MovingAverage,
         Ridge,
         GaussianProcess,
+        HiddenStatic,
+        HiddenOnline,
+        HiddenDual,
         RunningVariance,
         GradedGaussianProcess,
         ScoreMoments,
@@ -39,6 +45,9 @@ __all__ = [
     "EmpiricalBayes",
     "GaussianProcess",
     "GradedGaussianProcess",
+    "HiddenDual",
+    "HiddenOnline",
+    "HiddenStatic",
     "MeanLengths",
     "MovingAverage",
     "PrecomputedEmbeddings",

@@ -34,7 +34,7 @@ def told(predictor: Predictor, prompts: list[Prompt]) -> np.ndarray:
     return np.stack([belief.mean, belief.variance])
 
 
-EMBEDDING = ("ridge", "gp", "graded_gp")
+EMBEDDING = ("ridge", "gp", "graded_gp", "hidden_static", "hidden_online", "hidden_dual")
 CONTROLS = {"shuffled"}  # assigns beliefs to random prompts on purpose; see test_shuffled.py
 
 
@@ -54,6 +54,9 @@ def test_registry_is_by_name():
         "running_variance",
         "graded_gp",
         "score_moments",
+        "hidden_static",
+        "hidden_online",
+        "hidden_dual",
         *CONTROLS,
     }
     assert all(kind.name == name for name, kind in PREDICTORS.items())
@@ -158,6 +161,15 @@ def test_the_state_of_another_embedder_is_refused():
         ("graded_gp", {"noise": 1e-12}),
         ("running_variance", {"discount": 1.5}),
         ("running_variance", {"strength": 0}),
+        ("hidden_static", {"first": 0}),
+        ("hidden_static", {"weight_decay": 2.0}),
+        ("hidden_online", {"rate": 0.0}),
+        ("hidden_online", {"cycles": 0}),
+        ("hidden_online", {"steps": 0}),
+        ("hidden_online", {"weight_decay": -1.0}),
+        ("hidden_dual", {"discount": 1.5}),
+        ("hidden_dual", {"clip": 0.5}),
+        ("hidden_dual", {"first": 0}),
     ],
 )
 def test_a_bad_setting_is_refused_at_construction(name, setting):

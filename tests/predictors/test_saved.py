@@ -12,13 +12,14 @@ from apportion.baselines import BASELINES
 from apportion.predictors import PREDICTORS, MeanLengths, Shuffled
 from apportion.types import Batch, Belief, Plan, Prompt, Rollout
 from tests.predictors.builders import embedder_of, make_prompts
+from tests.predictors.test_base import EMBEDDING
 
 PROMPTS = make_prompts(6)
 EMBEDDER = embedder_of(PROMPTS, np.random.default_rng(0).normal(size=(6, 4)))
 
 
 def make_predictor(name):
-    return PREDICTORS[name](embedder=EMBEDDER) if name in ("ridge", "gp", "graded_gp") else PREDICTORS[name]()
+    return PREDICTORS[name](embedder=EMBEDDER) if name in EMBEDDING else PREDICTORS[name]()
 
 
 MAKERS = {

@@ -1,0 +1,161 @@
+"""The logistic probes: the step, what they learn, what one batch can move, and what is saved."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from apportion.predictors import HiddenDual, HiddenOnline, HiddenStatic
+from apportion.predictors.statistics.logistic_probe import Outcomes, descend, features_of
+from apportion.types import Batch, Belief, Plan, Prompt, Rollout
+from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
+
+KINDS = (HiddenStatic, HiddenOnline, HiddenDual)
+PROMPTS = make_prompts(128)
+X = np.random.default_rng(0).normal(size=(128, 8))
+RATES = 1 / (1 + np.exp(-3 * X[:, 0]))
+
+
+def outcomes(x, shares, trials, ages=None):
+    ages = np.zeros(len(shares), np.int64) if ages is None else np.array(ages)
+    return Outcomes(features_of(np.array(x)), np.array(shares, float), np.array(trials, float), ages)
+
+
+def batch_of(places, rng):
+    trials = np.full(len(places), 8)
+    right = rng.binomial(trials, RATES[places])
+    return make_batch([PROMPTS[q] for q in places], right.tolist(), trials.tolist())
+
+
+def test_one_step_is_that_of_adam_by_hand():
+    """Features (1, 1) and (-1, 1); at weights (.2, 0) they have the log-odds .2 and -.2. The first is a cycle old."""
+    data = outcomes([[2.0], [-3.0]], [1.0, 0.5], [4, 2], ages=[1, 0])
+    first, second = 4 * 0.97 / (4 * 0.97 + 2), 2 / (4 * 0.97 + 2)
+    wrong = 1 / (1 + np.exp(-0.2)) - 1.0, 1 / (1 + np.exp(0.2)) - 0.5
+    gradient = np.array([first * wrong[0] - second * wrong[1] + 0.01 * 0.2, first * wrong[0] + second * wrong[1]])
+    expected = np.array([0.2, 0.0]) - 1e-7 * gradient / (np.abs(gradient) + 1e-8)
+    found = descend(data, np.array([0.2, 0.0]), 1, rate=1e-7, weight_decay=0.01, discount=0.97)
+    np.testing.assert_allclose(found - [0.2, 0], expected - [0.2, 0], rtol=1e-7)
+    assert (found - [0.2, 0]).tolist() == pytest.approx([1e-7, 1e-7])
+
+
+@pytest.mark.parametrize("base", [None, [0.3, -0.2, 0.1]])
+def test_steps_are_those_of_torch(base):
+    torch = pytest.importorskip("torch")
+    data = outcomes([[1.0, 2.0], [0.5, -1.0], [3.0, 0.1]], [0.25, 1.0, 0.0], [4, 8, 2], ages=[2, 1, 0])
+    x, shares = (torch.tensor(each, dtype=torch.float64) for each in (data.features, data.shares))
+    counts = torch.tensor(data.trials * 0.97**data.ages)
+    weights = torch.tensor([0.4, -0.1, 0.2], dtype=torch.float64, requires_grad=True)
+    fixed = torch.zeros(3, dtype=torch.float64) if base is None else torch.tensor(base, dtype=torch.float64)
+    adam = torch.optim.Adam([weights], lr=1e-3, weight_decay=1e-2)
+    start = weights.detach().numpy().copy()
+    for _ in range(5):
+        adam.zero_grad()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(x @ (weights + fixed), shares, reduction="none")
+        ((counts * loss).sum() / counts.sum()).backward()
+        adam.step()
+    given = None if base is None else np.array(base)
+    found = descend(data, start, 5, rate=1e-3, weight_decay=0.01, discount=0.97, base=given)
+    np.testing.assert_allclose(found, weights.detach().numpy(), rtol=1e-10)
+
+
+def test_no_outcomes_move_a_weight_by_more_than_5_1_rates_in_5_steps():
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        n = int(rng.integers(1, 9))
+        data = outcomes(rng.normal(size=(n, 3)) * 10.0 ** rng.integers(-6, 6), rng.integers(0, 2, n), np.ones(n))
+        start = rng.normal(size=4) * 10.0 ** rng.integers(-8, 3)
+        assert np.abs(descend(data, start, 5, rate=1.0, weight_decay=0.01) - start).max() <= 5.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 128])
+def test_it_learns_a_separable_problem(kind, size):
+    rng, predictor = np.random.default_rng(2), kind(embedder_of(PROMPTS, X))
+    predictor.prepare(PROMPTS)
+    for _ in range(500 if size == 1 else 250):
+        predictor.update(batch_of(rng.choice(128, size, replace=False), rng))
+    mean = predictor.predict(PROMPTS).mean
+    assert np.mean((mean - RATES) ** 2) < 0.5 * np.mean((0.5 - RATES) ** 2)
+    assert np.corrcoef(mean, RATES)[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("share", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_all_right_or_all_wrong_stay_within_the_clip(kind, share):
+    predictor = kind(embedder_of(PROMPTS, X), clip=0.02)
+    for _ in range(100):
+        predictor.update(make_batch(PROMPTS, [8 * share] * 128, [8] * 128))
+    mean = predictor.predict(PROMPTS).mean
+    assert ((mean >= 0.02) & (mean <= 0.98)).all()
+    assert (mean.mean() > 0.5) == share
+
+
+def test_one_batch_moves_an_online_probe_by_a_bounded_step():
+    rng, predictor = np.random.default_rng(3), HiddenOnline(embedder_of(PROMPTS, X))
+    for _ in range(20):
+        predictor.update(batch_of(np.arange(128), rng))
+    before = predictor.predict(PROMPTS).mean
+    predictor.update(make_batch(PROMPTS, [0] * 128, [1000] * 128))
+    after = predictor.predict(PROMPTS).mean
+    moved = np.abs(np.log(after / (1 - after)) - np.log(before / (1 - before)))
+    assert moved.max() <= 5.1e-3 * 9
+
+
+def test_a_static_probe_is_frozen_after_its_first_observations():
+    rng, predictor = np.random.default_rng(4), HiddenStatic(embedder_of(PROMPTS, X), first=200)
+    means = []
+    for _ in range(4):
+        predictor.update(batch_of(np.arange(128), rng))
+        means.append(predictor.predict(PROMPTS).mean)
+    assert (means[0] != means[1]).all() and (means[1] == means[2]).all() and (means[2] == means[3]).all()
+    assert predictor.state_dict()["features"] is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_known_rates_pretrain_it(kind):
+    rated = [Prompt(each.text, rate=float(rate)) for each, rate in zip(PROMPTS, RATES, strict=True)]
+    predictor = kind(embedder_of(PROMPTS, X))
+    predictor.prepare(rated[:100])
+    before = predictor.predict(PROMPTS[100:]).mean
+    assert np.corrcoef(before, RATES[100:])[0, 1] > 0.8
+    predictor.prepare(rated)
+    predictor.update(batch_of(np.arange(128), np.random.default_rng(5)))
+    assert (predictor.predict(PROMPTS[100:]).mean == before).all() == (kind is HiddenStatic)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("before", [1, 12])
+def test_a_state_saved_on_the_way_gives_the_same_predictions(kind, before):
+    first = {} if kind is HiddenOnline else {"first": 300}
+    rng, predictor = np.random.default_rng(6), kind(embedder_of(PROMPTS, X), **first)
+    for _ in range(before):
+        predictor.update(random_batch(rng, PROMPTS, 40))
+    twin = type(predictor)(**{key: getattr(predictor, key) for key in predictor.__match_args__})
+    twin.load_state_dict(pickle.loads(pickle.dumps(predictor.state_dict())))
+    twin.prepare([Prompt(each.text, rate=0.5) for each in PROMPTS])  # it has learned something, so rates change nothing
+    for _ in range(12):
+        batch = random_batch(rng, PROMPTS, 40)
+        for either in (predictor, twin):
+            either.update(batch)
+        np.testing.assert_array_equal(predictor.predict(PROMPTS).mean, twin.predict(PROMPTS).mean)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_embedder_of_another_size_is_refused(kind):
+    predictor = kind(embedder_of(PROMPTS, X))
+    predictor.update(batch_of(np.arange(9), np.random.default_rng(7)))
+    other = kind(embedder_of(PROMPTS, X[:, :3]))
+    other.load_state_dict(predictor.state_dict())
+    with pytest.raises(ValueError, match="embeddings must have 8 dimensions as before, got 3; "):
+        other.predict(PROMPTS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_graded_rewards_teach_nothing_and_are_refused_by_drivers(kind):
+    predictor = kind(embedder_of(PROMPTS, X))
+    batch = Batch.start(PROMPTS[:1], Belief.uniform(1)).add(Plan([1]), [[Rollout(reward=0.3)]])
+    predictor.update(batch)
+    assert predictor.needs.binary and predictor.predict(PROMPTS[:1]).mean.tolist() == [0.5]
