@@ -15,8 +15,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from apportion.predictors import (
     DiscountedCounts,
     EmpiricalBayes,
@@ -39,9 +37,10 @@ from benchmarks.real_run_tables import Replayed, all_seeds, interval, ratio, squ
 
 SEEDS = (0, 1, 2)
 BATCH = 128
-EPOCHS, SHOWN = 8, (0, 1, 2, 4, 7)
+EPOCHS, SHOWN = 8, (0, 1, 4, 7)
 FIXED = "one half for all, Beta(1, 1)"
 CONTROLS = ("counts", "empirical Bayes")
+LEARNED = ("hidden_static", "hidden_online", "hidden_dual", "gp, prior mean -1")
 
 
 def predictors(data: Recorded) -> dict[str, Callable[[], Predictor]]:
@@ -105,12 +104,12 @@ def differences(
 
 
 def rows_of(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[list[str]]]:
-    """Return the rows of three tables: errors, paired differences to the controls, and hits over those by Beta(1, 1)."""
+    """Return the rows of three tables: errors, their differences to the controls, and hits over those by Beta(1, 1)."""
     errors = [[name, *(interval(squared(runs, shares, e)) for e in epochs)] for name, runs in found.items()]
     paired = [
         [f"{name}, less {control}", *differences(runs, found[control], shares, epochs)]
         for name, runs in found.items()
-        if name.startswith("hidden") or name == "gp, prior mean -1"
+        if name in LEARNED
         for control in CONTROLS
     ]
     hits = [
