@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from apportion.predictors.hidden_online import HiddenOnline
 from apportion.predictors.hidden_static import HiddenStatic
 from apportion.predictors.saved import SavedValues
-from apportion.predictors.statistics.logistic_probe import Outcomes
+from apportion.predictors.statistics.logistic_probe import ProbeData
 from apportion.types import Floats
 
 
@@ -55,10 +55,10 @@ class HiddenDual(HiddenOnline):
         frozen = self._static._line()
         return frozen if frozen is None or self._weights is None else frozen + self._weights
 
-    def _pretrain(self, outcomes: Outcomes) -> None:
+    def _pretrain(self, outcomes: ProbeData) -> None:
         self._static._pretrain(outcomes)
 
-    def _learn(self, outcomes: Outcomes) -> None:
+    def _learn(self, outcomes: ProbeData) -> None:
         self._static._learn(outcomes)
         self._step(outcomes, self._static._line())
 

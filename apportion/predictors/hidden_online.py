@@ -9,7 +9,7 @@ from apportion.predictors.base import check_discount
 from apportion.predictors.hidden_static import DECAY, RATE, STEPS
 from apportion.predictors.probe import LogisticProbe, check_weight_decay
 from apportion.predictors.saved import SavedValues
-from apportion.predictors.statistics.logistic_probe import Outcomes, descend, restored_weights
+from apportion.predictors.statistics.logistic_probe import ProbeData, descend, restored_weights
 from apportion.types import Floats
 
 
@@ -57,7 +57,7 @@ class HiddenOnline(LogisticProbe):
 
     name: ClassVar[str] = "hidden_online"
     _weights: Floats | None = field(default=None, init=False, repr=False, compare=False)
-    _recent: Outcomes | None = field(default=None, init=False, repr=False, compare=False)
+    _recent: ProbeData | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,15 +72,15 @@ class HiddenOnline(LogisticProbe):
     def _line(self) -> Floats | None:
         return self._weights
 
-    def _pretrain(self, outcomes: Outcomes) -> None:
+    def _pretrain(self, outcomes: ProbeData) -> None:
         if self._weights is None:
             zeros = np.zeros(outcomes.features.shape[1])
             self._weights = descend(outcomes, zeros, STEPS, rate=RATE, weight_decay=DECAY)
 
-    def _learn(self, outcomes: Outcomes) -> None:
+    def _learn(self, outcomes: ProbeData) -> None:
         self._step(outcomes)
 
-    def _step(self, outcomes: Outcomes, base: Floats | None = None) -> None:
+    def _step(self, outcomes: ProbeData, base: Floats | None = None) -> None:
         """Take the steps after a batch, for a probe that is added to ``base`` [d + 1]."""
         self._recent = outcomes.after(self._recent, self.cycles)
         start = np.zeros(outcomes.features.shape[1]) if self._weights is None else self._weights
@@ -88,10 +88,10 @@ class HiddenOnline(LogisticProbe):
         self._weights = descend(self._recent, start, self.steps, **settings, base=base)
 
     def _memory(self) -> dict[str, Any]:
-        return {"weights": self._weights, **Outcomes.saved(self._recent)}
+        return {"weights": self._weights, **ProbeData.saved(self._recent)}
 
     def _restore(self, saved: SavedValues) -> None:
-        weights, recent = restored_weights(saved), Outcomes.restored(saved)
+        weights, recent = restored_weights(saved), ProbeData.restored(saved)
         if recent is not None and (weights is None or recent.features.shape[1] != len(weights)):
             raise saved.refusal("weights", f"an array [{recent.features.shape[1]}]")
         self._weights, self._recent = weights, recent

@@ -7,7 +7,7 @@ import numpy as np
 
 from apportion.predictors.probe import LogisticProbe, check_weight_decay
 from apportion.predictors.saved import SavedValues
-from apportion.predictors.statistics.logistic_probe import Outcomes, descend, restored_weights
+from apportion.predictors.statistics.logistic_probe import ProbeData, descend, restored_weights
 from apportion.types import Floats
 
 RATE, STEPS, MORE_STEPS, DECAY = 0.01, 500, 25, 0.1
@@ -51,7 +51,7 @@ class HiddenStatic(LogisticProbe):
 
     name: ClassVar[str] = "hidden_static"
     _weights: Floats | None = field(default=None, init=False, repr=False, compare=False)
-    _seen: Outcomes | None = field(default=None, init=False, repr=False, compare=False)
+    _seen: ProbeData | None = field(default=None, init=False, repr=False, compare=False)
     _frozen: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,12 +63,12 @@ class HiddenStatic(LogisticProbe):
     def _line(self) -> Floats | None:
         return self._weights
 
-    def _pretrain(self, outcomes: Outcomes) -> None:
+    def _pretrain(self, outcomes: ProbeData) -> None:
         if self._weights is None:
             self._fit(outcomes, STEPS)
             self._frozen = True
 
-    def _learn(self, outcomes: Outcomes) -> None:
+    def _learn(self, outcomes: ProbeData) -> None:
         if self._frozen:
             return
         self._seen = outcomes.after(self._seen)
@@ -77,15 +77,15 @@ class HiddenStatic(LogisticProbe):
         if self._frozen:
             self._seen = None
 
-    def _fit(self, outcomes: Outcomes, steps: int) -> None:
+    def _fit(self, outcomes: ProbeData, steps: int) -> None:
         start = np.zeros(outcomes.features.shape[1]) if self._weights is None else self._weights
         self._weights = descend(outcomes, start, steps, rate=RATE, weight_decay=self.weight_decay)
 
     def _memory(self) -> dict[str, Any]:
-        return {"weights": self._weights, "frozen": int(self._frozen), **Outcomes.saved(self._seen)}
+        return {"weights": self._weights, "frozen": int(self._frozen), **ProbeData.saved(self._seen)}
 
     def _restore(self, saved: SavedValues) -> None:
-        weights, seen, frozen = restored_weights(saved), Outcomes.restored(saved), saved.count("frozen") > 0
+        weights, seen, frozen = restored_weights(saved), ProbeData.restored(saved), saved.count("frozen") > 0
         if (weights is None) != (seen is None and not frozen) or (frozen and seen is not None):
             raise saved.refusal("weights", "there if anything was learned")
         if seen is not None and weights is not None and seen.features.shape[1] != len(weights):

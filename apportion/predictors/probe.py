@@ -10,7 +10,7 @@ from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_clip, check_positive
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
 from apportion.predictors.statistics.beta_binomial import expit
-from apportion.predictors.statistics.logistic_probe import Features, Outcomes, features_of
+from apportion.predictors.statistics.logistic_probe import Features, ProbeData, features_of
 from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Floats, Prompt
 
@@ -65,16 +65,16 @@ class LogisticProbe(Predictor):
         """Return the coefficients [d + 1], the constant last, or None before anything was learned."""
 
     @abstractmethod
-    def _pretrain(self, outcomes: Outcomes) -> None:
+    def _pretrain(self, outcomes: ProbeData) -> None:
         """Learn from known rates, if nothing was learned yet."""
 
     @abstractmethod
-    def _learn(self, outcomes: Outcomes) -> None:
+    def _learn(self, outcomes: ProbeData) -> None:
         """Learn from one batch."""
 
-    def _outcomes(self, prompts: Sequence[Prompt], shares: Sequence[float], trials: Sequence[int]) -> Outcomes:
+    def _outcomes(self, prompts: Sequence[Prompt], shares: Sequence[float], trials: Sequence[int]) -> ProbeData:
         ages = np.zeros(len(prompts), np.int64)
-        return Outcomes(self._features(prompts), np.array(shares, np.float64), np.array(trials, np.float64), ages)
+        return ProbeData(self._features(prompts), np.array(shares, np.float64), np.array(trials, np.float64), ages)
 
     def _features(self, prompts: Sequence[Prompt]) -> Features:
         x, line = features_of(embed(self.embedder, prompts)), self._line()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from apportion.predictors import HiddenDual, HiddenOnline, HiddenStatic
-from apportion.predictors.statistics.logistic_probe import Outcomes, descend, features_of
+from apportion.predictors.statistics.logistic_probe import ProbeData, descend, features_of
 from apportion.types import Batch, Belief, Plan, Prompt, Rollout
 from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
 
@@ -20,7 +20,7 @@ RATES = 1 / (1 + np.exp(-3 * X[:, 0]))
 
 def outcomes(x, shares, trials, ages=None):
     ages = np.zeros(len(shares), np.int64) if ages is None else np.array(ages)
-    return Outcomes(features_of(np.array(x)), np.array(shares, float), np.array(trials, float), ages)
+    return ProbeData(features_of(np.array(x)), np.array(shares, float), np.array(trials, float), ages)
 
 
 def batch_of(places, rng):

@@ -37,7 +37,7 @@ def features_of(embeddings: NDArray[Any]) -> Features:
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class ProbeData:
     """Verdicts of n groups in one cycle or more. A cycle is one batch.
 
     Args:
@@ -52,22 +52,22 @@ class Outcomes:
     trials: Floats
     ages: NDArray[np.int64]
 
-    def after(self, earlier: "Outcomes | None", cycles: int | None = None) -> "Outcomes":
+    def after(self, earlier: "ProbeData | None", cycles: int | None = None) -> "ProbeData":
         """Return ``earlier`` outcomes, a cycle older, and these; the latest ``cycles`` cycles, or all of them."""
         if earlier is None:
             return self
         kept = earlier.ages + 1 < (LARGEST_INTEGER if cycles is None else cycles)
         old = (earlier.features[kept], earlier.shares[kept], earlier.trials[kept], earlier.ages[kept] + 1)
         new = (self.features, self.shares, self.trials, self.ages)
-        return Outcomes(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))  # type: ignore[arg-type]
+        return ProbeData(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))  # type: ignore[arg-type]
 
     @staticmethod
-    def saved(outcomes: "Outcomes | None") -> dict[str, Any]:
+    def saved(outcomes: "ProbeData | None") -> dict[str, Any]:
         """Return the fields by name, or None for each if there are no outcomes."""
         return {key: getattr(outcomes, key, None) for key in ("features", "shares", "trials", "ages")}
 
     @classmethod
-    def restored(cls, saved: SavedValues) -> "Outcomes | None":
+    def restored(cls, saved: SavedValues) -> "ProbeData | None":
         """Return what ``saved`` was made from. Raise ValueError for anything else."""
         if all(saved.values[key] is None for key in cls.saved(None)):
             return None
@@ -81,7 +81,7 @@ class Outcomes:
 
 
 def descend(
-    outcomes: Outcomes,
+    outcomes: ProbeData,
     weights: Floats,
     steps: int,
     *,
@@ -99,7 +99,7 @@ def descend(
     In 5 steps no weight moves by more than 5.1 times ``rate``, whatever the outcomes are. In any number of steps it
     moves by 7.3 times ``rate`` a step at most. Both follow from the Cauchy-Schwarz inequality.
 
-    >>> one = Outcomes(np.ones((1, 1), np.float32), np.ones(1), np.ones(1), np.zeros(1, np.int64))
+    >>> one = ProbeData(np.ones((1, 1), np.float32), np.ones(1), np.ones(1), np.zeros(1, np.int64))
     >>> descend(one, np.zeros(1), 1, rate=0.001, weight_decay=0.0).round(6).tolist()
     [0.001]
     """
