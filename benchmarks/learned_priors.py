@@ -161,8 +161,9 @@ NOTES = [
     f"seeds, which order the visits. Epoch e is the e-th visit of each problem; {BATCH} problems a batch. The probes "
     "read MiniLM embeddings with 384 dimensions; hidden states were not recorded. `hidden_online`, and the online part "
     "of `hidden_dual`, have the paper's constants. Three of our choices were taken after a look at this run: the scale "
-    "of the features (also tried: unit length, centred), that Adam's running means start anew at each update (kept, the "
-    "error of `hidden_online` differs by .003 at most), and the weight decay of the frozen probe, .1 in place of .01.",
+    "of the features (also tried: unit length, centred), that Adam's running means start anew at each update (kept, "
+    "the error of `hidden_online` differs by .003 at most with one seed), and the weight decay of the "
+    "frozen probe, .1 in place of .01.",
     "The same, less that of the control, paired by problem: above 0 is worse than the control.",
     f"Expected prompts with a right answer among {SIZE} extra rollouts a prompt, which HORA places after the recorded "
     f"group of {SIZE} (at most {HORA_HIGH} a prompt in all), with this predictor as its prior, over the same with the "
