@@ -21,7 +21,7 @@ from tests.golden.old import HERE
 from tests.rules import small_settings
 
 REMEDY = "use another"
-NEWER = {"allocator explore_then_commit"}
+NEWER = {"allocator explore_then_commit", *(f"predictor hidden_{kind}" for kind in ("static", "online", "dual"))}
 """What 0.2.0 did not have."""
 
 READERS = {"allocator": "predictor", "baseline": "predictor", "selector": "_belief"}
