@@ -1,0 +1,239 @@
+"""Measure the gradient that a stopped vote gives (OptPO), and that of AR3PO's options, against the true gradient.
+
+The true gradient is that of the success probability, whose right completions can be listed. A batch's gradient is the
+mean over its prompts, and the draws of all rules share their rollouts. With g a draw and t the true gradient:
+bias = |E g - t|^2 / |t|^2, variance = E|g - E g|^2 / |t|^2, error = their sum, kept = E g . t / |t|^2.
+
+    python -m benchmarks.gradient_quality
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+import argparse
+import copy
+import tempfile
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import Qwen2ForCausalLM
+
+from apportion.allocators import AR3PO, TTRL, OptPO, Uniform, Voting
+from apportion.allocators.ar3po import Reuse
+from apportion.allocators.votes import ConsensusAllocator
+from apportion.lab.measure.gradients import completion_gradients
+from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.exact import exact_success, solution_probabilities
+from apportion.lab.policy.network import completion_logprobs
+from apportion.lab.policy.recipes import task_of
+from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
+from apportion.lab.training.loss import TrainingRow, refresh_logprobs, training_rows
+from apportion.lab.training.settings import Training
+from apportion.lab.training.trainer import Trainer
+from apportion.lab.world.task import EOS, TASKS, Problem, encode, training_problems
+from apportion.loop import collect
+from apportion.stopping import Calibrated
+from apportion.types import Group, Plan, Rollout
+from benchmarks.common import spread, table, write
+
+SEEDS, PROMPTS, VOTE_DRAWS, REUSE_DRAWS, MOST = (0, 1, 2, 3, 4, 5), 12, 6, 10, 64
+VOTES: dict[str, ConsensusAllocator] = {
+    **{f"TTRL, {n} votes": TTRL(max_samples=n, min_samples=min(n, 32)) for n in (8, 16, 32, 64)},
+    **{
+        f"OptPO, N = {n}, {risk:.2f}": OptPO(min_samples=n, max_samples=MOST, alpha=risk, beta=risk)
+        for risk in (0.05, 0.03)
+        for n in (8, 16, 32)
+    },
+    **{
+        f"calibrated, N = {n}": Voting(Calibrated(), MOST, min_samples=n, curtail=False, retain="first")
+        for n in (8, 16)
+    },
+}
+CONTROLS = {f"true labels, {n}": n for n in (8, 16, 32)}
+OPTIONS: dict[str, Reuse] = {
+    "no reuse": "none",
+    "Option II": "stop_gradient",
+    "Option I": "recompute",
+    "direct replay": "replay",
+}
+STEPS, POOL, STAGE = 24, 512, 4
+"""Training steps between the stored responses and the present policy, problems of the run, rollouts of a stage."""
+MEASURES = ("cosine", "kept", "error", "bias", "variance", "scale")
+
+Entry = tuple[int, int, TrainingRow]
+"""A rule, a draw, and a rollout in its loss."""
+Values = dict[str, float]
+
+
+def solutions_of(policy: Qwen2ForCausalLM, problem: Problem) -> list[LedgerCompletion]:
+    """Return every right completion with its log-probabilities."""
+    texts = [(*encode(solution), EOS) for solution in problem.solutions]
+    logprobs = completion_logprobs(policy, [encode(problem.text)] * len(texts), texts)[0].detach().numpy()
+    return [LedgerCompletion(text, own[: len(text)], True) for text, own in zip(texts, logprobs, strict=True)]
+
+
+def qualities(
+    policy: Qwen2ForCausalLM, problems: Sequence[Problem], entries: Sequence[Sequence[Entry]], rules: int, draws: int
+) -> list[Values]:
+    """Return the measures of each rule. ``entries`` has a list for each problem, whose rows have weights of sum 1."""
+    size = sum(parameter.numel() for parameter in policy.parameters())
+    total, truth, variance = torch.zeros(rules * draws, size), torch.zeros(size), np.zeros(rules)
+    for problem, chances, own in zip(problems, solution_probabilities(policy, problems), entries, strict=True):
+        right = completion_gradients(policy, encode(problem.text), solutions_of(policy, problem))
+        truth += torch.from_numpy(chances).float() @ right
+        distinct = {(row.completion.tokens, row.reused and not row.recompute): row for *_, row in own}
+        columns = {key: column for column, key in enumerate(distinct)}
+        weights = np.zeros((rules, draws, len(distinct)))
+        for rule, draw, row in own:
+            key = (row.completion.tokens, row.reused and not row.recompute)
+            weights[rule, draw, columns[key]] += row.advantage * row.weight
+        if distinct:
+            rows = refresh_logprobs(policy, list(distinct.values()))
+            gradients = completion_gradients(policy, encode(problem.text), [row.completion for row in rows])
+            total += torch.from_numpy(weights.reshape(rules * draws, -1)).float() @ gradients
+            centred = weights - weights.mean(1, keepdims=True)
+            gram = (gradients @ gradients.T).double().numpy()
+            variance += ((centred @ gram) * centred).sum((1, 2)) / (draws - 1)
+    total, truth, variance = total / len(problems), truth / len(problems), variance / len(problems) ** 2
+    scale = float(truth @ truth)
+    found = []
+    for own, spread_out in zip(total.view(rules, draws, size), variance.tolist(), strict=True):
+        along, norms, mean = own @ truth, own.norm(dim=1), own.mean(0)
+        away = float((mean - truth).square().sum()) - spread_out / draws  # without the part that is chance
+        own_measures = (
+            float((along / (norms * scale**0.5).clamp(min=1e-30)).mean()),
+            float(mean @ truth) / scale,
+            (away + spread_out) / scale,
+            away / scale,
+            spread_out / scale,
+            scale,
+        )
+        found.append(dict(zip(MEASURES, own_measures, strict=True)))
+    return found
+
+
+def rows_of(group: Group, estimator: str = "rloo") -> list[TrainingRow]:
+    """Return the rollouts of one group that have a gradient. Their weights are those of a loss of this group alone."""
+    return [row for row in training_rows([group], estimator) if row.advantage]
+
+
+def vote_quality(base: str, seed: int, prompts: int = PROMPTS, draws: int = VOTE_DRAWS) -> dict[str, Values]:
+    """Return the measures of every vote and control on one set of prompts."""
+    policy, problems = base_policy(base), training_problems(prompts, seed)
+    asked = [problem.prompt() for problem in problems]
+    place = {prompt.id: q for q, prompt in enumerate(asked)}
+    rollouts = LedgerSampler(policy, seed)(asked, [draws * MOST] * prompts)
+    names, kinds = [*VOTES, *CONTROLS], ("rloo", "grpo")
+    entries: list[list[Entry]] = [[] for _ in problems]
+    found: dict[str, Values] = {name: {"rollouts": 0.0, "wrong": 0.0, "none": 0.0} for name in names}
+    for draw in range(draws):
+        streams = [own[draw * MOST : (draw + 1) * MOST] for own in rollouts]
+        for rule, name in enumerate(names):
+            if name in CONTROLS:
+                groups = [Group(p, tuple(own[: CONTROLS[name]])) for p, own in zip(asked, streams, strict=True)]
+                found[name]["rollouts"] += CONTROLS[name] / draws
+            else:
+                left = [iter(own) for own in streams]
+                batch = collect(
+                    VOTES[name], asked, lambda _, n, left=left: [[*islice(*each)] for each in zip(left, n, strict=True)]
+                )
+                groups, labels = VOTES[name].groups(batch), [label.answer for label in VOTES[name].labels(batch)]
+                wrong = [a is not None and a != problem.answer for a, problem in zip(labels, problems, strict=True)]
+                found[name]["rollouts"] += float(batch.asked.mean()) / draws
+                found[name]["wrong"] += float(np.mean(wrong)) / draws
+                found[name]["none"] += labels.count(None) / prompts / draws
+            for kind, estimator in enumerate(kinds):
+                for group in groups:
+                    rows = rows_of(group, estimator)
+                    entries[place[group.prompt.id]] += [(kind * len(names) + rule, draw, row) for row in rows]
+    measured = qualities(policy, problems, entries, len(kinds) * len(names), draws)
+    for name, plain, divided in zip(names, measured[: len(names)], measured[len(names) :], strict=True):
+        found[name] |= plain | {"grpo": divided["cosine"]}
+        found[name]["equal"] = plain["bias"] + plain["variance"] * found[name]["rollouts"] / MOST
+    return found
+
+
+def reuse_quality(
+    base: str, seed: int, prompts: int = PROMPTS, draws: int = REUSE_DRAWS, steps: int = STEPS, pool: int = POOL
+) -> dict[tuple[str, str], Values]:
+    """Return the measures of AR3PO's options by the groups they are taken over, and facts on the stored responses.
+
+    The responses are stored under the base. The present policy is ``steps`` steps of uniform groups of 8 away. Prompts
+    are those of one pass that hold a response and have a group without a right one. Their groups are then drawn anew.
+    """
+    longest = TASKS[task_of(base)].max_new_tokens
+    settings = Training(
+        base, problems=pool, prompts_per_step=16, steps=steps, held_out=1, evaluate_every=steps, rollout_log="none"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(settings, Uniform(2 * STAGE), seed, Path(folder))
+        before, policy, every = copy.deepcopy(trainer.policy), trainer.policy, list(trainer.prompts)
+        trainer.run()
+    old, sampler = LedgerSampler(before, seed, 1.0, longest), LedgerSampler(policy, seed + 1, 1.0, longest)
+    first = AR3PO(2, STAGE)
+    stored = collect(first, every, old)
+    first.observe(stored)
+    passed = collect(AR3PO(2, STAGE), every, sampler)
+    dead = [group.prompt for group in first.groups(passed) if any(r.step is not None for r in group.rollouts)]
+    asked = dead[:prompts]
+    problems = [prompt.data for prompt in asked]
+    place = {prompt.id: q for q, prompt in enumerate(asked)}
+    success = exact_success(policy, problems)
+    wanted = np.ceil(1.5 * draws * 2 * STAGE / (1 - success) + 30).astype(int)
+    wrong = [[r for r in own if not r.correct] for own in sampler(asked, wanted)]
+    names = [("without a right one", name) for name in OPTIONS if name != "no reuse"]
+    names += [("all", name) for name in OPTIONS] + [("all", "uniform 8, no stages")]
+    entries: list[list[Entry]] = [[] for _ in problems]
+    used: list[Rollout] = []
+    for draw in range(draws):
+        start, plan = first.start(asked), Plan([2 * STAGE] * len(asked))
+        failed = start.add(plan, [own[draw * 2 * STAGE : (draw + 1) * 2 * STAGE] for own in wrong])
+        staged = collect(AR3PO(2, STAGE), asked, sampler)
+        fixed = start.add(plan, sampler(asked, plan.counts))
+        for rule, (kind, name) in enumerate(names):
+            option = AR3PO(2, STAGE, OPTIONS.get(name, "none"), seed=draw)
+            if name in OPTIONS:
+                option.observe(stored)
+            groups = option.groups(failed if kind != "all" else staged if name in OPTIONS else fixed)
+            for group in groups:
+                entries[place[group.prompt.id]] += [(rule, draw, row) for row in rows_of(group)]
+                used += [r for r in group.rollouts if r.step is not None and kind != "all" and name == "direct replay"]
+    found = dict(zip(names, qualities(policy, problems, entries, len(names), draws), strict=True))
+    owners = [encode(prompt.text) for _ in range(draws) for prompt in asked]
+    logprobs, mask = completion_logprobs(policy, owners, [rollout.completion.tokens for rollout in used])
+    moved = [
+        own[there].detach().numpy() - rollout.completion.logprobs
+        for own, there, rollout in zip(logprobs, mask, used, strict=True)
+    ]
+    ratios, tokens = np.exp([own.sum() for own in moved]), np.exp(np.concatenate(moved))
+    found["facts", "stored"] = {
+        "prompts": float(len(asked)),
+        "success": float(success.mean()),
+        "ratio": float(np.median(ratios)),
+        "outside": float(np.mean((ratios < 0.5) | (ratios > 2))),
+        "clipped": float(np.mean(tokens > 1.2)),
+    }
+    return found
+
+
+def main() -> None:
+    """Measure, and write the table ``gradient_quality``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--votes", nargs="*", default=["hard", "medium"], help="bases for the votes")
+    parser.add_argument("--reuse", nargs="*", default=["hard", "forks"], help="bases for reuse")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    votes = {base: [vote_quality(base, seed) for seed in arguments.seeds] for base in arguments.votes}
+    reuse = {base: [reuse_quality(base, seed) for seed in arguments.seeds] for base in arguments.reuse}
+    print(votes, reuse)
+
+
+if __name__ == "__main__":
+    main()
