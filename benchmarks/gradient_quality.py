@@ -16,6 +16,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 import argparse
 import copy
 import tempfile
+import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -40,7 +41,7 @@ from apportion.lab.world.task import EOS, TASKS, Problem, encode, training_probl
 from apportion.loop import collect
 from apportion.stopping import Calibrated
 from apportion.types import Group, Plan, Rollout
-from benchmarks.common import spread, table, write
+from benchmarks.common import RESULTS, spread, table, write
 
 SEEDS, PROMPTS, VOTE_DRAWS, REUSE_DRAWS, MOST = (0, 1, 2, 3, 4, 5), 12, 6, 10, 64
 VOTES: dict[str, ConsensusAllocator] = {
@@ -65,6 +66,11 @@ OPTIONS: dict[str, Reuse] = {
 STEPS, POOL, STAGE = 24, 512, 4
 """Training steps between the stored responses and the present policy, problems of the run, rollouts of a stage."""
 MEASURES = ("cosine", "kept", "error", "bias", "variance", "scale")
+RELATIVE, SHARES = ("kept", "error", "bias", "variance", "equal"), ("wrong", "none", "outside", "clipped")
+VOTE_COLUMNS = ["base", "rule", "rollouts", "wrong label", "no label", "cosine", "cosine, GRPO", "kept", "error"]
+VOTE_COLUMNS += ["bias", "variance", "error at 64 rollouts"]
+REUSE_COLUMNS = ["base", "groups", "reuse", *MEASURES[:-1]]
+FACT_COLUMNS = ["base", "prompts", "mean success", "median ratio", "ratio outside .5 to 2", "tokens above 1.2"]
 
 Entry = tuple[int, int, TrainingRow]
 """A rule, a draw, and a rollout in its loss."""
@@ -222,6 +228,68 @@ def reuse_quality(
     return found
 
 
+def pooled(runs: Sequence[Values], measure: str) -> list[float]:
+    """Return the measure of each seed, whose mean is that of the table.
+
+    Relative measures are ratios of sums over seeds, so that no seed with a small true gradient decides. Theirs are the
+    jackknife's pseudo-values.
+    """
+    values = np.array([run[measure] for run in runs])
+    if measure not in RELATIVE or len(runs) == 1:
+        return values.tolist()
+    scale = np.array([run["scale"] for run in runs])
+    whole, left = values @ scale, scale.sum()
+    without = (whole - values * scale) / (left - scale)
+    return (len(runs) * whole / left - (len(runs) - 1) * without).tolist()
+
+
+def cells(runs: Sequence[Values], measures: Sequence[str]) -> list[str]:
+    return [spread(pooled(runs, measure), ".0%" if measure in SHARES else ".2f") for measure in measures]
+
+
+def gap(runs: Sequence[dict[str, Values]], one: str, other: str, measure: str) -> str:
+    """Return the mean difference of a measure between two rules, paired by seed."""
+    return spread([run[one][measure] - run[other][measure] for run in runs], "+.2f")
+
+
+def report(
+    votes: dict[str, list[dict[str, Values]]],
+    reuse: dict[str, list[dict[tuple[str, str], Values]]],
+    seeds: Sequence[int],
+    seconds: float,
+    results: Path = RESULTS,
+) -> None:
+    """Write the table."""
+    vote_measures = ["rollouts", "wrong", "none", "cosine", "grpo", "kept", "error", "bias", "variance", "equal"]
+    rows = [
+        [base, rule, *cells([run[rule] for run in runs], vote_measures)]
+        for base, runs in votes.items()
+        for rule in runs[0]
+    ]
+    reused = [
+        [base, kind, rule, *cells([run[kind, rule] for run in runs], MEASURES[:-1])]
+        for base, runs in reuse.items()
+        for kind, rule in runs[0]
+        if kind != "facts"
+    ]
+    facts = [
+        [base, *cells([run["facts", "stored"] for run in runs], ["prompts", "success", "ratio", "outside", "clipped"])]
+        for base, runs in reuse.items()
+    ]
+    notes = ["", table(REUSE_COLUMNS, reused), table(FACT_COLUMNS, facts)]
+    raw = {base: [{" | ".join(key): own for key, own in run.items()} for run in runs] for base, runs in reuse.items()}
+    write(
+        "gradient_quality",
+        "The gradient of a stopped vote, and of AR3PO's options",
+        VOTE_COLUMNS,
+        rows,
+        notes,
+        seeds=seeds,
+        cells={"votes": votes, "reuse": raw},
+        results=results,
+    )
+
+
 def main() -> None:
     """Measure, and write the table ``gradient_quality``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -232,7 +300,7 @@ def main() -> None:
     torch.set_num_threads(1)
     votes = {base: [vote_quality(base, seed) for seed in arguments.seeds] for base in arguments.votes}
     reuse = {base: [reuse_quality(base, seed) for seed in arguments.seeds] for base in arguments.reuse}
-    print(votes, reuse)
+    report(votes, reuse, arguments.seeds, time.process_time())
 
 
 if __name__ == "__main__":
