@@ -41,7 +41,21 @@ from apportion.lab.world.task import EOS, TASKS, Problem, encode, training_probl
 from apportion.loop import collect
 from apportion.stopping import Calibrated
 from apportion.types import Group, Plan, Rollout
-from benchmarks.common import RESULTS, spread, table, write
+from benchmarks.common import RESULTS, table, write
+from benchmarks.gradient_quality_tables import (
+    FACT_COLUMNS,
+    MEASURES,
+    REUSE_COLUMNS,
+    VOTE_COLUMNS,
+    Reused,
+    Values,
+    Votes,
+    fact_rows,
+    reuse_notes,
+    reuse_rows,
+    vote_notes,
+    vote_rows,
+)
 
 SEEDS, PROMPTS, VOTE_DRAWS, REUSE_DRAWS, MOST = (0, 1, 2, 3, 4, 5), 12, 6, 10, 64
 VOTES: dict[str, ConsensusAllocator] = {
@@ -65,16 +79,9 @@ OPTIONS: dict[str, Reuse] = {
 }
 STEPS, POOL, STAGE = 24, 512, 4
 """Training steps between the stored responses and the present policy, problems of the run, rollouts of a stage."""
-MEASURES = ("cosine", "kept", "error", "bias", "variance", "scale")
-RELATIVE, SHARES = ("kept", "error", "bias", "variance", "equal"), ("wrong", "none", "outside", "clipped")
-VOTE_COLUMNS = ["base", "rule", "rollouts", "wrong label", "no label", "cosine", "cosine, GRPO", "kept", "error"]
-VOTE_COLUMNS += ["bias", "variance", "error at 64 rollouts"]
-REUSE_COLUMNS = ["base", "groups", "reuse", *MEASURES[:-1]]
-FACT_COLUMNS = ["base", "prompts", "mean success", "median ratio", "ratio outside .5 to 2", "tokens above 1.2"]
 
 Entry = tuple[int, int, TrainingRow]
 """A rule, a draw, and a rollout in its loss."""
-Values = dict[str, float]
 
 
 def solutions_of(policy: Qwen2ForCausalLM, problem: Problem) -> list[LedgerCompletion]:
@@ -228,61 +235,39 @@ def reuse_quality(
     return found
 
 
-def pooled(runs: Sequence[Values], measure: str) -> list[float]:
-    """Return the measure of each seed, whose mean is that of the table.
-
-    Relative measures are ratios of sums over seeds, so that no seed with a small true gradient decides. Theirs are the
-    jackknife's pseudo-values.
-    """
-    values = np.array([run[measure] for run in runs])
-    if measure not in RELATIVE or len(runs) == 1:
-        return values.tolist()
-    scale = np.array([run["scale"] for run in runs])
-    whole, left = values @ scale, scale.sum()
-    without = (whole - values * scale) / (left - scale)
-    return (len(runs) * whole / left - (len(runs) - 1) * without).tolist()
-
-
-def cells(runs: Sequence[Values], measures: Sequence[str]) -> list[str]:
-    return [spread(pooled(runs, measure), ".0%" if measure in SHARES else ".2f") for measure in measures]
-
-
-def gap(runs: Sequence[dict[str, Values]], one: str, other: str, measure: str) -> str:
-    """Return the mean difference of a measure between two rules, paired by seed."""
-    return spread([run[one][measure] - run[other][measure] for run in runs], "+.2f")
-
-
-def report(
-    votes: dict[str, list[dict[str, Values]]],
-    reuse: dict[str, list[dict[tuple[str, str], Values]]],
-    seeds: Sequence[int],
-    seconds: float,
-    results: Path = RESULTS,
-) -> None:
+def report(votes: Votes, reuse: Reused, seeds: Sequence[int], seconds: float, results: Path = RESULTS) -> None:
     """Write the table."""
-    vote_measures = ["rollouts", "wrong", "none", "cosine", "grpo", "kept", "error", "bias", "variance", "equal"]
-    rows = [
-        [base, rule, *cells([run[rule] for run in runs], vote_measures)]
-        for base, runs in votes.items()
-        for rule in runs[0]
+    notes = [
+        f"The lab's bases, {PROMPTS} prompts for each seed, and {VOTE_DRAWS} draws of {MOST} rollouts for each prompt "
+        "at temperature 1. All rules of a draw vote on the same rollouts. OptPO has M = 64, and alpha = beta as "
+        "named. The gradient is that of RLOO over all 200,640 parameters. OptPO trains on the first N rollouts, TTRL "
+        "on the first 32 at most. A prompt whose vote is tied has no label and the gradient 0. Means over seeds with "
+        f"95% intervals. All measurements took {seconds / 60:.0f} CPU minutes.",
+        "Cosine is that of a batch's gradient and the true one; the next column is for GRPO's gradient. Kept is the "
+        "part of the true gradient that the mean gradient has. Error is the squared distance to the true gradient "
+        "over the squared norm of that. It is the sum of bias and variance, and 1 for the gradient 0. The error at "
+        "64 rollouts has the variance of a batch with so many more prompts that all rules spend the same. These five "
+        "are ratios of sums over seeds with jackknife intervals. A bias may be below 0, because the part that is "
+        "chance is subtracted.",
+        vote_notes(votes),
+        "## AR3PO's options",
+        f"The responses are stored under the base, {STEPS} training steps before the present policy (uniform groups "
+        f"of {2 * STAGE}, 16 prompts a step of {POOL}, learning rate 5e-4). For each seed {PROMPTS} prompts that hold "
+        f"a response and had a group without a right one, and {REUSE_DRAWS} new draws. RLOO, S = 2, k = 4. A group "
+        f"without a right one is {2 * STAGE} wrong rollouts, one of which the reused response replaces. 'All' are "
+        "groups as AR3PO samples them.",
+        table(REUSE_COLUMNS, reuse_rows(reuse)),
+        "The responses reused in groups without a right one. The ratio is their present probability over that when "
+        "they were sampled. Tokens whose own ratio is above 1.2 are clipped.",
+        table(FACT_COLUMNS, fact_rows(reuse)),
+        reuse_notes(reuse),
     ]
-    reused = [
-        [base, kind, rule, *cells([run[kind, rule] for run in runs], MEASURES[:-1])]
-        for base, runs in reuse.items()
-        for kind, rule in runs[0]
-        if kind != "facts"
-    ]
-    facts = [
-        [base, *cells([run["facts", "stored"] for run in runs], ["prompts", "success", "ratio", "outside", "clipped"])]
-        for base, runs in reuse.items()
-    ]
-    notes = ["", table(REUSE_COLUMNS, reused), table(FACT_COLUMNS, facts)]
     raw = {base: [{" | ".join(key): own for key, own in run.items()} for run in runs] for base, runs in reuse.items()}
     write(
         "gradient_quality",
         "The gradient of a stopped vote, and of AR3PO's options",
         VOTE_COLUMNS,
-        rows,
+        vote_rows(votes),
         notes,
         seeds=seeds,
         cells={"votes": votes, "reuse": raw},
@@ -295,7 +280,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--votes", nargs="*", default=["hard", "medium"], help="bases for the votes")
-    parser.add_argument("--reuse", nargs="*", default=["hard", "forks"], help="bases for reuse")
+    parser.add_argument("--reuse", nargs="*", default=["hard", "medium", "forks"], help="bases for reuse")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     votes = {base: [vote_quality(base, seed) for seed in arguments.seeds] for base in arguments.votes}
