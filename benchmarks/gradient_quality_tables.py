@@ -125,18 +125,20 @@ def reuse_notes(reuse: Reused) -> str:
         f"gradient. It keeps {values(dead, two, 'kept')}. Option I keeps {values(dead, one, 'kept')}, because the "
         "reused response has an eighth of the group's weight, and p is mostly less. Direct replay clips its likelier "
         "tokens.",
-        f"Option II does not have the lowest variance. Option I's over that of Option II is {ratios(dead, one, two)}, "
-        f"and direct replay's {ratios(dead, replay, two)}. 49/64 is due to the weights: the wrong rollouts share the "
-        "group's weight with one more. What is beyond it comes from the choice of the stored response, which only "
-        "forks has, because the other bases' problems have one right response.",
+        f"The variance of Option I over that of Option II is {ratios(dead, one, two)}, and direct replay's "
+        f"{ratios(dead, replay, two)}. If a problem has one right response, as on hard and medium, it is 49/64 by the "
+        "weights alone: the wrong rollouts share the group's weight with one more. On forks the choice of the stored "
+        "response adds variance.",
         f"Over all groups of these prompts the variance over that without reuse is {ratios('all', two, 'no reuse')} "
         f"with Option II, {ratios('all', one, 'no reuse')} with Option I, and {ratios('all', replay, 'no reuse')} "
         f"with direct replay. The bias is {values('all', 'no reuse', 'bias')} without reuse, "
         f"{values('all', two, 'bias')} with Option II, {values('all', one, 'bias')} with Option I and "
         f"{values('all', replay, 'bias')} with direct replay.",
-        "Stages cost more than any option does. Without reuse the variance over that of uniform groups of 8 is "
-        f"{ratios('all', 'no reuse', 'uniform 8, no stages')}, at between 4 and 8 rollouts. A prompt that leaves "
-        "after 4 gives its right rollout twice the weight.",
+        "Stages raise the variance more than any option. Without reuse it is "
+        f"{ratios('all', 'no reuse', 'uniform 8, no stages')} times that of uniform groups of 8, because a prompt "
+        "that leaves after 4 rollouts gives its right one twice the weight. The cosine is "
+        f"{values('all', 'no reuse', 'cosine')} against {values('all', 'uniform 8, no stages', 'cosine')}, with fewer "
+        "rollouts.",
         "Under GRPO a group of 8 with one right response has advantages that are 2.83 times as large. So the cosines "
         "in groups without a right one are the same, and Option I overshoots more.",
     ]
