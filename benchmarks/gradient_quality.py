@@ -245,17 +245,18 @@ def report(votes: Votes, reuse: Reused, seeds: Sequence[int], seconds: float, re
         f"95% intervals. All measurements took {seconds / 60:.0f} CPU minutes.",
         "Cosine is that of a batch's gradient and the true one; the next column is for GRPO's gradient. Kept is the "
         "part of the true gradient that the mean gradient has. Error is the squared distance to the true gradient "
-        "over the squared norm of that. It is the sum of bias and variance, and 1 for the gradient 0. The error at "
-        "64 rollouts has the variance of a batch with so many more prompts that all rules spend the same. These five "
-        "are ratios of sums over seeds with jackknife intervals. A bias may be below 0, because the part that is "
-        "chance is subtracted.",
+        "over the squared norm of that. It is the sum of bias and variance, and 1 for the gradient 0. The error at 64 "
+        "rollouts has the variance of a batch with so many more prompts that all rules spend the same. These five are "
+        "ratios of sums over seeds with jackknife intervals. A bias may be below 0, because the part that is chance "
+        "is subtracted.",
         vote_notes(votes),
         "## AR3PO's options",
-        f"The responses are stored under the base, {STEPS} training steps before the present policy (uniform groups "
-        f"of {2 * STAGE}, 16 prompts a step of {POOL}, learning rate 5e-4). For each seed {PROMPTS} prompts that hold "
-        f"a response and had a group without a right one, and {REUSE_DRAWS} new draws. RLOO, S = 2, k = 4. A group "
-        f"without a right one is {2 * STAGE} wrong rollouts, one of which the reused response replaces. 'All' are "
-        "groups as AR3PO samples them.",
+        f"The responses are stored under the base, {STEPS} training steps before the present policy (uniform groups of "
+        f"{2 * STAGE}, 16 prompts a step of {POOL}, learning rate 5e-4). For each seed up to {PROMPTS} prompts that "
+        f"hold a response and had a group without a right one, and {REUSE_DRAWS} new draws. RLOO, S = 2, k = 4. A "
+        f"group without a right one is {2 * STAGE} wrong rollouts, one of which the reused response replaces. An "
+        "estimator may be unbiased over all groups and biased over these, so 'all' has the groups as AR3PO samples "
+        "them.",
         table(REUSE_COLUMNS, reuse_rows(reuse)),
         "The responses reused in groups without a right one. The ratio is their present probability over that when "
         "they were sampled. Tokens whose own ratio is above 1.2 are clipped.",

@@ -87,16 +87,16 @@ def vote_notes(votes: Votes) -> str:
     notes = [
         f"A stopped vote has the gradient of the full one. OptPO with N = 32 less 64 votes: {gaps(optpo, full)}.",
         f"Fewer votes do nearly as well. OptPO with N = 32 less 32 votes: {gaps(optpo, half, more)}.",
-        "N = 16 loses to 32 plain votes: it trains on half as many rollouts, and its votes take more. OptPO with N = "
-        f"16 less 32 votes: {gaps(few, half, more)}.",
+        "N = 16 does not beat 32 plain votes. It trains on half as many rollouts, and its votes take no fewer. OptPO "
+        f"with N = 16 less 32 votes: {gaps(few, half, more)}.",
         f"More votes do not lower the bias. With 64 votes it is {values(full, 'bias')}, and with 8 votes "
         f"{values(eight, 'bias')}. Wrong labels are {values(full, 'wrong')} with 64 votes, and "
         f"{values(eight, 'wrong')} with 8. Votes that were tied get a label later, which is often wrong. Votes beyond "
         "those that are trained on lower the variance. OptPO with N = 16 less 16 votes: "
         f"{gaps(few, 'TTRL, 16 votes', ('rollouts', 'variance'))}.",
-        f"Labels are worth more than votes. The cosine of 8 rollouts with true labels is {values(labels, 'cosine')}, "
-        f"and that of OptPO with N = 32 {values(optpo, 'cosine')}. Their errors at 64 rollouts are "
-        f"{values(labels, 'equal')} and {values(optpo, 'equal')}.",
+        "Labels are worth more than votes at equal rollouts. The cosine of 8 rollouts with true labels is "
+        f"{values(labels, 'cosine')}, and that of OptPO with N = 32 {values(optpo, 'cosine')}. Their errors at 64 "
+        f"rollouts are {values(labels, 'equal')} and {values(optpo, 'equal')}.",
         f"alpha = beta = 0.03 less 0.05 at N = 16: {gaps('OptPO, N = 16, 0.03', few)}. The calibrated rule less "
         f"OptPO's at N = 16: {gaps('calibrated, N = 16', few)}. Neither buys a better gradient.",
     ]
@@ -123,23 +123,22 @@ def reuse_notes(reuse: Reused) -> str:
         f"Option II has {values(dead, two, 'cosine')}, and direct replay {values(dead, replay, 'cosine')}.",
         "Option II has the right mean direction and is short: its mean is 1 / (7 (1 - p)) of the prompt's true "
         f"gradient. It keeps {values(dead, two, 'kept')}. Option I keeps {values(dead, one, 'kept')}, because the "
-        "reused response has an eighth of the group's weight, and p is mostly less. Direct replay clips its likelier "
-        "tokens.",
+        "reused response has an eighth of the group's weight whatever p is. Direct replay clips its likelier tokens.",
         f"The variance of Option I over that of Option II is {ratios(dead, one, two)}, and direct replay's "
         f"{ratios(dead, replay, two)}. If a problem has one right response, as on hard and medium, it is 49/64 by the "
         "weights alone: the wrong rollouts share the group's weight with one more. On forks the choice of the stored "
         "response adds variance.",
         f"Over all groups of these prompts the variance over that without reuse is {ratios('all', two, 'no reuse')} "
-        f"with Option II, {ratios('all', one, 'no reuse')} with Option I, and {ratios('all', replay, 'no reuse')} "
-        f"with direct replay. The bias is {values('all', 'no reuse', 'bias')} without reuse, "
-        f"{values('all', two, 'bias')} with Option II, {values('all', one, 'bias')} with Option I and "
-        f"{values('all', replay, 'bias')} with direct replay.",
+        f"with Option II, {ratios('all', one, 'no reuse')} with Option I, and {ratios('all', replay, 'no reuse')} with "
+        f"direct replay. The bias is {values('all', 'no reuse', 'bias')} without reuse, {values('all', two, 'bias')} "
+        f"with Option II, {values('all', one, 'bias')} with Option I and {values('all', replay, 'bias')} with direct "
+        "replay.",
         "Stages raise the variance more than any option. Without reuse it is "
-        f"{ratios('all', 'no reuse', 'uniform 8, no stages')} times that of uniform groups of 8, because a prompt "
-        "that leaves after 4 rollouts gives its right one twice the weight. The cosine is "
+        f"{ratios('all', 'no reuse', 'uniform 8, no stages')} times that of uniform groups of 8, because a prompt that "
+        "leaves after 4 rollouts gives its right one twice the weight. The cosine is "
         f"{values('all', 'no reuse', 'cosine')} against {values('all', 'uniform 8, no stages', 'cosine')}, with fewer "
         "rollouts.",
-        "Under GRPO a group of 8 with one right response has advantages that are 2.83 times as large. So the cosines "
-        "in groups without a right one are the same, and Option I overshoots more.",
+        "Under GRPO a group of 8 with one right response has advantages that are 2.83 times as large. So in groups "
+        "without a right one the cosines are the same, and all options are 2.83 times as long.",
     ]
     return "\n".join(f"- {note}" for note in notes)
