@@ -8,10 +8,17 @@ from typing import Protocol
 import numpy as np
 
 from apportion.allocators import check_rewards
-from apportion.types import Batch, Plan, Prompt
+from apportion.types import Batch, Counts, Mask, Plan, Prompt
 from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group
 from apportion.verl.coordinator.messages import RolloutTask, RowAddress, TaskResult, address_of
-from apportion.verl.coordinator.rounds import NOTHING_FINAL, AllocationRound, FinishedPrompts, PendingTask, PlannedBatch
+from apportion.verl.coordinator.rounds import (
+    NO_PLAN,
+    NOTHING_FINAL,
+    AllocationRound,
+    FinishedPrompts,
+    PendingTask,
+    PlannedBatch,
+)
 from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
 
@@ -31,6 +38,10 @@ class Planner:
     """Plans rounds. It hands tasks to ``submit`` and does not wait for them.
 
     An exception that it raises is a fault of the allocator or the set-up, and ends the round.
+
+    ``learned_uids`` were learned from before the run was resumed. ``given`` has the number of rollouts of each prompt
+    that shares a budget, once it is known. A prompt that a resumed run requests again gets that number again, because
+    the others of its budget have theirs.
     """
 
     allocation: VerlAllocation
@@ -38,14 +49,20 @@ class Planner:
     submit: Callable[[PendingTask], None]
     selection: PromptSelection | None = None
     learned_uids: set[str] = field(default_factory=set)
+    given: dict[str, int] = field(default_factory=dict)
 
     def start(self, round: AllocationRound) -> None:
         """Plan a round and request its first rollouts."""
-        allocator = self.allocation.allocator
-        whole = allocator.start(round.request.prompts)
-        for batch in [whole.part([q]) for q in range(len(whole.prompts))] if allocator.separable else [whole]:
-            uids = dict.fromkeys(address_of(prompt).uid for prompt in batch.prompts)
-            round.batches.append(PlannedBatch(batch, tuple(uids)))
+        whole = self.allocation.allocator.start(round.request.prompts)
+        uids = [address_of(prompt).uid for prompt in whole.prompts]
+        every = range(len(uids))
+        again, new = [q for q in every if uids[q] in self.given], [q for q in every if uids[q] not in self.given]
+        if again:
+            counts = Plan(np.array([self.given[uids[q]] for q in again]))
+            round.batches.append(PlannedBatch(whole.part(again), tuple(uids[q] for q in again), given=counts))
+        for own in [[q] for q in new] if self.allocation.allocator.separable else filter(None, [new]):
+            batch = whole if len(own) == len(uids) else whole.part(own)
+            round.batches.append(PlannedBatch(batch, tuple(dict.fromkeys(uids[q] for q in own))))
         round.unfinished = len(round.batches)
         for planned in round.batches:
             self._advance(round, planned)
@@ -106,7 +123,8 @@ class Planner:
         if not plan:
             self._finish(round, planned)
             return
-        final = NOTHING_FINAL if allocator.separable else allocator.final(planned.batch, plan)
+        final = NOTHING_FINAL if allocator.separable else self._final(planned, plan)
+        self._keep_counts(planned, planned.batch.asked + plan.counts, final)
         for q in planned.begin(plan, final):
             self._request(round, planned, q, int(plan.counts[q]))
         if not allocator.separable:
@@ -114,6 +132,8 @@ class Planner:
 
     def _plan(self, planned: PlannedBatch) -> Plan:
         """Return the next plan. Raise RuntimeError if it changes prompts that are final."""
+        if planned.given is not None:
+            return planned.given if not planned.batch.round else NO_PLAN
         name, plan = self.allocation.allocator.name, self.allocation.allocator.plan(planned.batch)
         if planned.early:
             given = [uid for uid in planned.early if plan.counts[planned.members[uid]].any()]
@@ -123,6 +143,18 @@ class Planner:
                     f"rollouts for {len(given)} final ones; correct its method final"
                 )
         return plan
+
+    def _final(self, planned: PlannedBatch, plan: Plan) -> Mask:
+        """Return which prompts are final once their part of ``plan`` has arrived."""
+        if planned.given is not None:
+            return np.ones(len(planned.batch.prompts), bool)
+        return self.allocation.allocator.final(planned.batch, plan)
+
+    def _keep_counts(self, planned: PlannedBatch, counts: Counts, final: Mask) -> None:
+        """Keep the ``counts`` of ``final`` prompts under a budget that no fresh prompts can share."""
+        allocator, batch = self.allocation.allocator, planned.batch
+        if final.any() and not allocator.separable and not allocator.size(batch.started).fresh:
+            self.given.update({address_of(batch.prompts[q]).uid: int(counts[q]) for q in np.flatnonzero(final)})
 
     def _draw(self, round: AllocationRound, planned: PlannedBatch, count: int) -> list[Prompt]:
         """Draw ``count`` extra prompts, and spread them evenly over the uids of ``planned``."""
@@ -175,6 +207,8 @@ class Planner:
         """Commit ``planned`` once the round has something to train on. After the last batch, learn from the round."""
         allocator = self.allocation.allocator
         planned.groups = tuple(allocator.groups(planned.batch))
+        late = [address_of(prompt).uid not in planned.early for prompt in planned.batch.prompts]
+        self._keep_counts(planned, planned.batch.asked, np.array(late, bool))
         round.unfinished -= 1
         self._withhold(round, planned, planned.rest)
         if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it

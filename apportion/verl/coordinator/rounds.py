@@ -30,7 +30,8 @@ class PlannedBatch:
     indices of each uid's prompts if there are any. ``early`` holds the uids that finished before the batch.
 
     ``groups`` are set once nothing more is planned. ``baselines`` and ``weights`` are by prompt id, None without any;
-    they are ``fixed`` when the first prompt finishes.
+    they are ``fixed`` when the first prompt finishes. ``given`` is the only plan of prompts that a resumed run requests
+    again, None for those that the allocator plans.
     """
 
     batch: Batch
@@ -45,6 +46,7 @@ class PlannedBatch:
     fixed: bool = False
     baselines: dict[str, float] | None = None
     weights: dict[str, float] | None = None
+    given: Plan | None = None
 
     def begin(self, plan: Plan, final: Mask) -> list[int]:
         """Begin the wave of ``plan``. Return the indices of the prompts that it gives rollouts to."""

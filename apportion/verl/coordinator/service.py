@@ -210,6 +210,8 @@ class Coordinator:
         Raises RuntimeError if the run cannot continue.
         """
         self.check()
+        for uid in self._acknowledged:
+            self._planner.given.pop(uid, None)
         self._acknowledged.clear()
         ended, self._ended = self._ended, []
         if not ended:
@@ -230,32 +232,45 @@ class Coordinator:
         It holds what the allocator has learned, the prompts of unfinished rounds whose commits were sent, and the uids
         of all learned prompts that verl may count as in flight. An asynchronous trainer saves its queue a little
         earlier, and a resumed run requests those uids again. They are then sampled again, and not learned from twice.
+        Prompts that share a budget with others are given the same number of rollouts again, so that the total holds.
         """
         sent = [round.committed for round in self._rounds.values() if not round.closed]
         batches = [self._planner.unlearned(Batch.concatenate(batches)) for batches in sent if batches]
         return self._learned() | {
             "unfinished": [_without_data(batch) for batch in batches if batch.prompts],
             "learned_uids": sorted(self._learned_in_flight()),
+            "given": dict(self._planner.given),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the ``state`` of a run with the same allocator, baseline and selection, or raise ValueError."""
-        saved = SavedValues(state, "the coordinator", [*LEARNED, "unfinished", "learned_uids"])
-        unfinished, uids = saved.values["unfinished"], saved.values["learned_uids"]
+        saved = SavedValues(
+            {"given": {}, **state}, "the coordinator", [*LEARNED, "unfinished", "learned_uids", "given"]
+        )
+        unfinished, uids, given = (saved.values[key] for key in ("unfinished", "learned_uids", "given"))
         if not isinstance(uids, list) or not all(isinstance(uid, str) for uid in uids):
             raise saved.refusal("learned_uids", "a list of uids")
         if not isinstance(unfinished, list) or not all(isinstance(batch, Batch) for batch in unfinished):
             raise saved.refusal("unfinished", "a list of batches")
+        if not isinstance(given, dict) or not all(
+            type(uid) is str and type(count) is int and count >= 0 for uid, count in given.items()
+        ):
+            raise saved.refusal("given", "a number of rollouts by uid")
         self._load_learned({key: state[key] for key in LEARNED})
         for batch in unfinished:
             self._planner.learn(batch)
         self._planner.learned_uids.update(uids)
+        self._planner.given.clear()
+        self._planner.given.update(given)
         self._resumed = True
 
     def _keep_reissued(self, request: TrainerRequest) -> None:
-        """Forget learned uids that the first request after a resume does not have, because verl reissues them all."""
+        """Forget the uids that the first request after a resume does not have, because verl reissues them all."""
         if self._resumed:
-            self._planner.learned_uids.intersection_update(address_of(prompt).uid for prompt in request.prompts)
+            uids = {address_of(prompt).uid for prompt in request.prompts}
+            self._planner.learned_uids.intersection_update(uids)
+            for uid in self._planner.given.keys() - uids:
+                del self._planner.given[uid]
             self._resumed = False
 
     def _learned_in_flight(self) -> set[str]:

@@ -139,6 +139,80 @@ def test_no_prompt_is_learned_from_twice_or_never_in_an_asynchronous_trainer(kin
     assert len(resumed.allocation.allocator.learned[-1].prompts) == 2 and not resumed._planner.learned_uids
 
 
+def rollouts_of(commits):
+    """Return the number of rollouts that are trained on, by uid."""
+    return {commit.uid: sum(len(group.rows) for group in commit.groups) for commit in commits}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("kind", ["vip", "hora", "uniform", "knapsack", "hora in tokens"])
+def test_the_total_of_a_run_that_is_killed_at_any_moment_is_that_of_an_uninterrupted_one(kind, again):
+    """Two rounds are in flight. verl requests what is not committed again, in one request, ``again`` after a 2nd kill.
+
+    A rule in tokens gives each prompt whose number was known that number again.
+    """
+    exact = ALLOCATORS[kind]().size(7).exact
+
+    def began():
+        coordinator = make_coordinator(Settings(ALLOCATORS[kind]()), WorkerPool())
+        run_round(coordinator, 1)
+        coordinator.pool.table = Table()
+        open_rounds(coordinator, *requests)
+        coordinator.pool.committed = []
+        return coordinator
+
+    def kill(coordinator, prompts, step, moments):
+        """Return a resumed run after so many results, and the rollouts of the commits that verl has."""
+        rng = np.random.default_rng(moments)
+
+        def go_on(count):
+            for _ in range(count):
+                if coordinator.pool.sent:
+                    coordinator.receive([coordinator.pool.carry_out(str(rng.choice(list(coordinator.pool.sent))))])
+
+        go_on(moments)
+        done = rollouts_of(coordinator.pool.committed)
+        go_on(moments % 4)  # verl saves its queue a little before it saves our state
+        state = pickle.loads(pickle.dumps(coordinator.state()))
+        resumed = make_coordinator(Settings(ALLOCATORS[kind]()), WorkerPool(Table(seed=1)))
+        resumed.load(state)
+        left = {uid: prompt for uid, prompt in prompts.items() if uid not in done}
+        if left:
+            open_rounds(resumed, TrainerRequest(step, tuple(left.values()), ("a",) * len(left)))
+        return resumed, left, done, state["given"]
+
+    requests = [request_of(texts(*range(7)), 2), request_of(texts(*range(7, 12)), 3)]
+    prompts = {address_of(prompt).uid: prompt for request in requests for prompt in request.prompts}
+    whole = began()
+    work(whole)
+    wanted = rollouts_of(whole.pool.committed)
+    for moments in range(0, 40, 2 if again else 1):
+        resumed, left, done, given = kill(began(), prompts, 4, moments)
+        if again and left:
+            resumed, left, more, later = kill(resumed, left, 5, moments // 3)
+            assert {uid: count for uid, count in later.items() if uid in given}.items() <= given.items()
+            done, given = done | more, later
+        work(resumed)
+        found = done | rollouts_of(resumed.pool.committed)
+        assert (
+            found.keys() == wanted.keys() and {uid: found[uid] for uid in left if uid in given}.items() <= given.items()
+        )
+        assert not exact or sum(found.values()) == sum(wanted.values())
+        run_round(resumed, 6)
+        assert not resumed.state()["given"]
+
+
+def test_a_checkpoint_without_numbers_of_rollouts_is_loaded_and_damaged_ones_are_refused():
+    coordinator = make_coordinator(Settings(ALLOCATORS["vip"]()), WorkerPool())
+    state = coordinator.state()
+    for damaged in ({"u": -1}, {"u": 1.0}, {1: 1}, ["u"], None):
+        with pytest.raises(ValueError, match="given must be a number of rollouts by uid"):
+            coordinator.load(state | {"given": damaged})
+    del state["given"]
+    coordinator.load(state)
+    assert coordinator.state()["given"] == {}
+
+
 def by_uid(commits):
     """Return commits and the keys that they train on, by uid. Check that each uid is committed once."""
     found = {commit.uid: (commit, trained_on([commit])) for commit in commits}
