@@ -11,20 +11,17 @@ from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
 from apportion.verl import estimators, sampler, tracking, waiting
+from apportion.verl.actor_watch import engine_actors, queue_actors
 from apportion.verl.building import coordinator_of
 from apportion.verl.checks import check
 from apportion.verl.coordinator.messages import RowAddress, RowsRequest, TrainerRequest
 from apportion.verl.dataset import prompt_of
 from apportion.verl.loop_thread import LoopThread
+from apportion.verl.phases import PhaseWatch
 from apportion.verl.settings import allocation_of
 from apportion.verl.worker import AllocatedWorker
-from apportion.verl.workers import READY_SECONDS, WorkerGroup
-
-RESTARTS = 16
-"""How often Ray restarts a worker. Runs of weeks lose a worker now and then; one that always dies ends the run soon."""
-
-CALL_SECONDS = 1800.0
-"""How long the trainer waits for an answer of the coordinator, whose planning or choice may take long on much data."""
+from apportion.verl.worker_processes import RESTARTS
+from apportion.verl.workers import WorkerGroup
 
 T = TypeVar("T")
 
@@ -57,21 +54,22 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
 
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
+        seconds = self.allocation.limits.start
         starting = asyncio.gather(*(worker.name.remote() for worker in self.agent_loop_workers))
         try:
-            self.names = await asyncio.wait_for(starting, READY_SECONDS)
+            self.names = await asyncio.wait_for(starting, seconds)
         except TimeoutError as error:
             raise RuntimeError(
-                f"{len(self.agent_loop_workers)} agent-loop workers must start within {READY_SECONDS:g} seconds, got "
+                f"{len(self.agent_loop_workers)} agent-loop workers must start within {seconds:g} seconds, got "
                 "fewer; see Ray's log for what they wait for, or lower actor_rollout_ref.rollout.agent.num_workers"
             ) from error
         if AllocatedAgentLoopManager.latest is not None:
             AllocatedAgentLoopManager.latest.close()
         AllocatedAgentLoopManager.latest = self
-        self._coordinator = coordinator_of(self.config, self.allocation)
+        self._coordinator, self._phase = coordinator_of(self.config, self.allocation), PhaseWatch()
         self._thread = LoopThread(lambda error: self._coordinator.fail(f"the coordinator failed: {error!r}"))
-        self._workers = self._thread.call(self._start(), "connect the workers", CALL_SECONDS)
-        waiting.check_while_waiting(self._coordinator.check)
+        self._workers = self._thread.call(self._start(), "connect the workers", self.allocation.limits.answer)
+        waiting.check_while_waiting(self._look)
         tracking.log_metrics(self._metrics)
         sampler.ChosenRows.choose = self._choose
 
@@ -92,6 +90,10 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         """Return the coordinator's state, for a checkpoint."""
         return self._call("save its state", self._coordinator.state)
 
+    def check(self) -> None:
+        """Raise RuntimeError if the run cannot continue."""
+        self._coordinator.check()
+
     def close(self) -> None:
         """End the coordinator. The trainer does it by ending its process."""
         self._call("stop", self._workers.close)
@@ -100,8 +102,11 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
     async def _start(self) -> WorkerGroup:
         """Return the workers once they are connected to the coordinator."""
         handles = dict(zip(self.names, self.agent_loop_workers, strict=True))
-        host = ray.util.get_node_ip_address()
-        group = WorkerGroup(self._coordinator, handles, host, self.allocation.silent_seconds)
+        host, settings = ray.util.get_node_ip_address(), self.allocation
+        others = queue_actors() + engine_actors(self.llm_client, self.reward_loop_worker_handles)
+        group = WorkerGroup(
+            self._coordinator, handles, host, settings.silent_seconds, settings.limits, others, self._phase
+        )
         await group.start()
         return group
 
@@ -111,13 +116,18 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         async def called() -> T:
             return function(*args)
 
-        return self._thread.call(called(), what, CALL_SECONDS)
+        return self._thread.call(called(), what, self.allocation.limits.answer)
 
     def _prompts(self, rows: TensorDict) -> Sequence[Any]:
         columns = {key: list(rows[key]) for key in ("uid", "raw_prompt", "data_source", "extra_info") if key in rows}
         each = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         id_key, rate_key = self.allocation.id_key, self.allocation.rate_key
         return [prompt_of(row, id_key, RowAddress(row["uid"], row["uid"]), rate_key) for row in each]
+
+    def _look(self) -> None:
+        """Raise RuntimeError if the run cannot continue. The trainer calls it whenever it looks for prompts."""
+        self._phase.looked()
+        self.check()
 
     def _choose(self, request: RowsRequest) -> list[int]:
         return self._call("choose prompts", self._coordinator.choose, request)

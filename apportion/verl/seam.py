@@ -76,14 +76,27 @@ REPLACED = ("Tracking", "create_rl_sampler", "upsample_batch_to_divisible_size")
 WRAPPED = {
     "verl.trainer.ppo.v1.trainer_base.PPOTrainer": "_save_checkpoint",
     "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer": "_sync_metadata_from_transfer_queue",
+    "verl.experimental.reward_loop.RewardLoopManager": "_init_reward_loop_workers",
 }
 """Classes of verl with the method that we wrap, which has no parameters."""
 
 TRAINER_ATTRIBUTES = ("agent_loop_manager", "checkpoint_callback", "config", "global_steps", "trainer_mode")
-MANAGER_ATTRIBUTES = ("config", "agent_loop_workers", "agent_loop_workers_class")
+MANAGER_ATTRIBUTES = (
+    "config",
+    "agent_loop_workers",
+    "agent_loop_workers_class",
+    "llm_client",
+    "reward_loop_worker_handles",
+)
 WORKER_ATTRIBUTES = ("config", "tokenizer", "llm_client")
 OUTPUT_FIELDS = ("response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields")
 """Attributes of the trainer, of the manager, of a worker, and of an agent loop's output."""
+
+CLIENT_ATTRIBUTES = ("_load_balancer",)
+"""Attributes of verl's ``LLMServerClient`` that the trainer's process reads."""
+
+SERVERS = ("vllm_server_", "sglang_server_", "trtllm_server_")
+"""What the names of verl's servers in Ray begin with. Whatever has ``server_`` in its name is watched."""
 
 CLIENT_METHODS = {"_acquire_server": ("request_id", "extra")}
 """Methods that we replace in the worker's ``LLMServerClient``, with all of their parameters."""

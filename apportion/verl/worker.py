@@ -45,9 +45,6 @@ logger = logging.getLogger(__name__)
 VALIDATION = "val"
 """TransferQueue's partition of validations."""
 
-ROW_SECONDS = 300.0
-"""How long a task waits for the row of its prompt."""
-
 ENDING_SECONDS = 2 * ABORT_SECONDS + 4.0
 """How long a session that was given up may take to end, with its requests at the servers."""
 
@@ -198,7 +195,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 
     async def _row(self, uid: str) -> HeldRow:
         """Return the row of ``uid`` once it is here. It may still have to be taken over from a dead worker."""
-        async with asyncio.timeout(ROW_SECONDS):
+        async with asyncio.timeout(self.allocation.limits.row):
             return await asyncio.shield(self._future_row(uid))
 
     async def _carry_out(self, task: WorkerTask) -> None:

@@ -14,6 +14,9 @@ from apportion.verl.coordinator.messages import WorkerPlace
 
 logger = logging.getLogger(__name__)
 
+RESTARTS = 16
+"""How often Ray restarts a worker. Runs of weeks lose a worker now and then; one that always dies ends the run soon."""
+
 KILL_SECONDS = 60.0
 """How long it may take to kill a process on its host. A host that is gone takes Ray about as long to notice."""
 

@@ -15,19 +15,15 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayActorError
 
+from apportion.verl.actor_watch import ActorWatch, WatchedActor, end_trainer
 from apportion.verl.channel import BEAT_SECONDS, CoordinatorChannel
 from apportion.verl.coordinator.messages import TaskResult, TrainerRequest, Validated, WorkerPlace, WorkerTask
 from apportion.verl.coordinator.service import Coordinator
-from apportion.verl.queue_watch import end_trainer, queue_actors, watch_actor
+from apportion.verl.coordinator.settings import TimeLimits
+from apportion.verl.phases import PhaseWatch
 from apportion.verl.worker_processes import death, kill, result_of
 
 logger = logging.getLogger(__name__)
-
-READY_SECONDS = 600.0
-"""How long a worker that lives may take to connect."""
-
-RESTART_SECONDS = 600.0
-"""How long Ray may take to restart a worker."""
 
 RETRY_SECONDS = 0.5
 """Time between two looks whether Ray has restarted a worker."""
@@ -36,7 +32,7 @@ EXPIRY_SECONDS = 0.5
 """Time between two looks for tasks whose time is over."""
 
 REPORT_SECONDS = 60.0
-"""Time between two lines of the log while no result comes."""
+"""Time between two lines of the log while no result comes, or while the trainer is at one line of a step."""
 
 
 @dataclass
@@ -54,13 +50,27 @@ class WorkerGroup:
         handles: Ray's handle of each worker.
         host: IP address of this node that the workers reach.
         silent_seconds: a worker that was not heard of for so long is killed.
+        limits: the bounds of waits.
+        others: what rollouts need beside these workers. Their deaths end the run.
+        phase: sees where the trainer waits.
     """
 
-    def __init__(self, coordinator: Coordinator, handles: Mapping[str, Any], host: str, silent_seconds: float) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        handles: Mapping[str, Any],
+        host: str,
+        silent_seconds: float,
+        limits: TimeLimits,
+        others: Sequence[WatchedActor] = (),
+        phase: PhaseWatch | None = None,
+    ) -> None:
         self._coordinator = coordinator
         coordinator.pool = self
         self._handles = dict(handles)
-        self._silent_seconds = silent_seconds
+        self._silent_seconds, self._limits, self._others = silent_seconds, limits, others
+        self._phase = phase or PhaseWatch()
+        self._others_watch = ActorWatch(self._end_run, limits.answer)
         self._names: dict[str, str] = {}
         self._channels: dict[str, str] = {}
         self._places: dict[str, WorkerPlace] = {}
@@ -86,8 +96,9 @@ class WorkerGroup:
         self._run(self._look_for_silent())
         self._run(self._expire())
         self._run(self._report())
-        for name, handle in queue_actors().items():
-            self._run(watch_actor(name, handle, self._fail_without_queue))
+        self._run(self._watch_trainer())
+        for other in self._others:
+            self._run(self._others_watch.watch(other))
         await self._ready.wait()
         self._coordinator.check()
 
@@ -206,7 +217,8 @@ class WorkerGroup:
         self._coordinator.fail(message)
         self._ready.set()
 
-    def _fail_without_queue(self, message: str) -> None:
+    def _end_run(self, message: str) -> None:
+        """Fail, and end a trainer that does not notice because it waits for what cannot come."""
         self._fail(message)
         self._run(end_trainer(message))
 
@@ -219,11 +231,13 @@ class WorkerGroup:
             self._silent[channel], self._placed[channel] = asyncio.Event(), asyncio.Event()
             alive = asyncio.ensure_future(result_of(handle.attach.remote(self._channel.address, channel)))
             connected = asyncio.create_task(self._connect(channel))
-            await asyncio.wait([alive, connected], timeout=READY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([alive, connected], timeout=self._limits.start, return_when=asyncio.FIRST_COMPLETED)
             if connected.done():
                 self._join(name, channel)
             elif not alive.done() and number:
-                logger.error("Worker %s did not connect again within %.0f s; it counts as gone", name, READY_SECONDS)
+                logger.error(
+                    "Worker %s did not connect again within %.0f s; it counts as gone", name, self._limits.start
+                )
                 alive.cancel()
                 connected.cancel()
                 self._channel.remove(channel)
@@ -231,8 +245,9 @@ class WorkerGroup:
             elif not alive.done():
                 connected.cancel()
                 self._fail(
-                    f"worker {name} must connect to {self._channel.address.endpoint} within {READY_SECONDS:g} seconds, "
-                    "got no connection; let the nodes reach each other on all ports, as Ray and TransferQueue need it"
+                    f"worker {name} must connect to {self._channel.address.endpoint} within {self._limits.start:g} "
+                    "seconds, got no connection; let the nodes reach each other on all ports, as Ray and "
+                    "TransferQueue need it"
                 )
                 self._settle(name)
                 return
@@ -280,7 +295,7 @@ class WorkerGroup:
 
     async def _is_restarted(self, name: str) -> bool:
         """Wait until Ray has restarted a dead worker. Return False if it is gone for good, or takes too long."""
-        deadline = time.monotonic() + RESTART_SECONDS
+        deadline = time.monotonic() + self._limits.start
         while time.monotonic() < deadline:
             try:
                 await asyncio.wait_for(result_of(self._handles[name].name.remote()), deadline - time.monotonic())
@@ -290,7 +305,7 @@ class WorkerGroup:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return True
-        logger.error("Ray did not restart worker %s within %.0f s; it counts as gone", name, RESTART_SECONDS)
+        logger.error("Ray did not restart worker %s within %.0f s; it counts as gone", name, self._limits.start)
         return False
 
     async def _look_for_silent(self) -> None:
@@ -328,6 +343,25 @@ class WorkerGroup:
             waits = Counter(self._coordinator.waits) + Counter(owner for owner, _ in self._validating.values())
             if waits and silence >= REPORT_SECONDS:
                 logger.warning("No result for %.0f s. Waiting for %s", silence, self._described(waits))
+
+    async def _watch_trainer(self) -> None:
+        """Say every minute at which line of a step the trainer waits. End the run if it stays there for too long."""
+        said = 0.0
+        pause = min(REPORT_SECONDS, self._limits.wait) / 6
+        while True:
+            await asyncio.sleep(pause)
+            where, waited = self._phase.look(pause)
+            said = min(said, waited)
+            silent = ", ".join(sorted(self._others_watch.silent)) or "no actor that is watched"
+            if waited >= self._limits.wait:
+                self._end_run(
+                    f"the trainer must leave {where} within {self._limits.wait:g} seconds, got {waited:.0f} s, silent: "
+                    f"{silent}; look at the hosts of its workers, or raise allocation.wait_seconds if it only is slow"
+                )
+                return
+            if waited - said >= REPORT_SECONDS:
+                said = waited
+                logger.warning("The trainer has been at %s for %.0f s; silent: %s", where, waited, silent)
 
     def _described(self, waits: Mapping[str, int]) -> str:
         now, found = time.monotonic(), []

@@ -148,7 +148,7 @@ def test_a_run_whose_workers_are_gone_for_good_ends(train, tmp_path):
     assert_no_process_is_left(tmp_path)
 
 
-@pytest.mark.soak  # a minute of waiting; test_queue_watch has the watch, and the test above the end of a run
+@pytest.mark.soak  # a minute of waiting; test_actor_watch has the watch, and the test above the end of a run
 def test_a_run_whose_queue_dies_ends(train, tmp_path):
     """The trainer's requests to a dead queue never end, so its process is ended."""
     (tmp_path / "records" / "faults").mkdir(parents=True)
@@ -157,6 +157,42 @@ def test_a_run_whose_queue_dies_ends(train, tmp_path):
     assert done.status not in (0, -9)
     assert "TransferQueueController must live" in done.output
     assert_no_process_is_left(tmp_path)
+
+
+def run_to_its_end(train, folder, fault, *more, **settings):
+    """Return a run under our command with ``fault`` in its folder, and the seconds from the fault's line to its end."""
+    (folder / "records" / "faults").mkdir(parents=True)
+    (folder / "records" / "faults" / fault).touch()
+    own = [f"allocation.{name}={value}" for name, value in settings.items()]
+    done = train(["allocation=uniform", *own, *FAULTY, *more], folder=folder, main="apportion.verl", seconds=240)
+    assert done.status not in (0, -9), done.output[-5000:]
+    assert_no_process_is_left(folder)
+    return done
+
+
+@pytest.mark.soak  # a minute of waiting; test_actor_watch has the watch
+@pytest.mark.parametrize("moment", ["sleeping", "loading"])
+def test_a_run_whose_server_stops_ends_with_the_cause(train, tmp_path, moment):
+    """verl would wait for ever. The trainer's wait is interrupted, so that the cause is the run's own error."""
+    done = run_to_its_end(train, tmp_path, f"stops_server_{moment}", wait_seconds=60)
+    assert "tiny_server_0 has not answered for 8 s" in done.output
+    assert "RuntimeError: tiny_server_0 must answer, because rollouts are sampled there" in done.output[-2000:]
+
+
+@pytest.mark.soak  # test_actor_watch has the watch
+def test_a_run_whose_server_dies_ends_with_the_cause(train, tmp_path):
+    done = run_to_its_end(train, tmp_path, "kills_server_sleeping")
+    assert "tiny_server_0" in done.output
+
+
+def test_a_reward_worker_that_dies_is_restarted_and_no_rollout_fails(train, tmp_path):
+    (tmp_path / "records" / "faults").mkdir(parents=True)
+    (tmp_path / "records" / "faults" / "kills_rewarder_1.0").touch()
+    more = ("reward.num_workers=2", "reward.custom_reward_function.name=compute_faulty", STEPS.format(3))
+    done = train(["allocation=uniform", *more], folder=tmp_path, main="apportion.verl")
+    assert done.status == 0, done.output[-5000:]
+    assert [metrics["allocation/errors"] for metrics in done.metrics] == [0] * 3
+    assert not list((tmp_path / "records" / "faults").iterdir())  # it died; that this is told test_actor_watch shows
 
 
 def test_a_run_whose_trainer_dies_ends_and_resumes_as_if_nothing_had_been(train, tmp_path):

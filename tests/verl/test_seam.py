@@ -10,6 +10,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop import AgentLoopOutput
+from verl.experimental.reward_loop import RewardLoopManager
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.v1 import trainer_base
@@ -20,7 +21,9 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 import apportion
 from apportion.verl import AllocatedAgentLoopManager, SavedAllocation, seam
+from apportion.verl.actor_watch import REWARDER, SERVER
 from apportion.verl.estimators import PADDING
+from apportion.verl.phases import LOOP, TRAINERS
 from apportion.verl.runner import AllocatedTaskRunner
 from apportion.verl.tracking import STEP, AllocationTracking
 from apportion.verl.waiting import Looking, check_while_waiting
@@ -218,6 +221,27 @@ def test_the_method_that_looks_for_finished_prompts_is_called_in_every_wait_of_t
         loop = source(wait).partition("while True:")[2]
         assert loop.index(f"self.{look}()") < loop.index("self._wait_for_next_poll(")
     assert "self.wait_for_sampleable(" in source(ReplayBufferAsync.sample)
+
+
+def test_what_is_watched_is_found_by_its_name_and_restarted_by_its_class():
+    rollout = Path(find_spec("verl.workers.rollout").submodule_search_locations[0])
+    for name in seam.SERVERS:
+        assert SERVER in name
+        assert any(name in path.read_text() for path in rollout.glob(f"{name.split('_')[0]}_rollout/*.py"))
+    made, start = source(LLMServerClient.__init__), seam.WRAPPED["verl.experimental.reward_loop.RewardLoopManager"]
+    assert all(f"self.{name} = " in made for name in seam.CLIENT_ATTRIBUTES)
+    started = source(inspect.unwrap(getattr(RewardLoopManager, start)))
+    assert parameters(getattr(RewardLoopManager, start)) == ()
+    assert f'name=f"{REWARDER}_worker_{{i}}"' in started and "self.reward_loop_workers_class.options(" in started
+    made = source(RewardLoopManager.__init__)
+    assert made.index("self.reward_loop_workers_class = ray.remote(") < made.index(f"self.{start}()")
+
+
+def test_the_loop_over_steps_is_that_of_all_trainers():
+    """So that the line at which the trainer waits is found."""
+    assert PPOTrainer.__module__.startswith(TRAINERS)
+    assert all(LOOP not in vars(kind) for kind in PPOTrainer.__subclasses__()) and LOOP in vars(PPOTrainer)
+    assert "self.trainer.fit(self.agent_loop_manager)" in source(TaskRunnerV1.__ray_actor_class__.run)
 
 
 def test_the_callback_is_called_by_keywords_and_finds_the_manager():

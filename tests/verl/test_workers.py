@@ -15,6 +15,7 @@ import pytest
 
 from apportion import Uniform
 from apportion.verl import VerlAllocation, channel
+from apportion.verl.coordinator import settings
 from apportion.verl.coordinator.service import Coordinator
 from tests.verl.coordinator.worker_pool import request_of, texts
 from tests.verl.light_worker import LightWorker, send_signal
@@ -40,12 +41,14 @@ def workers(ray, monkeypatch):
 class Scene:
     """A group of light workers, its coordinator, and what the workers wrote down."""
 
+    limits = settings.TimeLimits(3600.0)
+
     def __init__(self, ray, module, folder, count, restarts, seconds):
         self.ray, self.folder, self.coordinator = ray, folder, Coordinator(VerlAllocation(allocator=Uniform(4)))
         number, actor = next(numbers), ray.remote(num_cpus=0.1, max_restarts=restarts)(LightWorker)
         self.names = [f"light{number}_{i}" for i in range(count)]
         self.handles = {name: actor.options(name=name).remote(str(folder), seconds) for name in self.names}
-        self.group = module.WorkerGroup(self.coordinator, self.handles, "127.0.0.1", silent_seconds=5.0)
+        self.group = module.WorkerGroup(self.coordinator, self.handles, "127.0.0.1", 5.0, self.limits)
 
     def log(self, event):
         """Return the lines of one kind, each as the name of the worker and what it did it with."""
@@ -211,7 +214,8 @@ def test_others_finish_a_validation(ray, workers, tmp_path, number):
 
 
 def test_a_worker_that_never_connects_ends_the_run(ray, workers, tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "READY_SECONDS", 8.0)
+    monkeypatch.setattr(settings, "LEAST_START", 8.0)
+    monkeypatch.setattr(Scene, "limits", settings.TimeLimits(48.0))
     (tmp_path / "ignores").touch()
 
     async def act(scene):
@@ -222,7 +226,8 @@ def test_a_worker_that_never_connects_ends_the_run(ray, workers, tmp_path, monke
 
 
 def test_a_worker_that_does_not_connect_again_counts_as_gone(ray, workers, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(workers, "READY_SECONDS", 8.0)
+    monkeypatch.setattr(settings, "LEAST_START", 8.0)
+    monkeypatch.setattr(Scene, "limits", settings.TimeLimits(48.0))
 
     async def act(scene):
         (tmp_path / "ignores").touch()
@@ -232,6 +237,25 @@ def test_a_worker_that_does_not_connect_again_counts_as_gone(ray, workers, tmp_p
         assert await scene.ended() < 10
 
     scenario(ray, workers, tmp_path, act, restarts=1)
+
+
+def test_a_trainer_that_stays_at_one_line_ends_and_the_log_says_where(ray, workers, tmp_path, monkeypatch, caplog):
+    told, waited = [], iter(range(0, 100, 12))
+    monkeypatch.setattr(workers, "end_trainer", lambda message: asyncio.sleep(0, told.append(message)))
+    monkeypatch.setattr(Scene, "limits", settings.TimeLimits(60.0))
+
+    async def act(scene):
+        scene.group._phase = mock.Mock(look=lambda passed: ("on_step_end: update()", next(waited)))
+        scene.group._others_watch.silent["a server"] = 50.0
+        await scene.until(lambda: told)
+        assert "The trainer has been at on_step_end: update() for 48 s; silent: a server" in caplog.text
+        with pytest.raises(
+            RuntimeError, match=r"must leave on_step_end: update\(\) within 60 seconds, got 60 s, silent: a"
+        ):
+            scene.coordinator.check()
+
+    with caplog.at_level(logging.WARNING):
+        scenario(ray, workers, tmp_path, act)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

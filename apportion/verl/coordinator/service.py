@@ -39,9 +39,6 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS = 60.0
 """Time after a task's deadline in which its worker may still answer. Then its rollouts count as failed."""
 
-COMMIT_SECONDS = 900.0
-"""How long the commit of a prompt may take. TransferQueue is gone if it takes longer, and the run ends."""
-
 FAILED_IN_A_ROW = 256
 """So many rollouts that fail one after the other end the run, because verl would replace their prompts forever."""
 
@@ -191,7 +188,8 @@ class Coordinator:
             if self._ends.get(id) == end:
                 task = self._pending[id].task
                 if isinstance(task, CommitTask):
-                    late = TaskResult(id, error=f"it must end within {COMMIT_SECONDS:g} s, got no answer of its worker")
+                    limit = self.allocation.limits.commit  # TransferQueue is gone if a commit takes longer
+                    late = TaskResult(id, error=f"it must end within {limit:g} s, got no answer of its worker")
                 else:
                     late = TaskResult(id, failures=(f"no result of {id}",), expired=True)
                 self.receive([late])
@@ -320,7 +318,7 @@ class Coordinator:
             self._stop_timer(task.id)
         elif isinstance(task, CommitTask):
             self.pool.send(worker, replace(task, swept=True) if task.uid in pending.round.reassigned else task)
-            self._start_timer(task.id, COMMIT_SECONDS)
+            self._start_timer(task.id, self.allocation.limits.commit)
         else:
             self.pool.send(worker, task)
             if task.seconds is not None:

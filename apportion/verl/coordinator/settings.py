@@ -1,5 +1,6 @@
 """The settings that a user gives under ``allocation`` in verl's configuration."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -11,8 +12,39 @@ Resume = Literal["fallback", "strict"]
 PREFIX = "apportion_"
 """What the names of this package's estimators begin with in verl."""
 
+LEAST_START = 60.0
+"""Seconds that a worker may always take to start: it imports verl."""
+
 SCORE = "score"
 """The ``verdict`` that is the reward itself: a rollout is correct if it is above 0."""
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """The bounds of all waits that a person may have to change: fractions of ``wait``, the setting ``wait_seconds``.
+
+    ``answer`` is that of an actor that is asked whether it lives, and of the trainer's calls of the coordinator.
+    ``commit`` is that of the commit of a prompt, ``start`` that of a worker that starts, restarts or connects, and
+    ``row`` that of a task for the row of its prompt.
+    """
+
+    wait: float
+
+    @property
+    def answer(self) -> float:
+        return self.wait / 2
+
+    @property
+    def commit(self) -> float:
+        return self.wait / 4
+
+    @property
+    def start(self) -> float:
+        return max(LEAST_START, self.wait / 6)
+
+    @property
+    def row(self) -> float:
+        return self.wait / 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +69,8 @@ class VerlAllocation(RunDecisions):
         deadline_seconds: time limit for each wave of a prompt's rollouts. Missing ones are given up, so that no
             straggler delays a round. Infinity waits forever.
         silent_seconds: a worker that gives no sign of life for so long is killed, and others take its prompts over.
+        wait_seconds: the trainer may be at one line of a step for so long, as in an update or the transfer of weights.
+            Then the run ends. All other waits have fractions of it, see ``TimeLimits``.
         retries: number of times that a failed rollout is tried again before it counts as failed.
         resume: what happens if ``allocation.pt`` of the resumed checkpoint is missing or damaged. "fallback" continues
             from the newest older checkpoint that has a whole one, or as a new run, with a warning. "strict" stops.
@@ -49,6 +83,7 @@ class VerlAllocation(RunDecisions):
     equivalence: str = "exact"
     deadline_seconds: float = 3600.0
     silent_seconds: float = 60.0
+    wait_seconds: float = 3600.0
     retries: int = 1
     resume: Resume = "fallback"
 
@@ -66,6 +101,11 @@ class VerlAllocation(RunDecisions):
             raise ValueError(
                 f"silent_seconds must be at least 5, got {self.silent_seconds}; a busy worker may be silent for seconds"
             )
+        if not 30 <= self.wait_seconds < math.inf:
+            raise ValueError(
+                f"wait_seconds must be finite and at least 30, got {self.wait_seconds}; set it above the longest "
+                "update, checkpoint and transfer of weights"
+            )
         if self.retries < 0:
             raise ValueError(f"retries must be at least 0, got {self.retries}; 0 never tries a rollout again")
         if self.label_free and self.verdict is not None:
@@ -78,3 +118,8 @@ class VerlAllocation(RunDecisions):
                 f"baseline must be left out without labels, because it learns from rewards, got {self.baseline.name} "
                 f"with {self.allocator.name}"
             )
+
+    @property
+    def limits(self) -> TimeLimits:
+        """The bounds of all waits."""
+        return TimeLimits(self.wait_seconds)

@@ -98,9 +98,9 @@ def test_a_commit_without_an_answer_ends_the_run():
     coordinator = make_coordinator(Settings(Uniform()), pool)
     open_rounds(coordinator, request_of(texts(0)))
     work(coordinator, only=lambda task: isinstance(task, RolloutTask))
-    pass_time(coordinator, service.COMMIT_SECONDS - 1)
+    pass_time(coordinator, coordinator.allocation.limits.commit - 1)
     coordinator.check()
-    pass_time(coordinator, service.COMMIT_SECONDS + 1)
+    pass_time(coordinator, coordinator.allocation.limits.commit + 1)
     with pytest.raises(RuntimeError, match="commit of a prompt failed at step 1: it must end within 900 s, got no"):
         coordinator.check()
 

@@ -29,7 +29,7 @@ from apportion.verl.coordinator.messages import (
 )
 from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.service import Coordinator
-from apportion.verl.coordinator.settings import VerlAllocation
+from apportion.verl.coordinator.settings import TimeLimits, VerlAllocation
 from tests.rules import IN_TOKENS, MAKE, in_tokens
 
 ALLOCATORS: dict[str, Callable[[], Allocator]] = {
@@ -50,6 +50,7 @@ class Settings:
     deadline_seconds: float = math.inf
     retries: int = 0
     resume: str = "fallback"
+    limits = TimeLimits(3600.0)
 
     @property
     def settings(self) -> dict[str, Any]:

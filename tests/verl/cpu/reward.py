@@ -1,5 +1,8 @@
 """The reward of the questions: 1 where the answer's first character is among the first ``k`` of the alphabet."""
 
+import os
+import signal
+
 from tests.verl.cpu.assets import ALPHABET
 from tests.verl.cpu.fault_files import asked
 
@@ -27,11 +30,13 @@ BAD = {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "one", "l
 def compute_faulty(data_source, solution_str, ground_truth, extra_info=None, **rest):
     """The same reward, or for the faults of the folder an error (``reward_fails``) or a half (``reward_grades``).
 
-    ``reward_is_nan`` and so on return what is no finite number.
+    ``reward_is_nan`` and so on return what is no finite number, and ``kills_rewarder`` kills the reward worker.
     """
     for name, value in BAD.items():
         if asked(f"reward_is_{name}", int(extra_info["index"])):
             return value
+    if asked("kills_rewarder", int(extra_info["index"])):
+        os.kill(os.getpid(), signal.SIGKILL)
     if asked("reward_fails", int(extra_info["index"])):
         raise RuntimeError("this reward fails")
     if asked("reward_grades", int(extra_info["index"])):

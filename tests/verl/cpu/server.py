@@ -4,12 +4,14 @@ It counts the requests that it generates for, ends and aborts them as vLLM's ser
 when it is put to sleep, into ``sleeps_{rank}.jsonl`` of the records. A request with ``stalled`` among its sampling
 parameters never ends by itself. A test makes aborts fail by a file in the folder ``faults`` of its records:
 ``abort_raises``, ``abort_hangs``, ``abort_misses`` (the server does not find the request by its id), or
-``abort_missing`` (the server has no ``abort_request``).
+``abort_missing`` (the server has no ``abort_request``). ``{stops,kills}_server_{sleeping,loading}`` send the server a
+signal when it is put to sleep or gets weights.
 """
 
 import asyncio
 import json
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -31,6 +33,13 @@ def _asked(fault):
     return Path(os.environ.get("VERL_TEST_RECORDS", "."), "faults", fault).exists()
 
 
+def _strike(moment):
+    """Send this process a signal if a test asks for it at this moment; once it has stopped or died, nothing more."""
+    for fault, number in (("stops", signal.SIGSTOP), ("kills", signal.SIGKILL)):
+        if _asked(f"{fault}_server_{moment}"):
+            os.kill(os.getpid(), number)
+
+
 class PlainServer:
     """Tokens in, tokens out. A rollout is fixed by its prompt, the weights' step and how often it was asked for."""
 
@@ -44,6 +53,8 @@ class PlainServer:
         self.live, self.stalled, self.counts = {}, set(), Counter()
 
     async def load(self, weights, global_steps=None):
+        if global_steps:
+            _strike("loading")
         self.policy.load_state_dict(weights)
         if global_steps is not None:
             self.global_steps = global_steps
@@ -101,6 +112,8 @@ class PlainServer:
     async def sleep(self):
         """Wait, as vLLM's replica does, until nothing is generated any more."""
         folder = os.environ.get("VERL_TEST_RECORDS")
+        if self.global_steps is not None:
+            _strike("sleeping")
         if folder:
             with Path(folder, f"sleeps_{self.seed[1]}.jsonl").open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps({"live": len(self.live), **self.counts}) + "\n")

@@ -1,0 +1,134 @@
+"""The death and the silence of an actor that a run needs are told once; one that is busy is only mentioned."""
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import time
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import ActorUnavailableError
+
+
+class Part:
+    def pid(self):
+        return os.getpid()
+
+    def works(self, seconds):
+        time.sleep(seconds)
+
+
+class AsyncPart:
+    async def pid(self):
+        return os.getpid()
+
+
+@pytest.fixture
+def watch(ray, monkeypatch):
+    module = importlib.import_module("apportion.verl.actor_watch")
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.5)
+    return module
+
+
+def until_told(watching, told, seconds=30):
+    async def scenario():
+        await asyncio.wait_for(watching, seconds)
+
+    began = time.monotonic()
+    asyncio.run(scenario())
+    assert len(told) == 1
+    return told[0], time.monotonic() - began
+
+
+def test_a_process_that_is_stopped_is_told_after_its_bound(ray, watch):
+    told, storage = [], ray.remote(num_cpus=0.1)(Part).remote()
+    pid = ray.get(storage.pid.remote())
+    watching = watch.ActorWatch(told.append, 2.0)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        line, seconds = until_told(watching.watch(watch.WatchedActor("the storage", storage, "stored there")), told)
+        assert seconds >= 2 and line.startswith("the storage must answer, because rollouts are stored there, got no")
+        assert watching.silent == {"the storage": 2.0}
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_death_is_told_and_work_is_not(ray, watch, caplog):
+    name, told = f"{watch.STORAGE}77", []
+    storage = ray.remote(num_cpus=0.1)(Part).options(name=name).remote()
+    pid = ray.get(storage.pid.remote())
+    (actor,) = [each for each in watch.queue_actors() if each.name == name]
+
+    async def scenario():
+        watching = watch.ActorWatch(told.append, 60.0)
+        task = asyncio.create_task(watching.watch(actor))
+        storage.works.remote(2)
+        await asyncio.sleep(3)
+        assert not told and not watching.silent and f"{name} has not answered for" in caplog.text
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.wait_for(task, 30)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert len(told) == 1 and f"{name} must live" in told[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_reward_worker_that_dies_or_stops_is_restarted_and_named(ray, watch, caplog, number):
+    """A stopped one is killed on its host, because Ray cannot end it. Its last restart used up, the run ends."""
+    told, worker = [], ray.remote(num_cpus=0.1, max_restarts=1, max_task_retries=1)(AsyncPart).remote()
+    pid = ray.get(worker.pid.remote())
+    (_, actor) = watch.engine_actors(SimpleNamespace(_load_balancer=None), [worker])
+
+    async def until(true):
+        async with asyncio.timeout(30):
+            while not true():
+                await asyncio.sleep(0.05)
+
+    async def scenario():
+        task = asyncio.create_task(watch.ActorWatch(told.append, 6.0).watch(actor))
+        await asyncio.sleep(1)
+        os.kill(pid, number)
+        await until(lambda: "reward_loop_worker_0 died; Ray has restarted it on" in caplog.text)
+        assert ("is killed, so that Ray restarts it" in caplog.text) == (number == signal.SIGSTOP) and not told
+        os.kill(await worker.pid.remote(), signal.SIGKILL)
+        await asyncio.wait_for(task, 30)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert len(told) == 1 and "reward_loop_worker_0 must live, because rollouts are scored there" in told[0]
+
+
+def test_servers_and_the_load_balancer_are_found(ray, watch):
+    server = ray.remote(num_cpus=0.1)(AsyncPart).options(name="vllm_server_7_0").remote()
+    found = {actor.name: actor for actor in watch.engine_actors(SimpleNamespace(_load_balancer="its handle"), None)}
+    assert found.keys() == {"vllm_server_7_0", "the load balancer"} and found["the load balancer"].handle
+    assert not found["vllm_server_7_0"].restarts
+    ray.kill(server)
+
+
+class Fake:
+    """A handle whose answers are given: a place, an error, or None for silence."""
+
+    def __init__(self, *answers):
+        self.answers, self.__ray_call__ = list(answers), self
+
+    async def remote(self, asked):
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is None:
+            await asyncio.Event().wait()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_silence_is_what_was_waited_for_and_a_lost_connection_is_no_death(watch):
+    """A stop of the trainer's own process is no silence of others."""
+    told, watching = [], None
+    fake = Fake(("n", "h", 1, 0.0), ActorUnavailableError("it restarts", b"1" * 16), ("n", "h", 2, 0.0))
+    watching = watch.ActorWatch(told.append, 1.0)
+    line, seconds = until_told(watching.watch(watch.WatchedActor("a server", fake, "sampled there")), told)
+    assert not fake.answers and "a server must answer" in line and 1 <= seconds < 10
