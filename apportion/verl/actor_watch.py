@@ -6,6 +6,7 @@ sends them weights, and it gives a dead reward worker its share of the rollouts,
 have a watch of their own.
 """
 
+import _thread
 import asyncio
 import logging
 import os
@@ -121,7 +122,8 @@ async def end_trainer(message: str) -> None:
     """
     await asyncio.sleep(TRAINER_SECONDS)
     logger.critical("The trainer is ended, because it waits for what cannot come: %s", message)
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+    _thread.interrupt_main()  # ends a wait in ray.get
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]  # one in asyncio
     await asyncio.sleep(TRAINER_SECONDS)
     logging.shutdown()
     os._exit(1)

@@ -219,6 +219,8 @@ class WorkerGroup:
 
     def _end_run(self, message: str) -> None:
         """Fail, and end a trainer that does not notice because it waits for what cannot come."""
+        where, _ = self._phase.look(0.0)
+        message += f" (the trainer is at {where})" if where and where not in message else ""
         self._fail(message)
         self._run(end_trainer(message))
 

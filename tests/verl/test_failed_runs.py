@@ -177,6 +177,8 @@ def test_a_run_whose_server_stops_ends_with_the_cause(train, tmp_path, moment):
     done = run_to_its_end(train, tmp_path, f"stops_server_{moment}", wait_seconds=60)
     assert "tiny_server_0 has not answered for 8 s" in done.output
     assert "RuntimeError: tiny_server_0 must answer, because rollouts are sampled there" in done.output[-2000:]
+    place = "on_sample_end: self.checkpoint_manager.sleep_replicas()" if moment == "sleeping" else "update_weights("
+    assert place in done.output[-2000:]
 
 
 @pytest.mark.soak  # test_actor_watch has the watch
