@@ -55,7 +55,8 @@ def test_every_metric_of_a_selection_is_on_the_page(name):
 
 def test_every_metric_of_the_engine_is_on_the_page():
     padding = PaddingCounter(lambda batch: batch).take_counts()
-    assert {*COUNTED, *padding, "requests", "metrics_seconds"} <= NAMED
+    own = {"requests", "metrics_seconds", "errors_of_one", "barrier_seconds"}
+    assert {*COUNTED, *padding, *own} <= NAMED
 
 
 def logged_lines():

@@ -31,12 +31,20 @@ def test_rewards_come_from_votes_where_there_are_no_labels():
         ("extract", "bxoed", "one of auto"),
         ("equivalence", "exactly", "one of exact"),
         ("deadline_seconds", 0.0, r"\.inf waits forever"),
+        ("wait_seconds", 20.0, "above the longest update"),
+        ("wait_seconds", math.inf, "above the longest update"),
         ("retries", -1, "0 never tries"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_there_is(setting, value, remedy):
     with pytest.raises(ValueError, match=f"^{setting} must be .*{remedy}"):
         VerlAllocation(allocator=VIP(), **{setting: value})
+
+
+def test_all_time_limits_follow_from_one_setting():
+    limits, small = (VerlAllocation(allocator=VIP(), wait_seconds=seconds).limits for seconds in (3600, 30))
+    assert (limits.wait, limits.answer, limits.commit, limits.start, limits.row) == (3600, 1800, 900, 600, 300)
+    assert (small.answer, small.start) == (15, 60)  # a worker imports verl when it starts
 
 
 def test_votes_need_no_verdict():

@@ -1,6 +1,7 @@
 """The library's loop, one result at a time: what a round requests, commits and teaches the allocator."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -73,6 +74,7 @@ class Planner:
         assert planned is not None and isinstance(task, RolloutTask)
         missing = len(task.sessions) - len(result.rollouts)
         round.counts["errors"] += len(result.failures)
+        round.errors[round.worker[task.uid]] += len(result.failures)
         round.counts["expired"] += result.expired
         round.latest_failure = result.failures[-1] if result.failures else round.latest_failure
         if result.error is not None:
@@ -83,9 +85,13 @@ class Planner:
             self._request(round, planned, pending.index, missing, pending.attempt + 1)
             return
         planned.running.discard(pending.index)
+        now = time.monotonic()
+        if not (planned.members and planned.final[pending.index]):
+            planned.ended.append(now)
         if planned.running:
             self._finish_early(round, planned, [task.uid])
         else:
+            round.waited += sum(now - ended for ended in planned.ended)
             planned.end()
             self._check_rewards(planned.batch)
             self._advance(round, planned)

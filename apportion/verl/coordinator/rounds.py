@@ -27,7 +27,8 @@ class PlannedBatch:
 
     ``plan`` is the wave in progress, of which the prompts ``running`` are not done. ``arrived`` holds its rollouts.
     Both are by index in the batch. ``final`` [P] are the prompts that the wave is the last of, and ``members`` the
-    indices of each uid's prompts if there are any. ``early`` holds the uids that finished before the batch.
+    indices of each uid's prompts if there are any. ``early`` holds the uids that finished before the batch, and
+    ``ended`` when prompts of the wave ended that wait for the others of it.
 
     ``groups`` are set once nothing more is planned. ``baselines`` and ``weights`` are by prompt id, None without any;
     they are ``fixed`` when the first prompt finishes. ``given`` is the only plan of prompts that a resumed run requests
@@ -47,12 +48,13 @@ class PlannedBatch:
     baselines: dict[str, float] | None = None
     weights: dict[str, float] | None = None
     given: Plan | None = None
+    ended: list[float] = field(default_factory=list)
 
     def begin(self, plan: Plan, final: Mask) -> list[int]:
         """Begin the wave of ``plan``. Return the indices of the prompts that it gives rollouts to."""
         chosen: list[int] = plan.counts.nonzero()[0].tolist()
         self.plan, self.running, self.arrived, self.final = plan, set(chosen), {q: [] for q in chosen}, final
-        self.members = {}
+        self.members, self.ended = {}, []
         if np.count_nonzero(final):
             for q, prompt in enumerate(self.batch.prompts):
                 self.members.setdefault(address_of(prompt).uid, []).append(q)
@@ -100,7 +102,8 @@ class AllocationRound:
     ``trainable``: other prompts of the round have a row. The round is ``closed`` once the allocator has learned from
     it, and over when the last uid is committed. It is ``counted`` once the metrics have it.
 
-    ``waves`` and ``sessions`` are counted by group, ``extra`` prompts by the uid that their rows are written under.
+    ``waves`` and ``sessions`` are counted by group, ``extra`` prompts by the uid that their rows are written under, and
+    ``errors`` by worker. ``waited`` are the seconds in which prompts waited for others of their wave, added up.
     """
 
     request: TrainerRequest
@@ -119,6 +122,8 @@ class AllocationRound:
     sessions: Counter[str] = field(default_factory=Counter)
     extra: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    waited: float = 0.0
 
     @property
     def batch(self) -> Batch:

@@ -222,6 +222,15 @@ class Coordinator:
         found |= {name: sum(values) / len(values) for name, values in own.items()}
         counts = sum((round.counts for round in ended), Counter[str]())
         found |= {"requests": float(len(ended))} | {name: float(counts[name]) for name in COUNTED}
+        errors = sum((round.errors for round in ended), Counter[str]())
+        found["errors_of_one"] = float(max(errors.values(), default=0))
+        found["barrier_seconds"] = sum(round.waited for round in ended) / len(batch.prompts)
+        if errors.total():
+            by_worker = ", ".join(f"{count} on {name or 'no worker'}" for name, count in errors.most_common() if count)
+            last = [round.latest_failure for round in ended if round.counts["errors"]][-1]
+            logger.warning(
+                "Attempts failed until step %d: %s; the latest with %s", ended[-1].request.step, by_worker, last
+            )
         return found if self.selection is None else found | self.selection.metrics()
 
     def state(self) -> dict[str, Any]:

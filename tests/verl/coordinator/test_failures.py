@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from apportion import AR3PO, Rollout, Uniform, collect
+from apportion import AR3PO, HORA, Rollout, Uniform, collect
 from apportion.verl.coordinator import planner, service
 from apportion.verl.coordinator.messages import CommitTask, RolloutTask, TaskResult
 from tests.rules import MAKE
@@ -90,6 +90,23 @@ def test_restarted_rollouts_get_their_whole_time_again(monkeypatch):
     coordinator.expire(began + 11 + service.GRACE_SECONDS)
     work(coordinator)
     assert len(watched.learned[0].rollouts[0]) == 2
+
+
+def test_the_metrics_say_on_which_worker_attempts_failed_and_how_long_prompts_waited(monkeypatch, caplog):
+    """The prompts of HORA's first wave wait for the last of it, those of its second wave for nobody."""
+    now, pool = [0.0], WorkerPool()
+    coordinator = make_coordinator(Settings(HORA(pre_rollouts=2, rollouts_per_prompt=4), retries=1), pool)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    open_rounds(coordinator, request_of(texts(2, 3, 4), workers=["a", "b"]))
+    coordinator.receive([TaskResult("h1-0:1", failures=("it raised",) * 2)])
+    pool.sent.pop("h1-0:1")
+    while pool.sent:
+        coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
+        now[0] += 6.0
+    found = coordinator.metrics()
+    assert (found["errors"], found["errors_of_one"], found["retried"]) == (2, 2, 2)
+    assert found["barrier_seconds"] == (0 + 6 + 12) / 3
+    assert "Attempts failed until step 1: 2 on a; the latest with it raised" in caplog.text
 
 
 def test_a_commit_without_an_answer_ends_the_run():
