@@ -33,6 +33,9 @@ ANSWER_SECONDS = 60.0
 TRAINER_SECONDS = 30.0
 """Time in which the trainer may end with an error. Then its wait is interrupted, and later its process is ended."""
 
+INTERRUPTS, INTERRUPT_SECONDS = 5, 3.0
+"""How often the trainer's wait is interrupted, and the time between two interrupts."""
+
 CONTROLLER, STORAGE, SERVER, REWARDER = "TransferQueueController", "TransferQueueStorageUnit#", "server_", "reward_loop"
 """Names of actors, and parts of names: verl's servers are called ``vllm_server_0_0`` and so on."""
 
@@ -115,15 +118,18 @@ class ActorWatch:
         )
 
 
-async def end_trainer(message: str) -> None:
+async def end_trainer(message: str, waits: Callable[[], bool]) -> None:
     """End this process, the trainer's, with ``message`` in its log, if it does not end by itself in time.
 
-    Its wait is interrupted first, so that its own error is the cause. See ``AllocatedTaskRunner``.
+    It is interrupted first while it ``waits``, so that its own error is the cause. See ``AllocatedTaskRunner``.
     """
     await asyncio.sleep(TRAINER_SECONDS)
     logger.critical("The trainer is ended, because it waits for what cannot come: %s", message)
-    _thread.interrupt_main()  # ends a wait in ray.get
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]  # one in asyncio
+    for _ in range(INTERRUPTS):  # a wait in ray.get within asyncio takes two
+        if waits():
+            _thread.interrupt_main()  # reaches ray.get
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]  # and asyncio
+            await asyncio.sleep(INTERRUPT_SECONDS)
     await asyncio.sleep(TRAINER_SECONDS)
     logging.shutdown()
     os._exit(1)

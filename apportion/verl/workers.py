@@ -69,7 +69,7 @@ class WorkerGroup:
         coordinator.pool = self
         self._handles = dict(handles)
         self._silent_seconds, self._limits, self._others = silent_seconds, limits, others
-        self._phase = phase or PhaseWatch()
+        self._phase, self._ending = phase or PhaseWatch(), False
         self._others_watch = ActorWatch(self._end_run, limits.answer)
         self._names: dict[str, str] = {}
         self._channels: dict[str, str] = {}
@@ -222,7 +222,9 @@ class WorkerGroup:
         where, _ = self._phase.look(0.0)
         message += f" (the trainer is at {where})" if where and where not in message else ""
         self._fail(message)
-        self._run(end_trainer(message))
+        if not self._ending:
+            self._ending = True
+            self._run(end_trainer(message, lambda: bool(self._phase.look(0.0)[0])))
 
     async def _watch(self, name: str) -> None:
         """Watch a worker through its restarts, until it is gone for good."""

@@ -20,6 +20,7 @@ SEPARATE = (
 HORA = "{name: hora, rollouts_per_prompt: 6, pre_rollouts: 2, high: 12}"
 UNIFORM = "{name: uniform, rollouts_per_prompt: 4}"
 AR3PO = "{name: ar3po, stages: 2, rollouts_per_stage: 2, reuse: none}"
+VIP = "{name: vip, rollouts_per_prompt: 4.5, high: 8, predictor: counts}"
 SAVING = ("trainer.save_freq=1", "trainer.resume_mode=auto", SAVED)
 
 
@@ -115,9 +116,16 @@ def test_a_straggler_of_a_rule_with_a_shared_budget_holds_back_no_other_prompt(t
         check_step(done.rows(step))
 
 
-@pytest.mark.parametrize("allocator", [pytest.param(UNIFORM, marks=pytest.mark.soak), HORA], ids=["uniform", "hora"])
-def test_a_killed_run_starts_prompts_in_flight_again_and_trains_on_each_once(train, tmp_path, allocator):
-    """Prompt 9 hangs, so that it is in flight at the checkpoint; HORA's others in its round wait for it."""
+@pytest.mark.parametrize(
+    ("allocator", "each"),
+    [pytest.param(UNIFORM, 4, marks=pytest.mark.soak), (HORA, 6), pytest.param(VIP, 4.5, marks=pytest.mark.soak)],
+    ids=["uniform", "hora", "vip"],
+)
+def test_a_killed_run_starts_prompts_in_flight_again_and_trains_on_each_once(train, tmp_path, allocator, each):
+    """Prompt 9 hangs, so that it is in flight at the checkpoint; HORA's others in its round wait for it.
+
+    VIP gives it 5 of its round's 18 rollouts. Alone it would get 4.
+    """
     more = (*SEPARATE, *SAVING, "trainer.total_training_steps=4")
     (tmp_path / "records" / "faults").mkdir(parents=True)
     hangs = tmp_path / "records" / "faults" / "hangs_9"
@@ -129,11 +137,11 @@ def test_a_killed_run_starts_prompts_in_flight_again_and_trains_on_each_once(tra
     hangs.unlink()
     resumed = run_verl(train, allocated(allocator, *more, *FAULTY), folder=tmp_path)
     assert [metrics["step"] for metrics in resumed.metrics] == [3, 4]
-    assert f"Re-issued {1 if allocator == UNIFORM else 4} in-flight prompts" in resumed.output
+    assert f"Re-issued {4 if allocator == HORA else 1} in-flight prompts" in resumed.output
     after = [row for step in (3, 4) for row in trained(resumed.rows(step))]
     for step in (3, 4):
         check_step(resumed.rows(step))
     assert {row["index"] for row in before} == set(range(8))
     assert {row["index"] for row in after} == set(range(8, 16))
     keys = [row["key"] for row in (*before, *after)]
-    assert len(keys) == len(set(keys))
+    assert len(keys) == len(set(keys)) == 16 * each

@@ -241,7 +241,7 @@ def test_a_worker_that_does_not_connect_again_counts_as_gone(ray, workers, tmp_p
 
 def test_a_trainer_that_stays_at_one_line_ends_and_the_log_says_where(ray, workers, tmp_path, monkeypatch, caplog):
     told, waited = [], iter(range(0, 100, 12))
-    monkeypatch.setattr(workers, "end_trainer", lambda message: asyncio.sleep(0, told.append(message)))
+    monkeypatch.setattr(workers, "end_trainer", lambda message, waits: asyncio.sleep(0, told.append(message)))
     monkeypatch.setattr(Scene, "limits", settings.TimeLimits(60.0))
 
     async def act(scene):
