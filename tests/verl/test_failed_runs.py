@@ -181,6 +181,14 @@ def test_a_run_whose_server_stops_ends_with_the_cause(train, tmp_path, moment):
     assert place in done.output[-2000:]
 
 
+@pytest.mark.soak  # two minutes of waiting; test_workers has the watch
+def test_a_run_whose_training_worker_stops_ends_with_the_line_at_which_the_trainer_waits(train, tmp_path):
+    """It cannot be asked whether it lives, because it answers nothing while it works."""
+    done = run_to_its_end(train, tmp_path, "stops_server_sending", wait_seconds=60)
+    line = "on_step_end: self.checkpoint_manager.update_weights(self.global_steps)"
+    assert f"RuntimeError: the trainer must leave {line} within 60 seconds, got 60 s" in done.output[-2000:]
+
+
 @pytest.mark.soak  # test_actor_watch has the watch
 def test_a_run_whose_server_dies_ends_with_the_cause(train, tmp_path):
     done = run_to_its_end(train, tmp_path, "kills_server_sleeping")

@@ -5,7 +5,7 @@ when it is put to sleep, into ``sleeps_{rank}.jsonl`` of the records. A request 
 parameters never ends by itself. A test makes aborts fail by a file in the folder ``faults`` of its records:
 ``abort_raises``, ``abort_hangs``, ``abort_misses`` (the server does not find the request by its id), or
 ``abort_missing`` (the server has no ``abort_request``). ``{stops,kills}_server_{sleeping,loading}`` send the server a
-signal when it is put to sleep or gets weights.
+signal when it is put to sleep or gets weights, ``{stops,kills}_server_sending`` a training worker that sends them.
 """
 
 import asyncio
@@ -184,6 +184,8 @@ class Adapter(BaseRollout):
         return None
 
     async def update_weights(self, weights, global_steps=None, **rest):
+        if global_steps:
+            _strike("sending")
         # every rank must go through them: each is gathered from all ranks
         full = {name: weight.detach().cpu().clone() async for name, weight in ensure_async_iterator(weights)}
         if self.rollout_rank == 0:
