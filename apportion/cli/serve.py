@@ -53,7 +53,9 @@ def serve(
         if (error.name or "").startswith("apportion"):
             raise
         raise typer.Exit(
-            fail(f"serving needs {error.name}, which is not installed; pip install 'apportion[serve]'")
+            fail(
+                f"serving needs {str(error.name).partition('.')[0]}, which is not installed; pip install 'apportion[serve]'"
+            )
         ) from error
     from apportion.toml import load  # noqa: PLC0415
 

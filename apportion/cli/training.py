@@ -96,7 +96,8 @@ def _import(command: str, module: str) -> Any:
     except ImportError as error:
         if str(error.name).startswith("apportion"):
             raise
-        missing = f"apportion {command} needs {error.name}, which is not installed; pip install 'apportion[{command}]'"
+        package = str(error.name).partition(".")[0]
+        missing = f"apportion {command} needs {package}, which is not installed; pip install 'apportion[{command}]'"
         raise typer.Exit(fail(missing if error.name else str(error))) from error
     except OSError as error:  # a library of it needs a folder for temporary files
         problem = f"apportion {command} cannot be loaded, got an error of the system ({error}); make room on the disk"

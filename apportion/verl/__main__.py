@@ -21,7 +21,7 @@ def main() -> None:
         if str(error.name).startswith("apportion"):
             raise
         sys.stderr.write(
-            f"error: python -m apportion.verl needs {error.name}, which is not installed; "
+            f"error: python -m apportion.verl needs {str(error.name).partition('.')[0]}, which is not installed; "
             "pip install 'apportion[verl]'\n"
         )
         sys.exit(2)
