@@ -52,10 +52,9 @@ def serve(
     except ImportError as error:
         if (error.name or "").startswith("apportion"):
             raise
+        package = str(error.name).partition(".")[0]
         raise typer.Exit(
-            fail(
-                f"serving needs {str(error.name).partition('.')[0]}, which is not installed; pip install 'apportion[serve]'"
-            )
+            fail(f"serving needs {package}, which is not installed; pip install 'apportion[serve]'")
         ) from error
     from apportion.toml import load  # noqa: PLC0415
 
