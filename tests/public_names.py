@@ -1,0 +1,89 @@
+"""The public names of the package, as ``module:name``, and those of the members of its classes, ``module:Class.name``.
+
+A name is public if it is in an ``__all__`` or on a page of the reference. ``python -m tests.public_names`` prints them.
+With ``--write`` it adds the new ones to ``golden/public_names.txt``, from which no name is ever taken out. With folders
+it reads the packages of other checkouts.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "tests" / "golden" / "public_names.txt"
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def public_names(root: Path = ROOT) -> set[str]:
+    """Return the public names of the package in ``root``, read from its source."""
+    trees = {module_of(path, root): ast.parse(path.read_text(encoding="utf-8")) for path in sources(root)}
+    names = {*listed(trees), *shown(trees)}
+    classes = {each.name: each for tree in trees.values() for each in tree.body if isinstance(each, ast.ClassDef)}
+    found = set(names)
+    for name in names:
+        module, own = name.split(":")
+        here = {each.name: each for each in trees[module].body if isinstance(each, ast.ClassDef)}
+        node = here.get(own) if own in defined(trees[module].body) else classes.get(own)  # no two share a name
+        found |= {f"{name}.{member}" for member in members_of(node)} if node else set()
+    return found
+
+
+def recorded_names() -> set[str]:
+    return set(RECORD.read_text(encoding="utf-8").split()) if RECORD.exists() else set()
+
+
+def sources(root: Path) -> Iterator[Path]:
+    return (root / "apportion").rglob("*.py")
+
+
+def module_of(path: Path, root: Path) -> str:
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def listed(trees: dict[str, ast.Module]) -> Iterator[str]:
+    """Yield every name of an ``__all__``."""
+    for module, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                yield from (f"{module}:{name}" for name in ast.literal_eval(node.value))
+
+
+def shown(trees: dict[str, ast.Module]) -> Iterator[str]:
+    """Yield every name on a page of today's reference that ``trees`` define. A page may show a whole module."""
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        for path in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            module, _, own = path.rpartition(".")
+            if path in trees:
+                yield from (f"{path}:{name}" for name in defined(trees[path].body) if name[0] != "_")
+            elif module in trees and own in defined(trees[module].body):
+                yield f"{module}:{own}"
+
+
+def defined(body: list[ast.stmt]) -> list[str]:
+    """Return the names of functions, classes and annotated or plain variables."""
+    found = [node.name for node in body if isinstance(node, DEFINITIONS)]
+    found += [node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    plain = [each for node in body if isinstance(node, ast.Assign) for each in node.targets]
+    return found + [each.id for each in plain if isinstance(each, ast.Name)]
+
+
+def members_of(node: ast.ClassDef) -> Iterator[str]:
+    return (name for name in defined(node.body) if name[0] != "_")
+
+
+def main(arguments: list[str]) -> None:
+    """Print the names of the folders that are given, or write them into the record."""
+    folders = [Path(each) for each in arguments if not each.startswith("--")] or [ROOT]
+    names = set().union(*map(public_names, folders))
+    if "--write" in arguments:
+        RECORD.write_text("\n".join(sorted(names | recorded_names())) + "\n", encoding="utf-8")
+    else:
+        print(*sorted(names), sep="\n")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
