@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from html import escape
 from numbers import Real
 from typing import Any, Self, TypeVar
 
@@ -27,6 +28,9 @@ Value = TypeVar("Value")
 
 SHOWN_PROMPTS = 5
 """Prompts that the ``repr`` of a batch shows."""
+
+SHOWN_ROWS = 20
+"""Rows that a table in a notebook shows."""
 
 LARGEST_REWARD = 1e100
 """The largest size of a reward: sums of squares of many of them stay finite."""
@@ -279,6 +283,10 @@ class Plan(ArrayValue):
     def __bool__(self) -> bool:
         return bool(np.count_nonzero(self.counts)) or self.fresh > 0
 
+    def _repr_html_(self) -> str:
+        title = f"Plan of {self.counts.sum()} rollouts and {self.fresh} fresh prompts"
+        return html_table(title, ("prompt", "rollouts"), enumerate(self.counts[:SHOWN_ROWS]), len(self.counts))
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Batch(ArrayValue):
@@ -315,17 +323,27 @@ class Batch(ArrayValue):
     def __repr__(self) -> str:
         """Return a line for the batch and one for each of its first prompts."""
         size = len(self.prompts)
-        lines = [f"{type(self).__name__} of {size} prompts, {self.asked.sum()} rollouts asked in {self.round} rounds"]
-        for q in range(min(size, SHOWN_PROMPTS)):
-            verdicts = [rollout.correct for rollout in self.rollouts[q]]
-            lines.append(
-                f"  {_brief(self.prompts[q].text)}: asked {self.asked[q]}, got {len(verdicts)}, "
-                f"{verdicts.count(True)} of {len(verdicts) - verdicts.count(None)} correct, "
-                f"expected {self.belief.mean[q]:.2f}"
-            )
+        lines = [self._title()]
+        for text, asked, got, correct, expected in self._rows(SHOWN_PROMPTS):
+            lines.append(f"  {text}: asked {asked}, got {got}, {correct} correct, expected {expected}")
         if size > SHOWN_PROMPTS:
             lines.append(f"  and {size - SHOWN_PROMPTS} more")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = ("prompt", "asked", "got", "correct", "expected")
+        return html_table(self._title(), head, self._rows(SHOWN_ROWS), len(self.prompts))
+
+    def _title(self) -> str:
+        asked = f"{self.asked.sum()} rollouts asked in {self.round} rounds"
+        return f"{type(self).__name__} of {len(self.prompts)} prompts, {asked}"
+
+    def _rows(self, most: int) -> Iterator[tuple[object, ...]]:
+        """Yield the columns of each of the first prompts."""
+        for q in range(min(len(self.prompts), most)):
+            verdicts = [rollout.correct for rollout in self.rollouts[q]]
+            correct = f"{verdicts.count(True)} of {len(verdicts) - verdicts.count(None)}"
+            yield _brief(self.prompts[q].text), self.asked[q], len(verdicts), correct, f"{self.belief.mean[q]:.2f}"
 
     @classmethod
     def start(cls, prompts: Sequence[Prompt], belief: Belief, costs: ArrayLike | None = None) -> Self:
@@ -508,6 +526,19 @@ def prompt_list(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
         if not isinstance(prompt, Prompt):
             raise ValueError(f"prompts must be a sequence of Prompt, got {prompt!r:.80} at {q}; write Prompt(text)")
     return listed
+
+
+def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], size: int) -> str:
+    """Return the first of ``size`` rows as a table in HTML, for notebooks. Every text is escaped.
+
+    >>> html_table("a < b", ["n"], [[1]], size=1)
+    '<table><caption>a &lt; b</caption><tr><th>n</th></tr><tr><td>1</td></tr></table>'
+    """
+    lines = [("th", head), *(("td", row) for row in rows)]
+    more = f", the first {len(lines) - 1} rows" if len(lines) - 1 < size else ""
+    cells = ("".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in line) for tag, line in lines)
+    body = "".join(f"<tr>{line}</tr>" for line in cells)
+    return f"<table><caption>{escape(title + more)}</caption>{body}</table>"
 
 
 def _checked(kind: type[Value], *values: Any) -> Value:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
+from importlib.metadata import distribution
 
 import pytest
 
@@ -121,3 +125,87 @@ def python(*arguments, check=True, **settings):
         env=environment,
         **settings,
     )
+
+
+WITH_EXTRAS = {"cli", "config", "lab", "tinker", "vote"}
+"""Parts of the package whose import needs more than the core's requirements."""
+
+IMPORTS = """
+import importlib, json, pkgutil, sys, apportion
+assert apportion.__path__[0].startswith(sys.prefix), apportion.__path__
+found = {}
+for part in pkgutil.iter_modules(apportion.__path__):
+    if part.name != "__main__":
+        try:
+            importlib.import_module(f"apportion.{part.name}")
+        except ImportError as error:
+            found[part.name] = str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from the sdist that was built from the checkout."""
+    pytest.importorskip("hatchling")
+    pytest.importorskip("hatch_fancy_pypi_readme")
+    folder = tmp_path_factory.mktemp("built")
+    python("-m", "hatchling", "build", "-t", "sdist", "-d", str(folder), cwd=ROOT)
+    (sdist,) = folder.glob("apportion-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    python(
+        "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=folder / sdist.name.removesuffix(".tar.gz")
+    )
+    (found,) = folder.glob("apportion-*.whl")
+    return found
+
+
+def fresh(folder):
+    """Make an environment with nothing but pip. Return its Python."""
+    python("-m", "venv", str(folder))
+    return folder / "bin" / "python"
+
+
+def installed(own, *arguments):
+    """Run an environment's own Python, and return what it printed. It sees nothing of this one."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_CONSTRAINT"))}
+    done = subprocess.run(
+        [str(own), "-I", *arguments], env=clean, capture_output=True, text=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def check_installed(own):
+    """Check that the core imports without any extra, allocates, and that the command says which extra it lacks."""
+    found = json.loads(installed(own, "-c", IMPORTS))
+    assert found.keys() == WITH_EXTRAS, found
+    assert installed(own, "-c", "import apportion; print(apportion.allocate([0.1, 0.5, 0.9], 24).tolist())").strip()
+    done = subprocess.run([str(own.with_name("apportion")), "diagnose", "log"], capture_output=True, text=True)
+    assert done.returncode and "pip install 'apportion[cli]'" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_the_wheel_of_the_sdist_works_beside_numpy_and_scipy_alone(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name.split("/")[0] for name in names} == {
+        "apportion", "hydra_plugins", f"apportion-{apportion.__version__}.dist-info"
+    }  # fmt: skip
+    assert "apportion/py.typed" in names
+    own = fresh(tmp_path / "venv")
+    installed(own, "-m", "pip", "--quiet", "install", "--no-index", "--no-deps", str(wheel))
+    (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    for requirement in ("numpy", "scipy"):
+        for name in {file.parts[0] for file in distribution(requirement).files} - {"..", "__pycache__"}:
+            (packages / name).symlink_to(distribution(requirement).locate_file(name))
+    check_installed(own)
+
+
+@pytest.mark.soak
+def test_the_wheel_finds_its_requirements_without_constraints(wheel, tmp_path):
+    """It asks the package index."""
+    own = fresh(tmp_path / "venv")
+    installed(own, "-m", "pip", "--quiet", "install", str(wheel))
+    check_installed(own)

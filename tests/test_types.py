@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from apportion import HORA, Batch, Belief, Plan, Prompt, Rollout, Uniform
 from apportion.predictors import DiscountedCounts
-from apportion.types import TIE, Group, prompt_id
+from apportion.types import SHOWN_ROWS, TIE, Group, prompt_id
 from tests.builders import make_batch, make_prompts
 
 
@@ -178,6 +178,18 @@ def test_a_batch_is_shown_in_a_line_a_prompt_and_no_more_than_a_few(count):
     assert len(lines) <= 12 and max(map(len, lines)) <= 160
     assert lines[0] == f"Batch of {count} prompts, {count} rollouts asked in 1 rounds"
     assert lines[-1] == f"  and {count - 5} more"
+
+
+def test_notebooks_show_tables_of_the_first_rows_with_every_text_escaped():
+    plan = Plan(np.arange(SHOWN_ROWS + 5), fresh=2)
+    assert f"Plan of {plan.counts.sum()} rollouts" in plan._repr_html_()
+    assert plan._repr_html_().count("<tr>") == 1 + SHOWN_ROWS and f"the first {SHOWN_ROWS} rows" in plan._repr_html_()
+    assert Plan([1, 2])._repr_html_().endswith("<tr><td>0</td><td>1</td></tr><tr><td>1</td><td>2</td></tr></table>")
+    batch = Batch.start([Prompt("<script>&\n" + "x" * 500)], Belief.uniform(1))
+    shown = batch.add(Plan([2]), [[Rollout(True)]])._repr_html_()
+    assert "<script>" not in shown and "&lt;script&gt;&amp;" in shown and len(shown) < 500
+    assert shown.endswith("<td>2</td><td>1</td><td>1 of 1</td><td>0.50</td></tr></table>")
+    assert "rows" not in Batch.start([], Belief.uniform(0))._repr_html_()
 
 
 def test_values_with_much_in_them_are_shown_in_one_short_line():

@@ -59,6 +59,14 @@ def test_json_has_no_number_that_is_not_finite():
     json.dumps(plain(found), allow_nan=False)
 
 
+def test_a_notebook_shows_what_was_found_with_every_text_escaped():
+    found = diagnose(run_of(np.where(np.arange(100) % 2, 0.5, 0), visits=6))
+    told = replace(found, name="<b>")._repr_html_()
+    assert "Diagnosis of &lt;b&gt;" in told and "<b>" not in told
+    assert f"{found.waste.dead.value:.1%} of the groups were dead" in told and "<td>advice</td><td>1. " in told
+    assert "nothing to compare" in diagnose(record_of([[1.0], [np.nan]]))._repr_html_()
+
+
 def test_the_recorded_belief_is_judged_beside_the_others():
     record = run_of(MIXED, visits=4)
     known = replace(record, predicted=MIXED[record.prompt])

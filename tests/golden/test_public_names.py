@@ -15,7 +15,7 @@ REMOVED = {
 }
 """Names and members that left before 0.3.0, without a warning: the words of CHANGELOG.md, and what replaces each.
 
-Nothing is added from 0.3.0 on. A name that leaves then warns with DeprecationWarning for one minor version first, and is
+Nothing is added from 0.3.0 on. A name that leaves then warns with DeprecationWarning for one minor version first. It is
 listed in ``WARNED``.
 """
 
@@ -31,9 +31,8 @@ NAMES = {
 
 def has(owner, name):
     """Return whether ``owner`` has the name, also as a field without a default."""
-    return hasattr(owner, name) or any(
-        name in base.__dict__.get("__annotations__", {}) for base in getattr(owner, "__mro__", ())
-    )
+    bases = getattr(owner, "__mro__", ())
+    return hasattr(owner, name) or any(name in inspect.get_annotations(base) for base in bases)
 
 
 def missing(module, names):
