@@ -54,6 +54,32 @@ def test_python_blocks_run(tmp_path):
     assert done.stdout.count("\n") >= len(BLOCKS) > 10
 
 
+NOTEBOOK = ROOT / "examples" / "first_five_minutes.ipynb"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom():
+    """In one namespace, as a notebook has it. What stands last in a cell is shown as a notebook would show it."""
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), "strip the outputs"
+    runner = (
+        "import ast, json, sys\n"
+        "names = {'__name__': '__main__'}\n"
+        "for number, code in enumerate(json.load(sys.stdin)):\n"
+        "    tree = ast.parse(code)\n"
+        "    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None\n"
+        "    exec(compile(tree, f'cell {number}', 'exec'), names)\n"
+        "    if last:\n"
+        "        shown = eval(compile(ast.Expression(last.value), f'cell {number}', 'eval'), names)\n"
+        "        print(getattr(shown, '_repr_html_', shown.__repr__ if shown is not None else str)())\n"
+    )
+    done = run("-c", runner, cwd=NOTEBOOK.parent, input=json.dumps(["".join(cell["source"]) for cell in cells]))
+    assert done.returncode == 0, done.stderr
+    tables = re.findall(r"<table><caption>(\w+)", done.stdout)
+    assert tables == ["Diagnosis", "Batch", "Plan"] and "64,000 groups" in done.stdout
+    assert "vip: variance 0.7" in done.stdout and "array([ 7, 10,  7])" in done.stdout
+
+
 def test_a_block_is_left_out_only_with_a_reason(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
