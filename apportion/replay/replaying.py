@@ -247,7 +247,7 @@ def _found(name: str, choices: tuple[Choices, ...], record: RunRecord, control: 
         tokens=per_step(tokens),
         dead=per_step(np.where(mixed, 0.0, record.trials)),
         coverage=float(np.mean([len(own) for own in prompts])),
-        above_shuffled=share_of(share, share if control is None else control, epoch, np.random.default_rng(0)),
+        above_shuffled=share_of(share, share if control is None else control, epoch),
     )
 
 
