@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from apportion.allocators import AR3PO, Allocator, PilotCommit
 from apportion.loop import collect
 from apportion.replay.cells import Cells
 from apportion.replay.drawing import Drawing, own_rows, rollout_of
 from apportion.replay.population import OutcomePopulation
-from apportion.types import Batch, Counts, Floats, Group, Plan, Prompt
+from apportion.types import Batch, Counts, Group, Plan, Prompt
 
 Observe = Literal["own", "recorded"]
 """What a rule learns from: the rollouts that it got itself, or the recorded groups."""
@@ -63,82 +64,25 @@ def replay_allocator(
     If it plans all rollouts at once, its measures are expectations given its counts. Otherwise outcomes of the batch
     decide, and the measures are what the drawn rollouts showed.
     """
-    rows = [
-        _row(number, each) for number, each in enumerate(replay_batches(allocator, population, batches, seed, observe))
-    ]
-    batch, places, asked, first, got, mixed, hits, tokens = (
-        np.concatenate(column) for column in zip(*rows, strict=True)
-    )
-    closed = allocator.one_round and allocator.needs.labels
-    sizes = np.bincount(batch)
-    level = (np.bincount(batch, got) / sizes)[batch]
-    rule = measures(population, places, got) if closed else _seen(population, places, got, mixed, hits, tokens)
-    even = measures(population, places, level)
-    if not allocator.needs.labels:  # its groups are rewarded by votes
-        unknown = np.full(len(got), np.nan)
-        rule |= dict.fromkeys(("variance", "signal"), unknown)
-        even |= dict.fromkeys(("mixed", "dead", "variance", "signal"), unknown)
-    starts = np.r_[0, np.cumsum(sizes)[:-1]]
-    return Cells(
-        seed=np.zeros(len(batch), np.int64),
-        batch=batch,
-        prompt=population.record.prompt[places],
-        group=places,
-        asked=asked,
-        first=first,
-        rule=rule,
-        even=even,
-        step=population.record.step[places[starts]],
-        prompts=len(population.record.ids),
-    )
+    played = enumerate(replay_batches(allocator, population, batches, seed, observe))
+    rows = [_columns(number, each) for number, each in played]
+    batch, places, asked, first, got, mixed, hits, tokens = map(np.concatenate, zip(*rows, strict=True))
+    labels = allocator.needs.labels
+    drawn = {} if allocator.one_round and labels else {"mixed": mixed, "hits": hits, "tokens": tokens}
+    return Cells.of(population, places, batch, asked, first, got, labels, drawn)
 
 
-def measures(population: OutcomePopulation, places: Counts, number: Floats | Counts) -> dict[str, Floats]:
-    """Return the expected measures of ``number`` [M] rollouts of the groups at ``places`` [M]."""
-    mixed = population.mixed(places, number)
-    hits = np.full(len(places), np.nan)
-    if population.verified:
-        hits = 1 - population.none_right(places, number)
-    return {
-        "rollouts": np.asarray(number, np.float64),
-        "tokens": number * population.tokens[places],
-        "mixed": mixed,
-        "hits": hits,
-        "dead": number * (1 - mixed),
-        "variance": population.gradient_variance(places, number),
-        "signal": population.signal(places, number),
-    }
-
-
-def _seen(
-    population: OutcomePopulation, places: Counts, got: Counts, mixed: Floats, hits: Floats, tokens: Floats
-) -> dict[str, Floats]:
-    """Return the measures of rollouts that were drawn."""
-    return {
-        "rollouts": got.astype(np.float64),
-        "tokens": np.where(got == 0, 0.0, tokens) if np.isfinite(tokens).any() else np.full(len(got), np.nan),
-        "mixed": mixed,
-        "hits": hits if population.verified else np.full(len(got), np.nan),
-        "dead": got * (1 - mixed),
-        "variance": population.gradient_variance(places, got) if got.all() else np.full(len(got), np.nan),
-        "signal": population.signal(places, got),
-    }
-
-
-def _row(number: int, each: ReplayedBatch) -> tuple[Any, ...]:
-    """Return the columns of one batch."""
-    batch, own = each.batch, each.batch.sampled.rollouts
-    place = {id(prompt): q for q, prompt in enumerate(batch.prompts)}
-    mixed = np.zeros(len(own))
-    for group in each.groups:
-        mixed[place[id(group.prompt)]] = len({rollout.reward for rollout in group.rollouts}) > 1
+def _columns(number: int, each: ReplayedBatch) -> tuple[NDArray[Any], ...]:
+    """Return what ``replay_allocator`` reads of a batch, a value for each prompt, [P]."""
+    own = each.batch.sampled.rollouts
+    mixed = {id(group.prompt): len({rollout.reward for rollout in group.rollouts}) > 1 for group in each.groups}
     return (
         np.full(len(own), number),
         each.places,
-        batch.asked,
-        np.array([sum(rollout.round == 0 for rollout in group) for group in own]),
-        np.array([len(group) for group in own]),
-        mixed,
+        each.batch.asked,
+        np.array([sum(rollout.round == 0 for rollout in group) for group in own], np.int64),
+        np.array([len(group) for group in own], np.int64),
+        np.array([mixed.get(id(prompt), False) for prompt in each.batch.prompts], np.float64),
         np.array([any(rollout.correct for rollout in group) for group in own], np.float64),
         np.array([sum(np.nan if r.tokens is None else r.tokens for r in group) for group in own], np.float64),
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
+from apportion.replay.population import OutcomePopulation
 from apportion.types import Counts, Floats
 
 MEASURES = ("rollouts", "tokens", "mixed", "hits", "dead", "variance", "signal")
@@ -50,6 +52,51 @@ class Cells:
     step: Counts
     prompts: int
 
+    @classmethod
+    def of(
+        cls,
+        population: OutcomePopulation,
+        places: Counts,
+        batch: Counts,
+        asked: Counts,
+        first: Counts,
+        got: Counts,
+        labels: bool,
+        drawn: Mapping[str, Floats],
+    ) -> Self:
+        """Return the cells of one seed, from its columns [M] for the groups at ``places``, batch by batch.
+
+        ``labels`` is whether the rule reads rewards, and ``drawn`` what ``measures`` is told of its rollouts.
+        """
+        level = (np.bincount(batch, got) / np.bincount(batch))[batch]
+        record = population.record
+        return cls(
+            seed=np.zeros(len(batch), np.int64),
+            batch=batch,
+            prompt=record.prompt[places],
+            group=places,
+            asked=asked,
+            first=first,
+            rule=measures(population, places, got, labels, drawn),
+            even=measures(population, places, level, labels),
+            step=record.step[places[np.flatnonzero(np.diff(batch, prepend=-1))]],
+            prompts=len(record.ids),
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[Cells]) -> Cells:
+        """Return the cells of several seeds as one, in their order."""
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("batch", "prompt", "group", "asked", "first")
+        }
+        sides = {
+            side: {name: np.concatenate([getattr(part, side)[name] for part in parts]) for name in MEASURES}
+            for side in ("rule", "even")
+        }
+        seed = np.repeat(np.arange(len(parts)), [len(part.batch) for part in parts])
+        return replace(parts[0], seed=seed, **columns, **sides)
+
     @property
     def seeds(self) -> int:
         """The number of seeds."""
@@ -57,43 +104,57 @@ class Cells:
 
     def total(self, measure: str, even: bool = False) -> float:
         """Return the sum over the run of a measure, mean over seeds."""
-        return float((self.even if even else self.rule)[measure].sum() / self.seeds)
+        return float(self._values(measure, even).sum() / self.seeds)
 
     def by_step(self, measure: str, even: bool = False) -> Floats:
         """Return the sum of a measure over each batch, [B], mean over seeds."""
-        values = (self.even if even else self.rule)[measure]
-        return np.asarray(np.bincount(self.batch, values, len(self.step)) / self.seeds)
+        return np.asarray(np.bincount(self.batch, self._values(measure, even), len(self.step)) / self.seeds)
 
     def by_prompt(self, measure: str, even: bool = False) -> Floats:
         """Return the sum of a measure over the run by seed and prompt, [S, Q]."""
-        places = self.seed * self.prompts + self.prompt
-        values = (self.even if even else self.rule)[measure]
-        return np.asarray(np.bincount(places, values, self.seeds * self.prompts).reshape(self.seeds, self.prompts))
+        return self._by_prompt(self._values(measure, even))
 
     def coverage(self, even: bool = False) -> float:
         """Return the expected number of distinct prompts with a mixed group, mean over seeds."""
-        values = (self.even if even else self.rule)["mixed"]
         with np.errstate(divide="ignore"):
-            logs = np.log1p(-np.clip(values, 0, 1))
-        places = self.seed * self.prompts + self.prompt
-        return float((1 - np.exp(np.bincount(places, logs, self.seeds * self.prompts))).sum() / self.seeds)
+            logs = np.log1p(-np.clip(self._values("mixed", even), 0, 1))
+        return float((1 - np.exp(self._by_prompt(logs))).sum() / self.seeds)
 
-    @staticmethod
-    def joined(parts: Sequence[Cells]) -> Cells:
-        """Return the cells of several seeds as one, in their order."""
+    def _values(self, measure: str, even: bool) -> Floats:
+        return (self.even if even else self.rule)[measure]
 
-        def column(name: str) -> Counts:
-            return np.concatenate([getattr(part, name) for part in parts])
+    def _by_prompt(self, values: Floats) -> Floats:
+        places, size = self.seed * self.prompts + self.prompt, self.seeds * self.prompts
+        return np.asarray(np.bincount(places, values, size).reshape(self.seeds, self.prompts))
 
-        return Cells(
-            seed=np.repeat(np.arange(len(parts)), [len(part.batch) for part in parts]),
-            batch=column("batch"),
-            prompt=column("prompt"),
-            group=column("group"),
-            asked=column("asked"),
-            first=column("first"),
-            rule={name: np.concatenate([part.rule[name] for part in parts]) for name in MEASURES},
-            even={name: np.concatenate([part.even[name] for part in parts]) for name in MEASURES},
-            step=parts[0].step,
-            prompts=parts[0].prompts,
-        )
+
+def measures(
+    population: OutcomePopulation,
+    places: Counts,
+    number: Floats | Counts,
+    labels: bool = True,
+    drawn: Mapping[str, Floats] | None = None,
+) -> dict[str, Floats]:
+    """Return each of ``MEASURES`` of ``number`` [M] rollouts of the groups at ``places`` [M].
+
+    Mixed groups, hits and tokens are those of the ``drawn`` rollouts [M], or expectations if there are none of these.
+    """
+    nothing = np.full(len(places), np.nan)
+    found = drawn or {
+        "mixed": population.mixed(places, number),
+        "hits": 1 - population.none_right(places, number) if population.verified else nothing,
+        "tokens": number * population.tokens[places],
+    }
+    unknown = set() if population.verified else {"hits"}
+    if not labels:  # its groups are rewarded by votes
+        unknown |= {"variance", "signal"} if drawn else {"variance", "signal", "mixed", "dead"}
+    elif drawn and not number.all():
+        unknown |= {"variance"}
+    return {
+        **found,
+        "rollouts": np.asarray(number, np.float64),
+        "dead": number * (1 - found["mixed"]),
+        "variance": population.gradient_variance(places, number),
+        "signal": population.signal(places, number),
+        **dict.fromkeys(unknown, nothing),
+    }

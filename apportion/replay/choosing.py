@@ -21,7 +21,7 @@ from apportion.replay.expected import WINDOW
 from apportion.replay.foresight import BATCH, finished
 from apportion.replay.population import OutcomePopulation
 from apportion.selection import Selector
-from apportion.types import Counts, Floats, Mask
+from apportion.types import Counts, Floats
 
 Outcome = Literal["near", "same"]
 """Which recorded group is a chosen prompt's outcome: a random one of ten visits around, or the visit of that time."""
@@ -129,12 +129,11 @@ def choose_along(
     ``batch`` is the number of prompts at a step if the steps of the run are unknown. Raises ValueError if the run has
     fewer prompts than that.
     """
-    clock, population = Clock(record, batch), OutcomePopulation.expected(record)
+    clock = Clock(record, batch)
     prompts, rng, size = [record.prompts[q] for q in clock.prompts], np.random.default_rng(seed), record.trials
     if record.visits and batch > len(prompts):
         raise ValueError(f"a batch must have at most the {len(prompts)} prompts of the run, got {batch}; lower --batch")
-    differ = mixed_groups(record)
-    chances = _Chances(population, clock)
+    chance = OutcomePopulation.expected(record).mixed(np.arange(len(size)), size)
     rows: list[tuple[Counts, Counts]] = []
     found: list[tuple[float, float, float]] = []
     selector.prepare(prompts, seed)
@@ -146,8 +145,8 @@ def choose_along(
             shown = rng.integers(low, np.minimum(clock.visits[places], shown + WINDOW), size=count)
         groups = clock.order[clock.begins[places] + shown]
         selector.observe(finished(record, groups, [prompts[q] for q in places]))
-        expected = chances.at(reached)
-        share = differ[groups][size[groups] > 0]
+        expected = chance[clock.order[clock.begins + reached]]
+        share = record.mixed[groups][size[groups] > 0]
         mixed = float(share.mean()) if len(share) else float("nan")
         rows.append((places, groups))
         found.append((mixed, float(expected[places].mean()), float(np.sort(expected)[-count:].mean())))
@@ -157,32 +156,3 @@ def choose_along(
     )
     mixed_share, chance, most = np.array(found).T
     return Choices(chosen, shown_groups, mixed_share, chance, most, prompts=len(prompts))
-
-
-@dataclass(eq=False)
-class _Chances:
-    """P(mixed) of a group of each prompt at the visit that it has reached."""
-
-    population: OutcomePopulation
-    clock: Clock
-    _reached: Counts | None = None
-    _found: Floats | None = None
-
-    def at(self, reached: Counts) -> Floats:
-        if self._found is None or self._reached is None:
-            changed: Mask = np.ones(len(reached), bool)
-            self._found = np.empty(len(reached))
-        else:
-            changed = reached != self._reached
-        if changed.any():
-            groups = self.clock.order[(self.clock.begins + reached)[changed]]
-            self._found[changed] = self.population.mixed(groups, self.population.record.trials[groups])
-            self._reached = reached
-        return self._found
-
-
-def mixed_groups(record: RunRecord) -> Mask:
-    """Return which groups have different rewards, [N]."""
-    if record.binary:
-        return (record.totals > 0) & (record.totals < record.trials)
-    return np.nan_to_num(record.variances) > 0

@@ -11,10 +11,10 @@ import numpy as np
 
 from apportion.allocators import Allocator
 from apportion.records.run_record import RunRecord
-from apportion.replay.allocating import Observe, measures, quiet, replay_allocator
+from apportion.replay.allocating import Observe, quiet, replay_allocator
 from apportion.replay.cells import Cells
-from apportion.replay.choosing import Choices, Outcome, choose_along, mixed_groups
-from apportion.replay.comparison import ratios, share_of
+from apportion.replay.choosing import Choices, Outcome, choose_along
+from apportion.replay.comparison import share_of
 from apportion.replay.expected import WINDOW
 from apportion.replay.foresight import BATCH, batches_of
 from apportion.replay.limits import MOST_MISSING, check_missing, check_recorded, drift, missing
@@ -25,8 +25,6 @@ from apportion.types import Floats
 
 Outcomes = Literal["auto", "pools", "expected"]
 """Where outcomes come from. "auto" is pools if they have nearly all that a rule asks for, and otherwise expected."""
-
-COMPARED = ("mixed", "variance", "signal", "hits", "dead", "tokens")
 
 
 def replay(
@@ -140,11 +138,10 @@ class _Player:
             name=name,
             source=source,
             cells=cells,
-            ratios=ratios(cells, COMPARED),
-            missing=missing(cells, self.population(source, rule.needs.labels)),
-            warnings=warnings,
             budget=budget,
             groups=len(self.record.step),
+            missing=missing(cells, self.population(source, rule.needs.labels)),
+            warnings=warnings,
             closed=rule.one_round and rule.needs.labels,
         )
 
@@ -171,45 +168,16 @@ def _budgeted(name: str, rule: Allocator, budget: int) -> Allocator:
 
 def _as_recorded(record: RunRecord, population: OutcomePopulation, budget: int) -> AllocatorReplay:
     """Return the run itself, beside an even split of the rollouts of each of its steps."""
-    places = np.flatnonzero(population.size > 0)
-    labelled = population.labels
-    steps, batch = np.unique(record.step[places], return_inverse=True)
-    got = (record.trials if labelled else np.diff(record.first))[places]
-    mixed = mixed_groups(record)[places].astype(np.float64)
-    unknown = np.full(len(places), np.nan)
-    level = (np.bincount(batch, got) / np.bincount(batch))[batch]
-    rule = {
-        "rollouts": got.astype(np.float64),
+    places, labels = np.flatnonzero(population.size > 0), population.labels
+    got = (record.trials if labels else np.diff(record.first))[places]
+    drawn = {
+        "mixed": np.where(labels, record.mixed[places], np.nan),
+        "hits": (record.totals[places] > 0).astype(np.float64),
         "tokens": record.sums(record.tokens)[places],
-        "mixed": mixed if labelled else unknown,
-        "hits": (record.totals[places] > 0).astype(np.float64) if labelled and record.binary else unknown,
-        "dead": got * (1 - mixed) if labelled else unknown,
-        "variance": population.gradient_variance(places, got) if labelled and got.all() else unknown,
-        "signal": population.signal(places, got) if labelled else unknown,
     }
-    cells = Cells(
-        seed=np.zeros(len(places), np.int64),
-        batch=batch,
-        prompt=record.prompt[places],
-        group=places,
-        asked=record.asked[places],
-        first=got,
-        rule=rule,
-        even=measures(population, places, level),
-        step=steps,
-        prompts=len(record.ids),
-    )
-    return AllocatorReplay(
-        name=record.name,
-        source="recorded",
-        cells=cells,
-        ratios=ratios(cells, COMPARED),
-        missing=None,
-        warnings=0,
-        budget=budget,
-        groups=len(record.step),
-        closed=False,
-    )
+    batch = np.unique(record.step[places], return_inverse=True)[1]
+    cells = Cells.of(population, places, batch, record.asked[places], got, got, labels, drawn)
+    return AllocatorReplay(record.name, "recorded", cells, budget, len(record.step))
 
 
 def _selections(
@@ -228,7 +196,7 @@ def _selections(
 
 def _found(name: str, choices: tuple[Choices, ...], record: RunRecord, control: Floats | None) -> SelectorReplay:
     shown = np.stack([each.shown for each in choices])
-    mixed, binary = mixed_groups(record), record.binary
+    mixed, binary = record.mixed, record.binary
     tokens = record.sums(record.tokens)
     share = np.stack([each.mixed for each in choices])
     prompts = [np.unique(record.prompt[own[own >= 0]][mixed[own[own >= 0]]]) for own in shown]

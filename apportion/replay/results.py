@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from apportion.replay.allocating import Observe
 from apportion.replay.cells import Cells
 from apportion.replay.choosing import Choices, Outcome
+from apportion.replay.comparison import ratios
 from apportion.replay.intervals import Spanned
 from apportion.replay.limits import Missing
 from apportion.replay.population import Source
 from apportion.types import Floats
+
+COMPARED = ("mixed", "variance", "signal", "hits", "dead", "tokens")
+"""The measures of ``AllocatorReplay.ratios``."""
 
 SAME_TOTAL = 0.01
 """Totals that differ by less than this share count as equal."""
@@ -26,23 +31,26 @@ class AllocatorReplay:
         name: what the rule is called.
         source: "recorded" for the run itself, else where its outcomes come from.
         cells: its measures for each prompt of each batch; ``cells.by_step`` has those of the steps.
-        ratios: the rule's sum of each measure over that of the even split; a measure that is unknown is left out.
-        missing: rollouts that the pools did not have; None if they had everything.
-        warnings: what the rule logged, such as batches that it could not fill.
         budget: the rollouts per prompt that it was given.
         groups: the groups of the run, each of which the budget is for.
+        missing: rollouts that the pools did not have; None if they had everything.
+        warnings: what the rule logged, such as batches that it could not fill.
         closed: whether its measures are expectations given its counts, and not what drawn rollouts showed.
     """
 
     name: str
     source: Source | Literal["recorded"]
     cells: Cells
-    ratios: Mapping[str, Spanned]
-    missing: Missing | None
-    warnings: int
     budget: int
     groups: int
-    closed: bool
+    missing: Missing | None = None
+    warnings: int = 0
+    closed: bool = False
+
+    @cached_property
+    def ratios(self) -> Mapping[str, Spanned]:
+        """The rule's sum of each measure over that of the even split; a measure that is unknown is left out."""
+        return ratios(self.cells, COMPARED)
 
     @property
     def per_prompt(self) -> float:

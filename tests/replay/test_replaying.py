@@ -11,7 +11,8 @@ from apportion.allocators import ALLOCATORS
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, UniformPrior
 from apportion.records import Recorded, record_of_visits
 from apportion.replay import OutcomePopulation, batches_of, replay, replay_batches
-from apportion.replay.allocating import measures, quiet, replay_allocator
+from apportion.replay.allocating import quiet, replay_allocator
+from apportion.replay.cells import measures
 from apportion.replay.drawing import own_rows, rollout_of
 from apportion.replay.expected import hora
 from apportion.replay.fresh import fresh_order
