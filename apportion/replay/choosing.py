@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
 
 from apportion.records.run_record import RunRecord
 from apportion.replay.expected import WINDOW
-from apportion.replay.foresight import BATCH, finished
+from apportion.replay.foresight import BATCH, batches_of, finished
 from apportion.replay.population import OutcomePopulation
 from apportion.selection import Selector
 from apportion.types import Counts, Floats
@@ -76,51 +76,6 @@ class Choices:
         return int(np.searchsorted(np.cumsum(counts), counts.sum() / 2)) + 1
 
 
-@dataclass(frozen=True, eq=False)
-class Clock:
-    """Which visit of each prompt the run had reached at each step of a selection.
-
-    If only visits are known, step s of batches of B prompts has reached visit s B // Q of every prompt. Otherwise it is
-    the prompt's latest visit so far, or its first one.
-    """
-
-    record: RunRecord
-    batch: int = BATCH
-
-    @cached_property
-    def order(self) -> Counts:
-        """The groups by prompt and then by visit, [N]."""
-        return np.lexsort((self.record.visit, self.record.prompt))
-
-    @cached_property
-    def prompts(self) -> Counts:
-        """The prompts that have a group: places in the record, [Q]."""
-        return np.unique(self.record.prompt)
-
-    @cached_property
-    def begins(self) -> Counts:
-        """The place in ``order`` of the first visit of each of ``prompts``, [Q]."""
-        return np.searchsorted(self.record.prompt[self.order], self.prompts)
-
-    @cached_property
-    def visits(self) -> Counts:
-        """The number of visits of each of ``prompts``, [Q]."""
-        return np.diff(np.r_[self.begins, len(self.order)])
-
-    def steps(self) -> Iterator[tuple[int, Counts]]:
-        """Yield for each step how many prompts it chooses, and the visit that each prompt has reached, [Q]."""
-        if self.record.visits:
-            for step in range(len(self.order) // self.batch):
-                yield self.batch, np.minimum(step * self.batch // len(self.prompts), self.visits - 1)
-            return
-        reached = np.zeros(len(self.prompts), np.int64)
-        place = np.searchsorted(self.prompts, self.record.prompt)
-        ends = np.flatnonzero(np.diff(self.record.step)) + 1
-        for groups in np.split(np.arange(len(self.record.step)), ends):
-            np.maximum.at(reached, place[groups], self.record.visit[groups])
-            yield len(np.unique(place[groups])), reached.copy()
-
-
 def choose_along(
     selector: Selector, record: RunRecord, seed: int = 0, outcome: Outcome = "near", batch: int = BATCH
 ) -> Choices:
@@ -129,30 +84,44 @@ def choose_along(
     ``batch`` is the number of prompts at a step if the steps of the run are unknown. Raises ValueError if the run has
     fewer prompts than that.
     """
-    clock = Clock(record, batch)
-    prompts, rng, size = [record.prompts[q] for q in clock.prompts], np.random.default_rng(seed), record.trials
-    if record.visits and batch > len(prompts):
-        raise ValueError(f"a batch must have at most the {len(prompts)} prompts of the run, got {batch}; lower --batch")
-    chance = OutcomePopulation.expected(record).mixed(np.arange(len(size)), size)
-    rows: list[tuple[Counts, Counts]] = []
-    found: list[tuple[float, float, float]] = []
+    population = OutcomePopulation.expected(record)
+    order, rng = population.order, np.random.default_rng(seed)
+    rows, begins, visits = np.unique(record.prompt[order], return_index=True, return_counts=True)
+    if record.visits and batch > len(rows):
+        raise ValueError(f"a batch must have at most the {len(rows)} prompts of the run, got {batch}; lower --batch")
+    prompts = [record.prompts[q] for q in rows]
+    chances = population.mixed(np.arange(len(order)), record.trials)
+    found: list[tuple[Counts, Counts, float, float, float]] = []
     selector.prepare(prompts, seed)
-    for count, reached in clock.steps():
+    for count, reached in _steps(record, batch, rows, visits):
         places = np.array(selector.choose(count), np.int64)
         shown = reached[places]
         if outcome == "near":
             low = np.maximum(0, shown - WINDOW)
-            shown = rng.integers(low, np.minimum(clock.visits[places], shown + WINDOW), size=count)
-        groups = clock.order[clock.begins[places] + shown]
+            shown = rng.integers(low, np.minimum(visits[places], shown + WINDOW), size=count)
+        groups = order[begins[places] + shown]
         selector.observe(finished(record, groups, [prompts[q] for q in places]))
-        expected = chance[clock.order[clock.begins + reached]]
-        share = record.mixed[groups][size[groups] > 0]
-        mixed = float(share.mean()) if len(share) else float("nan")
-        rows.append((places, groups))
-        found.append((mixed, float(expected[places].mean()), float(np.sort(expected)[-count:].mean())))
-    width = max((len(places) for places, _ in rows), default=0)
-    chosen, shown_groups = (
-        np.array([np.r_[row[k], np.full(width - len(row[k]), -1)] for row in rows], np.int64) for k in (0, 1)
-    )
-    mixed_share, chance, most = np.array(found).T
-    return Choices(chosen, shown_groups, mixed_share, chance, most, prompts=len(prompts))
+        chance = chances[order[begins + reached]]
+        differ = record.mixed[groups][record.trials[groups] > 0]
+        share = float(differ.mean()) if len(differ) else np.nan
+        found.append((places, groups, share, float(chance[places].mean()), float(np.sort(chance)[-count:].mean())))
+    chosen, shown, *shares = zip(*found, strict=True)
+    padded = (np.array(list(zip_longest(*each, fillvalue=-1)), np.int64).T for each in (chosen, shown))
+    return Choices(*padded, *map(np.array, shares), prompts=len(prompts))
+
+
+def _steps(record: RunRecord, batch: int, rows: Counts, visits: Counts) -> Iterator[tuple[int, Counts]]:
+    """Yield for each step how many prompts it chooses, and which of its ``visits`` [Q] each prompt has reached, [Q].
+
+    ``rows`` [Q] are the places in the record of the prompts that have a group. If only visits are known, step s of
+    batches of B prompts has reached visit s B // Q of every prompt. Otherwise it is the prompt's latest visit so far,
+    or its first one.
+    """
+    if record.visits:
+        for step in range(len(record.step) // batch):
+            yield batch, np.minimum(step * batch // len(rows), visits - 1)
+        return
+    reached, place = np.zeros(len(rows), np.int64), np.searchsorted(rows, record.prompt)
+    for groups in batches_of(record):
+        np.maximum.at(reached, place[groups], record.visit[groups])
+        yield len(np.unique(place[groups])), reached.copy()

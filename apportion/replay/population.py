@@ -42,9 +42,9 @@ class OutcomePopulation:
     labels: bool = True
 
     @classmethod
-    def pools(cls, record: RunRecord, window: int = 0, labels: bool = True) -> OutcomePopulation:
-        """Return the recorded rollouts of each group, and of ``window`` visits before and after it."""
-        return cls(record, "pools", window, window, labels)
+    def pools(cls, record: RunRecord, window: int | None = None, labels: bool = True) -> OutcomePopulation:
+        """Return the recorded rollouts of each group, and of ``window`` visits before and after it, by default none."""
+        return cls(record, "pools", window or 0, window or 0, labels)
 
     @classmethod
     def expected(cls, record: RunRecord, labels: bool = True, window: int | None = None) -> OutcomePopulation:

@@ -13,15 +13,13 @@ from apportion.allocators import Allocator
 from apportion.records.run_record import RunRecord
 from apportion.replay.allocating import Observe, quiet, replay_allocator
 from apportion.replay.cells import Cells
-from apportion.replay.choosing import Choices, Outcome, choose_along
-from apportion.replay.comparison import share_of
+from apportion.replay.choosing import Outcome, choose_along
 from apportion.replay.expected import WINDOW
 from apportion.replay.foresight import BATCH, batches_of
 from apportion.replay.limits import MOST_MISSING, check_missing, check_recorded, drift, missing
 from apportion.replay.population import OutcomePopulation, Source
 from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
 from apportion.selection import Selector, ShuffledEpochs
-from apportion.types import Floats
 
 Outcomes = Literal["auto", "pools", "expected"]
 """Where outcomes come from. "auto" is pools if they have nearly all that a rule asks for, and otherwise expected."""
@@ -115,12 +113,8 @@ class _Player:
 
     def population(self, source: Source, labels: bool) -> OutcomePopulation:
         if (source, labels) not in self._populations:
-            made = (
-                OutcomePopulation.pools(self.record, self.window or 0, labels)
-                if source == "pools"
-                else OutcomePopulation.expected(self.record, labels, self.window)
-            )
-            self._populations[source, labels] = made
+            make = OutcomePopulation.pools if source == "pools" else OutcomePopulation.expected
+            self._populations[source, labels] = make(self.record, labels=labels, window=self.window)
         return self._populations[source, labels]
 
     def source_for(self, rule: Allocator) -> Source:
@@ -184,39 +178,11 @@ def _selections(
     rules: Mapping[str, Selector], record: RunRecord, seeds: tuple[int, ...], outcome: Outcome, batch: int
 ) -> tuple[SelectorReplay, ...]:
     """Return the replays of shuffled epochs and of ``rules``; none without a rule."""
-    if not rules:
-        return ()
-    others = {name: rule for name, rule in rules.items() if name != ShuffledEpochs.name}
-    found: list[SelectorReplay] = []
-    for name, rule in {ShuffledEpochs.name: ShuffledEpochs(), **others}.items():
+    control, found = {ShuffledEpochs.name: ShuffledEpochs()}, list[SelectorReplay]()
+    for name, rule in ({**control, **rules, **control} if rules else {}).items():
         choices = tuple(choose_along(copy.deepcopy(rule), record, seed, outcome, batch) for seed in seeds)
-        found.append(_found(name, choices, record, found[0].mixed if found else None))
+        found.append(SelectorReplay.of(name, choices, record, found[0] if found else None))
     return tuple(found)
-
-
-def _found(name: str, choices: tuple[Choices, ...], record: RunRecord, control: Floats | None) -> SelectorReplay:
-    shown = np.stack([each.shown for each in choices])
-    mixed, binary = record.mixed, record.binary
-    tokens = record.sums(record.tokens)
-    share = np.stack([each.mixed for each in choices])
-    prompts = [np.unique(record.prompt[own[own >= 0]][mixed[own[own >= 0]]]) for own in shown]
-    epoch = max(1, round(choices[0].prompts / shown.shape[2]))
-
-    def per_step(values: Floats, mean: bool = False) -> Floats:
-        found = np.where(shown >= 0, values[shown], 0.0).sum(axis=2)
-        return np.asarray(found / (shown >= 0).sum(axis=2) if mean else found)
-
-    return SelectorReplay(
-        name=name,
-        choices=choices,
-        mixed=share,
-        hits=per_step((record.totals > 0).astype(np.float64), mean=True) if binary else np.full(share.shape, np.nan),
-        rollouts=per_step(record.trials.astype(np.float64)),
-        tokens=per_step(tokens),
-        dead=per_step(np.where(mixed, 0.0, record.trials)),
-        coverage=float(np.mean([len(own) for own in prompts])),
-        above_shuffled=share_of(share, share if control is None else control, epoch),
-    )
 
 
 def _check(

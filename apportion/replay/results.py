@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
+import numpy as np
+
+from apportion.records.run_record import RunRecord
 from apportion.replay.allocating import Observe
 from apportion.replay.cells import Cells
 from apportion.replay.choosing import Choices, Outcome
-from apportion.replay.comparison import ratios
+from apportion.replay.comparison import ratios, share_of
 from apportion.replay.intervals import Spanned
 from apportion.replay.limits import Missing
 from apportion.replay.population import Source
-from apportion.types import Floats
+from apportion.types import Floats, Mask
 
 COMPARED = ("mixed", "variance", "signal", "hits", "dead", "tokens")
 """The measures of ``AllocatorReplay.ratios``."""
@@ -93,6 +96,30 @@ class SelectorReplay:
     dead: Floats
     coverage: float
     above_shuffled: Spanned
+
+    @classmethod
+    def of(cls, name: str, choices: tuple[Choices, ...], record: RunRecord, control: SelectorReplay | None) -> Self:
+        """Return what ``choices`` found in ``record``, beside the ``control``, or beside themselves if it is None."""
+        shown = np.stack([each.shown for each in choices])
+        given = shown >= 0
+        found = [np.unique(own[own >= 0]) for own in shown]
+        mixed = np.stack([each.mixed for each in choices])
+        epoch = max(1, round(choices[0].prompts / shown.shape[2]))
+
+        def per_step(values: Floats | Mask) -> Floats:
+            return np.asarray(np.where(given, values[shown], 0.0).sum(axis=2))
+
+        return cls(
+            name=name,
+            choices=choices,
+            mixed=mixed,
+            hits=per_step(record.totals > 0) / given.sum(axis=2) if record.binary else np.full(mixed.shape, np.nan),
+            rollouts=per_step(record.trials),
+            tokens=per_step(record.sums(record.tokens)),
+            dead=per_step(np.where(record.mixed, 0, record.trials)),
+            coverage=float(np.mean([len(np.unique(record.prompt[own[record.mixed[own]]])) for own in found])),
+            above_shuffled=share_of(mixed, mixed if control is None else control.mixed, epoch),
+        )
 
 
 @dataclass(frozen=True, eq=False)
