@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -86,11 +86,11 @@ class Cells:
     @staticmethod
     def joined(parts: Sequence[Cells]) -> Cells:
         """Return the cells of several seeds as one, in their order."""
-        columns = {
+        columns: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts])
             for name in ("batch", "prompt", "group", "asked", "first")
         }
-        sides = {
+        sides: dict[str, Any] = {
             side: {name: np.concatenate([getattr(part, side)[name] for part in parts]) for name in MEASURES}
             for side in ("rule", "even")
         }

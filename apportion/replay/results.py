@@ -17,7 +17,7 @@ from apportion.replay.comparison import ratios, share_of
 from apportion.replay.intervals import Spanned
 from apportion.replay.limits import Missing
 from apportion.replay.population import Source
-from apportion.types import Floats, Mask
+from apportion.types import Counts, Floats, Mask
 
 COMPARED = ("mixed", "variance", "signal", "hits", "dead", "tokens")
 """The measures of ``AllocatorReplay.ratios``."""
@@ -106,7 +106,7 @@ class SelectorReplay:
         mixed = np.stack([each.mixed for each in choices])
         epoch = max(1, round(choices[0].prompts / shown.shape[2]))
 
-        def per_step(values: Floats | Mask) -> Floats:
+        def per_step(values: Floats | Counts | Mask) -> Floats:
             return np.asarray(np.where(given, values[shown], 0.0).sum(axis=2))
 
         return cls(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.allocators import ALLOCATORS, Allocator
+from apportion.allocators import ALLOCATORS, Allocator, Uniform
 from apportion.predictors import PREDICTORS, EmpiricalBayes, Predictor
-from apportion.selection import SELECTORS, BeliefSelector, Selector, ShuffledEpochs, check_selector
+from apportion.selection import SELECTORS, Selector, ShuffledEpochs, check_selector
 from apportion.simulation.population import Population, place_of
 from apportion.toml import choices
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
@@ -21,7 +21,7 @@ ORACLE, EMBEDDED = "oracle", "embeddings"
 KNOWN_STRENGTH = 1e6
 """Rollouts that the oracle's belief is worth."""
 
-_FORM = re.compile(r"(?P<allocator>\w+)(:(?P<predictor>\w+))?(\+(?P<selector>\w+)(:(?P<reader>\w+))?)?")
+_FORM = re.compile(r"(\w+)(?::(\w+))?(?:\+(\w+)(?::(\w+))?)?")
 
 
 @dataclass
@@ -53,9 +53,6 @@ class SimulatedRule:
     selector: Selector
     oracles: tuple[Oracle, ...] = ()
 
-    def _called(self, name: str) -> SimulatedRule:
-        return replace(self, name=name)
-
     def tell(self, probability: Floats) -> None:
         """Tell the oracles the exact probability of a reward of 1, [Q]."""
         for oracle in self.oracles:
@@ -72,17 +69,34 @@ def make_rule(
     selection alone goes with ``uniform``. As in training, a selection shares the allocator's predictor if the rule
     names none for it.
 
-    ``settings`` are those of the allocator. Its table ``selection`` has those of the selection, and its ``name`` is the
-    rule, if ``text`` is a name of the user's.
-
-    Raises ValueError for another text, an unknown name or setting, or parts that do not fit.
+    ``settings`` are as ``read_rule`` takes them. Raises ValueError as it does, and for parts that do not fit.
 
     >>> rule = make_rule("vip:counts+mixed", Population(prompts=8), settings={"low": 4})
     >>> rule.allocator.low, rule.allocator.predictor.name, rule.selector.name
     (4, 'counts', 'mixed')
     """
-    from apportion.config import build  # noqa: PLC0415 - pydantic is slow to import
+    parts = read_rule(text, settings, lambda name: make_predictor(name, population))
+    allocator = (parts[0] or Uniform()).with_budget(rollouts_per_prompt)
+    selector = parts[1] or ShuffledEpochs()
+    check_selector(selector, allocator.needs)
+    made = (getattr(allocator, "predictor", None), getattr(selector, "predictor", None))
+    return SimulatedRule(text, allocator, selector, tuple(each for each in made if isinstance(each, Oracle)))
 
+
+def read_rule(
+    text: str,
+    settings: Mapping[str, Any] | None,
+    predictor: Callable[[str], Predictor],
+    defaults: Mapping[str, Any] | None = None,
+) -> tuple[Allocator | None, Selector | None]:
+    """Return the allocator and the selection of ``ALLOCATOR[:PREDICTOR][+SELECTION[:PREDICTOR]]`` or of a selection.
+
+    ``settings`` are those of the allocator. Its table ``selection`` has those of the selection, which may be there
+    directly if the rule has no allocator. Its ``name`` is the rule, if ``text`` is a name of the user's.
+    ``predictor`` makes one by its name. ``defaults`` are settings of selections that have them.
+
+    Raises ValueError for another text, an unknown name or setting, or a predictor for a part that takes none.
+    """
     if not isinstance(settings, Mapping | None):
         raise ValueError(
             f"the settings of {shown(text)} must be a table, got {shown(settings)}; write {text}.KEY=VALUE"
@@ -94,24 +108,24 @@ def make_rule(
         raise ValueError(
             f"a rule must be ALLOCATOR[:PREDICTOR][+SELECTION[:PREDICTOR]], got {shown(rule)}; for example vip:counts"
         )
-    if found["allocator"] in SELECTORS and not found["selector"]:
-        return make_rule(f"uniform+{rule}", population, rollouts_per_prompt, {**table, "selection": chosen})._called(
-            text
-        )
-    kind = _named(ALLOCATORS, found["allocator"], "allocator")
-    allocator = build(kind, table, text)
-    if found["predictor"]:
-        allocator = replace(allocator, predictor=_predictor(found["predictor"], kind, population))
-    allocator = allocator.with_budget(rollouts_per_prompt)
-    selection = _named(SELECTORS, found["selector"] or ShuffledEpochs.name, "selection")
-    if found["reader"] and not issubclass(selection, BeliefSelector):
-        raise ValueError(f"the selection {selection.name} reads no predictor, got {found['reader']}; leave it out")
-    selector = build(selection, chosen, f"{text}.selection")
-    if found["reader"]:
-        selector = replace(selector, predictor=make_predictor(found["reader"], population))
-    check_selector(selector, allocator.needs)
-    made = (getattr(allocator, "predictor", None), getattr(selector, "predictor", None))
-    return SimulatedRule(text, allocator, selector, tuple(each for each in made if isinstance(each, Oracle)))
+    name, own, selection, reader = found.groups()
+
+    def part(kind: Any, given: Mapping[str, Any], believes: str | None, where: str) -> Any:
+        from apportion.config import build  # noqa: PLC0415 - pydantic is slow to import
+
+        known = {each.name for each in fields(kind) if each.init}
+        if believes and "predictor" not in known:
+            raise ValueError(f"{kind.name} takes no predictor, got {shown(believes)}; leave it out")
+        usual = {key: value for key, value in (defaults or {}).items() if key in known and kind.name in SELECTORS}
+        made = build(kind, {**usual, **given}, where)
+        return replace(made, predictor=predictor(believes)) if believes else made
+
+    if selection is None and _named({**ALLOCATORS, **SELECTORS}, name, "a rule") is SELECTORS.get(name):
+        return None, part(SELECTORS[name], {**table, **chosen}, own, text)
+    allocator = part(_named(ALLOCATORS, name, "an allocator"), table, own, text)
+    if selection is None:
+        return allocator, None
+    return allocator, part(_named(SELECTORS, selection, "a selection"), chosen, reader, f"{text}.selection")
 
 
 def make_predictor(name: str, population: Population) -> Predictor:
@@ -120,18 +134,11 @@ def make_predictor(name: str, population: Population) -> Predictor:
         return Oracle()
     if name == EMBEDDED:
         return EmpiricalBayes(population.embedder())
-    kind = _named(PREDICTORS, name, "predictor")
+    kind = _named(PREDICTORS, name, "a predictor")
     if "predictor" in {each.name for each in fields(kind)}:
         return kind(EmpiricalBayes())
     made = {"embedder": population.embedder()} if _must_embed(kind) else {}
     return kind(**made)
-
-
-def _predictor(name: str, kind: type[Allocator], population: Population) -> Predictor:
-    """Return the predictor ``name`` for the allocator ``kind``. Raise ValueError if it takes none."""
-    if "predictor" not in {each.name for each in fields(kind) if each.init}:  # type: ignore[arg-type]
-        raise ValueError(f"the allocator {kind.name} takes no predictor, got {shown(name)}; leave it out")
-    return make_predictor(name, population)
 
 
 def _must_embed(kind: type[Predictor]) -> bool:
@@ -140,7 +147,7 @@ def _must_embed(kind: type[Predictor]) -> bool:
     return bool(found) and found[0].default is not None
 
 
-def _named(registry: dict[str, Any], name: str, what: str) -> Any:
+def _named(registry: Mapping[str, Any], name: str, what: str) -> Any:
     if name not in registry:
-        raise ValueError(f"there is no {what} {shown(name)}; {choices(name, registry)}")
+        raise ValueError(f"{what} must have a known name, got {shown(name)}; {choices(name, registry)}")
     return registry[name]

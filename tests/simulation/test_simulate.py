@@ -104,11 +104,11 @@ def test_a_selection_of_uncertain_prompts_has_more_mixed_groups_than_shuffled_ep
     ("rule", "message"),
     [
         ("vip:", "a rule must be ALLOCATOR"),
-        ("vop", "there is no allocator 'vop'; did you mean 'vip'"),
-        ("vip:guess", "there is no predictor 'guess'"),
-        ("vip+best", "there is no selection 'best'"),
-        ("uniform:counts", "the allocator uniform takes no predictor"),
-        ("uniform+shuffled:counts", "the selection shuffled reads no predictor"),
+        ("vop", "a rule must have a known name, got 'vop'; did you mean 'vip'"),
+        ("vip:guess", "a predictor must have a known name, got 'guess'"),
+        ("vip+best", "a selection must have a known name, got 'best'"),
+        ("uniform:counts", "uniform takes no predictor, got 'counts'"),
+        ("uniform+shuffled:counts", "shuffled takes no predictor, got 'counts'"),
         ("vip:gp", "needs embedding_size of at least 1, got 0"),
         ("ttrl+mixed", "selection must be shuffled without labels"),
     ],
@@ -140,11 +140,12 @@ def test_rules_have_settings_and_names_of_their_own() -> None:
     tables = {
         "vip": {"low": 8},
         "wide": {"name": "vip:counts+mixed", "high": 9, "selection": {"explore": 0.5}},
-        "mixed": {"selection": {"group_size": 4}},
+        "mixed": {"selection": {"group_size": 4}, "explore": 0.5},
     }
     population = Population(prompts=64)
     wide, mixed = (make_rule(name, population, 8, tables[name]) for name in ("wide", "mixed"))
     assert (wide.name, wide.allocator.high, wide.selector.explore) == ("wide", 9, 0.5)  # type: ignore[attr-defined]
+    assert mixed.selector.explore == 0.5  # type: ignore[attr-defined]
     assert (mixed.name, mixed.allocator.name, mixed.selector.group_size) == ("mixed", "uniform", 4)  # type: ignore[attr-defined]
     found = simulate(population, ["vip", "wide", "mixed"], 4, 32, (0,), 8, tables)
     assert list(found.courses) == ["uniform", "vip:oracle", "vip", "wide", "mixed"]
@@ -156,7 +157,7 @@ def test_rules_have_settings_and_names_of_their_own() -> None:
     [
         ({"vip": {"lo": 4}}, "vip .*has no key 'lo'; did you mean 'low'"),
         ({"vip": {"low": 2}}, "vip.low must be at least 3"),
-        ({"vip": {"name": "vop"}}, "there is no allocator 'vop'"),
+        ({"vip": {"name": "vop"}}, "a rule must have a known name, got 'vop'"),
         ({"vip": {"name": 3}}, "a rule must be ALLOCATOR"),
         ({"hora": {"high": 9}}, "settings must be of a rule that is simulated, got 'hora'"),
     ],
