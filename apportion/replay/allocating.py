@@ -105,12 +105,8 @@ def _reads_more(allocator: Allocator, population: OutcomePopulation) -> bool:
 
 def _distinct(prompts: Sequence[Prompt], places: Counts) -> list[Prompt]:
     """Return the prompts at ``places``, an object for each, also for a prompt that comes twice."""
-    found: dict[int, Prompt] = {}
-    listed = []
-    for q in places.tolist():
-        listed.append(replace(prompts[q]) if q in found else prompts[q])
-        found[q] = prompts[q]
-    return listed
+    first = set(np.unique(places, return_index=True)[1].tolist())
+    return [prompts[q] if at in first else replace(prompts[q]) for at, q in enumerate(places.tolist())]
 
 
 @contextmanager

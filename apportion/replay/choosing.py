@@ -105,9 +105,9 @@ def choose_along(
         differ = record.mixed[groups][record.trials[groups] > 0]
         share = float(differ.mean()) if len(differ) else np.nan
         found.append((places, groups, share, float(chance[places].mean()), float(np.sort(chance)[-count:].mean())))
-    chosen, shown, *shares = zip(*found, strict=True)
-    padded = (np.array(list(zip_longest(*each, fillvalue=-1)), np.int64).T for each in (chosen, shown))
-    return Choices(*padded, *map(np.array, shares), prompts=len(prompts))
+    chosen, given, mixed, expected, most = zip(*found, strict=True)
+    padded = [np.array(list(zip_longest(*each, fillvalue=-1)), np.int64).T for each in (chosen, given)]
+    return Choices(padded[0], padded[1], np.array(mixed), np.array(expected), np.array(most), len(prompts))
 
 
 def _steps(record: RunRecord, batch: int, rows: Counts, visits: Counts) -> Iterator[tuple[int, Counts]]:

@@ -99,25 +99,18 @@ class Drawing:
         return np.concatenate([first, self.population.rows[drawn]])
 
     def _pool(self, place: int) -> Counts:
+        """Return the rows of a prompt's pool: the nearest visits first, an earlier one before a later one."""
         if place not in self._pools:
-            group, population = self.groups[place], self.population
-            record, own = population.record, own_rows(population, group)
+            group, record = self.groups[place], self.population.record
+            low, high = (bound[group] for bound in self.population.bounds)
+            rows = self.population.rows[low:high]
+            away = record.visit[np.searchsorted(record.first, rows, side="right") - 1] - record.visit[group]
+            rows = rows[np.lexsort((rows, away, np.abs(away)))]
             if not record.ordered:
-                own = self.generator.permutation(own)
-            if population.before:
-                own = np.concatenate([own, self._neighbours(group)])
-            self._pools[place] = own
+                own = int((away == 0).sum())
+                rows[:own] = self.generator.permutation(rows[:own])
+            self._pools[place] = rows
         return self._pools[place]
-
-    def _neighbours(self, group: int) -> Counts:
-        """Return the rows of the other visits of the window, the nearest first, an earlier one before a later one."""
-        population = self.population
-        low, high = (bound[group] for bound in population.bounds)
-        rows = population.rows[low:high]
-        visits = population.record.visit[np.searchsorted(population.record.first, rows, side="right") - 1]
-        away = visits - population.record.visit[group]
-        order = np.lexsort((rows, away, np.abs(away)))
-        return rows[order][away[order] != 0]
 
 
 _NONE = np.zeros(0, np.int64)

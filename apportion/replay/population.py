@@ -6,6 +6,7 @@ are drawn with replacement from a window of visits, so that the success rate is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal
@@ -181,13 +182,10 @@ class OutcomePopulation:
         ways = logs[count] - logs[count - number] - logs[size] + logs[np.maximum(size - number, 0)]
         return np.where(fits, np.exp(ways), 0.0)
 
-    def _between(self, number: Floats | Counts, function: object) -> Floats:
+    def _between(self, number: Floats | Counts, function: Callable[[Counts], Floats]) -> Floats:
         """Return ``function`` of ``number``, and between whole numbers the average of the two next to it."""
-        assert callable(function)
         low = np.floor(number).astype(np.int64)
-        found = np.asarray(function(low))
-        share = number - low
+        found, share = function(low), number - low
         if not share.any():
             return found
-        above = np.asarray(function(low + 1))
-        return np.where(share > 0, (1 - share) * found + share * above, found)
+        return np.where(share > 0, (1 - share) * found + share * function(low + 1), found)

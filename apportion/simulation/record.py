@@ -7,12 +7,13 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from apportion.records import RunRecord
 from apportion.simulation.course import SimulatedStep, course
 from apportion.simulation.population import Population, place_of
 from apportion.simulation.rules import SimulatedRule, make_rule
-from apportion.types import Counts, Floats, Group, Mask, Rollout
+from apportion.types import Floats, Group, Mask, Rollout
 
 
 def simulated_record(
@@ -32,25 +33,17 @@ def simulated_record(
     (30, 240, True)
     """
     made = make_rule(rule, population, rollouts_per_prompt) if isinstance(rule, str) else rule
-    found = [_Columns(each) for each in course(population, made, steps, prompts_per_step)]
+    found = [_columns(each) for each in course(population, made, steps, prompts_per_step)]
+    columns: dict[str, Any] = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
     ids = [prompt.id for prompt in population.members]
-    groups: dict[str, Any] = {
-        name: np.concatenate([getattr(each, name) for each in found])
-        for name in ("step", "prompt", "asked", "predicted", "sizes")
-    }
-    rollouts: dict[str, Any] = {
-        name: np.concatenate([getattr(each, name) for each in found])
-        for name in ("reward", "tokens", "score_norm", "answer", "kept")
-    }
     return RunRecord(
         name=f"simulated {made.name}",
         source="simulation",
         ids=ids,
         texts=ids,
-        written=np.full(len(groups["step"]), np.nan),
-        first=np.r_[0, np.cumsum(groups.pop("sizes"))],
-        **groups,
-        **rollouts,
+        written=np.full(len(columns["step"]), np.nan),
+        first=np.r_[0, np.cumsum(columns.pop("sizes"))],
+        **columns,
     )
 
 
@@ -65,21 +58,22 @@ def true_success(population: Population, record: RunRecord) -> Floats:
     return np.concatenate([np.zeros(0), *found])
 
 
-class _Columns:
-    """The columns of one step."""
-
-    def __init__(self, found: SimulatedStep) -> None:
-        batch, size = found.batch, len(found.batch.prompts)
-        rollouts = [rollout for group in batch.rollouts for rollout in group]
-        self.step = np.full(size, found.step)
-        self.prompt = np.array([place_of(prompt) for prompt in batch.prompts], np.int64)
-        self.asked, self.predicted = batch.asked, batch.belief.mean
-        self.sizes = np.array([len(group) for group in batch.rollouts], np.int64)
-        self.reward = np.array([float(bool(rollout.correct)) for rollout in rollouts])
-        self.tokens = np.array([rollout.tokens for rollout in rollouts], np.float64)
-        self.score_norm = np.array([rollout.score_norm for rollout in rollouts], np.float64)
-        self.answer: Counts = np.array([int((rollout.answer or "a0")[1:]) for rollout in rollouts], np.int64)
-        self.kept = _kept(batch.rollouts, [prompt.id for prompt in batch.prompts], found.groups)
+def _columns(found: SimulatedStep) -> dict[str, NDArray[Any]]:
+    """Return the columns of one step, and the ``sizes`` of its groups."""
+    batch = found.batch
+    rollouts = [rollout for group in batch.rollouts for rollout in group]
+    return {
+        "step": np.full(len(batch.prompts), found.step),
+        "prompt": np.array([place_of(prompt) for prompt in batch.prompts], np.int64),
+        "asked": batch.asked,
+        "predicted": batch.belief.mean,
+        "sizes": np.array([len(group) for group in batch.rollouts], np.int64),
+        "reward": np.array([float(bool(rollout.correct)) for rollout in rollouts]),
+        "tokens": np.array([rollout.tokens for rollout in rollouts], np.float64),
+        "score_norm": np.array([rollout.score_norm for rollout in rollouts], np.float64),
+        "answer": np.array([int((rollout.answer or "a0")[1:]) for rollout in rollouts], np.int64),
+        "kept": _kept(batch.rollouts, [prompt.id for prompt in batch.prompts], found.groups),
+    }
 
 
 def _kept(rollouts: Sequence[Sequence[Rollout]], ids: Sequence[str], groups: Sequence[Group]) -> Mask:

@@ -79,13 +79,11 @@ class Simulation:
 
     def variance(self, rule: str) -> SimulatedEstimate:
         """RLOO variance over that of an even split of the same rollouts over the same prompts; below 1 is a gain."""
-        found = self.courses[rule]
-        return estimate(ratio(found.of("variance").sum(axis=1), found.of("uniform").sum(axis=1)))
+        return estimate(ratio(self._sums(rule, "variance"), self._sums(rule, "uniform")))
 
     def regret(self, rule: str) -> SimulatedEstimate:
         """By what share the RLOO variance is above the least possible for the same prompts and rollouts."""
-        found = self.courses[rule]
-        return estimate(ratio(found.of("variance").sum(axis=1), found.of("optimum").sum(axis=1)) - 1)
+        return estimate(ratio(self._sums(rule, "variance"), self._sums(rule, "optimum")) - 1)
 
     def noise(self, rule: str) -> SimulatedEstimate:
         """RLOO variance over the square of the signal, relative to the control's, so that selections compare too."""
@@ -97,15 +95,11 @@ class Simulation:
 
     def share(self, rule: str, name: str) -> SimulatedEstimate:
         """A measure of groups (mixed, spurious or hits) over the number of groups."""
-        found = self.courses[rule]
-        return estimate(found.of(name).sum(axis=1) / found.of("prompts").sum(axis=1))
+        return estimate(self._sums(rule, name) / self._sums(rule, "prompts"))
 
     def mixed_per_rollout(self, rule: str) -> SimulatedEstimate:
         """Mixed groups per rollout, over the control's."""
-        own, control = (
-            each.of("mixed").sum(axis=1) / each.of("rollouts").sum(axis=1)
-            for each in (self.courses[rule], self.courses[CONTROL])
-        )
+        own, control = (self._sums(each, "mixed") / self._sums(each, "rollouts") for each in (rule, CONTROL))
         return estimate(ratio(own, control))
 
     def average(self, rule: str, name: str) -> SimulatedEstimate:
@@ -115,6 +109,10 @@ class Simulation:
     def coverage(self, rule: str) -> SimulatedEstimate:
         """Share of the population that had rollouts by the end."""
         return estimate(self.courses[rule].coverage[:, -1])
+
+    def _sums(self, rule: str, name: str) -> Floats:
+        """Return the sums of a measure over the steps, [S]."""
+        return np.asarray(self.courses[rule].of(name).sum(axis=1))
 
 
 def simulate(
@@ -151,29 +149,22 @@ def simulate(
     for name in names:
         make_rule(name, small, rollouts_per_prompt, tables.get(name))
     found: dict[str, list[tuple[Floats, Floats]]] = {name: [] for name in names}
-    embedded, rated = [], []
+    correlations = []
     for seed in seeds:
         own = population.with_seed(seed)
         for name in names:
-            found[name].append(
-                _course(own, make_rule(name, own, rollouts_per_prompt, tables.get(name)), steps, prompts_per_step)
-            )
+            rule = make_rule(name, own, rollouts_per_prompt, tables.get(name))
+            found[name].append(_course(own, rule, steps, prompts_per_step))
             on_course(sum(map(len, found.values())), len(names) * len(seeds))
-        embedded.append(own.embedding_correlation)
-        rated.append(own.achieved_rate_correlation)
-    courses = {
-        name: RuleCourse(name, np.stack([values for values, _ in each]), np.stack([seen for _, seen in each]))
-        for name, each in found.items()
-    }
+        correlations.append((own.embedding_correlation, own.achieved_rate_correlation))
     return Simulation(
         population,
         steps,
         prompts_per_step,
         rollouts_per_prompt,
         tuple(seeds),
-        courses,
-        tuple(embedded),
-        tuple(rated),
+        {name: RuleCourse(name, *map(np.stack, zip(*each, strict=True))) for name, each in found.items()},
+        *zip(*correlations, strict=True),
     )
 
 
