@@ -69,17 +69,17 @@ def course(population: Population, rule: SimulatedRule, steps: int, prompts_per_
             f"the rollouts of a step must be at most {MOST_ROLLOUTS_A_STEP:,} to fit in memory, got {asked:,} for "
             f"{rule.name}; lower the prompts of a step or the rollouts of a prompt"
         )
-    members, timed = population.members, TimedAllocator(rule.allocator)
+    members = population.members
     rule.tell(population.reward_probability(population.start))
     rule.allocator.prepare(members)
     rule.selector.prepare(members, population.seed, getattr(rule.allocator, "predictor", None))
     for step, success in enumerate(islice(population.walk(), steps)):
         rule.tell(population.reward_probability(success))
         sampler, source = PopulationSampler(population, success, step), _Source(rule.selector, members)
+        timed = TimedAllocator(rule.allocator)
         begun = process_time()
         prompts = source(prompts_per_step)
         choosing = process_time() - begun
-        timed.restart()
         batch = collect(timed, prompts, sampler, source=source)
         groups = rule.allocator.groups(batch)
         begun = process_time()
@@ -109,15 +109,11 @@ class TimedAllocator(Allocator):
 
     def __init__(self, rule: Allocator) -> None:
         self.rule = rule
-        self.restart()
+        self.predicting = self.planning = 0.0
 
     @property
     def needs(self) -> Needs:
         return self.rule.needs
-
-    def restart(self) -> None:
-        """Start from 0 seconds."""
-        self.predicting = self.planning = 0.0
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
         begun = process_time()

@@ -135,16 +135,10 @@ def make_predictor(name: str, population: Population) -> Predictor:
     if name == EMBEDDED:
         return EmpiricalBayes(population.embedder())
     kind = _named(PREDICTORS, name, "a predictor")
-    if "predictor" in {each.name for each in fields(kind)}:
+    usual = {each.name: each.default for each in fields(kind)}
+    if "predictor" in usual:
         return kind(EmpiricalBayes())
-    made = {"embedder": population.embedder()} if _must_embed(kind) else {}
-    return kind(**made)
-
-
-def _must_embed(kind: type[Predictor]) -> bool:
-    """Return whether the predictor has an embedder that is not None by default."""
-    found = [each for each in fields(kind) if each.name == "embedder"]  # type: ignore[arg-type]
-    return bool(found) and found[0].default is not None
+    return kind() if usual.get("embedder") is None else kind(embedder=population.embedder())
 
 
 def _named(registry: Mapping[str, Any], name: str, what: str) -> Any:
