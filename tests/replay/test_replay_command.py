@@ -52,7 +52,6 @@ def test_json_is_one_object_with_settings_applied(counts, tmp_path):
     [
         (["--rules", "vap"], "a rule must have a known name, got 'vap'; did you mean 'vip'?"),
         (["--rules", "vip+mixed"], "a replay plays an allocator or a selection, got both in 'vip+mixed'"),
-        (["--rules", "vip:oracle"], "must have a known name, got 'oracle'"),
         (["--rules", "vip", "--set", "hora.high=9"], "settings must be of a rule that is replayed, got 'hora'"),
         (["--rules", "vip", "--set", "vip.low=2"], "vip.low must be at least 3"),
         (["--rules", "voting"], "answers must be recorded to replay voting"),

@@ -53,7 +53,6 @@ def test_a_simulated_run_is_written_as_a_rollout_log(tmp_path: Path) -> None:
         (["--drift", "1e308"], "drift must be 0 to 100"),
         (["--embedding-signal", "1e308"], "embedding_signal must be 0 to 1e+06"),
         (["--trend", "-1e308"], "trend must be -100 to 100"),
-        (["--rules", "vop"], "a rule must have a known name, got 'vop'"),
         (["--like", "no/such/run"], "--like must be the path of a run"),
         (["--seeds", "0"], "seeds must be 1 to 1,000, got 0"),
         (["--log", "folder"], "--log writes the run of one rule, got 0"),

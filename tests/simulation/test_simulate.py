@@ -140,12 +140,11 @@ def test_rules_have_settings_and_names_of_their_own() -> None:
     tables = {
         "vip": {"low": 8},
         "wide": {"name": "vip:counts+mixed", "high": 9, "selection": {"explore": 0.5}},
-        "mixed": {"selection": {"group_size": 4}, "explore": 0.5},
+        "mixed": {"group_size": 4},
     }
     population = Population(prompts=64)
     wide, mixed = (make_rule(name, population, 8, tables[name]) for name in ("wide", "mixed"))
     assert (wide.name, wide.allocator.high, wide.selector.explore) == ("wide", 9, 0.5)  # type: ignore[attr-defined]
-    assert mixed.selector.explore == 0.5  # type: ignore[attr-defined]
     assert (mixed.name, mixed.allocator.name, mixed.selector.group_size) == ("mixed", "uniform", 4)  # type: ignore[attr-defined]
     found = simulate(population, ["vip", "wide", "mixed"], 4, 32, (0,), 8, tables)
     assert list(found.courses) == ["uniform", "vip:oracle", "vip", "wide", "mixed"]
