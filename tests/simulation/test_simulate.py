@@ -104,7 +104,6 @@ def test_a_selection_of_uncertain_prompts_has_more_mixed_groups_than_shuffled_ep
     ("rule", "message"),
     [
         ("vip:", "a rule must be ALLOCATOR"),
-        ("vop", "a rule must have a known name, got 'vop'; did you mean 'vip'"),
         ("vip:guess", "a predictor must have a known name, got 'guess'"),
         ("vip+best", "a selection must have a known name, got 'best'"),
         ("uniform:counts", "uniform takes no predictor, got 'counts'"),
