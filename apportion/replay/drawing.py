@@ -91,12 +91,19 @@ class Drawing:
             return self._pool(place)[given : given + count]
         first = _NONE
         if self.recorded_first:
-            first = own_rows(self.population, self.groups[place])[given : given + count]
+            first = self._own(place)[given : given + count]
         low, high = (bound[self.groups[place]] for bound in self.population.bounds)
         if high == low:
             return first
         drawn = low + (self.generator.random(count - len(first)) * (high - low)).astype(np.int64)
         return np.concatenate([first, self.population.rows[drawn]])
+
+    def _own(self, place: int) -> Counts:
+        """Return the recorded rows of a prompt, in a random order if theirs is not known."""
+        if place not in self._pools:
+            rows = own_rows(self.population, self.groups[place])
+            self._pools[place] = rows if self.population.record.ordered else self.generator.permutation(rows)
+        return self._pools[place]
 
     def _pool(self, place: int) -> Counts:
         """Return the rows of a prompt's pool: the nearest visits first, an earlier one before a later one."""

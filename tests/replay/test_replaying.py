@@ -6,7 +6,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from apportion import AR3PO, HORA, VIP, Uniform, collect
+from apportion import AR3PO, HORA, VIP, ExploreThenCommit, Uniform, collect
 from apportion.allocators import ALLOCATORS
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, UniformPrior
 from apportion.records import Recorded, record_of_visits
@@ -170,6 +170,15 @@ def test_a_rule_learns_from_its_own_rollouts_or_from_the_recorded_groups():
         list(replay_batches(VIP(rollouts_per_prompt=4, predictor=predictor), OutcomePopulation.pools(record),
                             batches_of(record), observe=observe))  # fmt: skip
         assert predictor.seen == [[size] * 8] * 2
+
+
+def test_recorded_rollouts_of_unknown_order_are_drawn_in_a_random_one():
+    """Group counts say nothing of the order, so two pilots of four right ones among eight differ with 4/7."""
+    record = record_of_visits([[4] * 6 for _ in range(60)], 8, [str(q) for q in range(60)])
+    rule = {"explore": ExploreThenCommit(pilots=2, high=8)}
+    found = replay(record, rule, observe="recorded", outcomes="expected").allocators[0]
+    committed = (found.cells.rule["rollouts"] > 2).mean()
+    assert committed == pytest.approx(4 / 7, abs=0.06)
 
 
 def test_pools_that_run_dry_are_counted_by_kind_of_prompt():
