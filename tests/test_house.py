@@ -31,7 +31,7 @@ ORDER = (
     {"predictors"},
     {"baselines", "selection"},
     {"allocators"},
-    {"advantages", "evaluation", "loop", "presets", "solve"},
+    {"advantages", "evaluation", "loop", "presets", "solve", "stream"},
     {""},
     {"toml", "tables", "messages"},
     {"answers"},

@@ -118,6 +118,7 @@ class HORA(BudgetedAllocator):
 
     name: ClassVar[str] = "hora"
     usual_rollouts: ClassVar[float] = 16.0
+    priced: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -146,6 +147,9 @@ class HORA(BudgetedAllocator):
         posterior = clipped_prior(batch.belief).condition(batch.successes, batch.trials)
         gains = gains_beyond(posterior, batch.asked, self.high, self._budget.width(batch, batch.asked))
         return Plan(self._spend(batch, gains, batch.asked) - batch.asked)
+
+    def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
+        return hit_gains(clipped_prior(belief).condition(successes, trials), width)
 
     def _half(self, prompts: int) -> int:
         """Return half of the rollouts that the budget pays for on average, in a batch of ``prompts``."""

@@ -84,6 +84,7 @@ class Knapsack(BudgetedAllocator):
 
     name: ClassVar[str] = "knapsack"
     one_round: ClassVar[bool] = True
+    priced: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -103,5 +104,8 @@ class Knapsack(BudgetedAllocator):
 
     def plan(self, batch: Batch) -> Plan:
         low = np.full(len(batch.prompts), self.low, np.int64)
-        gains = value_gains(batch.belief, self.low, self._budget.width(batch, low))
+        gains = self.gains(batch.belief, batch.asked, batch.asked, self._budget.width(batch, low))
         return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))
+
+    def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
+        return value_gains(belief, self.low, width)

@@ -21,7 +21,7 @@ from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.vip import variance_drops
 from apportion.checks import check_numbers
 from apportion.predictors import Predictor, ScoreMoments
-from apportion.types import Batch, Counts, Floats, Needs, Plan
+from apportion.types import Batch, Belief, Counts, Floats, Needs, Plan
 
 NeymanEstimator = Literal["rloo", "dr_grpo", "reinforce"]
 LEAST_LOW: dict[str, int] = {"rloo": 2, "dr_grpo": 3, "reinforce": 1}
@@ -72,6 +72,7 @@ class Neyman(BudgetedAllocator):
 
     name: ClassVar[str] = "neyman"
     one_round: ClassVar[bool] = True
+    priced: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -106,6 +107,8 @@ class Neyman(BudgetedAllocator):
 
     def plan(self, batch: Batch) -> Plan:
         bounds = np.full(len(batch.prompts), self.low, np.int64)
-        number = np.arange(self.low + 1, self.low + 1 + self._budget.width(batch, bounds))
-        gains = batch.belief.variance[:, None] * drops(self._minimised, number)
+        gains = self.gains(batch.belief, batch.asked, batch.asked, self._budget.width(batch, bounds))
         return Plan(np.maximum(self._spend(batch, gains, bounds) - batch.asked, 0))
+
+    def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
+        return belief.variance[:, None] * drops(self._minimised, np.arange(self.low + 1, self.low + 1 + width))

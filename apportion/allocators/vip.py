@@ -25,7 +25,7 @@ from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import spend_widening
 from apportion.checks import check_numbers
 from apportion.predictors import EmpiricalBayes, Predictor
-from apportion.types import Batch, Counts, Floats, Needs, Plan
+from apportion.types import Batch, Belief, Counts, Floats, Needs, Plan
 from apportion.untrusted import shown
 
 GroupEstimator = Literal["rloo", "dr_grpo"]
@@ -126,6 +126,7 @@ class VIP(BudgetedAllocator):
 
     name: ClassVar[str] = "vip"
     one_round: ClassVar[bool] = True
+    priced: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -153,10 +154,14 @@ class VIP(BudgetedAllocator):
 
     def plan(self, batch: Batch) -> Plan:
         low = np.full(len(batch.prompts), self.low, np.int64)
-        gains = noise_drops(batch.belief.variance, self._minimised, self.low, self._budget.width(batch, low))
-        if self.bonus:  # in units of 4 a, as the gains are
-            gains = gains - 4 * self.bonus * np.log(batch.belief.mean)[:, None]
+        gains = self.gains(batch.belief, batch.asked, batch.asked, self._budget.width(batch, low))
         return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))
+
+    def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
+        gains = noise_drops(belief.variance, self._minimised, self.low, width)
+        if self.bonus:  # in units of 4 a, as the gains are
+            gains = gains - 4 * self.bonus * np.log(belief.mean)[:, None]
+        return gains
 
 
 def check_estimator(estimator: str) -> None:

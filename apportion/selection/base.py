@@ -264,11 +264,11 @@ class RankingSelector(BeliefSelector):
             raise ValueError(f"explore must be between 0 and 1, got {self.explore}; it is a share of the places")
 
     @abstractmethod
-    def _scores(self, generator: Generator) -> Floats:
-        """Return the score of every prompt, [Q]; larger is better."""
+    def score(self, belief: Belief) -> Floats:
+        """Return the score of each prompt, [P]; larger is better. A prompt's score depends on its own belief alone."""
 
     def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
-        scores, draws = self._scores(generator), generator.random(len(allowed))
+        scores, draws = self.score(self._predict()), generator.random(len(allowed))
         places = np.flatnonzero(allowed)
         ranking = places[np.lexsort((draws[places], -scores[places]))]
         share = round(self.explore * count, 9)

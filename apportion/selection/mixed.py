@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.random import Generator
 
 from apportion.selection.base import RankingSelector
 from apportion.types import Belief, Floats
@@ -52,5 +51,5 @@ class Mixed(RankingSelector):
         if self.group_size < 2:
             raise ValueError(f"group_size must be at least 2, got {self.group_size}; a group of one is never mixed")
 
-    def _scores(self, generator: Generator) -> Floats:
-        return mixed_probability(self._predict(), self.group_size)
+    def score(self, belief: Belief) -> Floats:
+        return mixed_probability(belief, self.group_size)

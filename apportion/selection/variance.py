@@ -8,10 +8,8 @@ is known to have p = 1/2.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from numpy.random import Generator
-
 from apportion.selection.base import RankingSelector
-from apportion.types import Floats
+from apportion.types import Belief, Floats
 
 
 @dataclass(kw_only=True)
@@ -27,5 +25,5 @@ class LargestVariance(RankingSelector):
 
     name: ClassVar[str] = "variance"
 
-    def _scores(self, generator: Generator) -> Floats:
-        return self._predict().variance
+    def score(self, belief: Belief) -> Floats:
+        return belief.variance

@@ -12,7 +12,7 @@ from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import check_high, check_table, most_extra, spend
 from apportion.checks import check_numbers
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
-from apportion.types import Batch, Counts, Floats, Mask, Needs, Plan, Prompt, prompt_list
+from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
 
 
@@ -156,6 +156,9 @@ class BudgetedAllocator(Allocator):
     usual_rollouts: ClassVar[float] = 8.0
     """Rollouts per prompt if neither a budget is given nor an engine says one."""
 
+    priced: ClassVar[bool] = False
+    """Whether ``gains`` says what a rollout is worth whatever the other prompts are, so that a price can decide."""
+
     def __post_init__(self) -> None:
         check_numbers(self)
         if self.tokens_per_prompt is not None and (self.rollouts_per_prompt, self.budget) != (None, None):
@@ -194,6 +197,16 @@ class BudgetedAllocator(Allocator):
 
     def with_budget(self, rollouts_per_prompt: int) -> Self:
         return self if self._is_budgeted else self._copied(rollouts_per_prompt=rollouts_per_prompt)
+
+    def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
+        """Return the gain of each of ``width`` rollouts after the first ``least``, [P, width]; it never increases.
+
+        ``belief`` [P] is that before the first rollout. ``successes`` and ``trials`` [P] are those of the first
+        ``least`` rollouts; a rule of one round ignores them. Only rules that are ``priced`` have such gains.
+        """
+        raise ValueError(
+            f"a rule must say what a rollout is worth for one prompt alone, got {self.name}; plan it in batches"
+        )
 
     def size(self, prompts: int) -> Size:
         most = self._budget.most(prompts)

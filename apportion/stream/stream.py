@@ -1,0 +1,448 @@
+"""Without a batch: who gets the next free slot of an engine that samples all the time, and what the trainer takes.
+
+``loop.collect`` waits for a batch. A ``Stream`` decides at each free slot: the next rollout of an open prompt, or else
+the first one of a new prompt. It is a state machine without a clock, threads or randomness of its own. The same events
+give the same decisions, also if it is saved and loaded between any two of them.
+
+The prompts that are planned together are a *unit*. How large it is depends on the rule:
+
+- A separable rule plans each prompt alone.
+- A rule with a price (``Price``) counts for each prompt alone, under a budget that holds on average.
+- Any other rule needs ``batch``, the prompts of a unit. Its plans are those of ``loop.collect``.
+
+Every unit that was opened is trained on, whatever its age, so no prompt is lost for being slow. The age of a unit is
+counted at the start of an update, in updates since its first rollout was requested. An update takes every unit that has
+reached ``age_bound``, and waits for it if it is not finished; it fills up with the units that finished first. New units
+are opened while the rollouts not trained on are fewer than ``age_bound + 1`` updates hold. So the units that an update
+must take rarely hold more rows than it has, and never has any of them exceeded the bound.
+
+The stream counts versions of the policy itself: one more at each ``trained``. A rollout is as old as its request. What
+a worker says of its version is compared and counted, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from apportion.allocators import Allocator, check_rewards
+from apportion.allocators.spending.budget import BudgetedAllocator
+from apportion.allocators.spending.price import Price
+from apportion.checks import check_integer
+from apportion.predictors.saved import SavedValues
+from apportion.selection import Selector, ShuffledEpochs
+from apportion.selection.base import RankingSelector, check_selector
+from apportion.selection.ranked import RankedPrompts
+from apportion.stream.unit import Unit, restored_unit, saved_unit
+from apportion.stream.values import Decision, Ticket, Update
+from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
+
+
+class Stream:
+    """Decides at each free slot what to sample, and when the trainer has an update, for ``rule``.
+
+    Args:
+        rule: the allocator. The stream calls its ``observe`` at ``trained``.
+        prompts: the data set, each prompt once.
+        rows_an_update: rollouts that an update holds at least. Groups stay whole, so it may hold a few more.
+        age_bound: the most updates between the request of a group's first rollout and the update that takes it. With 0
+            everything is sampled by the newest policy, and slots wait for each update.
+        batch: the prompts of a unit, for rules that plan a batch. None for rules that plan single prompts.
+        selection: which prompts are opened; by default each once an epoch, in random order. Prompts in flight are not
+            chosen.
+        seed: of the selection.
+        attempts: how often a rollout that failed, or was not heard of, is requested in all.
+        patience: seconds after which a request without an answer is cancelled. It must be longer than any sample
+            takes. A shorter one would prefer short samples.
+        slack: the most rollouts by which those granted may differ from the budget, for rules with a price.
+
+    Raises ValueError for settings that do not fit the rule.
+
+    >>> from apportion.allocators import Uniform
+    >>> stream = Stream(Uniform(2), [Prompt("a"), Prompt("b")], rows_an_update=2)
+    >>> first, second = stream.decide(free=2, now=0.0).requests
+    >>> first.prompt == second.prompt, first.rollout, second.rollout
+    (True, 0, 1)
+    >>> stream.arrived(second, Rollout(True)), stream.arrived(first, Rollout(False)), stream.arrived(first, None)
+    (True, True, False)
+    >>> update = stream.decide(free=0, now=1.0).update
+    >>> [group.rewards.tolist() for group in update.groups], stream.trained(update.version), stream.version
+    ([[0.0, 1.0]], True, 1)
+    """
+
+    def __init__(
+        self,
+        rule: Allocator,
+        prompts: Sequence[Prompt],
+        *,
+        rows_an_update: int,
+        age_bound: int = 1,
+        batch: int | None = None,
+        selection: Selector | None = None,
+        seed: int = 0,
+        attempts: int = 3,
+        patience: float = 3600.0,
+        slack: float | None = None,
+    ) -> None:
+        check_integer("rows_an_update", rows_an_update, 1, "count the rollouts that an update trains on")
+        check_integer("age_bound", age_bound, 0, "count updates; 0 samples everything by the newest policy")
+        check_integer("attempts", attempts, 1, "a rollout is requested once at least")
+        if not 0 < patience < math.inf:
+            raise ValueError(f"patience must be above 0 seconds and finite, got {patience}; no request waits for ever")
+        self._prompts = prompt_list(prompts)
+        if not self._prompts or len({prompt.id for prompt in self._prompts}) < len(self._prompts):
+            raise ValueError(f"prompts must be distinct and at least one, got {len(self._prompts)}; drop repeated ones")
+        self.rows_an_update, self.age_bound = rows_an_update, age_bound
+        self._attempts, self._patience = attempts, patience
+        self._price = _price(rule, self._prompts, batch, slack)
+        self.rule: Allocator = self._price.rule if self._price else rule
+        self._size, self._batched = batch or 1, batch is not None
+        if self._size > len(self._prompts):
+            raise ValueError(f"batch must be at most the {len(self._prompts)} prompts of the data set, got {batch}")
+        self.version, self._now = 0, -math.inf
+        self._seen, self._reserved, self._ready, self._room = 0, 0.0, 0, len(self._prompts)
+        self._units: dict[int, Unit] = {}
+        self._finished: dict[int, int] = {}  # rows by number, in the order of finishing
+        self._training: list[int] = []
+        self._queue: list[tuple[int, int, int, int]] = []  # (unit, place, rollout, attempt): old units first
+        self._outstanding: dict[int, tuple[Ticket, float]] = {}  # in the order of the requests
+        self._open: Counter[int] = Counter()  # unfinished units by version
+        self._held = np.zeros(len(self._prompts), bool)
+        self._chosen: list[int] = []
+        self.counts: Counter[str] = Counter()
+        self._selection = _selection(selection or ShuffledEpochs(), self.rule, self._prompts, seed)
+
+    @property
+    def outstanding(self) -> tuple[Ticket, ...]:
+        """The requests without an answer, oldest first."""
+        return tuple(ticket for ticket, _ in self._outstanding.values())
+
+    @property
+    def deadline(self) -> float:
+        """The time at which the next request without an answer is cancelled; inf if there is none."""
+        return next((asked + self._patience for _, asked in self._outstanding.values()), math.inf)
+
+    @property
+    def carry(self) -> float:
+        """The rollouts granted beyond the budget, of rules with a price; at most ``slack`` in size."""
+        return self._price.carry if self._price else 0.0
+
+    def decide(self, free: int, now: float) -> Decision:
+        """Return up to ``free`` requests, those to cancel at ``now`` seconds, and an update if one is ready.
+
+        ``now`` may be of any clock. The slot of a cancelled request is free when the engine says so, in a later call.
+        An update is returned once. After it no other one is returned before ``trained``. An update has less than
+        ``rows_an_update`` rows only if no prompt is left to open and nothing is sampled.
+        """
+        self._now = max(self._now, now)
+        cancelled = []
+        while self.deadline <= self._now:
+            ticket = next(iter(self._outstanding.values()))[0]
+            cancelled.append(ticket)
+            self._close(ticket, None)
+        self.counts["cancelled"] += len(cancelled)
+        update = self._take()
+        requests = [found for _ in range(free) if (found := self._next()) is not None]
+        if update is None and not (self._outstanding or self._queue) and self._room < self._size:
+            update = self._take(short=True)
+        return Decision(tuple(requests), tuple(cancelled), update)
+
+    def arrived(self, ticket: Ticket, rollout: Rollout | None, version: int | None = None) -> bool:
+        """Take the result of a request; None if it failed or was lost. Return whether it counts.
+
+        A result that is doubled, unknown, or later than its cancellation does not count. ``version`` is what the worker
+        says that it sampled with. It is counted if it is not between that of the request and the newest one.
+        """
+        if not (rollout is None or isinstance(rollout, Rollout)):
+            raise ValueError(
+                f"a result must be a Rollout, or None if it failed, got {rollout!r:.80}; return one rollout"
+            )
+        known = self._outstanding.get(ticket.number)
+        if known is None or known[0] != ticket:
+            self.counts["ignored"] += 1
+            return False
+        if version is not None and not ticket.version <= version <= self.version:
+            self.counts["wrong_version"] += 1
+        self._close(known[0], rollout)
+        return True
+
+    def trained(self, version: int) -> bool:
+        """Say that the update that makes ``version`` is done, and let the rule learn. Return whether this is new.
+
+        A version that was reached before changes nothing. Raises ValueError for one that no update was returned for.
+        """
+        if version <= self.version:
+            return False
+        if version != self.version + 1 or not self._training:
+            raise ValueError(
+                f"version must be that of the update that was returned last, got {version} at {self.version}; "
+                "train on what decide returns"
+            )
+        units = [self._units.pop(number) for number in self._training]
+        batches = [unit.batch for unit in units]
+        for batch in batches if self._batched else [Batch.concatenate(batches)]:
+            self.rule.observe(batch)
+            self._selection.observe(batch)
+        own = [place for unit in units for place in unit.places]
+        self._held[own] = False
+        self._room += len(own)
+        self._reserved -= sum(unit.reserved for unit in units)
+        self._training, self.version = [], version
+        if self._price:
+            self._price.forget()
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything, with the states of the rule and of the selection. Completions are not copied."""
+        price = {} if self._price is None else self._price.state_dict()
+        return {
+            **self._plain(),
+            "units": [saved_unit(unit) for unit in self._units.values()],
+            "outstanding": [
+                (t.number, t.unit, t.place, t.rollout, t.attempt, t.version, asked)
+                for t, asked in self._outstanding.values()
+            ],
+            "ids": [prompt.id for prompt in self._prompts],
+            "rule": self.rule.state_dict(),
+            "selection": self._selection.state_dict(),
+            "price": price,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned for the same rule, prompts and settings. Raise ValueError otherwise."""
+        saved = SavedValues(state, "a stream", list(self.state_dict()))
+        if saved.texts("ids") != [prompt.id for prompt in self._prompts]:
+            raise ValueError(
+                f"a stream must be restored with its own {len(saved.texts('ids'))} prompts in their order, got "
+                f"{len(self._prompts)}; use the data set of the checkpoint, or start from an empty state"
+            )
+        try:
+            units = {unit.number: unit for unit in (restored_unit(values, self._prompts) for values in state["units"])}
+            outstanding = {}
+            for number, unit, place, rollout, attempt, version, asked in state["outstanding"]:
+                prompt = units[unit].batch.prompts[place]
+                outstanding[number] = Ticket(number, unit, prompt, place, rollout, attempt, version), float(asked)
+            queue = [tuple(map(int, entry)) for entry in state["queue"]]
+            finished = {number: self._rows(units[number]) for number in state["finished"]}
+            training = [units[number].number for number in state["training"]]
+            chosen, counts = [int(place) for place in state["chosen"]], Counter(state["counts"])
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"a saved state of a stream must be whole, got {error!r:.80}; load one unchanged"
+            ) from error
+        version, seen, reserved, now = (
+            saved.count("version"),
+            saved.count("seen"),
+            saved.number("reserved"),
+            state["now"],
+        )
+        self.rule.load_state_dict(saved.state("rule"))
+        self._selection.load_state_dict(saved.state("selection"))
+        if self._price:
+            self._price.load_state_dict(saved.state("price"))
+        self.version, self._seen, self._reserved, self._now = version, seen, reserved, float(now)
+        self._units, self._outstanding, self._queue = units, outstanding, queue  # type: ignore[assignment]
+        self._finished, self._training, self._chosen, self.counts = finished, training, chosen, counts
+        self._ready = sum(finished.values())
+        self._open = Counter(
+            unit.opened for unit in units.values() if unit.number not in finished and unit.number not in training
+        )
+        self._held[:] = False
+        self._held[[place for unit in units.values() for place in unit.places]] = True
+        self._room = len(self._prompts) - int(self._held.sum())
+
+    def _plain(self) -> dict[str, Any]:
+        """Return what is saved as it is."""
+        return {
+            "version": self.version, "now": self._now, "seen": self._seen, "reserved": self._reserved,
+            "finished": list(self._finished), "training": list(self._training), "queue": list(self._queue),
+            "chosen": list(self._chosen), "counts": dict(self.counts),
+        }  # fmt: skip
+
+    def restarted(self) -> None:
+        """Request again what was outstanding, and return again an update that was not trained on.
+
+        Call it after loading a state if the tasks of the run that saved it have ended. No attempt is counted.
+        """
+        for ticket, _ in self._outstanding.values():
+            heapq.heappush(self._queue, (ticket.unit, ticket.place, ticket.rollout, ticket.attempt))
+        self._outstanding, self._now = {}, -math.inf
+        self._finished = {number: self._rows(self._units[number]) for number in self._training} | self._finished
+        self._training, self._ready = [], sum(self._finished.values())
+
+    def _next(self) -> Ticket | None:
+        """Return the next request: of the oldest unit with one, or else of a new unit."""
+        while not self._queue:
+            if self._reserved >= (self.age_bound + 1) * self.rows_an_update or not self._open_unit():
+                return None
+        number, place, rollout, attempt = heapq.heappop(self._queue)
+        prompt = self._units[number].batch.prompts[place]
+        ticket = Ticket(self._seen, number, prompt, place, rollout, attempt, self.version)
+        self._seen += 1
+        self._outstanding[ticket.number] = ticket, self._now
+        return ticket
+
+    def _open_unit(self) -> bool:
+        """Start a unit with new prompts. Return False if too few are left that are not in flight."""
+        if self._room < self._size:
+            return False
+        places = self._draw(self._size)
+        batch = self.rule.start([self._prompts[place] for place in places])
+        number = self.counts["opened"]
+        unit = Unit(number, places, batch, self.version, self._expected(len(places)))
+        self.counts["opened"] += 1
+        self._units[number] = unit
+        self._open[self.version] += 1
+        self._reserved += unit.reserved
+        self._advance(unit)
+        return True
+
+    def _expected(self, prompts: int) -> float:
+        """Return the rows that a unit is expected to have, until it is finished."""
+        if self._price:
+            return self._price.average
+        size = self.rule.size(prompts)
+        return float(size.kept or size.asked or prompts)
+
+    def _draw(self, count: int) -> list[int]:
+        """Return ``count`` places of prompts that are not in flight, which are held from now on. So many must be."""
+        found: list[int] = []
+        while len(found) < count:
+            if isinstance(self._selection, RankedPrompts):
+                place = self._selection.next(self._held)
+            else:
+                self._chosen = self._chosen or self._choose(self._selection)
+                place = self._chosen.pop()
+            if place is None:
+                raise RuntimeError(f"the selection must find {count} prompts among {self._room}; report this error")
+            self._held[place] = True
+            found.append(place)
+            self._room -= 1
+        return found
+
+    def _choose(self, selection: Selector) -> list[int]:
+        """Return the places of the next prompts, about as many as an update has, the last one first."""
+        prompts = round(self.rows_an_update * self._size / max(1.0, self._expected(self._size)))
+        held = [self._prompts[place].id for place in np.flatnonzero(self._held)]
+        return selection.choose(min(max(prompts, self._size), self._room), held)[::-1]
+
+    def _close(self, ticket: Ticket, rollout: Rollout | None) -> None:
+        """Take a result into its unit, or request it again; go on with the unit if its round is complete."""
+        del self._outstanding[ticket.number]
+        if rollout is None and ticket.attempt + 1 < self._attempts:
+            self.counts["again"] += 1
+            heapq.heappush(self._queue, (ticket.unit, ticket.place, ticket.rollout, ticket.attempt + 1))
+            return
+        self.counts["failed"] += rollout is None
+        unit = self._units[ticket.unit]
+        unit.results[ticket.place, ticket.rollout] = rollout
+        unit.missing -= 1
+        if not unit.missing and unit.plan:
+            new: list[list[Rollout]] = [[] for _ in unit.batch.prompts]
+            for (place, _), result in sorted(unit.results.items(), key=lambda item: item[0]):
+                if result is not None:
+                    new[place].append(result)
+            unit.batch, unit.results = unit.batch.add(unit.plan, new), {}
+            check_rewards(self.rule, unit.batch)
+            self._advance(unit)
+
+    def _advance(self, unit: Unit) -> None:
+        """Plan the next round of ``unit`` and queue its requests, or finish it."""
+        while (plan := self._plan(unit)).fresh:
+            if self._room < plan.fresh:  # the data set has no more, so the unit ends with what it has
+                plan = Plan(np.zeros(len(unit.batch.prompts), np.int64))
+                break
+            places = self._draw(plan.fresh)
+            unit.batch = unit.batch.join(self.rule.start([self._prompts[place] for place in places]))
+            unit.places += places
+        unit.plan = plan
+        unit.missing = int(plan.counts.sum())
+        for place in np.flatnonzero(plan.counts).tolist():
+            asked = int(unit.batch.asked[place])
+            for rollout in range(asked, asked + int(plan.counts[place])):
+                heapq.heappush(self._queue, (unit.number, place, rollout, 0))
+        if not unit.missing:
+            rows = self._rows(unit)
+            self._reserved += rows - unit.reserved
+            unit.reserved = rows
+            self._finished[unit.number] = rows
+            self._ready += rows
+            self._open[unit.opened] -= 1
+            if not self._open[unit.opened]:
+                del self._open[unit.opened]
+
+    def _plan(self, unit: Unit) -> Plan:
+        """Return the next round. With a price, the count of the prompt is decided once, and kept in the budget."""
+        if self._price is None:
+            return self.rule.plan(unit.batch)
+        asked, first = int(unit.batch.asked[0]), self._price.rule.least
+        if unit.decided or (asked < first and not self._price.rule.one_round):
+            return Plan(np.array([max(0, first - asked)]))
+        count = self._price.take(unit.batch)
+        unit.decided = True
+        self._reserved += count - unit.reserved
+        unit.reserved = float(count)
+        return Plan(np.array([count - asked]))
+
+    def _rows(self, unit: Unit) -> int:
+        return sum(int(group.keep.sum()) for group in self.rule.groups(unit.batch))
+
+    def _take(self, short: bool = False) -> Update | None:
+        """Return the next update if all units that have reached the age bound are finished, and there are enough rows.
+
+        It holds all of these, then the units that finished first. Units without rows come along, to be learnt from.
+        """
+        due = self.version - self.age_bound
+        if self._training or not self._finished or any(opened <= due for opened in self._open):
+            return None
+        if self._ready < self.rows_an_update and not short:
+            return None
+        taken = self._chosen_units(due)
+        self._training = sorted(taken)
+        self._ready -= sum(self._finished.pop(number) for number in taken)
+        groups = [
+            (group, self.version - unit.opened)
+            for unit in map(self._units.__getitem__, self._training)
+            for group in self.rule.groups(unit.batch)
+        ]
+        return Update(self.version + 1, tuple(group for group, _ in groups), tuple(age for _, age in groups))
+
+    def _chosen_units(self, due: int) -> list[int]:
+        """Return the numbers of the finished units that the next update takes: at least those opened up to ``due``."""
+        taken = [number for number in self._finished if self._units[number].opened <= due]
+        rows, must = sum(self._finished[number] for number in taken), set(taken)
+        for number, own in self._finished.items():
+            if number not in must and (rows < self.rows_an_update or not own):
+                taken.append(number)
+                rows += own
+        return taken
+
+
+def _price(rule: Allocator, prompts: Sequence[Prompt], batch: int | None, slack: float | None) -> Price | None:
+    """Return the price of a rule that has one and is not planned in batches. Raise ValueError if it must be."""
+    if batch is not None:
+        check_integer("batch", batch, 1, "count the prompts that the rule plans together")
+        return None
+    if rule.separable:
+        return None
+    if isinstance(rule, BudgetedAllocator) and rule.priced:
+        return Price(rule, prompts, slack)
+    raise ValueError(
+        f"batch must say how many prompts {rule.name} plans together, because it compares prompts, got None; give "
+        "batch=, or a rule that is separable or has a price"
+    )
+
+
+def _selection(selection: Selector, rule: Allocator, prompts: Sequence[Prompt], seed: int) -> Selector | RankedPrompts:
+    """Return what chooses the prompts: a ranking one at a time, another selection as it is."""
+    check_selector(selection, rule.needs)
+    predictor = getattr(rule, "predictor", None)
+    if isinstance(selection, RankingSelector):
+        return RankedPrompts(selection, prompts, seed, predictor)
+    selection.prepare(prompts, seed, predictor)
+    return selection

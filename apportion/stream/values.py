@@ -1,0 +1,49 @@
+"""What a stream and its engine exchange: requests, decisions and updates."""
+
+from dataclasses import dataclass
+
+from apportion.types import Group, Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A request for one rollout.
+
+    Args:
+        number: of the request; each is answered once.
+        unit: the number of the prompts that are planned together.
+        prompt: what to sample.
+        place: the place of the prompt in its unit.
+        rollout: which rollout of the prompt it is, from 0.
+        attempt: how often this rollout was requested before.
+        version: the updates that the policy had when it was requested; a newer policy may sample it.
+    """
+
+    number: int
+    unit: int
+    prompt: Prompt
+    place: int
+    rollout: int
+    attempt: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What the trainer takes: finished groups, oldest first, for the update that makes ``version``.
+
+    ``ages`` are those of the groups at the start of the update, in updates.
+    """
+
+    version: int
+    groups: tuple[Group, ...]
+    ages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to free slots: requests to start, requests to cancel, and an update if one is ready."""
+
+    requests: tuple[Ticket, ...] = ()
+    cancelled: tuple[Ticket, ...] = ()
+    update: Update | None = None

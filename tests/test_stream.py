@@ -1,0 +1,401 @@
+"""A stream of rollouts: it plans as batches do behind a barrier, keeps its bounds, and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from apportion import HORA, VIP, Group, Knapsack, Neyman, PilotCommit, Prompt, Rollout, Uniform, collect
+from apportion.allocators import ALLOCATORS
+from apportion.selection import Mixed, ShuffledEpochs
+from apportion.stream import Stream, stream_groups
+from tests.builders import make_prompts
+from tests.rules import MAKE, small
+
+PRICED = {
+    "vip": lambda: VIP(rollouts_per_prompt=8, high=32),
+    "vip, dr_grpo": lambda: VIP(estimator="dr_grpo", rollouts_per_prompt=7.5, high=16),
+    "knapsack": lambda: Knapsack(rollouts_per_prompt=8, high=32),
+    "neyman": lambda: Neyman(rollouts_per_prompt=8, high=32, predictor=VIP().predictor),
+    "hora": lambda: HORA(rollouts_per_prompt=8, pre_rollouts=4, high=24),
+}
+
+
+class InOrder(ShuffledEpochs):
+    """A selection that takes the prompts as they are."""
+
+    def _next_place(self) -> int:
+        self._drawn += 1
+        return (self._drawn - 1) % len(self._ids)
+
+
+def outcome(prompt: Prompt, rollout: int, seed: int = 0) -> Rollout | None:
+    """The same outcome for the same rollout of the same prompt, in any order and any driver."""
+    place = int(prompt.id.strip("p") or 0) if prompt.id.strip("p").isdigit() else sum(prompt.text.encode())
+    rng = np.random.default_rng([seed, place, rollout])
+    if rng.random() < 0.1:
+        return None
+    return Rollout(bool(rng.random() < (place % 7) / 6), answer=str(rng.integers(2)), tokens=int(rng.integers(1, 90)))
+
+
+def in_one_go(stream: Stream, updates: int, slots: int = 5, seed: int = 0, fails: bool = True) -> list[list[Group]]:
+    """Run ``stream`` with results in random order, and return the groups of each update."""
+    rng, running, found = np.random.default_rng(seed), [], []
+    for now in range(200_000):
+        decision = stream.decide(slots - len(running), float(now))
+        running += decision.requests
+        assert len(running) <= slots
+        if decision.update is not None:
+            assert max(decision.update.ages, default=0) <= stream.age_bound
+            found.append(list(decision.update.groups))
+            stream.trained(decision.update.version)
+            if len(found) == updates:
+                break
+        elif not running:
+            break
+        if running:
+            ticket = running.pop(int(rng.integers(len(running))))
+            stream.arrived(ticket, outcome(ticket.prompt, ticket.rollout) if fails else Rollout(True), stream.version)
+    return found
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_a_full_barrier_gives_the_groups_of_a_batch(name: str) -> None:
+    prompts, batch = make_prompts(28), 7
+    rows: list[int] = [batch]
+
+    def sample(asked, counts):
+        done = seen[0] if seen else Counter()
+        found = []
+        for prompt, count in zip(asked, counts, strict=True):
+            start = done[prompt.id]
+            done[prompt.id] += int(count)
+            made = [outcome(prompt, i) for i in range(start, start + int(count))]
+            found.append([rollout for rollout in made if rollout is not None])
+        return found
+
+    def source(count):
+        rows[0] += count
+        return prompts[rows[0] - count : rows[0]]
+
+    seen = [Counter()]
+    rule = MAKE[name]()
+    whole = collect(rule, prompts[:batch], sample, source=source)
+    kept = rule.groups(whole)
+    stream = Stream(MAKE[name](), prompts, rows_an_update=1, age_bound=0, batch=batch, selection=InOrder(), attempts=1)
+    asked: Counter[str] = Counter()
+    for now in range(2_000):
+        decision = stream.decide(3, float(now))
+        if decision.update or not decision.requests:
+            break
+        for ticket in reversed(decision.requests):
+            asked[ticket.prompt.id] += 1
+            stream.arrived(ticket, outcome(ticket.prompt, ticket.rollout))
+    assert list(decision.update.groups) == kept
+    assert [asked[prompt.id] for prompt in whole.prompts] == whole.asked.tolist()
+
+
+@pytest.mark.parametrize("name", sorted(name for name, rule in ALLOCATORS.items() if rule.separable))
+def test_a_separable_rule_gives_the_groups_of_each_prompt_alone(name: str) -> None:
+    prompts = make_prompts(12)
+    stream = Stream(MAKE[name](), prompts, rows_an_update=8, attempts=1)
+    groups = {group.prompt.id: group for update in in_one_go(stream, updates=3) for group in update}
+    assert groups
+    for group in groups.values():
+        rule, made = MAKE[name](), [outcome(group.prompt, i) for i in range(200)]
+        taken = [0]
+
+        def sample(asked, counts, taken=taken, made=made):
+            found = made[taken[0] : taken[0] + int(counts[0])]
+            taken[0] += int(counts[0])
+            return [[rollout for rollout in found if rollout is not None]]
+
+        alone = rule.groups(collect(rule, [group.prompt], sample))
+        assert [g.rollouts for g in alone] == [group.rollouts]
+
+
+@pytest.mark.parametrize("name", PRICED)
+@pytest.mark.parametrize("selection", [None, "mixed"])
+def test_the_budget_is_kept_within_its_slack_at_any_time(name: str, selection: str | None) -> None:
+    slack = 40.0
+    rule = PRICED[name]()
+    stream = Stream(rule, make_prompts(90), rows_an_update=96, selection=Mixed() if selection else None, slack=slack)
+    granted: Counter[int] = Counter()
+    running: list = []
+    rng = np.random.default_rng(0)
+    for now in range(5_000):
+        decision = stream.decide(24 - len(running), float(now))
+        for ticket in decision.requests:
+            granted[ticket.unit] += ticket.attempt == 0
+        running += decision.requests
+        if decision.update:
+            stream.trained(decision.update.version)
+        assert abs(stream.carry) <= slack
+        if running:
+            ticket = running.pop(int(rng.integers(len(running))))
+            stream.arrived(ticket, outcome(ticket.prompt, ticket.rollout, seed=stream.version))
+    done = [granted[n] for n in range(max(granted)) if n not in stream._units]
+    assert len(done) > 300
+    if name != "hora":  # every prompt that was opened is decided, so the carry is exactly the deviation
+        asked = sum(granted.values()) + sum(entry[3] == 0 for entry in stream._queue)
+        assert asked - rule.rollouts_per_prompt * stream.counts["opened"] == pytest.approx(stream.carry)
+        assert max(done[:8]) - min(done[:8]) <= 1  # all beliefs are equal at first
+    assert rule.least <= min(done) and max(done) <= rule.high
+
+
+def test_equal_gains_are_shared_by_the_carry() -> None:
+    stream = Stream(VIP(rollouts_per_prompt=4.25), make_prompts(80), rows_an_update=340)
+    tickets = stream.decide(170, 0.0).requests
+    counts = Counter(ticket.unit for ticket in tickets)
+    assert [counts[n] for n in range(39)] == [4, 4, 5, 4] * 9 + [4, 4, 5]
+    assert abs(stream.carry) <= 0.5
+
+
+def test_an_old_prompt_gets_its_last_rollouts_before_a_new_one_opens() -> None:
+    stream = Stream(HORA(rollouts_per_prompt=4, pre_rollouts=2), make_prompts(9), rows_an_update=64)
+    first = stream.decide(4, 0.0).requests
+    for ticket in first[:2]:
+        stream.arrived(ticket, Rollout(False))
+    assert {ticket.unit for ticket in stream.decide(1, 0.0).requests} == {0}
+
+
+@pytest.mark.parametrize("age_bound", [0, 1, 3])
+def test_no_group_is_older_than_the_bound_and_every_prompt_opened_is_trained(age_bound: int) -> None:
+    stream = Stream(small("hora"), make_prompts(40), rows_an_update=36, age_bound=age_bound, attempts=1, seed=1)
+    found = in_one_go(stream, updates=20, slots=30)
+    assert len(found) == 20
+    opened = stream.counts["opened"]
+    assert sum(map(len, found)) + len(stream._units) == opened
+    assert all(36 <= sum(len(group.rollouts) for group in update) <= 2 * 36 for update in found[1:])
+
+
+def test_pilot_commit_streams_a_group_at_a_time() -> None:
+    rule = PilotCommit(pilots=4, commits=4, min_rate=0.25, max_rate=0.75)
+    stream = Stream(rule, make_prompts(60), rows_an_update=24, batch=1)
+    found = in_one_go(stream, updates=5, slots=16)
+    assert all(0 < np.mean([r.correct for r in group.rollouts[:4]]) < 1 for update in found for group in update)
+    assert sum(map(len, found)) > 10
+
+
+def fault(seed: int) -> None:
+    """Run a stream under every fault at once, and beside it one that is saved and loaded at random events."""
+    rng = np.random.default_rng(seed)
+    names = [*PRICED, "uniform", "dars", "reinforce_ada"]
+    name = names[seed % len(names)]
+
+    def make() -> Stream:
+        rule = PRICED[name]() if name in PRICED else small(name)
+        selection = Mixed() if seed % 3 == 0 else None
+        return Stream(
+            rule, prompts, rows_an_update=40, age_bound=seed % 4, selection=selection, seed=seed, patience=30.0
+        )
+
+    prompts = make_prompts(30)
+    stream = make()
+    running, late, trained, answered = [], [], Counter(), Counter()
+    now = 0.0
+    for _ in range(700):
+        now += float(rng.exponential(0.5))
+        if rng.random() < 0.03:  # killed: what was saved goes on
+            state = copy.deepcopy(stream.state_dict())
+            stream = make()
+            stream.load_state_dict(state)
+            if rng.random() < 0.5:
+                stream.restarted()
+                late += running
+                running = []
+        free = max(0, 24 - len(running))
+        decision = stream.decide(free, now)
+        assert len(decision.requests) <= free
+        running = [t for t in running if t not in decision.cancelled] + list(decision.requests)
+        late += decision.cancelled
+        if decision.update:
+            assert max(decision.update.ages, default=0) <= stream.age_bound
+            trained.update(f"{stream.version} {group.prompt.id}" for group in decision.update.groups)
+            assert stream.trained(decision.update.version)
+            assert not stream.trained(decision.update.version)  # doubled
+        kind = rng.random()
+        if kind < 0.1 and late:
+            assert not stream.arrived(late[int(rng.integers(len(late)))], Rollout(True), stream.version + 9)
+        elif kind < 0.13:
+            pass  # a slot hangs
+        elif running:
+            ticket = running.pop(int(rng.integers(len(running))))
+            result = None if rng.random() < 0.1 else outcome(ticket.prompt, ticket.rollout, seed)
+            lie = int(rng.integers(-9, 9)) if rng.random() < 0.2 else ticket.version
+            assert stream.arrived(ticket, result, lie)
+            answered[ticket.number] += 1
+            assert not stream.arrived(ticket, result, lie)  # doubled
+            late.append(ticket)
+    assert stream.version > 3
+    assert max(answered.values()) == 1 and max(trained.values()) == 1
+    known = {ticket.number for ticket in stream.outstanding}
+    assert known == {ticket.number for ticket in running}  # nothing is lost
+    for unit in stream._units.values():
+        if unit.number not in stream._finished and unit.number not in stream._training:
+            waiting = sum(entry[0] == unit.number for entry in stream._queue)
+            assert unit.missing == waiting + sum(ticket.unit == unit.number for ticket in stream.outstanding)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_faults_lose_nothing_and_train_nothing_twice(seed: int) -> None:
+    fault(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8, 100))
+def test_a_hundred_faults_lose_nothing_and_train_nothing_twice(seed: int) -> None:
+    fault(seed)
+
+
+@pytest.mark.parametrize("name", [*PRICED, "uniform"])
+@pytest.mark.parametrize("selection", [None, "mixed"])
+def test_saved_and_loaded_at_any_event_the_same_decisions_follow(name: str, selection: str | None) -> None:
+    def make() -> Stream:
+        rule = PRICED[name]() if name in PRICED else Uniform(4)
+        own = Mixed() if selection else None
+        return Stream(rule, make_prompts(40), rows_an_update=48, selection=own)
+
+    whole, again = make(), make()
+    running: list = []
+    rng = np.random.default_rng(1)
+    for now in range(500):
+        if now % 7 == 0:
+            state = copy.deepcopy(again.state_dict())
+            again = make()
+            again.load_state_dict(state)
+        decision = whole.decide(16 - len(running), float(now))
+        assert decision == again.decide(16 - len(running), float(now))
+        running += decision.requests
+        if decision.update:
+            whole.trained(decision.update.version)
+            again.trained(decision.update.version)
+        if not running:
+            continue
+        ticket = running.pop(int(rng.integers(len(running))))
+        result = outcome(ticket.prompt, ticket.rollout)
+        assert whole.arrived(ticket, result) == again.arrived(ticket, result)
+    assert whole.version > 3
+
+
+def test_a_request_without_an_answer_is_cancelled_and_made_again() -> None:
+    stream = Stream(Uniform(2), make_prompts(3), rows_an_update=2, patience=10.0, attempts=2)
+    first, other = stream.decide(2, 0.0).requests
+    stream.arrived(other, Rollout(True))
+    assert stream.decide(0, 9.9).cancelled == ()
+    decision = stream.decide(1, 10.0)
+    assert decision.cancelled == (first,)
+    (again,) = decision.requests
+    assert (again.unit, again.place, again.rollout, again.attempt) == (first.unit, first.place, first.rollout, 1)
+    assert not stream.arrived(first, Rollout(True))  # late
+    assert stream.arrived(again, None)  # the last attempt: the rollout is left out
+    update = stream.decide(0, 11.0).update
+    assert update is None  # one row is too few
+    assert stream.counts["failed"] == 1
+
+
+def test_a_worker_that_lies_about_its_version_changes_nothing_but_a_count() -> None:
+    streams = [Stream(Uniform(2), make_prompts(9), rows_an_update=4, seed=3) for _ in range(2)]
+    for now in range(40):
+        decisions = [stream.decide(3, float(now)) for stream in streams]
+        assert decisions[0] == decisions[1]
+        for stream, lies in zip(streams, (False, True), strict=True):
+            for ticket in decisions[0].requests:
+                stream.arrived(ticket, Rollout(True), -5 if lies else stream.version)
+            if decisions[0].update:
+                stream.trained(decisions[0].update.version)
+    assert streams[0].counts["wrong_version"] == 0 < streams[1].counts["wrong_version"]
+
+
+def test_a_data_set_that_is_smaller_than_an_update_gives_short_updates() -> None:
+    stream = Stream(Uniform(2), make_prompts(3), rows_an_update=100)
+    assert [len(update) for update in in_one_go(stream, updates=4, fails=False)] == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rule": ALLOCATORS["dapo"]()}, "batch must say how many prompts dapo plans together"),
+        ({"rule": VIP(budget=24)}, "must be in rollouts_per_prompt under a price"),
+        ({"patience": 0.0}, "patience must be above 0"),
+        ({"slack": 0.5, "rule": VIP()}, "slack must be at least 1"),
+        ({"age_bound": -1}, "age_bound"),
+        ({"batch": 99}, "batch must be at most the 3 prompts"),
+        ({"prompts": [Prompt("a"), Prompt("a")]}, "prompts must be distinct"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict, message: str) -> None:
+    given = {"rule": Uniform(2), "prompts": make_prompts(3), "rows_an_update": 4} | settings
+    with pytest.raises(ValueError, match=message):
+        Stream(given.pop("rule"), given.pop("prompts"), **given)
+
+
+def test_a_damaged_state_and_a_wrong_version_are_refused() -> None:
+    stream = Stream(Uniform(2), make_prompts(3), rows_an_update=4)
+    ticket = stream.decide(1, 0.0).requests[0]
+    for damaged in ({}, stream.state_dict() | {"units": [{"number": 0}]}, stream.state_dict() | {"queue": 7}):
+        with pytest.raises(ValueError, match="a stream"):
+            stream.load_state_dict(damaged)
+    with pytest.raises(ValueError, match="with its own 3 prompts"):
+        Stream(Uniform(2), make_prompts(2), rows_an_update=4).load_state_dict(stream.state_dict())
+    with pytest.raises(ValueError, match="version must be that of the update"):
+        stream.trained(1)
+    with pytest.raises(ValueError, match="a result must be a Rollout"):
+        stream.arrived(ticket, [Rollout(True)])  # type: ignore[arg-type]
+
+
+def test_asyncio_runs_a_stream_and_ends_hanging_calls() -> None:
+    running, most, hung = Counter(), [0], []
+
+    async def sample(ticket):
+        running["now"] += 1
+        most[0] = max(most[0], running["now"])
+        try:
+            if ticket.number == 5:
+                hung.append(ticket)
+                await asyncio.sleep(60)
+            await asyncio.sleep(0.001 * (ticket.number % 3))
+            return Rollout(ticket.rollout % 2 == 0)
+        finally:
+            running["now"] -= 1
+
+    async def train():
+        stream = Stream(VIP(rollouts_per_prompt=4), make_prompts(20), rows_an_update=16, patience=0.2, age_bound=2)
+        versions = []
+        async for update in stream_groups(stream, sample, slots=6):
+            versions.append(update.version)
+            await asyncio.sleep(0.005)
+            if update.version == 8:
+                break
+        return stream, versions
+
+    async def bounded():
+        return await asyncio.wait_for(train(), 20)
+
+    stream, versions = asyncio.run(bounded())
+    assert versions == list(range(1, 9)) and most[0] <= 6
+    assert len(hung) == 1 and stream.counts["cancelled"] == 1
+
+
+def test_asyncio_raises_what_a_call_raises_and_cancels_the_others() -> None:
+    ended = []
+
+    async def sample(ticket):
+        if ticket.number == 3:
+            raise OSError("the engine is gone")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(ticket.number)
+
+    async def train():
+        async for _ in stream_groups(Stream(Uniform(4), make_prompts(4), rows_an_update=8), sample, slots=4):
+            pass
+
+    with pytest.raises(OSError, match="the engine is gone"):
+        asyncio.run(train())
+    assert sorted(ended) == [0, 1, 2]
