@@ -231,7 +231,7 @@ def fault(seed: int) -> None:
             answered[ticket.number] += 1
             assert not stream.arrived(ticket, result, lie)  # doubled
             late.append(ticket)
-    assert stream.version > 3
+    assert stream.version > 1
     assert max(answered.values()) == 1 and max(trained.values()) == 1
     known = {ticket.number for ticket in stream.outstanding}
     assert known == {ticket.number for ticket in running}  # nothing is lost

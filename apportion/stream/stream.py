@@ -34,6 +34,7 @@ from apportion.allocators import Allocator, check_rewards
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.price import Price
 from apportion.checks import check_integer
+from apportion.predictors import MeanLengths
 from apportion.predictors.saved import SavedValues
 from apportion.selection import Selector, ShuffledEpochs
 from apportion.selection.base import RankingSelector, check_selector
@@ -55,6 +56,9 @@ class Stream:
         batch: the prompts of a unit, for rules that plan a batch. None for rules that plan single prompts.
         selection: which prompts are opened; by default each once an epoch, in random order. Prompts in flight are not
             chosen.
+        lengths: predicts the lengths of completions; an object of its own. Then the prompts that are chosen for about
+            one update are opened longest first, which leaves fewer slots idle at a small ``age_bound``. A selection
+            that ranks keeps its own order. Which prompts are opened does not depend on it.
         seed: of the selection.
         attempts: how often a rollout that failed, or was not heard of, is requested in all.
         patience: seconds after which a request without an answer is cancelled. It must be longer than any sample
@@ -84,6 +88,7 @@ class Stream:
         age_bound: int = 1,
         batch: int | None = None,
         selection: Selector | None = None,
+        lengths: MeanLengths | None = None,
         seed: int = 0,
         attempts: int = 3,
         patience: float = 3600.0,
@@ -115,6 +120,7 @@ class Stream:
         self._held = np.zeros(len(self._prompts), bool)
         self._chosen: list[int] = []
         self.counts: Counter[str] = Counter()
+        self._lengths = lengths
         self._selection = _selection(selection or ShuffledEpochs(), self.rule, self._prompts, seed)
 
     @property
@@ -188,6 +194,8 @@ class Stream:
         for batch in batches if self._batched else [Batch.concatenate(batches)]:
             self.rule.observe(batch)
             self._selection.observe(batch)
+            if self._lengths is not None:
+                self._lengths.update(batch)
         own = [place for unit in units for place in unit.places]
         self._held[own] = False
         self._room += len(own)
@@ -211,6 +219,7 @@ class Stream:
             "rule": self.rule.state_dict(),
             "selection": self._selection.state_dict(),
             "price": price,
+            "lengths": {} if self._lengths is None else self._lengths.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -245,6 +254,8 @@ class Stream:
         self._selection.load_state_dict(saved.state("selection"))
         if self._price:
             self._price.load_state_dict(saved.state("price"))
+        if self._lengths is not None:
+            self._lengths.load_state_dict(saved.state("lengths"))
         self.version, self._seen, self._reserved, self._now = version, seen, reserved, float(now)
         self._units, self._outstanding, self._queue = units, outstanding, queue  # type: ignore[assignment]
         self._finished, self._training, self._chosen, self.counts = finished, training, chosen, counts
@@ -329,7 +340,11 @@ class Stream:
         """Return the places of the next prompts, about as many as an update has, the last one first."""
         prompts = round(self.rows_an_update * self._size / max(1.0, self._expected(self._size)))
         held = [self._prompts[place].id for place in np.flatnonzero(self._held)]
-        return selection.choose(min(max(prompts, self._size), self._room), held)[::-1]
+        places = selection.choose(min(max(prompts, self._size), self._room), held)[::-1]
+        if self._lengths is None:
+            return places
+        predicted = self._lengths.predict([self._prompts[place] for place in places])
+        return [places[i] for i in np.argsort(predicted, kind="stable").tolist()]
 
     def _close(self, ticket: Ticket, rollout: Rollout | None) -> None:
         """Take a result into its unit, or request it again; go on with the unit if its round is complete."""
@@ -393,16 +408,10 @@ class Stream:
         return sum(int(group.keep.sum()) for group in self.rule.groups(unit.batch))
 
     def _take(self, short: bool = False) -> Update | None:
-        """Return the next update if all units that have reached the age bound are finished, and there are enough rows.
-
-        It holds all of these, then the units that finished first. Units without rows come along, to be learnt from.
-        """
-        due = self.version - self.age_bound
-        if self._training or not self._finished or any(opened <= due for opened in self._open):
+        """Return the next update, unless the trainer is at work or has to wait."""
+        if self._training or not self._finished or self._waits(short):
             return None
-        if self._ready < self.rows_an_update and not short:
-            return None
-        taken = self._chosen_units(due)
+        taken = self._chosen_units()
         self._training = sorted(taken)
         self._ready -= sum(self._finished.pop(number) for number in taken)
         groups = [
@@ -412,8 +421,17 @@ class Stream:
         ]
         return Update(self.version + 1, tuple(group for group, _ in groups), tuple(age for _, age in groups))
 
-    def _chosen_units(self, due: int) -> list[int]:
-        """Return the numbers of the finished units that the next update takes: at least those opened up to ``due``."""
+    def _waits(self, short: bool) -> bool:
+        """Return whether a unit that has reached the age bound is not finished, or the rows are too few."""
+        due = self.version - self.age_bound
+        return any(opened <= due for opened in self._open) or (self._ready < self.rows_an_update and not short)
+
+    def _chosen_units(self) -> list[int]:
+        """Return the finished units that the next update takes: all at the age bound, then those that finished first.
+
+        Units without rows come along, to be learnt from.
+        """
+        due = self.version - self.age_bound
         taken = [number for number in self._finished if self._units[number].opened <= due]
         rows, must = sum(self._finished[number] for number in taken), set(taken)
         for number, own in self._finished.items():

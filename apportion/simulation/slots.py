@@ -1,0 +1,297 @@
+"""An engine of slots that samples all the time, simulated by events: what a stream makes of it, against other ways.
+
+Nothing is trained. Lengths are lognormal. A part of the variance of their logarithm is the prompt's, so rollouts of a
+prompt are alike. They are cut at a quantile, as ``max_response_length`` does: uncut, a few lengths decide every
+figure. Time is counted in median lengths. An update takes a share of the time that the engine needs to sample one.
+
+Lengths and verdicts depend on the seed, the prompt and the rollout only. So two streams with one seed are compared on
+the same draws.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+import numpy as np
+
+from apportion.checks import check_integer, check_numbers
+from apportion.predictors import MeanLengths
+from apportion.stream import Stream, Ticket, Update
+from apportion.types import Batch, Counts, Floats, Prompt, Rollout
+
+DRAWS = 64
+"""Draws of a prompt, after which its lengths and verdicts repeat."""
+LONG_TENTH = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """An engine, its prompts, and its trainer.
+
+    Args:
+        slots: rollouts that are sampled at a time.
+        prompts: of the data set.
+        sigma: standard deviation of log lengths.
+        shared: share of the variance of log lengths that is the prompt's.
+        longest: quantile at which lengths are cut.
+        update: the time of an update over that of sampling one with all slots.
+        failing: share of samples that return nothing.
+        hanging: share of samples that never return.
+        seed: of all draws.
+
+    Raises ValueError for settings that make no sense.
+
+    >>> engine = Slots(slots=8, prompts=4)
+    >>> [prompt.id for prompt in engine.members], engine.mean_length < math.exp(0.5)
+    (['0', '1', '2', '3'], True)
+    """
+
+    slots: int
+    prompts: int
+    sigma: float = 1.0
+    shared: float = 0.5
+    longest: float = 0.99
+    update: float = 0.0
+    failing: float = 0.0
+    hanging: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        check_integer("slots", self.slots, 1, "an engine needs a slot")
+        check_integer("prompts", self.prompts, 1, "a data set needs a prompt")
+        shares = {"shared": self.shared, "failing": self.failing, "hanging": self.hanging}
+        if bad := {name: value for name, value in shares.items() if not 0 <= value <= 1}:
+            raise ValueError(f"{', '.join(bad)} must be between 0 and 1, got {bad}; they are shares")
+        if not 0 < self.longest < 1 or not 0 <= self.sigma <= 5 or not 0 <= self.update < math.inf:
+            raise ValueError(
+                f"longest must be in (0, 1), sigma in [0, 5] and update finite and at least 0, got {self.longest}, "
+                f"{self.sigma} and {self.update}; 0.99, 1 and 0.5 are usual"
+            )
+
+    @property
+    def members(self) -> list[Prompt]:
+        """The prompts, whose ids are their numbers."""
+        return [Prompt(f"prompt {q}", id=str(q)) for q in range(self.prompts)]
+
+    @cached_property
+    def log_lengths(self) -> Floats:
+        """The part of the log lengths that is the prompt's, [Q]."""
+        own = self.sigma * math.sqrt(self.shared)
+        return own * np.random.default_rng([self.seed, 6]).normal(0, 1, self.prompts)
+
+    @property
+    def mean_length(self) -> float:
+        """The mean of the cut lengths, in closed form."""
+        top = self.sigma * NormalDist().inv_cdf(self.longest)
+        below = NormalDist().cdf(top / self.sigma - self.sigma) if self.sigma else 1.0
+        return math.exp(self.sigma**2 / 2) * below + (1 - self.longest) * math.exp(top)
+
+
+@dataclass(frozen=True)
+class SlotMeasures:
+    """What a run of updates came to, without its first quarter, in which the engine fills.
+
+    Args:
+        utilisation: share of the time of all slots in which they sampled.
+        mixed: groups with both verdicts that were trained, per slot and median length.
+        largest_age: of any group at the start of its update, in updates.
+        age: mean of it.
+        long_age: mean of it for the tenth of the prompts with the longest samples.
+        long_share: the share of that tenth among the groups trained, over its share among the prompts.
+        budget: rollouts granted per prompt that was opened.
+        carry: the largest deviation from the budget at any time, in rollouts.
+        seconds: median lengths that the run took.
+    """
+
+    utilisation: float
+    mixed: float
+    largest_age: int
+    age: float
+    long_age: float
+    long_share: float
+    budget: float
+    carry: float
+    seconds: float
+
+
+def simulate_slots(engine: Slots, make: Callable[[Sequence[Prompt]], Stream], updates: int = 40) -> SlotMeasures:
+    """Return the measures of ``updates`` updates of the stream that ``make`` returns for the prompts of ``engine``.
+
+    >>> from apportion import Uniform
+    >>> def make(prompts):
+    ...     return Stream(Uniform(4), prompts, rows_an_update=16, age_bound=0)
+    >>> measures = simulate_slots(Slots(slots=4, prompts=32, sigma=0.0), make, updates=8)
+    >>> measures.utilisation, measures.largest_age, measures.budget
+    (1.0, 0, 4.0)
+    """
+    check_integer("updates", updates, 4, "the first quarter is left out")
+    return _Run(engine, make(engine.members)).measures(updates)
+
+
+class _Run:
+    """The events of one run: rollouts that end, updates that end, and requests that run out of patience."""
+
+    def __init__(self, engine: Slots, stream: Stream) -> None:
+        rng = np.random.default_rng([engine.seed, 7])
+        self.engine, self.stream = engine, stream
+        rest = engine.sigma * math.sqrt(1 - engine.shared)
+        self.log_length = engine.log_lengths
+        noise = rng.normal(0, 1, (engine.prompts, DRAWS)) * rest
+        cut = engine.sigma * NormalDist().inv_cdf(engine.longest)
+        self.lengths = np.exp(np.minimum(self.log_length[:, None] + noise, cut)).astype(np.float32)
+        self.right = rng.random((engine.prompts, DRAWS)) < rng.beta(0.4, 0.4, engine.prompts)[:, None]
+        self.chance = rng.random((engine.prompts, DRAWS)).astype(np.float32)
+        self.long = self.log_length >= np.quantile(self.log_length, LONG_TENTH)
+        self.turn = np.zeros(engine.prompts, np.int64)
+        self.events: list[tuple[float, int, int]] = []
+        self.running: dict[int, Ticket] = {}
+        self.now = self.busy = 0.0
+        self.asked = 0
+        self.carry = 0.0
+        self.update: Update | None = None
+        self.ages: list[tuple[int, bool]] = []
+        self.mixed = self.started = 0
+        self.update_time = engine.update * stream.rows_an_update * engine.mean_length / engine.slots
+
+    def measures(self, updates: int) -> SlotMeasures:
+        begun = (0.0, 0.0)
+        self._fill()
+        while self.stream.version < updates:
+            if self.stream.version >= updates // 4 and not self.started:
+                self.started, begun = self.stream.version, (self.now, self.busy)
+                self.mixed, self.ages = 0, []
+            if not self.events and math.isinf(self.stream.deadline):
+                raise ValueError("the stream must ask for rollouts or train, got neither; give it more prompts")
+            self._step()
+        time = self.now - begun[0]
+        ages = np.array([age for age, _ in self.ages] or [0])
+        long = np.array([is_long for _, is_long in self.ages] or [False])
+        opened = self.stream.counts["opened"]
+        return SlotMeasures(
+            utilisation=(self.busy - begun[1]) / (time * self.engine.slots) if time else 0.0,
+            mixed=self.mixed / (time * self.engine.slots) if time else 0.0,
+            largest_age=int(ages.max()),
+            age=float(ages.mean()),
+            long_age=float(ages[long].mean()) if long.any() else 0.0,
+            long_share=float(long.mean() / self.long.mean()),
+            budget=self.asked / max(1, opened),
+            carry=self.carry,
+            seconds=time,
+        )
+
+    def _step(self) -> None:
+        """Go to the next event and take it."""
+        due = min(self.events[0][0] if self.events else math.inf, self.stream.deadline)
+        self.busy += (due - self.now) * len(self.running)
+        self.now = due
+        while self.events and self.events[0][0] <= due:
+            _, kind, number = heapq.heappop(self.events)
+            if kind:
+                self._trained()
+            elif (ticket := self.running.pop(number, None)) is not None:
+                self.stream.arrived(ticket, self._result(ticket), ticket.version)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Give the free slots to the stream, and the trainer what is ready."""
+        while True:
+            decision = self.stream.decide(self.engine.slots - len(self.running), self.now)
+            for ticket in decision.cancelled:
+                self.running.pop(ticket.number, None)
+            for ticket in decision.requests:
+                self.running[ticket.number] = ticket
+                self.asked += ticket.attempt == 0
+                draw = self._draw(ticket)
+                if self.chance[draw] >= self.engine.hanging or ticket.attempt:
+                    heapq.heappush(self.events, (self.now + float(self.lengths[draw]), 0, ticket.number))
+            self.carry = max(self.carry, abs(self.stream.carry))
+            if decision.update is None and not decision.cancelled:
+                return
+            if decision.update is not None:
+                self.update = decision.update
+                if self.update_time:
+                    heapq.heappush(self.events, (self.now + self.update_time, 1, 0))
+                else:
+                    self._trained()
+
+    def _trained(self) -> None:
+        if self.update is None:
+            return
+        for group, age in zip(self.update.groups, self.update.ages, strict=True):
+            place = int(group.prompt.id)
+            self.turn[place] += 1
+            self.ages.append((age, bool(self.long[place])))
+            self.mixed += group.informative
+        self.stream.trained(self.update.version)
+        self.update = None
+
+    def _draw(self, ticket: Ticket) -> tuple[int, int]:
+        place = int(ticket.prompt.id)
+        return place, int(8 * self.turn[place] + ticket.rollout + ticket.attempt) % DRAWS
+
+    def _result(self, ticket: Ticket) -> Rollout | None:
+        draw = self._draw(ticket)
+        failed = not ticket.attempt and self.chance[draw] >= 1 - self.engine.failing
+        return None if failed else Rollout(bool(self.right[draw]), tokens=max(1, round(1000 * self.lengths[draw])))
+
+
+class InOrder(Stream):
+    """A stream whose trainer takes the groups in the order in which they were opened, to be compared with."""
+
+    def _waits(self, short: bool) -> bool:
+        return sum(self._finished[number] for number in self._leading()) < self.rows_an_update and not short
+
+    def _chosen_units(self) -> list[int]:
+        rows, taken = 0, list[int]()
+        for number in self._leading():
+            if rows >= self.rows_an_update:
+                break
+            taken.append(number)
+            rows += self._finished[number]
+        return taken
+
+    def _leading(self) -> list[int]:
+        """Return the numbers of the finished units before the first that is not finished."""
+        leading: list[int] = []
+        for number in self._units:
+            if number in self._finished:
+                leading.append(number)
+            elif number not in self._training:
+                break
+        return leading
+
+
+class NewFirst(Stream):
+    """A stream that opens new prompts before it goes on with open ones, to be compared with."""
+
+    def _next(self) -> Ticket | None:
+        if self._reserved < (self.age_bound + 1) * self.rows_an_update:
+            self._open_unit()
+        return super()._next()
+
+
+@dataclass
+class KnownLengths(MeanLengths):
+    """The mean length of each prompt as it is in truth, for a stream that opens the longest first: an oracle.
+
+    Args:
+        engine: whose lengths are known.
+    """
+
+    initial: float = 1.0
+    engine: Slots | None = None
+
+    def predict(self, prompts: Sequence[Prompt]) -> Counts:
+        if self.engine is None:
+            raise ValueError("the lengths of an engine must be known, got none; give engine=")
+        known = 1000 * np.exp(self.engine.log_lengths)
+        return np.maximum(1, known[[int(prompt.id) for prompt in prompts]]).astype(np.int64)
+
+    def update(self, batch: Batch) -> None:
+        """Learn nothing: all is known."""

@@ -1,0 +1,112 @@
+"""The simulator of slots: it counts time and ages right, and shows what a stream gains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from apportion import HORA, Allocator, Prompt, Uniform
+from apportion.predictors import MeanLengths
+from apportion.simulation import InOrder, KnownLengths, NewFirst, Slots, simulate_slots
+from apportion.stream import Stream
+
+ENGINE = Slots(slots=16, prompts=64, seed=2)
+Make = Callable[[Sequence[Prompt]], Stream]
+
+
+def streams(rule: Callable[[], Allocator] = lambda: Uniform(4), kind: type[Stream] = Stream, **settings) -> Make:
+    given = {"rows_an_update": 64} | settings
+    return lambda prompts: kind(rule(), prompts, **given)
+
+
+def test_lengths_are_cut_and_their_mean_is_known() -> None:
+    rng = np.random.default_rng(0)
+    for sigma, longest in ((1.0, 0.99), (0.5, 0.9)):
+        cut = np.exp(np.minimum(rng.normal(0, sigma, 400_000), sigma * {0.99: 2.3263, 0.9: 1.2816}[longest]))
+        engine = Slots(slots=1, prompts=1, sigma=sigma, longest=longest)
+        assert engine.mean_length == pytest.approx(cut.mean(), rel=0.01)
+
+
+def test_a_barrier_of_equal_lengths_wastes_nothing_and_an_update_that_takes_time_does() -> None:
+    even = replace(ENGINE, sigma=0.0)
+    assert simulate_slots(even, streams(age_bound=0), 8).utilisation == pytest.approx(1.0)
+    half = simulate_slots(replace(even, update=1.0), streams(age_bound=0), 8)
+    assert half.utilisation == pytest.approx(0.5, abs=0.02)
+    assert simulate_slots(replace(even, update=0.9), streams(age_bound=2), 12).utilisation > 0.97
+
+
+def test_a_stream_beats_order_and_barrier_and_keeps_its_bound() -> None:
+    barrier = simulate_slots(ENGINE, streams(age_bound=0), 12)
+    order = simulate_slots(ENGINE, streams(kind=InOrder, age_bound=2), 12)
+    bound = simulate_slots(ENGINE, streams(age_bound=2), 12)
+    assert barrier.largest_age == 0 and order.largest_age <= 2 and bound.largest_age <= 2
+    assert barrier.utilisation < order.utilisation <= bound.utilisation
+    assert bound.age < order.age
+    assert bound.budget == 4.0
+
+
+@pytest.mark.parametrize("update", [0.0, 0.9])
+def test_longest_first_leaves_fewer_slots_idle_at_bound_one(update: float) -> None:
+    engine = replace(ENGINE, update=update, prompts=48)
+    found = {
+        name: simulate_slots(engine, streams(age_bound=1, lengths=lengths), 24)
+        for name, lengths in (
+            ("any", None),
+            ("predicted", MeanLengths(initial=1500)),
+            ("known", KnownLengths(engine=engine)),
+        )
+    }
+    assert found["any"].utilisation + 0.02 < found["predicted"].utilisation
+    assert found["any"].utilisation + 0.02 < found["known"].utilisation
+    assert max(measures.largest_age for measures in found.values()) == 1
+
+
+def test_old_prompts_first_ends_groups_sooner_than_new_prompts_first() -> None:
+    def two_stages() -> HORA:
+        return HORA(rollouts_per_prompt=4, pre_rollouts=2, high=8)
+
+    old = simulate_slots(ENGINE, streams(two_stages, age_bound=2), 16)
+    new = simulate_slots(ENGINE, streams(two_stages, kind=NewFirst, age_bound=2), 16)
+    assert old.age <= new.age and old.largest_age <= 2 and new.largest_age <= 2
+    assert old.carry <= 32 * 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_failing_and_hanging_samples_stop_nothing(seed: int) -> None:
+    engine = replace(ENGINE, failing=0.1, hanging=0.05, seed=seed)
+    found = simulate_slots(engine, streams(age_bound=1, patience=30.0), 12)
+    assert found.largest_age <= 1 and 0.3 < found.utilisation <= 1
+
+
+def test_no_length_is_preferred() -> None:
+    engine = replace(ENGINE, prompts=400)
+    shares = [simulate_slots(replace(engine, seed=seed), streams(age_bound=2), 16).long_share for seed in range(6)]
+    assert np.mean(shares) == pytest.approx(1.0, abs=0.25)
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    assert simulate_slots(ENGINE, streams(), 8) == simulate_slots(ENGINE, streams(), 8)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_slots_are_simulated() -> None:
+    engine = Slots(slots=100_000, prompts=60_000)
+    found = simulate_slots(engine, streams(lambda: Uniform(8), rows_an_update=100_000, age_bound=2), 4)
+    assert found.largest_age <= 2 and found.utilisation > 0.3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"failing": 1.5}, "must be between 0 and 1"), ({"longest": 1.0}, "longest must be in"), ({"slots": 0}, "slot")],
+)
+def test_wrong_settings_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Slots(**({"slots": 1, "prompts": 1} | settings))
+
+
+def test_lengths_that_are_not_known_are_refused() -> None:
+    with pytest.raises(ValueError, match="lengths of an engine must be known"):
+        KnownLengths().predict([Prompt("a")])
