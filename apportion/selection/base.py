@@ -263,12 +263,24 @@ class RankingSelector(BeliefSelector):
         if not 0 <= self.explore <= 1:
             raise ValueError(f"explore must be between 0 and 1, got {self.explore}; it is a share of the places")
 
-    @abstractmethod
+    @property
+    def scores_alone(self) -> bool:
+        """Whether ``score`` is there: then prompts can be ranked one by one, in a stream."""
+        return type(self).score is not RankingSelector.score
+
     def score(self, belief: Belief) -> Floats:
-        """Return the score of each prompt, [P]; larger is better. A prompt's score depends on its own belief alone."""
+        """Return the score of each prompt, [P]; larger is better. A prompt's score depends on its own belief alone.
+
+        A rule whose scores depend on more, such as random draws, implements ``_scores`` instead.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement score or _scores, got neither; add one")
+
+    def _scores(self, generator: Generator) -> Floats:
+        """Return the score of every prompt, [Q]; larger is better."""
+        return self.score(self._predict())
 
     def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
-        scores, draws = self.score(self._predict()), generator.random(len(allowed))
+        scores, draws = self._scores(generator), generator.random(len(allowed))
         places = np.flatnonzero(allowed)
         ranking = places[np.lexsort((draws[places], -scores[places]))]
         share = round(self.explore * count, 9)

@@ -2,6 +2,6 @@
 
 from apportion.stream.groups import Sample, stream_groups
 from apportion.stream.stream import Stream
-from apportion.stream.values import Decision, Ticket, Update
+from apportion.stream.values import SlotDecision, Ticket, Update
 
-__all__ = ["Decision", "Sample", "Stream", "Ticket", "Update", "stream_groups"]
+__all__ = ["Sample", "SlotDecision", "Stream", "Ticket", "Update", "stream_groups"]

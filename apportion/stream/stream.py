@@ -40,7 +40,7 @@ from apportion.selection import Selector, ShuffledEpochs
 from apportion.selection.base import RankingSelector, check_selector
 from apportion.selection.ranked import RankedPrompts
 from apportion.stream.unit import Unit, restored_unit, saved_unit
-from apportion.stream.values import Decision, Ticket, Update
+from apportion.stream.values import SlotDecision, Ticket, Update
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 
 
@@ -138,7 +138,7 @@ class Stream:
         """The rollouts granted beyond the budget, of rules with a price; at most ``slack`` in size."""
         return self._price.carry if self._price else 0.0
 
-    def decide(self, free: int, now: float) -> Decision:
+    def decide(self, free: int, now: float) -> SlotDecision:
         """Return up to ``free`` requests, those to cancel at ``now`` seconds, and an update if one is ready.
 
         ``now`` may be of any clock. The slot of a cancelled request is free when the engine says so, in a later call.
@@ -156,7 +156,7 @@ class Stream:
         requests = [found for _ in range(free) if (found := self._next()) is not None]
         if update is None and not (self._outstanding or self._queue) and self._room < self._size:
             update = self._take(short=True)
-        return Decision(tuple(requests), tuple(cancelled), update)
+        return SlotDecision(tuple(requests), tuple(cancelled), update)
 
     def arrived(self, ticket: Ticket, rollout: Rollout | None, version: int | None = None) -> bool:
         """Take the result of a request; None if it failed or was lost. Return whether it counts.
@@ -460,7 +460,7 @@ def _selection(selection: Selector, rule: Allocator, prompts: Sequence[Prompt], 
     """Return what chooses the prompts: a ranking one at a time, another selection as it is."""
     check_selector(selection, rule.needs)
     predictor = getattr(rule, "predictor", None)
-    if isinstance(selection, RankingSelector):
+    if isinstance(selection, RankingSelector) and selection.scores_alone:
         return RankedPrompts(selection, prompts, seed, predictor)
     selection.prepare(prompts, seed, predictor)
     return selection

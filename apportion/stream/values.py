@@ -41,7 +41,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class SlotDecision:
     """The answer to free slots: requests to start, requests to cancel, and an update if one is ready."""
 
     requests: tuple[Ticket, ...] = ()
