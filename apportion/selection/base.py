@@ -271,13 +271,13 @@ class RankingSelector(BeliefSelector):
     def score(self, belief: Belief) -> Floats:
         """Return the score of each prompt, [P]; larger is better. A prompt's score depends on its own belief alone.
 
-        A rule whose scores depend on more, such as random draws, implements ``_scores`` instead.
+        Optional: a rule whose scores depend on more, such as random draws, has ``_scores`` only.
         """
-        raise NotImplementedError(f"{type(self).__name__} must implement score or _scores, got neither; add one")
+        raise NotImplementedError(f"{type(self).__name__} must score prompts alone, got no score; choose in batches")
 
+    @abstractmethod
     def _scores(self, generator: Generator) -> Floats:
         """Return the score of every prompt, [Q]; larger is better."""
-        return self.score(self._predict())
 
     def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
         scores, draws = self._scores(generator), generator.random(len(allowed))

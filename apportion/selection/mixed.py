@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
 from apportion.selection.base import RankingSelector
 from apportion.types import Belief, Floats
@@ -53,3 +54,6 @@ class Mixed(RankingSelector):
 
     def score(self, belief: Belief) -> Floats:
         return mixed_probability(belief, self.group_size)
+
+    def _scores(self, generator: Generator) -> Floats:
+        return self.score(self._predict())
