@@ -119,6 +119,7 @@ class Stream:
         self._open: Counter[int] = Counter()  # unfinished units by version
         self._held = np.zeros(len(self._prompts), bool)
         self._chosen: list[int] = []
+        self._postponed: list[int] = []
         self.counts: Counter[str] = Counter()
         self._lengths = lengths
         self._selection = _selection(selection or ShuffledEpochs(), self.rule, self._prompts, seed)
@@ -239,7 +240,8 @@ class Stream:
             queue = [tuple(map(int, entry)) for entry in state["queue"]]
             finished = {number: self._rows(units[number]) for number in state["finished"]}
             training = [units[number].number for number in state["training"]]
-            chosen, counts = [int(place) for place in state["chosen"]], Counter(state["counts"])
+            chosen, postponed = ([int(place) for place in state[key]] for key in ("chosen", "postponed"))
+            counts = Counter(state["counts"])
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise ValueError(
                 f"a saved state of a stream must be whole, got {error!r:.80}; load one unchanged"
@@ -259,6 +261,7 @@ class Stream:
         self.version, self._seen, self._reserved, self._now = version, seen, reserved, float(now)
         self._units, self._outstanding, self._queue = units, outstanding, queue  # type: ignore[assignment]
         self._finished, self._training, self._chosen, self.counts = finished, training, chosen, counts
+        self._postponed = postponed
         self._ready = sum(finished.values())
         self._open = Counter(
             unit.opened for unit in units.values() if unit.number not in finished and unit.number not in training
@@ -272,7 +275,7 @@ class Stream:
         return {
             "version": self.version, "now": self._now, "seen": self._seen, "reserved": self._reserved,
             "finished": list(self._finished), "training": list(self._training), "queue": list(self._queue),
-            "chosen": list(self._chosen), "counts": dict(self.counts),
+            "chosen": list(self._chosen), "postponed": list(self._postponed), "counts": dict(self.counts),
         }  # fmt: skip
 
     def restarted(self) -> None:
@@ -324,23 +327,39 @@ class Stream:
         """Return ``count`` places of prompts that are not in flight, which are held from now on. So many must be."""
         found: list[int] = []
         while len(found) < count:
-            if isinstance(self._selection, RankedPrompts):
-                place = self._selection.next(self._held)
-            else:
-                self._chosen = self._chosen or self._choose(self._selection)
-                place = self._chosen.pop()
-            if place is None:
-                raise RuntimeError(f"the selection must find {count} prompts among {self._room}; report this error")
+            place = self._place()
             self._held[place] = True
             found.append(place)
             self._room -= 1
         return found
 
+    def _place(self) -> int:
+        """Return the next place by the selection. A turn that comes while its prompt is in flight is put off.
+
+        If it were lost, as behind a barrier, slow prompts would get fewer turns.
+        """
+        if isinstance(self._selection, RankedPrompts):
+            if (best := self._selection.next(self._held)) is None:
+                raise RuntimeError(f"the selection must find one of {self._room} prompts, got none; report this error")
+            return best
+        for late in self._postponed:
+            if not self._held[late]:
+                self._postponed.remove(late)
+                return late
+        while True:
+            self._chosen = self._chosen or self._choose(self._selection)
+            if not self._held[self._chosen[-1]]:
+                return self._chosen.pop()
+            self._postponed.append(self._chosen.pop())
+
     def _choose(self, selection: Selector) -> list[int]:
         """Return the places of the next prompts, about as many as an update has, the last one first."""
-        prompts = round(self.rows_an_update * self._size / max(1.0, self._expected(self._size)))
-        held = [self._prompts[place].id for place in np.flatnonzero(self._held)]
-        places = selection.choose(min(max(prompts, self._size), self._room), held)[::-1]
+        prompts = max(round(self.rows_an_update * self._size / max(1.0, self._expected(self._size))), self._size)
+        if selection.learns:
+            held = [self._prompts[place].id for place in np.flatnonzero(self._held)]
+            places = selection.choose(min(prompts, self._room), held)[::-1]
+        else:
+            places = selection.choose(min(prompts, len(self._prompts)))[::-1]
         if self._lengths is None:
             return places
         predicted = self._lengths.predict([self._prompts[place] for place in places])

@@ -50,17 +50,17 @@ def test_a_stream_beats_order_and_barrier_and_keeps_its_bound() -> None:
 
 @pytest.mark.parametrize("update", [0.0, 0.9])
 def test_longest_first_leaves_fewer_slots_idle_at_bound_one(update: float) -> None:
-    engine = replace(ENGINE, update=update, prompts=48)
+    engine = replace(ENGINE, update=update, prompts=128)
     found = {
-        name: simulate_slots(engine, streams(age_bound=1, lengths=lengths), 24)
+        name: simulate_slots(engine, streams(age_bound=1, lengths=lengths), 40)
         for name, lengths in (
             ("any", None),
             ("predicted", MeanLengths(initial=1500)),
             ("known", KnownLengths(engine=engine)),
         )
     }
-    assert found["any"].utilisation + 0.02 < found["predicted"].utilisation
-    assert found["any"].utilisation + 0.02 < found["known"].utilisation
+    assert found["any"].utilisation + 0.01 < found["predicted"].utilisation
+    assert found["any"].utilisation + 0.01 < found["known"].utilisation
     assert max(measures.largest_age for measures in found.values()) == 1
 
 
@@ -81,10 +81,11 @@ def test_failing_and_hanging_samples_stop_nothing(seed: int) -> None:
     assert found.largest_age <= 1 and 0.3 < found.utilisation <= 1
 
 
-def test_no_length_is_preferred() -> None:
-    engine = replace(ENGINE, prompts=400)
-    shares = [simulate_slots(replace(engine, seed=seed), streams(age_bound=2), 16).long_share for seed in range(6)]
-    assert np.mean(shares) == pytest.approx(1.0, abs=0.25)
+@pytest.mark.parametrize("lengths", [None, MeanLengths(initial=1500)])
+def test_no_length_is_preferred_even_if_most_prompts_are_in_flight(lengths: MeanLengths | None) -> None:
+    engine, settings = replace(ENGINE, prompts=64), {"age_bound": 2, "lengths": lengths}
+    shares = [simulate_slots(replace(engine, seed=seed), streams(**settings), 24).long_share for seed in range(4)]
+    assert np.mean(shares) == pytest.approx(1.0, abs=0.06)  # 0.8 if the turns of prompts in flight were lost
 
 
 def test_equal_seeds_give_equal_runs() -> None:
