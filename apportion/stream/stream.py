@@ -147,14 +147,16 @@ class Stream:
         ``rows_an_update`` rows only if no prompt is left to open and nothing is sampled.
         """
         self._now = max(self._now, now)
-        cancelled = []
+        cancelled: list[Ticket] = []
         while self.deadline <= self._now:
-            ticket = next(iter(self._outstanding.values()))[0]
-            cancelled.append(ticket)
-            self._close(ticket, None)
+            late = next(iter(self._outstanding.values()))[0]
+            cancelled.append(late)
+            self._close(late, None)
         self.counts["cancelled"] += len(cancelled)
         update = self._take()
-        requests = [found for _ in range(free) if (found := self._next()) is not None]
+        requests: list[Ticket] = []
+        while len(requests) < free and (found := self._next()) is not None:
+            requests.append(found)
         if update is None and not (self._outstanding or self._queue) and self._room < self._size:
             update = self._take(short=True)
         return SlotDecision(tuple(requests), tuple(cancelled), update)
