@@ -9,7 +9,8 @@ from typing import Any
 
 from apportion.answers.extraction import extract
 from apportion.messages import Messages, make_messages, prompt_hash
-from apportion.tables import Table, TableError, read_columns, row_location
+from apportion.rows import TableError, row_location
+from apportion.tables import Table, read_columns
 from apportion.untrusted import parse_json, parse_number, shown
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")

@@ -33,6 +33,7 @@ ORDER = (
     {"allocators"},
     {"advantages", "evaluation", "loop", "presets", "solve", "stream"},
     {""},
+    {"rows"},
     {"toml", "tables", "messages"},
     {"answers"},
     {"questions"},

@@ -11,7 +11,8 @@ import pytest
 
 from apportion.config import ConfigError, load
 from apportion.records import RecordError, read_log
-from apportion.tables import TableError, read_columns
+from apportion.rows import TableError
+from apportion.tables import read_columns
 from apportion.vote.journal import read_recorded
 from apportion.vote.lines import JournalError
 from tests.hostile import FILES, MARKER

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from apportion.messages import prompt_hash
 from apportion.questions import TEMPLATE, Question, fill_template, read_questions
-from apportion.tables import TableError
+from apportion.rows import TableError
 from apportion.types import prompt_id
 
 USER = {"role": "user", "content": "6 x 7?"}
@@ -193,7 +193,7 @@ def test_the_limit_takes_the_first_questions(tmp_path: Path) -> None:
         ([{"prompt": "a"}, {"prompt": [SYSTEM]}], 'line 2: chat messages must hold a text of the role "user"'),
         ([{"prompt": "a"}, {"prompt": [USER | {"content": [{"type": "text"}]}]}], "a content that is a text"),
         ([{"prompt": "a"}, {"id": "x"}], "line 2: a prompt must be a text, got None"),
-        ([{"prompt": "a"}, {"prompt": "b\ud800"}], "must be JSON lines, got half of a surrogate pair.* in line 2"),
+        ([{"prompt": "a"}, {"prompt": "b\ud800"}], "must be JSON, got half of a surrogate pair.* in .* line 2"),
         ([{"prompt": " "}], "a prompt must be a text, got ' '"),
         ([{"prompt": "a", "answer": [[1]]}], r"line 1: a gold answer must be a text or a number, got \[1\]"),
         ([{"prompt": "a", "answer": {"best": 1}}], "gold answers must be in the fields value and aliases, got"),

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apportion import tables
-from apportion.tables import TableError, read_columns, write_counts
+from apportion import rows
+from apportion.rows import TableError
+from apportion.tables import read_columns, write_counts
 from tests.test_untrusted import ENDLESS, make_sparse
 
 ROWS = [{"id": "a", "success": 0.5, "trials": 4}, {"id": "b", "success": 0.25, "trials": 2}]
@@ -53,7 +54,7 @@ def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path, suffix:
         ("a.jsonl", '{"success": 0.5}\n{"success": true}\n', "got True in .*a.jsonl line 2"),
         ("a.jsonl", '{"success": 0.5}\n{"id": 3}\n', "got nothing in .*a.jsonl line 2"),
         ("a.jsonl", '{"success": [0.5]}\n', "got \\[0.5\\]"),
-        ("a.jsonl", '{"success": NaN}\n', "must be JSON lines, got NaN, which is not JSON"),
+        ("a.jsonl", '{"success": NaN}\n', "must be JSON, got NaN, which is not JSON in .* line 1"),
         ("a.jsonl", f'{{"success": 1{"0" * 400}}}\n', "must be a finite number"),
     ],
 )
@@ -80,7 +81,7 @@ def test_a_null_in_parquet_is_named_with_its_row(tmp_path: Path) -> None:
         ("a.csv", b"success,success\n0.5,1\n", "must have different names"),
         ("a.csv", b'success\n"0.5\n', "must be CSV"),
         ("a.csv", b"success\n\xff\n", "must be UTF-8"),
-        ("a.jsonl", b'{"success": 0.5}\n{"success": \n', "must be JSON lines, got Expecting value in line 2"),
+        ("a.jsonl", b'{"success": 0.5}\n{"success": \n', "must be JSON, got Expecting value in .* line 2"),
         ("a.jsonl", b"0.5\n", "must be a JSON object, got 0.5 in .* line 1"),
         ("a.parquet", b"no parquet at all", "must be Parquet"),
         ("a.parquet", b"", "must be Parquet"),
@@ -134,11 +135,11 @@ def test_counts_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b'{"success": ' + b"[" * 5000 + b"]" * 5000 + b"}", "more than 64 levels of nesting in line 1"),
-        (b'{"success": ' + b"9" * 5000 + b"}", "an integer of thousands of digits in line 1"),
-        (b'{"success": 0.1, "success": 0.9}', "the key 'success' twice in line 1"),
+        (b'{"success": ' + b"[" * 5000 + b"]" * 5000 + b"}", "more than 64 levels of nesting in .* line 1"),
+        (b'{"success": ' + b"9" * 5000 + b"}", "an integer of thousands of digits in .* line 1"),
+        (b'{"success": 0.1, "success": 0.9}', "the key 'success' twice in .* line 1"),
         (rb'{"success": 0.5, "id": "\ud800"}', "half of a surrogate pair"),
-        (b"\0\0", "must be JSON lines"),
+        (b"\0\0", "must be JSON, got Expecting value"),
         ('{"success": 0.5}'.encode("utf-16"), "must be UTF-8"),
     ],
 )
@@ -152,14 +153,14 @@ def test_hostile_json_lines_are_one_table_error(tmp_path: Path, content: bytes, 
 @pytest.mark.parametrize("make", ENDLESS.values(), ids=ENDLESS)
 def test_a_table_is_a_file_and_no_pipe_or_device(tmp_path: Path, suffix: str, make: Any) -> None:
     make(tmp_path / f"a{suffix}")
-    with pytest.raises(TableError, match=r"a table must be readable, got .*; check the path"):
+    with pytest.raises(TableError, match=r"a file must be readable, got .*; check its path"):
         read_columns(tmp_path / f"a{suffix}", ["success"])
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_a_line_without_end_is_not_read(tmp_path: Path, suffix: str) -> None:
     make_sparse(tmp_path / f"a{suffix}")
-    with pytest.raises(TableError, match="a line of 16,777,216 characters or more"):
+    with pytest.raises(TableError, match="a line of 16,777,216 (characters|bytes) or more"):
         read_columns(tmp_path / f"a{suffix}", ["success"])
 
 
@@ -201,7 +202,7 @@ def test_truncated_parquet_is_refused(tmp_path: Path, kept: float) -> None:
     pytest.importorskip("pyarrow")
     path = write(tmp_path, ".parquet", [{"success": 0.5}] * 50)
     path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
-    with pytest.raises(TableError, match=r"must be Parquet, got another format|must be readable"):
+    with pytest.raises(TableError, match=r"must be Parquet, got other or damaged content"):
         read_columns(path, ["success"])
 
 
@@ -248,7 +249,7 @@ def arrow():
 def test_a_small_file_that_unpacks_to_many_rows_is_refused_within_its_bound(tmp_path, monkeypatch):
     """The bound counts the objects of Python, which are many times the bytes of Arrow."""
     pyarrow, write_table = arrow()
-    monkeypatch.setattr(tables, "UNPACKED_BYTES", 2**22)
+    monkeypatch.setattr(rows, "UNPACKED_BYTES", 2**22)
     path = tmp_path / "many.parquet"
     write_table(pyarrow.table({"success": [0.0] * 20_000}), path, compression="zstd")
     with pytest.raises(TableError, match="must need at most 4,194,304 bytes when it is unpacked, got more"):

@@ -17,7 +17,8 @@ from apportion.questions import (
     make_questions,
     refuse_duplicate_ids,
 )
-from apportion.tables import Rows, TableError, make_table, read_rows, row_location
+from apportion.rows import Rows, TableError, row_location
+from apportion.tables import make_table, read_rows
 from apportion.types import prompt_id
 from apportion.untrusted import shown
 

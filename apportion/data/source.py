@@ -5,7 +5,7 @@ from pathlib import Path
 
 from apportion.data.named import NAMED, NamedSet
 from apportion.data.templates import TEMPLATES, Template, make_template
-from apportion.tables import READERS
+from apportion.tables import SUFFIXES
 from apportion.toml import choices
 from apportion.verifiers import VERIFIERS
 from apportion.verifiers.base import Verifier
@@ -57,8 +57,8 @@ class Data:
         if self.path is not None and (self.subset is not None or self.split is not None):
             raise ValueError(f"subset and split are for the hub, got them with the file {self.path}; leave them out")
         for key, file in (("path", self.path), ("hub", self.hub)):
-            if file is not None and (key == "path") != (Path(file).suffix.lower() in READERS):
-                other, what = ("hub", f"end in {', '.join(READERS)}") if key == "path" else ("path", "not be a file")
+            if file is not None and (key == "path") != (Path(file).suffix.lower() in SUFFIXES):
+                other, what = ("hub", f"end in {', '.join(SUFFIXES)}") if key == "path" else ("path", "not be a file")
                 raise ValueError(f"{key} must {what}, got {str(file)!r}; correct it, or give it as {other}")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be at least 1, got {self.limit}; leave it out for all questions")

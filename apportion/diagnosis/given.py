@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from apportion.predictors.embeddings import Embedder, PrecomputedEmbeddings, SentenceTransformerEmbedder
-from apportion.records.importing.files import open_bytes
 from apportion.records.run_record import RunRecord
+from apportion.rows import open_bytes
 from apportion.untrusted import check_file, parse_json, shown
 
 MINILM = "minilm"

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from apportion.records.importing import import_run
-from apportion.records.importing.files import kind_of
 from apportion.records.reading import record_of_log
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
 from apportion.records.scalars import ScalarsOnlyError, scalars_at
+from apportion.rows import kind_of
 
 
 def open_run(

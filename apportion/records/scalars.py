@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from apportion.checks import LARGEST_INTEGER
-from apportion.records.importing.files import chunks, csv_rows, document_of, json_rows, reading
+from apportion.records.importing.files import document_of, rows_of
 from apportion.records.importing.layout import USUAL
 from apportion.records.rollout_log import RecordError
+from apportion.rows import reading
 from apportion.types import Counts, Floats
 from apportion.untrusted import TABLE_BYTES, check_file, parse_number
 
@@ -105,7 +106,7 @@ def scalars_at(path: Path) -> Scalars | None:
     file = _file_of(path)
     if file is None:
         return None
-    with reading(file):
+    with reading(file, RecordError):
         source, rows = _rows_of(file)
         found = scalars_of(path.resolve().name.partition(".")[0] or "run", source, rows)
     if found is None:
@@ -163,17 +164,16 @@ def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
 
 def _metrics(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield rows of metrics, whose values may lie under ``data``, as verl writes them."""
-    for piece in chunks(path):
-        for number, row in json_rows(path, piece):
-            inner = row.get("data")
-            values = inner if isinstance(inner, dict) else row
-            steps = [each[key] for each in (row, values) for key in STEPS if type(each.get(key)) is int]
-            yield (steps[0] if steps else number), values
+    for number, row in rows_of(path):
+        inner = row.get("data")
+        values = inner if isinstance(inner, dict) else row
+        steps = [each[key] for each in (row, values) for key in STEPS if type(each.get(key)) is int]
+        yield (steps[0] if steps else number), values
 
 
 def _exported(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield rows of a history that was exported as CSV. W&B puts the run before each name: ``run - name``."""
-    for number, row in csv_rows(path):
+    for number, row in rows_of(path):
         made: dict[str, Any] = {}
         for name, cell in row.items():
             with suppress(ValueError):  # a text, which is no series

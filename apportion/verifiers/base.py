@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from apportion.answers import EXTRACTORS, extract
 from apportion.questions import Question
-from apportion.tables import TableError
+from apportion.rows import TableError
 from apportion.toml import choices
 from apportion.untrusted import shown
 

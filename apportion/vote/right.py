@@ -24,7 +24,7 @@ from scipy.stats import beta, hypergeom
 from apportion.answers import Equivalence, is_correct
 from apportion.answers.equivalence import run_coroutine
 from apportion.questions import read_golds
-from apportion.tables import TableError
+from apportion.rows import TableError
 from apportion.vote.ballot import Ballot
 from apportion.vote.setup import Setup
 

@@ -9,7 +9,7 @@ import pytest
 
 from apportion.data import NAMED, Data, Loaded, describe, load, load_questions
 from apportion.questions import Question
-from apportion.tables import TableError
+from apportion.rows import TableError
 from apportion.types import prompt_id
 from tests.data.builders import Row, dapo, gpqa, write
 
@@ -192,7 +192,7 @@ def test_a_missing_column_and_a_missing_file_are_refused(tmp_path: Path) -> None
     with pytest.raises(TableError, match="must have a column gold, got prompt, answer; name another"):
         load_questions(Data(path=path, answer_column="gold"))
     for name in (None, "math500"):
-        with pytest.raises(TableError, match=r"a table must be readable, got .*none.jsonl"):
+        with pytest.raises(TableError, match=r"a file must be readable, got .*none.jsonl"):
             load_questions(Data(name=name, path=tmp_path / "none.jsonl"))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from apportion.questions import Question
-from apportion.tables import TableError
+from apportion.rows import TableError
 from apportion.verifiers import Function
 
 SOURCE = """

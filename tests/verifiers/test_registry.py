@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from apportion.questions import Question
-from apportion.tables import TableError
+from apportion.rows import TableError
 from apportion.verifiers import VERIFIERS, Exact, Verifier
 
 GOOD = {

@@ -13,7 +13,7 @@ from scipy.stats import beta
 
 from apportion.answers import ExactMatch
 from apportion.messages import prompt_hash
-from apportion.tables import TableError
+from apportion.rows import TableError
 from apportion.vote.right import RightWinners, exact_interval, least_share, read_labels, right_winners
 from tests.vote.builders import make_ballot
 

@@ -17,7 +17,7 @@ from apportion.records.importing.blocks import Block
 from apportion.records.keys import Codes, keys_of
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
-from apportion.tables import MOST_ROWS
+from apportion.rows import MOST_ROWS
 from apportion.types import Counts, Floats
 
 SHARE_ERROR = 1e-3

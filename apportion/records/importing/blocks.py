@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apportion.records.importing.layout import Layout
 from apportion.records.rollout_log import RecordError
+from apportion.rows import Rows, row_location
 from apportion.types import Counts, Floats
 from apportion.untrusted import check_depth, parse_number, shown
 
@@ -53,15 +55,14 @@ class Block:
     texts: Mapping[str, tuple[Sequence[str], Counts]]
 
 
-def exact_blocks(source: str, unit: str, layout: Layout, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterable[Block]:
+def exact_blocks(path: Path, layout: Layout, rows: Rows) -> Iterator[Block]:
     """Yield blocks of ``rows``, each with its number. Raise RecordError that names the row and the column."""
-    rest = iter(rows)
-    while some := list(islice(rest, ROWS)):
-        yield exact_block(source, unit, layout, some)
+    while some := list(islice(rows, ROWS)):
+        yield exact_block(path, layout, some)
 
 
-def exact_block(source: str, unit: str, layout: Layout, rows: Sequence[tuple[int, dict[str, Any]]]) -> Block:
-    """Return ``rows``, each with its number, as a block; errors as above. ``unit`` is ``line`` or ``row``."""
+def exact_block(path: Path, layout: Layout, rows: Sequence[tuple[int, dict[str, Any]]]) -> Block:
+    """Return ``rows``, each with its number, as a block; errors as above."""
     numbers = {role: np.full(len(rows), np.nan) for role in layout.numbers}
     for role, column in layout.numbers.items():
         low, high, whole = layout.limits(role)
@@ -76,14 +77,16 @@ def exact_block(source: str, unit: str, layout: Layout, rows: Sequence[tuple[int
                 continue
             if not low <= value <= high or (whole and value != int(value)):
                 kind = f"a {'whole' if whole else 'finite'} number from {low:g} to {high:g}"
-                raise RecordError(f"{column} must be {kind}, got {shown(cell)} in {source} {unit} {number}; correct it")
+                raise RecordError(
+                    f"{column} must be {kind}, got {shown(cell)} in {row_location(path, number)}; correct it"
+                )
             numbers[role][place] = value
     texts: dict[str, tuple[Sequence[str], Counts]] = {}
     for role, column in layout.texts.items():
         codes: dict[str, int] = {}
         made = np.full(len(rows), -1)
         for place, (number, row) in enumerate(rows):
-            text = _text(row.get(column), f"{column} in {source} {unit} {number}")
+            text = _text(row.get(column), column, path, number)
             if text is not None:
                 made[place] = codes.setdefault(text, len(codes))
         texts[role] = list(codes), made
@@ -91,14 +94,14 @@ def exact_block(source: str, unit: str, layout: Layout, rows: Sequence[tuple[int
     if (wrong := missing(block)) is not None:
         place, role = wrong
         raise RecordError(
-            f"{(layout.numbers | layout.texts)[role]} must be given in every row, got nothing in {source} {unit} "
-            f"{rows[place][0]}; correct or remove the row"
+            f"{(layout.numbers | layout.texts)[role]} must be given in every row, got nothing in "
+            f"{row_location(path, rows[place][0])}; correct or remove the row"
         )
     if (above := above_trials(block)) is not None:
         correct, trials = block.numbers["correct"][above], block.numbers["trials"][above]
         raise RecordError(
-            f"correct must be at most trials, got {correct:g} of {trials:g} in {source} {unit} {rows[above][0]}; "
-            "correct it"
+            f"correct must be at most trials, got {correct:g} of {trials:g} in "
+            f"{row_location(path, rows[above][0])}; correct it"
         )
     return block
 
@@ -154,7 +157,7 @@ def _number(cell: Any, words: bool = True) -> float:
         return math.nan
 
 
-def _text(cell: Any, what: str) -> str | None:
+def _text(cell: Any, column: str, path: Path, number: int) -> str | None:
     """Return the text in ``cell``. Messages of a chat become their JSON, whatever the order of their keys."""
     if cell is None or isinstance(cell, str):
         return cell
@@ -164,7 +167,10 @@ def _text(cell: Any, what: str) -> str | None:
         check_depth(cell)
         return json.dumps(_in_order(cell), ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise RecordError(f"a text must be text or messages, got {shown(cell)} for {what}; correct it") from error
+        at = row_location(path, number)
+        raise RecordError(
+            f"a text must be text or messages, got {shown(cell)} for {column} in {at}; correct it"
+        ) from error
 
 
 def _in_order(cell: Any) -> Any:

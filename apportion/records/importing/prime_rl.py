@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion.records.importing.blocks import Block, exact_blocks
-from apportion.records.importing.files import chunks, json_rows
+from apportion.records.importing.files import rows_of
 from apportion.records.importing.layout import Layout
 from apportion.records.rollout_log import RecordError
 from apportion.untrusted import shown
@@ -34,20 +34,19 @@ def step_of(path: Path) -> int | None:
 def blocks_of_prime_rl(path: Path) -> Iterator[Block]:
     """Yield the rollouts of a file. Raise RecordError, which names the line, for what cannot be read."""
     step = step_of(path)
-    yield from exact_blocks(str(path), "line", LAYOUT, _rollouts(path, step))
+    yield from exact_blocks(path, LAYOUT, _rollouts(path, step))
 
 
 def _rollouts(path: Path, step: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    for piece in chunks(path):
-        for line, row in json_rows(path, piece):
-            at = f"{path} line {line}"
-            own = row.get("step", 0) if step is None else step
-            if "traces" in row:
-                yield from ((line, each) for each in _of_episode(row, own, at))
-            elif "rewards" in row:
-                yield line, _of_trace(row, own, row, at)
-            else:
-                yield line, _of_row(row, own)
+    for line, row in rows_of(path):
+        at = f"{path} line {line}"
+        own = row.get("step", 0) if step is None else step
+        if "traces" in row:
+            yield from ((line, each) for each in _of_episode(row, own, at))
+        elif "rewards" in row:
+            yield line, _of_trace(row, own, row, at)
+        else:
+            yield line, _of_row(row, own)
 
 
 def _of_episode(row: Mapping[str, Any], step: int, at: str) -> Iterator[dict[str, Any]]:

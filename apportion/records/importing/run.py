@@ -11,12 +11,7 @@ import numpy as np
 from apportion.records.doubts import doubts_of, gold_answers, two_valued
 from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.blocks import Unsure
-from apportion.records.importing.files import (
-    SUFFIXES,
-    files_of,
-    kind_of,
-    reading,
-)
+from apportion.records.importing.files import files_of
 from apportion.records.importing.layout import NAMES, Layout, detect, layout_of, weights_of
 from apportion.records.importing.prime_rl import LAYOUT, step_of
 from apportion.records.importing.source import HEAD, LATER_HEAD, Source
@@ -25,6 +20,7 @@ from apportion.records.importing.verl import with_groups
 from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
+from apportion.rows import SUFFIXES, kind_of, reading
 from apportion.types import Floats
 from apportion.untrusted import shown
 
@@ -91,7 +87,7 @@ def import_run(
     layouts: list[Layout] = []
     stepped = False
     for place, path in enumerate(files):
-        with reading(path):
+        with reading(path, RecordError):
             source = Source.of(path, renamed, LATER_HEAD if place else HEAD)
             own = format or detect(path.name.lower(), source.head, source.columns, renamed)
             if (own != chosen and place) or kind_of(path) != kind_of(files[0]):
@@ -109,8 +105,8 @@ def import_run(
                     key for key in source.columns if key not in ("id", "prompt") and not key.startswith("correct_of_")
                 ]
                 return record, _summary(record, own, files, left, len(record.ids), 0, unread)
-            if own == "trl" and place and repeats(path, files[place - 1]):
-                repeated += _rows(path)
+            if own == "trl" and place and (again := repeats(path, files[place - 1])):
+                repeated += again
                 continue
             _check_kind(own, path)
             if own == "prime-rl" and (weights or renamed):
@@ -223,12 +219,6 @@ def _check_kind(format: str, path: Path) -> None:
     kinds = {"trl": (".parquet",), "prime-rl": (".jsonl", ".ndjson")}
     if kind_of(path) not in kinds.get(format, SUFFIXES):
         raise RecordError(f"{NAMES[format]} must end in {kinds[format][0]}, got {shown(path.name)}; leave out --format")
-
-
-def _rows(path: Path) -> int:
-    from pyarrow.parquet import read_metadata  # noqa: PLC0415 - an optional extra
-
-    return int(read_metadata(path).num_rows)
 
 
 def _summary(

@@ -12,23 +12,13 @@ from typing import Any
 import numpy as np
 
 from apportion.records.importing.blocks import Block, exact_blocks, may_be_number
-from apportion.records.importing.csv_table import blocks_of_csv
-from apportion.records.importing.files import (
-    DOCUMENTS,
-    SUFFIXES,
-    chunks,
-    csv_rows,
-    document_of,
-    json_rows,
-    kind_of,
-)
-from apportion.records.importing.jsonl import blocks_of_jsonl
+from apportion.records.importing.files import DOCUMENTS, document_of, rows_of
 from apportion.records.importing.layout import Layout
-from apportion.records.importing.parquet import blocks_of_parquet, numeric_columns, parquet_rows, schema_of
 from apportion.records.importing.prime_rl import blocks_of_prime_rl
+from apportion.records.importing.quick import blocks_of_csv, blocks_of_jsonl, blocks_of_parquet, numeric_columns
 from apportion.records.importing.unfolding import is_folded, rows_in, unfolded
 from apportion.records.rollout_log import RecordError
-from apportion.tables import Rows
+from apportion.rows import SUFFIXES, Rows, kind_of, schema_of
 from apportion.untrusted import shown
 
 HEAD, LATER_HEAD = 100, 4
@@ -58,7 +48,7 @@ class Source:
             raise RecordError(f"a run must end in {', '.join(SUFFIXES)}, got {shown(path.name)}; convert or rename it")
         slow = partial(rows_of, path)
         if kind in DOCUMENTS:  # which are parsed once
-            slow = partial(rows_in, document_of(path), renamed, str(path))
+            slow = partial(rows_in, document_of(path), renamed, path)
         head = [row for _, row in islice(slow(), rows)]
         if not head:
             raise RecordError(f"a run must have at least one row, got none in {path}; check the file")
@@ -70,7 +60,7 @@ class Source:
         if sum(is_folded(row, renamed) for row in head) > len(head) / 2:
 
             def unfold() -> Rows:
-                return unfolded(slow(), renamed, str(path))
+                return unfolded(slow(), renamed, path)
 
             first = [row for _, row in islice(unfold(), rows)]
             return cls(path, *_columns(first), first, unfold)
@@ -81,18 +71,15 @@ class Source:
         return cls(path, columns, numeric, head, slow if kind in DOCUMENTS else None)
 
     def blocks(self, layout: Layout) -> Iterator[Block]:
-        """Yield the rows of the file. Raises RecordError, and Unsure if they must be read again."""
-        kind, unit = kind_of(self.path), "row" if kind_of(self.path) == ".parquet" else "line"
-        if self.rows is not None and layout.format != "prime-rl":
-            yield from exact_blocks(str(self.path), unit, layout, self.rows())
-        elif layout.format == "prime-rl":
-            yield from blocks_of_prime_rl(self.path)
-        elif kind == ".parquet":
-            yield from blocks_of_parquet(self.path, layout)
-        elif kind == ".csv":
-            yield from blocks_of_csv(self.path, layout)
-        else:
-            yield from blocks_of_jsonl(self.path, layout, self.columns)
+        """Return the rows of the file. Raises RecordError, and Unsure if they must be read again."""
+        kind = kind_of(self.path)
+        if layout.format == "prime-rl":
+            return blocks_of_prime_rl(self.path)
+        if self.rows is not None:
+            return exact_blocks(self.path, layout, self.rows())
+        if kind == ".parquet":
+            return blocks_of_parquet(self.path, layout)
+        return blocks_of_csv(self.path, layout) if kind == ".csv" else blocks_of_jsonl(self.path, layout, self.columns)
 
     def without_haste(self, columns: Sequence[str]) -> Source:
         """Return the file read row by row, or with further ``columns``."""
@@ -108,18 +95,6 @@ class Source:
             if lengths and len(lengths) >= len(self.head) / 2:
                 found[name] = int(np.median(lengths))
         return found
-
-
-def rows_of(path: Path) -> Rows:
-    """Yield the rows of a table, each with its number. Raises RecordError."""
-    kind = kind_of(path)
-    if kind == ".csv":
-        yield from csv_rows(path)
-    elif kind == ".parquet":
-        yield from parquet_rows(path)
-    else:
-        for piece in chunks(path):
-            yield from json_rows(path, piece)
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

@@ -11,26 +11,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from apportion.records.importing.parquet import parquet_errors
+from apportion.rows import parquet_errors
 
 if TYPE_CHECKING:
     from pyarrow import Table
 
 
-def repeats(path: Path, earlier: Path) -> bool:
-    """Return whether the tables have the same rows, apart from the step. Raise RecordError if one is damaged."""
+def repeats(path: Path, earlier: Path) -> int:
+    """Return how many rows the tables have if they are the same, apart from the step, else 0.
+
+    Raises TableError if one is damaged.
+    """
     with parquet_errors(path):
         import pyarrow  # noqa: PLC0415 - an optional extra
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
         with ParquetFile(path) as one, ParquetFile(earlier) as two:
             if one.schema_arrow.names != two.schema_arrow.names or one.metadata.num_rows != two.metadata.num_rows:
-                return False
+                return 0
             for columns in (["advantage"], [name for name in one.schema_arrow.names if name != "step"]):
                 pairs = zip(one.iter_batches(columns=columns), two.iter_batches(columns=columns), strict=True)
                 if not all(_same(pyarrow.Table.from_batches([a]), pyarrow.Table.from_batches([b])) for a, b in pairs):
-                    return False
-    return True
+                    return 0
+            return int(one.metadata.num_rows)
 
 
 def _same(one: Table, other: Table) -> bool:

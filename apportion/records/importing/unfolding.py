@@ -7,12 +7,14 @@ lm-evaluation-harness, EvalPlus). What surrounds the innermost objects with a ve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from apportion.records.importing.layout import USUAL, verdict_names
 from apportion.records.rollout_log import RecordError
+from apportion.rows import Rows, row_location
 from apportion.untrusted import shown
 
 Row = dict[str, Any]
@@ -40,17 +42,17 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
     return any(_is_list_of_cells(cell) for cell in own) or (not own and _holds(row, names))
 
 
-def unfolded(rows: Iterable[tuple[int, Row]], renamed: Mapping[str, str], source: str) -> Iterator[tuple[int, Row]]:
+def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
     """Yield one row a rollout, each with the number of the row that it came from. Raises RecordError."""
     names, groups, harnesses = verdict_names(renamed), count(1), HARNESSES | {"lm-eval": _Filter().rows}
     for number, row in rows:
-        at = f"{source} line {number}"
+        at = row_location(path, number)
         harness = _harness(row)
         found = harnesses[harness](row, at) if harness else _leaves(row, {}, names, groups, at, 0)
         yield from ((number, each) for each in found)
 
 
-def rows_in(document: Any, renamed: Mapping[str, str], source: str) -> Iterator[tuple[int, Row]]:
+def rows_in(document: Any, renamed: Mapping[str, str], path: Path) -> Rows:
     """Yield the rows of one JSON document, each with its place from 1. Raises RecordError for one without any."""
     if isinstance(document, dict) and "log_history" not in document:
         if (columns := _columns(document)) is not None:
@@ -63,7 +65,7 @@ def rows_in(document: Any, renamed: Mapping[str, str], source: str) -> Iterator[
         document = lists[0] if len(lists) == 1 else None
     if not _is_list_of_objects(document) or not document:
         raise RecordError(
-            f"a run must be a list of objects, or hold one with verdicts, got {shown(document)} in {source}; "
+            f"a run must be a list of objects, or hold one with verdicts, got {shown(document)} in {path}; "
             "save one object a rollout"
         )
     yield from enumerate(document, start=1)

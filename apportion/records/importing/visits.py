@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from apportion.records.importing.files import chunks, json_rows
+from apportion.records.importing.files import rows_of
 from apportion.records.importing.layout import USUAL
 from apportion.records.reading import record_of_visits
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
-from apportion.tables import MOST_ROWS
+from apportion.rows import MOST_ROWS
 from apportion.untrusted import shown
 
 LARGEST = 10**6
@@ -23,28 +23,27 @@ def read_visits(path: Path, name: str) -> RunRecord:
     counts: list[list[int]] = []
     ids: dict[str, int] = {}
     texts: list[str | None] = []
-    for piece in chunks(path):
-        for line, row in json_rows(path, piece):
-            at = f"{path} line {line}"
-            key = key or _key(row, at)
-            size = int(key.removeprefix("correct_of_"))
-            cells, text = row.get(key), _first(row, "prompt")
-            if not isinstance(cells, list) or not all(type(cell) is int and 0 <= cell <= size for cell in cells):
-                raise RecordError(f"{key} must be a list of whole numbers from 0 to {size}, got {shown(cells)} in {at}")
-            id = _first(row, "id", row.get("index"))
-            id = _own(text, ids, line) if id is None else id
-            if not isinstance(id, (str, int)) or isinstance(id, bool) or id == "":
-                raise RecordError(f"id must be a text or a whole number, got {shown(id)} in {at}; give one")
-            if str(id) in ids:
-                raise RecordError(f"a prompt must have one line, got {shown(id)} in {at} and line {ids[str(id)]}")
-            if text is not None and not isinstance(text, str):
-                raise RecordError(f"prompt must be text, got {shown(text)} in {at}; correct it")
-            total += len(cells) * size
-            if total > MOST_ROWS:
-                raise RecordError(f"a run must have at most {MOST_ROWS:,} rollouts, got more in {at}; import a part")
-            ids[str(id)] = line
-            counts.append(cells)
-            texts.append(text)
+    for line, row in rows_of(path):
+        at = f"{path} line {line}"
+        key = key or _key(row, at)
+        size = int(key.removeprefix("correct_of_"))
+        cells, text = row.get(key), _first(row, "prompt")
+        if not isinstance(cells, list) or not all(type(cell) is int and 0 <= cell <= size for cell in cells):
+            raise RecordError(f"{key} must be a list of whole numbers from 0 to {size}, got {shown(cells)} in {at}")
+        id = _first(row, "id", row.get("index"))
+        id = _own(text, ids, line) if id is None else id
+        if not isinstance(id, (str, int)) or isinstance(id, bool) or id == "":
+            raise RecordError(f"id must be a text or a whole number, got {shown(id)} in {at}; give one")
+        if str(id) in ids:
+            raise RecordError(f"a prompt must have one line, got {shown(id)} in {at} and line {ids[str(id)]}")
+        if text is not None and not isinstance(text, str):
+            raise RecordError(f"prompt must be text, got {shown(text)} in {at}; correct it")
+        total += len(cells) * size
+        if total > MOST_ROWS:
+            raise RecordError(f"a run must have at most {MOST_ROWS:,} rollouts, got more in {at}; import a part")
+        ids[str(id)] = line
+        counts.append(cells)
+        texts.append(text)
     return record_of_visits(counts, size, list(ids), texts, name)
 
 

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer
 from apportion.config import ConfigError
 from apportion.data import Data, Loaded, load
 from apportion.questions import Question
-from apportion.tables import TableError
+from apportion.rows import TableError
 from apportion.trl.jobs.arguments import Default, check_names, make_arguments, make_lora
 from apportion.trl.jobs.job import ID, RATE, Job
 from apportion.trl.jobs.sources import NO_SOURCES, SourceModel, Sources, find_source

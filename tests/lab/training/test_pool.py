@@ -14,7 +14,7 @@ from apportion.lab.world.task import (
     random_problem,
     verify,
 )
-from apportion.tables import TableError
+from apportion.rows import TableError
 
 PROBLEMS = problem_pool(12, seed=5)
 
