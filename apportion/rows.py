@@ -9,11 +9,9 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -22,6 +20,7 @@ from apportion.untrusted import LINE_CHARACTERS, TABLE_BYTES, check_file, parse_
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
+    from pyarrow.parquet import FileMetaData
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 """Rows, each with its line, or its number in Parquet."""
@@ -45,24 +44,9 @@ UNPACKED_BYTES = 2**31
 ROW_BYTES, CELL_BYTES = 300, 64
 """Bytes that Python needs for a row, and for a cell beside its content."""
 
-_FULL = re.compile(rb"\S[^\n]*")
-
 
 class TableError(ValueError):
     """The error for a file that cannot be used: problem, location and remedy in one line."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Whole lines of a file: the number of the first, from 1, how many there are, and their bytes."""
-
-    line: int
-    lines: int
-    content: bytes
-
-    def rows(self) -> int:
-        """Return how many lines are not blank."""
-        return sum(1 for _ in _FULL.finditer(self.content))
 
 
 def kind_of(path: Path) -> str:
@@ -119,8 +103,8 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def chunks(path: Path) -> Iterator[Piece]:
-    """Yield the file in pieces of whole lines, of about ``CHUNK`` bytes each. A byte order mark is left out.
+def chunks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield whole lines of about ``CHUNK`` bytes, with the number of the first. A byte order mark is left out.
 
     Raises OSError for a line of ``LINE_CHARACTERS`` or more.
     """
@@ -131,19 +115,21 @@ def chunks(path: Path) -> Iterator[Piece]:
                 content += file.readline(LINE_CHARACTERS)
                 if len(content) - content.rfind(b"\n") > LINE_CHARACTERS:
                     raise OSError(f"it has a line of {LINE_CHARACTERS:,} bytes or more")
-            lines = content.count(b"\n") + (not content.endswith(b"\n"))
-            yield Piece(line, lines, content)
-            line += lines
+            yield line, content
+            line += content.count(b"\n")
             content = file.read(CHUNK)
 
 
-def json_rows(path: Path, piece: Piece, parse: Callable[[str], Any] = parse_json) -> Rows:
-    """Yield the JSON objects of a piece. Raise TableError for anything else than one object a line."""
-    for line, content in enumerate(io.BytesIO(piece.content), start=piece.line):
-        if content.isspace():
+def json_rows(path: Path, first: int, content: bytes, parse: Callable[[str], Any] = parse_json) -> Rows:
+    """Yield the JSON objects in whole lines, of which the first has the number ``first``.
+
+    Raises TableError for anything else than one object a line.
+    """
+    for line, text in enumerate(io.BytesIO(content), start=first):
+        if text.isspace():
             continue
         try:
-            row = parse(content.decode())
+            row = parse(text.decode())
         except UnicodeDecodeError as error:
             raise TableError(
                 f"a file must be UTF-8, got other bytes in {path} line {line}; save it as UTF-8"
@@ -159,8 +145,8 @@ def json_rows(path: Path, piece: Piece, parse: Callable[[str], Any] = parse_json
 
 def jsonl_rows(path: Path, parse: Callable[[str], Any] = parse_json) -> Rows:
     """Yield the rows of a file of JSON lines. Raise TableError as above, and OSError as ``chunks``."""
-    for piece in chunks(path):
-        yield from json_rows(path, piece, parse)
+    for line, content in chunks(path):
+        yield from json_rows(path, line, content, parse)
 
 
 def csv_cells(path: Path, skipinitialspace: bool = False) -> Iterator[tuple[int, list[str]]]:
@@ -200,6 +186,10 @@ def csv_rows(path: Path, skipinitialspace: bool = False) -> Rows:
 
 def schema_of(path: Path) -> Schema:
     """Return the columns of a Parquet file and their types. Raise TableError if it is another file, or too long."""
+    return _metadata(path)[1]
+
+
+def _metadata(path: Path) -> tuple[FileMetaData, Schema]:
     check_file(path, TABLE_BYTES)
     with parquet_errors(path):
         from pyarrow.parquet import read_metadata  # noqa: PLC0415 - an optional extra
@@ -210,7 +200,7 @@ def schema_of(path: Path) -> Schema:
         raise TableError(f"{path} must have at most {MOST_ROWS:,} rows, got {rows:,}; split or check the file")
     if len(set(schema.names)) < len(schema.names):
         raise TableError(f"columns must have different names, got equal ones in {path}; rename one")
-    return schema
+    return metadata, schema
 
 
 def parquet_batches(path: Path, rows: int, columns: Sequence[str] | None = None) -> Iterator[RecordBatch]:
@@ -218,22 +208,23 @@ def parquet_batches(path: Path, rows: int, columns: Sequence[str] | None = None)
 
     Texts of chosen columns that are stored once stay one text. Raises TableError if the file is damaged or too large.
     """
-    schema = schema_of(path)
+    metadata, schema = _metadata(path)
     kept = columns and [name for name in dict.fromkeys(columns) if name in schema.names]
     texts = [name for name in kept or () if str(schema.field(name).type) in ("string", "large_string", "binary")]
     found = unpacked = 0
     with parquet_errors(path):
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415 - an optional extra
 
-        with ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
-            declared = file.metadata.num_rows
+        with ParquetFile(path, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
             for batch in file.iter_batches(rows, columns=kept):
                 found, unpacked = found + batch.num_rows, unpacked + batch.nbytes
                 if unpacked > TABLE_BYTES:
                     raise TableError(f"{path} must unpack to at most {TABLE_BYTES:,} bytes; split the file")
                 yield batch
-    if found != declared:
-        raise TableError(f"{path} must have the {declared:,} rows that it declares, got {found:,}; check the file")
+    if found != metadata.num_rows:
+        raise TableError(
+            f"{path} must have the {metadata.num_rows:,} rows that it declares, got {found:,}; check the file"
+        )
 
 
 def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> Rows:

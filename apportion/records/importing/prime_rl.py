@@ -17,6 +17,7 @@ from apportion.records.importing.blocks import Block, exact_blocks
 from apportion.records.importing.files import rows_of
 from apportion.records.importing.layout import Layout
 from apportion.records.rollout_log import RecordError
+from apportion.rows import Rows
 from apportion.untrusted import shown
 
 LAYOUT = Layout("prime-rl", {name: name for name in ("step", "id", "prompt", "group", "reward", "tokens", "answer")})
@@ -32,12 +33,12 @@ def step_of(path: Path) -> int | None:
 
 
 def blocks_of_prime_rl(path: Path) -> Iterator[Block]:
-    """Yield the rollouts of a file. Raise RecordError, which names the line, for what cannot be read."""
+    """Return the rollouts of a file. Raise ValueError, which names the line, for what cannot be read."""
+    return exact_blocks(path, LAYOUT, _rollouts(path))
+
+
+def _rollouts(path: Path) -> Rows:
     step = step_of(path)
-    yield from exact_blocks(path, LAYOUT, _rollouts(path, step))
-
-
-def _rollouts(path: Path, step: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, row in rows_of(path):
         at = f"{path} line {line}"
         own = row.get("step", 0) if step is None else step

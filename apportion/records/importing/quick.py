@@ -7,11 +7,11 @@ for the whole file.
 from __future__ import annotations
 
 import codecs
-import io
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from apportion.records.importing.blocks import (
 )
 from apportion.records.importing.files import parsed
 from apportion.records.importing.layout import NUMBERS, TEXTS, Layout
-from apportion.rows import Piece, batch_rows, chunks, csv_cells, json_rows, open_bytes, parquet_batches
+from apportion.rows import batch_rows, chunks, csv_cells, json_rows, open_bytes, parquet_batches
 from apportion.types import Counts, Floats
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ NAMED = {*NUMBERS, *TEXTS}
 
 ROWS = 2**16
 """Rows of a block of Parquet."""
+
+_FULL = re.compile(rb"\S[^\n]*")
 
 
 def blocks_of_parquet(path: Path, layout: Layout) -> Iterator[Block]:
@@ -57,13 +59,13 @@ def blocks_of_jsonl(path: Path, layout: Layout, columns: Sequence[str]) -> Itera
     Raises Unsure if a column of a role's name comes that is not among the known ``columns``.
     """
     schema = None
-    for piece in chunks(path):
-        if piece.line == 1:
-            schema = _schema(layout, next((row for _, row in json_rows(path, piece, parsed)), {}))
-        table = None if schema is None else _table(piece, schema, "infer")
+    for line, content in chunks(path):
+        if line == 1:
+            schema = _schema(layout, next((row for _, row in json_rows(path, line, content, parsed)), {}))
+        table = None if schema is None else _table(content, schema, "infer")
         if table is None:
-            late = [name for name in NAMED - set(columns) if f'"{name}"'.encode() in piece.content]
-            table = None if schema is None else _table(piece, schema, "ignore")
+            late = [name for name in NAMED - set(columns) if f'"{name}"'.encode() in content]
+            table = None if schema is None else _table(content, schema, "ignore")
         else:
             late = [name for name in table.column_names if name in NAMED and name not in columns]
         if late:
@@ -72,7 +74,7 @@ def blocks_of_jsonl(path: Path, layout: Layout, columns: Sequence[str]) -> Itera
         if block is not None:
             yield block
         else:
-            yield from exact_blocks(path, layout, json_rows(path, piece, parsed))
+            yield from exact_blocks(path, layout, json_rows(path, line, content, parsed))
 
 
 def blocks_of_csv(path: Path, layout: Layout) -> Iterator[Block]:
@@ -92,7 +94,7 @@ def blocks_of_csv(path: Path, layout: Layout) -> Iterator[Block]:
         file = _Watched(raw)
         try:
             for batch in csv.open_csv(
-                pyarrow.PythonFile(file),
+                pyarrow.PythonFile(file, mode="r"),
                 csv.ReadOptions(block_size=2**23, column_names=names, skip_rows=lines),
                 csv.ParseOptions(newlines_in_values=True),
                 csv.ConvertOptions(
@@ -117,18 +119,17 @@ def numeric_columns(schema: Schema) -> list[str]:
     return [field.name for field in schema if any(is_kind(field.type) for is_kind in kinds)]
 
 
-class _Watched(io.RawIOBase):
+class _Watched:
     """A file whose quotes are counted, and whose text must be UTF-8."""
 
-    def __init__(self, file: Any) -> None:
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
         self._file, self.quotes = file, 0
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        found: bytes = self._file.read(size)
+    def read(self, size: int) -> bytes:
+        found = self._file.read(size)
         self.quotes += found.count(b'"')
         if not found.isascii() or self._decoder.getstate()[0]:
             self._decoder.decode(found, final=not found)
@@ -152,19 +153,21 @@ def _schema(layout: Layout, row: dict[str, Any]) -> Schema | None:
     return pyarrow.schema(list(fields.items()))
 
 
-def _table(piece: Piece, schema: Schema, others: str) -> Table | None:
+def _table(content: bytes, schema: Schema, others: str) -> Table | None:
     """Return whole lines as a table, or None if any of them may be wrong. ``others`` says what becomes of others."""
     from pyarrow import ArrowException, BufferReader, json  # noqa: PLC0415 - an optional extra
 
     options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
     try:
-        if not piece.content.isascii():
-            piece.content.decode()
-        table = json.read_json(BufferReader(piece.content), json.ReadOptions(block_size=2**21), options)
+        if not content.isascii():
+            content.decode()
+        table = json.read_json(BufferReader(content), json.ReadOptions(block_size=2**21), options)
     except (ArrowException, UnicodeDecodeError):
         return None
-    whole = table.num_rows == piece.lines or table.num_rows == piece.rows()  # the first is quicker to count
-    return table if whole else None
+    lines = content.count(b"\n") + (not content.endswith(b"\n"))
+    if table.num_rows != lines:  # some are blank, or one has two objects
+        lines = sum(1 for _ in _FULL.finditer(content))
+    return table if table.num_rows == lines else None
 
 
 def _block(table: Table, layout: Layout) -> Block | None:

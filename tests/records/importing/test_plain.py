@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from apportion.records import RecordError, open_run
 from apportion import rows
+from apportion.records import RecordError, open_run
 from apportion.records.importing import import_run
 from tests.records.importing.tables import comma_separated, jsonl, parquet, renamed, rollouts
 
