@@ -129,7 +129,7 @@ def json_rows(path: Path, first: int, content: bytes, parse: Callable[[str], Any
         if text.isspace():
             continue
         try:
-            row = parse(text.decode())
+            row = parse(text.removesuffix(b"\n").decode())
         except UnicodeDecodeError as error:
             raise TableError(
                 f"a file must be UTF-8, got other bytes in {path} line {line}; save it as UTF-8"
@@ -262,6 +262,8 @@ def batch_rows(path: Path, batch: RecordBatch) -> tuple[list[dict[str, Any]], in
             else:
                 columns[name] = column.to_pylist()
                 size += column.nbytes
+        except UnicodeDecodeError:
+            raise
         except (ValueError, OverflowError) as error:
             raise TableError(
                 f"{name} must hold texts or numbers, got {column.type} out of range in {path}; convert it"

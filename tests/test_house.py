@@ -86,7 +86,7 @@ ALLOWED = {
     "pydantic": ("config", "trl"),  # axolotl reads a plugin's settings by a model of pydantic
     "tomli_w": ("toml",),
     "sentence_transformers": ("predictors",),
-    "pyarrow": ("tables", "records", "lab"),
+    "pyarrow": ("rows", "records", "lab"),
     "openai": ("endpoint",),
     "httpx": (),
     "starlette": ("gateway",),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apportion import rows
 from apportion.rows import TableError
 from apportion.tables import read_columns, write_counts
 from tests.test_untrusted import ENDLESS, make_sparse
@@ -190,9 +189,9 @@ def test_parquet_that_claims_a_trillion_rows_is_refused(tmp_path: Path) -> None:
 
 
 def test_parquet_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pyarrow, write_table = arrow()
     once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 10_000, pyarrow.int32()), ["x" * 1_000_000])
-    parquet.write_table(pyarrow.table({"id": once}), tmp_path / "a.parquet", store_schema=False)
+    write_table(pyarrow.table({"id": once}), tmp_path / "a.parquet", store_schema=False)
     with pytest.raises(TableError, match="at most 2,147,483,648 bytes when it is unpacked"):
         read_columns(tmp_path / "a.parquet", ["id"])
 
@@ -249,7 +248,7 @@ def arrow():
 def test_a_small_file_that_unpacks_to_many_rows_is_refused_within_its_bound(tmp_path, monkeypatch):
     """The bound counts the objects of Python, which are many times the bytes of Arrow."""
     pyarrow, write_table = arrow()
-    monkeypatch.setattr(rows, "UNPACKED_BYTES", 2**22)
+    monkeypatch.setattr("apportion.rows.UNPACKED_BYTES", 2**22)
     path = tmp_path / "many.parquet"
     write_table(pyarrow.table({"success": [0.0] * 20_000}), path, compression="zstd")
     with pytest.raises(TableError, match="must need at most 4,194,304 bytes when it is unpacked, got more"):

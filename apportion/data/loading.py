@@ -100,7 +100,7 @@ def _load_named(data: Data, named: NamedSet) -> Loaded:
     questions: list[Question] = []
     places: list[str] = []
     rate = [] if data.rate_column is None else [data.rate_column]
-    for rows, (line, row) in enumerate(_rows(data, [*columns, *named.others, *rate]), start=1):
+    for rows, (line, row) in enumerate(_rows(data, [*columns, *named.others, *rate]), 1):
         where = row_location(Path(source), line)
         if rows == 1 and (missing := [column for column in (*columns, *rate) if column not in row]):
             raise TableError(
@@ -166,7 +166,7 @@ def _rows(data: Data, columns: Sequence[str]) -> Rows:
     names = found.column_names
     kept = found.select_columns([column for column in columns if column in names] or names[:1])
     batches = kept.with_format("arrow").iter(batch_size=ROWS_AT_ONCE)
-    return enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
+    return enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1)
 
 
 def _source(data: Data) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -11,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from apportion.records.importing.files import parsed
 from apportion.report.calibration import Calibration
 from apportion.report.curves import Curve, mean_curve, plain_curve, seed_interval, share_curve
 from apportion.report.profile import ALL_RIGHT, ALL_WRONG, RunProfile, RunTotals, band_shares, stretches_of
+from apportion.rows import chunks, json_rows
 from apportion.types import Counts, Floats
-from apportion.untrusted import TABLE_BYTES, check_file, read_config, read_lines, shown
+from apportion.untrusted import read_config
 
 METRICS, CONFIG = "metrics.jsonl", "config.toml"
 MOST = 1e15
@@ -231,24 +232,11 @@ def _saved(runs: Sequence[_LabRun], before: Sequence[_LabRun]) -> tuple[float, f
 
 def _read(path: Path) -> list[dict[str, Any]]:
     """Return the records at ``path``, without a torn last line."""
-    check_file(path, TABLE_BYTES)
-    records = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(read_lines(file), start=1):
-            if not line.endswith("\n"):
-                break  # torn
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(
-                    f"{path} must hold JSON lines, got {shown(line)} in line {number}; remove it"
-                ) from error
-            if not isinstance(record, dict):
-                raise ValueError(
-                    f"{path} must hold a JSON object a line, got {shown(line)} in line {number}; remove it"
-                )
-            records.append(record)
-    return records
+    return [
+        record
+        for line, content in chunks(path)
+        for _, record in json_rows(path, line, content[: content.rfind(b"\n") + 1], parsed)
+    ]
 
 
 def _baseline(folder: Path) -> str | None:

@@ -5,7 +5,6 @@ import gzip
 import numpy as np
 import pytest
 
-from apportion import rows
 from apportion.records import RecordError, open_run
 from apportion.records.importing import import_run
 from tests.records.importing.tables import comma_separated, jsonl, parquet, renamed, rollouts
@@ -202,7 +201,7 @@ def test_files_of_different_formats_are_refused(tmp_path):
 
 
 def test_a_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "PACKED_BYTES", 2**16)
+    monkeypatch.setattr("apportion.rows.PACKED_BYTES", 2**16)
     row = b'{"step": 0, "prompt": "a", "reward": 1}\n'
     (tmp_path / "run.jsonl.gz").write_bytes(gzip.compress(row + b"\n" * 10**7))
     with pytest.raises(RecordError, match=r"unpacks to more than .* unpack it first"):
