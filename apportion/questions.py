@@ -135,12 +135,12 @@ def _questions(
         raise TableError(
             f"{table.path} must have a column {', '.join(PROMPT_COLUMNS[:-1])} or {PROMPT_COLUMNS[-1]}; add one"
         )
-    golds, ids = _first(table, GOLD_COLUMNS if gold_column is None else (gold_column,)), table.cells.get("id")
+    golds = _first(table, GOLD_COLUMNS if gold_column is None else (gold_column,))
     none = (None,) * len(table)
     rates = none if rate_column is None else table.cells[rate_column]
     places = [row_location(table.path, line) for line in table.lines]
     aliases = zip(*(table.cells.get(column, none) for column in ALIAS_COLUMNS), strict=True)
-    rows = zip(places, ids or none, prompts, golds or none, rates, aliases, strict=True)
+    rows = zip(places, table.cells.get("id", none), prompts, golds or none, rates, aliases, strict=True)
     return [make_question(*row) for row in rows], places
 
 
