@@ -131,10 +131,7 @@ def test_a_wrong_cell_of_parquet_is_named_by_its_row(tmp_path):
 
 REFUSED = {
     "an empty file": (b"", "at least one row"),
-    "a torn last line": (
-        b'{"step": 0, "prompt": "a", "reward": 1}\n{"step": 0, "pro\n',
-        "must be JSON, got Unterminated .* line 2",
-    ),
+    "a torn last line": (b'{"step": 0, "prompt": "a", "reward": 1}\n{"step": 0, "pro\n', "got Unterminated .* line 2"),
     "two objects on a line": (
         b'{"step": 0, "prompt": "a", "reward": 1}{}\n',
         "must be JSON, got Extra data in .*line 1",
