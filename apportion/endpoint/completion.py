@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -65,5 +66,35 @@ class Refusal(Failure):
     """The error of a request whose content the server refused: its n, its prompt or its settings."""
 
 
-class BadReply(Exception):
-    """The error of a reply without completions. The same request may be answered if it is sent again."""
+@dataclass(eq=False)
+class Fault(Exception):
+    """What a server did in place of a completion, in words that follow its name, such as "answered 500: no memory".
+
+    Attributes:
+        said: the words.
+        kind: "absent" if there was no connection, "late" if the reply was not whole in time, "astray" if no API sent
+            the answer, "long" if it was cut off; "failed" otherwise.
+        again: whether the same request may be answered later.
+        busy: whether the server is waited for.
+        wait: the seconds that the server asks to wait for.
+        status: the status of an answer with an error.
+        sent: the error in that answer, as the server sent it.
+    """
+
+    said: str
+    kind: Literal["absent", "late", "astray", "long", "failed"] = "failed"
+    again: bool = True
+    busy: bool = False
+    wait: float | None = None
+    status: int | None = None
+    sent: Any = None
+
+    def __str__(self) -> str:
+        return self.said
+
+
+class BadReply(Fault):
+    """The fault of a reply without completions, which is ``what``. The same request may be answered later."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"sent {what}")

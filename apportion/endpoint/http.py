@@ -1,21 +1,27 @@
 """The HTTP client of an endpoint: every request is bounded in time, in bytes and in redirects.
 
 httpx has a deadline for each read, which a slow trickle of bytes never exceeds, so the deadline here covers a request
-with its redirects and its whole body. A body that is longer than ``MAX_REPLY_BYTES`` is cut off, and bodies longer than
-``LARGE_BYTES`` are read one at a time. The logs of the HTTP library name URLs without their queries, which may hold a
-key.
+with its redirects and its whole body. A body that is too long is cut off, and bodies longer than ``LARGE_BYTES`` are
+read one at a time. The logs of the HTTP library name URLs without their queries, which may hold a key.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Collection
-from contextlib import AsyncExitStack
+import re
+from collections.abc import Collection, Mapping
+from contextlib import AsyncExitStack, aclosing, suppress
 from importlib import import_module
 from typing import Any
 
 import openai
 
-from apportion.endpoint.completion import Usage
+from apportion import __version__
+from apportion.endpoint.completion import BadReply, Fault
+from apportion.endpoint.reply import error_text
+from apportion.endpoint.retries import TRANSIENT, asked_wait
+from apportion.endpoint.stream import Body
+from apportion.untrusted import check_depth, one_line
 
 HTTP: Any = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__)  # httpx; from openai 3 on, httpx2
 
@@ -26,8 +32,15 @@ MAX_REPLY_BYTES = 2**26
 LARGE_BYTES = 2**20
 """Bytes of a reply beyond which it is read alone, so that all replies together are bounded, too."""
 
+DRAIN_SECONDS = 0.5
+"""How long a stream may stay open after its last event, before its connection is closed and not used again."""
+
 MAX_REDIRECTS = 3
-_OF_A_PACKED_BODY = ("content-encoding", "content-length", "transfer-encoding")
+SHOWN = 500
+"""Maximum number of characters of a server's error in ours."""
+
+_PAGE = re.compile(rb"(?:<!doctype html|<html)", re.IGNORECASE)
+_TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
 
 
 def plain_url(url: Any) -> Any:
@@ -44,85 +57,144 @@ class _PlainUrls(logging.Filter):
         return True
 
 
-for _name in (HTTP.__name__.partition(".")[0], "openai._base_client"):
-    logging.getLogger(_name).addFilter(_PlainUrls())
+logging.getLogger(HTTP.__name__.partition(".")[0]).addFilter(_PlainUrls())
 
 
-class ReplyTooLong(HTTP.ReadError):  # type: ignore[misc]
-    """The error of a reply of more than ``MAX_REPLY_BYTES``."""
+class Http:
+    """Sends requests to the server at ``url``. ``reached`` says whether any reply has arrived.
 
-
-class RedirectLoop(HTTP.RequestError):  # type: ignore[misc]
-    """The error of a request that was redirected more than ``MAX_REDIRECTS`` times."""
-
-
-class BoundedHttp(openai.DefaultAsyncHttpxClient):
-    """An HTTP client with one deadline for the whole of a request, which counts requests in ``usage``.
-
-    ``own_headers`` are the names of the headers that only the first host may get, because they may hold secrets.
-    ``reached`` says whether any reply has arrived.
+    Args:
+        url: the address before the paths, without a query.
+        idle: the most connections that are kept for further requests.
+        headers: headers of every request.
+        query: the query of every URL.
+        most_bytes: the longest reply; None is ``MAX_REPLY_BYTES``.
+        own_headers: names of the headers that only the first host may get, because they may hold secrets; None lets no
+            redirect be followed.
+        key: the key, and ``secrets`` other texts that no error may contain.
     """
 
-    def __init__(self, usage: Usage, seconds: float, connections: int, own_headers: Collection[str] = ()):
-        super().__init__(
-            timeout=HTTP.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS)),
-            limits=HTTP.Limits(max_connections=connections, max_keepalive_connections=connections),
-        )
-        self.usage = usage
-        self.seconds = seconds
-        self.own_headers = own_headers
+    def __init__(
+        self,
+        url: str,
+        idle: int,
+        *,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        most_bytes: int | None = None,
+        own_headers: Collection[str] | None = None,
+        key: str | None = None,
+        secrets: Collection[str] = (),
+    ) -> None:
         self.reached = False
+        self._url = url.rstrip("/")
+        self._most_bytes = most_bytes or MAX_REPLY_BYTES
+        self._own_headers = own_headers
+        self._hidden = dict.fromkeys(sorted(secrets, key=len, reverse=True), "[secret]") | (
+            {key: "[key]"} if key else {}
+        )
         self._large = asyncio.Lock()
+        own = {"accept": "application/json", "user-agent": f"apportion/{__version__}"}
+        self._http = HTTP.AsyncClient(
+            headers=own | {name.lower(): value for name, value in (headers or {}).items()},
+            params=query or None,
+            timeout=HTTP.Timeout(None, connect=CONNECT_SECONDS),
+            limits=HTTP.Limits(max_connections=None, max_keepalive_connections=idle),
+            follow_redirects=False,
+        )
 
-    async def send(self, request: Any, **options: Any) -> Any:
-        """Send a request, follow its redirects and read the whole reply. Raises errors of httpx."""
-        self.usage.requests += 1
-        self.usage.retries += request.headers.get("x-stainless-retry-count", "0") != "0"
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def send(
+        self, method: str, path: str, seconds: float, body: Any = None, headers: Mapping[str, bytes] | None = None
+    ) -> Any:
+        """Return the reply to one request, with the chunks of a stream put together. Raises Fault.
+
+        A request that is cancelled closes its connection, which tells the server that nobody waits for it.
+        """
+        content = None if body is None else json.dumps(body).encode()
+        given = {} if body is None else {"content-type": b"application/json"}
+        request = self._http.build_request(
+            method, f"{self._url}/{path}", content=content, headers={**given, **(headers or {})}
+        )
         try:
-            async with asyncio.timeout(self.seconds):
-                response = await self._follow(request, **options | {"stream": True, "follow_redirects": False})
+            async with asyncio.timeout(seconds):
+                return await self._follow(request)
         except TimeoutError:
-            raise HTTP.ReadTimeout("the deadline has passed", request=request) from None
-        except asyncio.CancelledError:
-            self.usage.cancelled += 1
-            raise
-        return response
+            raise Fault(f"sent no whole reply within {seconds:g} s", "late") from None
+        except HTTP.RequestError as error:
+            said = str(error) or type(error).__name__
+            if isinstance(error, (HTTP.ConnectError, HTTP.ConnectTimeout)):
+                raise Fault(f"cannot be reached ({said})", "absent") from None
+            raise Fault(f"broke the connection ({said})") from None
 
-    async def _follow(self, request: Any, **options: Any) -> Any:
-        """Return the reply at the end of the redirects, with the replies before it as its history."""
-        history: list[Any] = []
-        while True:
-            response = await super().send(request, **options)
+    def shown(self, text: object) -> str:
+        """Return ``text`` on one line, shortened and without secrets."""
+        said = str(text)
+        for secret, name in self._hidden.items():
+            said = said.replace(secret, name)
+        said = one_line(said)
+        return said if len(said) <= SHOWN else f"{said[:SHOWN]}..."
+
+    async def _follow(self, request: Any) -> Any:
+        """Return the reply at the end of the redirects."""
+        for redirects in range(MAX_REDIRECTS + 1):
+            response = await self._http.send(request, stream=True)
             self.reached = True
             try:
-                if response.next_request is None:
-                    return await _read(response, history, self._large)
+                if response.next_request is None or self._own_headers is None:
+                    moved = f", after a redirect to {plain_url(request.url)}" if redirects else ""
+                    return await self._read(response, moved)
             finally:
                 await response.aclose()
-            history.append(response)
-            request = self._without_own_headers(response.next_request, request.url)
-            if len(history) > MAX_REDIRECTS:
-                raise RedirectLoop(f"redirected {len(history)} times", request=request)
+            before, request = request.url, response.next_request
+            if request.url.host != before.host or (before.scheme, request.url.scheme) == ("https", "http"):
+                for name in self._own_headers or ():
+                    request.headers.pop(name, None)
+        raise Fault(f"was redirected {MAX_REDIRECTS + 1} times, at last to {plain_url(request.url)}", "astray")
 
-    def _without_own_headers(self, request: Any, before: Any) -> Any:
-        """Return the request without the own headers if it goes to another host, or from HTTPS to HTTP."""
-        if request.url.host != before.host or (before.scheme, request.url.scheme) == ("https", "http"):
-            for name in self.own_headers:
-                request.headers.pop(name, None)
-        return request
+    async def _read(self, response: Any, moved: str) -> Any:
+        """Return the reply in a response, whatever the declared type is. A large one waits for the others."""
+        body, size = Body(streams=response.is_success), 0
+        async with AsyncExitStack() as alone:
+            pieces = await alone.enter_async_context(aclosing(response.aiter_bytes()))
+            async for piece in pieces:
+                if size <= LARGE_BYTES < size + len(piece):
+                    await alone.enter_async_context(self._large)
+                size += len(piece)
+                if size > self._most_bytes:
+                    said = f"sent a reply of more than {self._most_bytes:,} bytes, which was cut off"
+                    raise Fault(said, "long", again=False)
+                if body.add(piece):
+                    with suppress(TimeoutError, HTTP.RequestError):
+                        async with asyncio.timeout(DRAIN_SECONDS):
+                            await anext(pieces, None)  # the end, after which the connection can be used again
+                    break
+        if not response.is_success:
+            raise self._refused(response.status_code, response.headers, bytes(body.raw), moved)
+        try:
+            return body.reply()
+        except BadReply:
+            if _PAGE.match(body.raw) or response.headers.get("content-type", "").startswith("text/html"):
+                title = _TITLE.search(body.raw)
+                named = f' "{title[1].decode(errors="replace")}"' if title else ""
+                raise Fault(f"sent a page for browsers{named} and not a reply{moved}", "astray") from None
+            raise
 
-
-async def _read(response: Any, history: list[Any], large: asyncio.Lock) -> Any:
-    """Return the response with its whole body, unpacked. A large one waits for the others. Raises ReplyTooLong."""
-    body = bytearray()
-    async with AsyncExitStack() as alone:
-        async for chunk in response.aiter_bytes():
-            if len(body) <= LARGE_BYTES < len(body) + len(chunk):
-                await alone.enter_async_context(large)
-            body += chunk
-            if len(body) > MAX_REPLY_BYTES:
-                raise ReplyTooLong(f"more than {MAX_REPLY_BYTES:,} bytes", request=response.request)
-    headers = [pair for pair in response.headers.multi_items() if pair[0].lower() not in _OF_A_PACKED_BODY]
-    return HTTP.Response(
-        response.status_code, headers=headers, content=bytes(body), request=response.request, history=history
-    )
+    def _refused(self, status: int, headers: Mapping[str, str], body: bytes, moved: str) -> Fault:
+        """Return the fault of a reply with another status than 200."""
+        text = body.decode(errors="replace")
+        for secret, name in self._hidden.items():
+            text = text.replace(secret, name)
+        try:
+            found = json.loads(text)
+            check_depth(found)
+        except (ValueError, RecursionError):
+            found = text
+        sent = found.get("error") if isinstance(found, dict) else None
+        said = self.shown(error_text(sent or found) or "no reason given")
+        busy, wait = asked_wait(status, headers, said)
+        again = (status in TRANSIENT or status >= 500) and headers.get("x-should-retry") != "false"
+        return Fault(f"answered {status}{moved}: {said}", again=again, busy=busy, wait=wait, status=status, sent=sent)

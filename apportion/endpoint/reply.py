@@ -1,4 +1,4 @@
-"""Read the body of a server's reply: JSON, or the events of a stream.
+"""Read a server's reply.
 
 Chat and plain completions are read alike. ``content`` is a text or a list of parts, whose texts are joined. A model's
 reasoning is kept apart from the text, whether it comes as ``reasoning_content``, as ``reasoning``, or in parts of type
@@ -13,42 +13,26 @@ from typing import Any
 
 from apportion.checks import encodable
 from apportion.endpoint.completion import BadReply, Completion
-from apportion.endpoint.stream import is_stream, join_stream
 from apportion.untrusted import check_depth, shown
 
 THOUGHTS = ("thinking", "reasoning")
 """Types of the parts that hold reasoning. Other types, such as images, hold no text."""
 
+BROKEN = ("error", "abort", "aborted", "cancelled")
+"""Why a choice ended if the server broke it off."""
+
 MOST_TOKENS = 10**12
 """The largest count of tokens that is taken for one. A larger one counts as none."""
 
 
-def read_reply(body: bytes) -> list[Completion]:
-    """Return the completions in the body of a reply, at least one, in the order of their index. Raises BadReply.
+def read_reply(reply: Any) -> list[Completion]:
+    """Return the completions in a reply, at least one, in the order of their index. Raises BadReply.
 
-    >>> half, = read_reply(b'{"choices": [{"text": "1/2"}], "usage": {"completion_tokens": 3}}')
+    >>> half, = read_reply({"choices": [{"text": "1/2"}], "usage": {"completion_tokens": 3}})
     >>> half.text, half.tokens
     ('1/2', 3)
-    >>> half, = read_reply(b'data: {"choices": [{"delta": {"content": "1/2"}}]}\\n\\ndata: [DONE]\\n\\n')
-    >>> half.text
-    '1/2'
     """
-    reply = join_stream(body) if is_stream(body) else _parse(body)
-    try:
-        check_depth(reply)
-    except ValueError as error:
-        raise BadReply(f"a reply with {error}") from None
-    choices = reply.get("choices") if isinstance(reply, dict) else None
-    if not isinstance(choices, list) or not choices:
-        said = error_text(reply.get("error")) if isinstance(reply, dict) else ""
-        raise BadReply("a reply without choices" + (f": {said}" if said else ""))
-    if not all(isinstance(choice, dict) for choice in choices):
-        raise BadReply("a reply whose choices are not objects")
-    whole = [choice for choice in choices if not is_broken(choice)]
-    if not whole:
-        raise BadReply(f"a completion that ended in an error: {error_text(choices[0].get('error')) or 'no reason'}")
-    choices = whole
-    choices.sort(key=lambda choice: choice["index"] if isinstance(choice.get("index"), int) else 0)
+    choices = whole_choices(reply)
     texts, thoughts = zip(*map(choice_text, choices), strict=True)
     lengths = [len(text) + len(thought or "") + 1 for text, thought in zip(texts, thoughts, strict=True)]
     tokens, prompt = _share(_count(reply, "completion_tokens"), lengths), _count(reply, "prompt_tokens")
@@ -58,13 +42,24 @@ def read_reply(body: bytes) -> list[Completion]:
     return [Completion(text, own, first, reason, reasoning=thought) for text, own, first, reason, thought in rows]
 
 
-def is_broken(choice: dict[str, Any]) -> bool:
-    """Return whether the server broke off a choice with an error of its own, in a reply with status 200.
+def whole_choices(reply: Any) -> list[dict[str, Any]]:
+    """Return the choices of a reply, at least one, by their index. Raises BadReply.
 
-    >>> is_broken({"finish_reason": "error", "text": "So"}), is_broken({"finish_reason": "length", "text": "So"})
-    (True, False)
+    Choices that the server broke off with an error of its own, in a reply with status 200, are left out.
+
+    >>> whole_choices({"choices": [{"finish_reason": "error", "text": "So"}, {"finish_reason": "length", "text": "4"}]})
+    [{'finish_reason': 'length', 'text': '4'}]
     """
-    return choice.get("finish_reason") in ("error", "abort", "aborted", "cancelled") or bool(choice.get("error"))
+    choices = reply.get("choices") if isinstance(reply, dict) else None
+    if not isinstance(choices, list) or not choices:
+        said = error_text(reply.get("error")) if isinstance(reply, dict) else ""
+        raise BadReply("a reply without choices" + (f": {said}" if said else ""))
+    if not all(isinstance(choice, dict) for choice in choices):
+        raise BadReply("a reply whose choices are not objects")
+    whole = [each for each in choices if each.get("finish_reason") not in BROKEN and not each.get("error")]
+    if not whole:
+        raise BadReply(f"a completion that ended in an error: {error_text(choices[0].get('error')) or 'no reason'}")
+    return sorted(whole, key=lambda choice: choice["index"] if isinstance(choice.get("index"), int) else 0)
 
 
 def error_text(error: Any) -> str:
@@ -77,13 +72,6 @@ def error_text(error: Any) -> str:
     except (ValueError, TypeError):
         text = shown(error)
     return " ".join(text.split())
-
-
-def _parse(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise BadReply("a reply that is not JSON") from None
 
 
 def choice_text(choice: dict[str, Any]) -> tuple[str, str | None]:

@@ -162,18 +162,14 @@ class Endpoint:
                 f"the key in {self.api_key_env} must be of printable ASCII characters, got others; set it again"
             )
         url, query = self._split_url
+        own = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
         server = Server(
             url,
             key or None,
             usage,
             chat=self.api == "chat",
-            body={
-                "model": self.model,
-                "temperature": self.temperature,
-                "top_p": self.top_p,
-                "max_tokens": self.max_tokens,
-                "extra_body": dict(self.extra_body),
-            },
+            body={"model": self.model, **{name: value for name, value in own.items() if value is not None}}
+            | dict(self.extra_body),
             connections=self.concurrency,
             timeout_seconds=self.timeout_seconds,
             max_retries=self.max_retries,

@@ -8,7 +8,6 @@ no other name can be made to lead here.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -82,14 +81,17 @@ class Gateway:
     async def models(self, request: Request) -> Response:
         """Answer ``GET /v1/models`` as upstream does."""
         self._check_host(request)
-        return Response(await self.upstream.get("models", self.upstream.headers(request.headers)), media_type=JSON)
+        return Response(encode(await self._models(request)), media_type=JSON)
 
     async def model(self, request: Request) -> Response:
         """Answer ``GET /v1/models/NAME`` from the list of upstream, because not every server has that route."""
         self._check_host(request)
-        name = request.path_params["name"]
-        for model in _models(await self.upstream.get("models", self.upstream.headers(request.headers))):
-            if model.get("id") == name:
+        name, found = request.path_params["name"], await self._models(request)
+        models = found.get("data") if isinstance(found, dict) else None
+        if not isinstance(models, list):
+            raise GatewayError(502, "the upstream server sent no list of models; check --upstream", kind=SERVER)
+        for model in models:
+            if isinstance(model, dict) and model.get("id") == name:
                 return Response(encode(model), media_type=JSON)
         said = f"the model must be one of upstream's, got {name!r:.80}; GET /v1/models lists them"
         raise GatewayError(404, said, param="model", code="model_not_found")
@@ -100,6 +102,9 @@ class Gateway:
         state = {"status": "closing" if self.queue.closed else "ok"}
         counts = {"votes": self.queue.running, "queued": self.queue.waiting}
         return Response(encode({**state, **counts}), media_type=JSON)
+
+    async def _models(self, request: Request) -> Any:
+        return await self.upstream.get("models", self.upstream.headers(request.headers))
 
     async def _vote(self, asked: VoteRequest, headers: Mapping[str, bytes]) -> dict[str, Any]:
         """Wait for a turn, vote, and return the reply."""
@@ -177,17 +182,6 @@ async def _body(request: Request, most: int, seconds: float) -> bytes:
 
 def _too_large(most: int) -> GatewayError:
     return GatewayError(413, f"the body must have at most {most:,} bytes, got more; send less", last=True)
-
-
-def _models(body: bytes) -> list[dict[str, Any]]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        found = None
-    data = found.get("data") if isinstance(found, dict) else None
-    if not isinstance(data, list):
-        raise GatewayError(502, "the upstream server sent no list of models; check --upstream", kind=SERVER)
-    return [model for model in data if isinstance(model, dict)]
 
 
 async def _refused(request: Request, error: GatewayError) -> Response:

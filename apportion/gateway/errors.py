@@ -46,14 +46,13 @@ class GatewayError(Exception):
 class UpstreamError(GatewayError):
     """An upstream request without a completion. ``again`` says whether the same request may be answered later.
 
-    ``busy`` says that the server is waited for. ``refused`` says that another sample of the request may be answered.
-    ``sent`` is the upstream server's own error object, which the client gets unchanged; None if it sent none.
+    ``refused`` says that another sample of the request may be answered. ``sent`` is the upstream server's own error
+    object, which the client gets unchanged; None if it sent none.
     """
 
     def __init__(self, status: int, message: str, *, again: bool, sent: Any = None, **fields: Any) -> None:
         super().__init__(status, message, **fields)
         self.again = again
-        self.busy = False
         self.refused = status in (400, 413, 422)
         self.sent = sent
 

@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from apportion.gateway.chunks import chunks_of
 from apportion.gateway.upstream import Bill
 from apportion.gateway.vote import RunningVote
 
 KEEP_ALIVE = b": voting\n\n"
 """A comment, which clients of server-sent events skip."""
+PIECE = 4096
+"""Most characters of a text in one chunk, because some clients refuse long lines."""
+
 DONE = b"data: [DONE]\n\n"
 
 IN_HEADERS = ("samples", "share", "stopped", "rule", "unparsed", "failed", "cancelled", "disagreement")
@@ -49,6 +51,36 @@ def events(reply: Mapping[str, Any], include_usage: bool) -> Iterator[bytes]:
     if include_usage:
         yield event({**shared, "choices": [], "usage": reply["usage"]})
     yield DONE
+
+
+def chunks_of(choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the choices of the chunks that make ``choice``: its role, its message in pieces, and why it ended.
+
+    >>> for chunk in chunks_of({"index": 0, "message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}):
+    ...     print(chunk["delta"], chunk["finish_reason"])
+    {'role': 'assistant', 'content': ''} None
+    {'content': '4'} None
+    {} stop
+    """
+    message, index = choice["message"], choice["index"]
+    rest = {name: value for name, value in choice.items() if name not in ("message", "index", "finish_reason")}
+
+    def chunk(delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "finish_reason": None, **fields}
+
+    yield chunk({"role": message.get("role", "assistant"), "content": "" if message.get("content") else None})
+    for name, value in message.items():
+        if name == "role" or value is None:
+            continue
+        if name == "tool_calls":
+            value = [{"index": place, **call} for place, call in enumerate(value)]
+        pieces = _pieces(value) if isinstance(value, str) else [value]
+        yield from (chunk({name: piece}) for piece in pieces)
+    yield chunk({}, **rest) | {"finish_reason": choice.get("finish_reason")}
+
+
+def _pieces(text: str) -> Iterator[str]:
+    return (text[start : start + PIECE] for start in range(0, len(text), PIECE))
 
 
 def event(data: Mapping[str, Any]) -> bytes:

@@ -65,7 +65,7 @@ def error_of(script: Script, prompts: int = 8, seconds: float = 8.0, **settings:
     [
         (refused(500, "crashed"), "the server answered 500: crashed"),
         (refused(502, "no backend"), "the server answered 502: no backend"),
-        (cut_before(), "the connection broke (Server disconnected without sending a response.)"),
+        (cut_before(), "the server broke the connection (Server disconnected without sending a response.)"),
         (malformed(), "the server sent a reply that is not JSON"),
     ],
 )
@@ -114,10 +114,10 @@ def test_a_redirect_is_followed_and_takes_own_headers_to_the_same_host_only() ->
 
 def test_a_refusal_of_everything_ends_the_run_at_once_and_later_too() -> None:
     error, _ = error_of(lambda _: refused(400, "top_k is wrong"), seconds=4.0)
-    assert error.endswith("with 400: top_k is wrong, for a plain prompt too; change the setting that it names")
+    assert error.endswith("answered 400: top_k is wrong, for a plain prompt too; change the setting that it names")
     late = ok(delay=0.5)  # answers still arrive when the server has begun to refuse
     error, _ = error_of(lambda request: refused(400, "no credit") if request.number > 4 else late)
-    assert error.endswith("with 400: no credit, for a plain prompt too; change the setting that it names")
+    assert error.endswith("answered 400: no credit, for a plain prompt too; change the setting that it names")
 
 
 @pytest.mark.parametrize("body", [endless, lambda: packed(2**22)])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from apportion.endpoint import Completion, seed_of
 from apportion.endpoint.completion import BadReply
 from apportion.endpoint.reply import error_text, read_reply
+from apportion.endpoint.stream import Body
 from tests.endpoint.builders import endpoint, run, sample, take, texts
 from tests.endpoint.fault_server import (
     FaultServer,
@@ -44,8 +45,15 @@ def test_a_filtered_choice_is_a_sample_without_text() -> None:
     assert client.usage.retries == 0
 
 
+def read(body: bytes) -> list[Completion]:
+    """Return the completions in the body of a reply."""
+    whole = Body()
+    whole.add(body)
+    return read_reply(whole.reply())
+
+
 def reply(*choices: dict[str, Any], **fields: Any) -> list[Completion]:
-    return read_reply(json.dumps({"choices": choices, **fields}).encode())
+    return read(json.dumps({"choices": choices, **fields}).encode())
 
 
 def message(content: Any, **fields: Any) -> dict[str, Any]:
@@ -118,13 +126,13 @@ def test_a_stream_is_read_as_the_reply_that_it_adds_up_to(end: str, done: bool) 
         {**message("5"), "finish_reason": "length"},
         usage={"prompt_tokens": 9, "completion_tokens": 30},
     )
-    assert read_reply(b": a comment\n\n" + events(*TWO, done=done, end=end)) == whole
+    assert read(b": a comment\n\n" + events(*TWO, done=done, end=end)) == whole
     assert whole[0].reasoning == "two and two" and sum(each.tokens or 0 for each in whole) == 30
 
 
 def test_a_stream_of_plain_completions_is_read() -> None:
     chunks = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("1", "/", "2")]
-    assert texts(read_reply(events(*chunks))) == ["1/2"]
+    assert texts(read(events(*chunks))) == ["1/2"]
 
 
 @pytest.mark.parametrize(
@@ -132,17 +140,17 @@ def test_a_stream_of_plain_completions_is_read() -> None:
     [
         (events(*TWO[:-2], done=False), "a stream that was cut off before its end"),
         (events(done=True), "a reply without choices"),
-        (events(TWO[0], {"error": {"message": "no memory"}}), "a reply without choices: no memory"),
-        (b'event: error\ndata: {"message": "no memory"}\n\n', "a reply without choices: no memory"),
+        (events(TWO[0], {"error": {"message": "no memory"}}), "an error in a stream: no memory"),
+        (b'event: error\ndata: {"message": "no memory"}\n\n', "an error in a stream: no memory"),
         (b"data: {half\n\n", "a stream with an event that is not JSON"),
         (events([]), "a stream with an event that is not a chunk"),
-        (events({"choices": [{"index": "a"}]}), "a stream with a choice that is not an object with an index"),
+        (events({"choices": [{"index": "a"}]}), "a chunk whose choices are not objects with an index and a delta"),
         (events(delta(0, content=5)), "a choice whose content is not a text"),
     ],
 )
 def test_a_stream_that_is_no_reply_is_a_bad_reply(body: bytes, problem: str) -> None:
-    with pytest.raises(BadReply, match=f"^{problem}$"):
-        read_reply(body)
+    with pytest.raises(BadReply, match=f"^sent {problem}$"):
+        read(body)
 
 
 def test_a_streamed_reply_is_sampled_and_one_that_was_cut_is_sent_again() -> None:
@@ -154,7 +162,7 @@ def test_a_streamed_reply_is_sampled_and_one_that_was_cut_is_sent_again() -> Non
 
 def test_a_reply_that_is_nested_too_deep_is_a_bad_reply() -> None:
     with pytest.raises(BadReply, match="a reply with more than 64 levels"):
-        read_reply(b'{"choices": ' + b"[" * 100 + b"]" * 100 + b"}")
+        read(b'{"choices": ' + b"[" * 100 + b"]" * 100 + b"}")
 
 
 def test_tokens_are_shared_out_and_counted() -> None:
@@ -173,7 +181,7 @@ def test_tokens_that_the_server_does_not_count_are_unknown() -> None:
 @pytest.mark.parametrize("count", [10**400, 2**63, -1, 1.5, "9"])
 def test_a_count_that_cannot_be_is_unknown(count: Any) -> None:
     reply = {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 9, "completion_tokens": count}}
-    (found,) = read_reply(json.dumps(reply).encode())
+    (found,) = read(json.dumps(reply).encode())
     assert (found.tokens, found.prompt_tokens) == (None, 9)
 
 
@@ -181,7 +189,7 @@ def test_a_count_that_cannot_be_is_unknown(count: Any) -> None:
 @given(st.integers(0, 10**6), st.lists(st.text(max_size=30), min_size=1, max_size=20))
 def test_shares_of_tokens_add_up(total: int, contents: list[str]) -> None:
     reply = {"choices": [{"text": text} for text in contents], "usage": {"completion_tokens": total}}
-    shares = [completion.tokens or 0 for completion in read_reply(json.dumps(reply).encode())]
+    shares = [completion.tokens or 0 for completion in read(json.dumps(reply).encode())]
     assert sum(shares) == total and min(shares) >= 0
     whole = sum(len(text) + 1 for text in contents)
     assert all(abs(share - total * (len(text) + 1) / whole) <= 1 for share, text in zip(shares, contents, strict=True))
@@ -189,7 +197,7 @@ def test_shares_of_tokens_add_up(total: int, contents: list[str]) -> None:
 
 def test_choices_are_taken_by_their_index() -> None:
     reply = {"choices": [{"index": place, "text": str(place)} for place in (2, 0, 1)]}
-    assert texts(read_reply(json.dumps(reply).encode())) == ["0", "1", "2"]
+    assert texts(read(json.dumps(reply).encode())) == ["0", "1", "2"]
 
 
 NAMES = [
@@ -208,7 +216,7 @@ streams = st.lists(json_values | replies).map(lambda chunks: events(*chunks))
 @given(st.binary() | st.binary().map(b"data:".__add__) | replies.map(lambda each: json.dumps(each).encode()) | streams)
 def test_any_body_is_completions_or_a_bad_reply(body: bytes) -> None:
     try:
-        found = read_reply(body)
+        found = read(body)
     except BadReply:
         return
     assert found and all(isinstance(completion.text, str) and completion.error is None for completion in found)

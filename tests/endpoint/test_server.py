@@ -82,8 +82,8 @@ def test_all_kinds_of_retries_have_one_limit() -> None:
         ),
         (raw(503, b""), "the server answered 503: no reason given"),
         (rate_limited(seconds=600), "the server answered 429: too many requests"),
-        (cut_before(), "the connection broke (Server disconnected without sending a response.)"),
-        (cut_inside(), "the connection broke (peer closed connection without sending complete message body"),
+        (cut_before(), "the server broke the connection (Server disconnected without sending a response.)"),
+        (cut_inside(), "the server broke the connection (peer closed connection without sending complete message body"),
         (malformed(), "the server sent a reply that is not JSON"),
         (raw(200, b"\xff\xfe"), "the server sent a reply that is not JSON"),
         (raw(200, b"[]"), "the server sent a reply without choices"),
@@ -149,7 +149,7 @@ def test_an_absent_server_ends_the_run_and_one_that_disappears_fails_samples() -
         async with FaultServer() as server, endpoint(server, max_retries=0).connect() as client:
             assert texts(await take(client, "a", 1)) == single_texts(range(1))
             await server.__aexit__()
-            assert [(each.error or "")[:20] for each in await take(client, "b", 2)] == ["the connection broke"] * 2
+            assert [(each.error or "")[:20] for each in await take(client, "b", 2)] == ["the server cannot be"] * 2
 
     run(scenario())
 

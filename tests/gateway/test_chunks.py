@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.gateway.chunks import PIECE, Assembly, chunks_of
+from apportion.endpoint.completion import BadReply
+from apportion.endpoint.stream import Body, Stream
+from apportion.gateway.replies import PIECE, chunks_of
 
 TEXT = st.text(min_size=1, max_size=20)
 CALL = st.fixed_dictionaries(
@@ -31,20 +34,20 @@ CHOICE = st.fixed_dictionaries(
     {"index": st.just(0), "message": MESSAGE, "finish_reason": st.sampled_from(["stop", "length", "tool_calls"])},
     optional={"logprobs": LOGPROBS, "stop_reason": TEXT},
 )
+STOP = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 
 @given(choice=CHOICE)
 def test_a_choice_in_chunks_is_the_same_choice_again(choice: dict[str, Any]) -> None:
-    made = Assembly()
+    made = Stream()
     for chunk in chunks_of(choice):
         assert len(chunk["delta"].get("content") or "") <= PIECE
         made.add({"id": "a", "choices": [chunk]})
-    assert made.choice == choice and made.finished
     assert made.reply() == {"id": "a", "object": "chat.completion", "choices": [choice]}
 
 
 def test_tool_calls_are_joined_by_their_index() -> None:
-    made = Assembly()
+    made = Stream()
     for piece in (
         {"index": 0, "id": "a", "type": "function", "function": {"name": "add", "arguments": ""}},
         {"index": 0, "function": {"arguments": '{"x"'}},
@@ -52,20 +55,52 @@ def test_tool_calls_are_joined_by_their_index() -> None:
         {"index": 0, "id": "a", "function": {"name": "add", "arguments": ": 1}"}},
     ):
         made.add({"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]})
-    assert made.choice["message"]["tool_calls"] == [
+    made.add(STOP)
+    assert made.reply()["choices"][0]["message"]["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}},
         {"id": "b", "function": {"name": "sub", "arguments": "{}"}},
     ]
 
 
+def test_a_text_beside_parts_is_one_of_them() -> None:
+    made = Stream()
+    for content in ("It ", "is", [{"type": "text", "text": " 4"}], "."):
+        made.add({"choices": [{"delta": {"content": content}, "finish_reason": "stop"}]})
+    assert made.reply()["choices"][0]["message"]["content"] == ["It is", {"type": "text", "text": " 4"}, "."]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10**6])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_stream_is_the_same_in_pieces_of_any_size(size: int, end: str) -> None:
+    chunks = [{"choices": [{"delta": {"content": word}}]} for word in ("4", "\u00e9")]
+    lines = [": hello", "", *(f"data: {json.dumps(chunk, ensure_ascii=False)}\n" for chunk in chunks), "data: [DONE]"]
+    sent = "\n".join(lines).replace("\n", end).encode() + end.encode()
+    body = Body()
+    done = [body.add(sent[place : place + size]) for place in range(0, len(sent), size)]
+    assert done[-1] or end == "\r"  # else half of an end of the line
+    assert body.reply()["choices"][0]["message"]["content"] == "4\u00e9"
+
+
+def test_a_line_of_many_pieces_and_endless_white_space_are_read_in_linear_time() -> None:
+    started, body, empty = time.perf_counter(), Body(), Body()
+    body.add(b'data: {"choices": [{"finish_reason": "stop", "text": "')
+    for _ in range(40_000):
+        body.add(b"x" * 500)
+        empty.add(b" " * 500)
+    body.add(b'"}]}\n\n')
+    assert len(body.reply()["choices"][0]["text"]) == 20_000_000 and not empty.raw
+    assert time.perf_counter() - started < 5
+
+
 def test_log_probabilities_of_chunks_are_joined() -> None:
-    made = Assembly()
+    made = Stream()
     for token in ("4", "2"):
         made.add({"choices": [{"delta": {"content": token}, "logprobs": {"content": [{"token": token}]}}]})
     made.add({"choices": [{"delta": {}, "logprobs": None, "finish_reason": "stop"}]})
     made.add({"choices": [], "usage": {"completion_tokens": 2}})
-    assert made.choice["logprobs"] == {"content": [{"token": "4"}, {"token": "2"}]}
-    assert made.reply()["usage"] == {"completion_tokens": 2} and made.choice["message"]["content"] == "42"
+    [choice] = made.reply()["choices"]
+    assert choice["logprobs"] == {"content": [{"token": "4"}, {"token": "2"}]}
+    assert made.reply()["usage"] == {"completion_tokens": 2} and choice["message"]["content"] == "42"
 
 
 @pytest.mark.parametrize(
@@ -74,21 +109,24 @@ def test_log_probabilities_of_chunks_are_joined() -> None:
         {"choices": 3},
         {"choices": ["a"]},
         {"choices": [{"delta": "a"}]},
+        {"choices": [{"index": "a"}]},
+        {"choices": [{"delta": {"tool_calls": "a"}}]},
         {"choices": [{"delta": {"tool_calls": ["a"]}}]},
         {"choices": [{"delta": {"tool_calls": [{"index": "0"}]}}]},
         {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": "add"}]}}]},
     ],
 )
 def test_chunks_of_another_form_are_refused(chunk: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="a chunk whose"):
-        Assembly().add(chunk)
+    with pytest.raises(BadReply, match="a chunk whose"):
+        Stream().add(chunk)
 
 
 def test_a_long_text_in_many_chunks_is_joined_in_linear_time() -> None:
     """The completion of a model that thinks: three hundred thousand tokens, one a chunk."""
-    made, started = Assembly(), time.perf_counter()
+    made, started = Stream(), time.perf_counter()
     for place in range(300_000):
         made.add({"choices": [{"index": 0, "delta": {"content": "word ", "reasoning_content": str(place % 10)}}]})
-    assert len(made.choice["message"]["content"]) == 1_500_000
-    assert len(made.choice["message"]["reasoning_content"]) == 300_000
+    made.add(STOP)
+    message = made.reply()["choices"][0]["message"]
+    assert len(message["content"]) == 1_500_000 and len(message["reasoning_content"]) == 300_000
     assert time.perf_counter() - started < 5  # a second; quadratic time is half a minute
