@@ -71,7 +71,7 @@ class Http:
         most_bytes: the longest reply; None is ``MAX_REPLY_BYTES``.
         own_headers: names of the headers that only the first host may get, because they may hold secrets; None lets no
             redirect be followed.
-        key: the key, and ``secrets`` other texts that no error may contain.
+        hidden: texts that no error may contain, and what stands in their place.
     """
 
     def __init__(
@@ -83,16 +83,13 @@ class Http:
         query: Mapping[str, str] | None = None,
         most_bytes: int | None = None,
         own_headers: Collection[str] | None = None,
-        key: str | None = None,
-        secrets: Collection[str] = (),
+        hidden: Mapping[str, str] | None = None,
     ) -> None:
         self.reached = False
         self._url = url.rstrip("/")
         self._most_bytes = most_bytes or MAX_REPLY_BYTES
         self._own_headers = own_headers
-        self._hidden = dict.fromkeys(sorted(secrets, key=len, reverse=True), "[secret]") | (
-            {key: "[key]"} if key else {}
-        )
+        self._hidden = sorted((hidden or {}).items(), key=lambda each: -len(each[0]))
         self._large = asyncio.Lock()
         own = {"accept": "application/json", "user-agent": f"apportion/{__version__}"}
         self._http = HTTP.AsyncClient(
@@ -132,11 +129,13 @@ class Http:
 
     def shown(self, text: object) -> str:
         """Return ``text`` on one line, shortened and without secrets."""
-        said = str(text)
-        for secret, name in self._hidden.items():
-            said = said.replace(secret, name)
-        said = one_line(said)
+        said = one_line(self._without_secrets(str(text)))
         return said if len(said) <= SHOWN else f"{said[:SHOWN]}..."
+
+    def _without_secrets(self, text: str) -> str:
+        for secret, name in self._hidden:
+            text = text.replace(secret, name)
+        return text
 
     async def _follow(self, request: Any) -> Any:
         """Return the reply at the end of the redirects."""
@@ -185,9 +184,7 @@ class Http:
 
     def _refused(self, status: int, headers: Mapping[str, str], body: bytes, moved: str) -> Fault:
         """Return the fault of a reply with another status than 200."""
-        text = body.decode(errors="replace")
-        for secret, name in self._hidden.items():
-            text = text.replace(secret, name)
+        text = self._without_secrets(body.decode(errors="replace"))
         try:
             found = json.loads(text)
             check_depth(found)

@@ -10,19 +10,17 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
-from apportion.checks import encodable
 from apportion.endpoint.client import PLAIN_PROMPT
 from apportion.endpoint.completion import Completion, EndpointError, Failure, Fault, Refusal, Usage
 from apportion.endpoint.health import Health, Outcome
 from apportion.endpoint.http import Http
 from apportion.endpoint.reply import read_reply
 from apportion.endpoint.retries import BUSY_SECONDS, TRANSIENT, Patience
-from apportion.messages import Messages, chat_messages
+from apportion.endpoint.secrets import secret_texts
+from apportion.endpoint.settings import Endpoint
+from apportion.messages import Messages
 
 SILENT_SECONDS = 50.0
 """Without a sign of life from the server for so long, a warning names it."""
@@ -33,35 +31,22 @@ REFUSALS = (400, 413, 422)
 logger = logging.getLogger("apportion.endpoint")
 
 
-@dataclass(eq=False)
 class Server:
-    """Sends requests to one server. ``body`` holds their fields, except for prompt, n and seed.
+    """Sends requests to the server of ``endpoint``, with this ``key``, and counts them in ``usage``."""
 
-    ``base_url`` has no query; that is ``query``. ``secrets`` are texts that no error may contain.
-    """
-
-    base_url: str
-    key: str | None = field(repr=False)
-    usage: Usage
-    chat: bool
-    body: Mapping[str, Any] = field(repr=False)
-    connections: int
-    timeout_seconds: float
-    max_retries: int
-    system: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    query: Mapping[str, str] = field(default_factory=dict, repr=False)
-    secrets: tuple[str, ...] = field(default=(), repr=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, endpoint: Endpoint, key: str | None, usage: Usage) -> None:
+        self._endpoint = endpoint
+        self._key = key
+        self._usage = usage
+        self._url, query = endpoint.address
+        secrets = secret_texts([*endpoint.headers.values(), *query.values()], endpoint.extra_body)
         self._http = Http(
-            self.base_url,
-            self.connections,
-            headers={"authorization": f"Bearer {self.key or 'none'}", **self.headers},
-            query=self.query,
-            own_headers=list(self.headers),
-            key=self.key,
-            secrets=self.secrets,
+            self._url,
+            endpoint.concurrency,
+            headers={"authorization": f"Bearer {key or 'none'}", **endpoint.headers},
+            query=query,
+            own_headers=list(endpoint.headers),
+            hidden={**dict.fromkeys(secrets, "[secret]"), **({key: "[key]"} if key else {})},
         )
         self._random = Random()
         self._health = Health()
@@ -79,7 +64,7 @@ class Server:
 
         Raises EndpointError or Failure; a Refusal if the server refuses the content of the request.
         """
-        patience, sent = Patience(self.max_retries, self._random), 0
+        patience, sent = Patience(self._endpoint.max_retries, self._random), 0
         while True:
             if self._dead:
                 raise EndpointError(self._dead)
@@ -113,7 +98,7 @@ class Server:
         if isinstance(found, Fault) and (found.kind == "astray" if astray else _outcome(found) != "busy"):
             since = "since its last answer" if self._health.answered else "and never an answer"
             silent = (
-                f"{self.base_url} must answer, got {failures} failures within {seconds:.0f} s {since} "
+                f"{self._url} must answer, got {failures} failures within {seconds:.0f} s {since} "
                 f"({self._problem(last)}), and for a plain prompt too ({self._problem(found)}); check the server and "
                 "base_url, then run again"
             )
@@ -122,23 +107,26 @@ class Server:
 
     async def _attempt(self, prompt: str | Messages, n: int, seed: int | None, retry: int) -> list[Completion] | Fault:
         """Return the completions of one request, or what came in their place."""
-        path, body = self._request(prompt, n, seed)
+        try:
+            path, body = self._endpoint.request(prompt, n, seed)
+        except ValueError as error:
+            raise EndpointError(str(error)) from None
         token = self._health.start()
         outcome: Outcome = "unknown"
         silence = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._say_silent)
-        self.usage.requests += 1
-        self.usage.retries += retry > 0
+        self._usage.requests += 1
+        self._usage.retries += retry > 0
         try:
-            found = read_reply(await self._http.send("POST", path, self.timeout_seconds, body))
+            found = read_reply(await self._http.send("POST", path, self._endpoint.timeout_seconds, body))
         except Fault as fault:
             outcome = _outcome(fault)
             return fault
         except asyncio.CancelledError:
-            self.usage.cancelled += 1
+            self._usage.cancelled += 1
             raise
         else:
             outcome, self._said_busy = "answered", False
-            self.usage.add(found)
+            self._usage.add(found)
             return found
         finally:
             silence.cancel()
@@ -152,7 +140,7 @@ class Server:
             logger.warning(
                 "%s is busy (%s): requests wait until it answers, at most %g s each, and cost no sample; if it lasts, "
                 "lower concurrency",
-                self.base_url,
+                self._url,
                 problem,
                 BUSY_SECONDS,
             )
@@ -164,30 +152,16 @@ class Server:
             logger.warning(
                 "%s has sent nothing for %.0f s: it may hang, or write long completions. A request is given up after "
                 "%g s (timeout_seconds)",
-                self.base_url,
+                self._url,
                 silent,
-                self.timeout_seconds,
+                self._endpoint.timeout_seconds,
             )
             self._silent_since = math.inf
-
-    def _request(self, prompt: str | Messages, n: int, seed: int | None) -> tuple[str, dict[str, Any]]:
-        """Return the path and the body of a request. Raises EndpointError if the prompt cannot be sent."""
-        body = {**self.body, **({} if n == 1 else {"n": n}), **({} if seed is None else {"seed": seed})}
-        if self.chat:
-            try:
-                return "chat/completions", {"messages": chat_messages(prompt, self.system), **body}
-            except ValueError as error:
-                raise EndpointError(str(error)) from None
-        if not isinstance(prompt, str):
-            raise EndpointError(
-                'chat messages must go to api="chat", got api="completions"; write the prompt as a text'
-            )
-        return "completions", {"prompt": encodable(prompt), **body}
 
     def _problem(self, fault: Fault) -> EndpointError | Failure:
         """Return the error for a fault: one that ends the run, or that fails a request."""
         said, status = self._http.shown(fault), fault.status
-        here = f"{self.base_url} {said}"
+        here = f"{self._url} {said}"
         if fault.kind == "absent" and not self._http.reached:
             return EndpointError(f"{here}; start the server, or correct base_url")
         if fault.kind == "astray":
@@ -200,9 +174,9 @@ class Server:
             return Failure(f"the server {said}")
         remedy = "check base_url and the settings"
         if status in (401, 403):
-            remedy = "check the key" if self.key else "set the key in the environment variable that api_key_env names"
+            remedy = "check the key" if self._key else "set the key in the environment variable that api_key_env names"
         elif status in (404, 405):
-            url = self.base_url.rstrip("/")
+            url = self._url.rstrip("/")
             remedy = "check base_url and model" if url.endswith("/v1") else f"try base_url {url}/v1, or check the model"
         return EndpointError(f"{here}; {remedy}")
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from apportion.checks import check_numbers
+from apportion.checks import check_numbers, encodable
 from apportion.endpoint.client import Client
 from apportion.endpoint.completion import EndpointError, Usage
-from apportion.endpoint.secrets import hide_secrets, secret_texts
+from apportion.endpoint.secrets import hide_secrets
 from apportion.messages import Messages, chat_messages
 from apportion.untrusted import shown
 
@@ -74,7 +74,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        _check_url(self.base_url)
+        check_url("base_url", self.base_url)
         if not self.model:
             raise ValueError("model must be named, got none; give the name under which the server offers it")
         if self.api not in ("chat", "completions"):
@@ -124,17 +124,25 @@ class Endpoint:
         'http://host/v1'
         """
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "headers"}
-        return settings | {"base_url": self._split_url[0], "extra_body": hide_secrets(self.extra_body)}
+        return settings | {"base_url": self.address[0], "extra_body": hide_secrets(self.extra_body)}
 
     def check_prompt(self, prompt: str | Messages) -> None:
         """Raise ValueError if ``prompt`` cannot be sent: messages to the api "completions", or two system prompts."""
+        self.request(prompt)
+
+    def request(self, prompt: str | Messages, n: int = 1, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        """Return the path and the body of a request. Raise ValueError if ``prompt`` cannot be sent."""
+        own = {"model": self.model, "temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
+        own |= {"n": None if n == 1 else n, "seed": seed}
+        body = {name: value for name, value in own.items() if value is not None} | dict(self.extra_body)
         if self.api == "chat":
-            chat_messages(prompt, self.system)
-        elif not isinstance(prompt, str):
+            return "chat/completions", body | {"messages": chat_messages(prompt, self.system)}
+        if not isinstance(prompt, str):
             raise ValueError('chat messages must go to api="chat", got api="completions"; write the prompt as a text')
+        return "completions", body | {"prompt": encodable(prompt)}
 
     @property
-    def _split_url(self) -> tuple[str, dict[str, str]]:
+    def address(self) -> tuple[str, dict[str, str]]:
         """The URL without query and fragment, and the fields of the query."""
         parts = urlsplit(self.base_url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -156,34 +164,22 @@ class Endpoint:
             raise EndpointError(
                 "sampling needs openai, which cannot be imported; pip install 'apportion[vote]'"
             ) from error
-        key, usage = os.environ.get(self.api_key_env, "").strip(), Usage()
-        if not key.isascii() or not key.isprintable():
-            raise EndpointError(
-                f"the key in {self.api_key_env} must be of printable ASCII characters, got others; set it again"
-            )
-        url, query = self._split_url
-        own = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
-        server = Server(
-            url,
-            key or None,
-            usage,
-            chat=self.api == "chat",
-            body={"model": self.model, **{name: value for name, value in own.items() if value is not None}}
-            | dict(self.extra_body),
-            connections=self.concurrency,
-            timeout_seconds=self.timeout_seconds,
-            max_retries=self.max_retries,
-            system=self.system,
-            headers=self.headers,
-            query=query,
-            secrets=secret_texts([*self.headers.values(), *query.values()], self.extra_body),
-        )
+        usage = Usage()
+        server = Server(self, key_in(self.api_key_env), usage)
         client = Client(server.ask, usage, self.concurrency, self.seed)
         try:
             yield client
         finally:
             await client.aclose()
             await server.aclose()
+
+
+def key_in(variable: str) -> str | None:
+    """Return the key in the environment variable with this name. Raise EndpointError for one that cannot be sent."""
+    key = os.environ.get(variable, "").strip()
+    if not key.isascii() or not key.isprintable():
+        raise EndpointError(f"the key in {variable} must be of printable ASCII characters, got others; set it again")
+    return key or None
 
 
 def _check_header(name: Any, value: Any) -> None:
@@ -198,17 +194,22 @@ def _check_header(name: Any, value: Any) -> None:
         )
 
 
-def _check_url(url: str) -> None:
-    """Raise ValueError unless ``url`` is the address of a web server."""
-    bare = re.sub(r"^(\w*:?//)[^/]*@", r"\1", re.split(r"[?#]", url)[0])  # without what may be secret
+def check_url(name: str, url: str, query: bool = True) -> None:
+    """Raise ValueError unless the setting with this name is the address of a web server, without a key.
+
+    A ``query`` may be allowed.
+    """
+    bare = re.sub(r"^(\w*:?//)[^/]*@", r"\1", re.split(r"[?#]", url)[0])[:200]  # without what may be secret
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"base_url must start with http:// or https://, got {bare!r}; write http://{bare}")
+        raise ValueError(f"{name} must start with http:// or https://, got {bare!r}; write http://{bare}")
     try:
         parts = urlsplit(url)
         named = parts.hostname and parts.port != 0
     except ValueError:
         named = False
     if not named:
-        raise ValueError(f"base_url must name a host, and a port from 1 to 65535, got {bare!r}; correct it")
+        raise ValueError(f"{name} must name a host, and a port from 1 to 65535, got {bare!r}; correct it")
     if parts.username or parts.password:
-        raise ValueError("base_url must not hold a name or password, because it is written to files; remove them")
+        raise ValueError(f"{name} must not hold a name or password, because it is written to files; remove them")
+    if not query and (parts.query or parts.fragment):
+        raise ValueError(f"{name} must not hold a query; requests carry the key, or api_key_env names it")

@@ -8,7 +8,6 @@ no other name can be made to lead here.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from apportion.answers import AnswerFunctionError, make_equivalence
+from apportion.endpoint.settings import key_in
 from apportion.gateway.body import VoteRequest, read_request
 from apportion.gateway.errors import SERVER, GatewayError
 from apportion.gateway.queue import VoteQueue
@@ -149,8 +149,8 @@ def own_key(variable: str | None) -> str | None:
     """Return the key in the environment variable with this name. Raise ValueError if it holds none that can be sent."""
     if variable is None:
         return None
-    key = os.environ.get(variable, "").strip()
-    if not key or not key.isascii() or not key.isprintable():
+    key = key_in(variable)
+    if key is None:
         raise ValueError(f"{variable} must hold a key of printable ASCII characters, got none; set it, or another name")
     return key
 

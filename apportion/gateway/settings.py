@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
 
 from apportion.allocators import Voting
 from apportion.answers import EQUIVALENCES, Extractor, check_equivalence, make_extractor
 from apportion.checks import check_numbers
-from apportion.untrusted import shown
+from apportion.endpoint.settings import check_url
 
 MEBIBYTE = 2**20
 
@@ -41,7 +40,7 @@ class UpstreamSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        _check_url(self.upstream)
+        check_url("upstream", self.upstream, query=False)
         _check_least(self, connections=1, max_retries=0, max_reply_bytes=1)
         _check_seconds(self, "request_seconds")
 
@@ -130,20 +129,3 @@ def _check_seconds(settings: object, *names: str) -> None:
     for name in names:
         if not 0 < getattr(settings, name) < float("inf"):
             raise ValueError(f"{name} must be positive and finite, got {getattr(settings, name)}; 60 is a minute")
-
-
-def _check_url(url: str) -> None:
-    """Raise ValueError unless ``url`` is the address of a web server, without a key."""
-    if not url.startswith(("http://", "https://")):
-        raise ValueError(f"upstream must start with http:// or https://, got {shown(url)}; write http://{url:.80}")
-    try:
-        parts = urlsplit(url)
-        named = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        named = False
-    if not named:
-        raise ValueError(f"upstream must name a host, and a port from 1 to 65535, got {shown(url)}; correct it")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError(
-            "upstream must hold no name, password or query; requests carry the key, or api_key_env names it"
-        )

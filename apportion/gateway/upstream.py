@@ -60,7 +60,7 @@ class Upstream:
             settings.connections,
             headers={"accept-encoding": "identity"},
             most_bytes=settings.max_reply_bytes,
-            key=key,
+            hidden={key: "[key]"} if key else {},
         )
 
     async def aclose(self) -> None:

@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -204,8 +203,7 @@ def test_an_error_does_not_carry_the_request_with_it(fault: Behaviour) -> None:
 
     async def scenario() -> None:
         async with FaultServer([fault]) as server:
-            settings: dict[str, Any] = {"chat": True, "body": {"model": "tiny"}, "connections": 1}
-            asked = Server(server.url, KEY, Usage(), **settings, timeout_seconds=5.0, max_retries=0)
+            asked = Server(endpoint(server, max_retries=0), KEY, Usage())
             with pytest.raises((EndpointError, Failure)) as caught:
                 await asked.ask("a", 1, None)
             assert caught.value.__cause__ is None and caught.value.__context__ is None
