@@ -1,7 +1,8 @@
 """Endpoints: rollouts and completions from any OpenAI-compatible server.
 
 ``Endpoint`` holds the settings, and ``Endpoint.connect`` gives a ``Client``. The client samples the completions of many
-prompts at once (``client``), sends each request until it is answered (``server``) and parses replies (``completion``).
+prompts at once (``client``), sends each request until it is answered (``server``), within bounds (``http``), and reads
+replies (``stream``, ``reply``).
 ``EndpointSampler`` makes rollouts of completions, so that ``collect_async`` can run an allocator on the server.
 """
 

@@ -19,7 +19,7 @@ import openai
 from apportion import __version__
 from apportion.endpoint.completion import BadReply, Fault
 from apportion.endpoint.reply import error_text
-from apportion.endpoint.retries import TRANSIENT, asked_wait
+from apportion.endpoint.retries import asked_wait, may_pass
 from apportion.endpoint.stream import Body
 from apportion.untrusted import check_depth, one_line
 
@@ -193,5 +193,5 @@ class Http:
         sent = found.get("error") if isinstance(found, dict) else None
         said = self.shown(error_text(sent or found) or "no reason given")
         busy, wait = asked_wait(status, headers, said)
-        again = (status in TRANSIENT or status >= 500) and headers.get("x-should-retry") != "false"
+        again = may_pass(status) and headers.get("x-should-retry") != "false"
         return Fault(f"answered {status}{moved}: {said}", again=again, busy=busy, wait=wait, status=status, sent=sent)

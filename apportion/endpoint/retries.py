@@ -21,9 +21,6 @@ FIRST_WAIT, LONGEST_WAIT, LONGEST_BUSY_WAIT = 0.5, 8.0, 30.0
 BUSY_SECONDS = 600.0
 """How long one request waits for a server that is busy."""
 
-TRANSIENT = (408, 409, 429)
-"""Statuses below 500 of requests that may be answered later."""
-
 _ASKED = re.compile(r"(?:try|retry)(?: again)? in (?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|s|m)", re.IGNORECASE)
 _LOADING = re.compile(r"\bloading\b|\bstarting\b|\bwarming\b|\boverloaded\b", re.IGNORECASE)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
@@ -85,8 +82,17 @@ def asked_wait(status: int, headers: Mapping[str, str], said: str) -> tuple[bool
     wait = retry_after(headers)
     if wait is None and (found := _ASKED.search(said)):
         wait = float(found["number"]) * _UNITS[found["unit"].lower()]
-    busy = status in (*TRANSIENT, 529) or (status == 503 and wait is not None) or _LOADING.search(said) is not None
+    busy = status in (408, 409, 429, 529) or (status == 503 and wait is not None) or _LOADING.search(said) is not None
     return busy, wait
+
+
+def may_pass(status: int) -> bool:
+    """Return whether a request that was answered with this status may be answered otherwise later.
+
+    >>> may_pass(429), may_pass(500), may_pass(401), may_pass(302)
+    (True, True, False, False)
+    """
+    return status in (408, 409, 429) or status >= 500
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -17,7 +17,7 @@ from apportion.endpoint.completion import Completion, EndpointError, Failure, Fa
 from apportion.endpoint.health import Health, Outcome
 from apportion.endpoint.http import Http
 from apportion.endpoint.reply import read_reply
-from apportion.endpoint.retries import BUSY_SECONDS, TRANSIENT, Patience
+from apportion.endpoint.retries import BUSY_SECONDS, Patience, may_pass
 from apportion.endpoint.secrets import secret_texts
 from apportion.endpoint.settings import Endpoint
 from apportion.messages import Messages
@@ -170,7 +170,7 @@ class Server:
             return Failure(f"the server {said}; lower max_tokens or the samples of a wave")
         if status in REFUSALS:
             return Refusal(f"the server {said}")
-        if status is None or status in TRANSIENT or status >= 500:
+        if status is None or may_pass(status):
             return Failure(f"the server {said}")
         remedy = "check base_url and the settings"
         if status in (401, 403):

@@ -14,7 +14,7 @@ from typing import Any
 from apportion.endpoint.completion import BadReply, Fault
 from apportion.endpoint.http import CONNECT_SECONDS, Http
 from apportion.endpoint.reply import MOST_TOKENS, choice_text, whole_choices
-from apportion.endpoint.retries import Patience
+from apportion.endpoint.retries import Patience, may_pass
 from apportion.gateway.errors import INVALID, LIMIT, SERVER, UpstreamError
 from apportion.gateway.settings import UpstreamSettings
 
@@ -124,7 +124,7 @@ class Upstream:
         said = f"the upstream server {self._http.shown(fault)}"
         if fault.kind in ("absent", "astray"):
             said += "; check --upstream"
-        given: dict[str, Any] = {"again": fault.again, "retry_after": fault.wait}
+        given: dict[str, Any] = {"again": fault.again or may_pass(fault.status or 0), "retry_after": fault.wait}
         if fault.status is not None and 400 <= fault.status < 500:
             kind = LIMIT if fault.status == 429 else INVALID
             return UpstreamError(fault.status, said, sent=fault.sent, kind=kind, **given)

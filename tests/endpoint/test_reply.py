@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -16,6 +17,8 @@ from apportion.endpoint.stream import Body
 from tests.endpoint.builders import endpoint, run, sample, take, texts
 from tests.endpoint.fault_server import (
     FaultServer,
+    Request,
+    Send,
     null_content,
     ok,
     raw,
@@ -158,6 +161,16 @@ def test_a_streamed_reply_is_sampled_and_one_that_was_cut_is_sent_again() -> Non
     assert texts(found) == [f"{seed_of(0, 'q', 0)}.{place}" for place in range(2)]
     assert client.usage.retries == 1 and client.usage.completion_tokens == 10
     assert [request.n for request in server.requests] == [2, 2]
+
+
+def test_a_stream_that_stays_open_after_its_last_event_is_whole() -> None:
+    async def reply(request: Request, send: Send) -> None:
+        body = events(delta(0, "stop", content="4"))
+        await send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(body), body))
+        await asyncio.Event().wait()
+
+    found, _, _ = sample([reply], timeout_seconds=4.0, max_retries=0)
+    assert texts(found) == ["4"]
 
 
 def test_a_reply_that_is_nested_too_deep_is_a_bad_reply() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from apportion.endpoint import retries, seed_of
 from tests.endpoint.builders import run
-from tests.endpoint.fault_server import Behaviour, Request, Send, http, ok, refused
+from tests.endpoint.fault_server import Behaviour, Request, Send, http, ok, raw, refused
 from tests.gateway.builders import ballot, either, gateway
 
 FOUR: dict[str, Any] = {"rule": "fixed", "max_samples": 4, "curtail": False}
@@ -35,6 +35,14 @@ def test_one_refused_or_broken_completion_of_many_casts_no_vote_and_ends_none(fa
     lost = seed_of(0, "", 1)
     own = run(own_of(lambda request: fault if request.seed == lost else either("Answer: 42"), max_retries=0))
     assert (own["samples"], own["failed"], own["votes"], own["stopped"]) == (5, 1, {"42": 4}, "max_samples")
+
+
+def test_a_request_is_not_sent_again_if_the_server_says_so_and_costs_one_sample() -> None:
+    lost = seed_of(0, "", 1)
+    fault = raw(500, b"Internal Server Error", ["X-Should-Retry: false"])
+    own = run(own_of(lambda request: fault if request.seed == lost else either("Answer: 42"), max_retries=3))
+    assert (own["requests"], own["failed"], own["votes"]) == (5, 1, {"42": 4})
+    assert own["errors"] == ["the upstream server answered 500: Internal Server Error"]
 
 
 def test_what_is_cut_off_while_it_thinks_does_not_vote() -> None:
