@@ -86,7 +86,7 @@ class Http:
         hidden: Mapping[str, str] | None = None,
     ) -> None:
         self.reached = False
-        self._url = url.rstrip("/")
+        self.url = url
         self._most_bytes = most_bytes or MAX_REPLY_BYTES
         self._own_headers = own_headers
         self._hidden = sorted((hidden or {}).items(), key=lambda each: -len(each[0]))
@@ -114,7 +114,7 @@ class Http:
         content = None if body is None else json.dumps(body).encode()
         given = {} if body is None else {"content-type": b"application/json"}
         request = self._http.build_request(
-            method, f"{self._url}/{path}", content=content, headers={**given, **(headers or {})}
+            method, f"{self.url.rstrip('/')}/{path}", content=content, headers={**given, **(headers or {})}
         )
         try:
             async with asyncio.timeout(seconds):

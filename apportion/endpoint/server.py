@@ -10,7 +10,9 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from apportion.endpoint.client import PLAIN_PROMPT
 from apportion.endpoint.completion import Completion, EndpointError, Failure, Fault, Refusal, Usage
@@ -18,8 +20,6 @@ from apportion.endpoint.health import Health, Outcome
 from apportion.endpoint.http import Http
 from apportion.endpoint.reply import read_reply
 from apportion.endpoint.retries import BUSY_SECONDS, Patience, may_pass
-from apportion.endpoint.secrets import secret_texts
-from apportion.endpoint.settings import Endpoint
 from apportion.messages import Messages
 
 SILENT_SECONDS = 50.0
@@ -32,22 +32,28 @@ logger = logging.getLogger("apportion.endpoint")
 
 
 class Server:
-    """Sends requests to the server of ``endpoint``, with this ``key``, and counts them in ``usage``."""
+    """Sends requests over ``http``, each for at most ``seconds``, and counts them in ``usage``.
 
-    def __init__(self, endpoint: Endpoint, key: str | None, usage: Usage) -> None:
-        self._endpoint = endpoint
-        self._key = key
+    ``request`` returns the path and the body for a prompt, n and seed, or raises ValueError. ``has_key`` says whether a
+    key is sent.
+    """
+
+    def __init__(
+        self,
+        http: Http,
+        request: Callable[[str | Messages, int, int | None], tuple[str, dict[str, Any]]],
+        usage: Usage,
+        *,
+        seconds: float,
+        max_retries: int,
+        has_key: bool,
+    ) -> None:
+        self._http = http
+        self._request = request
         self._usage = usage
-        self._url, query = endpoint.address
-        secrets = secret_texts([*endpoint.headers.values(), *query.values()], endpoint.extra_body)
-        self._http = Http(
-            self._url,
-            endpoint.concurrency,
-            headers={"authorization": f"Bearer {key or 'none'}", **endpoint.headers},
-            query=query,
-            own_headers=list(endpoint.headers),
-            hidden={**dict.fromkeys(secrets, "[secret]"), **({key: "[key]"} if key else {})},
-        )
+        self._seconds = seconds
+        self._max_retries = max_retries
+        self._has_key = has_key
         self._random = Random()
         self._health = Health()
         self._checking = False
@@ -55,16 +61,12 @@ class Server:
         self._silent_since = time.monotonic()
         self._said_busy = False
 
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._http.aclose()
-
     async def ask(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion]:
         """Return the completions that the server gives for ``n``, at least one.
 
         Raises EndpointError or Failure; a Refusal if the server refuses the content of the request.
         """
-        patience, sent = Patience(self._endpoint.max_retries, self._random), 0
+        patience, sent = Patience(self._max_retries, self._random), 0
         while True:
             if self._dead:
                 raise EndpointError(self._dead)
@@ -98,7 +100,7 @@ class Server:
         if isinstance(found, Fault) and (found.kind == "astray" if astray else _outcome(found) != "busy"):
             since = "since its last answer" if self._health.answered else "and never an answer"
             silent = (
-                f"{self._url} must answer, got {failures} failures within {seconds:.0f} s {since} "
+                f"{self._http.url} must answer, got {failures} failures within {seconds:.0f} s {since} "
                 f"({self._problem(last)}), and for a plain prompt too ({self._problem(found)}); check the server and "
                 "base_url, then run again"
             )
@@ -108,7 +110,7 @@ class Server:
     async def _attempt(self, prompt: str | Messages, n: int, seed: int | None, retry: int) -> list[Completion] | Fault:
         """Return the completions of one request, or what came in their place."""
         try:
-            path, body = self._endpoint.request(prompt, n, seed)
+            path, body = self._request(prompt, n, seed)
         except ValueError as error:
             raise EndpointError(str(error)) from None
         token = self._health.start()
@@ -117,7 +119,7 @@ class Server:
         self._usage.requests += 1
         self._usage.retries += retry > 0
         try:
-            found = read_reply(await self._http.send("POST", path, self._endpoint.timeout_seconds, body))
+            found = read_reply(await self._http.send("POST", path, self._seconds, body))
         except Fault as fault:
             outcome = _outcome(fault)
             return fault
@@ -140,7 +142,7 @@ class Server:
             logger.warning(
                 "%s is busy (%s): requests wait until it answers, at most %g s each, and cost no sample; if it lasts, "
                 "lower concurrency",
-                self._url,
+                self._http.url,
                 problem,
                 BUSY_SECONDS,
             )
@@ -152,16 +154,16 @@ class Server:
             logger.warning(
                 "%s has sent nothing for %.0f s: it may hang, or write long completions. A request is given up after "
                 "%g s (timeout_seconds)",
-                self._url,
+                self._http.url,
                 silent,
-                self._endpoint.timeout_seconds,
+                self._seconds,
             )
             self._silent_since = math.inf
 
     def _problem(self, fault: Fault) -> EndpointError | Failure:
         """Return the error for a fault: one that ends the run, or that fails a request."""
         said, status = self._http.shown(fault), fault.status
-        here = f"{self._url} {said}"
+        here = f"{self._http.url} {said}"
         if fault.kind == "absent" and not self._http.reached:
             return EndpointError(f"{here}; start the server, or correct base_url")
         if fault.kind == "astray":
@@ -174,9 +176,11 @@ class Server:
             return Failure(f"the server {said}")
         remedy = "check base_url and the settings"
         if status in (401, 403):
-            remedy = "check the key" if self._key else "set the key in the environment variable that api_key_env names"
+            remedy = (
+                "check the key" if self._has_key else "set the key in the environment variable that api_key_env names"
+            )
         elif status in (404, 405):
-            url = self._url.rstrip("/")
+            url = self._http.url.rstrip("/")
             remedy = "check base_url and model" if url.endswith("/v1") else f"try base_url {url}/v1, or check the model"
         return EndpointError(f"{here}; {remedy}")
 

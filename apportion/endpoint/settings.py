@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 from apportion.checks import check_numbers, encodable
 from apportion.endpoint.client import Client
 from apportion.endpoint.completion import EndpointError, Usage
-from apportion.endpoint.secrets import hide_secrets
+from apportion.endpoint.secrets import hide_secrets, secret_texts
 from apportion.messages import Messages, chat_messages
 from apportion.untrusted import shown
 
@@ -124,7 +124,7 @@ class Endpoint:
         'http://host/v1'
         """
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "headers"}
-        return settings | {"base_url": self.address[0], "extra_body": hide_secrets(self.extra_body)}
+        return settings | {"base_url": self._split_url[0], "extra_body": hide_secrets(self.extra_body)}
 
     def check_prompt(self, prompt: str | Messages) -> None:
         """Raise ValueError if ``prompt`` cannot be sent: messages to the api "completions", or two system prompts."""
@@ -142,7 +142,7 @@ class Endpoint:
         return "completions", body | {"prompt": encodable(prompt)}
 
     @property
-    def address(self) -> tuple[str, dict[str, str]]:
+    def _split_url(self) -> tuple[str, dict[str, str]]:
         """The URL without query and fragment, and the fields of the query."""
         parts = urlsplit(self.base_url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -159,19 +159,31 @@ class Endpoint:
         Raises EndpointError if the openai package is missing or the key cannot be sent.
         """
         try:
+            from apportion.endpoint.http import Http  # noqa: PLC0415 - openai is an optional extra
             from apportion.endpoint.server import Server  # noqa: PLC0415 - openai is an optional extra
         except ImportError as error:
             raise EndpointError(
                 "sampling needs openai, which cannot be imported; pip install 'apportion[vote]'"
             ) from error
         usage = Usage()
-        server = Server(self, key_in(self.api_key_env), usage)
+        key, (url, query) = key_in(self.api_key_env), self._split_url
+        secrets = secret_texts([*self.headers.values(), *query.values()], self.extra_body)
+        http = Http(
+            url,
+            self.concurrency,
+            headers={"authorization": f"Bearer {key or 'none'}", **self.headers},
+            query=query,
+            own_headers=list(self.headers),
+            hidden={**dict.fromkeys(secrets, "[secret]"), **({key: "[key]"} if key else {})},
+        )
+        seconds, retries = self.timeout_seconds, self.max_retries
+        server = Server(http, self.request, usage, seconds=seconds, max_retries=retries, has_key=key is not None)
         client = Client(server.ask, usage, self.concurrency, self.seed)
         try:
             yield client
         finally:
             await client.aclose()
-            await server.aclose()
+            await http.aclose()
 
 
 def key_in(variable: str) -> str | None:

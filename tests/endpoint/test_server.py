@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from apportion.endpoint import Completion, Endpoint, EndpointError, seed_of
-from apportion.endpoint.completion import Failure, Usage
+from apportion.endpoint.completion import Failure
 from tests.endpoint.builders import endpoint, run, sample, single_texts, take, texts
 from tests.endpoint.fault_server import (
     Behaviour,
@@ -198,16 +198,15 @@ def test_the_key_is_never_shown(
 
 
 @pytest.mark.parametrize("fault", [wrong_key(), refused(500), malformed(), cut_before()])
-def test_an_error_does_not_carry_the_request_with_it(fault: Behaviour) -> None:
-    from apportion.endpoint.server import Server  # noqa: PLC0415 - it imports openai
+def test_an_error_does_not_carry_the_request_with_it(fault: Behaviour, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
 
     async def scenario() -> None:
         async with FaultServer([fault]) as server:
-            asked = Server(endpoint(server, max_retries=0), KEY, Usage())
-            with pytest.raises((EndpointError, Failure)) as caught:
-                await asked.ask("a", 1, None)
+            async with endpoint(server, max_retries=0, api_key_env="MY_KEY").connect() as client:
+                with pytest.raises((EndpointError, Failure)) as caught:
+                    await client._ask("a", 1, None)
             assert caught.value.__cause__ is None and caught.value.__context__ is None
-            await asked.aclose()
 
     run(scenario())
 
