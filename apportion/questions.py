@@ -166,7 +166,7 @@ def refuse_duplicate_ids(questions: Sequence[Question], places: Sequence[str] | 
 
     >>> refuse_duplicate_ids([Question("a", "1 + 1?"), Question("a", "2 + 2?")])
     Traceback (most recent call last):
-    apportion.tables.TableError: an id must be there once, got 'a' in question 1 and question 2; rename or remove one
+    apportion.rows.TableError: an id must be there once, got 'a' in question 1 and question 2; rename or remove one
     """
     places = [f"question {number}" for number in range(1, len(questions) + 1)] if places is None else places
     seen: dict[str, str] = {}

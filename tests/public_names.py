@@ -22,14 +22,23 @@ def public_names(root: Path = ROOT) -> set[str]:
     """Return the public names of the package in ``root``, read from its source."""
     trees = {module_of(path, root): ast.parse(path.read_text(encoding="utf-8")) for path in sources(root)}
     names = {*listed(trees), *shown(trees)}
-    classes = {each.name: each for tree in trees.values() for each in tree.body if isinstance(each, ast.ClassDef)}
     found = set(names)
     for name in names:
-        module, own = name.split(":")
-        here = {each.name: each for each in trees[module].body if isinstance(each, ast.ClassDef)}
-        node = here.get(own) if own in defined(trees[module].body) else classes.get(own)  # no two share a name
+        node = class_of(*name.split(":"), trees)
         found |= {f"{name}.{member}" for member in members_of(node)} if node else set()
     return found
+
+
+def class_of(module: str, name: str, trees: dict[str, ast.Module]) -> ast.ClassDef | None:
+    """Return the class that ``name`` is in ``module``, where it may be imported; None if it is something else."""
+    for node in trees[module].body if module in trees else ():
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                if (each.asname or each.name) == name:
+                    return class_of(node.module, each.name, trees)
+    return None
 
 
 def recorded_names() -> set[str]:

@@ -40,7 +40,7 @@ class Body:
     def __init__(self, streams: bool = True) -> None:
         self.raw = bytearray()
         self._streams = streams
-        self._stream: Stream | None = None
+        self._stream: Assembly | None = None
 
     def add(self, piece: bytes) -> bool:
         """Add the next bytes. Return whether a stream has said that nothing else comes."""
@@ -48,7 +48,7 @@ class Body:
             self.raw += piece if self.raw else piece.lstrip()
             if not (self._streams and _EVENT.match(self.raw)):  # JSON never starts like an event
                 return False
-            self._stream, piece = Stream(), bytes(self.raw.removeprefix(_BOM))
+            self._stream, piece = Assembly(), bytes(self.raw.removeprefix(_BOM))
             self.raw.clear()
         return self._stream.feed(piece)
 
@@ -57,10 +57,10 @@ class Body:
         return _parsed(self.raw, "a reply") if self._stream is None else self._stream.reply()
 
 
-class Stream:
+class Assembly:
     """The reply that the chunks so far make: its choices, its usage, and its other fields.
 
-    >>> made = Stream()
+    >>> made = Assembly()
     >>> for delta in ({"role": "assistant", "content": ""}, {"content": "It is "}, {"content": "4."}):
     ...     made.add({"id": "a", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
     >>> made.add({"id": "a", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})

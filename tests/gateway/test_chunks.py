@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.endpoint.completion import BadReply
-from apportion.endpoint.stream import Body, Stream
+from apportion.endpoint.stream import Assembly, Body
 from apportion.gateway.replies import PIECE, chunks_of
 
 TEXT = st.text(min_size=1, max_size=20)
@@ -39,7 +39,7 @@ STOP = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 @given(choice=CHOICE)
 def test_a_choice_in_chunks_is_the_same_choice_again(choice: dict[str, Any]) -> None:
-    made = Stream()
+    made = Assembly()
     for chunk in chunks_of(choice):
         assert len(chunk["delta"].get("content") or "") <= PIECE
         made.add({"id": "a", "choices": [chunk]})
@@ -47,7 +47,7 @@ def test_a_choice_in_chunks_is_the_same_choice_again(choice: dict[str, Any]) -> 
 
 
 def test_tool_calls_are_joined_by_their_index() -> None:
-    made = Stream()
+    made = Assembly()
     for piece in (
         {"index": 0, "id": "a", "type": "function", "function": {"name": "add", "arguments": ""}},
         {"index": 0, "function": {"arguments": '{"x"'}},
@@ -63,7 +63,7 @@ def test_tool_calls_are_joined_by_their_index() -> None:
 
 
 def test_a_text_beside_parts_is_one_of_them() -> None:
-    made = Stream()
+    made = Assembly()
     for content in ("It ", "is", [{"type": "text", "text": " 4"}], "."):
         made.add({"choices": [{"delta": {"content": content}, "finish_reason": "stop"}]})
     assert made.reply()["choices"][0]["message"]["content"] == ["It is", {"type": "text", "text": " 4"}, "."]
@@ -93,7 +93,7 @@ def test_a_line_of_many_pieces_and_endless_white_space_are_read_in_linear_time()
 
 
 def test_log_probabilities_of_chunks_are_joined() -> None:
-    made = Stream()
+    made = Assembly()
     for token in ("4", "2"):
         made.add({"choices": [{"delta": {"content": token}, "logprobs": {"content": [{"token": token}]}}]})
     made.add({"choices": [{"delta": {}, "logprobs": None, "finish_reason": "stop"}]})
@@ -118,12 +118,12 @@ def test_log_probabilities_of_chunks_are_joined() -> None:
 )
 def test_chunks_of_another_form_are_refused(chunk: dict[str, Any]) -> None:
     with pytest.raises(BadReply, match="a chunk whose"):
-        Stream().add(chunk)
+        Assembly().add(chunk)
 
 
 def test_a_long_text_in_many_chunks_is_joined_in_linear_time() -> None:
     """The completion of a model that thinks: three hundred thousand tokens, one a chunk."""
-    made, started = Stream(), time.perf_counter()
+    made, started = Assembly(), time.perf_counter()
     for place in range(300_000):
         made.add({"choices": [{"index": 0, "delta": {"content": "word ", "reasoning_content": str(place % 10)}}]})
     made.add(STOP)

@@ -42,7 +42,7 @@ def rbf_blocks(
         shifted = np.subtract(x[some], origin, out=a[:, :dimensions])
         a[:, dimensions] = np.einsum("rd,rd->r", shifted, shifted) * (-0.5 / bandwidth**2)
         np.matmul(a, right, out=k)
-        yield some, np.exp(k, out=k)
+        yield some, np.exp(np.minimum(k, 0.0, out=k), out=k)  # rounding can leave more than 0 at a tiny bandwidth
 
 
 def median_distance(x: NDArray[Any]) -> float:
