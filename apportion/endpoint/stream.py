@@ -103,11 +103,8 @@ class Assembly:
 
         Raises BadReply for a stream that ended without ``[DONE]`` before every choice has its finish reason.
         """
-        for line in (
-            bytes(self._rest).removesuffix(b"\r"),
-            b"",
-        ):  # an event that the end cuts off counts, as in most clients
-            self._add_line(line)
+        self._add_line(bytes(self._rest).removesuffix(b"\r"))
+        self._add_line(b"")  # an event that the end cuts off counts, as in most clients
         finished = bool(self._choices) and all(each.get("finish_reason") for each in self._choices.values())
         if not (self._done or finished):
             raise BadReply("a stream that was cut off before its end")
