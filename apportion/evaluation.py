@@ -198,6 +198,25 @@ class Evaluation:
     at: tuple[ScoresAtK, ...]
 
 
+@dataclass(frozen=True)
+class Rollouts:
+    """The rollouts of P problems that can be evaluated.
+
+    Args:
+        name: what they are called.
+        rewards: of each rollout of a problem, [P][n].
+        answers: equal ones for equal answers to a problem, None for none, [P][n]; None if they are unknown.
+        failed: rollouts that are left out, because they have no reward.
+        doubts: what the figures do not say, a line each.
+    """
+
+    name: str
+    rewards: Sequence[ArrayLike]
+    answers: Sequence[Sequence[Hashable | None]] | None
+    failed: int
+    doubts: tuple[str, ...]
+
+
 def evaluate(
     rewards: Sequence[ArrayLike],
     answers: Sequence[Sequence[Hashable | None]] | None = None,
@@ -222,7 +241,7 @@ def evaluate(
         )
     if answers is not None and [len(own) for own in answers] != sizes.tolist():
         raise ValueError("answers must be as many as the rewards of each problem, got others; give None for no answer")
-    ks = sorted({check_integer("k", k, 1) for k in ks}) or _usual_ks(sizes)
+    ks = sorted({check_integer("k", k, 1) for k in ks}) or usual_ks(min(MOST_K, int(np.sort(sizes)[len(sizes) // 10])))
     if ks[-1] > sizes.max():
         raise ValueError(
             f"k must be at most {sizes.max()}, the rollouts of the problem with the most, got {ks[-1]}; "
@@ -235,7 +254,7 @@ def evaluate(
         majority = None
         if answers is not None:
             own = [answers[place] for place in chosen]
-            gold = [_right(answers[place], values[place]) for place in chosen]
+            gold = [right_answers(answers[place], values[place]) for place in chosen]
             majority = _score(majority_at_k(own, gold, k, seed=seed), seed)
         passed = pass_at_k([int(values[place].sum()) for place in chosen], sizes[chosen], k)
         at.append(ScoresAtK(k, len(chosen), _score(passed, seed), majority))
@@ -243,13 +262,22 @@ def evaluate(
     return Evaluation(len(sizes), int(sizes.sum()), int(sizes.min()), int(sizes.max()), mean, tuple(at))
 
 
-def _usual_ks(sizes: Counts) -> list[int]:
-    shared = min(MOST_K, int(np.sort(sizes)[len(sizes) // 10]))
-    return [*(2**power for power in range(shared.bit_length()) if 2**power < shared), shared]
+def usual_ks(most: int) -> list[int]:
+    """Return the powers of two below ``most``, and ``most``.
+
+    >>> usual_ks(12), usual_ks(1)
+    ([1, 2, 4, 8, 12], [1])
+    """
+    return [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
 
 
-def _right(answers: Sequence[Hashable | None], rewards: Floats) -> set[Hashable]:
-    return {answer for answer, reward in zip(answers, rewards, strict=True) if reward == 1}
+def right_answers(answers: Sequence[Hashable | None], rewards: ArrayLike) -> set[Hashable | None]:
+    """Return the answers [n] of the rollouts with a reward of 1, [n].
+
+    >>> right_answers(["7", "8"], [1, 0])
+    {'7'}
+    """
+    return {answer for answer, reward in zip(answers, np.asarray(rewards), strict=True) if reward == 1}
 
 
 def _score(values: Floats, seed: int) -> Score:

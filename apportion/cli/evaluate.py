@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.lines import doubt_lines, wrapped
-from apportion.cli.options import Columns, Rewards, pairs_of
+from apportion.cli.options import Columns, Rewards, pairs_of, several
+from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.runs.waiting import waiting
 from apportion.untrusted import one_line, shown
 
 if TYPE_CHECKING:
-    from apportion.evaluation import Evaluation, Score
+    from apportion.evaluation import Evaluation, Rollouts, Score
     from apportion.records import RunRecord
-    from apportion.vote.kept import Rollouts
 
 GRADED = (
     "pass@k and maj@k need verdicts (1 for right, and 0 or -1 for wrong), and these rewards are graded; --reward NAME "
@@ -62,34 +60,50 @@ def evaluate_command(
     Nothing is sampled. Intervals resample problems, and never rollouts. To evaluate a server, sample it by
     `apportion vote --rule fixed --no-curtail --max-samples N --give-up N`, and give the answers.
     """
-    from apportion.answers import AnswerFunctionError  # noqa: PLC0415 - what voting needs is slow to import
+    from apportion.answers import AnswerFunctionError  # noqa: PLC0415 - slow to import
     from apportion.evaluation import evaluate  # noqa: PLC0415
-    from apportion.questions import read_questions  # noqa: PLC0415
     from apportion.records import open_run  # noqa: PLC0415
-    from apportion.vote.journal import settings_path  # noqa: PLC0415
-    from apportion.vote.kept import kept_rollouts  # noqa: PLC0415
-    from apportion.vote.right import read_labels  # noqa: PLC0415
 
-    of_vote = {"questions": questions, "labels": labels, "extract": extract, "equivalence": equivalence}
+    of_vote: dict[str, Any] = {"questions": questions, "labels": labels, "extract": extract, "equivalence": equivalence}
     with (
         usage_errors(ValueError, ImportError, OSError, AnswerFunctionError),
         waiting(f"evaluating {one_line(str(run))}"),
     ):
-        ks = [_integer("k", text) for each in [*(k or []), *(more or [])] for text in each.split(",") if text]
-        if not run.is_dir() and settings_path(run).exists():
+        ks = [_integer("k", text) for text in several(k, more)]
+        if _is_vote(run):
             _refuse({"steps": steps, "reward": reward, "column": column}, "a recorded run", "the answers of a vote")
-            known = () if questions is None else read_questions(questions)
-            golds = None if labels is None else read_labels(labels)
-            found = kept_rollouts(run, known, golds, extract=extract, equivalence=equivalence)
+            found = _of_vote(run, **of_vote)
         else:
             _refuse(of_vote, "the answers of a vote", "a recorded run")
             found = _of_record(open_run(run, None, reward or [], pairs_of(column, "--column")), steps)
         scores = evaluate(found.rewards, found.answers, ks, seed)
     if as_json:
         about = {"name": found.name, "failed": found.failed, "doubts": list(found.doubts)}
-        typer.echo(json.dumps(about | asdict(scores), allow_nan=False))
+        typer.echo(json_text({**about, **vars(scores)}))
     else:
         typer.echo(_text(found, scores, sys.stdout.isatty()))
+
+
+def _is_vote(run: Path) -> bool:
+    """Return whether ``run`` is the answers of a vote, whose settings are beside it."""
+    if run.suffix != ".jsonl" or run.is_dir():
+        return False
+    from apportion.vote.journal import settings_path  # noqa: PLC0415 - slow to import
+
+    return settings_path(run).exists()
+
+
+def _of_vote(
+    run: Path, questions: Path | None, labels: Path | None, extract: str | None, equivalence: str | None
+) -> Rollouts:
+    """Return the kept samples of a vote."""
+    from apportion.questions import read_questions  # noqa: PLC0415 - slow to import
+    from apportion.vote.kept import kept_rollouts  # noqa: PLC0415
+    from apportion.vote.right import read_labels  # noqa: PLC0415
+
+    known = () if questions is None else read_questions(questions)
+    golds = None if labels is None else read_labels(labels)
+    return kept_rollouts(run, known, golds, extract=extract, equivalence=equivalence)
 
 
 def _of_record(record: RunRecord, steps: str | None) -> Rollouts:
@@ -97,7 +111,7 @@ def _of_record(record: RunRecord, steps: str | None) -> Rollouts:
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from apportion.engines.outcomes import are_verdicts  # noqa: PLC0415
-    from apportion.vote.kept import Rollouts  # noqa: PLC0415
+    from apportion.evaluation import Rollouts  # noqa: PLC0415
 
     unit = "visits" if record.visits else "steps"
     if steps is not None:

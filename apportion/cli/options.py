@@ -36,6 +36,16 @@ Labels = Annotated[
 ]
 RuleSettings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")]
 
+
+def several(*given: Iterable[str] | None) -> list[str]:
+    """Return the values of an option that takes several, by spaces or commas.
+
+    >>> several(["vip,hora"], None, ["mixed"])
+    ['vip', 'hora', 'mixed']
+    """
+    return [value for texts in given for text in texts or () for value in text.split(",") if value]
+
+
 PLAIN = (str, int, float, bool)
 WITHOUT = "no_"
 """The prefix of the options that give a field the value None."""

@@ -10,7 +10,7 @@ import typer
 
 from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import Columns, Rewards, pairs_of
+from apportion.cli.options import Columns, Rewards, pairs_of, several
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
 from apportion.toml import load
@@ -62,7 +62,7 @@ def replay_command(
     from apportion.replay.choosing import Outcome  # noqa: PLC0415
     from apportion.replay.replaying import Outcomes, replay  # noqa: PLC0415
 
-    names = [name for text in (*(rules or ()), *(more or ())) for name in text.split(",") if name]
+    names = several(rules, more)
     with usage_errors(ValueError, OSError, ImportError):
         for option, value, known in (
             ("outcomes", outcomes, Outcomes),

@@ -11,7 +11,7 @@ import typer
 
 from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import Columns, Rewards, pairs_of
+from apportion.cli.options import Columns, Rewards, pairs_of, several
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
 from apportion.untrusted import one_line
@@ -67,7 +67,7 @@ def report(
             raise ValueError("--until-step and --timeout need --refresh, got none; add --refresh 5")
         if refresh is not None and (as_text or as_json):
             raise ValueError("--refresh makes a page again, got --text or --json; leave one out")
-        names = [each for text in rules or () for each in text.split(",") if each]
+        names = several(rules)
         if rules:  # as in apportion replay, further rules may follow without an option
             further = [run for run in runs if str(run) in (ALLOCATORS | SELECTORS) and not run.exists()]
             runs, names = [run for run in runs if run not in further], [*names, *map(str, further)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import Columns, Rewards, pairs_of
+from apportion.cli.options import Columns, Rewards, pairs_of, several
 from apportion.toml import load
 
 LINE_EVERY_SECONDS = 15.0
@@ -68,7 +68,7 @@ def simulation(
     from apportion.records import open_run, write_record  # noqa: PLC0415
     from apportion.simulation import Population, make_rule, named_shape, simulate, simulated_record  # noqa: PLC0415
 
-    named = [name for text in [*(rules or []), *(further or [])] for name in text.split(",") if name]
+    named = several(rules, further)
     about: dict[str, Any] = {
         "prompts": prompts,
         "drift": drift,

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from numpy.typing import ArrayLike
 
 from apportion.allocators import Voting
 from apportion.answers import AnswerClasses, Equivalence, is_correct
 from apportion.answers.equivalence import run_coroutine
 from apportion.answers.making import JUDGE
+from apportion.evaluation import Rollouts
 from apportion.questions import Question
 from apportion.stopping import Fixed
 from apportion.vote.journal import Samples, VoteRecord, read_recorded, read_started
 from apportion.vote.revote import setup_of
 from apportion.vote.run import check_samples
 from apportion.vote.sample import Sample
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """The rollouts of P problems that can be evaluated.
-
-    Args:
-        name: what they are called.
-        rewards: of each rollout of a problem, [P][n].
-        answers: equal ones for equal answers to a problem, None for none, [P][n]; None if they are unknown.
-        failed: rollouts that are left out, because they have no reward.
-        doubts: what the figures do not say, a line each.
-    """
-
-    name: str
-    rewards: Sequence[ArrayLike]
-    answers: Sequence[Sequence[Hashable | None]] | None
-    failed: int
-    doubts: tuple[str, ...]
 
 
 def kept_rollouts(

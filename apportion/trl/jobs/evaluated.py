@@ -9,7 +9,7 @@ from torch import Tensor
 from apportion.answers.equivalence import run_coroutine
 from apportion.engines.outcomes import are_verdicts
 from apportion.engines.prompts import last_text
-from apportion.evaluation import majority_at_k, pass_at_k
+from apportion.evaluation import majority_at_k, pass_at_k, right_answers, usual_ks
 from apportion.trl.overrides import AllocatedTrainer
 from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.types import Floats, Mask
@@ -28,14 +28,11 @@ def scores_at_k(right: Mask, answers: Sequence[Sequence[str | None]] | None = No
     """
     count, k = right.shape
     found = {f"mean_at_{k}": right.mean(axis=1)}
-    for n in sorted({2**power for power in range(1, k.bit_length())} | {k}):
+    for n in usual_ks(k):
         if n > 1:
             found[f"pass_at_{n}"] = pass_at_k(right.sum(axis=1), np.full(count, k), n)
     if answers and k > 1:
-        rows = [zip(own, row, strict=True) for own, row in zip(answers, right, strict=True)]
-        found[f"maj_at_{k}"] = majority_at_k(
-            answers, [{answer for answer, is_right in row if is_right} for row in rows], k
-        )
+        found[f"maj_at_{k}"] = majority_at_k(answers, list(map(right_answers, answers, right)), k)
     return found
 
 
