@@ -311,6 +311,28 @@ def test_a_worker_that_lies_about_its_version_changes_nothing_but_a_count() -> N
     assert streams[0].counts["wrong_version"] == 0 < streams[1].counts["wrong_version"]
 
 
+def test_a_dead_engine_ends_the_run_in_one_line_and_the_saved_state_goes_on() -> None:
+    """Without an end its prompts would be opened, given up and trained on as empty updates for ever."""
+    stream, answered, error = Stream(Uniform(4), make_prompts(50), rows_an_update=16), 0, ""
+    for now in range(2_000):
+        try:
+            decision = stream.decide(8, float(now))
+        except RuntimeError as found:
+            error = str(found)
+            break
+        saved = copy.deepcopy(stream.state_dict())
+        for ticket in decision.requests:
+            answered += stream.arrived(ticket, None)
+        if decision.update:
+            stream.trained(decision.update.version)
+    assert 256 * 3 <= answered < 256 * 3 + 30 and error.startswith("rollouts must arrive, got none of the latest 2")
+    again = Stream(Uniform(4), make_prompts(50), rows_an_update=16)
+    again.load_state_dict(saved)
+    again.restarted()
+    tickets = again.decide(8, 0.0).requests
+    assert tickets and all(again.arrived(ticket, Rollout(True)) for ticket in tickets)
+
+
 def test_a_data_set_that_is_smaller_than_an_update_gives_short_updates() -> None:
     stream = Stream(Uniform(2), make_prompts(3), rows_an_update=100)
     assert [len(update) for update in in_one_go(stream, updates=4, fails=False)] == [3, 3, 3, 3]

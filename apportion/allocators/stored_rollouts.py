@@ -1,6 +1,6 @@
 """Rollouts that a later step may use again: what is kept of them, and how they are saved and restored."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -22,9 +22,9 @@ def for_reuse(rollout: Rollout, step: int) -> Rollout:
     )
 
 
-def plain_rollout(rollout: Rollout) -> dict[str, Any]:
-    """Return the fields of ``rollout`` by name. The completion is not copied."""
-    return {name: getattr(rollout, name) for name in NAMES}
+def plain_rollout(rollout: Rollout, names: Iterable[str] = NAMES) -> dict[str, Any]:
+    """Return the fields of ``rollout`` with these ``names``. The completion is not copied."""
+    return {name: getattr(rollout, name) for name in names}
 
 
 def restored_rollout(values: Mapping[str, Any], step: int) -> Rollout:

@@ -43,6 +43,9 @@ from apportion.stream.unit import Unit, restored_unit, saved_unit
 from apportion.stream.values import SlotDecision, Ticket, Update
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 
+FAILED_IN_A_ROW = 256
+"""So many rollouts given up one after the other end the run, because their prompts would be opened for ever."""
+
 
 class Stream:
     """Decides at each free slot what to sample, and when the trainer has an update, for ``rule``.
@@ -121,6 +124,7 @@ class Stream:
         self._chosen: list[int] = []
         self._postponed: list[int] = []
         self.counts: Counter[str] = Counter()
+        self._failed_in_a_row = 0
         self._lengths = lengths
         self._selection = _selection(selection or ShuffledEpochs(), self.rule, self._prompts, seed)
 
@@ -145,7 +149,14 @@ class Stream:
         ``now`` may be of any clock. The slot of a cancelled request is free when the engine says so, in a later call.
         An update is returned once. After it no other one is returned before ``trained``. An update has less than
         ``rows_an_update`` rows only if no prompt is left to open and nothing is sampled.
+
+        Raises RuntimeError if no rollout arrives any more: the latest 256 were given up.
         """
+        if self._failed_in_a_row >= FAILED_IN_A_ROW:
+            raise RuntimeError(
+                f"rollouts must arrive, got none of the latest {self._failed_in_a_row} in {self._attempts} attempts "
+                "each; mend the engine or the verifier, load the state that was saved last, and call restarted"
+            )
         self._now = max(self._now, now)
         cancelled: list[Ticket] = []
         while self.deadline <= self._now:
@@ -248,19 +259,14 @@ class Stream:
             raise ValueError(
                 f"a saved state of a stream must be whole, got {error!r:.80}; load one unchanged"
             ) from error
-        version, seen, reserved, now = (
-            saved.count("version"),
-            saved.count("seen"),
-            saved.number("reserved"),
-            state["now"],
-        )
+        version, seen, reserved = saved.count("version"), saved.count("seen"), saved.number("reserved")
         self.rule.load_state_dict(saved.state("rule"))
         self._selection.load_state_dict(saved.state("selection"))
         if self._price:
             self._price.load_state_dict(saved.state("price"))
         if self._lengths is not None:
             self._lengths.load_state_dict(saved.state("lengths"))
-        self.version, self._seen, self._reserved, self._now = version, seen, reserved, float(now)
+        self.version, self._seen, self._reserved, self._now = version, seen, reserved, float(state["now"])
         self._units, self._outstanding, self._queue = units, outstanding, queue  # type: ignore[assignment]
         self._finished, self._training, self._chosen, self.counts = finished, training, chosen, counts
         self._postponed = postponed
@@ -375,6 +381,7 @@ class Stream:
             heapq.heappush(self._queue, (ticket.unit, ticket.place, ticket.rollout, ticket.attempt + 1))
             return
         self.counts["failed"] += rollout is None
+        self._failed_in_a_row = self._failed_in_a_row + 1 if rollout is None else 0
         unit = self._units[ticket.unit]
         unit.results[ticket.place, ticket.rollout] = rollout
         unit.missing -= 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from apportion.allocators.stored_rollouts import plain_rollout
 from apportion.types import Batch, Belief, Plan, Prompt, Rollout
 
 ROLLOUT = tuple(each.name for each in fields(Rollout))
@@ -34,8 +35,8 @@ def saved_unit(unit: Unit) -> dict[str, Any]:
         "decided": unit.decided, "missing": unit.missing, "started": batch.started, "round": batch.round,
         "plan": None if unit.plan is None else unit.plan.counts.copy(), "asked": batch.asked.copy(),
         "belief": np.stack([batch.belief.alpha, batch.belief.beta, batch.belief.variance, batch.costs]),
-        "rollouts": [[_fields(rollout) for rollout in own] for own in batch.rollouts],
-        "results": [(*key, None if found is None else _fields(found)) for key, found in unit.results.items()],
+        "rollouts": [[plain_rollout(rollout, ROLLOUT) for rollout in own] for own in batch.rollouts],
+        "results": [(*at, one and plain_rollout(one, ROLLOUT)) for at, one in unit.results.items()],
     }  # fmt: skip
 
 
@@ -51,7 +52,3 @@ def restored_unit(values: Mapping[str, Any], prompts: Sequence[Prompt]) -> Unit:
     plan = None if values["plan"] is None else Plan(values["plan"])
     settled = (values["number"], list(values["places"]), batch, values["opened"], values["reserved"])
     return Unit(*settled, values["decided"], plan, results, values["missing"])
-
-
-def _fields(rollout: Rollout) -> dict[str, Any]:
-    return {name: getattr(rollout, name) for name in ROLLOUT}
