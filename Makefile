@@ -19,11 +19,13 @@ FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and n
 
 RECORDED := examples/data/grpo_run.jsonl.gz
 
-quickstart: .venv/lab  ## create .venv, install, diagnose and replay a recorded GRPO run, train a policy on the CPU
+# The first answers need no torch, so it is installed after them.
+quickstart: .venv/report  ## create .venv, install, diagnose and replay a recorded GRPO run, train a policy on the CPU
 	$(BIN)/apportion diagnose $(RECORDED)
 	$(BIN)/apportion replay $(RECORDED) --rules vip hora mixed
 	mkdir -p runs
 	$(BIN)/apportion report $(RECORDED) --out runs/grpo_run.html
+	$(MAKE) .venv/lab
 	$(BIN)/apportion lab
 
 test: .venv/dev $(OLDEST_TRL)  ## the test suite; it ends with its time and its slowest tests
@@ -69,8 +71,12 @@ benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its 
 reproduce: .venv/dev $(WEIGHTS)  ## every claim of the papers, measured: docs/evidence.md. It goes on where it was stopped
 	PYTHONPATH=$(WEIGHTS) $(BIN)/python -m benchmarks.evidence --processes 2
 
-.venv/lab: pyproject.toml constraints.txt
+.venv/report: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[report]'
+	touch $@
+
+.venv/lab: .venv/report
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab]'
 	touch $@

@@ -8,7 +8,8 @@ from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training
 from apportion.lab.world.task import TASKS
 
-CPU_SECONDS_PER_ROLLOUT = {"ledger": 1.0e-3, "forks": 2.5e-3}  # with evaluations; the display estimates anew
+CPU_SECONDS_PER_ROLLOUT = {"ledger": 0.7e-3, "forks": 4e-3}  # sampling and learning, with the held-out evaluations
+CPU_SECONDS_PER_PROMPT = {"ledger": 2.2e-3, "forks": 5e-3}  # exact success of each prompt of each step
 CPU_SECONDS_PER_BASE = 150.0
 SECONDS_TO_START = 10.0
 SECONDS_TO_MEASURE = 30.0  # variance and embeddings
@@ -19,10 +20,10 @@ def plan_lines(study: Study, pool: Pool) -> list[str]:
     """Return what ``study`` will do. ``pool`` is the pool of its first seed."""
     training = study.training
     trained = is_trained(training.base)
-    rollouts = sum(_expected_rollouts(study.training_of(arm), study.allocators[arm]) for arm, _ in study.runs)
     seconds = SECONDS_TO_START + (SECONDS_TO_MEASURE if study.variance_draws else 0.0)
     seconds += 0.0 if trained else CPU_SECONDS_PER_BASE
-    minutes = (seconds + rollouts * CPU_SECONDS_PER_ROLLOUT[training.task] / study.parallel) / 60
+    of_runs = sum(_expected_seconds(study.training_of(arm), study.allocators[arm]) for arm, _ in study.runs)
+    minutes = (seconds + of_runs / study.parallel) / 60
     return [
         f"study       {study.name}, under {study.directory}",
         f"allocators  {', '.join(study.allocators)} (compared with {study.baseline}, pairwise by seed)",
@@ -72,11 +73,17 @@ def _length(study: Study) -> list[str]:
     return [*lines, f"rollouts    {a_run}; {total} to {sum(most) * len(study.seeds):,} in all"]
 
 
-def _expected_rollouts(training: Training, allocator: Allocator) -> float:
-    """Return the middle of the bounds, which votes on the medium base come close to; a guess if there are none."""
+def _expected_seconds(training: Training, allocator: Allocator) -> float:
+    """Return about how many CPU seconds a run takes; the display estimates anew while it trains."""
+    drawn, size = training.prompts_per_step, allocator.size(training.prompts_per_step)
+    a_step = size.asked or drawn * ROLLOUTS_PER_PROMPT
     bounds = rollout_bounds(training, allocator)
     if bounds is not None:
-        return sum(bounds) / 2
-    if training.unit == "tokens":  # a label and a digit for each operation, and the end
-        return training.length / (sum(TASKS[training.task].operations) + 1)
-    return float(training.length * training.prompts_per_step * ROLLOUTS_PER_PROMPT)
+        rollouts = sum(bounds) / 2  # votes on the medium base come close to the middle
+    elif training.unit == "tokens":  # a label and a digit for each operation, and the end
+        rollouts = training.length / (sum(TASKS[training.task].operations) + 1)
+    else:
+        rollouts = training.length * a_step
+    steps = training.length if training.unit == "step" else rollouts / a_step
+    seconds: float = rollouts * CPU_SECONDS_PER_ROLLOUT[training.task]
+    return seconds + steps * drawn * CPU_SECONDS_PER_PROMPT[training.task]
