@@ -15,7 +15,7 @@ WEIGHTS := .venv/weights
 FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not soak" \
 	$(foreach room,lab trl verl tinker,--ignore=apportion/$(room) --ignore=tests/$(room)) --ignore=tests/test_docs.py
 
-.PHONY: quickstart test fast golden soak check versions fast-in docs benchmarks reproduce weights clean
+.PHONY: quickstart test fast golden soak check versions fast-in docs benchmarks gpu reproduce weights clean
 
 RECORDED := examples/data/grpo_run.jsonl.gz
 
@@ -67,6 +67,9 @@ docs: .venv/dev  ## the site, in site/: open site/index.html. Every warning is a
 
 benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its table under benchmarks/results
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; done
+
+gpu: .venv/dev  ## an hour on one GPU: stock TRL against the first advice. Without a GPU: a small policy, two minutes
+	$(BIN)/python -m benchmarks.gpu
 
 reproduce: .venv/dev $(WEIGHTS)  ## every claim of the papers, measured: docs/evidence.md. It goes on where it was stopped
 	PYTHONPATH=$(WEIGHTS) $(BIN)/python -m benchmarks.evidence --processes 2
