@@ -17,7 +17,7 @@ WITHOUT_FIGURES = {
     "What the suite leaves out",
     "What was not tried",
     "Run it yourself",
-    "What do diagnosis, replay and simulation get right?",
+    "Where is the rest?",
 }
 WANTED = tomllib.loads(HEADLINES.read_text(encoding="utf-8"))
 FIGURE = re.compile(r"(?<![\w.,])[\d,]*\.\d+")
@@ -85,13 +85,13 @@ def headlines_and_evidence():
 
 def test_figures_in_the_readme_are_headline_figures_or_evidence():
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Results\n")[1].split("\n## ")[0]
-    quoted = {figure for row in rows(section) for figure in FIGURE.findall(" ".join(row[1:]))}
-    assert quoted <= set(FIGURE.findall(headlines_and_evidence())), "quote the cells of the tables"
+    quoted = set(FIGURE.findall(section))
+    assert len(quoted) > 40 and quoted <= set(FIGURE.findall(headlines_and_evidence())), "quote the cells of the tables"
 
 
 def test_figures_in_the_recommendations_are_headline_figures_or_evidence():
     """Figures with an interval must be whole cells, so that none is cut short or joined from two tables."""
-    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     known = headlines_and_evidence()
     quoted = set(INTERVAL.findall(page))
     assert quoted and quoted <= set(INTERVAL.findall(known)), "quote the cells of the tables"
