@@ -34,7 +34,6 @@ def test_every_file_that_the_page_names_exists() -> None:
 
 
 def test_the_page_lists_every_room() -> None:
-    listed = set(re.findall(r"^    (\w+)/?(?:, \w+)*  ", PAGE, re.MULTILINE)) | set(
-        re.findall(r"(?<=, )\w+(?=  )", PAGE)
-    )
+    floors = PAGE.partition("## The floors")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"`(\w+)`", floors))
     assert {room for rooms in ORDER for room in rooms} - {"", "__main__"} <= listed
