@@ -14,7 +14,7 @@ choice. A prompt reuses a response that it got in an earlier epoch, so B must ho
 Note: rollouts of one prompt are exchangeable, so the last incorrect response is replaced. A group of fewer than two
 incorrect responses is not changed, because no incorrect one would remain.
 Note: the draw from B is seeded from the seed, the step and the prompt, so that every rank reuses the same response.
-Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/bias.md.
+Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/allocators.md.
 """
 
 from dataclasses import dataclass, field

@@ -17,7 +17,7 @@ Note: the paper's prior is Beta(1, 1). If a predictor gives the prior, its mean 
 bounds as VIP's success rates have. A prior mean of 0, which ``MovingAverage`` predicts for a prompt that always failed,
 would make the hit utility 0 whatever is sampled. Such a prompt would never get more than its pre-rollouts, and a prompt
 that rarely succeeds would hardly be learnt.
-Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/bias.md.
+Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/allocators.md.
 """
 
 import math

@@ -12,7 +12,7 @@ Note: the first rollouts of each kind are kept, as in the published code.
 Note: a prompt that never meets the exit keeps n of its rollouts. If all are wrong, or all right, it has no advantage.
 Note: the counts and what is kept depend on outcomes of the same batch, which biases the gradient. With these defaults,
 RLOO and the mean over what is kept, a prompt's expected gradient is 4.2 times the true one at p = .1 and .9, 1.5 times
-at .3 and .7, 1.1 times at .5. See docs/bias.md.
+at .3 and .7, 1.1 times at .5. See docs/allocators.md.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class ReinforceAda(Allocator):
         rounds: the most rounds of a prompt.
         keep: n, the rollouts of a prompt that enter the loss, at least 2. The baseline is over all of its rollouts.
         down_sample: if False, all rollouts of a prompt enter the loss, and ``keep`` only decides the exit. With the
-            estimator "sequential" and weights by rollout the gradient is then unbiased; see docs/bias.md.
+            estimator "sequential" and weights by rollout the gradient is then unbiased; see docs/allocators.md.
         threshold: rollouts with a reward above it are correct, and the others wrong; by default verdicts say so.
 
     >>> from apportion import Prompt

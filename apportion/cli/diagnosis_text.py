@@ -248,7 +248,7 @@ def _bias(found: Sequence[RuleBias], terminal: bool) -> str:
             lines.append(f"{each.rule}: counts are fixed by earlier batches, so it has no bias.")
         elif each.remedy:
             lines.append(_wrapped(f"{each.rule}: {each.remedy}."))
-    lines.append("From docs/bias.md; not measured on this run.")
+    lines.append("From docs/allocators.md; not measured on this run.")
     return "\n".join(dict.fromkeys(lines))
 
 

@@ -1,4 +1,4 @@
-"""What is known about the bias of the rule that ran: the table of docs/bias.md, as data.
+"""What is known about the bias of the rule that ran: the table of docs/allocators.md, as data.
 
 The numbers are expected estimate over true gradient under RLOO with weight 1 for every prompt. They are those of
 benchmarks/results/bias.md, at which a test compares them, and not measured on the run.
