@@ -1,4 +1,4 @@
-"""How long each command of docs/first_run.md takes in a fresh environment, and how long the installation does."""
+"""How long each command of docs/diagnose.md takes in a fresh environment, and how long the installation does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.common import write
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "first_run.md"
+PAGE = ROOT / "docs" / "diagnose.md"
 REPEATS = 3
 _BLOCK = re.compile(
     r"^(<!-- not run: [^\n]+ -->\n)?```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL
@@ -96,7 +96,7 @@ def main() -> None:
     rows = [(f"`{title}`", f"{seconds:.1f}", f"{cpu:.1f}") for title, (seconds, cpu) in medians.items()]
     rows.append(("all of them", *(f"{sum(each):.1f}" for each in zip(*medians.values(), strict=True))))
     notes = [
-        f"The commands of docs/first_run.md, in their order, in a fresh environment. Medians of {REPEATS}. The run has "
+        f"The commands of docs/diagnose.md, in their order, in a fresh environment. Medians of {REPEATS}. The run has "
         "54 steps of 128 prompts with 8 rollouts each. Other work ran on the machine, so CPU seconds are the better "
         "measure.",
         f"The environment and `pip install '.[cli,report]'` took {installing:.0f} seconds and {size:,.0f} MB. This "
