@@ -13,7 +13,7 @@ from tests.test_cli import invoke
 
 ROOT = Path(__file__).parents[1]
 LOG = ROOT / "examples" / "data" / "grpo_run.jsonl.gz"
-PLACES = ("README.md", "docs/trl.md", "docs/verl.md", "docs/choosing.md", "docs/first_run.md")
+PLACES = ("README.md", "docs/trl.md", "docs/verl.md", "docs/index.md", "docs/diagnose.md")
 SINGLES = (
     "allocation=uniform",
     "algorithm.adv_estimator=apportion_reinforce",
@@ -43,12 +43,12 @@ def test_the_first_verl_command_is_of_single_rollouts(place):
     assert all(override in first for override in SINGLES)
 
 
-def test_the_presets_are_what_choosing_says_of_them():
+def test_the_presets_are_what_the_first_page_says_of_them():
     singles, groups = presets.singles(), presets.fixed_baseline()
     assert (singles.allocator, singles.estimator) == (Uniform(1), "reinforce")
     assert (groups.allocator, groups.estimator) == (Uniform(), "reinforce")
     assert isinstance(singles.baseline, Optimal) and groups.baseline is not singles.baseline
-    rows = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    rows = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     written = 'allocator=Uniform({}), estimator="reinforce", baseline=Optimal()'
     for name, each in (("singles", "1"), ("fixed_baseline", "")):
         assert f'`preset="{name}"`, which is `{written.format(each)}`' in rows

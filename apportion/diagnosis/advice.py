@@ -77,7 +77,7 @@ LEARNED = {
     "unknown": Learning(None, "its effect on learning is unknown"),
     "choose": Learning(-0.107, "it LOST area in the lab: -0.107 ± 0.098"),
 }
-"""docs/choosing.md has the tables behind these figures."""
+"""docs/index.md has the tables behind these figures."""
 
 
 @dataclass(frozen=True)
