@@ -102,7 +102,7 @@ def _waste(found: Waste, visits: bool, terminal: bool) -> str:
             f"{span(found.dead)} of the groups with two rewards or more had equal rewards. They took "
             f"{span(found.rollouts)} of the rollouts; {tokens}."
             if found.compared
-            else "No group has two rewards or more, so none can be said to have taught nothing."
+            else "No group has two rewards or more, so none can be said to be dead."
         ),
         _tallies(found.over_time, "visits" if visits else "steps", terminal),
     ]

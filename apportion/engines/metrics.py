@@ -16,7 +16,7 @@ DIFFICULTIES = ("unsolved", "hard", "easy", "solved")
 def allocation_metrics(batch: Batch, groups: Sequence[Group], estimator: str | None) -> dict[str, float]:
     """Return the metrics of a finished batch, without the prefix.
 
-    ``informative`` is the share of groups whose rewards differ, since others teach nothing. All teach under an
+    ``informative`` is the share of groups whose rewards differ, since dead ones have no gradient. All have one under an
     ``estimator`` that compares groups with each other, or with a baseline, unless all rewards of the batch are equal.
     ``signal`` is the variance of the rewards in a rollout's group, or in the batch under such an estimator, as the mean
     over rollouts. Under a loss that weighs rollouts or tokens equally it is what a rollout teaches.

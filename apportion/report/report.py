@@ -86,7 +86,7 @@ def _cost(run: RunProfile, price: float) -> str:
     if dead is None or not math.isfinite(dead):
         return f"{text}."
     unit = "completion tokens" if totals.dead_tokens is not None else "rollouts"
-    return f"{text}; {price * spent * dead:,.2f} of that went into groups that taught nothing, by their {unit}."
+    return f"{text}; {price * spent * dead:,.2f} of that went into dead groups, by their {unit}."
 
 
 def _notes(runs: Sequence[RunProfile]) -> Iterator[str]:

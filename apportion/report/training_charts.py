@@ -15,9 +15,9 @@ Styled = Sequence[tuple[int, RunProfile]]
 """Runs with their places in the table of runs, which decide how they are drawn."""
 
 DEAD = {
-    ALL_RIGHT: ("Groups that were all right", "Every rollout of such a group was right, so the group taught nothing."),
-    ALL_WRONG: ("Groups that were all wrong", "No rollout of such a group was right, so the group taught nothing."),
-    ALL_EQUAL: ("Groups with equal rewards", "All rewards of such a group were equal, so the group taught nothing."),
+    ALL_RIGHT: ("Groups that were all right", "Every rollout of such a group was right, so the group was dead."),
+    ALL_WRONG: ("Groups that were all wrong", "No rollout of such a group was right, so the group was dead."),
+    ALL_EQUAL: ("Groups with equal rewards", "All rewards of such a group were equal, so the group was dead."),
 }
 
 
@@ -32,13 +32,13 @@ def training_charts(runs: Styled) -> list[Chart]:
 
 
 def training_tables(runs: Styled) -> list[ReportTable]:
-    """Return the tables that belong to no chart: the prompts that took rollouts and taught nothing."""
+    """Return the tables that belong to no chart: the prompts that took rollouts and were in dead groups."""
     return [_wasted(run) for _, run in runs if run.wasted]
 
 
 def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
     """Return the table of runs."""
-    header = ("run", "source", "steps", "prompts", "rollouts", "tokens", "hours", _mean(runs), "taught nothing")
+    header = ("run", "source", "steps", "prompts", "rollouts", "tokens", "hours", _mean(runs), "in dead groups")
     rows = [
         (
             run.name,
@@ -59,11 +59,11 @@ def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
 
 
 def summary_of(run: RunProfile) -> str:
-    """Return the run in one sentence: how many of its rollouts were in groups that taught nothing."""
+    """Return the run in one sentence: how many of its rollouts were in dead groups."""
     totals, dead = run.totals, run.totals.dead_rollouts
     if dead is not None and totals.arrived and totals.single < totals.groups:
         parts = [f"{round(100 * number / totals.arrived)} {kind}" for kind, number in dead.items() if number]
-        text = f"{round(100 * sum(dead.values()) / totals.arrived)} of 100 rollouts were in groups that taught nothing"
+        text = f"{round(100 * sum(dead.values()) / totals.arrived)} of 100 rollouts were in dead groups"
         if totals.dead_share is not None and np.isfinite(totals.dead_share.low):
             low, high = (100 * end for end in totals.dead_share[1:])
             text += f" (95% interval {low:.0f} to {high:.0f})"
@@ -72,10 +72,10 @@ def summary_of(run: RunProfile) -> str:
         parts = [
             f"{round(100 * number / totals.groups)} {kind}" for kind, number in totals.dead_groups.items() if number
         ]
-        text = f"{round(100 * sum(totals.dead_groups.values()) / totals.groups)} of 100 groups taught nothing"
+        text = f"{round(100 * sum(totals.dead_groups.values()) / totals.groups)} of 100 groups were dead"
         text += f": {', '.join(parts)}" if parts else ""
     else:
-        text = "no group has two rewards, so none can be said to have taught nothing"
+        text = "no group has two rewards, so none can be said to be dead"
     if totals.dead_tokens is not None and np.isfinite(totals.dead_tokens) and totals.single < totals.groups:
         text += f". They took {round(100 * totals.dead_tokens)} of 100 completion tokens"
     if run.saved is not None:
@@ -266,8 +266,8 @@ def _bands(style: int, run: RunProfile) -> Chart | None:
 
 def _wasted(run: RunProfile) -> ReportTable:
     rows = [(each.text, count(each.rollouts), count(each.dead), percent(each.success, 1)) for each in run.wasted]
-    header = ("prompt", "rollouts", "taught nothing", "success")
-    return ReportTable(f"Prompts of {run.name} with the most rollouts that taught nothing", header, tuple(rows), "lrrr")
+    header = ("prompt", "rollouts", "in dead groups", "success")
+    return ReportTable(f"Prompts of {run.name} with the most rollouts in dead groups", header, tuple(rows), "lrrr")
 
 
 def _series(runs: Styled, curves: Mapping[str, Curve]) -> tuple[ChartSeries, ...]:

@@ -1,4 +1,4 @@
-"""The prompts that took the most rollouts and taught nothing, and prompts as they are shown."""
+"""The prompts with the most rollouts in dead groups, and prompts as they are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A warning with the cause, if several generation batches in a row teach nothing.
+"""A warning with the cause, if several generation batches in a row have no gradient.
 
 A run goes on if all rewards are equal: its loss is 0 and so are its gradients, which is easily overlooked in a log. The
 warning names the cause, because each cause has another remedy.
@@ -15,12 +15,12 @@ from apportion.trl.planner import FinishedBatch
 logger = logging.getLogger(__name__)
 
 PATIENCE = 5
-"""Batches in a row that teach nothing, before the warning."""
+"""Batches in a row without a gradient, before the warning."""
 
 
 @dataclass
 class NoSignal:
-    """Counts the batches in a row that teach nothing, and warns once of each cause.
+    """Counts the batches in a row without a gradient, and warns once of each cause.
 
     ``extract`` is the name of what finds answers in label-free training, None if rewards come from functions.
     """
@@ -30,7 +30,7 @@ class NoSignal:
     _said: set[str] = field(default_factory=set)
 
     def add(self, finished: FinishedBatch) -> None:
-        """Count a batch, and warn if it is the last of ``PATIENCE`` that teach nothing."""
+        """Count a batch, and warn if it is the last of ``PATIENCE`` without a gradient."""
         cause = self.cause(finished)
         self._causes = [] if cause is None else [*self._causes, cause][-PATIENCE:]
         if len(self._causes) < PATIENCE:
@@ -38,7 +38,7 @@ class NoSignal:
         ((cause, _),) = Counter(self._causes).most_common(1)
         if cause not in self._said:
             self._said.add(cause)
-            logger.warning("%d generation batches in a row taught nothing: %s", PATIENCE, cause)
+            logger.warning("%d generation batches in a row had no gradient: %s", PATIENCE, cause)
 
     def cause(self, finished: FinishedBatch) -> str | None:
         """Return why ``finished`` teaches nothing, and what to do; None if it teaches something."""

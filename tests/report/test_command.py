@@ -37,7 +37,7 @@ def test_a_page_is_written_and_summed_up(tmp_path, log):
     out = tmp_path / "page.html"
     found = invoke(log, make_study(tmp_path / "study"), make_vote(tmp_path / "answers.jsonl"), "--out", out)
     assert found.exit_code == 0, found.output
-    assert "of 100 rollouts were in groups that taught nothing" in found.output and f"Written to {out}" in found.output
+    assert "of 100 rollouts were in dead groups" in found.output and f"Written to {out}" in found.output
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
@@ -201,7 +201,7 @@ def test_the_page_begins_with_the_health_of_the_run_and_what_it_cost(tmp_path):
     record = make_record(steps=8, prompts=4)
     write_record(replace(record, written=3600.0 * record.step), tmp_path / "log")
     found = invoke(tmp_path / "log", "--text", "--price-per-hour", "30").stdout.splitlines()
-    assert found[1].startswith("Cost: 240.00 for 8.0 hours; ") and "taught nothing, by their" in found[1]
+    assert found[1].startswith("Cost: 240.00 for 8.0 hours; ") and "dead groups, by their" in found[1]
     assert found[2].startswith("Health: no sign of sickness in")
     write_record(replace(record, written=np.full(len(record.step), np.nan)), tmp_path / "other")
     assert "Cost: unknown" in invoke(tmp_path / "other", "--text", "--price-per-hour", "30").stdout

@@ -1,4 +1,4 @@
-"""The warning that several generation batches in a row taught nothing names the cause, once."""
+"""The warning that several generation batches in a row had no gradient names the cause, once."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_the_cause_is_named_once(caplog, name):
     for _ in range(3 * PATIENCE):
         watch.add(batch)
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith(f"{PATIENCE} generation batches in a row taught nothing: {message}")
+    assert said.startswith(f"{PATIENCE} generation batches in a row had no gradient: {message}")
 
 
 def test_a_batch_that_teaches_begins_the_count_anew(caplog):
@@ -92,7 +92,7 @@ def test_a_run_of_wrong_completions_warns(make, caplog, settings):
     given = {"reward_funcs": [Judge(lambda text, k: 0.0)], "questions": make_questions(32)}
     config = {"max_steps": PATIENCE + 2, **settings}
     make(AllocatedGRPOTrainer, config=config, allocator=HORA(), **given).train()
-    said = [record.getMessage() for record in caplog.records if "taught nothing" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "had no gradient" in record.getMessage()]
     assert len(said) == 1 and "every reward was 0; look at completions" in said[0]
 
 
