@@ -10,9 +10,9 @@ bring the sum up to the N / 2 of a prompt with p = 1/2: ceil((N / 2 - 2 N p (1 -
 N_max - N. If none is correct, p = 1 / (2 N) takes the place of 0. N = 8 and N_max = 32 are the paper's.
 
 Note: a prompt that has no verified rollout, because all samples failed, gets no more: nothing is known of its p.
-Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/allocators.md. With
-these defaults, RLOO and weight 1 for every prompt, a prompt's expected gradient is 1.17 times the true one at p = .1,
-1.08 times at .3, 1.02 times at .5, and 1.00 times from .7 on.
+Note: the counts depend on outcomes of the same batch, which biases group-relative gradients; see docs/allocators.md.
+With these defaults, RLOO and weight 1 for every prompt, a prompt's expected gradient is 1.17 times the true one at
+p = .1, 1.08 times at .3, 1.02 times at .5, and 1.00 times from .7 on.
 """
 
 from dataclasses import dataclass

@@ -17,9 +17,9 @@ Note: fresh prompts are drawn only while the prompts that passed are too few, an
 The published code runs pilots in every round, and draws the commits at random.
 Note: the published code raises an error if the rounds do not suffice. We train on the groups found and log a warning,
 because the rollouts are paid for.
-Note: pilots are in the group that they let pass, which biases its gradient; see docs/allocators.md for the other rules. With
-these defaults and RLOO the expected gradient of a group that passed is 1.14 times the true one at p = .1, 1.00 at .3
-and .5, 1.02 at .7 and 1.37 at .9. A prompt passes with probability .49, .97, .99, .75 and .07 at these p.
+Note: pilots are in the group that they let pass, which biases its gradient; see docs/allocators.md for the others.
+With these defaults and RLOO the expected gradient of a group that passed is 1.14 times the true one at p = .1, 1.00 at
+.3 and .5, 1.02 at .7 and 1.37 at .9. A prompt passes with probability .49, .97, .99, .75 and .07 at these p.
 """
 
 import logging

@@ -17,7 +17,6 @@ WITHOUT_FIGURES = {
     "What the suite leaves out",
     "What was not tried",
     "Run it yourself",
-    "Where is the rest?",
 }
 WANTED = tomllib.loads(HEADLINES.read_text(encoding="utf-8"))
 FIGURE = re.compile(r"(?<![\w.,])[\d,]*\.\d+")
@@ -71,7 +70,8 @@ def test_figures_on_the_page_are_those_of_the_linked_tables(title):
     files = [json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) for path in found]
     known = {cell for content in files for row in content.values() for cell in row.values()}
     quoted = {cell for row in rows(section) for cell in row[1:]}
-    assert quoted and quoted <= known, f"not in the headline figures: {sorted(quoted - known)}"
+    assert quoted or title == "Where is the rest?"
+    assert quoted <= known, f"not in the headline figures: {sorted(quoted - known)}"
     prose = "\n".join(line for line in section.splitlines() if not line.startswith("|"))
     text = "\n".join(path.read_text(encoding="utf-8") for path in found)
     assert set(FIGURE.findall(prose)) <= set(FIGURE.findall(text)), "a figure in the text is in no linked table"
