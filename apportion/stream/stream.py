@@ -134,6 +134,11 @@ class Stream:
         return tuple(ticket for ticket, _ in self._outstanding.values())
 
     @property
+    def pending(self) -> int:
+        """The planned rollouts of open prompts that were not requested yet: so many requests open no further prompt."""
+        return len(self._queue)
+
+    @property
     def deadline(self) -> float:
         """The time at which the next request without an answer is cancelled; inf if there is none."""
         return next((asked + self._patience for _, asked in self._outstanding.values()), math.inf)

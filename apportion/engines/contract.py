@@ -1,0 +1,246 @@
+"""The contract of every adapter: an engine with its own scheduler asks which prompt is next, and says what came of it.
+
+An engine calls ``next`` whenever it starts a group, samples ``count`` rollouts of its prompt, and calls ``observe`` with
+them when they are done. Groups may end in any order, and late ones do not hold up others. A rule of several rounds asks
+for more rollouts of the same prompt. An engine that lets others compute its advantages calls ``advantages``, and one
+with checkpoints puts ``state_dict`` into them.
+
+The decisions are those of a ``Stream`` that learns from each group as it ends, and leaves updates to the engine.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from itertools import groupby, zip_longest
+from threading import RLock
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from apportion.advantages import advantages_of, loss_weights
+from apportion.engines.decisions import TrainerAllocation
+from apportion.engines.outcomes import are_verdicts, read_reward
+from apportion.engines.saved_settings import check_same_settings
+from apportion.predictors.saved import SavedValues
+from apportion.stream import Stream, Ticket
+from apportion.types import Batch, Belief, Floats, Group, Plan, Prompt, Rollout
+
+NEVER_DUE = 2**31
+"""An age bound, in groups, that no group reaches: the engine decides what it trains on."""
+Given, Found = ParamSpec("Given"), TypeVar("Found")
+
+
+def _alone(
+    method: Callable[Concatenate["EngineGroups", Given], Found],
+) -> Callable[Concatenate["EngineGroups", Given], Found]:
+    """Return ``method`` such that one thread at a time is in it. Engines sample, train and save in several."""
+
+    @wraps(method)
+    def locked(self: "EngineGroups", *given: Given.args, **named: Given.kwargs) -> Found:
+        with self._lock:
+            return method(self, *given, **named)
+
+    return locked
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A group to sample: ``count`` rollouts of ``prompt``. ``key`` differs whenever the prompt is opened again."""
+
+    key: str
+    prompt: Prompt
+    count: int
+
+
+class EngineGroups:
+    """The groups of one run in an engine with its own scheduler.
+
+    Args:
+        decisions: which prompts, how many rollouts of each, which baseline and advantages.
+        prompts: the data set, each prompt once; more than the engine samples at once.
+        group_size: the rollouts of a group if the engine samples groups of one size; None if each group may differ.
+        seed: of the selection.
+        lost_after: a group that is not observed while so many others are opened is given up, because engines drop
+            some without a word. It must be longer than any group takes, or short groups would be preferred.
+
+    Raises ValueError for decisions that the engine cannot follow.
+
+    >>> groups = EngineGroups(TrainerAllocation(allocator="uniform"), [Prompt("a"), Prompt("b")], group_size=2)
+    >>> opened = groups.next()
+    >>> opened.count, groups.observe(opened.key, [groups.rollout(1.0), groups.rollout(0.0)])
+    (2, 0)
+    """
+
+    def __init__(
+        self,
+        decisions: TrainerAllocation,
+        prompts: Sequence[Prompt],
+        *,
+        group_size: int | None = None,
+        seed: int = 0,
+        lost_after: int = 4096,
+    ) -> None:
+        self.decisions, needs, self._lock = decisions, decisions.needs, RLock()
+        rule = decisions.allocator if group_size is None else decisions.allocator.with_budget(group_size)
+        if not needs.labels or needs.reused_rollouts:
+            raise ValueError(
+                f"allocator must learn from fresh rollouts with rewards in this engine, got {rule.name}; use uniform"
+            )
+        if group_size is not None and not (rule.one_round and rule.separable and rule.size(1).asked == group_size):
+            raise ValueError(
+                f"allocator must give each prompt {group_size} rollouts, because the engine samples groups of one "
+                f"size, got {rule.name}; use uniform"
+            )
+        self._stream = Stream(
+            rule, prompts, rows_an_update=1, age_bound=NEVER_DUE, selection=decisions.selection, seed=seed, attempts=1,
+            patience=lost_after,
+        )  # fmt: skip
+        self._clock, self._prompts = 0, {prompt.id: prompt for prompt in prompts}
+        self._flying: dict[str, tuple[Ticket, ...]] = {}
+        self._again: list[tuple[Ticket, ...]] = []
+        self._values: dict[str, float] = {}  # of the baseline, by key, before the rollouts; the latest ``lost_after``
+        self._kept, self.counts = lost_after, Counter[str]()
+        if decisions.baseline is not None:
+            decisions.baseline.prepare(prompts)
+
+    def rollout(self, reward: object, tokens: int | None = None, score_norm: float | None = None) -> Rollout | None:
+        """Return a rollout with ``reward``; None if it is no finite number. Rewards of 0, 1 and -1 are verdicts.
+
+        Raises ValueError for another reward if the rule counts right rollouts.
+        """
+        if (found := read_reward(reward)).reward is None:
+            return None
+        verdict = found.reward == 1 if are_verdicts([found.reward]) else None
+        if verdict is None and self.decisions.needs.binary:
+            raise ValueError(
+                f"rewards must be 0 or 1 for a rule that counts right rollouts, got {found.reward}; use a predictor "
+                "of graded rewards, such as empirical_bayes"
+            )
+        return Rollout(verdict, reward=found.reward, tokens=tokens, score_norm=score_norm)
+
+    @property
+    def in_flight(self) -> list[Opened]:
+        """The groups that were opened and not finished, oldest first."""
+        return [Opened(key, tickets[0].prompt, len(tickets)) for key, tickets in self._flying.items()]
+
+    @_alone
+    def next(self) -> Opened:
+        """Open the next group. Raises ValueError if every prompt is in flight."""
+        self._clock += 1
+        self._requests(0)  # gives up what was lost
+        self._again += _by_unit(self._requests(self._stream.pending))
+        tickets = self._again.pop(0) if self._again else self._requests(1)
+        if not tickets:
+            raise ValueError(
+                f"a prompt must be free to be sampled, got all {len(self._prompts)} in flight; use a data set with more "
+                "prompts than the engine has groups in flight, or lower lost_after if the engine drops groups"
+            )
+        tickets += self._requests(self._stream.pending)
+        prompt, baseline = tickets[0].prompt, self.decisions.baseline
+        key = f"{prompt.id}#{tickets[0].unit}"
+        self._flying[key] = tickets
+        if baseline is not None:
+            self._values[key] = float(baseline.predict([prompt])[0])
+            for old in list(self._values)[: -self._kept]:
+                del self._values[old]
+        self.counts["opened"] += 1
+        return Opened(key, prompt, len(tickets))
+
+    @_alone
+    def observe(self, name: str, rollouts: Sequence[Rollout | None]) -> int:
+        """Take the rollouts of a group, None for each that failed. Return how many more of its prompt to sample.
+
+        ``name`` is the key of the group, or the id of its prompt in engines that pass no more on. A group that is not
+        in flight is counted and ignored. Rollouts that are missing have failed. Raises ValueError for too many.
+        """
+        key = name if name in self._flying else next((k for k in self._flying if k.rpartition("#")[0] == name), "")
+        tickets = self._flying.get(key, ())
+        if not tickets:
+            self.counts["ignored"] += 1
+            return 0
+        if len(rollouts) > len(tickets):
+            raise ValueError(
+                f"a group must have at most the {len(tickets)} rollouts that were asked for, got {len(rollouts)} of "
+                f"{name!r:.80}; set rollouts_per_prompt to the engine's own number"
+            )
+        del self._flying[key]
+        for ticket, rollout in zip_longest(tickets, rollouts):
+            self._stream.arrived(ticket, rollout)
+        more = self._requests(self._stream.pending)
+        if more:
+            self._flying[key] = more
+        return len(more)
+
+    @_alone
+    def advantages(self, keys: Sequence[str], rollouts: Sequence[Rollout]) -> Floats:
+        """Return the weighted advantage [N] of each rollout, whose group has the key [N]. The order is free.
+
+        Weights are those of the loss and of the selection. They have a mean of about 1.
+        """
+        rows: dict[str, list[int]] = {}
+        for row, key in enumerate(keys):
+            rows.setdefault(key, []).append(row)
+        groups = [
+            Group(self._prompts[key.rpartition("#")[0]], tuple(rollouts[row] for row in own))
+            for key, own in rows.items()
+        ]
+        baseline = None if self.decisions.baseline is None else [self._values[key] for key in rows]
+        selection = self.decisions.selection
+        importance = selection.weights([group.prompt for group in groups]) if selection and selection.weighted else None
+        own = advantages_of(groups, self.decisions.estimator or "rloo", baseline=baseline)
+        found = np.zeros(len(keys))
+        found[[row for own in rows.values() for row in own]] = own * loss_weights(
+            groups, self.decisions.loss_weighting, importance
+        )
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        """Return counts since the start: groups opened, reported but unknown, and given up; and those in flight."""
+        return {name: float(self.counts[name]) for name in ("opened", "ignored", "given_up")} | {
+            "in_flight": float(len(self._flying))
+        }
+
+    @_alone
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything, with the states of the rule, the baseline and the selection, as plain values."""
+        baseline = self.decisions.baseline
+        return {
+            "stream": self._stream.state_dict(), "settings": self.decisions.settings, "clock": self._clock,
+            "values": dict(self._values), "baseline": None if baseline is None else baseline.state_dict(),
+            "counts": dict(self.counts),
+        }  # fmt: skip
+
+    @_alone
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned. Groups that were in flight are opened first. Raise ValueError else."""
+        saved = SavedValues(state, "the groups of an engine", list(self.state_dict()))
+        check_same_settings(saved.state("settings"), self.decisions.settings)
+        clock, values, counts = saved.count("clock"), saved.state("values"), saved.state("counts")
+        self._stream.load_state_dict(saved.state("stream"))
+        if self.decisions.baseline is not None:
+            self.decisions.baseline.load_state_dict(saved.state("baseline"))
+        self._clock, self._values, self.counts, self._flying = clock, dict(values), Counter(counts), {}
+        self._stream.restarted()
+        self._again = _by_unit(self._requests(self._stream.pending))
+
+    def _requests(self, free: int) -> tuple[Ticket, ...]:
+        """Return up to ``free`` requests. Learn from the groups that ended."""
+        decision = self._stream.decide(free, self._clock)
+        requests = decision.requests
+        while decision.cancelled or decision.update:
+            for lost in _by_unit(decision.cancelled):
+                self.counts["given_up"] += self._flying.pop(f"{lost[0].prompt.id}#{lost[0].unit}", None) is not None
+            if decision.update:
+                if self.decisions.baseline is not None:
+                    for group in decision.update.groups:
+                        batch, plan = Batch.start([group.prompt], Belief.uniform(1)), Plan([len(group.rollouts)])
+                        self.decisions.baseline.update(batch.add(plan, [list(group.rollouts)]))
+                self._stream.trained(decision.update.version)
+            decision = self._stream.decide(0, self._clock)
+        return requests
+
+
+def _by_unit(tickets: Sequence[Ticket]) -> list[tuple[Ticket, ...]]:
+    """Return the requests of each group, in order."""
+    return [tuple(own) for _, own in groupby(tickets, key=lambda ticket: ticket.unit)]

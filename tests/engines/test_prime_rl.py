@@ -1,0 +1,133 @@
+"""prime-rl's own dispatcher, sink and checkpoints, with our sampler and gate. See docs/engines.md for how to run it.
+
+The environment server and the inference pool are stand-ins, which need GPUs. All that schedules, scores, admits and saves
+is prime-rl's.
+"""
+
+import asyncio
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from apportion.engines.prime_rl import ChosenTasks, DeadGroups, allocate
+from tests.engines.outside import engine
+
+GROUP = 4
+
+
+@pytest.fixture(scope="module")
+def prime():
+    engine("PRIME_RL", "prime_rl.orchestrator.train_source")
+    import verifiers.v1 as vf
+    from prime_rl.configs.algorithm import GRPOAlgoConfig
+    from prime_rl.configs.orchestrator import CheckpointConfig
+    from prime_rl.orchestrator.algo.grpo import GRPOAlgorithm
+    from prime_rl.orchestrator.ckpt import CheckpointManager
+    from prime_rl.orchestrator.dispatcher import Dispatcher
+    from prime_rl.orchestrator.train_sink import TrainSink
+    from prime_rl.orchestrator.train_source import TrainSource
+    from prime_rl.orchestrator.types import Policy, Progress
+
+    return SimpleNamespace(**locals())
+
+
+class Envs(list):
+    """The environments by name, as prime-rl's own container."""
+
+    def get(self, name):
+        return next(env for env in self if env.name == name)
+
+
+def environment(prime, tasks, seed=0):
+    """An environment whose task ``i`` of Q is solved with probability i / Q, after a random time."""
+    vf, rng = prime.vf, random.Random(seed)
+
+    async def run(client, model_name, cache_salt, task_data):
+        await asyncio.sleep(rng.random() / 200)
+        task = tasks[task_data["idx"]]
+        node = vf.MessageNode(
+            message=vf.AssistantMessage(content="x"), token_ids=[1, 2], mask=[True, True], logprobs=[-0.1, -0.2],
+            sampled=True,
+        )  # fmt: skip
+        told = vf.TraceTask(type="Task", data=task.data, key=task.key, hash=task.hash)
+        trace = vf.Trace(
+            task=told, agent=vf.AgentInfo(config=vf.AgentConfig()), nodes=[node], ok=True,
+            rewards={"reward": vf.Reward(score=float(rng.random() < task.data.idx / len(tasks)))},
+        )  # fmt: skip
+        return vf.Episode(env=vf.EnvInfo(id="sums", name="sums"), task=told, traces=[trace], ok=True)
+
+    pool = SimpleNamespace(train_client=None, eval_client=None, model_name="policy")
+    return SimpleNamespace(
+        name="sums", tasks=iter(tasks), num_tasks=len(tasks), run=run, sampling_args={"temperature": 1.0},
+        config=SimpleNamespace(ratio=1.0, curriculum=None, group_size=GROUP),
+        generation_source=SimpleNamespace(uses_live_policy=True, pool=pool),
+        algorithm=prime.GRPOAlgorithm(prime.GRPOAlgoConfig(), pool),
+    )  # fmt: skip
+
+
+def make_source(prime, envs, selection):
+    source = prime.TrainSource(envs)
+    allocate(source, selection, seed=3)
+    return source
+
+
+async def drive(prime, source, envs, groups):
+    """Let prime-rl finish ``groups`` groups. Return the tasks it dispatched, its batches, and the verdict on each."""
+    progress, asked, admitted, batches = prime.Progress(), [], [], []
+    next_task, on_result = source.next_task, source.on_result
+    source.next_task = lambda *, step: asked.append(next_task(step=step)) or asked[-1]
+
+    def result(group):
+        admitted.append(({t.reward for episode in group for t in episode.traces}, on_result(group)))
+        return admitted[-1][1]
+
+    dispatcher = prime.Dispatcher(
+        train_envs=envs, eval_envs=None, train_source=source, eval_source=None, policy_pool=envs[0].generation_source.pool,
+        policy=prime.Policy(version=0), progress=progress, initial_max_inflight=12, max_inflight_ceiling=12,
+        tasks_per_minute=None, max_off_policy_steps=8, run_id="run", run_name=None,
+    )  # fmt: skip
+    config = SimpleNamespace(max_off_policy_steps=8, seq_len=16, train=SimpleNamespace(filter_zero_advantages=False))
+    sink = prime.TrainSink(
+        config, tokenizer=None, train_envs=envs, mm_token_type_ids_mapping=None, progress=progress, batch_size=8,
+        token_batch_size=None, on_result=result,
+    )  # fmt: skip
+    loop = asyncio.create_task(dispatcher.start())
+    while len(admitted) < groups:
+        batch = await asyncio.wait_for(sink.add(await asyncio.wait_for(dispatcher.out_q.get(), 30)), 30)
+        batches += [batch] if batch else []
+    await dispatcher.stop()
+    await asyncio.wait_for(loop, 30)
+    source.next_task = next_task
+    return [request.task.data.idx for request in asked], batches, admitted
+
+
+@pytest.mark.parametrize("selection", ["mixed", "mopps", "shuffled"])
+def test_prime_rl_dispatches_our_tasks_and_trains_on_what_our_gate_admits(prime, selection, tmp_path):
+    tasks = [prime.vf.Task(prime.vf.TaskData(idx=i, prompt=f"task {i}")) for i in range(60)]
+    envs = Envs([environment(prime, tasks)])
+    source = make_source(prime, envs, selection)
+    asked, batches, admitted = asyncio.run(drive(prime, source, envs, 20))
+    assert len(asked) >= 20 and all(verdict == (len(rewards) > 1) for rewards, verdict in admitted)
+    assert batches and all(len(batch.samples) == 8 for batch in batches)
+    assert all(sample.advantages and any(sample.advantages) for batch in batches for sample in batch.samples)
+    metrics = source.metrics()
+    assert metrics["curriculum/sums/sampler/opened"] == len(asked) and 0 < metrics["curriculum/sums/admission_rate"] <= 1
+
+    checkpoints = prime.CheckpointManager(tmp_path, prime.CheckpointConfig())
+    checkpoints.save(prime.Progress(step=3), source, 3)
+    lost = [group.prompt.id for group in source.curricula["sums"].sampler.groups.in_flight]
+    envs = Envs([environment(prime, tasks, seed=1)])
+    resumed = make_source(prime, envs, selection)
+    checkpoints.load(prime.Progress(), resumed, 3)
+    again, batches, _ = asyncio.run(drive(prime, resumed, envs, 20))
+    assert lost and [tasks[i].key for i in again[: len(lost)]] == lost  # what was in flight comes first
+    assert batches and resumed.metrics()["curriculum/sums/sampler/opened"] == len(asked) + len(again)
+
+
+def test_prime_rl_s_interfaces_are_those_of_the_sampler_and_the_gate(prime):
+    from prime_rl.orchestrator.curriculum import AdmissionGate, TaskSampler
+
+    for theirs, ours in ((TaskSampler, ChosenTasks), (AdmissionGate, DeadGroups)):
+        wanted = {name for name in vars(theirs) if callable(getattr(theirs, name)) and not name.startswith("_")}
+        assert wanted and not wanted - set(dir(ours))
