@@ -15,7 +15,7 @@ WEIGHTS := .venv/weights
 FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not soak" \
 	$(foreach room,lab trl verl tinker,--ignore=apportion/$(room) --ignore=tests/$(room)) --ignore=tests/test_docs.py
 
-.PHONY: quickstart test fast golden soak check versions fast-in docs benchmarks gpu reproduce weights clean
+.PHONY: quickstart test fast golden soak engines check versions fast-in docs benchmarks gpu reproduce weights clean
 
 RECORDED := examples/data/grpo_run.jsonl.gz
 
@@ -40,6 +40,9 @@ golden: .venv/dev  ## compare what the library decides and says with the committ
 soak: .venv/dev $(OLDEST_TRL)  ## what the suite leaves out: full sweeps, the oldest TRL whole, ten times the examples
 	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m soak
 	HYPOTHESIS_PROFILE=soak $(FAST)
+
+engines:  ## the adapters in engines' own code, of which PYTHON's environment has some: docs/engines.md
+	$(PYTHON) -m pytest -n 0 -p no:cacheprovider tests/engines
 
 check: .venv/dev  ## what every commit passes, and what CI runs: format, lint, types, tests, doctests
 	$(BIN)/ruff format --check .

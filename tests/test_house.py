@@ -93,6 +93,9 @@ ALLOWED = {
     "uvicorn": ("gateway",),
     "math_verify": ("answers",),
     "datasets": ("data", "engines", "trl"),
+    "areal": ("engines",),
+    "skyrl": ("engines",),
+    "slime": ("engines",),
 }
 """Who may import what is not among the core's requirements."""
 

@@ -1,14 +1,12 @@
-"""The contract of every adapter: an engine with its own scheduler asks which prompt is next, and says what came of it.
+"""The contract of every adapter: an engine with its own scheduler asks what to sample, and says what came of it.
 
-An engine calls ``next`` whenever it starts a group, samples ``count`` rollouts of its prompt, and calls ``observe`` with
-them when they are done. Groups may end in any order, and late ones do not hold up others. A rule of several rounds asks
-for more rollouts of the same prompt. An engine that lets others compute its advantages calls ``advantages``, and one
-with checkpoints puts ``state_dict`` into them.
-
-The decisions are those of a ``Stream`` that learns from each group as it ends, and leaves updates to the engine.
+The engine calls ``next`` when it starts a group, samples ``count`` rollouts of its prompt, and calls ``observe`` when
+they are done. Groups end in any order. A rule of several rounds then asks for more rollouts of the prompt. An engine
+that lets others compute its advantages calls ``advantages``. One with checkpoints puts ``state_dict`` into them. The
+decisions are those of a ``Stream`` that learns from each group as it ends, and leaves updates to the engine.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -34,7 +32,7 @@ Given, Found = ParamSpec("Given"), TypeVar("Found")
 def _alone(
     method: Callable[Concatenate["EngineGroups", Given], Found],
 ) -> Callable[Concatenate["EngineGroups", Given], Found]:
-    """Return ``method`` such that one thread at a time is in it. Engines sample, train and save in several."""
+    """Return ``method`` for one thread at a time. Engines sample, train and save in several."""
 
     @wraps(method)
     def locked(self: "EngineGroups", *given: Given.args, **named: Given.kwargs) -> Found:
@@ -83,7 +81,7 @@ class EngineGroups:
     ) -> None:
         self.decisions, needs, self._lock = decisions, decisions.needs, RLock()
         rule = decisions.allocator if group_size is None else decisions.allocator.with_budget(group_size)
-        if not needs.labels or needs.reused_rollouts:
+        if decisions.label_free or needs.reused_rollouts:
             raise ValueError(
                 f"allocator must learn from fresh rollouts with rewards in this engine, got {rule.name}; use uniform"
             )
@@ -133,8 +131,8 @@ class EngineGroups:
         tickets = self._again.pop(0) if self._again else self._requests(1)
         if not tickets:
             raise ValueError(
-                f"a prompt must be free to be sampled, got all {len(self._prompts)} in flight; use a data set with more "
-                "prompts than the engine has groups in flight, or lower lost_after if the engine drops groups"
+                f"a prompt must be free to be sampled, got all {len(self._prompts)} in flight; use a data set with "
+                "more prompts than the engine has groups in flight, or lower lost_after if the engine drops groups"
             )
         tickets += self._requests(self._stream.pending)
         prompt, baseline = tickets[0].prompt, self.decisions.baseline
@@ -178,20 +176,17 @@ class EngineGroups:
 
         Weights are those of the loss and of the selection. They have a mean of about 1.
         """
-        rows: dict[str, list[int]] = {}
+        decisions, rows = self.decisions, defaultdict[str, list[int]](list)
         for row, key in enumerate(keys):
-            rows.setdefault(key, []).append(row)
-        groups = [
-            Group(self._prompts[key.rpartition("#")[0]], tuple(rollouts[row] for row in own))
-            for key, own in rows.items()
-        ]
-        baseline = None if self.decisions.baseline is None else [self._values[key] for key in rows]
-        selection = self.decisions.selection
-        importance = selection.weights([group.prompt for group in groups]) if selection and selection.weighted else None
-        own = advantages_of(groups, self.decisions.estimator or "rloo", baseline=baseline)
+            rows[key].append(row)
+        prompts = [self._prompts[key.rpartition("#")[0]] for key in rows]
+        groups = [Group(p, tuple(rollouts[row] for row in own)) for p, own in zip(prompts, rows.values(), strict=True)]
+        baseline = None if decisions.baseline is None else [self._values[key] for key in rows]
+        importance = None if decisions.selection is None else decisions.selection.weights(prompts)
+        weights = loss_weights(groups, decisions.loss_weighting, importance)
         found = np.zeros(len(keys))
-        found[[row for own in rows.values() for row in own]] = own * loss_weights(
-            groups, self.decisions.loss_weighting, importance
+        found[[row for own in rows.values() for row in own]] = weights * advantages_of(
+            groups, decisions.estimator or "rloo", baseline=baseline
         )
         return found
 
@@ -239,6 +234,16 @@ class EngineGroups:
                 self._stream.trained(decision.update.version)
             decision = self._stream.decide(0, self._clock)
         return requests
+
+
+def differ(rewards: Sequence[float]) -> bool:
+    """Return whether ``rewards`` of a group differ: then it has a group-relative gradient. Fewer than two do not count.
+
+    >>> differ([1.0, 0.0]), differ([1.0, 1.0]), differ([1.0])
+    (True, False, True)
+    """
+    group = Group(Prompt("group"), tuple(Rollout(reward=reward) for reward in rewards))
+    return len(rewards) < 2 or bool(group.informative)
 
 
 def _by_unit(tickets: Sequence[Ticket]) -> list[tuple[Ticket, ...]]:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from apportion.allocators import Uniform
-from apportion.engines.contract import EngineGroups
+from apportion.engines.contract import EngineGroups, differ
 from apportion.engines.decisions import TrainerAllocation
 from apportion.selection import Selector
-from apportion.types import Group, Prompt, Rollout
+from apportion.types import Prompt
 
 GATE = "dead_groups"
 """The name of the gate in prime-rl's metrics and checkpoints."""
@@ -82,10 +82,9 @@ class DeadGroups:
 
     def admit(self, group: Sequence[Any]) -> bool:
         """Return whether the rewards of ``group`` differ. Groups with fewer than two rewards are admitted."""
-        rollouts = tuple(Rollout(reward=reward) for reward in _rewards(group) if reward is not None)
-        admitted = len(rollouts) < 2 or Group(Prompt("group"), rollouts).informative
+        admitted = differ([reward for reward in _rewards(group) if reward is not None])
         self._seen, self._dead = self._seen + 1, self._dead + (not admitted)
-        return bool(admitted)
+        return admitted
 
     def metrics(self) -> dict[str, float]:
         """Return the share of groups that were rejected so far."""

@@ -1,11 +1,12 @@
 """prime-rl's own dispatcher, sink and checkpoints, with our sampler and gate. See docs/engines.md for how to run it.
 
-The environment server and the inference pool are stand-ins, which need GPUs. All that schedules, scores, admits and saves
-is prime-rl's.
+The environment server and the inference pool are stand-ins, because they need GPUs. All that schedules, scores, admits
+and saves is prime-rl's.
 """
 
 import asyncio
 import random
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -14,22 +15,21 @@ from apportion.engines.prime_rl import ChosenTasks, DeadGroups, allocate
 from tests.engines.outside import engine
 
 GROUP = 4
+PARTS = {
+    "GRPOAlgoConfig": "configs.algorithm", "CheckpointConfig": "configs.orchestrator",
+    "GRPOAlgorithm": "orchestrator.algo.grpo", "CheckpointManager": "orchestrator.ckpt",
+    "Dispatcher": "orchestrator.dispatcher", "TrainSink": "orchestrator.train_sink",
+    "TrainSource": "orchestrator.train_source", "Policy": "orchestrator.types", "Progress": "orchestrator.types",
+    "TaskSampler": "orchestrator.curriculum.samplers", "AdmissionGate": "orchestrator.curriculum.gates",
+}  # fmt: skip
+"""Names of prime-rl, and the modules that have them."""
 
 
 @pytest.fixture(scope="module")
 def prime():
     engine("PRIME_RL", "prime_rl.orchestrator.train_source")
-    import verifiers.v1 as vf
-    from prime_rl.configs.algorithm import GRPOAlgoConfig
-    from prime_rl.configs.orchestrator import CheckpointConfig
-    from prime_rl.orchestrator.algo.grpo import GRPOAlgorithm
-    from prime_rl.orchestrator.ckpt import CheckpointManager
-    from prime_rl.orchestrator.dispatcher import Dispatcher
-    from prime_rl.orchestrator.train_sink import TrainSink
-    from prime_rl.orchestrator.train_source import TrainSource
-    from prime_rl.orchestrator.types import Policy, Progress
-
-    return SimpleNamespace(**locals())
+    found = {name: getattr(import_module(f"prime_rl.{module}"), name) for name, module in PARTS.items()}
+    return SimpleNamespace(vf=import_module("verifiers.v1"), **found)
 
 
 class Envs(list):
@@ -83,9 +83,9 @@ async def drive(prime, source, envs, groups):
         return admitted[-1][1]
 
     dispatcher = prime.Dispatcher(
-        train_envs=envs, eval_envs=None, train_source=source, eval_source=None, policy_pool=envs[0].generation_source.pool,
-        policy=prime.Policy(version=0), progress=progress, initial_max_inflight=12, max_inflight_ceiling=12,
-        tasks_per_minute=None, max_off_policy_steps=8, run_id="run", run_name=None,
+        train_envs=envs, eval_envs=None, train_source=source, eval_source=None, progress=progress,
+        policy_pool=envs[0].generation_source.pool, policy=prime.Policy(version=0), initial_max_inflight=12,
+        max_inflight_ceiling=12, tasks_per_minute=None, max_off_policy_steps=8, run_id="run", run_name=None,
     )  # fmt: skip
     config = SimpleNamespace(max_off_policy_steps=8, seq_len=16, train=SimpleNamespace(filter_zero_advantages=False))
     sink = prime.TrainSink(
@@ -112,7 +112,9 @@ def test_prime_rl_dispatches_our_tasks_and_trains_on_what_our_gate_admits(prime,
     assert batches and all(len(batch.samples) == 8 for batch in batches)
     assert all(sample.advantages and any(sample.advantages) for batch in batches for sample in batch.samples)
     metrics = source.metrics()
-    assert metrics["curriculum/sums/sampler/opened"] == len(asked) and 0 < metrics["curriculum/sums/admission_rate"] <= 1
+    assert (
+        metrics["curriculum/sums/sampler/opened"] == len(asked) and 0 < metrics["curriculum/sums/admission_rate"] <= 1
+    )
 
     checkpoints = prime.CheckpointManager(tmp_path, prime.CheckpointConfig())
     checkpoints.save(prime.Progress(step=3), source, 3)
@@ -126,8 +128,6 @@ def test_prime_rl_dispatches_our_tasks_and_trains_on_what_our_gate_admits(prime,
 
 
 def test_prime_rl_s_interfaces_are_those_of_the_sampler_and_the_gate(prime):
-    from prime_rl.orchestrator.curriculum import AdmissionGate, TaskSampler
-
-    for theirs, ours in ((TaskSampler, ChosenTasks), (AdmissionGate, DeadGroups)):
+    for theirs, ours in ((prime.TaskSampler, ChosenTasks), (prime.AdmissionGate, DeadGroups)):
         wanted = {name for name in vars(theirs) if callable(getattr(theirs, name)) and not name.startswith("_")}
         assert wanted and not wanted - set(dir(ours))

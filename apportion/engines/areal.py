@@ -1,0 +1,99 @@
+"""AReaL: which prompt, how many rollouts, which baseline, in the place of a workflow. Its executor calls it.
+
+An episode of AReaL is a group here. The workflow made by ``allocated`` ignores the row that the data loader offers. It
+takes the prompt that is chosen, and runs your workflow as often as is decided. So the data loader sets only the pace.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apportion.engines.contract import EngineGroups, differ
+from apportion.engines.decisions import TrainerAllocation
+from apportion.engines.prompts import prompt_of
+from apportion.engines.saved_state import load_state, save_state
+from apportion.predictors.score_norms import sampled_score_norm
+from apportion.types import Rollout
+
+KIND = "AReaL run"
+
+
+def allocated(
+    workflow: Any,
+    rows: Sequence[Mapping[str, Any]],
+    allocation: TrainerAllocation,
+    *,
+    prompt_key: str = "messages",
+    seed: int = 0,
+    lost_after: int = 4096,
+) -> Any:
+    """Return a ``RolloutWorkflow`` whose episodes are groups of ``workflow``, on the prompts of ``rows``.
+
+    Use it with ``group_size=1``. With an ``estimator`` the rewards of a trajectory become its advantages, so leave
+    AReaL's normalisation of rewards and advantages out. ``save`` and ``load`` belong beside AReaL's own checkpoint.
+    Raises ValueError for an allocation that cannot be followed, and for rows without ``prompt_key``.
+    """
+    from areal.api import RolloutWorkflow  # noqa: PLC0415 - the engine
+    from areal.utils.data import concat_padded_tensors  # noqa: PLC0415 - the engine
+
+    if missing := [place for place, row in enumerate(rows) if prompt_key not in row]:
+        raise ValueError(
+            f"rows must have {prompt_key!r}, row {missing[0]} has none; name the column of the prompt as prompt_key"
+        )
+    known: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        known.setdefault(prompt_of({"prompt": row[prompt_key]}).id, row)
+    prompts = [prompt_of({"prompt": row[prompt_key]}) for row in known.values()]
+
+    class Allocated(RolloutWorkflow):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.groups = EngineGroups(allocation, prompts, seed=seed, lost_after=lost_after)
+
+        async def arun_episode(self, engine: Any, data: Any) -> Any:
+            """Return the trajectories of the next group; None if all of them failed."""
+            opened = self.groups.next()
+            row, more, found, rollouts = known[opened.prompt.id], opened.count, [], list[Rollout]()
+            while more:
+                calls = [workflow.arun_episode(engine, dict(row)) for _ in range(more)]
+                try:
+                    results = await asyncio.gather(*calls)
+                except BaseException:
+                    self.groups.observe(opened.key, [])
+                    raise
+                read = [None if one is None else _rollout(one, self.groups) for one in results]
+                more = self.groups.observe(opened.key, read)
+                found += [one for one, rollout in zip(results, read, strict=True) if rollout is not None]
+                rollouts += [rollout for rollout in read if rollout is not None]
+            if not found:
+                return None
+            if allocation.estimator is not None:
+                for one, value in zip(found, self.groups.advantages([opened.key] * len(found), rollouts), strict=True):
+                    one["rewards"] = one["rewards"].new_full(one["rewards"].shape, float(value))
+            return concat_padded_tensors(found)
+
+        def save(self, folder: str | Path) -> None:
+            """Save the groups in ``folder``, that of AReaL's checkpoint."""
+            save_state(Path(folder) / "apportion.safetensors", KIND, self.groups.state_dict())
+
+        def load(self, folder: str | Path) -> None:
+            """Restore what ``save`` wrote. Raise SavedStateError for anything else."""
+            remedy = "start a new run from the weights of the checkpoint"
+            self.groups.load_state_dict(load_state(Path(folder) / "apportion.safetensors", KIND, remedy=remedy))
+
+    return Allocated()
+
+
+def informative(trajectory: Mapping[str, Any]) -> bool:
+    """Return whether the rewards of a group differ: a ``should_accept_fn``. A group of one is accepted."""
+    return differ(trajectory["rewards"].flatten().tolist())
+
+
+def _rollout(trajectory: Mapping[str, Any], groups: EngineGroups) -> Rollout | None:
+    """Return the rollout of a trajectory of batch size 1."""
+    sampled = trajectory["loss_mask"].bool()
+    return groups.rollout(
+        trajectory["rewards"].sum().item(),
+        int(sampled.sum()),
+        sampled_score_norm(trajectory["logprobs"][sampled].double().numpy()),
+    )

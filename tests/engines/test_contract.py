@@ -1,0 +1,125 @@
+"""The contract of engines with their own scheduler, on a small one that ends groups in any order."""
+
+import random
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from apportion import Prompt, Rollout, Uniform
+from apportion.engines.contract import EngineGroups, differ
+from apportion.engines.decisions import TrainerAllocation
+from apportion.engines.prime_rl import ChosenTasks, DeadGroups
+from apportion.engines.saved_state import load_state, save_state
+from apportion.predictors import DiscountedCounts
+from apportion.selection import Mixed
+
+PROMPTS = [Prompt(str(q)) for q in range(30)]
+CASES = {
+    "equal groups, ranked": {"allocator": "uniform", "selection": "mixed"},
+    "a price, Thompson draws, history": {
+        "allocator": "vip", "selection": "mopps", "baseline": "spo", "estimator": "reinforce"
+    },
+    "two rounds": {"allocator": "hora", "selection": "shuffled"},
+    "rounds until mixed": {"allocator": "reinforce_ada"},
+}  # fmt: skip
+
+
+def make(case="equal groups, ranked", **settings):
+    return EngineGroups(TrainerAllocation(**CASES[case]), PROMPTS, seed=1, **settings)
+
+
+def drive(groups, steps, flying, rng):
+    """Open a group, and end another one, ``steps`` times. Return what was asked for."""
+    asked = []
+    for _ in range(steps):
+        opened = groups.next()
+        asked.append((opened.key, opened.count))
+        flying.append(opened)
+        if len(flying) > 5:
+            done = flying.pop(rng.randrange(len(flying)))
+            more = done.count
+            while more:
+                right = int(done.prompt.text) / len(PROMPTS)
+                more = groups.observe(done.key, [groups.rollout(float(rng.random() < right)) for _ in range(more)])
+                asked.append((done.key, more))
+    return asked
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_groups_go_on_after_a_save_as_they_would_have(case, tmp_path):
+    groups, flying, rng = make(case), [], random.Random(0)
+    drive(groups, 25, flying, rng)
+    save_state(tmp_path / "state", "engine", groups.state_dict())
+    lost, resumed = [opened.key for opened in groups.in_flight], []
+    for _ in range(2):
+        again = make(case)
+        again.load_state_dict(load_state(tmp_path / "state", "engine", remedy="start anew"))
+        assert again.counts == groups.counts
+        resumed.append(drive(again, 25, [], random.Random(1)))
+    assert resumed[0] == resumed[1]
+    assert lost and [key for key, _ in resumed[0][: len(lost)]] == lost
+
+
+def test_a_group_that_is_lost_is_given_up_and_its_prompt_comes_again():
+    groups = EngineGroups(TrainerAllocation(allocator="uniform"), PROMPTS, lost_after=10)
+    lost, flying = groups.next(), []
+    drive(groups, 10, flying, random.Random(0))
+    assert groups.counts["given_up"] == 1 and lost.key not in {opened.key for opened in groups.in_flight}
+    assert groups.observe(lost.key, [Rollout(True)] * 8) == 0 and groups.counts["ignored"] == 1
+    keys = [key for key, _ in drive(groups, 100, flying, random.Random(0))]
+    assert any(key.startswith(f"{lost.prompt.id}#") for key in keys) and lost.key not in keys
+
+
+def test_the_baseline_of_a_group_is_that_of_before_its_rollouts():
+    groups = make("a price, Thompson draws, history")
+    opened = groups.next()
+    won = [groups.rollout(1.0)] * opened.count
+    groups.observe(opened.key, won)
+    assert groups.advantages([opened.key] * opened.count, won) == pytest.approx(np.full(opened.count, 0.5))
+    other = groups.next()
+    mixed = [Rollout(True), Rollout(False), Rollout(True)]
+    found = groups.advantages([opened.key, other.key, opened.key], mixed)  # in any order
+    assert found[0] == found[2] > 0 > found[1]
+
+
+def test_threads_open_each_group_once():
+    groups = EngineGroups(TrainerAllocation(**CASES["two rounds"]), [Prompt(str(q)) for q in range(200)])
+    keys = []
+    threads = [Thread(target=lambda: keys.extend(groups.next().key for _ in range(25))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(set(keys)) == len(keys) == 100
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: make("a price, Thompson draws, history", group_size=8), "groups of one size, got vip; use uniform"),
+        (lambda: EngineGroups(TrainerAllocation(allocator="ttrl"), PROMPTS), "rewards in this engine, got ttrl"),
+        (lambda: EngineGroups(TrainerAllocation(allocator="dapo"), PROMPTS), "batch must say how many prompts dapo"),
+        (lambda: [groups.next() for groups in [make()] for _ in range(31)], "got all 30 in flight; use a data set"),
+        (lambda: (own := make()).observe(own.next().key, [None] * 9), "at most the 8 rollouts that were asked for"),
+        (
+            lambda: EngineGroups(
+                TrainerAllocation(allocator=Uniform(), selection=Mixed(predictor=DiscountedCounts())), PROMPTS
+            ).rollout(0.5),
+            "rewards must be 0 or 1",
+        ),
+        (lambda: make().load_state_dict(make("two rounds").state_dict()), "allocator must be 'hora', as in the run"),
+        (lambda: ChosenTasks(iter([]), 8), "tasks must be a finite sequence"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(act, words):
+    with pytest.raises(ValueError, match=words):
+        act()
+
+
+def test_rewards_differ_or_a_group_is_dead():
+    assert make().rollout("yes") is None and make().rollout(float("nan")) is None
+    assert differ([]) and differ([0.0]) and differ([0.0, 0.5]) and not differ([0.5, 0.5])
+    gate = DeadGroups()
+    gate.load_state_dict({"seen": 4, "dead": 1})
+    assert gate.metrics() == {"rejected": 0.25} and gate.state_dict() == {"seen": 4, "dead": 1}
