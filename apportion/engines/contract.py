@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import wraps
 from itertools import groupby, zip_longest
 from threading import RLock
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,20 +26,18 @@ from apportion.types import Batch, Belief, Floats, Group, Plan, Prompt, Rollout
 
 NEVER_DUE = 2**31
 """An age bound, in groups, that no group reaches: the engine decides what it trains on."""
-Given, Found = ParamSpec("Given"), TypeVar("Found")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _alone(
-    method: Callable[Concatenate["EngineGroups", Given], Found],
-) -> Callable[Concatenate["EngineGroups", Given], Found]:
+def _alone(method: Method) -> Method:
     """Return ``method`` for one thread at a time. Engines sample, train and save in several."""
 
     @wraps(method)
-    def locked(self: "EngineGroups", *given: Given.args, **named: Given.kwargs) -> Found:
+    def locked(self: Any, *given: Any, **named: Any) -> Any:
         with self._lock:
             return method(self, *given, **named)
 
-    return locked
+    return locked  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +227,10 @@ class EngineGroups:
             if decision.update:
                 if self.decisions.baseline is not None:
                     for group in decision.update.groups:
-                        batch, plan = Batch.start([group.prompt], Belief.uniform(1)), Plan([len(group.rollouts)])
+                        batch, plan = (
+                            Batch.start([group.prompt], Belief.uniform(1)),
+                            Plan(np.array([len(group.rollouts)])),
+                        )
                         self.decisions.baseline.update(batch.add(plan, [list(group.rollouts)]))
                 self._stream.trained(decision.update.version)
             decision = self._stream.decide(0, self._clock)

@@ -114,14 +114,8 @@ def allocate(
         )
     for env in source.envs:
         curriculum = source.curricula[env.name]
-        tasks = getattr(curriculum.sampler, "tasks", None)
-        curriculum.sampler = ChosenTasks(
-            tasks,
-            env.config.group_size,
-            selection,
-            seed=seed,
-            lost_after=lost_after,  # type: ignore[arg-type]
-        )
+        tasks: Any = getattr(curriculum.sampler, "tasks", None)  # None if the taskset has no end
+        curriculum.sampler = ChosenTasks(tasks, env.config.group_size, selection, seed=seed, lost_after=lost_after)
         if gate:
             curriculum.gates[GATE] = DeadGroups()
 

@@ -31,6 +31,8 @@ def allocated(base: type) -> type:
     """
 
     class Allocated(base):  # type: ignore[misc]
+        generator: Any
+
         def __init__(self, *given: Any, allocation: TrainerAllocation, **named: Any) -> None:
             super().__init__(*given, **named)
             cfg = self.cfg
@@ -85,7 +87,7 @@ def _loader(trainer: Any) -> Any:
 
     class Loader(type(own)):  # type: ignore[misc]
         def __init__(self) -> None:
-            vars(self).update(vars(own))
+            self.__dict__.update(own.__dict__)
             self.issued = 0
 
         async def get_next_non_consumed_data(self) -> Any:

@@ -45,12 +45,9 @@ def chosen_prompts(args: Any) -> Any:
             self.samples: dict[str, Any] = {}
             for sample in self.dataset.origin_samples:
                 self.samples.setdefault(prompt_of({"prompt": sample.prompt}).id, sample)
-            allocation = TrainerAllocation(
-                allocator=Uniform(),
-                selection=getattr(args, "apportion_selection", "mixed"),
-                baseline=getattr(args, "apportion_baseline", None),
-                estimator=getattr(args, "apportion_estimator", "grpo"),
-            )
+            usual: dict[str, Any] = {"selection": "mixed", "baseline": None, "estimator": "grpo"}
+            chosen = {name: getattr(args, f"apportion_{name}", value) for name, value in usual.items()}
+            allocation = TrainerAllocation(allocator=Uniform(), **chosen)
             prompts = [prompt_of({"prompt": sample.prompt}) for sample in self.samples.values()]
             size, seed = args.n_samples_per_prompt, args.rollout_seed
             lost_after = getattr(args, "apportion_lost_after", 4096)  # slime drops what it has sampled too much

@@ -49,14 +49,14 @@ def drive(groups, steps, flying, rng):
 @pytest.mark.parametrize("case", CASES)
 def test_groups_go_on_after_a_save_as_they_would_have(case, tmp_path):
     groups, flying, rng = make(case), [], random.Random(0)
-    drive(groups, 25, flying, rng)
+    drive(groups, 14, flying, rng)
     save_state(tmp_path / "state", "engine", groups.state_dict())
     lost, resumed = [opened.key for opened in groups.in_flight], []
     for _ in range(2):
         again = make(case)
         again.load_state_dict(load_state(tmp_path / "state", "engine", remedy="start anew"))
         assert again.counts == groups.counts
-        resumed.append(drive(again, 25, [], random.Random(1)))
+        resumed.append(drive(again, 14, [], random.Random(1)))
     assert resumed[0] == resumed[1]
     assert lost and [key for key, _ in resumed[0][: len(lost)]] == lost
 
