@@ -59,7 +59,8 @@ def allocated(
                 try:
                     results = await asyncio.gather(*calls)
                 except BaseException:
-                    self.groups.observe(opened.key, [])
+                    while self.groups.observe(opened.key, []):  # all its rounds have failed
+                        continue
                     raise
                 read = [None if one is None else _rollout(one, self.groups) for one in results]
                 more = self.groups.observe(opened.key, read)

@@ -92,6 +92,7 @@ class EngineGroups:
             rule, prompts, rows_an_update=1, age_bound=NEVER_DUE, selection=decisions.selection, seed=seed, attempts=1,
             patience=lost_after,
         )  # fmt: skip
+        self._settings = decisions.settings | {"group_size": group_size}
         self._clock, self._prompts = 0, {prompt.id: prompt for prompt in prompts}
         self._flying: dict[str, tuple[Ticket, ...]] = {}
         self._again: list[tuple[Ticket, ...]] = []
@@ -116,6 +117,7 @@ class EngineGroups:
         return Rollout(verdict, reward=found.reward, tokens=tokens, score_norm=score_norm)
 
     @property
+    @_alone
     def in_flight(self) -> list[Opened]:
         """The groups that were opened and not finished, oldest first."""
         return [Opened(key, tickets[0].prompt, len(tickets)) for key, tickets in self._flying.items()]
@@ -199,7 +201,7 @@ class EngineGroups:
         """Return everything, with the states of the rule, the baseline and the selection, as plain values."""
         baseline = self.decisions.baseline
         return {
-            "stream": self._stream.state_dict(), "settings": self.decisions.settings, "clock": self._clock,
+            "stream": self._stream.state_dict(), "settings": self._settings, "clock": self._clock,
             "values": dict(self._values), "baseline": None if baseline is None else baseline.state_dict(),
             "counts": dict(self.counts),
         }  # fmt: skip
@@ -208,7 +210,7 @@ class EngineGroups:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned. Groups that were in flight are opened first. Raise ValueError else."""
         saved = SavedValues(state, "the groups of an engine", list(self.state_dict()))
-        check_same_settings(saved.state("settings"), self.decisions.settings)
+        check_same_settings(saved.state("settings"), self._settings)
         clock, values, counts = saved.count("clock"), saved.state("values"), saved.state("counts")
         self._stream.load_state_dict(saved.state("stream"))
         if self.decisions.baseline is not None:

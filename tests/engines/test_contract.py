@@ -109,6 +109,7 @@ def test_threads_open_each_group_once():
             "rewards must be 0 or 1",
         ),
         (lambda: make().load_state_dict(make("two rounds").state_dict()), "allocator must be 'hora', as in the run"),
+        (lambda: make(group_size=4).load_state_dict(make(group_size=8).state_dict()), "group_size must be 8, as in"),
         (lambda: ChosenTasks(iter([]), 8), "tasks must be a finite sequence"),
     ],
 )
