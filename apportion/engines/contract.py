@@ -162,12 +162,12 @@ class EngineGroups:
                 f"a group must have at most the {len(tickets)} rollouts that were asked for, got {len(rollouts)} of "
                 f"{name!r:.80}; set rollouts_per_prompt to the engine's own number"
             )
-        del self._flying[key]
         for ticket, rollout in zip_longest(tickets, rollouts):
             self._stream.arrived(ticket, rollout)
-        more = self._requests(self._stream.pending)
-        if more:
+        if more := self._requests(self._stream.pending):
             self._flying[key] = more
+        else:
+            del self._flying[key]
         return len(more)
 
     @_alone
