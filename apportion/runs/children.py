@@ -128,7 +128,7 @@ def _start(task: ChildTask, running: dict[Connection, _Child]) -> None:
 def _begin(link: Connection) -> None:
     """Run the task that comes through ``link``, and send back how it ended."""
     ignore_signals()
-    _end_with_parent_if_stopped()
+    end_with_parent()
     parent = Parent(link)
     try:
         task = link.recv_bytes()
@@ -151,7 +151,7 @@ def _begin(link: Connection) -> None:
     os._exit(0)  # it takes Python seconds to take down what a task has imported
 
 
-def _end_with_parent_if_stopped() -> None:
+def end_with_parent() -> None:
     """Have Linux kill this process when its parent ends, because a process that is stopped by SIGSTOP reads no pipe."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, KILL)

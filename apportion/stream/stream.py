@@ -144,6 +144,11 @@ class Stream:
         return next((asked + self._patience for _, asked in self._outstanding.values()), math.inf)
 
     @property
+    def in_training(self) -> tuple[Batch, ...]:
+        """The batches of the update that the trainer has, which ``trained`` will let the rule learn from."""
+        return tuple(self._units[number].batch for number in self._training)
+
+    @property
     def carry(self) -> float:
         """The rollouts granted beyond the budget, of rules with a price; at most ``slack`` in size."""
         return self._price.carry if self._price else 0.0

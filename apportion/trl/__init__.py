@@ -1,6 +1,7 @@
 """TRL 1.x with any allocator: ``AllocatedGRPOTrainer`` and ``AllocatedRLOOTrainer`` replace TRL's trainers.
 
-``allocated`` does the same for a subclass of one of them. ``Meter`` is a callback for TRL's own.
+``allocated`` does the same for a subclass of one of them. ``AllocatedAsyncGRPOTrainer`` is TRL's asynchronous one.
+``Meter`` is a callback for TRL's own.
 """
 
 from importlib import import_module
@@ -11,13 +12,24 @@ from apportion.trl.settings import TRLAllocation
 
 if TYPE_CHECKING:
     from apportion.trl.meter import Meter
+    from apportion.trl.stream import AllocatedAsyncGRPOTrainer
     from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer, allocated
 
-__all__ = ["AllocatedGRPOTrainer", "AllocatedRLOOTrainer", "FailedRewards", "Meter", "TRLAllocation", "allocated"]
+__all__ = [
+    "AllocatedAsyncGRPOTrainer",
+    "AllocatedGRPOTrainer",
+    "AllocatedRLOOTrainer",
+    "FailedRewards",
+    "Meter",
+    "TRLAllocation",
+    "allocated",
+]
+MODULES = {"Meter": "meter", "AllocatedAsyncGRPOTrainer": "stream"}
+"""Where the names are that ``trainer`` does not have."""
 
 
 def __getattr__(name: str) -> object:
     """Import a trainer when it is first used, so that a job's file is checked without the time that torch takes."""
     if name in __all__:
-        return getattr(import_module(f"apportion.trl.{'meter' if name == 'Meter' else 'trainer'}"), name)
+        return getattr(import_module(f"apportion.trl.{MODULES.get(name, 'trainer')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ ROUND = "_generate_and_score_completions"
 MUST_CALL_TRL = (ROUND, "_prepare_inputs", "training_step", "_save_checkpoint", "_load_optimizer_and_scheduler")
 LOSS_METHODS = ("compute_loss", "_compute_loss")
 ASYNCHRONOUS = (
-    "it samples num_generations completions of every prompt ahead of its steps, where an allocator has no part; use "
+    "it samples ahead of its steps, where no batch is planned; use apportion.trl.AllocatedAsyncGRPOTrainer, or "
     "trl.GRPOTrainer"
 )
 

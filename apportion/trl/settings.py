@@ -162,18 +162,7 @@ class TRLAllocation(TrainerAllocation):
         self._check_columns(columns)
         if self.selection is not None:
             _check_loader(args)
-        if self.rate_column is not None and not reads_rates(self.allocator, self.baseline, self.selection):
-            logger.warning(
-                "rate_column %r has no effect, because no predictor takes known rates; use empirical_bayes, or the "
-                "baseline spo",
-                self.rate_column,
-            )
-        if not self.label_free and self.needs.binary and self.verdict is None and rewards != 1:
-            raise ValueError(
-                f"verdict must name a reward function for {self.counting}, which counts correct rollouts, got "
-                f"{'several' if rewards is None else rewards} reward functions and no verdict; name the one that is "
-                "positive for correct completions"
-            )
+        self._check_rules(rewards)
         if self.allocator.needs.reused_rollouts and args.beta != 0 and args.sync_ref_model:
             raise ValueError(
                 f"sync_ref_model must be False if {self.allocator.name} trains on rows of earlier steps, got True: "
@@ -188,6 +177,39 @@ class TRLAllocation(TrainerAllocation):
             self._check_whole_groups(rewards)
         check_agreement(self.allocator, self.estimator or _trained(args), self.loss_weighting)
         self._check_size(int(args.generation_batch_size), self.generations(args))
+
+    def check_stream(self, args: Any, names: Sequence[str], dataset: Any) -> None:
+        """Raise ValueError if this cannot work without batches, in TRL's asynchronous trainer under ``args``.
+
+        ``names`` are those of the reward functions.
+        """
+        if not hasattr(dataset, "__len__"):
+            raise ValueError(
+                f"a stream must know all prompts beforehand, got a {type(dataset).__name__} without a length; load the "
+                "data as a Dataset"
+            )
+        if args.weight_sync_steps != 1:
+            raise ValueError(
+                f"weight_sync_steps must be 1, because an age is counted in updates, got {args.weight_sync_steps}; "
+                "leave it out"
+            )
+        if self.label_free or self.allocator.needs.reused_rollouts:
+            raise ValueError(
+                f"allocator must take its rewards from functions and its rollouts from this run's policy, got "
+                f"{self.allocator.name}; use it with AllocatedGRPOTrainer"
+            )
+        if self.selection is not None and self.selection.weighted:
+            raise ValueError(
+                f"selection must give all prompts the same weight, got {self.selection.name}; take one without weights"
+            )
+        if self.verdict is not None and self.verdict not in names:
+            raise ValueError(
+                f"verdict must be one of the reward functions, {', '.join(names)}, got {self.verdict!r}; check the "
+                "spelling"
+            )
+        self._check_columns(dataset.column_names)
+        self._check_rules(len(names))
+        check_agreement(self.allocator, str(self.estimator), self.loss_weighting)
 
     def check_prompts(self, rows: int, prompts: int) -> None:
         """Raise ValueError if a data set of so many ``rows`` has no generation batch, which has ``prompts`` of them."""
@@ -243,6 +265,21 @@ class TRLAllocation(TrainerAllocation):
                 f"whole_groups needs a verdict and another reward function with {self.allocator.name}, which decides "
                 f"by outcomes between rounds, got verdict {self.verdict!r} and {rewards} in all; name the verdict, "
                 "which is called in each round, or use an allocator that plans all at once, such as VIP"
+            )
+
+    def _check_rules(self, rewards: int | None) -> None:
+        """Warn if nothing reads known rates. Raise ValueError if correct rollouts are counted and none is named."""
+        if self.rate_column is not None and not reads_rates(self.allocator, self.baseline, self.selection):
+            logger.warning(
+                "rate_column %r has no effect, because no predictor takes known rates; use empirical_bayes, or the "
+                "baseline spo",
+                self.rate_column,
+            )
+        if not self.label_free and self.needs.binary and self.verdict is None and rewards != 1:
+            raise ValueError(
+                f"verdict must name a reward function for {self.counting}, which counts correct rollouts, got "
+                f"{'several' if rewards is None else rewards} reward functions and no verdict; name the one that is "
+                "positive for correct completions"
             )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
