@@ -73,6 +73,9 @@ PATIENCE = 1e9
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 600.0, 5.0, 1.0
 
 
+START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
 class StreamWorkerError(RuntimeError):
     """The process that samples has ended, hangs or failed. The message says which, and what it was doing."""
 
@@ -113,7 +116,9 @@ class StreamWorker:
 
     def start(self) -> None:
         """Start the process, wait until it has loaded the model, and begin to sample. Called by TRL."""
-        context = multiprocessing.get_context("spawn")
+        context: Any = multiprocessing.get_context(START_METHOD)
+        if START_METHOD == "forkserver":  # the imports, which take seconds, are made once for all runs of this process
+            context.set_forkserver_preload([run_sampler.__module__])
         self._sign = Sign(context.RawValue("d", time.monotonic()), context.RawArray("c", 200))
         self._sign.give("starting")
         self._link, theirs = context.Pipe()

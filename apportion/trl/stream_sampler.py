@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor
+from transformers.utils import logging
 
 from apportion.engines.weights import load_weights
 from apportion.runs.children import end_with_parent
@@ -119,6 +120,7 @@ class _Sampler:
 
     def __post_init__(self) -> None:
         self.sign.give("loading the model")
+        logging.disable_progress_bar()
         self.model = AutoModelForCausalLM.from_pretrained(self.job.model, **self.job.loading).to(self.job.device).eval()
         self.settings = GenerationConfig(do_sample=True, **self.job.generation)
         self.functions = [self.reader.reading(*each) for each in zip(self.job.functions, self.job.names, strict=True)]

@@ -15,6 +15,7 @@ pytest.importorskip("trl.experimental.async_grpo.packing", reason="an early vers
 from trl.experimental.async_grpo import AsyncGRPOConfig, async_grpo_trainer, packing
 
 from apportion import VIP, Uniform
+from apportion.trl.failures import RewardsFailedError
 from apportion.trl.stream import AllocatedAsyncGRPOTrainer, StreamWorkerError, micro_batches
 from tests.trl import tiny
 
@@ -23,9 +24,7 @@ def attention(query, key, value, starts, starts_k, longest, longest_k, softmax_s
     """Return what the kernel of TRL's trainer, which needs a GPU, returns: attention within each segment."""
     found, repeats = [], query.size(1) // key.size(1)
     bounds = (starts.tolist(), starts_k.tolist())
-    for first, last, first_k, last_k in zip(
-        bounds[0][:-1], bounds[0][1:], bounds[1][:-1], bounds[1][1:], strict=True
-    ):
+    for first, last, first_k, last_k in zip(bounds[0][:-1], bounds[0][1:], bounds[1][:-1], bounds[1][1:], strict=True):
         own, seen, values = query[first:last], key[first_k:last_k], value[first_k:last_k]
         seen, values = (each.repeat_interleave(repeats, 1).transpose(0, 1) for each in (seen, values))
         later = torch.ones(len(own), seen.size(1), dtype=torch.bool).triu(1 + seen.size(1) - len(own))
@@ -45,21 +44,60 @@ def judge(completions, k, **columns):
     return [tiny.mark(text, each) for text, each in zip(completions, k, strict=True)]
 
 
-class Audit(TrainerCallback):
-    """What the trainer trained on, by step: the samples that TRL's collator got."""
+class Faulty:
+    """A reward function with ``faults`` by the first character of a completion: what it returns, or an exception."""
 
-    def __init__(self, trainer, monkeypatch):
-        self.steps, self.given, self.worker = [], [], trainer._worker
-        put = self.worker._give
-        monkeypatch.setattr(self.worker, "_give", lambda update: (self.given.append(update), put(update)))
-        iterate = packing.TreeRow.pack
-        self.rows = []
-        monkeypatch.setattr(packing.TreeRow, "pack", lambda row: (self.rows.extend(row.samples), iterate(row))[1])
+    __name__ = "faulty"
+
+    def __init__(self, faults=None, first=None, hangs=False):
+        self.faults, self.first, self.hangs = faults or {}, first, hangs
+
+    def __call__(self, completions, k, **columns):
+        if self.hangs:
+            time.sleep(600)
+        if self.first is not None:
+            raise self.first
+        found = [self.faults.get(text[:1], tiny.mark(text, each)) for text, each in zip(completions, k, strict=True)]
+        if any(isinstance(each, Exception) for each in found):
+            raise next(each for each in found if isinstance(each, Exception))
+        return found
+
+
+class Audit(TrainerCallback):
+    """What the stream gave and what was trained on, by step, with weights and gradient. ``act`` is called at a step."""
+
+    def __init__(self, trainer, monkeypatch, at=0, act=None):
+        self.given, self.steps, self.updates, self._rows, self.at, self.act = [], [], [], [], at, act
+        give, pack = trainer._worker._give, packing.TreeRow.pack
+        monkeypatch.setattr(trainer._worker, "_give", lambda update: (self.given.append(update), give(update)))
+        monkeypatch.setattr(packing.TreeRow, "pack", lambda row: (self._rows.extend(row.samples), pack(row))[1])
+        self.worker = trainer._worker
         trainer.add_callback(self)
 
-    def on_step_end(self, *args, **settings):
-        self.steps.append(self.rows[:])
-        self.rows.clear()
+    def on_pre_optimizer_step(self, *args, model=None, **settings):
+        self.updates.append(({n: w.clone() for n, w in model.state_dict().items()}, tiny.gradient_of(model)))
+
+    def on_step_end(self, args, state, control, **settings):
+        self.steps.append(self._rows[:])
+        self._rows.clear()
+        if state.global_step == self.at:
+            self.act(self.worker)
+
+    @property
+    def prompts(self):
+        """The prompts of the groups of each step that ended."""
+        return [[group.prompt.text for group in update.groups] for update in self.given[: len(self.steps)]]
+
+    def check(self, bound):
+        """Every row that was trained on is one of the update's, once, and no group is older than ``bound``."""
+        for update, rows in zip(self.given, self.steps, strict=False):
+            assert max(update.ages) <= bound
+            own = [rollout.completion for group in update.groups for rollout in group.rollouts]
+            assert Counter(row["input_ids"].tobytes() for row in rows) == Counter(
+                (c.prompt_ids.tobytes() + c.ids.tobytes()) for c in own
+            )
+            for c in own:  # tokens are those of the text, which the reward function saw
+                assert tiny.make_tokenizer().decode(c.ids, skip_special_tokens=True) == c.content
 
 
 def make(policy, folder, questions=12, reward=judge, **given):
@@ -81,9 +119,101 @@ def make(policy, folder, questions=12, reward=judge, **given):
     return built
 
 
-def test_uniform_at_age_0(policy, tmp_path, monkeypatch):
-    trainer = make(policy, tmp_path, max_staleness=0, max_steps=3)
+def test_without_age_it_is_plain_grpo_on_the_newest_policy(policy, tmp_path, monkeypatch, capsys):
+    trainer = make(policy, tmp_path, max_staleness=0, max_steps=3, max_grad_norm=0.0)
     audit = Audit(trainer, monkeypatch)
-    history = tiny.trained(trainer)
-    for step in history[:3]: print({k: v for k, v in step.items() if not k.startswith("perf")})
-    for rows in audit.steps: print(len(rows), Counter(r["group_id"] for r in rows))
+    history = tiny.trained(trainer)[:3]
+    assert "uniform: an update has 16 or more rollouts, in whole groups, and none" in capsys.readouterr().err
+    audit.check(bound=0)
+    assert Counter(sum(audit.prompts, [])) == Counter(trainer.train_dataset["prompt"])  # one epoch, each once
+    for logged in history:  # the log-probabilities of the other process are those of the trainer's weights
+        assert logged["ratio"] == pytest.approx(1, abs=1e-5) and logged["kl"] == pytest.approx(0, abs=1e-5)
+        assert logged["sample/staleness_max"] == 0 and logged["allocation/rows"] == 16
+    for update, (weights, gradient) in zip(audit.given, audit.updates, strict=True):
+        rows = []
+        for group in update.groups:
+            r = torch.tensor(group.rewards)
+            for rollout, advantage in zip(group.rollouts, ((r - r.mean()) / (r.std() + 1e-4)).tolist(), strict=True):
+                own = rollout.completion
+                assert own.scores == (tiny.mark(own.content, k_of(trainer, own.prompt)),)
+                rows.append(tiny.Row(tuple(own.prompt_ids.tolist()), tuple(own.ids.tolist()), advantage))
+        tiny.assert_gradient(gradient, tiny.direct_gradient(weights, rows, tiny.TERMS["dapo"]), 1e-3)
+
+
+def k_of(trainer, prompt):
+    return next(row["k"] for row in trainer.train_dataset if row["prompt"] == prompt)
+
+
+def test_vip_by_price_with_faulty_rewards(policy, tmp_path, monkeypatch):
+    faults = {"0": float("nan"), "5": None, "a": "seven", "g": TimeoutError("busy")}
+    trainer = make(
+        policy, tmp_path, 16, Faulty(faults), allocator=VIP(rollouts_per_prompt=4, high=8), estimator="rloo",
+        failed_rewards="drop", max_steps=8,
+    )  # fmt: skip
+    audit = Audit(trainer, monkeypatch)
+    history = tiny.trained(trainer)[:8]
+    audit.check(bound=1)
+    assert len(audit.steps) == 8 and sum(logged["allocation/failed"] for logged in history) > 0
+    assert not any(c["input_ids"] is None for step in audit.steps for c in step)
+    sizes = {len(group.rollouts) for update in audit.given for group in update.groups}
+    assert len(sizes) > 1, "all groups have one size"
+    for logged in history:
+        assert abs(logged["allocation/carry"]) <= 4 * 32 and logged["allocation/age_max"] <= 1
+        assert "sample/dropped_stale_total" not in logged and logged["sample/staleness_max"] <= 1
+    trained = {rollout.completion.content[:1] for u in audit.given for g in u.groups for rollout in g.rollouts}
+    assert not trained & set(faults)
+
+
+def test_a_killed_run_resumes_without_losing_or_repeating_a_prompt(policy, tmp_path, monkeypatch):
+    def run(act, **given):
+        trainer = make(
+            policy, tmp_path, estimator="reinforce", baseline="spo", max_steps=9, save_strategy="steps", save_steps=3,
+        )  # fmt: skip
+        return trainer, Audit(trainer, monkeypatch, 5, act)
+
+    killed, audit = run(lambda worker: os.kill(worker._process.pid, signal.SIGKILL))
+    started = time.monotonic()
+    with pytest.raises(StreamWorkerError, match=r"process \d+\) must run, got one that ended with exit code -9 while"):
+        killed.train()
+    pid, first = audit.worker._process.pid, audit.prompts[:3]
+    assert not audit.worker._process.is_alive() and len(audit.steps) in (5, 6) and time.monotonic() - started < 300
+
+    resumed, audit = run(lambda worker: None)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert resumed.state.global_step == 9 and audit.worker._process.pid != pid
+    audit.check(bound=1)
+    assert [len(step) for step in audit.steps] == [16] * 6
+    counts = Counter(sum([*first, *audit.prompts], []))
+    assert set(counts.values()) == {3} and len(counts) == 12  # three epochs of twelve prompts
+    assert resumed.allocation.baseline.predict(audit.worker.stream._prompts).std() > 0
+
+
+def ends_with(trainer, audit, error, text, seconds=60):
+    started = time.monotonic()
+    with pytest.raises(error, match=text):
+        trainer.train()
+    assert time.monotonic() - started < seconds and not audit.worker._process.is_alive()
+    assert not audit.worker._thread.is_alive() and not audit.worker.job.weights.parent.exists()
+
+
+def test_a_process_that_is_stopped_is_named_in_bounded_time(policy, tmp_path, monkeypatch):
+    trainer = make(policy, tmp_path, max_steps=50, heartbeat_stale_after_s=3.0)
+    audit = Audit(trainer, monkeypatch, 1, lambda worker: os.kill(worker._process.pid, signal.SIGSTOP))
+    text = r"the rollout worker \(process \d+\) must go on, got no sign of it for \d+ s while it was \w+"
+    ends_with(trainer, audit, StreamWorkerError, text)
+
+
+@pytest.mark.parametrize(
+    ("reward", "error", "text"),
+    [
+        (Faulty(hangs=True), StreamWorkerError, "while it was calling the reward function faulty; mend what hangs"),
+        (Faulty(first=KeyError("gold")), StreamWorkerError, "while it was calling the .* faulty: KeyError: 'gold'"),
+        (Faulty(dict.fromkeys(tiny.CHARACTERS)), RewardsFailedError, "faulty returned None"),
+    ],
+    ids=["hangs", "raises", "gives none"],
+)
+def test_a_reward_function_that_does_not_work_ends_the_run_and_is_named(
+    policy, tmp_path, monkeypatch, reward, error, text
+):
+    trainer = make(policy, tmp_path, reward=reward, max_steps=50, heartbeat_stale_after_s=3.0)
+    ends_with(trainer, Audit(trainer, monkeypatch), error, text)
