@@ -42,3 +42,21 @@ GRPO_ATTRIBUTES = ("loss_type", "scale_rewards", "multi_objective_aggregation", 
 RLOO_ATTRIBUTES = ("beta", "reward_clip_range", "normalize_advantages")
 VLLM_ATTRIBUTES = ("mode", "enable_sleep_mode", "llm", "sync_weights", "_llm_weights_sleeping")
 """Attributes of ``VLLMGeneration`` in colocate mode. Early versions of TRL do not have the last one."""
+
+ASYNC_METHODS = {
+    "get_train_dataloader": (),
+    "_save_checkpoint": ("model", "trial"),
+    "_load_optimizer_and_scheduler": ("checkpoint",),
+}
+"""Methods of ``trl.experimental.async_grpo.AsyncGRPOTrainer`` of TRL 1.16 that are overridden. Beside them its classes
+``RolloutQueueDataset``, ``FixedCountBatcher``, ``DataCollatorForRollout`` and ``RolloutSample`` are used."""
+ASYNC_ATTRIBUTES = (
+    "_metrics",
+    "_rollout_dataset",
+    "_trained_groups",
+    "_groups_before_resume",
+    "_is_vlm",
+    "eos_token_ids",
+    "model_version",
+)
+"""Its attributes after construction. ``model_version`` is 1 at the first step, and one more after each."""

@@ -88,6 +88,8 @@ class StreamWorker:
     """
 
     job: SamplerJob
+    size: int
+    """The bytes of the weights."""
 
     def __init__(
         self,
@@ -144,7 +146,8 @@ class StreamWorker:
         if self._thread is not None:
             self._tell()
             self._thread.join(STOP_SECONDS)
-        shutil.rmtree(self.job.weights.parent, ignore_errors=True)
+        if self.job.weights is not None:
+            shutil.rmtree(self.job.weights.parent, ignore_errors=True)
 
     def check_health(self, stale_after_s: float) -> None:
         """Raise the error of the thread, or StreamWorkerError if the process was silent for so many seconds."""
@@ -169,7 +172,8 @@ class StreamWorker:
             self._tell()
 
     def init_weight_transfer(self) -> None:
-        """Do nothing: there is no server. Called by TRL, as the next four are."""
+        """Make the folder of the weights. Called by TRL, as the next four are."""
+        self.job = replace(self.job, weights=weights_folder(self.size) / "weights.safetensors")
 
     def pause(self) -> None:
         """Do nothing: the process loads weights between two batches."""
@@ -182,6 +186,7 @@ class StreamWorker:
 
     def send_weights(self, iterator: Iterator[tuple[str, Tensor]]) -> None:
         """Write the weights to the file that the process reads. It waits for nobody."""
+        assert self.job.weights is not None
         save_weights(self.job.weights, self.stream.version + (self._thread is not None), iterator)
 
     def save(self, path: Path) -> None:
@@ -428,12 +433,11 @@ class AllocatedAsyncGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
         )
         if self._is_vlm:
             raise ValueError(f"model must be a language model, got {model}, which reads images too; use TRL's trainer")
-        size = sum(weight.numel() * weight.element_size() for weight in self.model.parameters())
+        worker.size = sum(weight.numel() * weight.element_size() for weight in self.model.parameters())
         worker.job = SamplerJob(
             model=model,
             loading={"dtype": args.dtype, "trust_remote_code": args.trust_remote_code} | (args.model_init_kwargs or {}),
             device=sampler_device or str(self.args.device),
-            weights=weights_folder(size) / "weights.safetensors",
             tokenizer=self.processing_class,
             generation={
                 "max_new_tokens": args.max_completion_length,

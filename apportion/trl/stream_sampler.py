@@ -41,7 +41,6 @@ class SamplerJob:
     model: str
     loading: Mapping[str, Any]
     device: str
-    weights: Path
     tokenizer: Any
     generation: Mapping[str, Any]
     chat: Mapping[str, Any]
@@ -49,6 +48,7 @@ class SamplerJob:
     names: Sequence[str]
     failures: FailedRewards
     seed: int
+    weights: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,11 @@ class StreamCompletion:
     ids: NDArray[np.int64]
     logprobs: NDArray[np.float32]
     scores: tuple[float, ...] = ()
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens, by which an allocator recognises equal responses."""
+        return tuple(self.ids.tolist())
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ def run_sampler(link: Connection, sign: Sign, job: SamplerJob) -> None:
         link.send("ready")
         while True:
             link.send(sampler.sample(link.recv()))
+            sign.give("waiting for requests")
     except EOFError:
         return
     except Exception as error:  # noqa: BLE001 - the trainer raises it
@@ -129,6 +135,7 @@ class _Sampler:
         """Return scored completions of ``requests``: pairs of a number and a row of the data set."""
         started = time.monotonic()
         self.sign.give("loading the weights")
+        assert self.job.weights is not None
         self.version = load_weights(self.job.weights, self.model, self.version)
         numbers, rows = zip(*requests, strict=True)
         # numbers never come again, also in a resumed run, so neither do the random numbers

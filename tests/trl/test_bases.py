@@ -70,7 +70,7 @@ def test_a_subclass_in_trl_with_a_copy_of_the_sampling_is_refused(path):
 
 def test_trl_s_asynchronous_trainer_is_refused_with_the_reason():
     base = experimental("async_grpo.AsyncGRPOTrainer")
-    with pytest.raises(TypeError, match=r"got AsyncGRPOTrainer: it samples num_generations .* use trl.GRPOTrainer"):
+    with pytest.raises(TypeError, match=r"got AsyncGRPOTrainer: it samples ahead .* use apportion.trl.Alloc"):
         allocated(base)
 
 

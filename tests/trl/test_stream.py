@@ -1,47 +1,44 @@
 """TRL's asynchronous trainer with an allocator: what it trains on, what a checkpoint keeps, and how a run ends."""
 
+import importlib
+import inspect
+import json
 import os
+import re
 import signal
 import time
 from collections import Counter
-from types import SimpleNamespace
+from itertools import chain
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from transformers import PrinterCallback, TrainerCallback
+from transformers import TrainerCallback
 
 pytest.importorskip("trl.experimental.async_grpo.packing", reason="an early version of TRL")
 
-from trl.experimental.async_grpo import AsyncGRPOConfig, async_grpo_trainer, packing
+from trl.experimental.async_grpo import AsyncGRPOTrainer, packing
+from trl.experimental.async_grpo.async_grpo_trainer import RolloutWorkerProtocol, WeightTransferProtocol
 
-from apportion import VIP, Uniform
+from apportion import HORA, VIP, InverseAccuracy, PilotCommit
+from apportion.allocators import Voting
+from apportion.selection import SPOWeights
+from apportion.trl import AllocatedAsyncGRPOTrainer, seam
 from apportion.trl.failures import RewardsFailedError
-from apportion.trl.stream import AllocatedAsyncGRPOTrainer, StreamWorkerError, micro_batches
+from apportion.trl.stream import StreamWorkerError, micro_batches
 from tests.trl import tiny
+from tests.trl.scripts.streamed import judge, make, without_gpu
+from tests.trl.test_ranks import start
 
-
-def attention(query, key, value, starts, starts_k, longest, longest_k, softmax_scale, causal, window_size):
-    """Return what the kernel of TRL's trainer, which needs a GPU, returns: attention within each segment."""
-    found, repeats = [], query.size(1) // key.size(1)
-    bounds = (starts.tolist(), starts_k.tolist())
-    for first, last, first_k, last_k in zip(bounds[0][:-1], bounds[0][1:], bounds[1][:-1], bounds[1][1:], strict=True):
-        own, seen, values = query[first:last], key[first_k:last_k], value[first_k:last_k]
-        seen, values = (each.repeat_interleave(repeats, 1).transpose(0, 1) for each in (seen, values))
-        later = torch.ones(len(own), seen.size(1), dtype=torch.bool).triu(1 + seen.size(1) - len(own))
-        scores = (own.transpose(0, 1) @ seen.transpose(1, 2) * softmax_scale).masked_fill(later, -torch.inf)
-        found.append((scores.softmax(-1) @ values).transpose(0, 1))
-    return torch.cat(found)
+PAGE = Path(__file__).parents[2] / "docs" / "stream.md"
+CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+MODEL = '"Qwen/Qwen2.5-0.5B-Instruct"'
 
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch):
-    """TRL's trainer needs a GPU in two places: the kernel of its attention, and the name of the device."""
-    monkeypatch.setattr(packing, "_flash_attn", lambda: SimpleNamespace(flash_attn_varlen_func=attention))
-    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *device: None)
-
-
-def judge(completions, k, **columns):
-    return [tiny.mark(text, each) for text, each in zip(completions, k, strict=True)]
+    without_gpu(monkeypatch.setattr)
 
 
 class Faulty:
@@ -100,32 +97,13 @@ class Audit(TrainerCallback):
                 assert tiny.make_tokenizer().decode(c.ids, skip_special_tokens=True) == c.content
 
 
-def make(policy, folder, questions=12, reward=judge, **given):
-    settings = {
-        "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 4,
-        "max_completion_length": tiny.LENGTH, "max_steps": 4, "learning_rate": 1e-3, "report_to": [], "use_cpu": True,
-        "bf16": False, "gradient_checkpointing": False, "save_strategy": "no", "disable_tqdm": True, "seed": 0,
-        "max_staleness": 1, "heartbeat_stale_after_s": 20.0,
-    }  # fmt: skip
-    own = {name: given.pop(name) for name in list(given) if name in AsyncGRPOConfig.__dataclass_fields__}
-    built = AllocatedAsyncGRPOTrainer(
-        policy,
-        reward,
-        AsyncGRPOConfig(str(folder), **settings | own),
-        tiny.make_questions(questions),
-        **{"allocator": Uniform(4)} | given,
-    )
-    built.remove_callback(PrinterCallback)
-    return built
-
-
 def test_without_age_it_is_plain_grpo_on_the_newest_policy(policy, tmp_path, monkeypatch, capsys):
     trainer = make(policy, tmp_path, max_staleness=0, max_steps=3, max_grad_norm=0.0)
     audit = Audit(trainer, monkeypatch)
     history = tiny.trained(trainer)[:3]
     assert "uniform: an update has 16 or more rollouts, in whole groups, and none" in capsys.readouterr().err
     audit.check(bound=0)
-    assert Counter(sum(audit.prompts, [])) == Counter(trainer.train_dataset["prompt"])  # one epoch, each once
+    assert Counter(chain(*audit.prompts)) == Counter(trainer.train_dataset["prompt"])  # one epoch, each once
     for logged in history:  # the log-probabilities of the other process are those of the trainer's weights
         assert logged["ratio"] == pytest.approx(1, abs=1e-5) and logged["kl"] == pytest.approx(0, abs=1e-5)
         assert logged["sample/staleness_max"] == 0 and logged["allocation/rows"] == 16
@@ -183,7 +161,7 @@ def test_a_killed_run_resumes_without_losing_or_repeating_a_prompt(policy, tmp_p
     assert resumed.state.global_step == 9 and audit.worker._process.pid != pid
     audit.check(bound=1)
     assert [len(step) for step in audit.steps] == [16] * 6
-    counts = Counter(sum([*first, *audit.prompts], []))
+    counts = Counter(chain(*first, *audit.prompts))
     assert set(counts.values()) == {3} and len(counts) == 12  # three epochs of twelve prompts
     assert resumed.allocation.baseline.predict(audit.worker.stream._prompts).std() > 0
 
@@ -217,3 +195,82 @@ def test_a_reward_function_that_does_not_work_ends_the_run_and_is_named(
 ):
     trainer = make(policy, tmp_path, reward=reward, max_steps=50, heartbeat_stale_after_s=3.0)
     ends_with(trainer, Audit(trainer, monkeypatch), error, text)
+
+
+def test_a_short_update_is_filled_up_without_a_change_of_the_loss():
+    rows = [
+        {"completion_mask": np.array([0] * 3 + [1] * n), "input_ids": np.arange(3 + n), "advantage": 1.0, "group_id": 0}
+        for n in (4, 2, 6)
+    ]
+    batches = [[row for of_rank in ranks for row in of_rank.samples] for ranks in micro_batches(rows, 2, 2)]
+    assert [len(batch) for batch in batches] == [2, 2]
+    weight = {}  # of a token in the loss: TRL takes the mean over a micro-batch, then over these
+    for batch in batches:
+        tokens = sum(int(row["completion_mask"].sum()) for row in batch)
+        for row in batch:
+            weight[len(row["input_ids"])] = weight.get(len(row["input_ids"]), 0.0) + row["advantage"] / tokens / 2
+    assert weight == pytest.approx({7: 1 / 12, 5: 1 / 12, 9: 1 / 12})
+
+
+REFUSED = {
+    "weight_sync_steps must be 1": {"weight_sync_steps": 2},
+    "batch must say how many prompts inverse_accuracy": {"allocator": InverseAccuracy()},
+    "got pilot_commit; use it with AllocatedGRPOTrainer": {"allocator": PilotCommit()},
+    "got voting; use it with": {"allocator": Voting()},
+    "verdict must be one of the reward functions, judge, got 'gold'": {"verdict": "gold"},
+    "verdict must name a reward function for hora": {"allocator": HORA(), "reward": [judge, tiny.mark]},
+    "reward_funcs must be functions of a module": {"reward": lambda completions, **columns: [0.0]},
+    "selection must give all prompts the same weight": {"selection": SPOWeights(importance_weights=True)},
+    "got a IterableDataset without a length": {"dataset": tiny.make_questions().to_iterable_dataset()},
+}
+
+
+def test_what_cannot_work_is_refused_before_anything_is_sampled(policy, tmp_path):
+    for message, given in REFUSED.items():
+        with pytest.raises(ValueError, match=message):
+            make(policy, tmp_path, **given)
+
+
+def test_the_script_of_the_page_trains(policy, tmp_path, monkeypatch, capsys):
+    (block,) = (each for each in CODE.findall(PAGE.read_text(encoding="utf-8")) if "AsyncGRPO" in each)
+    settings = "max_steps=2, use_cpu=True, bf16=False, report_to=[], max_completion_length=4, save_strategy='no'"
+    for old, new in ((MODEL, repr(policy)), ('"out",', f'"out", {settings}, gradient_checkpointing=False,')):
+        assert block.count(old) == 1
+        block = block.replace(old, new)
+    (tmp_path / "streamed_script.py").write_text(block)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("streamed_script").main()
+    assert "vip: an update has 32 or more rollouts" in capsys.readouterr().err
+
+
+@pytest.mark.soak
+def test_two_ranks_train_on_one_stream_and_end_together(tmp_path):
+    """Rank 0 streams. Each row is on one rank, and the weights stay equal."""
+    process = start(2, "streamed", tmp_path)
+    try:
+        said, _ = process.communicate(timeout=400)
+    finally:
+        process.kill()
+    saw = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert process.returncode == 0, said
+    assert saw[0]["weights"] == saw[1]["weights"] != saw[0]["before"]
+    for rows in zip(saw[0]["rows"], saw[1]["rows"], strict=True):
+        assert [len(own) for own in rows] == [8, 8] and not set(map(tuple, rows[0])) & set(map(tuple, rows[1]))
+    assert "must run, got one that ended with exit code -9" in saw[0]["ended"]
+    assert saw[1]["ended"].startswith("rank 0 failed: StreamWorkerError: the rollout worker")
+
+
+def test_the_undocumented_names_of_the_trainer_exist(policy, tmp_path):
+    trainer = make(policy, tmp_path)
+    for name in (*seam.ASYNC_ATTRIBUTES, "_worker"):
+        assert hasattr(trainer, name), name
+    own = {name for name, value in vars(AllocatedAsyncGRPOTrainer).items() if inspect.isfunction(value)}
+    overridden = {name for name in own if hasattr(AsyncGRPOTrainer, name) and not name.startswith("__")}
+    assert overridden == set(seam.ASYNC_METHODS)
+    for name, parameters in seam.ASYNC_METHODS.items():
+        assert tuple(inspect.signature(getattr(AsyncGRPOTrainer, name)).parameters)[1:] == parameters
+    for name in ("start", "stop", "update_model_version", "check_health"):
+        assert callable(getattr(RolloutWorkerProtocol, name)) and callable(getattr(trainer._worker, name))
+    for name in ("init_weight_transfer", "pause", "send_weights", "resume", "destroy"):
+        assert callable(getattr(WeightTransferProtocol, name)) and callable(getattr(trainer._worker, name))
