@@ -53,7 +53,7 @@ from apportion.trl.failures import FailedRewards, FailureCount
 from apportion.trl.overrides import _Bill
 from apportion.trl.ranks import Ranks
 from apportion.trl.settings import TRLAllocation
-from apportion.trl.stream_sampler import SampledBatch, SamplerJob, Sign, StreamCompletion, run_sampler
+from apportion.trl.stream_sampler import SampledBatch, SamplerJob, SignOfLife, StreamCompletion, run_sampler
 from apportion.trl.verdicts import Verdicts
 from apportion.types import Batch, Rollout
 
@@ -121,7 +121,7 @@ class StreamWorker:
         context: Any = multiprocessing.get_context(START_METHOD)
         if START_METHOD == "forkserver":  # the imports, which take seconds, are made once for all runs of this process
             context.set_forkserver_preload([run_sampler.__module__])
-        self._sign = Sign(context.RawValue("d", time.monotonic()), context.RawArray("c", 200))
+        self._sign = SignOfLife(context.RawValue("d", time.monotonic()), context.RawArray("c", 200))
         self._sign.give("starting")
         self._link, theirs = context.Pipe()
         self._wake, self._woken = context.Pipe()
@@ -194,7 +194,6 @@ class StreamWorker:
         with self._lock:
             baseline, failures = self.allocation.baseline, self._failures.state_dict()
             state = {
-                "name": self.allocation.allocator.name,
                 "settings": self.allocation.settings,
                 "stream": self.stream.state_dict(),
                 "baseline": None if baseline is None else baseline.state_dict(),
@@ -210,6 +209,8 @@ class StreamWorker:
         state = load_state(path, KIND, remedy=REMEDY, records=(StreamCompletion,))
         with restoring(path, REMEDY):
             check_same_settings(state["settings"], self.allocation.settings)
+            if (state["baseline"] is None) != (self.allocation.baseline is None):
+                raise ValueError("a checkpoint must be of a run with the same baseline, got one with another")
             self.stream.load_state_dict(state["stream"])
             self.stream.restarted()
             if self.allocation.baseline is not None:
@@ -234,15 +235,16 @@ class StreamWorker:
                     self._woken.recv_bytes()
                 if self._link in ready:
                     self._take(self._link.recv())
-        except (EOFError, OSError) as error:
-            self._process.join(STOP_SECONDS)
-            self._error = StreamWorkerError(
-                f"{self._name} must run, got one that ended with exit code {self._process.exitcode} while it was "
-                f"{self._sign.text}: it was killed from outside (out of memory?); resume from the last checkpoint"
-            )
-            self._error.__cause__ = error
         except BaseException as error:  # noqa: BLE001 - raised by check_health
             self._error = error
+            if isinstance(error, EOFError | OSError):
+                self._process.join(STOP_SECONDS)
+            if self._process.exitcode is not None and not isinstance(error, StreamWorkerError):
+                self._error = StreamWorkerError(
+                    f"{self._name} must run, got one that ended with exit code {self._process.exitcode} while it was "
+                    f"{self._sign.text}: it was killed from outside (out of memory?); resume from the last checkpoint"
+                )
+                self._error.__cause__ = error
 
     def _decide(self) -> None:
         """Ask the process for a batch if it has none, and give the trainer an update if there is one."""

@@ -72,7 +72,7 @@ class StreamCompletion:
 
 
 @dataclass(frozen=True)
-class Sign:
+class SignOfLife:
     """What a process is doing, and when it last got on with it, in memory that its parent reads."""
 
     at: Any
@@ -100,7 +100,7 @@ class SampledBatch:
     seconds: Mapping[str, float]
 
 
-def run_sampler(link: Connection, sign: Sign, job: SamplerJob) -> None:
+def run_sampler(link: Connection, sign: SignOfLife, job: SamplerJob) -> None:
     """Sample what comes through ``link`` until it is closed. An error is sent back as text, and ends the process."""
     end_with_parent()
     for name in DISTRIBUTED:
@@ -120,7 +120,7 @@ def run_sampler(link: Connection, sign: Sign, job: SamplerJob) -> None:
 @dataclass
 class _Sampler:
     job: SamplerJob
-    sign: Sign
+    sign: SignOfLife
     version: int | None = None
     reader: RewardReader = field(default_factory=RewardReader)
 
@@ -229,7 +229,7 @@ class _Sampler:
 class _ChosenTokens(LogitsProcessor):
     """Keeps the log-probability of each token that ``generate`` chose, before it cuts the distribution."""
 
-    def __init__(self, temperature: float, sign: Sign) -> None:
+    def __init__(self, temperature: float, sign: SignOfLife) -> None:
         self.temperature, self.sign = temperature, sign
         self.logprobs: list[Tensor] = []
         self._latest: Tensor | None = None
