@@ -127,7 +127,8 @@ class _Sampler:
     def __post_init__(self) -> None:
         self.sign.give("loading the model")
         logging.disable_progress_bar()
-        self.model = AutoModelForCausalLM.from_pretrained(self.job.model, **self.job.loading).to(self.job.device).eval()
+        model: Any = AutoModelForCausalLM.from_pretrained(self.job.model, **self.job.loading)
+        self.model = model.to(self.job.device).eval()
         self.settings = GenerationConfig(do_sample=True, **self.job.generation)
         self.functions = [self.reader.reading(*each) for each in zip(self.job.functions, self.job.names, strict=True)]
 
