@@ -26,7 +26,8 @@ from apportion.allocators import Voting
 from apportion.selection import SPOWeights
 from apportion.trl import AllocatedAsyncGRPOTrainer, seam
 from apportion.trl.failures import RewardsFailedError
-from apportion.trl.stream import StreamWorkerError, micro_batches
+from apportion.trl.stream import micro_batches
+from apportion.trl.stream_worker import StreamWorkerError
 from tests.trl import tiny
 from tests.trl.scripts.streamed import judge, make, without_gpu
 from tests.trl.test_ranks import start
