@@ -126,7 +126,7 @@ class AllocatedTrainer(CheckpointedTrainer):
             prepare_log(self.allocation.rollout_log)
         self.add_callback(_OnTrainEnd(self._answers.close))
         prompts = self._prompts_per_batch
-        self.add_callback(Bill(bill(self.allocation.allocator, prompts, self.args.generation_batch_size)))
+        self.add_callback(BillLine(bill(self.allocation.allocator, prompts, self.args.generation_batch_size)))
         self._take_dataset()
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -454,7 +454,7 @@ def _placeholder(name: str) -> Callable[..., list[float]]:
     return zeros
 
 
-class Bill(TrainerCallback):
+class BillLine(TrainerCallback):
     """Write what a batch costs to stderr, before the first one is sampled."""
 
     def __init__(self, line: str) -> None:

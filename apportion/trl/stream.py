@@ -36,7 +36,7 @@ from apportion.selection import Selector
 from apportion.stream import Stream
 from apportion.trl.checkpoints import FILE
 from apportion.trl.failures import FailedRewards
-from apportion.trl.overrides import Bill
+from apportion.trl.overrides import BillLine
 from apportion.trl.ranks import Ranks
 from apportion.trl.settings import TRLAllocation
 from apportion.trl.stream_sampler import SamplerJob
@@ -177,7 +177,7 @@ class AllocatedAsyncGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
         )
         self._worker = worker
         self.add_callback(
-            Bill(
+            BillLine(
                 f"{allocation.allocator.name}: an update has {rows} or more rollouts, in whole groups, and none was "
                 f"asked for more than {args.max_staleness} updates before it (without it: {rows} rollouts, in groups "
                 f"of {args.num_generations})"
