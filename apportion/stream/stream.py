@@ -452,12 +452,10 @@ class Stream:
         taken = self._chosen_units()
         self._training = sorted(taken)
         self._ready -= sum(self._finished.pop(number) for number in taken)
-        groups = [
-            (group, self.version - unit.opened)
-            for unit in map(self._units.__getitem__, self._training)
-            for group in self.rule.groups(unit.batch)
-        ]
-        return Update(self.version + 1, tuple(group for group, _ in groups), tuple(age for _, age in groups))
+        units = [self._units[number] for number in self._training]
+        groups = [(group, self.version - unit.opened) for unit in units for group in self.rule.groups(unit.batch)]
+        batch = Batch.concatenate([unit.batch for unit in units])
+        return Update(self.version + 1, tuple(group for group, _ in groups), tuple(age for _, age in groups), batch)
 
     def _waits(self, short: bool) -> bool:
         """Return whether a unit that has reached the age bound is not finished, or the rows are too few."""
@@ -479,15 +477,18 @@ class Stream:
         return taken
 
 
+def plans_prompts_alone(rule: Allocator) -> bool:
+    """Return whether a stream needs no ``batch`` for ``rule``, because it is separable or has a price."""
+    return rule.separable or (isinstance(rule, BudgetedAllocator) and rule.priced)
+
+
 def _price(rule: Allocator, prompts: Sequence[Prompt], batch: int | None, slack: float | None) -> Price | None:
     """Return the price of a rule that has one and is not planned in batches. Raise ValueError if it must be."""
     if batch is not None:
         check_integer("batch", batch, 1, "count the prompts that the rule plans together")
         return None
-    if rule.separable:
-        return None
-    if isinstance(rule, BudgetedAllocator) and rule.priced:
-        return Price(rule, prompts, slack)
+    if plans_prompts_alone(rule):
+        return None if rule.separable or not isinstance(rule, BudgetedAllocator) else Price(rule, prompts, slack)
     raise ValueError(
         f"batch must say how many prompts {rule.name} plans together, because it compares prompts, got None; give "
         "batch=, or a rule that is separable or has a price"

@@ -1,8 +1,8 @@
 """What a stream and its engine exchange: requests, decisions and updates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from apportion.types import Group, Prompt
+from apportion.types import Batch, Group, Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,14 @@ class Ticket:
 class Update:
     """What the trainer takes: finished groups, oldest first, for the update that makes ``version``.
 
-    ``ages`` are those of the groups at the start of the update, in updates.
+    ``ages`` are those of the groups at the start of the update, in updates. ``batch`` holds all that was sampled for
+    it, also of prompts without a group.
     """
 
     version: int
     groups: tuple[Group, ...]
     ages: tuple[int, ...]
+    batch: Batch = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from apportion.lab.policy.recipes import check_base, task_of
 from apportion.lab.world.task import Reward
 from apportion.records import LogText, check_log_text
 from apportion.selection import Selector, check_selector
+from apportion.stream.stream import plans_prompts_alone
 
 Labels = Literal["gold", "none"]
 LENGTHS = ("rollouts", "tokens", "steps")
@@ -19,7 +20,15 @@ ROLLOUTS = 30_720
 """The default length."""
 MOST_PROBLEMS = 10**6
 """The most problems that are drawn. All of them are kept in memory."""
-COUNTS = ("problems", "prompts_per_step", "updates_per_step", "critic_updates", "evaluate_every", "checkpoint_every")
+COUNTS = (
+    "problems",
+    "prompts_per_step",
+    "updates_per_step",
+    "critic_updates",
+    "slots",
+    "evaluate_every",
+    "checkpoint_every",
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,10 @@ class Training:
     ``estimator`` is one of ``apportion.advantages.ESTIMATORS``, or "gae": PPO with a critic, whose settings are
     ``critic_learning_rate``, ``critic_updates`` per step, ``discount`` (gamma) and ``trace`` (lambda). "reinforce"
     takes its ``baseline`` from history.
+
+    With an ``age_bound`` training is asynchronous: a stream samples in ``slots`` simulated slots while the policy
+    learns, and no group is older than so many updates (``apportion.stream``). An update has at least as many rollouts
+    as a step. By default a step is sampled by one policy, and then trained on.
 
     ``rollout_log`` is what the rollout log of the run has: "full" for all texts, "hashes" for hashes of them, or "none"
     for no log.
@@ -71,6 +84,8 @@ class Training:
     discount: float = 1.0
     trace: float = 1.0
     reset_every: int | None = None
+    age_bound: int | None = None
+    slots: int = 64
     max_grad_norm: float = 1.0
     temperature: float = 1.0
     held_out: int = 1000
@@ -121,6 +136,10 @@ class Training:
             raise ValueError(
                 f"discount and trace must be between 0 and 1, got {self.discount} and {self.trace}; 1 is usual here"
             )
+        if self.age_bound is not None and self.age_bound < 0:
+            raise ValueError(
+                f"age_bound must be at least 0, got {self.age_bound}; leave it out for synchronous training"
+            )
         if self.kl < 0:
             raise ValueError(f"kl must be at least 0, got {self.kl}; 0 leaves the reference out")
         if self.prompts is None and self.prompts_per_step > self.problems:
@@ -157,6 +176,11 @@ class Training:
         """Raise ValueError if ``allocator`` cannot plan such a step or cannot take such rewards."""
         allocator.size(self.prompts_per_step)
         check_agreement(allocator.with_estimator(self.estimator), self.estimator, self.loss_weighting)
+        if self.age_bound is not None and not plans_prompts_alone(allocator):
+            raise ValueError(
+                f"age_bound must be left out with {allocator.name}, which compares the prompts of a batch, got "
+                f"{self.age_bound}; leave it out, or take a rule that is separable or has a price"
+            )
         votes = not allocator.needs.labels
         if votes != (self.labels == "none"):
             raise ValueError(

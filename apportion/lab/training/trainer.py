@@ -27,6 +27,7 @@ from apportion.lab.training.learner import PolicyLearner
 from apportion.lab.training.metrics import METRICS, checksum_of, cut_metrics
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import Training
+from apportion.lab.training.slots import SlotSampler
 from apportion.lab.world.task import TASKS, VOCABULARY
 from apportion.loop import collect
 from apportion.predictors.saved import SavedValues
@@ -77,7 +78,14 @@ class Trainer:
         self.steps, self.asked, self.evaluations = 0, 0, 0
         allocator.prepare(self.prompts)
         self.selector = ShuffledEpochs() if training.selection is None else copy.deepcopy(training.selection)
-        self.selector.prepare(self.prompts, seed, getattr(allocator, "predictor", None))
+        self.slots: SlotSampler | None = None
+        if training.age_bound is None:
+            self.selector.prepare(self.prompts, seed, getattr(allocator, "predictor", None))
+        else:
+            self.slots = SlotSampler(
+                training, allocator, self.selector, self.problems, self.prompts, self.sampler, seed
+            )
+            self.allocator = self.slots.stream.rule
         if self.baseline is not None:
             self.baseline.prepare(self.prompts)
         if is_file(self.checkpoint):
@@ -113,15 +121,24 @@ class Trainer:
         started = time.process_time()
         if self.training.reset_every and self.steps and self.steps % self.training.reset_every == 0:
             self.learner.reset(self.start)
-        first = self._draw(self.training.prompts_per_step)
-        batch = collect(self.allocator, first, self.sampler, source=self._source(first))
+        update = None
+        if self.slots is None:
+            first = self._draw(self.training.prompts_per_step)
+            batch = collect(self.allocator, first, self.sampler, source=self._source(first))
+            groups = self.allocator.groups(batch)
+        else:
+            update = self.slots.next_update()
+            batch, groups = update.batch, list(update.groups)
         success = exact_success(self.policy, [self.problems[self.places[prompt.id]] for prompt in batch.prompts])
-        groups = self.allocator.groups(batch)
         learnt = self.learner.update(groups, self.baseline, self.selector.weights([group.prompt for group in groups]))
         own = self.allocator.metrics(batch)
         judged = self._judge_labels(batch)
-        self.allocator.observe(batch)
-        self.selector.observe(batch.sampled)
+        if self.slots is not None and update is not None:
+            self.slots.stream.trained(update.version)
+            learnt |= {"age": float(np.mean(update.ages or [0])), "largest_age": float(max(update.ages, default=0))}
+        else:
+            self.allocator.observe(batch)
+            self.selector.observe(batch.sampled)
         if self.baseline is not None:
             self.baseline.update(batch.sampled)
         self.steps += 1
@@ -194,10 +211,7 @@ class Trainer:
     def _save(self, metrics_bytes: int) -> None:
         self._write_log()  # before the checkpoint, after which a resumed run goes on
         state = {
-            "learner": self.learner.state_dict(),
-            "sampler": self.sampler.state_dict(),
-            "allocator": self.allocator.state_dict(),
-            "selector": self.selector.state_dict(),
+            **{name: part.state_dict() for name, part in self._parts().items()},
             "baseline": None if self.baseline is None else self.baseline.state_dict(),
             **{name: getattr(self, name) for name in COUNTERS},
             "metrics_bytes": metrics_bytes,
@@ -206,13 +220,20 @@ class Trainer:
         }
         save_state(self.checkpoint, KIND, state)
 
+    def _parts(self) -> dict[str, Any]:
+        """Return what has a state of its own, by its name in the checkpoint, beside a baseline."""
+        parts: dict[str, Any] = {"learner": self.learner, "sampler": self.sampler}
+        if self.slots is not None:
+            return parts | {"slots": self.slots}
+        return parts | {"allocator": self.allocator, "selector": self.selector}
+
     def _restore(self) -> None:
         """Continue from the checkpoint. Raises SavedStateError if it is damaged or of another run."""
         remedy = f"delete {self.checkpoint.parent}, and the same command trains this run again from its start"
         state = load_state(self.checkpoint, KIND, remedy=remedy, records=(LedgerCompletion,))
         with restoring(self.checkpoint, remedy):
-            parts = ("learner", "sampler", "allocator", "selector", "baseline")
-            saved = SavedValues(state, KIND, [*parts, *COUNTERS, "metrics_bytes", "metrics_sha256", "log"])
+            parts = self._parts()
+            saved = SavedValues(state, KIND, [*parts, "baseline", *COUNTERS, "metrics_bytes", "metrics_sha256", "log"])
             metrics_bytes, checksum, log = saved.count("metrics_bytes"), state["metrics_sha256"], state["log"]
             if not isinstance(checksum, str):
                 raise saved.refusal("metrics_sha256", "text")
@@ -221,10 +242,8 @@ class Trainer:
             if (self.baseline is None) != (state["baseline"] is None):
                 raise saved.refusal("baseline", "None" if self.baseline is None else f"that of {self.baseline.name}")
             counters = {name: saved.count(name) for name in COUNTERS}
-            self.learner.load_state_dict(saved.state("learner"))
-            self.sampler.load_state_dict(saved.state("sampler"))
-            self.allocator.load_state_dict(saved.state("allocator"))
-            self.selector.load_state_dict(saved.state("selector"))
+            for name, part in parts.items():
+                part.load_state_dict(saved.state(name))
             if self.baseline is not None:
                 self.baseline.load_state_dict(saved.state("baseline"))
         for name, value in counters.items():

@@ -37,6 +37,8 @@ ALLOCATORS = {
     "spo": lambda: Uniform(rollouts_per_prompt=1),
     "batch_optimal": lambda: Uniform(rollouts_per_prompt=1),
     "greso": lambda: DAPO(rollouts_per_prompt=4, target=3, draw=4, max_draws=4),
+    "stream": lambda: HORA(pre_rollouts=2, rollouts_per_prompt=4, high=12),
+    "stream_singles": lambda: Uniform(rollouts_per_prompt=1),
 }
 CHANGES = {
     "optimal": {"estimator": "reinforce", "baseline": Optimal()},
@@ -45,6 +47,8 @@ CHANGES = {
     "spo": {"selection": SPOWeights(importance_weights=True), "estimator": "spo", "baseline": SPO()},
     "batch_optimal": {"estimator": "batch_optimal"},
     "greso": {"selection": GRESO()},
+    "stream": {"age_bound": 2, "slots": 12, "selection": Mixed()},
+    "stream_singles": {"age_bound": 1, "slots": 4, "estimator": "batch_optimal"},
 }
 
 
@@ -81,9 +85,30 @@ def whole(tmp_path_factory, small_base_folder):
     return finished
 
 
-KEEPING = ("vip", "ar3po", "optimal", "ppo", "mixed", "spo")
+KEEPING = ("vip", "ar3po", "optimal", "ppo", "mixed", "spo", "stream")
 """Rules that keep something of each kind: beliefs, responses, a baseline, a critic, a selection."""
 SOME = [case(name, suite=name in KEEPING) for name in sorted(ALLOCATORS)]
+
+
+def test_a_stream_samples_by_the_policy_of_the_request_and_keeps_its_bound(tmp_path, small_base_folder):
+    """Each rollout is answered with the version of the policy that sampled it."""
+    run = trainer(small_base_folder, "stream", 0, tmp_path)
+    slots, stream, versions = run.slots, run.slots.stream, []
+
+    def versioned(prompts, counts, sampler=run.sampler):
+        return [[replace(one, answer=str(stream.version)) for one in own] for own in sampler(prompts, counts)]
+
+    def arrived(ticket, rollout, take=stream.arrived):
+        versions.append((ticket.version, int(rollout.answer), stream.version))
+        return take(ticket, rollout)
+
+    slots._sampler, stream.arrived = versioned, arrived
+    assert run.run()
+    assert all(asked == sampled for asked, sampled, _ in versions)
+    assert {now - sampled for _, sampled, now in versions} >= {0, 1}
+    records = curve(tmp_path)[1:]
+    assert max(record["largest_age"] for record in records) == 2
+    assert all(sum(record["counts"]) >= 32 for record in records)
 
 
 @pytest.mark.parametrize("name", [case(name, suite=name == "vip") for name in sorted(ALLOCATORS)])

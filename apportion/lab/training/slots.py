@@ -1,0 +1,125 @@
+"""Asynchronous training in the lab: a stream samples on simulated slots while the policy moves.
+
+A rollout is sampled by the policy of its request and ends later, so it may be trained on after updates. It is drawn at
+the latest before the policy moves. So no old weights are kept, and the slots are sampled together. Its time does not
+depend on what is drawn: it is the number of tokens of a right answer times a lognormal factor (``simulation.Slots``).
+So longer problems, which are harder, take longer.
+"""
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from apportion.allocators import Allocator
+from apportion.allocators.stored_rollouts import plain_rollout
+from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.training.settings import Training
+from apportion.lab.world.task import Problem
+from apportion.predictors.saved import SavedValues
+from apportion.selection import Selector
+from apportion.simulation import Slots
+from apportion.stream import Stream, Ticket, Update
+from apportion.stream.unit import ROLLOUT
+from apportion.types import Prompt, Rollout
+
+UPDATE = 0.5
+"""The time of an update over that of sampling one with all slots."""
+
+
+class SlotSampler:
+    """The slots of a run: ``next_update`` samples until an update is to be trained on, and ``stream.trained`` follows.
+
+    ``problems`` are those of ``prompts``. Time is counted in tokens.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        allocator: Allocator,
+        selection: Selector,
+        problems: Sequence[Problem],
+        prompts: Sequence[Prompt],
+        sampler: LedgerSampler,
+        seed: int,
+    ) -> None:
+        assert training.age_bound is not None
+        size = allocator.size(training.prompts_per_step)
+        rows = size.kept or size.asked or training.prompts_per_step
+        self.stream = Stream(
+            allocator, prompts, rows_an_update=rows, age_bound=training.age_bound, selection=selection, seed=seed
+        )
+        self._sampler, self._slots, self._seed = sampler, training.slots, seed
+        engine = Slots(slots=training.slots, prompts=len(problems), seed=seed)
+        tokens = np.array([2 * len(problem.operations) + 1 for problem in problems])
+        self._log_times, self._rest = np.log(tokens) + engine.log_lengths, engine.sigma * math.sqrt(1 - engine.shared)
+        self._longest = np.log(tokens) + engine.sigma * NormalDist().inv_cdf(engine.longest)
+        self._update_time = UPDATE * rows * engine.mean_length * float(tokens.mean()) / training.slots
+        self._place = {prompt.id: place for place, prompt in enumerate(prompts)}
+        self._now = 0.0
+        self._ends: list[tuple[float, int]] = []
+        self._running: dict[int, Ticket] = {}
+        self._drawn: dict[int, Rollout] = {}
+
+    def next_update(self) -> Update:
+        """Return the next update at the time at which the policy moves. All rollouts that run have been drawn."""
+        update, ready = None, math.inf
+        while True:
+            decision = self.stream.decide(self._slots - len(self._ends), self._now)
+            for ticket in decision.requests:
+                self._running[ticket.number] = ticket
+                heapq.heappush(self._ends, (self._now + self._time(ticket), ticket.number))
+            if decision.update is not None:
+                update, ready = decision.update, self._now + self._update_time
+            if update is not None and (not self._ends or ready < self._ends[0][0]):
+                self._now = ready
+                self._draw()
+                return update
+            if not self._ends:
+                raise RuntimeError("the stream must sample or train, got neither; report this error")
+            self._now, number = heapq.heappop(self._ends)
+            if number not in self._drawn:
+                self._draw()
+            self.stream.arrived(self._running.pop(number), self._drawn.pop(number))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the stream, with the allocator and the selection, and what runs in the slots."""
+        return {
+            "stream": self.stream.state_dict(),
+            "now": self._now,
+            "ends": [list(end) for end in self._ends],
+            "drawn": [(number, plain_rollout(rollout, ROLLOUT)) for number, rollout in self._drawn.items()],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned between two updates. Raise ValueError for anything else."""
+        saved = SavedValues(state, "the slots", list(self.state_dict()))
+        self.stream.load_state_dict(saved.state("stream"))
+        self._now = saved.number("now", low=0)
+        self._running = {ticket.number: ticket for ticket in self.stream.outstanding}
+        try:
+            self._ends = [(float(end), int(number)) for end, number in state["ends"]]
+            self._drawn = {int(number): Rollout(**values) for number, values in state["drawn"]}
+        except (TypeError, ValueError) as error:
+            raise saved.refusal("ends and drawn", "the rollouts in the slots") from error
+        if not self._drawn.keys() == self._running.keys() == {number for _, number in self._ends}:
+            raise saved.refusal("drawn", "the rollouts that the stream waits for")
+
+    def _draw(self) -> None:
+        """Sample what was requested since the last call, by the present policy."""
+        asked: dict[str, list[Ticket]] = {}
+        for number, ticket in self._running.items():
+            if number not in self._drawn:
+                asked.setdefault(ticket.prompt.id, []).append(ticket)
+        tickets = list(asked.values())
+        found = self._sampler([own[0].prompt for own in tickets], [len(own) for own in tickets])
+        for own, rollouts in zip(tickets, found, strict=True):
+            self._drawn |= {ticket.number: rollout for ticket, rollout in zip(own, rollouts, strict=True)}
+
+    def _time(self, ticket: Ticket) -> float:
+        place = self._place[ticket.prompt.id]
+        noise = self._rest * np.random.default_rng([self._seed, ticket.number]).standard_normal()
+        return float(np.exp(min(self._log_times[place] + noise, self._longest[place])))
