@@ -11,6 +11,7 @@ import pytest
 
 from apportion import HORA, VIP, Group, Knapsack, Neyman, PilotCommit, Prompt, Rollout, Uniform, collect
 from apportion.allocators import ALLOCATORS
+from apportion.predictors import MeanLengths
 from apportion.selection import Mixed, ShuffledEpochs
 from apportion.stream import Stream, stream_groups
 from tests.builders import make_prompts
@@ -22,6 +23,8 @@ PRICED = {
     "knapsack": lambda: Knapsack(rollouts_per_prompt=8, high=32),
     "neyman": lambda: Neyman(rollouts_per_prompt=8, high=32, predictor=VIP().predictor),
     "hora": lambda: HORA(rollouts_per_prompt=8, pre_rollouts=4, high=24),
+    "vip, tokens": lambda: VIP(tokens_per_prompt=360, lengths=MeanLengths(initial=45), high=32),
+    "hora, tokens": lambda: HORA(tokens_per_prompt=360, lengths=MeanLengths(initial=45), pre_rollouts=2, high=32),
 }
 
 
@@ -121,10 +124,11 @@ def test_a_separable_rule_gives_the_groups_of_each_prompt_alone(name: str) -> No
 @pytest.mark.parametrize("name", PRICED)
 @pytest.mark.parametrize("selection", [None, "mixed"])
 def test_the_budget_is_kept_within_its_slack_at_any_time(name: str, selection: str | None) -> None:
-    slack = 40.0
     rule = PRICED[name]()
+    slack = 40.0 * (1 if rule.lengths is None else rule.lengths.initial)
     stream = Stream(rule, make_prompts(90), rows_an_update=96, selection=Mixed() if selection else None, slack=slack)
     granted: Counter[int] = Counter()
+    spent: Counter[int] = Counter()
     running: list = []
     rng = np.random.default_rng(0)
     for now in range(5_000):
@@ -137,10 +141,16 @@ def test_the_budget_is_kept_within_its_slack_at_any_time(name: str, selection: s
         assert abs(stream.carry) <= slack
         if running:
             ticket = running.pop(int(rng.integers(len(running))))
-            stream.arrived(ticket, outcome(ticket.prompt, ticket.rollout, seed=stream.version))
+            result = outcome(ticket.prompt, ticket.rollout, seed=stream.version)
+            stream.arrived(ticket, result)
+            spent[ticket.unit] += 0 if result is None else result.tokens
+    spent = [spent[n] for n in range(max(granted)) if n not in stream._units]
     done = [granted[n] for n in range(max(granted)) if n not in stream._units]
     assert len(done) > 300
-    if name != "hora":  # every prompt that was opened is decided, so the carry is exactly the deviation
+    if rule.lengths is not None:
+        used = sum(spent) / len(spent)
+        assert used == pytest.approx(rule.tokens_per_prompt, rel=0.1) and len(set(done)) > 4
+    elif name != "hora":  # every prompt that was opened is decided, so the carry is exactly the deviation
         asked = sum(granted.values()) + sum(entry[3] == 0 for entry in stream._queue)
         assert asked - rule.rollouts_per_prompt * stream.counts["opened"] == pytest.approx(stream.carry)
         assert max(done[:8]) - min(done[:8]) <= 1  # all beliefs are equal at first

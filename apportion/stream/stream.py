@@ -66,7 +66,7 @@ class Stream:
         attempts: how often a rollout that failed, or was not heard of, is requested in all.
         patience: seconds after which a request without an answer is cancelled. It must be longer than any sample
             takes. A shorter one would prefer short samples.
-        slack: the most rollouts by which those granted may differ from the budget, for rules with a price.
+        slack: the most by which what is granted may differ from the budget, in its unit, for rules with a price.
 
     Raises ValueError for settings that do not fit the rule.
 
@@ -150,7 +150,7 @@ class Stream:
 
     @property
     def carry(self) -> float:
-        """The rollouts granted beyond the budget, of rules with a price; at most ``slack`` in size."""
+        """What was granted beyond the budget, of rules with a price, in its unit; at most ``slack`` in size."""
         return self._price.carry if self._price else 0.0
 
     def decide(self, free: int, now: float) -> SlotDecision:
@@ -324,7 +324,7 @@ class Stream:
         if self._room < self._size:
             return False
         places = self._draw(self._size)
-        batch = self.rule.start([self._prompts[place] for place in places])
+        batch = (self._price or self.rule).start([self._prompts[place] for place in places])
         number = self.counts["opened"]
         unit = Unit(number, places, batch, self.version, self._expected(len(places)))
         self.counts["opened"] += 1
@@ -337,7 +337,7 @@ class Stream:
     def _expected(self, prompts: int) -> float:
         """Return the rows that a unit is expected to have, until it is finished."""
         if self._price:
-            return self._price.average
+            return self._price.rows
         size = self.rule.size(prompts)
         return float(size.kept or size.asked or prompts)
 
@@ -433,14 +433,13 @@ class Stream:
         """Return the next round. With a price, the count of the prompt is decided once, and kept in the budget."""
         if self._price is None:
             return self.rule.plan(unit.batch)
-        asked, first = int(unit.batch.asked[0]), self._price.rule.least
-        if unit.decided or (asked < first and not self._price.rule.one_round):
-            return Plan(np.array([max(0, first - asked)]))
-        count = self._price.take(unit.batch)
-        unit.decided = True
-        self._reserved += count - unit.reserved
-        unit.reserved = float(count)
-        return Plan(np.array([count - asked]))
+        plan, decided = self._price.plan(unit.batch, unit.decided)
+        if decided and not unit.decided:
+            count = float(unit.batch.asked[0] + plan.counts[0])
+            self._reserved += count - unit.reserved
+            unit.reserved = count
+        unit.decided = decided
+        return plan
 
     def _rows(self, unit: Unit) -> int:
         return sum(int(group.keep.sum()) for group in self.rule.groups(unit.batch))

@@ -77,9 +77,12 @@ class AllocatedBatch:
 
         async def sample(prompt: Prompt, count: int) -> list[Rollout]:
             context = self._contexts.get(place_of.get(id(prompt), -1))
-            return await asyncio.create_task(
-                self._round(prompt, count, policy), context=None if context is None else context.copy()
+            rollouts, errors = await asyncio.create_task(
+                sampled_round(self.allocation, self.settings, prompt, count, policy),
+                context=None if context is None else context.copy(),
             )
+            self._errors.setdefault(id(prompt), []).extend(errors)
+            return rollouts
 
         def source(count: int) -> list[Prompt]:
             fresh = self.draw(count, held)
@@ -94,28 +97,6 @@ class AllocatedBatch:
         if failure is not None:  # raised here, so that it keeps its own cause
             raise failure
         self.groups = self._placed(self.finish(batch), place_of)
-
-    async def _round(self, prompt: Prompt, count: int, policy: TinkerTokenCompleter) -> list[Rollout]:
-        """Return the rollouts of ``count`` environments. Those that failed under a tolerant strategy are missing."""
-        group: TrajectoryGroup | None = await do_group_rollout_and_filter_constant_reward(
-            policy.sampling_client,
-            self.allocation.resize(prompt.data, count),
-            max_tokens=policy.max_tokens,
-            temperature=policy.temperature,
-            do_remove_constant_reward_groups=False,
-            strategy=self.settings.strategy,
-            termination=self.settings.termination,
-        )
-        if group is None:
-            return []
-        received, failed = len(group.trajectories_G), len(group.rollout_errors)
-        if not received <= count <= received + failed:
-            raise ValueError(
-                f"a group builder that is resized to {count} must make {count} environments, got {received} rollouts "
-                f"and {failed} errors from {type(prompt.data).__name__}; pass a resize that sets their number"
-            )
-        self._errors.setdefault(id(prompt), []).extend(group.rollout_errors)
-        return rollouts_of(group, self.allocation)
 
     def _placed(
         self, trained: Sequence[tuple[Prompt, Sequence[RewardedTrajectory]]], place_of: Mapping[int, int]
@@ -134,6 +115,30 @@ class AllocatedBatch:
             )
             for prompt, members in trained
         }
+
+
+async def sampled_round(
+    allocation: TinkerAllocation, settings: RoundSettings, prompt: Prompt, count: int, policy: TinkerTokenCompleter
+) -> tuple[list[Rollout], Sequence[RolloutError]]:
+    """Return the rollouts of ``count`` environments, and errors. Those that failed, if tolerated, are missing."""
+    group: TrajectoryGroup | None = await do_group_rollout_and_filter_constant_reward(
+        policy.sampling_client,
+        allocation.resize(prompt.data, count),
+        max_tokens=policy.max_tokens,
+        temperature=policy.temperature,
+        do_remove_constant_reward_groups=False,
+        strategy=settings.strategy,
+        termination=settings.termination,
+    )
+    if group is None:
+        return [], ()
+    received, failed = len(group.trajectories_G), len(group.rollout_errors)
+    if not received <= count <= received + failed:
+        raise ValueError(
+            f"a group builder that is resized to {count} must make {count} environments, got {received} rollouts "
+            f"and {failed} errors from {type(prompt.data).__name__}; pass a resize that sets their number"
+        )
+    return rollouts_of(group, allocation), group.rollout_errors
 
 
 def _first(errors: ExceptionGroup[Exception]) -> Exception:

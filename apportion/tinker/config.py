@@ -9,9 +9,10 @@ from tinker_cookbook.rl.train import Config
 from apportion.allocators import Allocator
 from apportion.engines.decisions import UNDECIDED
 from apportion.tinker.batch import RoundSettings
-from apportion.tinker.dataset import AllocatedDatasetBuilder
+from apportion.tinker.builder import AllocatedDatasetBuilder
 from apportion.tinker.groups import AllocatedRollouts
 from apportion.tinker.settings import TinkerAllocation
+from apportion.tinker.streamed import check_streamed
 
 LINEAR_LOSSES = ("importance_sampling", "ppo", "cispo")
 """Losses of the service in which a factor of an advantage is a factor of its gradient."""
@@ -25,7 +26,7 @@ def allocated(config: Config, allocator: Allocator = UNDECIDED, **settings: Any)
     ValueError for a mode that cannot have an allocator.
     """
     allocation = TinkerAllocation(allocator=allocator, **settings)
-    _check(config)
+    _check(config, allocation)
     rounds = RoundSettings(config.effective_rollout_strategy(), config.effective_termination())
     builder = AllocatedDatasetBuilder(
         inner=config.dataset_builder,
@@ -36,6 +37,8 @@ def allocated(config: Config, allocator: Allocator = UNDECIDED, **settings: Any)
         max_steps=config.max_steps,
         save_every=config.save_every,
         rolling_save_every=config.rolling_save_every,
+        asynchronous=config.async_config,
+        drops_constant=config.remove_constant_reward_groups,
     )
     return chz.replace(
         config,
@@ -46,18 +49,20 @@ def allocated(config: Config, allocator: Allocator = UNDECIDED, **settings: Any)
     )
 
 
-def _check(config: Config) -> None:
+def _check(config: Config, allocation: TinkerAllocation) -> None:
     """Raise ValueError for a configuration that an allocator cannot work with."""
     if isinstance(config.rollout_error_tolerance, AllocatedRollouts):
         raise ValueError("config must have no allocator yet, got one from allocated(); call it once")
-    for name, reason in (
-        ("async_config", "an allocator plans a whole batch under one policy"),
-        ("stream_minibatch_config", "the groups of a batch end together, so there is nothing to stream"),
-    ):
-        if getattr(config, name) is not None:
-            raise ValueError(f"{name} must be None with an allocator, because {reason}; leave it out")
-    if config.loss_fn not in LINEAR_LOSSES:
+    if config.stream_minibatch_config is not None:
         raise ValueError(
-            f"loss_fn must be one of {', '.join(LINEAR_LOSSES)} with an allocator, got {config.loss_fn!r}; weights of "
-            "prompts need a loss that is linear in the advantage"
+            "stream_minibatch_config must be None with an allocator, because the groups of a batch end together, so "
+            "there is nothing to stream; leave it out"
+        )
+    if config.async_config is not None:
+        check_streamed(allocation)
+    if config.training_loss_fn() not in LINEAR_LOSSES:
+        where = "loss_fn" if config.async_config is None else "AsyncConfig.loss_fn"
+        raise ValueError(
+            f"{where} must be one of {', '.join(LINEAR_LOSSES)} with an allocator, got {config.training_loss_fn()!r}; "
+            "weights of prompts need a loss that is linear in the advantage"
         )

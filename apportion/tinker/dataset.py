@@ -1,19 +1,15 @@
 """The user's data set under an allocator: its batches, and what is learned from each of them."""
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-import chz
 from tinker_cookbook.rl.dataset_utils import EpochCycledRLDataset
-from tinker_cookbook.rl.rollouts import get_rollout_executor
-from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilder
+from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset
 
-from apportion.allocators import warn_of_equal_counts
-from apportion.engines.decisions import bill, check_draws
+from apportion.engines.decisions import check_draws
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
 from apportion.engines.saved_settings import check_same_settings
@@ -21,12 +17,9 @@ from apportion.predictors.saved import SavedValues
 from apportion.tinker.batch import AllocatedBatch, RoundSettings
 from apportion.tinker.checkpoints import StateFiles
 from apportion.tinker.groups import AllocatedGroup
-from apportion.tinker.problems import size_of
 from apportion.tinker.rewards import RewardedTrajectory, rewarded
 from apportion.tinker.settings import TinkerAllocation
 from apportion.types import Batch, Group, Prompt
-
-logger = logging.getLogger(__name__)
 
 
 class AllocatedDataset(RLDataset):  # type: ignore[misc]
@@ -46,8 +39,11 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
             allocation.allocator.prepare(self._catalogue)
         if allocation.selection is not None:
             allocation.selection.prepare(self._catalogue, allocation.seed, predictor)
+
+    def resume(self) -> None:
+        """Restore the state beside the checkpoint that the loop resumes from, if there is one."""
         if self.step:
-            states.restore(self.step, list(self._state()), self._load)
+            self.states.restore(self.step, list(self._state()), self._load)
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -68,7 +64,7 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
         check_draws(self.allocation.allocator, len(prompts), lambda _: self._distinct)
         places = max(len(prompts), getattr(self.allocation.allocator, "target", None) or 0)
         batch = AllocatedBatch(self.allocation, self.settings, prompts, places, self._draw, self._finish)
-        return [AllocatedGroup(batch, place) for place in range(places)]
+        return [AllocatedGroup(partial(batch.group, place)) for place in range(places)]
 
     def _prompt(self, builder: EnvGroupBuilder) -> Prompt:
         return replace(self.allocation.prompt_of(builder), data=builder)
@@ -108,7 +104,7 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
         self.allocation.observe(batch)
         self.step += 1
         self.states.save(self.step, self._state())
-        return [(group.prompt, _with_metrics(members, metrics)) for group, members in zip(groups, trained, strict=True)]
+        return [(group.prompt, with_metrics(members, metrics)) for group, members in zip(groups, trained, strict=True)]
 
     def _metrics(self, batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
         found = allocation_metrics(
@@ -142,39 +138,7 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
             self._fresh.restore(drawn)
 
 
-@chz.chz
-class AllocatedDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
-    """Builds the user's data sets by ``inner``. Only the one for training is under the allocator."""
-
-    inner: RLDatasetBuilder
-    epochs: int
-    allocation: TinkerAllocation
-    settings: RoundSettings
-    log_path: str
-    max_steps: int | None
-    save_every: int
-    rolling_save_every: int
-
-    async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
-        """Return the data sets for training and for evaluation. Raises ValueError with a rollout executor."""
-        if get_rollout_executor() is not None:
-            raise ValueError(
-                "rollout_executor must be None with an allocator, got one: the allocator is in this process, and other "
-                "processes could not ask it; leave it out"
-            )
-        train, test = await self.inner()
-        first = train.get_batch(0)
-        allocation = self.allocation.with_budget(size_of(first[0]))
-        warn_of_equal_counts(allocation.allocator, len(first))
-        each = size_of(first[0])
-        logger.info(bill(allocation.allocator, len(first), None if each is None else each * len(first)))
-        steps = len(train) * self.epochs
-        last = steps if self.max_steps is None else min(steps, self.max_steps)
-        states = StateFiles(self.log_path, self.save_every, self.rolling_save_every, last)
-        return AllocatedDataset(train, self.epochs, allocation, self.settings, states), test
-
-
-def _with_metrics(members: list[RewardedTrajectory], metrics: dict[str, float]) -> list[RewardedTrajectory]:
+def with_metrics(members: list[RewardedTrajectory], metrics: dict[str, float]) -> list[RewardedTrajectory]:
     """Return the members with ``metrics`` of the batch on the first, because the log has means over all that exist."""
     (trajectory, reward, own), *rest = members
     return [(trajectory, reward, own | metrics), *rest]

@@ -1,20 +1,26 @@
 """The two objects that the training loop handles: a group builder for each place, and the strategy that runs it."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from tinker_cookbook.completers import TinkerTokenCompleter
 from tinker_cookbook.exceptions import AllTrajectoriesFailedError
 from tinker_cookbook.rl.rollout_strategy import RolloutResult, RolloutStrategy
 from tinker_cookbook.rl.types import Env, EnvGroupBuilder, Metrics, Trajectory
 
-from apportion.tinker.batch import AllocatedBatch
+from apportion.tinker.batch import PlacedGroup
 
 
 class AllocatedGroup(EnvGroupBuilder):  # type: ignore[misc]
-    """The group at one ``place`` of a batch. Its environments are made and cleaned up by the user's builders."""
+    """A group that ``sample`` returns, or None. Its environments are made and cleaned up by the user's builders."""
 
-    def __init__(self, batch: AllocatedBatch, place: int) -> None:
-        self.batch, self.place = batch, place
+    def __init__(self, sample: Callable[[TinkerTokenCompleter], Awaitable[PlacedGroup | None]]) -> None:
+        self._sample = sample
+        self._placed: PlacedGroup | None = None
+
+    async def finish(self, policy: TinkerTokenCompleter) -> PlacedGroup | None:
+        """Sample the group."""
+        self._placed = await self._sample(policy)
+        return self._placed
 
     async def make_envs(self) -> Sequence[Env]:
         """Raise ValueError: only ``AllocatedRollouts`` knows how many environments there are."""
@@ -27,12 +33,11 @@ class AllocatedGroup(EnvGroupBuilder):  # type: ignore[misc]
         self, trajectory_group: list[Trajectory], env_group: Sequence[Env]
     ) -> list[tuple[float, Metrics]]:
         """Return the rewards with which the members enter the loss, and the metrics of their rounds."""
-        return [(reward, metrics) for _, reward, metrics in self.batch.groups[self.place].members]
+        return [(reward, metrics) for _, reward, metrics in self._placed.members] if self._placed else []
 
     def logging_tags(self) -> list[str]:
         """Return the tags of the user's builder."""
-        placed = self.batch.groups.get(self.place)
-        return [] if placed is None else placed.prompt.data.logging_tags()
+        return [] if self._placed is None else self._placed.prompt.data.logging_tags()
 
 
 class AllocatedRollouts(RolloutStrategy):  # type: ignore[misc]
@@ -55,12 +60,10 @@ class AllocatedRollouts(RolloutStrategy):  # type: ignore[misc]
         if not isinstance(env_group_builder, AllocatedGroup):
             return await self.inner.execute(env_group_builder, policy)
         try:
-            placed = await env_group_builder.batch.group(env_group_builder.place, policy)
+            placed = await env_group_builder.finish(policy)
         except Exception:
             self.failed = True
             raise
         if placed is None:
-            raise AllTrajectoriesFailedError(
-                f"Group {env_group_builder.place} of the batch is left out: no rollout of its prompt enters the loss"
-            )
+            raise AllTrajectoriesFailedError("A group is left out: no rollout of its prompt enters the loss")
         return RolloutResult([trajectory for trajectory, *_ in placed.members], (), list(placed.errors))

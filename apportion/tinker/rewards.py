@@ -71,14 +71,21 @@ def rollouts_of(group: TrajectoryGroup, allocation: TinkerAllocation) -> list[Ro
     return [rollout for rollout in found if rollout is not None]
 
 
-def rewarded(groups: Sequence[Group], allocation: TinkerAllocation) -> list[list[RewardedTrajectory]]:
-    """Return what of each group enters the loss, such that the cookbook's advantages are those of the estimator."""
+def rewarded(
+    groups: Sequence[Group], allocation: TinkerAllocation, average: float | None = None
+) -> list[list[RewardedTrajectory]]:
+    """Return what of each group enters the loss, such that the cookbook's advantages are those of the estimator.
+
+    Where prompts weigh equally, a group weighs as much as one of ``average`` rollouts; by default of their own mean.
+    """
     if not groups:
         return []
     sizes = np.array([len(group.rollouts) for group in groups], np.int64)
     prompts, estimator = [group.prompt for group in groups], allocation.trained_estimator
     importance = None if allocation.selection is None else allocation.selection.weights(prompts)
     weights = loss_weights(groups, allocation.loss_weighting, importance)
+    if average is not None and allocation.loss_weighting == "prompt":
+        weights = weights * average * len(groups) / sum(int(group.keep.sum()) for group in groups)
     baseline = None if allocation.baseline is None else allocation.baseline.predict(prompts)
     advantages = np.split(weights * advantages_of(groups, estimator, baseline=baseline), np.cumsum(sizes)[:-1])
     own = np.split(advantages_of(groups, OWN_ESTIMATOR), np.cumsum(sizes)[:-1])

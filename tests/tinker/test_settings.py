@@ -39,7 +39,10 @@ def test_rollouts_of_earlier_steps_are_refused(configured, allocator):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"async_config": AsyncConfig(max_steps_off_policy=1, groups_per_batch=4)}, "async_config must be None"),
+        (
+            {"async_config": AsyncConfig(max_steps_off_policy=1, groups_per_batch=4)},
+            "AsyncConfig.loss_fn must be one of importance_sampling, ppo, cispo with an allocator, got 'stable_reinfo",
+        ),
         (
             {"stream_minibatch_config": StreamMinibatchConfig(groups_per_batch=4, num_minibatches=2)},
             "stream_minibatch_config must be None",

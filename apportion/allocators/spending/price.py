@@ -16,6 +16,10 @@ The budget is kept by a carry, the rollouts granted so far minus the budget of a
   the budget lies between the fewest and the most rollouts of a prompt.
 
 So after n prompts the rollouts granted differ from n times the budget by at most ``slack``.
+
+A budget in tokens has a price in gain per token. A rollout then costs the predicted length of its prompt, and the carry
+counts predicted tokens. Prompts so long that their fewest rollouts cost more than the budget may take the carry beyond
+the slack: their rollouts are fixed. A rollout of negative gain is never taken.
 """
 
 import math
@@ -27,7 +31,7 @@ import numpy as np
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.beta_binomial import log_likelihood
-from apportion.types import Batch, Belief, Floats, Prompt
+from apportion.types import Batch, Belief, Floats, Plan, Prompt
 
 MOST_CELLS = 2**18
 """Gains in the table from which the price is read. A larger population is sampled, by other prompts each time."""
@@ -46,9 +50,9 @@ class Price:
     """The price of a rollout under ``rule``, over the beliefs about ``prompts``, and the carry of its budget.
 
     Args:
-        rule: a rule with ``gains``, whose budget is in rollouts per prompt.
+        rule: a rule with ``gains``, whose budget is in rollouts or in tokens per prompt.
         prompts: the population, at least one.
-        slack: the largest carry, in rollouts, at least 1; by default the budget of 32 prompts.
+        slack: the largest carry, in the unit of the budget, at least 1; by default the budget of 32 prompts.
 
     Raises ValueError for a rule without gains or with another budget.
 
@@ -62,56 +66,79 @@ class Price:
     def __init__(self, rule: BudgetedAllocator, prompts: Sequence[Prompt], slack: float | None = None) -> None:
         if not rule.priced:
             raise ValueError(f"the rule must be priced, got {rule.name}; give the stream a batch to plan it in")
-        if rule.budget is not None or rule.tokens_per_prompt is not None:
+        if rule.budget is not None:
             raise ValueError(
-                f"the budget must be in rollouts_per_prompt under a price, got budget {rule.budget} and "
-                f"tokens_per_prompt {rule.tokens_per_prompt}; set rollouts_per_prompt, or plan in batches"
+                f"the budget must be that of a prompt under a price, got budget {rule.budget} for a batch; set "
+                "rollouts_per_prompt or tokens_per_prompt, or plan in batches"
             )
         if not prompts:
             raise ValueError("a price needs a population, got no prompts; give all prompts of the data set")
-        self.rule = rule if rule.rollouts_per_prompt is not None else rule.with_budget(int(rule.usual_rollouts))
-        self.average = float(self.rule.rollouts_per_prompt or 0)
+        self.rule = rule.with_budget(int(rule.usual_rollouts))  # unless it has one
+        self.average = float(self.rule.rollouts_per_prompt or self.rule.tokens_per_prompt or 0)
         self.slack = SLACK_PROMPTS * self.average if slack is None else float(slack)
         if not 1 <= self.slack < math.inf:
-            raise ValueError(f"slack must be at least 1 rollout and finite, got {slack}; leave it out for the default")
+            raise ValueError(f"slack must be at least 1 and finite, got {slack}; leave it out for the default")
         self.carry = 0.0
         self._prompts, self._reads = prompts, 0
         self._width = min(self.rule.high - self.rule.least, MOST_WIDTH)
         self._table: tuple[Floats, Floats] | None = None
+        self._base, self._cost = float(self.rule.least), 1.0  # of the population, when the price was read
+
+    @property
+    def rows(self) -> float:
+        """The rollouts that a prompt is expected to get."""
+        self._population()
+        return max(float(self.rule.least), self.average / self._cost)
+
+    def start(self, prompts: Sequence[Prompt]) -> Batch:
+        """Return an empty batch of ``prompts``, whatever they cost; under a budget in tokens with its costs."""
+        lengths = self.rule.lengths
+        return Batch.start(
+            prompts, self.rule.predictor.predict(prompts), None if lengths is None else lengths.predict(prompts)
+        )
 
     def forget(self) -> None:
         """Read the price anew at the next count, because beliefs have changed."""
         self._table, self._reads = None, self._reads + 1
 
     def at(self, average: float) -> float:
-        """Return the gain above which the population spends ``average`` rollouts a prompt; inf for the fewest."""
+        """Return the gain (per token) above which the population spends ``average`` a prompt; inf for the fewest."""
         gains, spent = self._population()
-        place = int(np.searchsorted(spent, average - self.rule.least - TIE))
-        if average <= self.rule.least or not len(gains):
+        place = int(np.searchsorted(spent, average - self._base - TIE))
+        if average <= self._base or not len(gains):
             return math.inf
         return float(gains[min(place, len(gains) - 1)])
 
     def expected(self, price: float) -> float:
-        """Return the rollouts a prompt that the population is expected to take at ``price``, without ties."""
+        """Return what the population is expected to spend a prompt at ``price``, without ties."""
         gains, spent = self._population()
         above = int(np.searchsorted(-gains, -price))
-        return self.rule.least + (float(spent[above - 1]) if above else 0.0)
+        return self._base + (float(spent[above - 1]) if above else 0.0)
 
     def take(self, batch: Batch) -> int:
         """Return how many rollouts the prompt of ``batch``, a batch of one, gets in all, and put it into the carry.
 
         Call it once for a prompt, before its first rollout or, for a rule of several rounds, after its first ones.
         """
-        gains = self.rule.gains(batch.belief, batch.successes, batch.trials, self._width)[0]
+        cost = float(batch.costs[0])
+        gains = self.rule.gains(batch.belief, batch.successes, batch.trials, self._width)[0] / cost
+        gains = gains[gains >= self._floor]
         price, first = self.at(self.average - self.carry / HORIZON), self.rule.least
         edge = TIE * abs(price) if math.isfinite(price) else 0.0
         above, tied = int((gains > price + edge).sum()), int((gains >= price - edge).sum())
         owed = self.average - self.carry
-        count = min(max(first + above, round(owed)), first + tied)
-        count = min(max(count, math.ceil(owed - self.slack)), math.floor(owed + self.slack))
-        count = min(max(count, first), first + self._width)
-        self.carry += count - self.average
+        count = min(max(first + above, round(owed / cost)), first + tied)
+        count = min(max(count, math.ceil((owed - self.slack) / cost)), math.floor((owed + self.slack) / cost))
+        count = min(max(count, first), first + len(gains))
+        self.carry += count * cost - self.average
         return count
+
+    def plan(self, batch: Batch, decided: bool) -> tuple[Plan, bool]:
+        """Return the next round of the prompt of ``batch``, and whether its count is ``decided`` from then on."""
+        asked, first = int(batch.asked[0]), self.rule.least
+        if decided or (asked < first and not self.rule.one_round):
+            return Plan(np.array([max(0, first - asked)])), decided
+        return Plan(np.array([self.take(batch) - asked])), True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the carry and how often the price was read. The price itself follows from the beliefs."""
@@ -121,14 +148,16 @@ class Price:
         """Restore what ``state_dict`` returned. Raise ValueError for anything else."""
         saved = SavedValues(state, "a price", ["carry", "reads"])
         carry, reads = saved.number("carry"), saved.count("reads")
-        if abs(carry) > self.slack:
+        if abs(carry) > self.slack and self.rule.lengths is None:
             raise saved.refusal("carry", f"at most {self.slack:g}, the slack,")
         self.carry, self._reads, self._table = carry, reads, None
 
     def _population(self) -> tuple[Floats, Floats]:
-        """Return all gains, largest first, and the rollouts a prompt beyond the first that each of them completes."""
+        """Return all gains, largest first, and what is spent a prompt beyond the first ones with each of them."""
         if self._table is None:
-            belief = self.rule.start(self._sample()).belief
+            batch = self.start(self._sample())
+            belief, costs = batch.belief, batch.costs
+            self._base, self._cost = self.rule.least * float(costs.mean()), float(costs.mean())
             pieces = [(self.rule.gains(belief, *(np.zeros(len(belief), np.int64),) * 2, self._width), np.ones(1))]
             if not self.rule.one_round:
                 trials = np.full(len(belief), self.rule.least)
@@ -139,11 +168,17 @@ class Price:
                     )
                     for right in range(self.rule.least + 1)
                 ]
-            gains = np.concatenate([found.ravel() for found, _ in pieces])
-            weights = np.concatenate([np.broadcast_to(w[:, None], found.shape).ravel() for found, w in pieces])
+            gains = np.concatenate([(found / costs[:, None]).ravel() for found, _ in pieces])
+            weights = np.concatenate([np.broadcast_to((w * costs)[:, None], f.shape).ravel() for f, w in pieces])
+            gains, weights = gains[gains >= self._floor], weights[gains >= self._floor]
             order = np.argsort(-gains, kind="stable")
             self._table = gains[order], np.cumsum(weights[order]) / len(belief)
         return self._table
+
+    @property
+    def _floor(self) -> float:
+        """The least gain of a rollout that may be taken. A budget in rollouts is always spent."""
+        return -math.inf if self.rule.lengths is None else 0.0
 
     def _sample(self) -> Sequence[Prompt]:
         """Return all prompts, or as many as the table holds, evenly spaced. Each reading starts at another one."""

@@ -1,0 +1,87 @@
+"""Allocators in the cookbook's own asynchronous loop."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from tinker_cookbook.rl.train import AsyncConfig
+
+from apportion import HORA, VIP, ReinforceAda, Uniform
+from apportion.advantages import rloo
+from apportion.selection import Mixed
+from apportion.tinker import allocated
+from tests.rules import small
+from tests.tinker.runs import BELOW, rows, trained
+from tests.tinker.test_checkpoints import files
+from tests.tinker.test_parity import plain
+
+
+def asynchronous(ahead=1, groups=4):
+    return AsyncConfig(max_steps_off_policy=ahead, groups_per_batch=groups, loss_fn="importance_sampling")
+
+
+def test_uniform_trains_as_the_stock_loop_does(configured, run, service, tmp_path):
+    runs = []
+    for name in ("stock", "ours"):
+        service.trained.clear()
+        config = configured(async_config=asynchronous(0), log_path=str(tmp_path / name))
+        run(config if name == "stock" else allocated(config, Uniform(4)))
+        runs.append([sorted(map(str, map(plain, datums))) for datums in service.trained])
+    assert runs[0] == runs[1] and len(runs[0]) == 3
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (VIP(rollouts_per_prompt=4, high=12), {}),
+        lambda: (HORA(pre_rollouts=2, rollouts_per_prompt=4, high=12), {"selection": Mixed()}),
+        lambda: (ReinforceAda(rollouts_per_round=2, keep=2, rounds=3), {}),
+    ],
+    ids=["vip", "hora", "reinforce_ada"],
+)
+def test_each_group_is_planned_alone_and_its_weight_is_that_of_a_prompt(configured, run, service, make, ahead):
+    rule, settings = make()
+    config = allocated(configured({"count": 16}, num_epochs=2, async_config=asynchronous(ahead)), rule, **settings)
+    log = run(config)
+    assert len(service.trained) == 8 and all(row.get("async/staleness_max", 0) <= ahead for row in log)
+    if isinstance(rule, ReinforceAda):
+        return
+    sizes = Counter()
+    for step in range(8):
+        for group in trained(service, step).values():
+            sizes[len(group)] += 1
+            rewards = np.array([float(row.ids[0] < BELOW[row.question]) for row in group])
+            if rule.needs.estimator == "rloo" and len(group) > 1 and 0 < rewards.mean() < 1:
+                expected = rloo(rewards, np.zeros(len(group), int)) * 4 / len(group)
+                np.testing.assert_allclose([row.advantage for row in group], expected, rtol=1e-5, atol=1e-6)
+    assert len(sizes) > 1 and abs(sum(n * count for n, count in sizes.items()) / 32 - 4) < 1
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_with_what_it_had_learnt(configured, run, service, tmp_path):
+    def config():
+        made = configured({"count": 8}, num_epochs=3, async_config=asynchronous(), save_every=2)
+        return allocated(made, VIP(rollouts_per_prompt=4), selection=Mixed())
+
+    service.failing = 4
+    with pytest.raises(ConnectionError):
+        run(config())
+    assert files(tmp_path / "run")[:2] == [2, 4]
+    service.failing, before = None, len(service.trained)
+    log = run(config())
+    assert len(service.trained) == before + 2
+    assert log[-1]["step"] == 5 and torch.isfinite(service.weights()).all()
+    assert all(len(rows(datums)) > 0 for datums in service.trained)
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings", "message"),
+    [
+        ("dapo", {}, "async_config must be None with dapo, which compares the prompts of a batch"),
+        ("uniform", {"estimator": "batch_optimal"}, "async_config must be None with the estimator batch_optimal"),
+    ],
+)
+def test_what_compares_a_batch_is_refused(configured, rule, settings, message):
+    with pytest.raises(ValueError, match=message):
+        allocated(configured(async_config=asynchronous()), small(rule, 4), **settings)
