@@ -151,7 +151,7 @@ def test_the_budget_is_kept_within_its_slack_at_any_time(name: str, selection: s
         used = sum(spent) / len(spent)
         assert used == pytest.approx(rule.tokens_per_prompt, rel=0.1) and len(set(done)) > 4
     elif name != "hora":  # every prompt that was opened is decided, so the carry is exactly the deviation
-        asked = sum(granted.values()) + sum(entry[3] == 0 for entry in stream._queue)
+        asked = sum(granted.values()) + sum(entry[5] == 0 for entry in stream._queue)
         assert asked - rule.rollouts_per_prompt * stream.counts["opened"] == pytest.approx(stream.carry)
         assert max(done[:8]) - min(done[:8]) <= 1  # all beliefs are equal at first
     assert rule.least <= min(done) and max(done) <= rule.high
@@ -247,7 +247,7 @@ def fault(seed: int) -> None:
     assert known == {ticket.number for ticket in running}  # nothing is lost
     for unit in stream._units.values():
         if unit.number not in stream._finished and unit.number not in stream._training:
-            waiting = sum(entry[0] == unit.number for entry in stream._queue)
+            waiting = sum(entry[2] == unit.number for entry in stream._queue)
             assert unit.missing == waiting + sum(ticket.unit == unit.number for ticket in stream.outstanding)
 
 

@@ -22,11 +22,13 @@ import numpy as np
 from apportion.checks import check_integer, check_numbers
 from apportion.predictors import MeanLengths
 from apportion.stream import Stream, Ticket, Update
-from apportion.types import Batch, Counts, Floats, Prompt, Rollout
+from apportion.types import Batch, Counts, Floats, Group, Prompt, Rollout
 
 DRAWS = 64
 """Draws of a prompt, after which its lengths and verdicts repeat."""
 LONG_TENTH = 0.9
+LENGTH = 1000
+"""Tokens of the median length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,8 @@ class SlotMeasures:
         budget: rollouts granted per prompt that was opened.
         carry: the largest deviation from the budget at any time, in rollouts.
         seconds: median lengths that the run took.
+        least: the least that it could have taken with an age bound of 0, in any order of the same requests. An update
+            needs its work over the slots, and its longest prompt, round after round.
     """
 
     utilisation: float
@@ -118,6 +122,7 @@ class SlotMeasures:
     budget: float
     carry: float
     seconds: float
+    least: float
 
 
 def simulate_slots(engine: Slots, make: Callable[[Sequence[Prompt]], Stream], updates: int = 40) -> SlotMeasures:
@@ -157,6 +162,7 @@ class _Run:
         self.update: Update | None = None
         self.ages: list[tuple[int, bool]] = []
         self.mixed = self.started = 0
+        self.least = 0.0
         self.update_time = engine.update * stream.rows_an_update * engine.mean_length / engine.slots
 
     def measures(self, updates: int) -> SlotMeasures:
@@ -165,7 +171,7 @@ class _Run:
         while self.stream.version < updates:
             if self.stream.version >= updates // 4 and not self.started:
                 self.started, begun = self.stream.version, (self.now, self.busy)
-                self.mixed, self.ages = 0, []
+                self.mixed, self.ages, self.least = 0, [], 0.0
             if not self.events and math.isinf(self.stream.deadline):
                 raise ValueError("the stream must ask for rollouts or train, got neither; give it more prompts")
             self._step()
@@ -183,6 +189,7 @@ class _Run:
             budget=self.asked / max(1, opened),
             carry=self.carry,
             seconds=time,
+            least=self.least,
         )
 
     def _step(self) -> None:
@@ -228,6 +235,9 @@ class _Run:
             self.turn[place] += 1
             self.ages.append((age, bool(self.long[place])))
             self.mixed += group.informative
+        work = sum(rollout.tokens or 0 for group in self.update.groups for rollout in group.rollouts) / LENGTH
+        longest = max(map(_longest, self.update.groups), default=0.0)
+        self.least += self.update_time + max(work / self.engine.slots, longest)
         self.stream.trained(self.update.version)
         self.update = None
 
@@ -238,7 +248,15 @@ class _Run:
     def _result(self, ticket: Ticket) -> Rollout | None:
         draw = self._draw(ticket)
         failed = not ticket.attempt and self.chance[draw] >= 1 - self.engine.failing
-        return None if failed else Rollout(bool(self.right[draw]), tokens=max(1, round(1000 * self.lengths[draw])))
+        return None if failed else Rollout(bool(self.right[draw]), tokens=max(1, round(LENGTH * self.lengths[draw])))
+
+
+def _longest(group: Group) -> float:
+    """Return the time of a group that has all slots: of its longest rollouts, round after round."""
+    rounds: dict[int, int] = {}
+    for rollout in group.rollouts:
+        rounds[rollout.round] = max(rounds.get(rollout.round, 0), rollout.tokens or 0)
+    return sum(rounds.values()) / LENGTH
 
 
 class InOrder(Stream):
@@ -290,7 +308,7 @@ class KnownLengths(MeanLengths):
     def predict(self, prompts: Sequence[Prompt]) -> Counts:
         if self.engine is None:
             raise ValueError("the lengths of an engine must be known, got none; give engine=")
-        known = 1000 * np.exp(self.engine.log_lengths)
+        known = LENGTH * np.exp(self.engine.log_lengths)
         return np.maximum(1, known[[int(prompt.id) for prompt in prompts]]).astype(np.int64)
 
     def update(self, batch: Batch) -> None:

@@ -117,7 +117,8 @@ class Stream:
         self._units: dict[int, Unit] = {}
         self._finished: dict[int, int] = {}  # rows by number, in the order of finishing
         self._training: list[int] = []
-        self._queue: list[tuple[int, int, int, int]] = []  # (unit, place, rollout, attempt): old units first
+        # (version, -tokens ahead, unit, place, rollout, attempt): old units first, and then long ones
+        self._queue: list[tuple[int, int, int, int, int, int]] = []
         self._outstanding: dict[int, tuple[Ticket, float]] = {}  # in the order of the requests
         self._open: Counter[int] = Counter()  # unfinished units by version
         self._held = np.zeros(len(self._prompts), bool)
@@ -302,22 +303,39 @@ class Stream:
         Call it after loading a state if the tasks of the run that saved it have ended. No attempt is counted.
         """
         for ticket, _ in self._outstanding.values():
-            heapq.heappush(self._queue, (ticket.unit, ticket.place, ticket.rollout, ticket.attempt))
+            self._push(self._units[ticket.unit], ticket.place, ticket.rollout, ticket.attempt)
         self._outstanding, self._now = {}, -math.inf
         self._finished = {number: self._rows(self._units[number]) for number in self._training} | self._finished
         self._training, self._ready = [], sum(self._finished.values())
 
     def _next(self) -> Ticket | None:
-        """Return the next request: of the oldest unit with one, or else of a new unit."""
-        while not self._queue:
+        """Return the next request: of the oldest unit with one, or else of a new unit.
+
+        With a bound of 0 all units of an update are opened first, because none can be taken later.
+        """
+        while not self._queue or not self.age_bound:
             if self._reserved >= (self.age_bound + 1) * self.rows_an_update or not self._open_unit():
-                return None
-        number, place, rollout, attempt = heapq.heappop(self._queue)
+                break
+        if not self._queue:
+            return None
+        _, _, number, place, rollout, attempt = heapq.heappop(self._queue)
         prompt = self._units[number].batch.prompts[place]
         ticket = Ticket(self._seen, number, prompt, place, rollout, attempt, self.version)
         self._seen += 1
         self._outstanding[ticket.number] = ticket, self._now
         return ticket
+
+    def _push(self, unit: Unit, place: int, rollout: int, attempt: int) -> None:
+        """Queue a request. Among units of one version the prompt with the most tokens ahead comes first.
+
+        These are the mean of its rollouts. Before its first round they are unknown: those of a mean prompt in the two
+        rounds that it needs. The longest come last if the queue is in order, and the update waits for them.
+        """
+        ahead = 0
+        if not self.rule.one_round:
+            own = [found.tokens for found in unit.batch.rollouts[place] if found.tokens is not None]
+            ahead = sum(own) // len(own) if own else 2 * self.counts["tokens"] // max(1, self.counts["arrived"])
+        heapq.heappush(self._queue, (unit.opened, -ahead, unit.number, place, rollout, attempt))
 
     def _open_unit(self) -> bool:
         """Start a unit with new prompts. Return False if too few are left that are not in flight."""
@@ -388,8 +406,11 @@ class Stream:
         del self._outstanding[ticket.number]
         if rollout is None and ticket.attempt + 1 < self._attempts:
             self.counts["again"] += 1
-            heapq.heappush(self._queue, (ticket.unit, ticket.place, ticket.rollout, ticket.attempt + 1))
+            self._push(self._units[ticket.unit], ticket.place, ticket.rollout, ticket.attempt + 1)
             return
+        if rollout is not None:
+            self.counts["arrived"] += 1
+            self.counts["tokens"] += rollout.tokens or 0
         self.counts["failed"] += rollout is None
         self._failed_in_a_row = self._failed_in_a_row + 1 if rollout is None else 0
         unit = self._units[ticket.unit]
@@ -418,7 +439,7 @@ class Stream:
         for place in np.flatnonzero(plan.counts).tolist():
             asked = int(unit.batch.asked[place])
             for rollout in range(asked, asked + int(plan.counts[place])):
-                heapq.heappush(self._queue, (unit.number, place, rollout, 0))
+                self._push(unit, place, rollout, 0)
         if not unit.missing:
             rows = self._rows(unit)
             self._reserved += rows - unit.reserved

@@ -8,7 +8,6 @@ import torch
 from tinker_cookbook.rl.train import AsyncConfig
 
 from apportion import HORA, VIP, ReinforceAda, Uniform
-from apportion.advantages import rloo
 from apportion.selection import Mixed
 from apportion.tinker import allocated
 from tests.rules import small
@@ -31,13 +30,12 @@ def test_uniform_trains_as_the_stock_loop_does(configured, run, service, tmp_pat
     assert runs[0] == runs[1] and len(runs[0]) == 3
 
 
-@pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize(
-    "make",
+    ("make", "ahead"),
     [
-        lambda: (VIP(rollouts_per_prompt=4, high=12), {}),
-        lambda: (HORA(pre_rollouts=2, rollouts_per_prompt=4, high=12), {"selection": Mixed()}),
-        lambda: (ReinforceAda(rollouts_per_round=2, keep=2, rounds=3), {}),
+        (lambda: (VIP(rollouts_per_prompt=4, high=12), {}), 0),
+        (lambda: (HORA(pre_rollouts=2, rollouts_per_prompt=6, high=12), {"selection": Mixed()}), 2),
+        (lambda: (ReinforceAda(rollouts_per_round=2, keep=2, rounds=3), {}), 1),
     ],
     ids=["vip", "hora", "reinforce_ada"],
 )
@@ -45,18 +43,19 @@ def test_each_group_is_planned_alone_and_its_weight_is_that_of_a_prompt(configur
     rule, settings = make()
     config = allocated(configured({"count": 16}, num_epochs=2, async_config=asynchronous(ahead)), rule, **settings)
     log = run(config)
-    assert len(service.trained) == 8 and all(row.get("async/staleness_max", 0) <= ahead for row in log)
+    assert len(service.trained) == 8 and all("env/all/allocation/rollouts" in row for row in log[:7])
     if isinstance(rule, ReinforceAda):
         return
     sizes = Counter()
     for step in range(8):
         for group in trained(service, step).values():
-            sizes[len(group)] += 1
-            rewards = np.array([float(row.ids[0] < BELOW[row.question]) for row in group])
-            if rule.needs.estimator == "rloo" and len(group) > 1 and 0 < rewards.mean() < 1:
-                expected = rloo(rewards, np.zeros(len(group), int)) * 4 / len(group)
-                np.testing.assert_allclose([row.advantage for row in group], expected, rtol=1e-5, atol=1e-6)
-    assert len(sizes) > 1 and abs(sum(n * count for n, count in sizes.items()) / 32 - 4) < 1
+            n, rewards = len(group), np.array([float(row.ids[0] < BELOW[row.question]) for row in group])
+            sizes[n] += 1
+            factor = rule.rollouts_per_prompt / n * (n / (n - 1) if rule.needs.estimator == "rloo" else 1)
+            expected = factor * (rewards - rewards.mean())
+            np.testing.assert_allclose([row.advantage for row in group], expected, rtol=1e-5, atol=1e-6)
+    spent = sum(n * count for n, count in sizes.items())
+    assert len(sizes) > 1 and abs(spent / 32 - rule.rollouts_per_prompt) < 1
 
 
 def test_a_killed_run_goes_on_from_its_checkpoint_with_what_it_had_learnt(configured, run, service, tmp_path):
@@ -69,9 +68,9 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_what_it_had_learnt(config
         run(config())
     assert files(tmp_path / "run")[:2] == [2, 4]
     service.failing, before = None, len(service.trained)
-    log = run(config())
+    run(config())
     assert len(service.trained) == before + 2
-    assert log[-1]["step"] == 5 and torch.isfinite(service.weights()).all()
+    assert torch.isfinite(service.weights()).all()
     assert all(len(rows(datums)) > 0 for datums in service.trained)
 
 
