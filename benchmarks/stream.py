@@ -23,6 +23,7 @@ from apportion.predictors import EmpiricalBayes, MeanLengths
 from apportion.replay.expected import HIGH, LOW, near_truth
 from apportion.replay.foresight import batches_of
 from apportion.selection import Mixed, Selector
+from apportion.selection.ranked import RankedPrompts
 from apportion.simulation import InOrder, KnownLengths, NewFirst, SlotMeasures, Slots, simulate_slots
 from apportion.stream import Stream, Ticket
 from apportion.types import Counts, Floats, Plan
@@ -73,10 +74,11 @@ def _split(variance: Floats) -> Counts:
     return minimise_noise(variance, SIZE * len(variance), "rloo", LOW, HIGH)
 
 
-def chosen(data: Recorded, make: Callable[[], Selector | None], seed: int) -> list[float]:
+def chosen(data: Recorded, make: Callable[[], Selector | None], seed: int, known: bool = False) -> list[float]:
     """Return the share of mixed groups in each third of 8 epochs' groups, of a stream with 128 groups in flight.
 
-    The verdicts of a prompt are those of the recorded visit that the run had reached by then.
+    The verdicts of a prompt are those of the recorded visit that the run had reached by then. If the rates are
+    ``known``, they are ranked by in place of the belief.
     """
     prompts, rng = data.prompts, np.random.default_rng(seed)
     size = len(prompts)
@@ -85,6 +87,11 @@ def chosen(data: Recorded, make: Callable[[], Selector | None], seed: int) -> li
     visit: dict[int, int] = {}
     mixed: list[bool] = []
     now = 0.0
+    if known:
+        rank = stream._selection
+        assert isinstance(rank, RankedPrompts)
+        rank._scored = lambda places: mixed_rate(data, min(EPOCHS - 1, len(mixed) // size))[places]  # type: ignore
+        rank._scores = rank._scored(np.arange(size))
     while len(mixed) < EPOCHS * size:
         decision = stream.decide(BATCH * SIZE - len(running), now)
         running += decision.requests
@@ -98,8 +105,31 @@ def chosen(data: Recorded, make: Callable[[], Selector | None], seed: int) -> li
             running.pop()
             epoch = visit.setdefault(ticket.unit, len(mixed) // size)
             stream.arrived(ticket, Rollout(bool(data.rewards[int(ticket.prompt.id), epoch, ticket.rollout])))
-    thirds = np.array_split(np.array(mixed[: EPOCHS * size], float), 3)
-    return [float(third.mean()) for third in thirds]
+    return _thirds(mixed, size)
+
+
+def mixed_rate(data: Recorded, epoch: int) -> Floats:
+    """Return the chance [Q] of a group with both verdicts at an epoch of the recorded run."""
+    rate = near_truth(data.shares, epoch)
+    return 1 - rate**SIZE - (1 - rate) ** SIZE
+
+
+def chosen_in_batches(data: Recorded, seed: int) -> list[float]:
+    """Return the share of mixed groups in each third of 8 epochs' groups, by P(mixed) in batches of 128, one by one."""
+    selection, rule, mixed = Mixed(), Uniform(SIZE), list[bool]()
+    selection.prepare(data.prompts, seed)
+    while len(mixed) < EPOCHS * len(data.prompts):
+        epoch = min(EPOCHS - 1, len(mixed) // len(data.prompts))
+        places = selection.choose(BATCH)
+        right = [[Rollout(bool(reward)) for reward in data.rewards[q, epoch]] for q in places]
+        batch = rule.start([data.prompts[q] for q in places]).add(Plan(np.full(BATCH, SIZE)), right)
+        mixed += [group.informative for group in rule.groups(batch)]
+        selection.observe(batch)
+    return _thirds(mixed, len(data.prompts))
+
+
+def _thirds(mixed: Sequence[bool], size: int) -> list[float]:
+    return [float(third.mean()) for third in np.array_split(np.array(mixed[: EPOCHS * size], float), 3)]
 
 
 def in_use(bound: int, update: float, way: str, seed: int) -> SlotMeasures:
@@ -192,8 +222,12 @@ def main() -> None:
     prices.append(["price, rollouts", *(spread([run["price"][e][1] for run in runs], ".3f") for e in SHOWN)])
     selections = [
         [name, *(spread([found[third] for found in own], ".2f") for third in range(3))]
-        for name, make in (("shuffled", lambda: None), ("P(mixed)", Mixed))
-        for own in [[chosen(data, make, seed) for seed in SEEDS]]
+        for name, own in (
+            ("shuffled", [chosen(data, lambda: None, seed) for seed in SEEDS]),
+            ("P(mixed)", [chosen(data, Mixed, seed) for seed in SEEDS]),
+            ("P(mixed), rates known", [chosen(data, Mixed, seed, known=True) for seed in SEEDS]),
+            ("P(mixed), batches of 128", [chosen_in_batches(data, seed) for seed in SEEDS]),
+        )
     ]
     used = []
     for bound in BOUNDS:
@@ -233,7 +267,8 @@ def main() -> None:
             "The default belief learns after each 128 prompts. A batch spends its budget exactly; the last row is what "
             "the price spends.",
             table(["mixed groups", "first third", "second", "last"], selections),
-            "Share of groups with both verdicts on the same run, 8 epochs of groups of 8, 128 groups in flight.",
+            "Share of groups with both verdicts on the same run, 8 epochs of groups of 8, 128 groups in flight. With "
+            "known rates no belief can be better: what is missing is chance, and the tenth that explores.",
             table(
                 [
                     "age bound",
