@@ -64,11 +64,11 @@ class StreamedDataset(AllocatedDataset):
         if not rule.separable and isinstance(rule, BudgetedAllocator):
             self.price = Price(rule, self._catalogue)
             self.allocation = replace(allocation, allocator=self.price.rule)
-        started = self.groups * (asynchronous.max_steps_off_policy + 1)
-        if allocation.selection is not None and started > self._distinct:
+        held = self.groups * (asynchronous.max_steps_off_policy + 2)
+        if allocation.selection is not None and held > self._distinct:
             raise ValueError(
-                f"a selection must have more prompts than the {started} groups of async_config that may be started, "
-                f"got {self._distinct}; lower max_steps_off_policy or groups_per_batch"
+                f"a selection needs {held} prompts for the groups of async_config that run or wait, got "
+                f"{self._distinct}; lower max_steps_off_policy or groups_per_batch"
             )
         self._drops = drops_constant
         self._held: set[str] = set()
@@ -96,12 +96,11 @@ class StreamedDataset(AllocatedDataset):
             errors += failed
             batch = batch.add(plan, [rollouts])
             check_rewards(rule, batch)
-        self._held.discard(prompt.id)
         members = self._finished(batch)
         return PlacedGroup(prompt, members, errors) if members else None
 
     def _next(self, builder: EnvGroupBuilder) -> Prompt:
-        """Return the prompt of ``builder``, or the selection's next one that is not in flight."""
+        """Return the prompt of ``builder``, or the selection's next one whose outcome is not awaited."""
         if self.allocation.selection is None:
             return self._prompt(builder)
         prompt = self._catalogue[self.allocation.selection.choose(1, self._held)[0]]
@@ -132,6 +131,7 @@ class StreamedDataset(AllocatedDataset):
         batch, self._unlearnt = Batch.concatenate(self._unlearnt), []
         metrics = self._metrics(batch, [g for g in self.allocation.allocator.groups(batch) if g.keep.any()])
         self.allocation.observe(batch)
+        self._held.difference_update(prompt.id for prompt in batch.prompts)
         if self.price is not None:
             self.price.forget()
         self.step += 1

@@ -34,7 +34,7 @@ def test_uniform_trains_as_the_stock_loop_does(configured, run, service, tmp_pat
     ("make", "ahead"),
     [
         (lambda: (VIP(rollouts_per_prompt=4, high=12), {}), 0),
-        (lambda: (HORA(pre_rollouts=2, rollouts_per_prompt=6, high=12), {"selection": Mixed()}), 2),
+        (lambda: (HORA(pre_rollouts=2, rollouts_per_prompt=6, high=12), {}), 2),
         (lambda: (ReinforceAda(rollouts_per_round=2, keep=2, rounds=3), {}), 1),
     ],
     ids=["vip", "hora", "reinforce_ada"],
@@ -60,7 +60,7 @@ def test_each_group_is_planned_alone_and_its_weight_is_that_of_a_prompt(configur
 
 def test_a_killed_run_goes_on_from_its_checkpoint_with_what_it_had_learnt(configured, run, service, tmp_path):
     def config():
-        made = configured({"count": 8}, num_epochs=3, async_config=asynchronous(), save_every=2)
+        made = configured({"count": 12}, num_epochs=2, async_config=asynchronous(), save_every=2)
         return allocated(made, VIP(rollouts_per_prompt=4), selection=Mixed())
 
     service.failing = 4
