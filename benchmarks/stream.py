@@ -74,15 +74,17 @@ def _split(variance: Floats) -> Counts:
     return minimise_noise(variance, SIZE * len(variance), "rloo", LOW, HIGH)
 
 
-def chosen(data: Recorded, make: Callable[[], Selector | None], seed: int, known: bool = False) -> list[float]:
-    """Return the share of mixed groups in each third of 8 epochs' groups, of a stream with 128 groups in flight.
+def chosen(
+    data: Recorded, make: Callable[[], Selector | None], seed: int, bound: int, known: bool = False
+) -> list[float]:
+    """Return the share of mixed groups in each third of 8 epochs' groups, of a stream that samples 128 at a time.
 
     The verdicts of a prompt are those of the recorded visit that the run had reached by then. If the rates are
     ``known``, they are ranked by in place of the belief.
     """
     prompts, rng = data.prompts, np.random.default_rng(seed)
     size = len(prompts)
-    stream = Stream(Uniform(SIZE), prompts, rows_an_update=BATCH * SIZE, age_bound=2, selection=make(), seed=seed)
+    stream = Stream(Uniform(SIZE), prompts, rows_an_update=BATCH * SIZE, age_bound=bound, selection=make(), seed=seed)
     running: list[Ticket] = []
     visit: dict[int, int] = {}
     mixed: list[bool] = []
@@ -223,9 +225,15 @@ def main() -> None:
     selections = [
         [name, *(spread([found[third] for found in own], ".2f") for third in range(3))]
         for name, own in (
-            ("shuffled", [chosen(data, lambda: None, seed) for seed in SEEDS]),
-            ("P(mixed)", [chosen(data, Mixed, seed) for seed in SEEDS]),
-            ("P(mixed), rates known", [chosen(data, Mixed, seed, known=True) for seed in SEEDS]),
+            ("shuffled, bound 2", [chosen(data, lambda: None, seed, 2) for seed in SEEDS]),
+            *(
+                (f"P(mixed), bound {bound}", [chosen(data, Mixed, seed, bound) for seed in SEEDS])
+                for bound in (2, 1, 0)
+            ),
+            *(
+                (f"rates known, bound {bound}", [chosen(data, Mixed, seed, bound, known=True) for seed in SEEDS])
+                for bound in (2, 0)
+            ),
             ("P(mixed), batches of 128", [chosen_in_batches(data, seed) for seed in SEEDS]),
         )
     ]
@@ -267,8 +275,9 @@ def main() -> None:
             "The default belief learns after each 128 prompts. A batch spends its budget exactly; the last row is what "
             "the price spends.",
             table(["mixed groups", "first third", "second", "last"], selections),
-            "Share of groups with both verdicts on the same run, 8 epochs of groups of 8, 128 groups in flight. With "
-            "known rates no belief can be better: what is missing is chance, and the tenth that explores.",
+            "Share of groups with both verdicts on the same run, 8 epochs of groups of 8, 1,024 slots. Up to 128 "
+            "groups wait or run at bound 0, and 128 more for each update of the bound: they are held back, which leaves "
+            "fewer good prompts. No belief can do better than known rates: the rest is chance, and the tenth that explores.",
             table(
                 [
                     "age bound",
