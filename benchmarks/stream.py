@@ -276,8 +276,8 @@ def main() -> None:
             "the price spends.",
             table(["mixed groups", "first third", "second", "last"], selections),
             "Share of groups with both verdicts on the same run, 8 epochs of groups of 8, 1,024 slots. Up to 128 "
-            "groups wait or run at bound 0, and 128 more for each update of the bound: they are held back, which leaves "
-            "fewer good prompts. No belief can do better than known rates: the rest is chance, and the tenth that explores.",
+            "groups run or wait at bound 0, and 128 more for each update of the bound: they are held, which leaves "
+            "fewer good prompts. No belief can beat known rates: the rest is chance, and the tenth that explores.",
             table(
                 [
                     "age bound",
