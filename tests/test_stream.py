@@ -352,7 +352,7 @@ def test_a_data_set_that_is_smaller_than_an_update_gives_short_updates() -> None
     ("settings", "message"),
     [
         ({"rule": ALLOCATORS["dapo"]()}, "batch must say how many prompts dapo plans together"),
-        ({"rule": VIP(budget=24)}, "must be in rollouts_per_prompt under a price"),
+        ({"rule": VIP(budget=24)}, "must be that of a prompt under a price"),
         ({"patience": 0.0}, "patience must be above 0"),
         ({"slack": 0.5, "rule": VIP()}, "slack must be at least 1"),
         ({"age_bound": -1}, "age_bound"),
