@@ -1,7 +1,8 @@
 """Without a batch: who gets the next free slot, and what the trainer takes. ``Stream`` decides; the engine samples."""
 
 from apportion.stream.groups import Sample, stream_groups
+from apportion.stream.offered import OfferedStream
 from apportion.stream.stream import Stream
 from apportion.stream.values import SlotDecision, Ticket, Update
 
-__all__ = ["Sample", "SlotDecision", "Stream", "Ticket", "Update", "stream_groups"]
+__all__ = ["OfferedStream", "Sample", "SlotDecision", "Stream", "Ticket", "Update", "stream_groups"]

@@ -11,6 +11,7 @@ from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.verl.dataset import TrainingPrompts
+from apportion.verl.streaming import stream_of
 
 
 def coordinator_of(config: DictConfig, allocation: VerlAllocation) -> Coordinator:
@@ -25,7 +26,8 @@ def coordinator_of(config: DictConfig, allocation: VerlAllocation) -> Coordinato
             learner.prepare(prompts.all())
     check_draws(allocation.allocator, int(config.data.train_batch_size), prompts.distinct)
     selection = _selection(config, allocation, prompts)
-    coordinator = Coordinator(allocation, prompts, selection, _refills(config))
+    stream = stream_of(config, allocation, prompts.all()) if allocation.stream else None
+    coordinator = Coordinator(allocation, prompts, selection, _refills(config), stream)
     checkpoint = resumed_file(config)
     if checkpoint is not None:
         load_into(coordinator, checkpoint)

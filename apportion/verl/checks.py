@@ -19,6 +19,7 @@ from apportion.verl.coordinator.settings import PREFIX, VerlAllocation
 from apportion.verl.estimators import LOSSES, NAMES, OWN_AGGREGATION
 from apportion.verl.seam import check_installed
 from apportion.verl.settings import by_row, norm_reduction, trained_estimator
+from apportion.verl.streaming import check_stream
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ def check(config: DictConfig, allocation: VerlAllocation) -> None:
     check_installed()
     _check_trainer(config)
     _check_allocator(config, allocation.allocator)
+    check_stream(config, allocation)
     _check_selection(config, allocation)
     _check_estimator(config, allocation)
     _check_score_norms(config, allocation)

@@ -22,6 +22,7 @@ from apportion.verl.commented import with_comments
 from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
 from apportion.verl.runner import AllocatedTaskRunner
 from apportion.verl.settings import allocation_of
+from apportion.verl.streaming import with_buffer
 
 USAGE = 2
 
@@ -45,6 +46,8 @@ def train(config: DictConfig) -> None:
     try:
         check_choices(config, HydraConfig.get().runtime.choices)
         allocation = allocation_of(config)
+        if allocation.stream:
+            with_buffer(config)
         check(config, allocation)
     except ValueError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")

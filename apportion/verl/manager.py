@@ -14,11 +14,12 @@ from apportion.verl import estimators, sampler, tracking, waiting
 from apportion.verl.actor_watch import engine_actors, queue_actors
 from apportion.verl.building import coordinator_of
 from apportion.verl.checks import check
-from apportion.verl.coordinator.messages import RowAddress, RowsRequest, TrainerRequest
+from apportion.verl.coordinator.messages import RowAddress, RowsRequest, TrainerRequest, TrainerUpdate
 from apportion.verl.dataset import prompt_of
 from apportion.verl.loop_thread import LoopThread
 from apportion.verl.phases import PhaseWatch
 from apportion.verl.settings import allocation_of
+from apportion.verl.streaming import StreamedReplayBuffer
 from apportion.verl.worker import AllocatedWorker
 from apportion.verl.worker_processes import RESTARTS
 from apportion.verl.workers import WorkerGroup
@@ -72,6 +73,7 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         waiting.check_while_waiting(self._look)
         tracking.log_metrics(self._metrics)
         sampler.ChosenRows.choose = self._choose
+        StreamedReplayBuffer.next_update = self._next_update
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         """Hand out rows without waiting for their rollouts. Rows of training also begin a round."""
@@ -131,6 +133,10 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
 
     def _choose(self, request: RowsRequest) -> list[int]:
         return self._call("choose prompts", self._coordinator.choose, request)
+
+    def _next_update(self, done: bool, queue: set[str] | None) -> TrainerUpdate:
+        self._phase.looked()
+        return self._call("give the next update", self._coordinator.next_update, done, queue)
 
     def _metrics(self) -> dict[str, float]:
         began = time.perf_counter()

@@ -183,6 +183,18 @@ class RowsRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainerUpdate:
+    """What a trainer under a stream may do: train on the rows of ``uids``, if there are any, and clear ``dropped``.
+
+    ``wanted`` are the prompts that it must bring, beyond those of its steps.
+    """
+
+    uids: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    wanted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerPlace:
     """Where a worker runs: Ray's id of its node, the node's host name, and its process, which began at ``started``."""
 

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -93,33 +94,13 @@ class Planner:
         else:
             round.waited += sum(now - ended for ended in planned.ended)
             planned.end()
-            self._check_rewards(planned.batch)
+            check_readable(self.allocation, self.selection, planned.batch)
             self._advance(round, planned)
-
-    def learn(self, batch: Batch) -> None:
-        """Teach the allocator and the baseline a finished ``batch``, then the selector. An empty one is left out."""
-        if batch.prompts:
-            self.allocation.observe(batch)
-            if self.selection is not None:
-                self.selection.observe(batch.sampled)
 
     def unlearned(self, batch: Batch) -> Batch:
         """Return ``batch`` without the prompts that were learned from before the run was resumed."""
         own = [q for q, prompt in enumerate(batch.prompts) if address_of(prompt).group not in self.learned_uids]
         return batch if len(own) == len(batch.prompts) else batch.part(own)
-
-    def _check_rewards(self, batch: Batch) -> None:
-        """Check that all that learns from a batch can read its rewards."""
-        selector = None if self.selection is None else self.selection.selector
-        try:
-            for reader in (self.allocation.allocator, self.allocation.baseline, selector):
-                if reader is not None:
-                    check_rewards(reader, batch)
-        except ValueError as error:
-            raise ValueError(
-                f"allocation.verdict must say which rollouts are correct: {error}; or set allocation.verdict=score, "
-                "with which a reward above 0 is correct"
-            ) from error
 
     def _advance(self, round: AllocationRound, planned: PlannedBatch) -> None:
         """Request the next wave of ``planned``, or finish it if the allocator plans no more."""
@@ -193,7 +174,7 @@ class Planner:
         """Commit those of ``uids`` that nothing can change any more, once the round has something to train on."""
         for uid in filter(planned.ends_early, uids):
             batch = planned.so_far(uid)
-            self._check_rewards(batch)
+            check_readable(self.allocation, self.selection, batch)
             each = [batch] if len(batch.prompts) == 1 else [batch.part([q]) for q in range(len(batch.prompts))]
             groups = tuple(group for own in each for group in self.allocation.allocator.groups(own))
             planned.early[uid] = FinishedPrompts(batch, (uid,), groups)
@@ -204,7 +185,8 @@ class Planner:
     def _withhold(self, round: AllocationRound, planned: PlannedBatch, finished: FinishedPrompts) -> None:
         """Hold ``finished`` back until the round has something to train on, which it may have itself."""
         if not planned.fixed:
-            planned.baselines, planned.weights = self._baselines(planned.batch), self._weights(planned.batch)
+            planned.baselines = baselines_of(self.allocation, planned.batch)
+            planned.weights = weights_of(self.selection, planned.batch)
             planned.fixed = True
         round.trainable = round.trainable or any(np.count_nonzero(group.keep) for group in finished.groups)
         round.withheld.append((planned, finished))
@@ -220,7 +202,7 @@ class Planner:
         if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it
             batch = round.batch
             round.metrics = allocator.metrics(batch)
-            self.learn(self.unlearned(batch))
+            learn(self.allocation, self.selection, self.unlearned(batch))
             round.closed = True
         if round.trainable or not round.unfinished:
             self._commit(round)
@@ -254,14 +236,45 @@ class Planner:
                 round.sent.add(commit.uid)
                 self.submit(PendingTask(round, commit))
 
-    def _baselines(self, batch: Batch) -> dict[str, float] | None:
-        """Return the prompts' baselines by id, from earlier rounds alone; None without a baseline from history."""
-        baseline = self.allocation.baseline
-        if baseline is None:
-            return None
-        return dict(zip((prompt.id for prompt in batch.prompts), baseline.predict(batch.prompts).tolist(), strict=True))
 
-    def _weights(self, batch: Batch) -> dict[str, float] | None:
-        """Return the prompts' weights in the loss by id; None if all have the same."""
-        found = None if self.selection is None else self.selection.weights(batch.prompts)
-        return found if found is None else dict(zip((p.id for p in batch.prompts), found.tolist(), strict=True))
+def learn(allocation: VerlAllocation, selection: PromptSelection | None, batch: Batch) -> None:
+    """Teach the allocator and the baseline a finished ``batch``, then the selector. An empty one is left out."""
+    if batch.prompts:
+        allocation.observe(batch)
+        if selection is not None:
+            selection.observe(batch.sampled)
+
+
+def check_readable(allocation: VerlAllocation, selection: PromptSelection | None, batch: Batch) -> None:
+    """Raise ValueError unless all that learns from ``batch`` can read its rewards."""
+    selector = None if selection is None else selection.selector
+    with naming_the_verdict():
+        for reader in (allocation.allocator, allocation.baseline, selector):
+            if reader is not None:
+                check_rewards(reader, batch)
+
+
+@contextmanager
+def naming_the_verdict() -> Iterator[None]:
+    """Have a ValueError of rewards that cannot be read name the setting that helps."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(
+            f"allocation.verdict must say which rollouts are correct: {error}; or set allocation.verdict=score, "
+            "with which a reward above 0 is correct"
+        ) from error
+
+
+def baselines_of(allocation: VerlAllocation, batch: Batch) -> dict[str, float] | None:
+    """Return the prompts' baselines by id, from earlier rounds alone; None without a baseline from history."""
+    if allocation.baseline is None:
+        return None
+    predicted = allocation.baseline.predict(batch.prompts).tolist()
+    return dict(zip((prompt.id for prompt in batch.prompts), predicted, strict=True))
+
+
+def weights_of(selection: PromptSelection | None, batch: Batch) -> dict[str, float] | None:
+    """Return the prompts' weights in the loss by id; None if all have the same."""
+    found = None if selection is None else selection.weights(batch.prompts)
+    return found if found is None else dict(zip((p.id for p in batch.prompts), found.tolist(), strict=True))

@@ -11,7 +11,7 @@ verl's checkpoint. An error of the allocator ends the run.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import cycle
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from apportion.engines.metrics import allocation_metrics
 from apportion.predictors.saved import SavedValues
+from apportion.stream import OfferedStream
 from apportion.types import Batch
 from apportion.verl.coordinator.messages import (
     CommitTask,
@@ -26,13 +27,15 @@ from apportion.verl.coordinator.messages import (
     RowsRequest,
     TaskResult,
     TrainerRequest,
+    TrainerUpdate,
     WorkerTask,
     address_of,
 )
-from apportion.verl.coordinator.planner import Planner, PromptSource
+from apportion.verl.coordinator.planner import Planner, PromptSource, learn
 from apportion.verl.coordinator.rounds import AllocationRound, PendingTask
 from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
+from apportion.verl.coordinator.streamed import StreamedPlanner
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +76,8 @@ class Coordinator:
     """Plans, requests, commits and learns. With a ``selection`` it also chooses the trainer's prompts.
 
     Allocators that may draw prompts take them from the selection, or from ``extra_prompts`` without one. With
-    ``refills`` verl replaces prompts without a rollout. Otherwise a round without any rollout ends the run.
+    ``refills`` verl replaces prompts without a rollout. Otherwise a round without any rollout ends the run. With a
+    ``stream`` there are no rounds: it decides who gets a slot, and the trainer takes its updates.
 
     ``error`` is set once and for all if the run cannot continue. The trainer raises it. ``pool`` must be set before a
     round is opened.
@@ -83,6 +87,7 @@ class Coordinator:
     extra_prompts: ExtraPrompts | None = None
     selection: PromptSelection | None = None
     refills: bool = False
+    stream: OfferedStream | None = None
     error: str | None = None
     pool: WorkerPool = field(init=False, repr=False)
     _rounds: dict[str, AllocationRound] = field(default_factory=dict)
@@ -97,6 +102,10 @@ class Coordinator:
     def __post_init__(self) -> None:
         source = self.extra_prompts if self.selection is None else self.selection
         self._planner = Planner(self.allocation, source, self._submit, self.selection)
+        self._streamed: StreamedPlanner | None = None
+        if self.stream is not None:
+            own = (self.allocation, self.stream, self._submit, self.selection, self._planner.given)
+            self._streamed = StreamedPlanner(*own)
 
     @property
     def waits(self) -> dict[str, int]:
@@ -126,8 +135,27 @@ class Coordinator:
             self._keep_reissued(request)
             uids = (address_of(prompt).uid for prompt in request.prompts)
             round = AllocationRound(request, dict(zip(uids, request.workers, strict=True)))
+            round.closed = round.counted = self._streamed is not None  # what is trained on is counted there
             self._rounds[request.id] = round
-            self._plan(round, self._planner.start, round)
+            self._plan(round, (self._streamed or self._planner).start, round)
+
+    def next_update(self, done: bool, queue: Collection[str] | None = None) -> TrainerUpdate:
+        """Return what the trainer takes from the stream; ``done`` says that the update before has trained.
+
+        ``queue`` are the uids that are finished in the trainer's queue, when it first asks. Raises RuntimeError if the
+        run cannot continue.
+        """
+        self.check()
+        assert self._streamed is not None
+        try:
+            if queue is not None:
+                self._streamed.reconcile(queue)
+            if done:
+                self._end_update()
+            return self._streamed.update()
+        except Exception as error:
+            self.fail(f"allocation failed at step {self._streamed.step}: {error}")
+            raise RuntimeError(self.error) from error
 
     def choose(self, request: RowsRequest) -> list[int]:
         """Return the rows of the trainer's next batch. A repeated request gets the same rows.
@@ -156,7 +184,7 @@ class Coordinator:
                 self._end_commit(pending.round, pending.task.uid, result)
             else:
                 self._count_failures(pending.task, result)
-                self._plan(pending.round, self._planner.receive, pending, result)
+                self._plan(pending.round, (self._streamed or self._planner).receive, pending, result)
 
     def lose(self, worker: str, others: Sequence[str]) -> None:
         """Divide what the dead ``worker`` held among the living ``others``, in turn.
@@ -211,9 +239,11 @@ class Coordinator:
         for uid in self._acknowledged:
             self._planner.given.pop(uid, None)
         self._acknowledged.clear()
+        self._end_update()
         ended, self._ended = self._ended, []
+        streamed = {} if self._streamed is None else self._streamed.metrics()
         if not ended:
-            return {}
+            return streamed
         batch = Batch.concatenate([planned.batch for round in ended for planned in round.batches])
         groups = [group for round in ended for group in round.groups]
         estimator = None if self.allocation.baseline is None else "reinforce"  # or spo, which compares as widely
@@ -231,7 +261,7 @@ class Coordinator:
             logger.warning(
                 "Attempts failed until step %d: %s; the latest with %s", ended[-1].request.step, by_worker, last
             )
-        return found if self.selection is None else found | self.selection.metrics()
+        return found | streamed | ({} if self.selection is None else self.selection.metrics())
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint.
@@ -240,7 +270,12 @@ class Coordinator:
         of all learned prompts that verl may count as in flight. An asynchronous trainer saves its queue a little
         earlier, and a resumed run requests those uids again. They are then sampled again, and not learned from twice.
         Prompts that share a budget with others are given the same number of rollouts again, so that the total holds.
+        With a stream it holds the stream, and ends the update before: the trainer saves between two of them.
         """
+        self._end_update()
+        if self._streamed is not None:
+            empty = {"unfinished": [], "learned_uids": [], "given": dict(self._planner.given)}
+            return self._learned() | empty | {"stream": self._streamed.state()}
         sent = [round.committed for round in self._rounds.values() if not round.closed]
         batches = [self._planner.unlearned(Batch.concatenate(batches)) for batches in sent if batches]
         return self._learned() | {
@@ -252,7 +287,9 @@ class Coordinator:
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the ``state`` of a run with the same allocator, baseline and selection, or raise ValueError."""
         saved = SavedValues(
-            {"given": {}, **state}, "the coordinator", [*LEARNED, "unfinished", "learned_uids", "given"]
+            {"given": {}, "stream": None, **state},
+            "the coordinator",
+            [*LEARNED, "unfinished", "learned_uids", "given", "stream"],
         )
         unfinished, uids, given = (saved.values[key] for key in ("unfinished", "learned_uids", "given"))
         if not isinstance(uids, list) or not all(isinstance(uid, str) for uid in uids):
@@ -265,10 +302,12 @@ class Coordinator:
             raise saved.refusal("given", "a number of rollouts by uid")
         self._load_learned({key: state[key] for key in LEARNED})
         for batch in unfinished:
-            self._planner.learn(batch)
+            learn(self.allocation, self.selection, batch)
         self._planner.learned_uids.update(uids)
         self._planner.given.clear()
         self._planner.given.update(given)
+        if self._streamed is not None and saved.values["stream"] is not None:
+            self._streamed.load(saved.state("stream"))
         self._resumed = True
 
     def _keep_reissued(self, request: TrainerRequest) -> None:
@@ -304,6 +343,11 @@ class Coordinator:
                     f"rollouts of step {round.request.step} must arrive, got none of {round.asked}; the latest failed "
                     f"with {round.latest_failure}"
                 )
+
+    def _end_update(self) -> None:
+        """Have the stream, if there is one, learn from the update that the trainer has taken."""
+        if self._streamed is not None and (round := self._streamed.trained()) is not None:
+            self._ended.append(round)
 
     def _count_failures(self, task: RolloutTask, result: TaskResult) -> None:
         if result.rollouts:
@@ -348,6 +392,8 @@ class Coordinator:
             return
         del round.worker[uid]
         self._acknowledged.add(uid)
+        if self._streamed is not None:
+            self._streamed.committed(uid)
         if round.closed and not round.worker:
             del self._rounds[round.request.id]
             self._planner.learned_uids.difference_update(address_of(prompt).uid for prompt in round.request.prompts)

@@ -66,6 +66,11 @@ class VerlAllocation(RunDecisions):
             that take known rates begin with them. It may be None for single prompts.
         extract: without labels, how the answer is found in a response: one of ``apportion.answers.EXTRACTORS``.
         equivalence: without labels, when two answers are the same: one of ``apportion.answers.EQUIVALENCES``.
+        stream: whether an asynchronous trainer is served by a stream in place of rounds. It plans each prompt alone,
+            under a price if the rule splits a budget. The trainer takes groups as they finish. None is older than
+            verl's ``max_off_policy_threshold``.
+        slots: with ``stream``, the most rollouts at a time. The prompts that were opened first go first. By default all
+            are requested at once, and the engine queues them.
         deadline_seconds: time limit for each wave of a prompt's rollouts. Missing ones are given up, so that no
             straggler delays a round. Infinity waits forever.
         silent_seconds: a worker that gives no sign of life for so long is killed, and others take its prompts over.
@@ -81,6 +86,8 @@ class VerlAllocation(RunDecisions):
     rate_key: str | None = None
     extract: str = "auto"
     equivalence: str = "exact"
+    stream: bool = False
+    slots: int | None = None
     deadline_seconds: float = 3600.0
     silent_seconds: float = 60.0
     wait_seconds: float = 3600.0
@@ -95,6 +102,11 @@ class VerlAllocation(RunDecisions):
                     f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}; check the spelling"
                 )
         super().__post_init__()
+        if self.slots is not None and (self.slots < 1 or not self.stream):
+            raise ValueError(
+                f"slots must be at least 1, and only with stream, got {self.slots} and stream={self.stream}; set "
+                "stream=True, or leave slots out"
+            )
         if not self.deadline_seconds > 0:
             raise ValueError(f"deadline_seconds must be above 0, got {self.deadline_seconds}; .inf waits forever")
         if not self.silent_seconds >= 5:

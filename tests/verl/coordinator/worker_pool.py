@@ -50,6 +50,8 @@ class Settings:
     deadline_seconds: float = math.inf
     retries: int = 0
     resume: str = "fallback"
+    stream: bool = False
+    slots: int | None = None
     limits = TimeLimits(3600.0)
 
     @property

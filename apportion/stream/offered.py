@@ -1,0 +1,208 @@
+"""A stream whose prompts an engine hands over, from a data loader of its own."""
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from apportion.allocators import Allocator
+from apportion.predictors.saved import SavedValues
+from apportion.stream.stream import Stream
+from apportion.stream.unit import Unit
+from apportion.stream.values import Ticket
+from apportion.types import Batch, Plan, Prompt
+
+NO_PATIENCE = 1e12
+"""Seconds that no request lasts: the engine has deadlines of its own, and says ``gave_up``."""
+
+OWN = ("offered", "granted", "ended")
+"""Keys of the saved state that ``Stream`` does not have."""
+
+
+class OfferedStream(Stream):
+    """A ``Stream`` for an engine that brings its prompts, its deadlines, and updates of a number of prompts.
+
+    Prompts are opened in the order of ``offer``. One that is in flight already is opened again later, and does not hold
+    back the others. An update has ``prompts_an_update`` prompts with rows, or more if more are at ``age_bound``.
+
+    Args:
+        rule: a rule that plans each prompt alone, or has a price.
+        prompts: the data set, each prompt once. A price is that of all of them.
+        prompts_an_update: prompts that an update holds at least.
+        age_bound: as in ``Stream``.
+        attempts: as in ``Stream``.
+
+    Raises ValueError for a rule that compares prompts, and for one that draws prompts of its own.
+
+    >>> from apportion.allocators import Uniform
+    >>> stream = OfferedStream(Uniform(2), [Prompt("a"), Prompt("b")], prompts_an_update=1)
+    >>> stream.decide(free=4, now=0.0).requests
+    ()
+    >>> stream.offer(Prompt("b").id)
+    >>> [ticket.prompt.text for ticket in stream.decide(free=4, now=0.0).requests]
+    ['b', 'b']
+    """
+
+    def __init__(
+        self,
+        rule: Allocator,
+        prompts: Sequence[Prompt],
+        *,
+        prompts_an_update: int,
+        age_bound: int = 1,
+        attempts: int = 3,
+    ) -> None:
+        limits: dict[str, Any] = {"age_bound": age_bound, "attempts": attempts, "patience": NO_PATIENCE}
+        super().__init__(rule, prompts, rows_an_update=prompts_an_update, **limits)
+        if rule.size(1).fresh:
+            raise ValueError(
+                f"the rule must not draw prompts of its own, got {rule.name}; the engine brings them, so use another"
+            )
+        self._place_of = {prompt.id: place for place, prompt in enumerate(self._prompts)}
+        self._offered: deque[tuple[int, int | None]] = deque()
+        self._granted: dict[int, int] = {}
+        self._ended: list[int] = []
+
+    @property
+    def missing(self) -> int:
+        """The prompts that the next update lacks, if all that are open or can be opened get rows."""
+        able = len({place for place, _ in self._offered if not self._held[place]})
+        return max(0, self.rows_an_update - able - self._open.total() - self._ready)
+
+    @property
+    def training(self) -> tuple[int, ...]:
+        """The units of the update that was returned last, until it is ``trained``."""
+        return tuple(self._training)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The numbers of prompts that wait for a first slot, are sampled, and wait for an update."""
+        return {"offered": len(self._offered), "open": self._open.total(), "ready": self._ready}
+
+    def offer(self, id: str, granted: int | None = None) -> None:
+        """Have the prompt with this id opened after those offered before.
+
+        ``granted`` is the number of rollouts that it had before it was withdrawn. It gets them again, and the budget of
+        a price is not charged twice. Raises ValueError for a prompt that is not in the data set.
+        """
+        if id not in self._place_of:
+            raise ValueError(f"a prompt must be one of the {len(self._prompts)} of the stream, got id {id!r:.80}")
+        self._offered.append((self._place_of[id], granted))
+
+    def gave_up(self, ticket: Ticket) -> bool:
+        """Take a request as failed without another attempt. Return whether it counts, as in ``arrived``."""
+        known = self._outstanding.get(ticket.number)
+        if known is None or known[0] != ticket:
+            return self.arrived(ticket, None)
+        self._close(replace(ticket, attempt=self._attempts - 1), None)
+        return True
+
+    def take_ended(self) -> tuple[int, ...]:
+        """Return the units that were finished since the last call. Nothing changes them any more."""
+        ended, self._ended = self._ended, []
+        return tuple(ended)
+
+    def batch(self, unit: int) -> Batch:
+        """Return the prompt of a unit that is not yet ``trained``, with its rollouts."""
+        return self._units[unit].batch
+
+    def unfinished(self) -> tuple[int, ...]:
+        """Return the units that are sampled."""
+        return tuple(number for number in self._units if number not in self._finished and number not in self._training)
+
+    def withdraw(self, units: Collection[int]) -> dict[int, int]:
+        """Forget ``units`` that are not in training, because their rollouts are lost.
+
+        Return the rollouts that a price granted, by unit. Give them to ``offer`` if the prompt comes again.
+        """
+        gone, granted = set(units), dict[int, int]()
+        self._outstanding = {n: each for n, each in self._outstanding.items() if each[0].unit not in gone}
+        self._queue = sorted(entry for entry in self._queue if entry[0] not in gone)
+        self._ended = [number for number in self._ended if number not in gone]
+        for number in gone:
+            unit = self._units.pop(number)
+            if number in self._finished:
+                self._ready -= self._finished.pop(number)
+            else:
+                self._open[unit.opened] -= 1
+                self._open = +self._open  # without zeros
+            self._held[unit.places] = False
+            self._room += len(unit.places)
+            self._reserved -= unit.reserved
+            kept = self._granted.pop(number, None)
+            if unit.decided and unit.plan is not None:
+                granted[number] = int(unit.batch.asked[0] + unit.plan.counts[0])
+            elif kept is not None:
+                granted[number] = kept
+        return granted
+
+    def withdraw_offered(self) -> None:
+        """Forget the prompts that were offered and have no request yet."""
+        self._offered.clear()
+
+    def trained(self, version: int) -> bool:
+        """As in ``Stream``."""
+        for number in self._training:
+            self._granted.pop(number, None)
+        return super().trained(version)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything, as in ``Stream``."""
+        own = {"offered": list(self._offered), "granted": dict(self._granted), "ended": list(self._ended)}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned, as in ``Stream``."""
+        SavedValues(state, "a stream", list(self.state_dict()))
+        try:
+            offered = deque((int(place), None if n is None else int(n)) for place, n in state["offered"])
+            granted = {int(number): int(n) for number, n in state["granted"].items()}
+            ended = [int(number) for number in state["ended"]]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"a saved state of a stream must be whole, got {error!r:.80}; load one unchanged"
+            ) from error
+        super().load_state_dict(state)
+        self._offered, self._granted, self._ended = offered, granted, ended
+
+    def _next_offered(self) -> int | None:
+        """Return the index in the queue of the next prompt that is not in flight."""
+        return next((i for i, (place, _) in enumerate(self._offered) if not self._held[place]), None)
+
+    def _open_unit(self) -> bool:
+        return self._next_offered() is not None and super()._open_unit()
+
+    def _place(self) -> int:
+        index = self._next_offered()
+        assert index is not None
+        place, granted = self._offered[index]
+        del self._offered[index]
+        if granted is not None:
+            self._granted[self.counts["opened"]] = granted
+        return place
+
+    def _plan(self, unit: Unit) -> Plan:
+        held = self._reserved, unit.reserved
+        granted = self._granted.get(unit.number)
+        if self._price is None or granted is None or unit.decided:
+            plan = super()._plan(unit)
+        else:
+            asked, first = int(unit.batch.asked[0]), self._price.rule.least
+            waits = asked < first and not self._price.rule.one_round
+            unit.decided = not waits
+            plan = Plan(np.array([max(0, (first if waits else granted) - asked)]))
+        self._reserved, unit.reserved = held
+        return plan
+
+    def _rows(self, unit: Unit) -> int:
+        return int(super()._rows(unit) > 0)
+
+    def _expected(self, prompts: int) -> float:
+        return float(prompts)
+
+    def _advance(self, unit: Unit) -> None:
+        super()._advance(unit)
+        if unit.number in self._finished:
+            self._ended.append(unit.number)

@@ -1,0 +1,291 @@
+"""A stream in place of rounds: who gets the next free slot, and what an asynchronous trainer takes.
+
+The trainer hands over prompts as before. They wait here until the stream opens them. Each group is committed when it
+is finished. An update is what the stream takes, and the allocator learns from it when the trainer asks for the next.
+"""
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from apportion.predictors.saved import SavedValues
+from apportion.stream import OfferedStream, Ticket, Update
+from apportion.types import Batch, Group
+from apportion.verl.coordinator.commits import commit_tasks
+from apportion.verl.coordinator.messages import (
+    RolloutTask,
+    RowAddress,
+    TaskResult,
+    TrainerRequest,
+    TrainerUpdate,
+    address_of,
+)
+from apportion.verl.coordinator.planner import baselines_of, check_readable, naming_the_verdict, weights_of
+from apportion.verl.coordinator.rounds import AllocationRound, PendingTask, PlannedBatch
+from apportion.verl.coordinator.selection import PromptSelection
+from apportion.verl.coordinator.settings import VerlAllocation
+
+
+@dataclass(eq=False)
+class OpenPrompt:
+    """A prompt of the trainer that the stream has opened. ``finished`` and ``groups`` are set once it is committed.
+
+    ``sessions`` are those requested so far, and ``answers`` the distinct ones without labels, in order of arrival.
+    """
+
+    uid: str
+    sessions: int = 0
+    answers: dict[str, None] = field(default_factory=dict)
+    finished: Batch | None = None
+    groups: tuple[Group, ...] = ()
+
+
+@dataclass
+class StreamedPlanner:
+    """Plans for ``Coordinator`` in place of ``Planner``. It hands tasks to ``submit`` and does not wait for them.
+
+    ``given`` has the rollouts that were granted to prompts in flight at a checkpoint, by uid. A resumed run requests
+    them again, and they get the same number.
+    """
+
+    allocation: VerlAllocation
+    stream: OfferedStream
+    submit: Callable[[PendingTask], None]
+    selection: PromptSelection | None = None
+    given: dict[str, int] = field(default_factory=dict)
+    _rounds: dict[str, AllocationRound] = field(default_factory=dict)
+    _prompts: dict[int, OpenPrompt] = field(default_factory=dict)
+    _waiting: dict[str, deque[str]] = field(default_factory=dict)
+    _tickets: dict[str, Ticket] = field(default_factory=dict)
+    _uncommitted: set[str] = field(default_factory=set)
+    _restored: dict[str, int] = field(default_factory=dict)
+    _update: Update | None = None
+    _taken: bool = False
+    _owed: int = 0
+    step: int = 0
+    _adopted: tuple[str, ...] = ()
+    _counts: Counter[str] = field(default_factory=Counter)
+    _errors: Counter[str] = field(default_factory=Counter)
+    _failure: str = "no error"
+    _ages: list[int] = field(default_factory=list)
+    _idle: float = 0.0
+    _since: float = field(default_factory=time.monotonic)
+    _measured: float = field(default_factory=time.monotonic)
+
+    def start(self, round: AllocationRound) -> None:
+        """Take the prompts of ``round``. Request rollouts if slots are free."""
+        self.step = round.request.step
+        for prompt in round.request.prompts:
+            uid = address_of(prompt).uid
+            if uid in self._restored:  # it finished after the trainer had saved its queue
+                self._withdraw([self._restored.pop(uid)])
+            self._rounds[uid] = round
+            self._waiting.setdefault(prompt.id, deque()).append(uid)
+            self.stream.offer(prompt.id, self.given.pop(uid, None))
+        self._fill()
+
+    def receive(self, pending: PendingTask, result: TaskResult) -> None:
+        """Take the rollout of ``result``. Raise RuntimeError for a fault of the set-up."""
+        if result.error is not None:
+            raise RuntimeError(result.error)
+        ticket, uid = self._tickets.pop(result.id), pending.task.uid
+        if result.failures:
+            self._counts["errors"] += len(result.failures)
+            self._errors[pending.round.worker[uid]] += len(result.failures)
+            self._failure = result.failures[-1]
+        self._counts["expired"] += result.expired
+        rollout = result.rollouts[0] if result.rollouts else None
+        if rollout is not None and rollout.answer is not None:
+            self._prompts[ticket.unit].answers[rollout.answer] = None
+        if rollout is None and result.expired:
+            self.stream.gave_up(ticket)
+        else:
+            again = self.stream.counts["again"]
+            with naming_the_verdict():
+                self.stream.arrived(ticket, rollout)
+            self._counts["retried"] += self.stream.counts["again"] - again
+        self._fill()
+
+    def committed(self, uid: str) -> None:
+        """Note that the trainer can find the rows of ``uid``."""
+        self._uncommitted.discard(uid)
+        self._rounds.pop(uid, None)
+
+    def trained(self) -> AllocationRound | None:
+        """Learn from the update that the trainer has taken. It asks for the next one, saves or logs, so it has trained.
+
+        Return what was trained on, for the metrics; None if nothing new was.
+        """
+        if self._update is None or not self._taken:
+            return None
+        prompts = [self._prompts.pop(unit) for unit in self.stream.training]
+        done, self._update, self._taken = self._update, None, False
+        parts = [
+            PlannedBatch(each.finished, (each.uid,), groups=each.groups)
+            for each in prompts
+            if each.finished is not None
+        ]
+        round = AllocationRound(TrainerRequest(self.step, (), ()), {}, parts)
+        round.metrics = self.allocation.allocator.metrics(round.batch)
+        self.stream.trained(done.version)
+        if self.allocation.baseline is not None:
+            self.allocation.baseline.update(round.batch.sampled)
+        if self.selection is not None:
+            self.selection.observe(round.batch.sampled)
+        self._ages += done.ages
+        round.counts, self._counts = self._counts, Counter()
+        round.errors, self._errors, round.latest_failure = self._errors, Counter(), self._failure
+        for other in {id(each): each for each in self._rounds.values()}.values():
+            round.counts["reassigned"] += other.counts.pop("reassigned", 0)
+        self._fill()
+        return round
+
+    def update(self) -> TrainerUpdate:
+        """Return the update that the trainer may take, empty as long as it is not ready."""
+        if self._adopted:
+            adopted, self._adopted = self._adopted, ()
+            return TrainerUpdate(adopted, wanted=self._wanted(len(adopted)))
+        if self._update is None:
+            self._fill()
+        if self._update is None:
+            lacking = self.stream.missing
+            self._owed -= lacking
+            return TrainerUpdate(wanted=lacking)
+        taken = [self._prompts[unit] for unit in self.stream.training]
+        if any(each.uid in self._uncommitted for each in taken):
+            return TrainerUpdate()
+        with_rows = {each.uid for each in taken if any(group.keep.any() for group in each.groups)}
+        found = TrainerUpdate(
+            tuple(each.uid for each in taken if each.uid in with_rows),
+            tuple(each.uid for each in taken if each.uid not in with_rows),
+            self._wanted(len(taken)),
+        )
+        self._taken = True
+        if not with_rows:  # the data set has no other prompt, so there is nothing to train on
+            self.trained()
+        return found
+
+    def reconcile(self, finished: Collection[str]) -> None:
+        """Compare with what the trainer's queue has ``finished``, after a run was resumed.
+
+        What it lacks is forgotten. What is only there was committed after the state was saved: it is trained on, and
+        nothing learns from it.
+        """
+        self._withdraw([unit for uid, unit in self._restored.items() if uid not in finished])
+        self._restored.clear()
+        known = {found.uid for found in self._prompts.values()} | self._rounds.keys()
+        self._adopted = tuple(uid for uid in finished if uid not in known)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the sizes of the stream, the ages of what was trained on, and the share of slots that were idle."""
+        self._measure()
+        now = time.monotonic()
+        found = {f"stream_{name}": float(size) for name, size in self.stream.sizes.items()}
+        found["stream_carry"] = self.stream.carry
+        if self._ages:
+            found |= {"stream_age": sum(self._ages) / len(self._ages), "stream_oldest": float(max(self._ages))}
+        if self.allocation.slots is not None and now > self._since:
+            found["slots_idle"] = self._idle / (self.allocation.slots * (now - self._since))
+        self._ages, self._idle, self._since = [], 0.0, now
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return the stream for a checkpoint, without its rule, which the coordinator saves."""
+        stream = self.stream.state_dict()
+        del stream["rule"]
+        return {"stream": stream, "uids": {unit: found.uid for unit, found in self._prompts.items()}}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state``, after the rule. Prompts in flight are forgotten, because the trainer brings them again."""
+        saved = SavedValues(state, "the stream of a coordinator", ["stream", "uids"])
+        uids = saved.values["uids"]
+        if not isinstance(uids, dict) or not all(type(unit) is int and type(uid) is str for unit, uid in uids.items()):
+            raise saved.refusal("uids", "a uid by unit")
+        self.stream.load_state_dict({**saved.state("stream"), "rule": self.allocation.allocator.state_dict()})
+        self.stream.restarted()  # an update that was not taken is one again
+        self.stream.withdraw_offered()
+        self.stream.take_ended()
+        self._prompts = {unit: OpenPrompt(uid) for unit, uid in uids.items()}
+        self._withdraw(self.stream.unfinished())
+        for unit, found in self._prompts.items():
+            found.finished, found.groups = self._finished(unit, found.uid)
+            self._restored[found.uid] = unit
+
+    def _fill(self) -> None:
+        """Request rollouts for free slots, commit what is finished, and keep an update that is ready."""
+        self._measure()
+        slots = self.allocation.slots
+        free = (1 << 62) if slots is None else slots - len(self._tickets)
+        decision = self.stream.decide(free, time.monotonic())
+        self._update = decision.update or self._update
+        for ticket in decision.requests:
+            self._request(ticket)
+        for unit in self.stream.take_ended():
+            self._commit(unit)
+
+    def _request(self, ticket: Ticket) -> None:
+        found, limit = self._prompt(ticket.unit, ticket.prompt.id), self.allocation.deadline_seconds
+        task = RolloutTask(
+            f"{found.uid}:{ticket.number}",
+            RowAddress(found.uid, found.uid),
+            (found.sessions,),
+            None if math.isinf(limit) else limit,
+            tuple(found.answers) if self.allocation.label_free else (),
+        )
+        found.sessions += 1
+        self._tickets[task.id] = ticket
+        self.submit(PendingTask(self._rounds[found.uid], task))
+
+    def _commit(self, unit: int) -> None:
+        """Have the trainer find the rows of a prompt that is finished."""
+        found = self._prompt(unit, self.stream.batch(unit).prompts[0].id)
+        found.finished, found.groups = batch, groups = self._finished(unit, found.uid)
+        check_readable(self.allocation, self.selection, batch)
+        (commit,) = commit_tasks(
+            batch,
+            groups,
+            (found.uid,),
+            {found.uid: found.sessions},
+            rewarded=self.allocation.label_free,
+            baselines=baselines_of(self.allocation, batch),
+            weights=weights_of(self.selection, batch),
+        )
+        self._uncommitted.add(found.uid)
+        self.submit(PendingTask(self._rounds[found.uid], commit))
+
+    def _finished(self, unit: int, uid: str) -> tuple[Batch, tuple[Group, ...]]:
+        """Return the finished prompt of ``unit`` with the address of its rows, and its groups."""
+        batch = self.stream.batch(unit)
+        batch = replace(batch, prompts=(replace(batch.prompts[0], data=RowAddress(uid, uid)),))
+        return batch, tuple(self.allocation.allocator.groups(batch))
+
+    def _prompt(self, unit: int, id: str) -> OpenPrompt:
+        """Return the trainer's prompt of ``unit``. Prompts of one ``id`` are opened in the order of their coming."""
+        if unit not in self._prompts:
+            self._prompts[unit] = OpenPrompt(self._waiting[id].popleft())
+            if not self._waiting[id]:
+                del self._waiting[id]
+        return self._prompts[unit]
+
+    def _wanted(self, taken: int) -> int:
+        """Return how many prompts the trainer must bring beyond its own, which are those of a full update each."""
+        self._owed += taken - self.stream.rows_an_update
+        wanted, self._owed = max(0, self._owed), min(0, self._owed)
+        return wanted
+
+    def _withdraw(self, units: Collection[int]) -> None:
+        granted = self.stream.withdraw(units)
+        for unit in units:
+            uid = self._prompts.pop(unit).uid
+            if unit in granted:
+                self.given[uid] = granted[unit]
+
+    def _measure(self) -> None:
+        """Add up the slots that were idle since the last look."""
+        now = time.monotonic()
+        if self.allocation.slots is not None:
+            self._idle += (self.allocation.slots - len(self._tickets)) * (now - self._measured)
+        self._measured = now

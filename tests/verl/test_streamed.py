@@ -1,0 +1,82 @@
+"""verl's asynchronous trainers under a stream: each prompt alone, whole groups once, none too old, also after a kill."""
+
+from collections import Counter
+
+import pytest
+
+from apportion.verl.streaming import BUFFER
+from tests.verl.cpu.assets import EASE
+from tests.verl.runs import FAULTY, SAVED, allocated, checkpointed, groups_of, rloo, scored_again, trained
+from tests.verl.test_separate import SEPARATE, UNIFORM, VIP, run_verl
+
+STREAM = (
+    *SEPARATE,
+    *(f"trainer.v1.sampler.custom_sampler.{name}={value}" for name, value in BUFFER.items()),
+    "trainer.v1.sampler.max_off_policy_threshold=2",
+    "trainer.total_training_steps=4",
+)
+"""Two updates of two prompts in each step. No group is older than one step."""
+EACH = 2
+
+
+def check_rows(run, steps):
+    """Check the rows of ``steps``: whole groups with their own rewards, and no weights older than the bound."""
+    groups = []
+    for step in steps:
+        rows = trained(run.rows(step))
+        assert {row["update"] for row in rows} == {0, 1}
+        for update in (0, 1):
+            own = groups_of([row for row in rows if row["update"] == update])
+            assert len(own) >= EACH
+            for group in own.values():
+                columns = group[0]["apportion"]
+                assert sorted(row["apportion"]["position"] for row in group) == list(range(len(columns["rewards"])))
+                for row in group:
+                    position = row["apportion"]["position"]
+                    assert columns["rewards"][position] == sum(row["rm_scores"]) == scored_again(row, EASE)
+                    assert row["extra_fields"]["min_global_steps"] >= step - 2
+                    assert bool(row["advantages"][0]) == bool(rloo(columns["rewards"])[position])
+            groups += own.values()
+    return groups
+
+
+@pytest.mark.parametrize("allocator", [VIP, pytest.param(UNIFORM, marks=pytest.mark.soak)], ids=["vip", "uniform"])
+def test_a_streamed_run_that_is_killed_trains_on_each_prompt_once(train, tmp_path, allocator):
+    """Prompt 9 hangs, so that it is in flight at the checkpoint. No other prompt of its step waits for it."""
+    saving = ("trainer.save_freq=1", "trainer.resume_mode=auto", SAVED)
+    overrides = allocated(allocator, *STREAM, *saving, *FAULTY, stream=True, slots=12)
+    hangs = tmp_path / "records" / "faults" / "hangs_9"
+    hangs.parent.mkdir(parents=True)
+    hangs.touch()
+    killed = train(overrides, folder=tmp_path, until=checkpointed(tmp_path / "checkpoints", 2))
+    assert killed.status == -9, killed.output[-5000:]
+    before = check_rows(killed, (1, 2))
+    hangs.unlink()
+    resumed = run_verl(train, overrides, folder=tmp_path)
+    logged = [metrics for metrics in resumed.metrics if "allocation/stream_oldest" in metrics]
+    assert [metrics["step"] for metrics in logged][-2:] == [3, 4]
+    assert all(metrics["allocation/stream_oldest"] <= 2 for metrics in logged)
+    groups = [*before, *check_rows(resumed, (3, 4))]
+    keys = [row["key"] for group in groups for row in group]
+    assert len(keys) == len(set(keys)) and len({key.split("_")[0] for key in keys}) == len(groups)
+    indices = Counter(group[0]["index"] for group in groups)
+    assert set(range(10)) <= set(indices)
+    assert all(indices[index] == 1 for index in range(4, 16) if index in indices)
+    sizes = Counter(len(group) for group in groups)
+    assert set(sizes) == ({4} if allocator == UNIFORM else {4, 5}) if allocator == UNIFORM else len(sizes) > 1
+    for step, metrics in zip((3, 4), logged[-2:], strict=True):
+        assert metrics["allocation/rollouts"] == metrics["allocation/rows"] == len(trained(resumed.rows(step)))
+
+
+@pytest.mark.soak
+def test_a_colocated_trainer_takes_updates_of_a_stream_under_our_command(train):
+    done = run_verl(
+        train,
+        ("allocation=hora", "allocation.stream=True", "trainer.v1.trainer_mode=colocate_async",
+         "trainer.v1.sampler.custom_sampler.path=null", "trainer.v1.sampler.custom_sampler.name=null"),
+        main="apportion.verl",
+    )  # fmt: skip
+    assert [metrics["step"] for metrics in done.metrics] == [1, 2]
+    for step, metrics in zip((1, 2), done.metrics, strict=True):
+        assert len(groups_of(done.rows(step))) == metrics["allocation/prompts"] == 4
+        assert metrics["allocation/rollouts"] == len(trained(done.rows(step)))
