@@ -17,20 +17,20 @@ from apportion.types import Batch, Plan, Prompt
 NO_PATIENCE = 1e12
 """Seconds that no request lasts: the engine has deadlines of its own, and says ``gave_up``."""
 
-OWN = ("offered", "granted", "ended")
-"""Keys of the saved state that ``Stream`` does not have."""
-
 
 class OfferedStream(Stream):
     """A ``Stream`` for an engine that brings its prompts, its deadlines, and updates of a number of prompts.
 
     Prompts are opened in the order of ``offer``. One that is in flight already is opened again later, and does not hold
-    back the others. An update has ``prompts_an_update`` prompts with rows, or more if more are at ``age_bound``.
+    back the others. An update has ``prompts_an_update`` prompts with rows, or more if more are at ``age_bound``. With
+    ``most_rows`` it has those finished prompts whose rows fit, which may be a few more or fewer. What is left over
+    makes a later update larger by that number of rows.
 
     Args:
         rule: a rule that plans each prompt alone, or has a price.
         prompts: the data set, each prompt once. A price is that of all of them.
         prompts_an_update: prompts that an update holds at least.
+        most_rows: rows that an update holds at most, unless groups at ``age_bound`` have more; None for any number.
         age_bound: as in ``Stream``.
         attempts: as in ``Stream``.
 
@@ -51,6 +51,7 @@ class OfferedStream(Stream):
         prompts: Sequence[Prompt],
         *,
         prompts_an_update: int,
+        most_rows: int | None = None,
         age_bound: int = 1,
         attempts: int = 3,
     ) -> None:
@@ -64,6 +65,7 @@ class OfferedStream(Stream):
         self._offered: deque[tuple[int, int | None]] = deque()
         self._granted: dict[int, int] = {}
         self._ended: list[int] = []
+        self._most_rows, self._kept, self._owed = most_rows, dict[int, int](), 0
 
     @property
     def missing(self) -> int:
@@ -80,6 +82,19 @@ class OfferedStream(Stream):
     def sizes(self) -> dict[str, int]:
         """The numbers of prompts that wait for a first slot, are sampled, and wait for an update."""
         return {"offered": len(self._offered), "open": self._open.total(), "ready": self._ready}
+
+    def wanted(self) -> int:
+        """Return how many prompts to ``offer`` beyond ``prompts_an_update`` for each update. They count as offered.
+
+        They replace those of updates that had more, and prompts that got no rows.
+        """
+        wanted = max(self._owed, self.missing)
+        self._owed -= wanted
+        return wanted
+
+    def took(self, prompts: int) -> None:
+        """Note that the trainer has taken an update of so many ``prompts`` that the stream did not know of."""
+        self._owed += prompts - self.rows_an_update
 
     def offer(self, id: str, granted: int | None = None) -> None:
         """Have the prompt with this id opened after those offered before.
@@ -131,6 +146,7 @@ class OfferedStream(Stream):
             self._held[unit.places] = False
             self._room += len(unit.places)
             self._reserved -= unit.reserved
+            self._kept.pop(number, None)
             kept = self._granted.pop(number, None)
             if unit.decided and unit.plan is not None:
                 granted[number] = int(unit.batch.asked[0] + unit.plan.counts[0])
@@ -146,6 +162,7 @@ class OfferedStream(Stream):
         """As in ``Stream``."""
         for number in self._training:
             self._granted.pop(number, None)
+            self._kept.pop(number, None)
         return super().trained(version)
 
     def state_dict(self) -> dict[str, Any]:
@@ -197,7 +214,31 @@ class OfferedStream(Stream):
         return plan
 
     def _rows(self, unit: Unit) -> int:
-        return int(super()._rows(unit) > 0)
+        self._kept[unit.number] = super()._rows(unit)
+        return int(self._kept[unit.number] > 0)
+
+    def _waits(self, short: bool) -> bool:
+        if super()._waits(True):
+            return True
+        enough = self._ready >= self.rows_an_update or short
+        if not enough and self._most_rows is not None:
+            enough = sum(self._kept[number] for number in self._finished) >= self._most_rows
+        return not enough
+
+    def _chosen_units(self) -> list[int]:
+        if self._most_rows is None:
+            taken = super()._chosen_units()
+        else:
+            due, left = self.version - self.age_bound, max(0, -self._owed) // self.rows_an_update
+            taken = [number for number in self._finished if self._units[number].opened <= due]
+            rows, must = sum(self._kept[number] for number in taken), set(taken)
+            for number in self._finished:
+                own = self._kept[number]
+                if number not in must and (not rows or not own or rows + own <= self._most_rows * (1 + left)):
+                    taken.append(number)
+                    rows += own
+        self.took(len(taken))
+        return taken
 
     def _expected(self, prompts: int) -> float:
         return float(prompts)

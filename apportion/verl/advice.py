@@ -20,7 +20,7 @@ def warn(config: DictConfig, allocation: VerlAllocation) -> None:
     prompts = int(config.data.train_batch_size)
     rated = allocation.rate_key is not None
     warn_of_equal_counts(allocation.allocator, prompts, rated=rated)
-    _warn_of_padding(config, allocation.allocator)
+    _warn_of_padding(config, allocation.allocator, streamed=allocation.stream)
     if rated and not reads_rates(allocation.allocator, allocation.baseline, allocation.selection):
         logger.warning(
             "allocation.rate_key=%s has no effect, because no predictor takes known rates; use empirical_bayes, or the "
@@ -37,7 +37,7 @@ def row_multiple(config: DictConfig) -> int:
     return int(rollouts * (math.lcm(actor, critic.ppo_mini_batch_size) if enabled else actor))
 
 
-def _warn_of_padding(config: DictConfig, allocator: Allocator) -> None:
+def _warn_of_padding(config: DictConfig, allocator: Allocator, *, streamed: bool) -> None:
     prompts, multiple = int(config.data.train_batch_size), row_multiple(config)
     size = allocator.size(prompts)
     if not size.exact:
@@ -64,10 +64,11 @@ def _warn_of_padding(config: DictConfig, allocator: Allocator) -> None:
             multiple,
         )
     updates = config.trainer.v1.separate_async.parameter_sync_step
-    if config.trainer.v1.trainer_mode == "separate_async" and updates > 1 and not allocator.separable:
+    separate = config.trainer.v1.trainer_mode == "separate_async"
+    if separate and updates > 1 and not allocator.separable and not streamed:
         logger.warning(
             "%s gives prompts unequal numbers of rows, and verl pads each of %d updates to a multiple of %d; "
-            "trainer_mode=colocate_async trains on all of them together",
+            "allocation.stream=True fills each of them, and trainer_mode=colocate_async trains on all of them together",
             allocator.name,
             updates,
             multiple,

@@ -64,6 +64,12 @@ EXTENDED: dict[str, dict[str, tuple[str, ...]]] = {
         "on_save": ("trainer", "global_step", "checkpoint_dir", "async_save", "kwargs"),
     },
     "verl.trainer.ppo.v1.trainer_base.Tracking": {"log": ("data", "step", "backend")},
+    "verl.trainer.ppo.v1.replay_buffer.ReplayBufferAsync": {
+        "sample": ("global_steps", "partition_id", "batch_size"),
+        "_sync_metadata_from_transfer_queue": (),
+        "_clear_groups": ("partition_id", "uids"),
+        "_materialize_batch": ("partition_id", "selected_prompt_uids", "partition_snapshot"),
+    },
 }
 """Classes that we extend: the methods that we override, call or rely on, with all of their parameters.
 
@@ -91,6 +97,9 @@ MANAGER_ATTRIBUTES = (
 WORKER_ATTRIBUTES = ("config", "tokenizer", "llm_client")
 OUTPUT_FIELDS = ("response_ids", "response_mask", "response_logprobs", "reward_score", "extra_fields")
 """Attributes of the trainer, of the manager, of a worker, and of an agent loop's output."""
+
+BUFFER_ATTRIBUTES = ("partitions", "finished_keys", "failure_keys", "refill_fn")
+"""Attributes of verl's replay buffer that ours reads."""
 
 CLIENT_ATTRIBUTES = ("_load_balancer",)
 """Attributes of verl's ``LLMServerClient`` that the trainer's process reads."""
@@ -142,7 +151,11 @@ SETTINGS = (
     "trainer.resume_mode",
     "trainer.save_freq",
     "trainer.use_v1",
+    "trainer.v1.sampler.custom_sampler.name",
+    "trainer.v1.sampler.custom_sampler.path",
+    "trainer.v1.sampler.max_off_policy_threshold",
     "trainer.v1.sampler.sync_refill_failed_groups",
+    "trainer.v1.separate_async.hybrid_rollout.enable_switch",
     "trainer.v1.separate_async.parameter_sync_step",
     "trainer.v1.trainer_mode",
 )

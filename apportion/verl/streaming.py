@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
-from verl.utils.import_utils import load_extern_type
 
 from apportion.stream import OfferedStream
 from apportion.types import Prompt
+from apportion.verl.advice import row_multiple
 from apportion.verl.coordinator.messages import TrainerUpdate
 from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.verl.rows import PARTITION
@@ -91,10 +91,13 @@ def stream_of(config: DictConfig, allocation: VerlAllocation, prompts: Sequence[
     v1 = config.trainer.v1
     updates = int(v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1))
     threshold = v1.sampler.max_off_policy_threshold
+    each, multiple = int(config.data.train_batch_size) // updates, row_multiple(config)
+    expected = allocation.allocator.size(each).kept
     return OfferedStream(
         allocation.allocator,
         prompts,
-        prompts_an_update=int(config.data.train_batch_size) // updates,
+        prompts_an_update=each,
+        most_rows=None if expected is None else -(-expected // multiple) * multiple,
         age_bound=UNBOUNDED if threshold is None else (int(threshold) - 1) * updates,
         attempts=1 + allocation.retries,
     )
@@ -102,13 +105,11 @@ def stream_of(config: DictConfig, allocation: VerlAllocation, prompts: Sequence[
 
 def check_stream(config: DictConfig, allocation: VerlAllocation) -> None:
     """Raise ValueError if a stream is asked for and cannot work, or if its buffer is set without one."""
-    v1, path = config.trainer.v1, OmegaConf.select(config, "trainer.v1.sampler.custom_sampler.path")
-    name = OmegaConf.select(config, "trainer.v1.sampler.custom_sampler.name")
-    ours = bool(path and name) and issubclass(load_extern_type(path, name), StreamedReplayBuffer)
-    if ours != allocation.stream:
+    v1, given = config.trainer.v1, OmegaConf.select(config, "trainer.v1.sampler.custom_sampler") or {}
+    if ({name: given.get(name) for name in BUFFER} == BUFFER) != allocation.stream:
         raise ValueError(
-            f"trainer.v1.sampler.custom_sampler must be {BUFFER['name']} of {BUFFER['path']} with "
-            f"allocation.stream=True, and only then, got {name} of {path} with stream={allocation.stream}; set both, "
+            f"trainer.v1.sampler.custom_sampler must be {BUFFER['name']} of {BUFFER['path']} with allocation.stream, "
+            f"and only then, got {given.get('name')} of {given.get('path')} with stream={allocation.stream}; set both, "
             "or neither"
         )
     if not allocation.stream:

@@ -9,12 +9,14 @@ from omegaconf import OmegaConf, open_dict
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
+from apportion import Prompt
 from apportion.verl import checkpoints, seam
 from apportion.verl.advice import row_multiple
 from apportion.verl.checkpoints import SavedAllocation
 from apportion.verl.checks import AGGREGATED, check
 from apportion.verl.estimators import LOSSES, OWN_AGGREGATION
 from apportion.verl.settings import allocation_of
+from apportion.verl.streaming import BUFFER, stream_of, with_buffer
 from tests.verl.composed import command
 
 FIT = {
@@ -93,6 +95,39 @@ def test_the_commands_own_configuration_fits(caplog):
 )
 def test_a_setting_of_verl_that_cannot_work_is_refused(setting, value, message):
     refused(message, settings={setting: value})
+
+
+STREAMED = {f"trainer.v1.sampler.custom_sampler.{name}": value for name, value in BUFFER.items()} | {
+    "trainer.v1.trainer_mode": "colocate_async"
+}
+
+
+def test_a_stream_fits_an_asynchronous_trainer_and_its_age_is_verls_threshold(caplog):
+    settings = STREAMED | {
+        "trainer.v1.separate_async.parameter_sync_step": 4,
+        "trainer.v1.trainer_mode": "separate_async",
+    }
+    assert warned(caplog, settings=settings, stream=True, slots=64) == []
+    config = configured("vip", settings, stream=True)
+    stream = stream_of(config, allocation_of(config), [Prompt("a")])
+    assert stream.age_bound == (config.trainer.v1.sampler.max_off_policy_threshold - 1) * 4
+    assert stream.rows_an_update == config.data.train_batch_size // 4
+    with_buffer(config)
+    assert dict(config.trainer.v1.sampler.custom_sampler) == BUFFER
+
+
+@pytest.mark.parametrize(
+    ("allocator", "settings", "message"),
+    [
+        ("vip", {"trainer.v1.trainer_mode": "sync"}, "must be separate_async or colocate_async.*got sync"),
+        ("vip", {"trainer.v1.sampler.custom_sampler.name": "Other"}, "must be StreamedReplayBuffer.*got Other"),
+        ("vip", {"algorithm.filter_groups.enable": True}, "filter_groups.enable must be False"),
+        ("dapo", {}, "plans each prompt alone, or splits.* got dapo: batch must say"),
+        ("pilot_commit", {}, "got pilot_commit: batch must say"),
+    ],
+)
+def test_what_a_stream_cannot_serve_is_refused(allocator, settings, message):
+    refused(message, allocator, STREAMED | settings, stream=True)
 
 
 def test_a_reward_model_in_a_pool_of_its_own_fits(caplog):

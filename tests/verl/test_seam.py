@@ -17,6 +17,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.import_utils import load_extern_object
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 import apportion
@@ -25,6 +26,7 @@ from apportion.verl.actor_watch import REWARDER, SERVER
 from apportion.verl.estimators import PADDING
 from apportion.verl.phases import LOOP, TRAINERS
 from apportion.verl.runner import AllocatedTaskRunner
+from apportion.verl.streaming import BUFFER, StreamedReplayBuffer
 from apportion.verl.tracking import STEP, AllocationTracking
 from apportion.verl.waiting import Looking, check_while_waiting
 from apportion.verl.worker import AllocatedWorker
@@ -34,7 +36,14 @@ TRAINER = "verl.trainer.ppo.v1.trainer_base"
 OURS = dict(
     zip(
         seam.EXTENDED,
-        (AllocatedTaskRunner, AllocatedAgentLoopManager, AllocatedWorker, SavedAllocation, AllocationTracking),
+        (
+            AllocatedTaskRunner,
+            AllocatedAgentLoopManager,
+            AllocatedWorker,
+            SavedAllocation,
+            AllocationTracking,
+            StreamedReplayBuffer,
+        ),
         strict=True,
     )
 )
@@ -221,6 +230,14 @@ def test_the_method_that_looks_for_finished_prompts_is_called_in_every_wait_of_t
         loop = source(wait).partition("while True:")[2]
         assert loop.index(f"self.{look}()") < loop.index("self._wait_for_next_poll(")
     assert "self.wait_for_sampleable(" in source(ReplayBufferAsync.sample)
+
+
+def test_a_buffer_of_ours_is_made_from_two_settings_and_fills_itself():
+    built, made = source(PPOTrainer._build_replay_buffer), source(ReplayBuffer.__init__)
+    assert "load_extern_type(custom_sampler.path, custom_sampler.name)" in built
+    assert "refill_fn=self._add_prompts_to_generate" in built
+    assert load_extern_object(BUFFER["path"], BUFFER["name"]) is StreamedReplayBuffer
+    assert all(f"self.{name}: " in made or f"self.{name} = " in made for name in seam.BUFFER_ATTRIBUTES)
 
 
 def test_what_is_watched_is_found_by_its_name_and_restarted_by_its_class():

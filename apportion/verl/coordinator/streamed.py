@@ -64,7 +64,6 @@ class StreamedPlanner:
     _restored: dict[str, int] = field(default_factory=dict)
     _update: Update | None = None
     _taken: bool = False
-    _owed: int = 0
     step: int = 0
     _adopted: tuple[str, ...] = ()
     _counts: Counter[str] = field(default_factory=Counter)
@@ -147,13 +146,12 @@ class StreamedPlanner:
         """Return the update that the trainer may take, empty as long as it is not ready."""
         if self._adopted:
             adopted, self._adopted = self._adopted, ()
-            return TrainerUpdate(adopted, wanted=self._wanted(len(adopted)))
+            self.stream.took(len(adopted))
+            return TrainerUpdate(adopted, wanted=self.stream.wanted())
         if self._update is None:
             self._fill()
         if self._update is None:
-            lacking = self.stream.missing
-            self._owed -= lacking
-            return TrainerUpdate(wanted=lacking)
+            return TrainerUpdate(wanted=self.stream.wanted())
         taken = [self._prompts[unit] for unit in self.stream.training]
         if any(each.uid in self._uncommitted for each in taken):
             return TrainerUpdate()
@@ -161,7 +159,7 @@ class StreamedPlanner:
         found = TrainerUpdate(
             tuple(each.uid for each in taken if each.uid in with_rows),
             tuple(each.uid for each in taken if each.uid not in with_rows),
-            self._wanted(len(taken)),
+            self.stream.wanted(),
         )
         self._taken = True
         if not with_rows:  # the data set has no other prompt, so there is nothing to train on
@@ -269,12 +267,6 @@ class StreamedPlanner:
             if not self._waiting[id]:
                 del self._waiting[id]
         return self._prompts[unit]
-
-    def _wanted(self, taken: int) -> int:
-        """Return how many prompts the trainer must bring beyond its own, which are those of a full update each."""
-        self._owed += taken - self.stream.rows_an_update
-        wanted, self._owed = max(0, self._owed), min(0, self._owed)
-        return wanted
 
     def _withdraw(self, units: Collection[int]) -> None:
         granted = self.stream.withdraw(units)
