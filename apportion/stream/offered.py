@@ -23,8 +23,7 @@ class OfferedStream(Stream):
 
     Prompts are opened in the order of ``offer``. One that is in flight already is opened again later, and does not hold
     back the others. An update has ``prompts_an_update`` prompts with rows, or more if more are at ``age_bound``. With
-    ``most_rows`` it has those finished prompts whose rows fit, which may be a few more or fewer. What is left over
-    makes a later update larger by that number of rows.
+    ``most_rows`` it has those finished prompts whose rows fit, which may be fewer. Later updates then have more.
 
     Args:
         rule: a rule that plans each prompt alone, or has a price.
@@ -229,14 +228,16 @@ class OfferedStream(Stream):
         if self._most_rows is None:
             taken = super()._chosen_units()
         else:
-            due, left = self.version - self.age_bound, max(0, -self._owed) // self.rows_an_update
+            due, left, usual = self.version - self.age_bound, max(0, -self._owed), self.rows_an_update
             taken = [number for number in self._finished if self._units[number].opened <= due]
             rows, must = sum(self._kept[number] for number in taken), set(taken)
+            prompts, most = sum(self._kept[number] > 0 for number in taken), self._most_rows * (1 + left // usual)
             for number in self._finished:
                 own = self._kept[number]
-                if number not in must and (not rows or not own or rows + own <= self._most_rows * (1 + left)):
+                fits = not own or (prompts < usual + left and (not rows or rows + own <= most))
+                if number not in must and fits:
                     taken.append(number)
-                    rows += own
+                    rows, prompts = rows + own, prompts + (own > 0)
         self.took(len(taken))
         return taken
 
