@@ -25,9 +25,10 @@ RULES = {
 
 
 class Trainer:
-    """A trainer of ``EACH`` prompts an update, and its queue: what is committed and not trained on yet."""
+    """A trainer of ``each`` prompts an update, and its queue: what is committed and not trained on yet."""
 
-    def __init__(self, rule, seed=0, slots=None, retries=1, most_rows=None):
+    def __init__(self, rule, seed=0, slots=None, retries=1, most_rows=None, each=EACH, prompts=PROMPTS, bound=BOUND):
+        self.each, self.prompts, self.bound = each, [Prompt(text) for text in texts(*range(prompts))], bound
         self.rng, self.fed, self.brought = np.random.default_rng(seed), 0, {}
         self.trained, self.dropped, self.sizes = [], [], []
         self.begin(rule, slots, retries, most_rows)
@@ -36,9 +37,8 @@ class Trainer:
         """Start the coordinator of a process, with workers of its own."""
         self.pool, self.rule = WorkerPool(Table(failing=0.1)), Watched(rule)
         settings = Settings(rule, Optimal(), retries=retries, slots=slots, stream=True)
-        prompts = [Prompt(text) for text in texts(*range(PROMPTS))]
-        limits = {"prompts_an_update": EACH, "most_rows": most_rows, "age_bound": BOUND, "attempts": 1 + retries}
-        stream = OfferedStream(rule, prompts, **limits)
+        limits = {"prompts_an_update": self.each, "most_rows": most_rows, "age_bound": self.bound}
+        stream = OfferedStream(rule, self.prompts, attempts=1 + retries, **limits)
         self.coordinator = Coordinator(settings, refills=True, stream=stream)
         self.coordinator.pool = self.pool
         self.queue, self.first, self.slots = {}, True, slots
@@ -51,7 +51,7 @@ class Trainer:
         self.coordinator.open(request)
 
     def feed(self, count):
-        numbers = [(self.fed + i) % PROMPTS for i in range(count)]
+        numbers = [(self.fed + i) % len(self.prompts) for i in range(count)]
         self.open(request_of(texts(*numbers), step=1000 + self.fed).prompts)
         self.fed += count
 
@@ -71,7 +71,7 @@ class Trainer:
 
     def step(self, fault=None, most=20_000):
         """Take one update as verl's trainer does, with work going on meanwhile."""
-        self.feed(EACH)
+        self.feed(self.each)
         done, before = True, len(self.trained)
         for _ in range(most):
             update = self.coordinator.next_update(done, set(self.queue) if self.first else None)

@@ -1,0 +1,55 @@
+"""Rows of masked padding in verl's asynchronous updates, if a stream fills mini-batches or takes a number of prompts.
+
+python -m benchmarks.verl_padding              # the coordinator alone, without Ray
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from apportion import HORA, VIP
+from benchmarks.common import spread, write
+from tests.verl.coordinator.test_streamed import Trainer
+
+SEEDS = (0, 1, 2)
+EACH, ROLLOUTS, PROMPTS, UPDATES, SKIPPED = 16, 8, 400, 80, 30
+MULTIPLE = EACH * ROLLOUTS
+RULES = {
+    "vip": lambda: VIP(rollouts_per_prompt=ROLLOUTS, high=32),
+    "hora": lambda: HORA(rollouts_per_prompt=ROLLOUTS, pre_rollouts=4, high=24),
+}
+WAYS = {f"{EACH} prompts": None, "fills a mini-batch": MULTIPLE}
+
+
+def measured(rule: str, most_rows: int | None, seed: int) -> tuple[float, float, float]:
+    """Return the share of padding, the mini-batches an update, and the prompts an update."""
+    trainer = Trainer(RULES[rule](), seed=seed, most_rows=most_rows, each=EACH, prompts=PROMPTS, bound=28)
+    trainer.feed(4 * EACH)
+    for _ in range(UPDATES):
+        trainer.step()
+    sizes = trainer.sizes[SKIPPED:]
+    rows = np.array([sum(own) for own in sizes])
+    padded = -(-rows // MULTIPLE) * MULTIPLE
+    return 1 - rows.sum() / padded.sum(), padded.mean() / MULTIPLE, float(np.mean([len(own) for own in sizes]))
+
+
+def main() -> None:
+    """Measure, and write the table."""
+    rows = []
+    for rule in RULES:
+        for way, most_rows in WAYS.items():
+            found = zip(*(measured(rule, most_rows, seed) for seed in SEEDS), strict=True)
+            cells = [spread(column, form) for column, form in zip(found, (".3f", ".2f", ".1f"), strict=True)]
+            rows.append([rule, way, *cells])
+    notes = (
+        f"Updates of verl's separate_async, whose mini-batches have {EACH} prompts of {ROLLOUTS} rollouts: verl pads the "
+        f"rows of an update to a multiple of {MULTIPLE}, and takes a step of the optimiser for each mini-batch. verl's own "
+        f"buffer takes {EACH} prompts an update. {UPDATES} updates over {PROMPTS} prompts with shares of success from 0 to "
+        f"1, the first {SKIPPED} left out, and a tenth of the rollouts fails.",
+    )
+    columns = ("rule", "an update", "padding", "mini-batches an update", "prompts an update")
+    write("verl_padding", "Padding of updates of a stream in verl", columns, rows, notes, seeds=SEEDS)
+
+
+if __name__ == "__main__":
+    main()
