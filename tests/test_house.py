@@ -75,7 +75,6 @@ ALLOWED = {
     "omegaconf": ("verl",),
     "tensordict": ("verl",),
     "transfer_queue": ("verl",),
-    "zmq": ("verl",),
     "psutil": ("verl",),
     "sklearn": (),
     "pandas": (),
@@ -216,7 +215,7 @@ RUNS_CODE = {
 
 MAY_RUN_CODE = {
     "apportion/user_functions.py": "imports the function that the user's configuration names, and nothing else",
-    "apportion/verl/channel.py": "unpickles messages of a run's own processes, encrypted with keys from Ray",
+    "apportion/verl/reports.py": "unpickles what a run's own workers return to calls of Ray",
     "apportion/cli/training.py": "imports one of our own modules, by a name in the source",
     "apportion/verl/__init__.py": "imports one of our own modules, by a name in the source",
     "apportion/trl/__init__.py": "imports one of our own modules, by a name in the source",

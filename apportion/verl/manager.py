@@ -18,10 +18,10 @@ from apportion.verl.coordinator.messages import RowAddress, RowsRequest, Trainer
 from apportion.verl.dataset import prompt_of
 from apportion.verl.loop_thread import LoopThread
 from apportion.verl.phases import PhaseWatch
+from apportion.verl.reports import GROUP
 from apportion.verl.settings import allocation_of
 from apportion.verl.streaming import StreamedReplayBuffer
 from apportion.verl.worker import AllocatedWorker
-from apportion.verl.worker_processes import RESTARTS
 from apportion.verl.workers import WorkerGroup
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
             config.actor_rollout_ref.actor.loss_agg_mode,
             kl_in_reward=bool(config.algorithm.use_kl_in_reward),
         )
-        self.agent_loop_workers_class = ray.remote(max_restarts=RESTARTS)(AllocatedWorker)
+        self.agent_loop_workers_class = ray.remote(max_restarts=-1, concurrency_groups={GROUP: 1})(AllocatedWorker)
 
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
@@ -69,7 +69,7 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         AllocatedAgentLoopManager.latest = self
         self._coordinator, self._phase = coordinator_of(self.config, self.allocation), PhaseWatch()
         self._thread = LoopThread(lambda error: self._coordinator.fail(f"the coordinator failed: {error!r}"))
-        self._workers = self._thread.call(self._start(), "connect the workers", self.allocation.limits.answer)
+        self._workers = self._thread.call(self._start(), "find the workers", self.allocation.limits.answer)
         waiting.check_while_waiting(self._look)
         tracking.log_metrics(self._metrics)
         sampler.ChosenRows.choose = self._choose
@@ -102,13 +102,11 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         self._thread.close()
 
     async def _start(self) -> WorkerGroup:
-        """Return the workers once they are connected to the coordinator."""
+        """Return the workers once each has said where it runs."""
         handles = dict(zip(self.names, self.agent_loop_workers, strict=True))
-        host, settings = ray.util.get_node_ip_address(), self.allocation
+        settings = self.allocation
         others = queue_actors() + engine_actors(self.llm_client, self.reward_loop_worker_handles)
-        group = WorkerGroup(
-            self._coordinator, handles, host, settings.silent_seconds, settings.limits, others, self._phase
-        )
+        group = WorkerGroup(self._coordinator, handles, settings.silent_seconds, settings.limits, others, self._phase)
         await group.start()
         return group
 

@@ -6,15 +6,16 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
 import ray
 import torch
 import transfer_queue as tq
+from ray.exceptions import RayTaskError
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
@@ -23,7 +24,6 @@ from apportion.answers.reader import AnswerReader
 from apportion.engines.outcomes import read_reward
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Rollout
-from apportion.verl.channel import ChannelAddress, WorkerChannel
 from apportion.verl.coordinator.messages import (
     CommitTask,
     RolloutTask,
@@ -36,9 +36,12 @@ from apportion.verl.coordinator.messages import (
 )
 from apportion.verl.coordinator.settings import SCORE
 from apportion.verl.packed_outputs import pack_output, unpack_output
+from apportion.verl.reports import GROUP, Outbox
 from apportion.verl.rows import PARTITION, commit_rows
 from apportion.verl.server_calls import ABORT_SECONDS, ServerCalls
 from apportion.verl.settings import allocation_of, by_row, norm_reduction
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +54,17 @@ ENDING_SECONDS = 2 * ABORT_SECONDS + 4.0
 WRITING_SECONDS = 0.05
 """Polling interval while rows are being written."""
 
+TRIES, AGAIN_SECONDS = 3, 1.0
+"""How often a worker's call of TransferQueue is tried, and the pause before the next try."""
+
+DESCRIBED = 500
+"""The longest description of a failed rollout, in letters."""
+
 UNFINISHED = ("pending", "running")
 """The statuses of a prompt that the trainer waits for."""
 
 COUNTS = ("__rollout_n__", "__do_sample__")
 """Columns by which a data set tells verl how to sample a row. verl removes them before it writes a row."""
-
-REMEMBERED_UIDS = 100_000
-"""Number of uids whose results are kept, because a message may be lost; more than are ever in progress."""
 
 
 @dataclass
@@ -98,38 +104,30 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         self._norms = norm_reduction(config, self.allocation)
         self._answers = AnswerReader(self.allocation.extract, self.allocation.equivalence)
         self._rows: dict[str, asyncio.Future[HeldRow]] = {}
-        self._results: dict[str, dict[str, TaskResult]] = {}
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._validating: set[str] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self._done: set[str] = set()
-        self._channel: WorkerChannel | None = None
+        self._outbox = Outbox()
 
     def name(self) -> str:
         """Return the worker's name in Ray."""
         return str(ray.get_runtime_context().get_actor_name())
 
-    async def attach(self, address: ChannelAddress, channel: str) -> None:
-        """Connect to the coordinator under the name ``channel``. Never return: the open call shows that it lives."""
-        if self._channel is not None:
-            self._channel.close()
-        self._channel = WorkerChannel(address, channel, self.carry_out)
+    async def place(self) -> WorkerPlace:
+        """Return where the worker runs."""
         started = psutil.Process().create_time()
-        self._answer(WorkerPlace(ray.get_runtime_context().get_node_id(), socket.gethostname(), os.getpid(), started))
-        await asyncio.Event().wait()
+        return WorkerPlace(ray.get_runtime_context().get_node_id(), socket.gethostname(), os.getpid(), started)
 
-    def _answer(self, value: TaskResult | WorkerPlace | Validated) -> None:
-        """Send ``value`` to the coordinator."""
-        assert self._channel is not None  # tasks only come through it
-        self._channel.put(value)
+    @ray.method(concurrency_group=GROUP)  # type: ignore[untyped-decorator]
+    def reports(self) -> list[bytes]:
+        """Return what is done since the last call, as ``TaskResult`` and ``Validated``; see ``Outbox``."""
+        return self._outbox.take()
 
-    def carry_out(self, tasks: Sequence[WorkerTask]) -> None:
-        """Begin ``tasks``, whose results follow. If a task was done before, send its result again."""
+    async def carry_out(self, tasks: Sequence[WorkerTask]) -> None:
+        """Begin ``tasks``, whose results follow."""
         for task in tasks:
-            known = self._results.get(task.uid, {}).get(task.id)
-            if known is not None:
-                self._answer(known)
-            elif task.id not in self._running:
-                self._running[task.id] = asyncio.create_task(self._carry_out(task))
+            running = asyncio.create_task(self._carry_out(task))
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
 
     async def take_over(self, chunks: Sequence[Any], uids: Sequence[str]) -> None:
         """Take the rows of ``uids`` from ``chunks``, references to rows that a dead worker held.
@@ -137,10 +135,8 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         It may have finished some of them and died before it said so. The trainer may have trained on these already, so
         they are not written again.
         """
-        wanted = set(uids) - self._validating  # what this worker validates itself, and only its end was lost
-        if not wanted:
-            return
-        tags = await tq.async_kv_list()
+        wanted = set(uids)
+        tags = await insisted(tq.async_kv_list)
         unfinished = {
             uid for found in tags.values() for uid in wanted & found.keys() if found[uid].get("status") in UNFINISHED
         }
@@ -159,7 +155,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         if trajectory["validate"]:
             if uid in self._done:
                 self._done.discard(uid)
-                self._answer(Validated(uid))
+                self._outbox.put(Validated(uid))
             else:
                 await self._validate(prompt, sampling_params, trajectory, trace)
             return
@@ -167,7 +163,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         row = HeldRow(data, dict(sampling_params), trajectory, trace)
         if uid not in self._done:
             # before tasks find the row, so that this status never overwrites that of a commit
-            await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "running"})
+            await insisted(lambda: tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "running"}))
         if uid in self._rows and self._rows[uid].done():
             del self._rows[uid]
         self._future_row(uid).set_result(row)
@@ -177,16 +173,13 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
     ) -> None:
         """Have verl validate a prompt, which has failed if that takes longer than the deadline."""
         uid, seconds = prompt["uid"], self.allocation.deadline_seconds
-        self._validating.add(uid)
         try:
             async with asyncio.timeout(None if math.isinf(seconds) else seconds):
                 await super()._run_prompt(prompt, sampling_params, trajectory, trace)
         except TimeoutError:
             logger.error("The validation of %s took more than %g s and counts as failed", uid, seconds)
             await tq.async_kv_put(key=uid, partition_id=VALIDATION, tag={"status": "failure"})
-        finally:
-            self._validating.discard(uid)
-        self._answer(Validated(uid))
+        self._outbox.put(Validated(uid))
 
     def _future_row(self, uid: str) -> asyncio.Future[HeldRow]:
         if uid not in self._rows:
@@ -200,28 +193,18 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 
     async def _carry_out(self, task: WorkerTask) -> None:
         try:
-            result = await (self._sample(task) if isinstance(task, RolloutTask) else self._commit(task))
+            if isinstance(task, RolloutTask):
+                result = await self._sample(task)
+            else:
+                result = await insisted(lambda: self._commit(task))
         except Exception as error:
             logger.exception("%s of %s failed", type(task).__name__, task.uid)
             result = TaskResult(task.id, error=repr(error))
-        self._remember(task, result)
-        del self._running[task.id]
         try:
-            self._answer(result)
+            self._outbox.put(result)
         except Exception as error:  # an output holds something that cannot be sent
             logger.exception("The result of %s cannot be sent", task.uid)
-            self._answer(TaskResult(task.id, error=f"a rollout cannot be sent: {error!r}"))
-
-    def _remember(self, task: WorkerTask, result: TaskResult) -> None:
-        """Keep the results of a uid, of a committed one only that of the commit. Forget the oldest if there are many.
-
-        The coordinator asks for them again if a message was lost.
-        """
-        if isinstance(task, CommitTask):
-            self._results.pop(task.uid, None)
-        self._results.setdefault(task.uid, {})[task.id] = result
-        if len(self._results) > REMEMBERED_UIDS:
-            del self._results[next(iter(self._results))]
+            self._outbox.put(TaskResult(task.id, error=f"a rollout cannot be sent: {error!r}"))
 
     async def _sample(self, task: RolloutTask) -> TaskResult:
         """Return the rollouts that arrive before the deadline, in the order of their sessions."""
@@ -239,18 +222,22 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         unended = (await asyncio.wait(given_up, timeout=ENDING_SECONDS))[1] if given_up else set()
         running = {session: each for session, each in running.items() if each not in unended}
         results = await asyncio.gather(*running.values(), return_exceptions=True)
-        failures = tuple(repr(error) for error in results if isinstance(error, BaseException))
+        rollouts: list[Rollout] = []
+        failures: tuple[str, ...] = ()
+        for session, outputs in zip(running, results, strict=True):
+            if isinstance(outputs, BaseException):
+                failures += (_described(outputs, task.seconds),)
+                if isinstance(outputs, Exception):
+                    logger.error("A rollout of %s failed", task.uid, exc_info=outputs)
+            elif outputs:
+                try:
+                    rollouts.append(await self._rollout(row, task, session, outputs))
+                except Exception as error:  # the commit clears its rows
+                    failures += (_described(error, task.seconds),)
+                    logger.exception("A rollout of %s cannot be read", task.uid)
         if unended:  # such a session can no longer generate, and the commit leaves out what it still writes
             logger.error("%d of the sessions of %s did not end when cancelled", len(unended), task.uid)
             failures += ("a session did not end when it was cancelled",) * len(unended)
-        for error in results:
-            if isinstance(error, Exception):
-                logger.error("A rollout of %s failed", task.uid, exc_info=error)
-        rollouts = [
-            await self._rollout(row, task, session, outputs)
-            for session, outputs in zip(running, results, strict=True)
-            if not isinstance(outputs, BaseException) and outputs
-        ]
         return TaskResult(task.id, tuple(rollouts), failures, expired=bool(late))
 
     async def _run_session(self, row: HeldRow, data: Mapping[str, Any], session: int) -> list[AgentLoopOutput] | None:
@@ -381,6 +368,25 @@ async def _rows_of(commit: CommitTask) -> set[str]:
     tags = (await tq.async_kv_list(PARTITION)).get(PARTITION, {})
     kept = {key for group in commit.groups for row in group.rows for key in row.keys(commit.uid)}
     return {key for key in tags if key.startswith(f"{commit.uid}_")} - kept
+
+
+async def insisted(work: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of ``work``, which may be repeated. It is tried again if it raises, as in a network."""
+    for _ in range(TRIES - 1):
+        try:
+            return await work()
+        except Exception:
+            logger.exception("A call of TransferQueue failed; it is tried again")
+            await asyncio.sleep(AGAIN_SECONDS)
+    return await work()
+
+
+def _described(error: BaseException, seconds: float | None) -> str:
+    """Return in a line why a rollout failed. An error of another process is its cause, without Ray's traceback."""
+    if isinstance(error, asyncio.CancelledError):
+        return f"no end within {seconds:g} s" if seconds else "its cancellation"
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return f"{type(cause).__name__}: {' '.join(str(cause).split())[:DESCRIBED]}"
 
 
 def _number(name: str, value: object) -> float:

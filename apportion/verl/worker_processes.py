@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from apportion.verl.coordinator.messages import WorkerPlace
@@ -15,7 +15,7 @@ from apportion.verl.coordinator.messages import WorkerPlace
 logger = logging.getLogger(__name__)
 
 RESTARTS = 16
-"""How often Ray restarts a worker. Runs of weeks lose a worker now and then; one that always dies ends the run soon."""
+"""How often a worker is restarted that dies before it has done anything; a reward worker in all of a run."""
 
 KILL_SECONDS = 60.0
 """How long it may take to kill a process on its host. A host that is gone takes Ray about as long to notice."""
@@ -50,21 +50,3 @@ def end_process(pid: int, started: float) -> None:
 async def result_of(call: Any) -> Any:
     """Return the result of a call of Ray. asyncio takes a coroutine, which such a call is not."""
     return await call
-
-
-async def death(alive: asyncio.Future[Any], silent: asyncio.Event) -> BaseException:
-    """Wait for the end of a call that only a death ends, and return its exception.
-
-    A worker that was silent and killed counts as dead, also if Ray does not notice.
-    """
-    waiting: asyncio.Future[Any] = asyncio.create_task(silent.wait())
-    await asyncio.wait([alive, waiting], return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    await asyncio.wait([alive], timeout=KILL_SECONDS)
-    if not alive.done():
-        alive.cancel()
-        return TimeoutError(f"its process was killed, and Ray did not notice within {KILL_SECONDS:g} seconds")
-    error = alive.exception()
-    if isinstance(error, RayActorError):
-        return error
-    raise RuntimeError("a worker ended its open call, which only its death may end") from error

@@ -1,7 +1,8 @@
 """The agent-loop workers as the coordinator sees them: rows and tasks go out, results come back, the dead are replaced.
 
-Ray reports the death of a worker's process. A worker that is silent is killed first, so that nothing of it can write
-rows any more when another takes its prompts over.
+One open call of Ray a worker returns its results, and nothing every ``BEAT_SECONDS``. If the worker's process dies Ray
+fails the call. A worker whose call does not return is killed first, so that nothing of it can write rows any more when
+another takes its prompts over.
 """
 
 import asyncio
@@ -13,15 +14,16 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ray
 from ray.exceptions import ActorDiedError, RayActorError
 
 from apportion.verl.actor_watch import ActorWatch, WatchedActor, end_trainer
-from apportion.verl.channel import BEAT_SECONDS, CoordinatorChannel
-from apportion.verl.coordinator.messages import TaskResult, TrainerRequest, Validated, WorkerPlace, WorkerTask
+from apportion.verl.coordinator.messages import TrainerRequest, Validated, WorkerPlace, WorkerTask
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import TimeLimits
 from apportion.verl.phases import PhaseWatch
-from apportion.verl.worker_processes import death, kill, result_of
+from apportion.verl.reports import BEAT_SECONDS, opened
+from apportion.verl.worker_processes import KILL_SECONDS, RESTARTS, kill, result_of
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +50,6 @@ class WorkerGroup:
     Args:
         coordinator: gets results and deaths. Its tasks go through this group.
         handles: Ray's handle of each worker.
-        host: IP address of this node that the workers reach.
         silent_seconds: a worker that was not heard of for so long is killed.
         limits: the bounds of waits.
         others: what rollouts need beside these workers. Their deaths end the run.
@@ -59,7 +60,6 @@ class WorkerGroup:
         self,
         coordinator: Coordinator,
         handles: Mapping[str, Any],
-        host: str,
         silent_seconds: float,
         limits: TimeLimits,
         others: Sequence[WatchedActor] = (),
@@ -71,27 +71,26 @@ class WorkerGroup:
         self._silent_seconds, self._limits, self._others = silent_seconds, limits, others
         self._phase, self._ending = phase or PhaseWatch(), False
         self._others_watch = ActorWatch(self._end_run, limits.answer)
-        self._names: dict[str, str] = {}
-        self._channels: dict[str, str] = {}
         self._places: dict[str, WorkerPlace] = {}
-        self._placed: dict[str, asyncio.Event] = {}
+        self._heard: dict[str, float] = {}
+        self._useful: set[str] = set()
         self._rows: dict[str, KeptRows] = {}
         self._validating: dict[str, tuple[str, KeptRows]] = {}
         self._silent: dict[str, asyncio.Event] = {}
+        self._waiting: dict[str, list[WorkerTask]] = {}
         self._waiting_since = time.monotonic()
         self._unsettled = set(handles)
         self._ready = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watches: list[asyncio.Task[None]] = []
-        self._channel = CoordinatorChannel(host, self._receive, self._send_again)
 
     @property
     def living(self) -> list[str]:
         """The names of the workers that can be given tasks."""
-        return list(self._channels)
+        return list(self._places)
 
     async def start(self) -> None:
-        """Return once every worker is connected or gone for good. Raises RuntimeError if none is connected."""
+        """Return once every worker lives or is gone for good. Raises RuntimeError if none lives."""
         self._watches = [self._run(self._watch(name)) for name in self._handles]
         self._run(self._look_for_silent())
         self._run(self._expire())
@@ -103,10 +102,9 @@ class WorkerGroup:
         self._coordinator.check()
 
     def close(self) -> None:
-        """End all tasks, and the channel."""
+        """End all tasks."""
         for task in self._tasks:
             task.cancel()
-        self._channel.close()
 
     def open(self, request: TrainerRequest, chunks: Sequence[Any]) -> None:
         """Give the rows of ``request`` to its workers, and begin the round. Chunk i is that of the i-th worker."""
@@ -114,7 +112,7 @@ class WorkerGroup:
         self._rows[request.id] = KeptRows(chunks)
         self._coordinator.open(request)
         for name, chunk in zip(dict.fromkeys(request.workers), chunks, strict=True):
-            if name in self._channels:
+            if name in self._places:
                 self._deliver(name, self._handles[name].generate_sequences.remote(chunk))
             else:
                 self._coordinator.lose(name, self.living)
@@ -125,15 +123,26 @@ class WorkerGroup:
         rows = KeptRows(chunks)
         for (name, uids), chunk in zip(owners.items(), chunks, strict=True):
             self._validating.update(dict.fromkeys(uids, (name, rows)))
-            if name in self._channels:
+            if name in self._places:
                 self._deliver(name, self._handles[name].generate_sequences.remote(chunk))
             else:
                 self._move_validation(name)
 
     def send(self, worker: str, task: WorkerTask) -> None:
-        """Send ``task`` to a worker. Drop it if the worker is gone; its watch then has another do it."""
-        if worker in self._channels:
-            self._channel.put(self._channels[worker], task)
+        """Send ``task``, with all others of this turn of the event loop.
+
+        Drop it if the worker is gone; its watch then has another do it.
+        """
+        if worker in self._places:
+            if not self._waiting:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._waiting.setdefault(worker, []).append(task)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for name, tasks in waiting.items():
+            if name in self._places:
+                self._deliver(name, self._handles[name].carry_out.remote(tasks))
 
     def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> None:
         """Have ``worker`` take over the rows of ``uids``."""
@@ -148,32 +157,22 @@ class WorkerGroup:
         if not self._coordinator.waits and not self._validating:
             self._waiting_since = time.monotonic()
 
-    def _receive(self, channel: str, values: Sequence[Any]) -> None:
-        self._waiting_since = time.monotonic()
-        results: list[TaskResult] = []
-        for value in values:
-            if isinstance(value, TaskResult):
-                results.append(value)
-            elif isinstance(value, Validated):
-                self._validating.pop(value.uid, None)
-            else:
-                self._places[channel] = value
-                self._placed[channel].set()
-        self._coordinator.receive(results)
+    def _receive(self, name: str, values: Sequence[bytes]) -> None:
+        """Take what a worker reports, which may be nothing."""
+        self._heard[name] = time.monotonic()
+        if values:
+            self._useful.add(name)
+            self._waiting_since = time.monotonic()
+            results = opened(values)
+            for each in results:
+                if isinstance(each, Validated):
+                    self._validating.pop(each.uid, None)
+            self._coordinator.receive([each for each in results if not isinstance(each, Validated)])
+            self._name_silent()
 
-    def _send_again(self, channel: str) -> None:
-        """Send a worker its tasks again, and give it its rows of validation, whose ends may be lost, again."""
-        name = self._names[channel]
-        if self._channels.get(name) != channel:
-            return
-        self._coordinator.send_again(name)
-        if any(owner == name for owner, _ in self._validating.values()):
-            self._move_validation(name, [name])
-
-    def _move_validation(self, worker: str, others: Sequence[str] | None = None) -> None:
-        """Divide the rows of validation of ``worker`` among ``others``; they wait under "" if there is none."""
-        names = self.living if others is None else others
-        turns, given = itertools.cycle(names or [""]), dict[tuple[str, int], list[str]]()
+    def _move_validation(self, worker: str) -> None:
+        """Divide the rows of validation of ``worker`` among the living; they wait under "" if there is none."""
+        turns, given = itertools.cycle(self.living or [""]), dict[tuple[str, int], list[str]]()
         kept: dict[int, KeptRows] = {}
         for uid, (owner, rows) in self._validating.items():
             if owner == worker:
@@ -186,17 +185,18 @@ class WorkerGroup:
                 self._deliver(name, self._handles[name].take_over.remote(kept[rows_id].chunks, uids))
 
     def _deliver(self, worker: str, call: Awaitable[Any]) -> None:
-        channel = self._channels[worker]
+        silent = self._silent[worker]
 
         async def deliver() -> None:
             try:
                 await call
             except RayActorError as error:
-                logger.info("Worker %s died with the rows that it was given: %s", worker, error)
-                self._give_up(channel, "could not be given rows")  # Ray may only have lost its connection
+                logger.info("Worker %s died with what it was given: %s", worker, error)
+                if self._silent.get(worker) is silent:  # not that of a later life
+                    self._give_up(worker, "could not be given rows or tasks")  # Ray may only have lost its connection
             except Exception as error:
-                logger.exception("Rows cannot be given to worker %s", worker)
-                self._coordinator.fail(f"rows cannot be given to worker {worker}: {error}")
+                logger.exception("Worker %s cannot be given rows or tasks", worker)
+                self._coordinator.fail(f"worker {worker} cannot be given rows or tasks: {error}")
 
         self._run(deliver())
 
@@ -217,6 +217,12 @@ class WorkerGroup:
         self._coordinator.fail(message)
         self._ready.set()
 
+    def _name_silent(self) -> None:
+        """Name the actors that do not answer in an error that may follow from their silence."""
+        error, silent = self._coordinator.error, ", ".join(sorted(self._others_watch.silent))
+        if error is not None and silent and silent not in error:
+            self._coordinator.error = f"{error} (no answer of {silent})"
+
     def _end_run(self, message: str) -> None:
         """Fail, and end a trainer that does not notice because it waits for what cannot come."""
         where, _ = self._phase.look(0.0)
@@ -227,117 +233,114 @@ class WorkerGroup:
             self._run(end_trainer(message, lambda: bool(self._phase.look(0.0)[0])))
 
     async def _watch(self, name: str) -> None:
-        """Watch a worker through its restarts, until it is gone for good."""
-        handle = self._handles[name]
-        for number in itertools.count():
-            channel = f"{name}/{number}"
-            self._names[channel] = name
-            self._silent[channel], self._placed[channel] = asyncio.Event(), asyncio.Event()
-            alive = asyncio.ensure_future(result_of(handle.attach.remote(self._channel.address, channel)))
-            connected = asyncio.create_task(self._connect(channel))
-            await asyncio.wait([alive, connected], timeout=self._limits.start, return_when=asyncio.FIRST_COMPLETED)
-            if connected.done():
-                self._join(name, channel)
-            elif not alive.done() and number:
-                logger.error(
-                    "Worker %s did not connect again within %.0f s; it counts as gone", name, self._limits.start
-                )
-                alive.cancel()
-                connected.cancel()
-                self._channel.remove(channel)
-                break
-            elif not alive.done():
-                connected.cancel()
-                self._fail(
-                    f"worker {name} must connect to {self._channel.address.endpoint} within {self._limits.start:g} "
-                    "seconds, got no connection; let the nodes reach each other on all ports, as Ray and "
-                    "TransferQueue need it"
-                )
-                self._settle(name)
-                return
-            connected.cancel()
-            await self._part(name, channel, await death(alive, self._silent[channel]))
-            if not await self._is_restarted(name):
-                break
+        """Watch a worker through its restarts, until it is gone for good or has died so often without a result."""
+        lives = 0
+        while lives <= RESTARTS and (place := await self._find(name)) is not None:
+            self._join(name, place)
+            error = await self._listen(name)
+            lives = 1 if name in self._useful else lives + 1
+            await self._part(name, error)
+        if not lives:
+            limit = self._limits.start
+            self._fail(f"worker {name} must start within {limit:g} seconds, got no answer; see Ray's log for why")
+        elif lives > RESTARTS:
+            logger.error("Worker %s died %d times without a result; it counts as gone", name, lives)
+            ray.kill(self._handles[name])
         self._settle(name)
         if all(watch.done() or watch is asyncio.current_task() for watch in self._watches):
             self._fail(
                 f"agent-loop workers must live, got none of {len(self._handles)}; see Ray's log for why they died"
             )
 
-    async def _connect(self, channel: str) -> None:
-        """Wait until a worker is connected and has said where it runs, so that it can be killed."""
-        await self._channel.add(channel)
-        await self._placed[channel].wait()
-
-    def _join(self, name: str, channel: str) -> None:
+    def _join(self, name: str, place: WorkerPlace) -> None:
         """Register a worker, and give it what no other could take."""
-        self._channels[name] = channel
+        self._places[name], self._heard[name], self._silent[name] = place, time.monotonic(), asyncio.Event()
         self._coordinator.lose("", [name])
-        self._move_validation("", [name])
+        self._move_validation("")
         self._settle(name)
+
+    async def _listen(self, name: str) -> BaseException:
+        """Take what a worker reports until its process is dead. Return how it ended."""
+        stopped: asyncio.Future[Any] = asyncio.ensure_future(self._silent[name].wait())
+        try:
+            while True:
+                call = asyncio.ensure_future(result_of(self._handles[name].reports.remote()))
+                await asyncio.wait([call, stopped], return_when=asyncio.FIRST_COMPLETED)
+                if not call.done():
+                    await asyncio.wait([call], timeout=KILL_SECONDS)
+                if not call.done():
+                    call.cancel()
+                    return TimeoutError(f"its process was killed, and Ray did not notice within {KILL_SECONDS:g} s")
+                error = call.exception()
+                if isinstance(error, RayActorError):
+                    return error
+                self._receive(name, call.result())
+        finally:
+            stopped.cancel()
 
     def _settle(self, name: str) -> None:
         self._unsettled.discard(name)
         if not self._unsettled:
             self._ready.set()
 
-    async def _part(self, name: str, channel: str, error: BaseException) -> None:
+    async def _part(self, name: str, error: BaseException) -> None:
         """Have others take over from a worker, once it is certain that its process is gone."""
-        self._channel.remove(channel)
-        self._channels.pop(name, None)
-        del self._silent[channel], self._placed[channel]
-        place = self._places.pop(channel, None)
-        if place is not None and not isinstance(error, ActorDiedError):
+        place = self._places.pop(name)
+        del self._heard[name], self._silent[name]
+        self._useful.discard(name)
+        self._waiting.pop(name, None)
+        if not isinstance(error, ActorDiedError):
             await kill(name, place)
         if self._coordinator.waits or self._validating:
-            where = f" on {place.host}" if place else ""
-            logger.error("Worker %s%s died; %s", name, where, "others take over" if self.living else "none is left")
+            whither = "others take over" if self.living else "none is left"
+            logger.error("Worker %s on %s died; %s", name, place.host, whither)
             logger.error("Ray says: %s", error)
         self._coordinator.lose(name, self.living)
         self._move_validation(name)
 
-    async def _is_restarted(self, name: str) -> bool:
-        """Wait until Ray has restarted a dead worker. Return False if it is gone for good, or takes too long."""
+    async def _find(self, name: str) -> WorkerPlace | None:
+        """Wait until a worker lives, and return where. Return None if it is gone for good, or takes too long."""
         deadline = time.monotonic() + self._limits.start
-        while time.monotonic() < deadline:
+        while (left := deadline - time.monotonic()) > 0:
             try:
-                await asyncio.wait_for(result_of(self._handles[name].name.remote()), deadline - time.monotonic())
+                found: WorkerPlace = await asyncio.wait_for(result_of(self._handles[name].place.remote()), left)
             except ActorDiedError:
-                return False
+                return None
             except (RayActorError, TimeoutError):
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                return True
+                return found
         logger.error("Ray did not restart worker %s within %.0f s; it counts as gone", name, self._limits.start)
-        return False
+        return None
 
     async def _look_for_silent(self) -> None:
-        """Kill workers without beats. Ray then reports their deaths."""
+        """Kill workers that report nothing. Ray then says that they died."""
         pause = min(BEAT_SECONDS, self._silent_seconds / 4)
         while True:
             before = time.monotonic()
             await asyncio.sleep(pause)
             now = time.monotonic()
-            busy = max(0.0, now - before - pause)  # this process was stopped or busy itself, and beats wait to be read
-            for channel, heard in list(self._channel.beats.items()):
-                self._channel.beats[channel] = heard = min(now, heard + busy)
+            busy = max(
+                0.0, now - before - pause
+            )  # this process was stopped or busy itself, and reports wait to be read
+            for name, heard in list(self._heard.items()):
+                self._heard[name] = heard = min(now, heard + busy)
                 if now - heard > self._silent_seconds:
-                    self._give_up(channel, f"was silent for {now - heard:.0f} s")
+                    self._give_up(name, f"was silent for {now - heard:.0f} s")
 
-    def _give_up(self, channel: str, why: str) -> None:
+    def _give_up(self, name: str, why: str) -> None:
         """Kill a worker whose death is not known yet. Its watch then acts as if Ray had reported it."""
-        place = self._places.get(channel)
-        if place is not None and not self._silent[channel].is_set():
-            name = self._names[channel]
+        if not self._silent[name].is_set():
+            place = self._places[name]
             logger.error("Worker %s on %s %s; it is killed", name, place.host, why)
-            self._silent[channel].set()
+            self._silent[name].set()
             self._run(kill(name, place))
 
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_SECONDS)
             self._coordinator.expire(time.monotonic())
+            self._name_silent()
 
     async def _report(self) -> None:
         """Say every minute without a result what is waited for."""
@@ -370,8 +373,7 @@ class WorkerGroup:
     def _described(self, waits: Mapping[str, int]) -> str:
         now, found = time.monotonic(), []
         for name, count in sorted(waits.items()):
-            channel = self._channels.get(name, "")
-            place, heard = self._places.get(channel), self._channel.beats.get(channel)
+            place, heard = self._places.get(name), self._heard.get(name)
             if place is None or heard is None:
                 found.append(f"{count} tasks of {name or 'no worker'}, until Ray restarts it")
             else:

@@ -86,13 +86,13 @@ def test_a_pause_is_time_in_which_nothing_else_runs():
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_the_benchmark_runs_on_a_few_prompts_alone_and_behind_the_channel(tmp_path):
+def test_the_benchmark_runs_on_a_few_prompts_alone_and_behind_rays_calls(tmp_path):
     folder, sizes = f"Path({str(tmp_path)!r})", [(name, 40) for name in ALLOCATORS]
     code = (
         "from benchmarks.verl_load import *\n"
         "if __name__ == '__main__':\n"
         f"    study_alone({folder}, {sizes}, workers=8, seeds=(0, 1))\n"
-        f"    study_channel({folder}, [('hora', 40, None), ('uniform', 40, 40)], workers=8, seeds=(0, 1))\n"
+        f"    study_reports({folder}, [('hora', 40, None), ('uniform', 40, 40)], workers=4, seeds=(0, 1))\n"
     )
     (tmp_path / "run.py").write_text(code)  # a file, because processes that are spawned import it
     done = subprocess.run(
@@ -103,17 +103,17 @@ def test_the_benchmark_runs_on_a_few_prompts_alone_and_behind_the_channel(tmp_pa
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in tmp_path.glob("*.md")} == {"verl_load.md", "verl_load_channel.md"}
+    assert {path.name for path in tmp_path.glob("*.md")} == {"verl_load.md", "verl_load_reports.md"}
     alone, served = (
-        json.loads((tmp_path / "cells" / f"{name}.json").read_text()) for name in ("verl_load", "verl_load_channel")
+        json.loads((tmp_path / "cells" / f"{name}.json").read_text()) for name in ("verl_load", "verl_load_reports")
     )
     reports = {(one["allocator"], one["seed"]): one["reports"] for one in alone["alone"]}
     assert reports.keys() == {(name, seed) for name in ALLOCATORS for seed in (0, 1)}
     assert len(served["served"]) == 4
     for one in served["served"]:
         assert one["reports"] == reports[one["allocator"], one["seed"]] >= one["calls"]
-        assert 0 < one["loop_seconds"] <= one["cpu_seconds"] and one["client_seconds"] > 0
-        assert 0 < one["median_latency"] <= one["p99_latency"] < one["seconds"]
+        assert 0 < one["loop_seconds"] <= one["cpu_seconds"]
+        assert 0 < one["median_delay"] <= one["p99_delay"] < one["seconds"]
     paced = [one for one in served["served"] if one["wanted"] == 40]
     # A busy machine may fall behind the wanted rate, but the clients must never be ahead of it.
     assert all(0 < one["reports"] / one["seconds"] < 80 for one in paced)

@@ -1,4 +1,4 @@
-"""An agent-loop worker without verl: it speaks the real protocol through a real channel, and makes its rollouts up."""
+"""An agent-loop worker without verl: it reports through real calls of Ray, and makes its rollouts up."""
 
 import asyncio
 import os
@@ -11,34 +11,37 @@ import psutil
 import ray
 
 from apportion import Rollout
-from apportion.verl.channel import WorkerChannel
 from apportion.verl.coordinator.messages import CommitTask, TaskResult, Validated, WorkerPlace, WrittenRollout
+from apportion.verl.reports import GROUP, Outbox
 
 
 class LightWorker:
     """Does each task after ``seconds``, and writes down what it does in the file ``folder/log``.
 
-    A file ``folder/{fault}`` asks the first worker that comes by for a fault: ``ignores`` has it never connect.
+    A file ``folder/{fault}`` asks the first worker that comes by for a fault: ``ignores`` has it never say where it is.
     With ``folder/slow`` it takes three seconds to start.
     """
 
     def __init__(self, folder, seconds=0.0):
         self.folder, self.seconds, self.held = Path(folder), seconds, {}
+        self.outbox, self.losing = Outbox(), False
         if (self.folder / "slow").exists():
             time.sleep(3)
 
     def name(self):
         return str(ray.get_runtime_context().get_actor_name())
 
-    async def attach(self, address, channel):
+    async def place(self):
         if self._asked("ignores"):
             await asyncio.Event().wait()
-        self.channel = WorkerChannel(address, channel, self.carry_out)
         started = psutil.Process().create_time()
-        place = WorkerPlace(ray.get_runtime_context().get_node_id(), socket.gethostname(), os.getpid(), started)
-        self.channel.put(place)
         self._log("joined", os.getpid())
-        await asyncio.Event().wait()
+        return WorkerPlace(ray.get_runtime_context().get_node_id(), socket.gethostname(), os.getpid(), started)
+
+    @ray.method(concurrency_group=GROUP)
+    def reports(self):
+        values = self.outbox.take()
+        return [] if self.losing else values
 
     async def generate_sequences(self, chunk):
         for uid in chunk["uid"]:
@@ -52,17 +55,11 @@ class LightWorker:
             found = await chunk
             await self.generate_sequences({**found, "uid": [uid for uid in found["uid"] if uid in uids]})
 
-    async def loses(self, count):
-        """Lose the next ``count`` messages to the coordinator."""
-        send, left = self.channel._link.send, iter(range(count))
+    async def loses(self):
+        """Report nothing any more, but live."""
+        self.losing = True
 
-        def lossy(frames):
-            if next(left, None) is None:
-                send(frames)
-
-        self.channel._link.send = lossy
-
-    def carry_out(self, tasks):
+    async def carry_out(self, tasks):
         for task in tasks:
             asyncio.get_running_loop().create_task(self._carry_out(task))
 
@@ -72,17 +69,17 @@ class LightWorker:
         await asyncio.sleep(self.seconds)
         if isinstance(task, CommitTask):
             self._log("committed", task.uid)
-            self.channel.put(TaskResult(task.id))
+            self.outbox.put(TaskResult(task.id))
             return
         rollouts = [
             Rollout(bool(i % 2), None, float(i % 2), WrittenRollout(os.urandom(8), task.uid, i, (3,)), 3)
             for i in task.sessions
         ]
-        self.channel.put(TaskResult(task.id, tuple(rollouts)))
+        self.outbox.put(TaskResult(task.id, tuple(rollouts)))
 
     def _validated(self, uid):
         self._log("validated", uid)
-        self.channel.put(Validated(uid))
+        self.outbox.put(Validated(uid))
 
     def _row(self, uid):
         if uid not in self.held:

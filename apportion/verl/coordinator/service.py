@@ -222,12 +222,6 @@ class Coordinator:
                     late = TaskResult(id, failures=(f"no result of {id}",), expired=True)
                 self.receive([late])
 
-    def send_again(self, worker: str) -> None:
-        """Send ``worker`` its unfinished tasks again, because messages were lost. It ignores those that it has."""
-        for pending in self._pending.values():
-            if pending.round.worker[pending.task.uid] == worker:
-                self._send(pending)
-
     def metrics(self) -> dict[str, float]:
         """Return how the rounds that ended since the last call spent their rollouts; {} if none ended.
 

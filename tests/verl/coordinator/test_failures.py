@@ -199,21 +199,6 @@ def test_a_commit_of_a_prompt_that_was_taken_over_sweeps_its_rows():
     assert {commit.uid: commit.swept for commit in pool.committed} == {"h1-0": True, "h1-1": False, "h1-2": True}
 
 
-def test_lost_messages_are_made_good_by_sending_tasks_again():
-    watched, pool = Watched(Uniform()), WorkerPool()
-    coordinator = make_coordinator(Settings(watched), pool)
-    request = request_of(texts(0, 1, 2))
-    open_rounds(coordinator, request)
-    before = dict(pool.sent)
-    lost = [pool.carry_out(id) for id, (worker, _) in before.items() if worker == "a"]
-    coordinator.send_again("a")
-    assert pool.sent == before
-    pool.sent = {id: sent for id, sent in before.items() if sent[0] == "b"}
-    coordinator.receive(lost)  # a worker that remembers a result sends it again
-    work(coordinator)
-    check_rows(pool, pool.committed, request)
-
-
 def test_another_worker_does_the_commit_of_a_dead_one():
     """It writes reused rollouts again, for which it has the row."""
     pool = WorkerPool(Table(success=(1.0,)))
