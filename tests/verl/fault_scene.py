@@ -553,7 +553,8 @@ class Scene:
         for i, (strike, begins, number) in enumerate(self.strikes):
             if strike.point != point or self.done[i] >= strike.times:
                 continue
-            if self.done[i] or (begins == place and self.passed[place] >= number):
+            late = begins[1] < self.step  # another fault left fewer passages
+            if self.done[i] or late or (begins == place and self.passed[place] >= number):
                 self.done[i] += 1
                 return await strike.act(self, who, do)
         act = self.random(point, who)

@@ -19,7 +19,7 @@ IN_SUITE = (
     "both workers die for good",
     "a commit fails at the status",
     "the disk is full at the second file",
-    "the machine sleeps for an hour",
+    "the machine sleeps for half an hour",
 )
 """Kinds of which the suite tries one moment. ``make soak`` tries all kinds at all moments."""
 
