@@ -260,7 +260,10 @@ KINDS = (
     kind("a response of None", ("generate", tokens(None), 2)),
     kind("a response that is text", ("generate", returns("a text"), 2)),
     kind("a response whose tokens are text", ("generate", tokens(["a", "b"]), 2)),
-    kind("a server dies while it samples", ("generate", kills("me")), cause="server must live|ActorDiedError|The actor died"),
+    kind(
+        "a server dies while it samples", ("generate", kills("me")),
+        cause="server must live|ActorDiedError|The actor died",
+    ),
     kind("a server stops while it samples", ("generate", stops("me")), cause="server must answer|no answer of server"),
     kind("a server stops for 10 s while it samples", ("generate", stops("me", seconds=10.0))),
     kind("a server stops when it is put to sleep", ("sleep", stops("me")), cause="server must answer"),
