@@ -4,6 +4,7 @@
     python -m benchmarks.evidence --list              # the cells and their minutes
     python -m benchmarks.evidence --fresh             # measure again what is measured
     python -m benchmarks.evidence --page              # only write the page, from what is measured
+    python -m benchmarks.evidence --age               # find the values that are older than the code, by git
 
 ``--only`` and ``--list`` know a cell by its name, which begins with that of its module.
 """
@@ -13,8 +14,9 @@ import sys
 
 from filelock import FileLock, Timeout
 
+from benchmarks.common import facts
 from benchmarks.evidence import cell
-from benchmarks.evidence.page import write
+from benchmarks.evidence.page import find_ages, is_of_a_commit, write
 from benchmarks.evidence.registry import cell_named, cells_by_module
 
 
@@ -27,6 +29,7 @@ def main() -> int:
     parser.add_argument("--cell", help="measure this cell in this process")
     parser.add_argument("--child", action="store_true", help="with --cell: end when standard input ends")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page from what is measured")
+    parser.add_argument("--age", action="store_true", help="measure nothing, find the values older than the code")
     given = parser.parse_args()
     if given.processes < 1:
         parser.error(f"--processes must be at least 1, got {given.processes}; leave it out for 2")
@@ -38,7 +41,9 @@ def main() -> int:
             parser.error(f"--cell must name a cell, got {given.cell}; --list shows them")
         cell.measure(given.cell, found)
         return 0
-    if given.page:
+    if given.age:
+        find_ages()
+    if given.page or given.age:
         write()
         return 0
     cells = {name: each for own in cells_by_module().values() for name, each in own.items()}
@@ -50,6 +55,8 @@ def main() -> int:
             print(f"{each.minutes:5.1f} min  {'measured' if cell.kept(name, each) else '-':9}{name}")
         print(f"{sum(each.minutes for each in chosen.values()):5.1f} min on one core")
         return 0
+    if not is_of_a_commit({"facts": facts()}):
+        parser.error(f"a value must be of a commit, got {facts()['commit']}, a tree with changes; commit them first")
     cell.FOLDER.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(cell.FOLDER / "lock", timeout=0):

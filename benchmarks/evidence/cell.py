@@ -6,9 +6,6 @@ told, and the others go on.
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import inspect
 import json
 import os
 import subprocess
@@ -17,12 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
+from functools import cache
 from threading import Event, Thread
 
 from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, facts
+from benchmarks.evidence import reach
 from benchmarks.evidence.claim import Values
 
 FOLDER = ROOT / "runs" / "evidence"
@@ -30,8 +27,6 @@ FOLDER = ROOT / "runs" / "evidence"
 COMMAND = (sys.executable, "-m", "benchmarks.evidence", "--child", "--cell")
 PATIENCE = 10
 """A cell is stopped after so many times the minutes that it should take."""
-JUDGING = ("benchmarks.common", "benchmarks.evidence.cell", "benchmarks.evidence.claim")
-"""Modules that no value depends on."""
 
 
 @dataclass(frozen=True)
@@ -50,39 +45,26 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What the kept values belong to: a hash of the code that measures, and of the arguments it is given.
+        """What the kept values belong to: a hash of all code that is reached, and of the arguments it is given."""
+        return reach.key_of(self.reached(), self.measure)
 
-        The code is the module of the function and what it imports from the benchmarks, without comments and docstrings.
+    @property
+    def formulas(self) -> str:
+        """The part of ``key`` that is about the benchmarks and the rooms of the package with formulas."""
+        return reach.key_of(self.reached(rooms=("benchmarks", *reach.FORMULAS)), self.measure)
+
+    def reached(self, code: reach.Code | None = None, rooms: Sequence[str] = reach.ROOMS) -> dict[str, str]:
+        """Return the hash of each definition in ``rooms`` that the value depends on, by name, in ``code`` or as it is.
+
+        Empty if ``code`` does not have the function that measures.
         """
-        call = self.measure if isinstance(self.measure, partial) else partial(self.measure)
-        code = [_code(path) for path in sorted(_with_imports(Path(inspect.getfile(call.func))))]
-        return hashlib.sha256("\n".join([*code, repr((call.args, call.keywords))]).encode()).hexdigest()[:16]
+        return reach.of_call(code or code_now(), self.measure, rooms)
 
 
 @cache
-def _code(path: Path) -> str:
-    """Return the source without its docstrings, comment lines and blank lines."""
-    source = path.read_text(encoding="utf-8")
-    texts = [
-        range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    ]
-    left_out = {number for lines in texts for number in lines}
-    lines = [line for number, line in enumerate(source.splitlines(), start=1) if number not in left_out]
-    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
-
-
-@cache
-def _with_imports(path: Path) -> frozenset[Path]:
-    """Return ``path`` and the modules of the benchmarks that it imports, directly or not, except ``JUDGING``."""
-    found = {path}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("benchmarks"):
-            names = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
-            files = [ROOT / f"{name.replace('.', '/')}.py" for name in names if name not in JUDGING]
-            found |= {each for file in files if file.exists() for each in _with_imports(file)}
-    return frozenset(found)
+def code_now() -> reach.Code:
+    """Return the code of this checkout."""
+    return reach.Code(reach.working_tree())
 
 
 def kept(name: str, cell: Cell) -> Values | None:

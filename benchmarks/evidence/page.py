@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, table
+from benchmarks.evidence import age
 from benchmarks.evidence.cell import Cell, kept
 from benchmarks.evidence.claim import Claim, Finding, Values, Verdict
 from benchmarks.evidence.registry import CHAPTERS, MODULES, Chapter, cells_by_module, claims_of
@@ -78,14 +80,33 @@ def committed(module: str) -> dict[str, Any]:
 
 
 def _keep(module: str, cells: Mapping[str, Cell]) -> None:
-    """Put what was measured here beside what was committed before. What other code has measured is dropped."""
+    """Put what was measured here, on a commit without changes, beside what was committed before."""
     before = committed(module)
-    found = {name: kept(name, cell) or before.get(name, {}) for name, cell in cells.items()}
-    content = {name: _committed(each) for name, each in found.items() if each.get("key") == cells[name].key}
+    here = {name: found for name, cell in cells.items() if (found := kept(name, cell)) and is_of_a_commit(found)}
+    content = {name: _committed(here.get(name, before.get(name))) for name in cells if name in here | before}
     if content:
-        MEASURED.mkdir(exist_ok=True)
-        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in content.items())
-        write_whole(MEASURED / f"{module}.json", f"{{\n{lines}\n}}\n")
+        _write(module, content)
+
+
+def _write(module: str, content: Mapping[str, Any]) -> None:
+    MEASURED.mkdir(exist_ok=True)
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in content.items())
+    write_whole(MEASURED / f"{module}.json", f"{{\n{lines}\n}}\n")
+
+
+def is_of_a_commit(value: Mapping[str, Any]) -> bool:
+    """Return whether a value was measured by the code of a commit, without changes to its tree."""
+    return re.fullmatch(r"[0-9a-f]{7,}", value["facts"]["commit"]) is not None
+
+
+def find_ages() -> None:
+    """Write ``older.json``, and the keys of committed values at their commits."""
+    cells = {name: cell for own in cells_by_module().values() for name, cell in own.items()}
+    by_module = {module: committed(module) for module in MODULES}
+    keys = age.find({name: each for own in by_module.values() for name, each in own.items()}, cells)
+    for module, values in by_module.items():
+        if values:
+            _write(module, {name: {**each, "key": keys[name]} for name, each in values.items()})
 
 
 def _committed(each: dict[str, Any]) -> dict[str, Any]:
