@@ -8,6 +8,7 @@ import pytest
 
 from apportion.allocators import Allocator
 from apportion.config import build
+from benchmarks.evidence.page import details, findings
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -18,9 +19,6 @@ SECTIONS = [
     "What we changed, and why", "What the evidence says", "Cost", "Reference",
 ]  # fmt: skip
 ROW = re.compile(r"^\| \[[^\]]+\]\(\.\./(evidence/\w+\.md#[\w-]+)\) \| (.+) \| (.+) \| \*\*(.+)\*\* \|$", re.MULTILINE)
-GENERATED = re.compile(
-    r"^\| \[\d+\]\((evidence/\w+\.md#[\w-]+)\) \| .+? \| .+? \| (.+) \| (.+) \| \*\*(.+)\*\* \|$", re.MULTILINE
-)
 NUMBER = r"[-+]?(?:\d[\d,]*)?\.?\d+[%x]?"
 INTERVAL = re.compile(rf"{NUMBER} (?:± {NUMBER}|\[{NUMBER}, {NUMBER}\]|\({NUMBER} to {NUMBER}\))")
 
@@ -31,8 +29,10 @@ def read(path):
 
 def verdicts():
     """Return (the paper's figure, ours, the verdict) of each claim, by the address of its details."""
-    rows = GENERATED.findall(read(DOCS / "evidence.md"))
-    return {address: (paper, ours, verdict) for address, paper, ours, verdict in rows}
+    return {
+        f"evidence/{claim.chapter}.md#{claim.id}": (claim.printed, found.ours, str(found.verdict))
+        for claim, found in findings().values()
+    }
 
 
 VERDICTS = verdicts()

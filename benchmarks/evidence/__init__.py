@@ -1,9 +1,10 @@
 """Every claim of the four papers: the paper's figure beside ours, with a verdict. ``make reproduce`` runs this package.
 
-1. ``claim``: what a claim, a finding and a verdict are.
-2. ``cell``: one measurement of a few minutes, in a process of its own, kept under ``runs/evidence``.
-3. ``learning``: runs of the lab, from which cells read learning curves.
-4. One module for each group of claims. It has ``CELLS`` (what is measured) and ``CLAIMS`` (what is made of it).
-5. ``registry``: all of them, by paper.
-6. ``page``: writes ``docs/evidence.md``, and ``measured/``, the committed values that it is written from.
+1. ``claims.toml``: a row for each claim: the place, the claim, the printed figure, whose it is, our setting.
+2. ``rules``: how a verdict follows from figures, the same for everybody.
+3. ``measures``: for each row, from the values of cells to figures with intervals. ``printed``: from printed tables.
+4. ``cells`` and ``cells_model``: every measurement of a few minutes. Other modules have the functions that measure.
+5. ``cell``: runs one in a process of its own, and keeps its values under ``runs/evidence``.
+6. ``reach`` and ``age``: what code a value depends on, and whether that has changed since it was measured.
+7. ``page``: writes ``docs/evidence.md``, the details for the site, and ``measured/``, the committed values.
 """

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from benchmarks.common import facts
 from benchmarks.evidence import cell
 from benchmarks.evidence.page import find_ages, is_of_a_commit, write
-from benchmarks.evidence.registry import cell_named, cells_by_module
+from benchmarks.evidence.registry import all_cells, cell_named
 
 
 def main() -> int:
@@ -46,8 +46,7 @@ def main() -> int:
     if given.page or given.age:
         write()
         return 0
-    cells = {name: each for own in cells_by_module().values() for name, each in own.items()}
-    chosen = {name: each for name, each in cells.items() if name.startswith(given.only)}
+    chosen = {name: each for name, each in all_cells().items() if name.startswith(given.only)}
     if not chosen:
         parser.error(f"--only must begin the name of a cell, got {given.only}; --list shows them")
     if given.list:

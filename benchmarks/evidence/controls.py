@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.world.task import held_out_problems
-from benchmarks.evidence.cell import Cell
-from benchmarks.evidence.claim import Claim, Values
-from benchmarks.evidence.learning import HARD, PASS_AT, SEEDS, SWEEP_SEEDS, abilities, pass_at, swept
+from benchmarks.evidence.claim import Values
+from benchmarks.evidence.learning import HARD, PASS_AT, abilities, pass_at, swept
 
 
 def start() -> Values:
@@ -24,13 +20,3 @@ def uniform(rollouts_per_prompt: int, estimator: str) -> Values:
     rule = {"name": "uniform", "rollouts_per_prompt": rollouts_per_prompt}
     prompts = {4: 16, 8: 16, 16: 8}[rollouts_per_prompt]
     return swept(rule, {**HARD, "prompts_per_step": prompts, "estimator": estimator}, measure=abilities)
-
-
-CELLS: Mapping[str, Cell] = {
-    "controls.start": Cell(start, minutes=0.2),
-    **{
-        f"controls.uniform_{n}_{estimator}": Cell(partial(uniform, n, estimator), 4.0, (*SEEDS, *SWEEP_SEEDS))
-        for n, estimator in ((4, "rloo"), (8, "rloo"), (16, "rloo"), (8, "dr_grpo"), (16, "dr_grpo"), (8, "grpo"))
-    },
-}
-CLAIMS: tuple[Claim, ...] = ()

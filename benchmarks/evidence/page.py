@@ -1,11 +1,16 @@
-"""Writes ``docs/evidence.md`` and its details from the committed values, and those from what was measured here."""
+"""Writes the pages from the committed values: ``docs/evidence.md``, and the details, which ``make docs`` makes.
+
+A hook of the site asks for ``details``. So a page needs the values alone, and none of the code that measures.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,70 +18,168 @@ from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, table
 from benchmarks.evidence import age
 from benchmarks.evidence.cell import Cell, kept
-from benchmarks.evidence.claim import Claim, Finding, Values, Verdict
-from benchmarks.evidence.registry import CHAPTERS, MODULES, Chapter, cells_by_module, claims_of
+from benchmarks.evidence.claim import Values
+from benchmarks.evidence.measures import BESIDE, MEASURES
+from benchmarks.evidence.registry import CHAPTERS, MODULES, Claim, all_cells, cells_by_module, claims
+from benchmarks.evidence.rules import ENOUGH_SEEDS, Effect, Kind, Verdict, verdict
 
 PAGE = ROOT / "docs" / "evidence.md"
-DETAILS = ROOT / "docs" / "evidence"
-OPEN = "not measured"
 FACTS = ("processor", "python", "numpy", "torch", "date", "commit", "cpu_seconds", "seeds")
 """What is committed of the facts about a measurement."""
-Judged = list[tuple[Claim, Finding | None]]
 MEASURED = Path(__file__).parent / "measured"
-"""The values that the page is written from: a file a module."""
+"""The values that the pages are written from: a file a module."""
 DIGITS = 5
 """Significant digits of a committed value."""
+SHORT = {Kind.PAPER: "paper", Kind.THEOREM: "theorem", Kind.READING: "reading", Kind.OURS: "ours"}
+FEW = 5
+"""Figures that fit a line."""
+TELLS = {1: "confirms", -1: "refutes", 0: "too weak"}
 HEAD = """\
 # What is true: the papers' claims, checked
 
-`make reproduce` measures everything on this page and writes it. It keeps what is measured, so it goes on where it was
-stopped. Each claim has the paper's figure beside ours. A verdict follows from the figures by a rule in the code under
-[`benchmarks/evidence`](../benchmarks/evidence), so another run may change it.
+`make docs` makes the details of each claim: the figures of each setting with their intervals, the paper's figure, our
+setting, and for each value its commit, processor, seeds and the command that measures it again. `make reproduce`
+measures everything. Verdicts follow from committed values by [rules](../benchmarks/evidence/rules.py); claims are rows
+of [claims.toml](../benchmarks/evidence/claims.toml). Whoever wrote these rules knew the values, so values to come are
+their test.
 
-- **holds**: our figures agree with the claim, beside its control.
-- **holds under conditions**: they agree in some settings. The note says in which.
-- **does not hold**: they contradict the claim in our settings.
-- **cannot be told**: the interval has room for both.
+## Summary
+
+{summary}
+
+"Paper" is what a paper says that it measured. "Theorem" is what it proves or defines. "Reading" is what we take a
+sentence of it to mean; the details quote the sentence. "Ours" is a claim or a control of our own.
+
+{totals}
+
+## Rules
+
+Each setting gives a figure with its 95% interval, and a claim is a bound: above 0 for "better", above a small loss for
+"no worse", at most 5% for "at most 5%". A setting *confirms* if its whole interval is on the claim's side of the bound,
+*refutes* if it is on the other side, and is *too weak* otherwise. Its half width is the smallest difference that could
+show. With several settings all intervals are widened for their number.
+
+- **holds**: all settings confirm. **does not hold**: all refute.
+- **holds in part**: some confirm, the others are too weak. **fails in part**: some refute, the others are too weak.
+- **holds under conditions**: some confirm and some refute.
+- **cannot be told**: all are too weak; or the claim is central to its paper, or to us, and has fewer than ten seeds.
+- One counterexample refutes a theorem; 59 instances without one confirm it. A test that finds nothing confirms nothing.
+
+Turning every figure round turns the verdict round. A [test](../tests/benchmarks/test_evidence_rules.py) simulates the
+rules: when seeds are added, at most 5% of verdicts change sides.
 
 Our settings are smaller than the papers'. The *lab* is a policy of 200,640 parameters on chains of digit arithmetic,
 whose success probabilities are known exactly ([results.md](results.md)). The *recorded run* is a GRPO run of
 Qwen2.5-Math-1.5B. *SmolLM2* is SmolLM2-135M-Instruct. A claim about large models that does not hold here may hold
-there; the details of each claim say what differs. Intervals are 95%, after ± or in brackets. Differences are paired by
-seed.
+there.
 """
 
 
+@dataclass(frozen=True)
+class Finding:
+    """What a claim's values say.
+
+    Args:
+        effects: the settings that the verdict follows from.
+        beside: controls and further figures.
+        verdict: their verdict.
+        cells: the names of the cells that were read.
+    """
+
+    effects: Sequence[Effect]
+    beside: Sequence[Effect]
+    verdict: Verdict
+    cells: Sequence[str]
+
+    @property
+    def ours(self) -> str:
+        """Our figures in one line, without those beside; with many settings how many tell what."""
+        if len(self.effects) <= FEW:
+            return "; ".join(map(str, self.effects))
+        told = Counter(each.told(len(self.effects)) for each in self.effects)
+        said = (f"{told[side]} {name}" for side, name in ((1, "confirm"), (-1, "refute"), (0, "are too weak")))
+        return f"of {len(self.effects)} settings {', '.join(said)}"
+
+
+class _Read(dict[str, Values]):
+    """Values by cell, which note what was read."""
+
+    def __init__(self, values: Mapping[str, Values]) -> None:
+        super().__init__(values)
+        self.names: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> Values:
+        self.names[name] = None
+        return super().__getitem__(name)
+
+
+def judged(claim: Claim, values: Mapping[str, Values]) -> Finding:
+    """Return what ``values`` say about a claim. Raises KeyError if a cell that it needs was not measured."""
+    read = _Read(values)
+    effects = [each for measure in MEASURES[claim.id] for each in measure(read)]
+    beside = [each for measure in BESIDE.get(claim.id, ()) for each in measure(read)]
+    return Finding(effects, beside, verdict(effects, claim.central), list(read.names))
+
+
+@cache
+def findings() -> dict[str, tuple[Claim, Finding]]:
+    """Return every claim and its finding, by its id."""
+    values = {name: each["values"] for name, each in all_committed().items()}
+    return {claim.id: (claim, judged(claim, values)) for claim in claims()}
+
+
 def write() -> None:
-    """Commit what was measured here to ``measured/`` and write the pages from all that is there."""
+    """Commit what was measured here to ``measured/`` and write the page from all that is there."""
     for module, cells in cells_by_module().items():
         _keep(module, cells)
-    for path, text in pages().items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    findings.cache_clear()
+    PAGE.write_text(overview(), encoding="utf-8")
     print(f"{PAGE} is written")
 
 
-def pages() -> dict[Path, str]:
-    """Return the text of every page, from committed values: one with all verdicts, and one for each chapter."""
-    found: dict[Path, str] = {}
-    judged_of: dict[str, Judged] = {}
-    tables: list[str] = []
-    names = [name for cells in cells_by_module().values() for name in cells]
-    measured = {name: each["values"] for module in MODULES for name, each in committed(module).items()}
-    for chapter in CHAPTERS:
-        claims = [claim for module in chapter.modules for claim in claims_of(module)]
-        judged = [(claim, _judged(claim, names, measured)) for claim in claims]
-        if judged:
-            judged_of[chapter.title] = judged
-            tables += [f"## {chapter.title}\n", *_plain(_summary(chapter, judged)), ""]
-            found[DETAILS / f"{chapter.name}.md"] = _details(chapter, judged)
-    return {PAGE: "\n".join([HEAD, *_plain(_totals(judged_of)), "", *tables, _origin()])} | found
+def overview() -> str:
+    """Return the page with all claims and their verdicts."""
+    parts = [HEAD.format(summary=_summary(), totals="\n".join(_plain(_totals())))]
+    for chapter, title in CHAPTERS.items():
+        rows = [["", "claim", "whose", "verdict"]]
+        for claim, found in _of(chapter):
+            link = f"[{claim.id.rpartition('-')[2]}](evidence/{chapter}.md#{claim.id})"
+            rows.append([link, claim.claim, SHORT[claim.kind], f"**{found.verdict}**"])
+        parts += [f"## {title}\n", *_plain(rows), ""]
+    return "\n".join(parts)
+
+
+def details() -> dict[str, str]:
+    """Return the page of each chapter by its name. An anchor of its own keeps links to a claim."""
+    return {chapter: _details(chapter, title) for chapter, title in CHAPTERS.items()}
+
+
+def all_committed() -> dict[str, Any]:
+    """Return every committed value by its cell."""
+    return {name: each for module in MODULES for name, each in committed(module).items()}
 
 
 def committed(module: str) -> dict[str, Any]:
     """Return the committed file of a module: by cell its ``values``, ``facts`` and ``key``. Empty if there is none."""
     path = MEASURED / f"{module}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def is_of_a_commit(value: Mapping[str, Any]) -> bool:
+    """Return whether a value was measured by the code of a commit, without changes to its tree."""
+    return re.fullmatch(r"[0-9a-f]{7,}", value["facts"]["commit"]) is not None
+
+
+def find_ages() -> None:
+    """Write ``older.json``, and the keys of committed values at their commits."""
+    keys = age.find(all_committed(), all_cells())
+    for module in MODULES:
+        if values := committed(module):
+            _write(module, {name: {**each, "key": keys[name]} for name, each in values.items()})
+
+
+def _of(chapter: str) -> list[tuple[Claim, Finding]]:
+    return [each for each in findings().values() if each[0].chapter == chapter]
 
 
 def _keep(module: str, cells: Mapping[str, Cell]) -> None:
@@ -94,21 +197,6 @@ def _write(module: str, content: Mapping[str, Any]) -> None:
     write_whole(MEASURED / f"{module}.json", f"{{\n{lines}\n}}\n")
 
 
-def is_of_a_commit(value: Mapping[str, Any]) -> bool:
-    """Return whether a value was measured by the code of a commit, without changes to its tree."""
-    return re.fullmatch(r"[0-9a-f]{7,}", value["facts"]["commit"]) is not None
-
-
-def find_ages() -> None:
-    """Write ``older.json``, and the keys of committed values at their commits."""
-    cells = {name: cell for own in cells_by_module().values() for name, cell in own.items()}
-    by_module = {module: committed(module) for module in MODULES}
-    keys = age.find({name: each for own in by_module.values() for name, each in own.items()}, cells)
-    for module, values in by_module.items():
-        if values:
-            _write(module, {name: {**each, "key": keys[name]} for name, each in values.items()})
-
-
 def _committed(each: dict[str, Any]) -> dict[str, Any]:
     return _rounded({**each, "facts": {key: each["facts"][key] for key in FACTS if key in each["facts"]}})
 
@@ -121,69 +209,102 @@ def _rounded(value: Any) -> Any:
     return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
-def _judged(claim: Claim, names: Sequence[str], measured: Mapping[str, Values]) -> Finding | None:
-    """Return the finding, or None if one of the cells that the claim reads, of all ``names``, is not measured."""
-    needed = claim.needs(names)
-    return claim.judge({name: measured[name] for name in needed}) if measured.keys() >= set(needed) else None
+def _summary() -> str:
+    """Return what the verdicts are worth, in a few sentences."""
+    found = list(findings().values())
+    central = [(claim, own.verdict) for claim, own in found if claim.central and claim.kind is Kind.PAPER]
+    holding = [claim.id for claim, own in central if own is Verdict.HOLDS]
+    untold = sum(own is Verdict.OPEN for _, own in central)
+    told = f"Central learning claims that hold: {', '.join(holding)}."
+    none = "**No central learning claim of any paper holds here.**"
+    measured = [own.verdict for claim, own in found if claim.kind is Kind.PAPER]
+    values, older = all_committed(), age.older()
+    changed = sum(not is_of_a_commit(each) for each in values.values())
+    hours = sum(each["facts"]["cpu_seconds"] for each in values.values()) / 3600
+    return "\n".join(
+        [
+            f"- {told if holding else none} Of {len(central)}, {untold} cannot be told: no comparison has "
+            f"{ENOUGH_SEEDS} seeds.",
+            f"- Of {len(measured)} claims that a paper measured, {measured.count(Verdict.HOLDS)} hold and "
+            f"{measured.count(Verdict.FAILS)} do not. Theorems and identities are counted apart.",
+            f"- {sum(claim.kind is Kind.OURS for claim, _ in found)} of {len(found)} claims are our own.",
+            f"- {len(older)} of {len(values)} values are older than the code that they depend on; the details say what "
+            "changed.",
+            f"- {changed} values were measured in a tree with changes, which is refused now.",
+            f"- All cells take {hours:.1f} hours of one core. Trained policies depend on the processor: the details "
+            "name it.",
+        ]
+    )
 
 
-def _verdict(finding: Finding | None) -> str:
-    return OPEN if finding is None else str(finding.verdict)
+def _totals() -> list[list[str]]:
+    """Return the number of claims by whose they are and by verdict, the head first and the sums last."""
+    counts = {
+        kind.value: Counter(own.verdict for claim, own in findings().values() if claim.kind is kind) for kind in Kind
+    }
+    counts["all"] = sum(counts.values(), Counter[Verdict]())
+    rows = [[name, str(own.total()), *(str(own[each]) for each in Verdict)] for name, own in counts.items()]
+    return [["whose claim", "claims", *map(str, Verdict)], *rows]
 
 
-def _totals(judged_of: Mapping[str, Judged]) -> list[list[str]]:
-    """Return the table with the number of claims by chapter and verdict, its head first and the sums last."""
-    counts = {title: Counter(_verdict(finding) for _, finding in judged) for title, judged in judged_of.items()}
-    counts["all"] = sum(counts.values(), Counter[str]())
-    verdicts = [str(verdict) for verdict in (*Verdict, OPEN) if verdict in counts["all"]]
-    rows = [[title, str(own.total()), *(str(own[each]) for each in verdicts)] for title, own in counts.items()]
-    return [["", "claims", *verdicts], *rows]
+def _details(chapter: str, title: str) -> str:
+    lines = [f"# {title}: the claims in detail", "", f"[All verdicts and the rules](../{PAGE.name}).", ""]
+    read: dict[str, None] = {}
+    for number, (claim, found) in enumerate(_of(chapter), start=1):
+        read |= dict.fromkeys(found.cells)
+        lines += [f'<a id="{claim.id}"></a>', "", f"## {number}. {claim.place}", ""]
+        lines += [f"{claim.claim} **{found.verdict}**", "", f"*Whose:* {claim.kind}{', central' * claim.central}."]
+        lines += [f' *The sentence:* "{claim.quote}"'] if claim.quote else []
+        lines += ["", f"*The paper's figure:* {claim.printed}", "", f"*Our setting:* {claim.setting}", ""]
+        lines += [table(["setting", "figure, 95%", "the claim says", "it"], list(_rows(found))), ""]
+        few = claim.central and any(each.seeds and each.seeds < ENOUGH_SEEDS for each in found.effects)
+        lines += (
+            [f"The claim is central and has fewer than {ENOUGH_SEEDS} seeds, so it is not told.", ""] if few else []
+        )
+        cells = f"The values of: {', '.join(f'`{name}`' for name in found.cells)}."
+        lines += [cells if found.cells else "Computed from printed figures or a committed table.", ""]
+    return "\n".join([*lines, "## Where the values are from", "", ORIGIN, "", _origin(read), ""])
 
 
-def _summary(chapter: Chapter, judged: Judged) -> list[list[str]]:
-    """Return the table of a chapter, its head first. Each number leads to the details."""
-    rows = [["", "where", "claim", "paper", "ours", "verdict"]]
-    for number, (claim, finding) in enumerate(judged, start=1):
-        link = f"[{number}](evidence/{chapter.name}.md#{chapter.name}-{number})"
-        ours = "-" if finding is None else finding.ours
-        rows.append([link, claim.where, claim.claim, claim.figure, ours, f"**{_verdict(finding)}**"])
-    return rows
+ORIGIN = (
+    "`python -m benchmarks.evidence --only NAME --fresh` measures a value again. A value is *current* if nothing that "
+    "it depends on has changed since its commit; a commit with + had changes."
+)
 
 
-def _details(chapter: Chapter, judged: Judged) -> str:
-    """Return the page of a chapter. An anchor of its own keeps links to a claim when its heading changes."""
-    lines = [f"# {chapter.title}: the claims in detail", "", f"[All verdicts](../{PAGE.name}).", ""]
-    for number, (claim, finding) in enumerate(judged, start=1):
-        lines += [f'<a id="{chapter.name}-{number}"></a>', "", f"## {number}. {claim.where}", ""]
-        lines += [f"{claim.claim} **{_verdict(finding)}**", ""]
-        lines += [f"*The paper's figure:* {claim.figure}", "", f"*Our setting:* {claim.setting}", ""]
-        if finding is not None:
-            lines += [f"*Found:* {finding.ours}. {finding.why}".rstrip(), ""]
-            lines += [table(finding.columns, finding.rows), ""] if finding.rows else []
-    return "\n".join(lines)
+def _rows(found: Finding) -> Iterator[list[object]]:
+    settings = len(found.effects)
+    for each in found.effects:
+        yield [each.name, _figure(each), _bound(each), TELLS[each.told(settings)]]
+    for each in found.beside:
+        yield [each.name, _figure(each), "-", "beside"]
+
+
+def _figure(each: Effect) -> str:
+    text = str(each).removeprefix(each.name).strip()
+    return text + (f", {each.seeds} seeds" if each.seeds else "")
+
+
+def _bound(each: Effect) -> str:
+    if each.decided is not None:
+        return "a count or a test"
+    bounds = [
+        f"{name} {value:g}" for name, value in (("above", each.above), ("below", each.below)) if value is not None
+    ]
+    return ", ".join(bounds)
+
+
+def _origin(names: Mapping[str, None]) -> str:
+    values, older, rows = all_committed(), age.older(), []
+    for name in names:
+        facts = values[name]["facts"]
+        state = older[name]["changed"] if name in older else "current"
+        seeds = " ".join(map(str, facts["seeds"]))
+        rows.append([name, facts["commit"], facts["date"], facts["processor"], facts["cpu_seconds"], seeds, state])
+    columns = ["cell", "commit", "date", "processor", "CPU s", "seeds", "changed since"]
+    return "\n".join(_plain([columns, *[[*map(str, row)] for row in rows]]))
 
 
 def _plain(rows: list[list[str]]) -> list[str]:
     """Return a Markdown table without padding, because one long sentence would make every line as long."""
     return [f"| {' | '.join(cells)} |" for cells in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
-
-
-def _origin() -> str:
-    """Return the chapter that says by what machine and commit each module was measured."""
-    rows, hours = [], 0.0
-    for module in MODULES:
-        found = [each["facts"] for each in committed(module).values()]
-        if found:
-            own = [sorted({str(facts[key]) for facts in found}) for key in ("processor", "date", "commit")]
-            seeds = sorted({seed for facts in found for seed in facts["seeds"]})
-            minutes = sum(facts["cpu_seconds"] for facts in found) / 60
-            hours += minutes / 60
-            rows.append([module, *(", ".join(each) for each in own), len(found), f"{minutes:.1f}", _range(seeds)])
-    columns = ["module", "processor", "date", "commit", "cells", "CPU minutes", "seeds"]
-    whole = f"All cells together take {hours:.1f} hours of one core, so about {hours / 2:.1f} hours with two processes."
-    return "\n".join(["## Where the figures are from", "", whole, "", table(columns, rows), ""]) if rows else ""
-
-
-def _range(seeds: list[int]) -> str:
-    whole = seeds == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 2
-    return f"{seeds[0]} to {seeds[-1]}" if whole else " ".join(map(str, seeds))

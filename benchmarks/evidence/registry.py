@@ -1,78 +1,91 @@
-"""The modules of the claims, by chapter, in the order of the page."""
+"""The cells and the rows: what is measured, and what is claimed."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
+from pathlib import Path
 
 from benchmarks.evidence.cell import Cell
-from benchmarks.evidence.claim import Claim
+from benchmarks.evidence.rules import Kind
+
+CLAIMS = Path(__file__).parent / "claims.toml"
+CHAPTERS = {
+    "vip": "VIP (arXiv 2602.01601)",
+    "hora": "HORA (arXiv 2605.07114)",
+    "ar3po": "AR3PO (arXiv 2509.25808)",
+    "optpo": "OptPO (arXiv 2512.02882)",
+    "model": "A real language model",
+    "combinations": "Combinations that no paper tried",
+}
+KINDS = {"paper": Kind.PAPER, "theorem": Kind.THEOREM, "reading": Kind.READING, "ours": Kind.OURS}
+MODULES = (
+    "controls", "vip_learning", "vip_prediction", "vip_assumptions", "vip_allocation", "vip_graded", "vip_tools",
+    "hora", "hora_hits", "ar3po", "optpo", "optpo_votes", "optpo_theory", "language_model", "combinations",
+    "optpo_combined",
+)  # fmt: skip
+"""The beginnings of the names of cells: a file under ``measured`` for each."""
 
 
-@dataclass(frozen=True)
-class Chapter:
-    """Claims that belong together.
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A row of ``claims.toml``.
 
     Args:
-        title: its heading.
-        name: its file under ``docs/evidence`` and the beginning of its claims' numbers.
-        modules: each has ``CELLS`` and ``CLAIMS``. The names of its cells begin with its own name.
+        id: its chapter and number: "vip-1".
+        place: the section, table or figure of the paper.
+        claim: the claim in one sentence of our own words.
+        printed: the paper's figure.
+        kind: whose claim it is.
+        setting: how our setting differs from the paper's.
+        central: it is what the paper is about, so it needs ten seeds.
+        quote: the sentence that is read, if it is our reading.
     """
 
-    title: str
-    name: str
-    modules: tuple[str, ...]
+    id: str
+    place: str
+    claim: str
+    printed: str
+    kind: Kind
+    setting: str
+    central: bool = False
+    quote: str = ""
+
+    @property
+    def chapter(self) -> str:
+        """The part of the page that it is in."""
+        return self.id.rpartition("-")[0]
 
 
-CHAPTERS = (
-    Chapter("Controls", "controls", ("controls",)),
-    Chapter(
-        "VIP (arXiv 2602.01601)",
-        "vip",
-        (
-            "vip_learning",
-            "vip_prediction",
-            "vip_assumptions",
-            "vip_allocation",
-            "vip_graded",
-            "vip_printed",
-            "vip_tools",
-        ),
-    ),
-    Chapter("HORA (arXiv 2605.07114)", "hora", ("hora", "hora_hits")),
-    Chapter("AR3PO (arXiv 2509.25808)", "ar3po", ("ar3po",)),
-    Chapter("OptPO (arXiv 2512.02882)", "optpo", ("optpo", "optpo_votes", "optpo_theory")),
-    Chapter("A real language model", "model", ("language_model",)),
-    Chapter("Combinations that no paper tried", "combinations", ("combinations", "optpo_combined")),
-)
-MODULES = tuple(module for chapter in CHAPTERS for module in chapter.modules)
+def claims() -> list[Claim]:
+    """Return all rows, in their order."""
+    table = tomllib.loads(CLAIMS.read_text(encoding="utf-8"))
+    settings: Mapping[str, str] = table.pop("settings")
+    return [
+        Claim(id=name, **{**row, "kind": KINDS[row["kind"]], "setting": settings.get(row["setting"], row["setting"])})
+        for name, row in table.items()
+    ]
+
+
+def all_cells() -> dict[str, Cell]:
+    """Return every cell by its name."""
+    return dict(import_module("benchmarks.evidence.cells").CELLS) | _of_the_model()
 
 
 def cells_by_module() -> dict[str, dict[str, Cell]]:
-    """Return the cells of every module, by their names."""
-    return {module: cells_of(module) for module in MODULES}
-
-
-def cells_of(module: str) -> dict[str, Cell]:
-    """Return the cells of a module, by their names."""
-    own: dict[str, Cell] = dict(_module(module).CELLS)
-    wrong = [name for name in own if not name.startswith(f"{module}.")]
-    if wrong:
-        raise ValueError(f"the names of the cells of {module} must begin with it, got {wrong[0]}; rename it")
-    return own
+    """Return the cells by the beginning of their names."""
+    found = all_cells()
+    return {module: {name: own for name, own in found.items() if name.split(".")[0] == module} for module in MODULES}
 
 
 def cell_named(name: str) -> Cell | None:
-    """Return the cell with that name, or None. Only its own module is imported."""
-    module = name.split(".")[0]
-    return cells_of(module).get(name) if module in MODULES else None
+    """Return the cell with that name, or None. TRL is imported for the language model alone."""
+    if name.startswith("language_model."):
+        return _of_the_model().get(name)
+    return import_module("benchmarks.evidence.cells").CELLS.get(name)
 
 
-def claims_of(module: str) -> tuple[Claim, ...]:
-    """Return the claims of a module."""
-    return tuple(_module(module).CLAIMS)
-
-
-def _module(name: str) -> ModuleType:
-    return import_module(f"benchmarks.evidence.{name}")
+def _of_the_model() -> dict[str, Cell]:
+    return dict(import_module("benchmarks.evidence.cells_model").CELLS)

@@ -11,17 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from apportion.lab.report.results import SeedInterval
 from benchmarks.common import ROOT
 from benchmarks.evidence import age, page
 from benchmarks.evidence import cell as cells_module
 from benchmarks.evidence.cell import Cell, kept, measure, run
-from benchmarks.evidence.claim import Claim, difference, interval, sign
-from benchmarks.evidence.registry import MODULES, cells_by_module, claims_of
+from benchmarks.evidence.registry import MODULES, cells_by_module
 from tests.benchmarks.halves import half
 
 CELLS = cells_by_module()
-CLAIMS = [claim for module in CELLS for claim in claims_of(module)]
 OF_CHANGED_TREES = 27
 """Values measured before this was refused. The page names them."""
 VALUES = '{"values": {"area": 0.5}}'
@@ -51,28 +48,34 @@ def command(folder, body):
     return [sys.executable, str(script)]
 
 
-def test_the_pages_are_written_from_the_committed_values():
-    found = page.pages()
-    assert {page.PAGE, *page.DETAILS.iterdir()} == found.keys()
-    for path, text in found.items():
-        assert path.read_text(encoding="utf-8") == text, "run python -m benchmarks.evidence --page"
+def test_the_page_is_written_from_the_committed_values():
+    assert page.PAGE.read_text(encoding="utf-8") == page.overview(), "run python -m benchmarks.evidence --page"
 
 
 def test_every_number_on_the_page_leads_to_its_details():
     links = re.findall(r"\(evidence/(\w+)\.md#(\w+)-(\d+)\)", page.PAGE.read_text(encoding="utf-8"))
-    assert len(links) == len(CLAIMS)
+    details = page.details()
+    assert len(links) == len(page.findings())
     for name, same, number in links:
         assert name == same
-        details = (page.DETAILS / f"{name}.md").read_text(encoding="utf-8")
-        assert f'\n<a id="{name}-{number}"></a>\n\n## {number}. ' in details
+        assert f'\n<a id="{name}-{number}"></a>\n\n## {number}. ' in details[name]
+
+
+def test_a_row_leads_to_its_rule_its_values_their_age_and_their_command():
+    text = page.details()["vip"]
+    own = text.split('<a id="vip-1"></a>')[1].split('<a id="vip-2"></a>')[0]
+    assert "central" in own and "fewer than 10 seeds" in own and "`vip_learning.gp_8_rloo`" in own
+    assert re.search(r"\| Pass@32 .*-0\.5 ± 2\.4, 5 seeds \| +above 0 \| +too weak \|", own)
+    assert re.search(r"\n\| vip_learning\.gp_8_rloo \| \w+ \| 2026-.* \| .*Xeon.* \| .* \| \d+ definitions: ", text)
+    assert "--only NAME --fresh" in text and "| current |" in page.details()["vip"]
 
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_head():
-    for path, text in page.pages().items():
+    for name, text in (page.details() | {"evidence": page.overview()}).items():
         width = 0
         for line in text.splitlines():
             cells = line.count("|") if line.startswith("|") else 0
-            assert not (cells and width) or cells == width, f"{path.name}: {line[:80]}"
+            assert not (cells and width) or cells == width, f"{name}: {line[:80]}"
             width = cells
 
 
@@ -98,40 +101,12 @@ def test_committed_values_are_small():
     assert sum(sizes.values()) <= 250_000 and max(sizes.values(), default=0) <= 50_000
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.where)
-def test_a_claim_says_where_it_is_made_and_reads_cells_that_exist(claim):
-    claim.needs([name for cells in CELLS.values() for name in cells])
-    assert all(
-        text.strip() and "\n" not in text and "|" not in text for text in (claim.where, claim.claim, claim.figure)
-    )
-
-
-def test_modules_are_listed_once():
-    assert sorted(MODULES) == sorted(set(MODULES))
-
-
-def test_a_claim_on_a_cell_that_does_not_exist_is_refused():
-    claim = Claim(where="Table 1", claim="c", figure="1", setting="s", judge=lambda values: None, cells=("a.*", "b.c"))
-    assert claim.needs(["a.1", "a.2", "b.c"]) == ["a.1", "a.2", "b.c"]
-    with pytest.raises(ValueError, match=r"the cells of claim 'Table 1' must exist, got b\.c; correct its name"):
-        claim.needs(["a.1"])
-
-
 def test_figures_are_rounded_to_few_digits_and_whole_numbers_are_kept():
     assert page._rounded({"a": [0.123456789, 3], "b": None, "c": 123456.7}) == {
         "a": [0.12346, 3],
         "b": None,
         "c": 123460.0,
     }
-
-
-def test_a_difference_has_the_sign_that_its_interval_proves():
-    assert sign(difference([2.0, 3.1, 4.0], [1.0, 2.0, 3.0])) == 1
-    assert sign(difference([1.0, 2.0, 3.0], [2.0, 3.1, 4.0])) == -1
-    assert sign(difference([1.0, 2.0], [2.0, 1.0])) == 0 == sign(SeedInterval(1.0, None))
-    assert interval([1.0, 2.0, 3.0], "+.2f") == "+2.00 ± 2.48"
-    with pytest.raises(ValueError, match="paired values must be as many, got 1 and 2; pair them by seed"):
-        difference([1.0], [1.0, 2.0])
 
 
 def test_what_is_measured_is_kept_until_its_code_or_arguments_change(folder):

@@ -5,11 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from apportion.lab.report.results import SeedInterval
 from benchmarks.evidence.ar3po_counts import STAGES, _expected, _mixed, _mixed_even
-from benchmarks.evidence.ar3po_judges import _anywhere, _best, _beyond, _efficient, _not_worse
 from benchmarks.evidence.ar3po_lab import GRPO, followed
-from benchmarks.evidence.claim import Verdict
 
 SMALL = {**GRPO, "rollouts": 960, "evaluate_every": 480, "problems": 48, "held_out": 20, "prompts_per_step": 8}
 
@@ -50,43 +47,3 @@ def test_every_rollout_that_is_asked_for_is_accounted_for(rule, small_base_folde
     assert found["exact"] == 1
     assert (found["thrown_away"] > 0) == (rule["name"] == "dapo")
     assert (found["after"] < found["without"]) == (rule["name"] == "ar3po")
-
-
-@pytest.mark.parametrize(
-    ("mean", "half", "verdict"),
-    [
-        (0.0, 0.01, Verdict.HOLDS),
-        (-0.05, 0.01, Verdict.FAILS),
-        (0.0, 0.03, Verdict.OPEN),
-        (0.1, None, Verdict.OPEN),
-    ],
-)
-def test_comparable_means_that_the_whole_interval_is_above_the_margin(mean, half, verdict):
-    assert _not_worse(SeedInterval(mean, half)) is verdict
-
-
-def test_being_ahead_of_the_papers_baseline_alone_is_a_condition():
-    assert _beyond(1, 1) is Verdict.HOLDS
-    assert _beyond(1, 0) is _beyond(1, -1) is Verdict.CONDITIONS
-    assert _beyond(0, 1) is Verdict.OPEN
-    assert _beyond(-1, 1) is Verdict.FAILS
-
-
-def test_stages_that_only_find_more_prompts_hold_under_conditions():
-    assert _efficient(True, False, 0) is Verdict.CONDITIONS
-    assert _efficient(True, True, 1) is Verdict.HOLDS
-    assert _efficient(False, False, 0) is _efficient(True, True, -1) is Verdict.FAILS
-
-
-def test_a_gain_in_one_of_several_settings_is_a_condition():
-    assert _anywhere([1, 1]) is Verdict.HOLDS
-    assert _anywhere([1, -1]) is _anywhere([0, 1]) is Verdict.CONDITIONS
-    assert _anywhere([0, -1]) is Verdict.FAILS
-    assert _anywhere([0, 0]) is Verdict.OPEN
-
-
-def test_a_choice_is_best_if_all_others_are_behind():
-    assert _best([-1, -1]) is Verdict.HOLDS
-    assert _best([-1, 0]) is Verdict.CONDITIONS
-    assert _best([1, -1]) is Verdict.FAILS
-    assert _best([0, 0]) is Verdict.OPEN

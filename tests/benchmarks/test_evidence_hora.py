@@ -5,10 +5,7 @@ import pytest
 
 from apportion import HORA, Prompt, Rollout
 from apportion.lab.measure.hits import expected_hits, expected_hits_under
-from apportion.lab.report.results import SeedInterval
-from benchmarks.evidence.claim import Verdict
 from benchmarks.evidence.hora_hits_measured import drawn, gain, metrics
-from benchmarks.evidence.hora_pass_at import direction, tally
 from benchmarks.evidence.hora_rules import ByFailures, Hardest, RandomPrompts, Unhit
 
 SETTINGS = {"pre_rollouts": 4, "rollouts_per_prompt": 8}
@@ -43,19 +40,3 @@ def test_a_gain_is_without_the_noise_of_the_pre_rollouts():
     uniform = expected_hits(success, [8] * 16).expected
     far = expected_hits_under(success, HORA(**SETTINGS), draws=1500).gain(uniform) / 16
     assert gain(success, HORA(**SETTINGS), 8, 200, seed=0)[0] == pytest.approx(far, abs=0.008)
-
-
-def test_verdicts_of_several_settings():
-    assert tally([1, 1]) is Verdict.HOLDS
-    assert tally([1, 0]) is tally([1, -1]) is Verdict.CONDITIONS
-    assert tally([0, -1]) is Verdict.FAILS
-    assert tally([0, 0]) is Verdict.OPEN
-
-
-@pytest.mark.parametrize(
-    ("at_1", "at_1024", "verdict"),
-    [(0, 1, "HOLDS"), (-1, 1, "CONDITIONS"), (1, 0, "CONDITIONS"), (0, 0, "OPEN"), (0, -1, "FAILS")],
-)
-def test_better_pass_at_k_is_judged_at_the_largest_k(at_1, at_1024, verdict):
-    found = {1: SeedInterval(0.01 * at_1, 0.005), 1024: SeedInterval(0.01 * at_1024, 0.005)}
-    assert direction(found) is Verdict[verdict]

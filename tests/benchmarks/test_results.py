@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common import HEADLINES, RESULTS, headlines, spread, table, write
+from benchmarks.evidence.page import details
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / "results.md", ROOT / "docs" / "reliability.md"]
@@ -79,8 +80,7 @@ def test_figures_on_the_page_are_those_of_the_linked_tables(title):
 
 def headlines_and_evidence():
     """Return the text of all headline figures and of the pages with the papers' claims."""
-    files = [*RESULTS.glob("*.json"), ROOT / "docs" / "evidence.md", *(ROOT / "docs" / "evidence").glob("*.md")]
-    return " ".join(path.read_text(encoding="utf-8") for path in files)
+    return " ".join([*(path.read_text(encoding="utf-8") for path in RESULTS.glob("*.json")), *details().values()])
 
 
 def test_figures_in_the_readme_are_headline_figures_or_evidence():

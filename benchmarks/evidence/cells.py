@@ -1,0 +1,251 @@
+"""Every cell but those of the language model: what is measured, with what arguments, in how many minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from benchmarks.evidence import (
+    ar3po_counts,
+    ar3po_lab,
+    ar3po_reuse,
+    ar3po_store,
+    combinations_measured,
+    controls,
+    hora_hits_measured,
+    hora_measured,
+    hora_theory_measured,
+    optpo_combined_measured,
+    optpo_votes_measured,
+    vip_allocation_measured,
+    vip_assumptions_measured,
+    vip_graded_measured,
+    vip_learning_measured,
+    vip_prediction_measured,
+    vip_tools_measured,
+)
+from benchmarks.evidence.cell import Cell
+from benchmarks.evidence.learning import SEEDS, SWEEP_SEEDS
+from benchmarks.evidence.optpo_learning_measured import TiesKept, trained
+
+SWEPT = (*SEEDS, *SWEEP_SEEDS)
+FOUR = SEEDS[:4]
+"""The seeds of runs that are many."""
+TEN = tuple(range(10))
+CONTROLS = {
+    "controls.start": Cell(controls.start, 0.2),
+    **{
+        f"controls.uniform_{n}_{estimator}": Cell(partial(controls.uniform, n, estimator), 4.0, SWEPT)
+        for n, estimator in ((4, "rloo"), (8, "rloo"), (16, "rloo"), (8, "dr_grpo"), (16, "dr_grpo"), (8, "grpo"))
+    },
+}
+
+VIP_RATE = 1e-3
+"""The best of three for the Gaussian process (benchmarks/results/methods.md) and for uniform in every setting."""
+OTHERS = ((8, "dr_grpo"), (16, "rloo"), (16, "dr_grpo"))
+AT_8_RLOO = ("belief", "exact", "shuffled", "ridge", "inverse_accuracy", "inverse_variance")
+VIP = {"name": "vip", "estimator": "rloo", "rollouts_per_prompt": 8}
+GRADED: Mapping[str, Mapping[str, Any]] = {
+    "uniform": {"name": "uniform", "rollouts_per_prompt": 8},
+    "graded_gp": {**VIP, "predictor": "graded_gp"},
+    "running": {**VIP, "predictor": "running_variance"},
+    "shuffled": {**VIP, "predictor": {"name": "shuffled", "predictor": "running_variance"}},
+}
+VIPS = {
+    **{
+        f"vip_learning.{rule}_{n}_{e}": Cell(partial(vip_learning_measured.arm, rule, n, e, VIP_RATE), 1.3, SEEDS)
+        for rule, n, e in (
+            *(("gp", *setting) for setting in ((8, "rloo"), *OTHERS)),
+            *((rule, 8, "rloo") for rule in AT_8_RLOO),
+        )
+    },
+    "vip_learning.rates": Cell(
+        partial(vip_learning_measured.sweep, "gp", OTHERS), 2.2, (vip_learning_measured.SWEEP_SEED,)
+    ),
+    "vip_prediction.lab_hard": Cell(partial(vip_prediction_measured.lab, "hard"), 1.0, SEEDS),
+    "vip_prediction.lab_medium": Cell(partial(vip_prediction_measured.lab, "medium"), 1.0, SEEDS),
+    "vip_prediction.recorded": Cell(vip_prediction_measured.recorded, 0.3, vip_prediction_measured.ORDERS),
+    **{
+        f"vip_assumptions.lab_{base}": Cell(partial(vip_assumptions_measured.lab, base), 3.0)
+        for base in ("hard", "medium")
+    },
+    "vip_assumptions.again": Cell(vip_assumptions_measured.again, 1.0, tuple(range(20, 28))),
+    "vip_assumptions.model": Cell(vip_assumptions_measured.model, 0.2),
+    "vip_assumptions.formula": Cell(vip_assumptions_measured.formula, 0.2),
+    "vip_allocation.rloo": Cell(partial(vip_allocation_measured.rounding, "rloo"), 0.5),
+    "vip_allocation.dr_grpo": Cell(partial(vip_allocation_measured.rounding, "dr_grpo"), 1.5),
+    "vip_allocation.relaxed": Cell(vip_allocation_measured.relaxed, 0.5),
+    "vip_allocation.counts_by_p": Cell(vip_allocation_measured.counts_by_p, 0.1),
+    "vip_allocation.overhead": Cell(vip_allocation_measured.overhead, 0.3),
+    **{
+        f"vip_graded.variance_{base}": Cell(partial(vip_graded_measured.variances, base), 1.0, SEEDS)
+        for base in ("hard", "medium")
+    },
+    **{
+        f"vip_graded.learn_{name}": Cell(partial(vip_graded_measured.learning, rule), 1.0, SEEDS)
+        for name, rule in GRADED.items()
+    },
+    **{
+        f"vip_tools.{estimator}": Cell(
+            partial(vip_tools_measured.study, estimator),
+            5.0,
+            (*vip_tools_measured.SEEDS, vip_tools_measured.SWEEP_SEED),
+        )
+        for estimator in ("dr_grpo", "rloo")
+    },
+}
+
+UNTUNED = ("uniform", "random", "hardest", "pre_1", "pre_2", "pre_6", "empirical_bayes", "gp")
+HORAS = {
+    **{
+        f"hora.{estimator}": Cell(partial(hora_measured.tuned, "pre_4", estimator), 3.0, SWEPT)
+        for estimator in ("rloo", "grpo")
+    },
+    **{f"hora.{rule}": Cell(partial(hora_measured.untuned, rule), 1.3, SEEDS) for rule in UNTUNED},
+    **{
+        f"hora.forks_{rule}": Cell(partial(hora_measured.forks, rule), 1.5, hora_measured.FORKS_SEEDS)
+        for rule in ("uniform", "pre_4")
+    },
+    "hora.forks_start": Cell(hora_measured.forks_start, 0.2),
+    **{
+        f"hora_hits.{base}": Cell(partial(hora_hits_measured.hits, base), 2.5, hora_hits_measured.SEEDS)
+        for base in ("easy", "medium", "hard")
+    },
+    "hora_hits.theory": Cell(hora_theory_measured.theory, 0.2),
+    "hora_hits.rare": Cell(hora_theory_measured.rare, 0.2),
+}
+
+AR3PO_RATES, DAPO_RATES = (1e-3, 2e-3), (1e-3, 2e-3, 4e-3)
+"""The first sweep is narrow because 5e-4 was the best rate of no group rule in benchmarks/results/methods.md."""
+AR3PO_RULES = {
+    "reuse": {"name": "ar3po"},
+    "staged": {"name": "ar3po", "reuse": "none"},
+    "dapo": {"name": "dapo", "rollouts_per_prompt": 8},
+    "uniform_5": {"name": "uniform", "rollouts_per_prompt": 5},
+}
+SHAPE = {"name": "ar3po", "stages": 4, "rollouts_per_stage": 2}
+AR3POS = {
+    "ar3po.recorded": Cell(ar3po_counts.recorded, 0.2),
+    "ar3po.arithmetic": Cell(ar3po_counts.arithmetic, 0.1),
+    "ar3po.stages": Cell(ar3po_counts.stages, 0.1),
+    "ar3po.memory": Cell(ar3po_store.memory, 0.2),
+    "ar3po.lookup": Cell(ar3po_store.lookup, 0.2),
+    "ar3po.paired": Cell(partial(ar3po_reuse.paired, TEN), 3.0, TEN),
+    **{
+        f"ar3po.{name}": Cell(
+            partial(ar3po_lab.learning, rule, DAPO_RATES if name == "dapo" else AR3PO_RATES),
+            2.5,
+            (*SEEDS, ar3po_lab.SWEEP_SEED),
+        )
+        for name, rule in AR3PO_RULES.items()
+    },
+    "ar3po.shape_4x2": Cell(partial(ar3po_lab.learning, SHAPE, AR3PO_RATES[:1]), 1.5, SEEDS),
+}
+
+
+def ttrl(votes: int, retained: int) -> Mapping[str, Any]:
+    """Return TTRL with so many votes, of which it trains on the first ``retained``, or on all if they are fewer."""
+    return {"name": "ttrl", "max_samples": votes, "min_samples": min(votes, retained)}
+
+
+COLD: Mapping[str, Any] = {"temperature": 0.6}
+"""The paper's sampling, with top-p .95."""
+OPTPO: Mapping[str, Any] = {"name": "optpo", "min_samples": 32}
+OPTPO_8: Mapping[str, Any] = {"name": "optpo", "min_samples": 8}
+UPDATES: Mapping[str, Mapping[str, Any]] = {
+    "ppo": {"estimator": "gae", "learning_rate": 6e-4},
+    "reinforce_plus_plus": {"estimator": "reinforce_plus_plus", "learning_rate": 3.5e-4},
+    "sft": {"estimator": "sft", "kl": 0.0, "learning_rate": 6e-4},
+}
+"""The updates beside GRPO, at the rates that benchmarks/results/label_free.md chose for TTRL."""
+MATCHED: Mapping[str, Mapping[str, Any]] = {"ttrl_64": ttrl(64, 32), "ttrl_32": ttrl(32, 32), "optpo": OPTPO}
+LEARN: Mapping[str, partial[Any]] = {
+    **{f"ttrl_{votes}": partial(trained, ttrl(votes, 32)) for votes in (64, 32, 16, 8, 4)},
+    "optpo": partial(trained, OPTPO),
+    "optpo_ties": partial(trained, TiesKept, {}, 1.0, FOUR),
+    **{f"{name}_cold": partial(trained, rule, COLD, 0.95, FOUR) for name, rule in MATCHED.items()},
+    **{
+        f"{name}_{update}": partial(trained, rule, changes)
+        for update, changes in UPDATES.items()
+        for name, rule in MATCHED.items()
+    },
+}
+COMBINED: Mapping[str, Mapping[str, Any]] = {
+    "optpo": OPTPO_8,
+    "calibrated_05": {
+        "name": "voting",
+        "rule": {"name": "calibrated", "eps": 0.05},
+        "min_samples": 8,
+        "max_samples": 64,
+        "retain": "first",
+    },
+    "ttrl_64": ttrl(64, 8),
+    "ttrl_24": ttrl(24, 8),
+}
+RETAINING: Mapping[str, partial[Any]] = {
+    "all": partial(trained, {**OPTPO_8, "retain": "all"}, {"estimator": "rloo"}, seeds=FOUR),
+    "sequential": partial(trained, {**OPTPO_8, "retain": "all"}, {"estimator": "sequential"}, seeds=FOUR),
+    "first": partial(trained, OPTPO_8, {"estimator": "rloo"}, seeds=FOUR),
+}
+SAMPLING: Mapping[str, tuple[float, float]] = {"plain": (1.0, 1.0), "cold": (0.6, 1.0), "paper": (0.6, 0.95)}
+"""Temperature and top-p of the lab's votes, by a name. The paper's are "paper"."""
+OPTPOS = {
+    **{f"optpo.learn_{name}": Cell(call, 1.5, FOUR if FOUR in call.args else SEEDS) for name, call in LEARN.items()},
+    **{
+        f"optpo_votes.{name}": Cell(partial(optpo_votes_measured.recorded, name), 0.2)
+        for name in ("game24_cot", "game24_standard")
+    },
+    **{
+        f"optpo_votes.lab_{name}": Cell(partial(optpo_votes_measured.lab, *how), 0.4, tuple(optpo_votes_measured.SEEDS))
+        for name, how in SAMPLING.items()
+    },
+    "optpo_theory.wald": Cell(optpo_votes_measured.wald, 0.2),
+    "optpo_theory.promise": Cell(optpo_votes_measured.promise, 0.2),
+    "optpo_theory.four_choices": Cell(optpo_votes_measured.four_choices, 0.2),
+    "optpo_combined.bias": Cell(optpo_combined_measured.bias, 1.0),
+    **{
+        f"optpo_combined.learn_{name}": Cell(partial(trained, rule, seeds=FOUR), 1.0, FOUR)
+        for name, rule in COMBINED.items()
+    },
+    **{f"optpo_combined.retain_{name}": Cell(call, 1.0, FOUR) for name, call in RETAINING.items()},
+}
+
+COMBINING = {
+    "vip": 1.1,
+    "weights": 1.1,
+    "weights_vip": 1.1,
+    "optimal": 1.3,
+    "vip_optimal": 1.3,
+    "weights_optimal": 1.3,
+    "weights_vip_optimal": 1.3,
+    "single_optimal": 2.6,
+    "single_optimal_retire": 2.6,
+    "single_batch": 2.6,
+    "single_batch_mixed": 2.6,
+    "reuse": 1.1,
+    "vip_reuse": 1.1,
+    "tokens_uniform": 1.1,
+    "tokens_even": 1.1,
+    "tokens_vip_rollouts": 1.1,
+    "tokens_vip": 1.1,
+    "tokens_hora": 1.2,
+    "ar3po_by_rloo": 1.3,
+    "ar3po_by_sequential": 1.3,
+    "hora_by_rloo": 1.2,
+    "hora_by_sequential": 1.2,
+    "reinforce_ada_by_rloo": 1.1,
+    "reinforce_ada_by_sequential": 1.1,
+}
+"""The arms, and how many minutes each takes."""
+COMBINATIONS = {
+    **{
+        f"combinations.{name}": Cell(partial(combinations_measured.arm, name), minutes, SEEDS)
+        for name, minutes in COMBINING.items()
+    },
+    "combinations.ar3po_by_rloo_rollouts": Cell(
+        partial(combinations_measured.arm, "ar3po_by_rloo", weighting="rollout"), 1.3, SEEDS
+    ),
+}
+
+CELLS: Mapping[str, Cell] = CONTROLS | VIPS | HORAS | AR3POS | OPTPOS | COMBINATIONS

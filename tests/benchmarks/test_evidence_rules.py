@@ -1,0 +1,114 @@
+"""Tests of the rules of the verdicts: symmetric, with power, and steady when seeds are added."""
+
+import numpy as np
+import pytest
+
+from benchmarks.evidence.measures import BESIDE, MEASURES, at, holm, less, over_seeds
+from benchmarks.evidence.printed import TABLE, one_difference, optpo_pairs
+from benchmarks.evidence.registry import all_cells, claims
+from benchmarks.evidence.rules import Effect, Kind, Verdict, instances, share, verdict
+
+ABOVE, BELOW = (Verdict.HOLDS, Verdict.PART), (Verdict.FAILS, Verdict.FAILS_PART)
+OPPOSITE = {
+    Verdict.HOLDS: Verdict.FAILS,
+    Verdict.PART: Verdict.FAILS_PART,
+    Verdict.CONDITIONS: Verdict.CONDITIONS,
+    Verdict.OPEN: Verdict.OPEN,
+}
+
+
+def effect(mean, half=0.1, **settings):
+    return Effect("one", mean, mean - half, mean + half, **({"above": 0.0} | settings))
+
+
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [
+        ((1, 1), Verdict.HOLDS),
+        ((1, 0), Verdict.PART),
+        ((1, -1), Verdict.CONDITIONS),
+        ((1, 0, -1), Verdict.CONDITIONS),
+        ((0, 0), Verdict.OPEN),
+    ],
+)
+def test_turning_every_figure_round_turns_the_verdict_round(means, expected):
+    assert verdict([effect(mean) for mean in means]) is expected
+    assert verdict([effect(-mean) for mean in means]) is OPPOSITE[expected]
+
+
+def test_a_margin_moves_both_sides():
+    found = [effect(mean, 0.01, above=-0.03).told() for mean in (0.0, -0.015, -0.03, -0.045, -0.06)]
+    assert found == [1, 1, 0, -1, -1]
+    assert [effect(mean, 0.01, above=-0.03, below=0.03).told() for mean in (0.0, 0.03, 0.05)] == [1, 0, -1]
+
+
+def test_a_central_claim_needs_ten_seeds_whichever_way_it_goes():
+    for mean in (1.0, -1.0):
+        assert verdict([effect(mean, seeds=9)], central=True) is Verdict.OPEN
+        assert verdict([effect(mean, seeds=10)], central=True) is not Verdict.OPEN
+
+
+def test_intervals_are_widened_for_the_number_of_settings():
+    low, high = effect(0.0, 1.0, seeds=5).interval(5)
+    assert high == -low == pytest.approx(4.604 / 2.776, rel=1e-3)  # Student's 99% over 95%, four degrees of freedom
+    assert effect(1.0, 0.9, seeds=5).told(1) == 1 and effect(1.0, 0.9, seeds=5).told(5) == 0
+    assert effect(1.0, 0.0, seeds=1).told() == 0, "one seed has no interval"
+
+
+def test_one_counterexample_refutes_a_theorem_and_few_instances_tell_nothing():
+    assert [instances("t", *each).told() for each in ((0, 58), (0, 59), (1, 10_000))] == [0, 1, -1]
+    assert (0.95**59 < 0.05) and (0.95**58 > 0.05)
+    assert share("s", 14, 36, below=0.1).told() == -1 and share("s", 3, 24, below=0.1).told() == 0
+
+
+@pytest.mark.parametrize("settings", [1, 3, 9])
+@pytest.mark.parametrize("truth", [0.0, 0.3, 1.0])
+def test_at_most_one_in_twenty_verdicts_changes_sides_when_seeds_are_added(settings, truth):
+    """True effects of 0, .3 and 1 standard deviations, 5, 10 and 20 seeds, 100 claims with ``settings`` each."""
+    rng, told, turned = np.random.default_rng(0), np.zeros(100, bool), np.zeros(100, bool)
+    for claim in range(100):
+        draws = truth + rng.normal(size=(settings, 20))
+        found = [verdict([over_seeds("one", row[:seeds], above=0.0) for row in draws]) for seeds in (5, 10, 20)]
+        sides = {each in ABOVE for each in found if each in ABOVE + BELOW}
+        turned[claim] = len(sides) > 1
+        told[claim] = found[0] is not Verdict.OPEN
+    assert turned.mean() <= 0.05
+    assert truth or told.mean() <= 0.1, "a true effect of none is told with a chance of 5%"
+
+
+def test_every_row_has_a_measure_and_every_reading_its_sentence():
+    rows = claims()
+    assert [row.id for row in rows] == list(MEASURES) and BESIDE.keys() <= MEASURES.keys()
+    for row in rows:
+        assert bool(row.quote) == (row.kind is Kind.READING), row.id
+        texts = (row.place, row.claim, row.printed)
+        assert all(text.strip() and "\n" not in text and "|" not in text for text in texts)
+
+
+def test_differences_are_paired_and_a_start_is_one_figure_for_all_seeds():
+    m = {"a.x": {"pass_at": [{"8": 0.5}, {"8": 0.7}]}, "a.y": {"pass_at": {"8": 0.1}}, "a.z": {"area": [0.4, 0.5]}}
+    (found,) = less("K", "a.x: pass_at/8", "a.y: pass_at/8")(m)
+    assert found.mean == pytest.approx(0.5) and found.seeds == 2
+    assert at(m, "a.z: area") == [0.4, 0.5]
+    with pytest.raises(ValueError, match="broadcast"):
+        list(less("K", "a.x: pass_at/8", "a.w: area")(m | {"a.w": {"area": [1.0, 2.0, 3.0]}}))
+
+
+def test_holm_keeps_the_order_and_never_exceeds_1():
+    assert holm([0.6, 0.001, 0.02]) == pytest.approx([0.6, 0.003, 0.04])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_the_printed_tables_were_copied_whole():
+    pairs = optpo_pairs()
+    assert pairs.shape == (36, 5) and pairs[2].tolist() == [72.3, 72.3, 90.6, 90.8, 32.57]
+    assert pairs[35].tolist() == [33.0, 33.0, 85.3, 84.3, 45.47]
+    assert TABLE[0, 0, 1, :, 0].tolist() == [[18.29, 3.43, 6.88], [30.55, 9.68, 15.65]]
+    assert TABLE[1, 2, 0, 1, 1].tolist() == [10.67, 0.52, 0.05]
+    halves = [each.high - each.mean for each in one_difference({})]
+    assert halves[0] == pytest.approx(196 * (0.1829 * 0.8171 / 30 + 0.3055 * 0.6945 / 30) ** 0.5)
+    assert halves[1] == pytest.approx(196 * (0.1226 * 0.8774 / 30) ** 0.5)
+
+
+def test_every_cell_is_named_once_and_begins_with_its_module():
+    assert len(all_cells()) == 173
