@@ -1026,6 +1026,11 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
     "optpo-13": [tie_shares],
     "optpo-15": [votes("N = 32, right labels less the full vote's, ", "rules/N32_error_0.05/right_less_full", "+.1%")],
     "optpo-20": [table_4_savings],
+    "optpo-23": [
+        votes(f"{name}, {what}, ", f"rules/{rule}/{key}", form)
+        for rule, name in (("N8_exceed_1", "N = 8 and one exceedance"), ("calibrated_0.03", "`calibrated` at .03"))
+        for key, what, form in (("samples", "samples", ".1f"), ("disagree", "disagreement", ".1%"))
+    ],
     "optpo-25": [full_vote_wrong],
     "model-4": [norm_formula("below half"), norm_formula("above half"), norm_formula("apart")],
     "model-5": [norm_allocation("VIP, shuffled"), norm_allocation("Neyman"), norm_allocation("best")],

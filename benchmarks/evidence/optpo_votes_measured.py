@@ -35,7 +35,9 @@ RULES: Mapping[str, Rule] = {
     **{f"N16_error_{error:g}": BayesianSPRT(16, error, error) for error in (0.01, 0.05, 0.1)},
     "N32_exceed_1": BayesianSPRT(32, exceedances=1),
     "N16_exceed_1": BayesianSPRT(16, exceedances=1),
+    "N8_exceed_1": BayesianSPRT(8, exceedances=1),
     "calibrated_0.01": Calibrated(0.01),
+    "calibrated_0.03": Calibrated(0.03),
 }
 ORDERS, PROBLEMS, SEEDS = 10, 128, range(5)
 BANDS = (0.0, 0.2, 0.8, 1.0)
