@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,20 @@ def find(values: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> 
                     "formulas": cells[name].formulas,
                     "changed": _told(changed, homes) if then else "the measurement",
                 }
+    _write(found)
+    return keys
+
+
+def forget(names: Collection[str]) -> None:
+    """Take values that were measured again out of ``older.json``."""
+    known = older()
+    if known.keys() & set(names):
+        _write({name: each for name, each in known.items() if name not in names})
+
+
+def _write(found: Mapping[str, Any]) -> None:
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in sorted(found.items()))
     write_whole(OLDER, f"{{\n{lines}\n}}\n")
-    return keys
 
 
 def _homes() -> dict[str, str]:
