@@ -207,6 +207,19 @@ def mean_correlation(m: Measured) -> Iterator[Effect]:
         yield exact(f"{name}, mean correlation", own["mean"], "+.2f")
 
 
+def rejected_again(*tests: str) -> Measure:
+    def measure(m: Measured) -> Iterator[Effect]:
+        found = m["vip_assumptions.again"].values()
+        samples = sum(own["runs"] for own in found)
+        for test in tests:
+            number = sum(own[test] for own in found)
+            yield exact(
+                f"samples of eight other runs of the lab, of {samples}, that {test}'s test rejects", number, ".0f"
+            )
+
+    return measure
+
+
 def identity(m: Measured) -> Iterator[Effect]:
     for estimator, name in (("dr_grpo", "Dr. GRPO"), ("rloo", "RLOO")):
         for p, (ratio, error, _) in m["vip_assumptions.formula"][estimator].items():
@@ -983,7 +996,8 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
     "vip-7": [vip_area("gp_8_rloo", "vip_learning.ridge_8_rloo")],
     "vip-9": [vip_area("exact_8_rloo", name="area, exact p")],
     "vip-10": [predicted_means],
-    "vip-11": [mean_correlation],
+    "vip-11": [mean_correlation, rejected_again("Fisher", "Edgington")],
+    "vip-12": [rejected_again("Levene", "O'Brien")],
     "vip-13": [lab_variance],
     "vip-18": [lab_overhead],
     "vip-20": [graded_variance(["exact", "least, known gradients", "exact, shuffled"])],
@@ -1009,6 +1023,8 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
                 hits("pre_4", "hardest", "mixed", "groups with both outcomes")],
     "hora-16": [hits("pre_4", "pre_1", "overall", "4 of 8 less 1 of 8"),
                 hits("pre_4", "pre_6", "overall", "4 of 8 less 6 of 8")],
+    "ar3po-2": [level("hardest band, if success rates are Beta with the paper's 5.7 and .30",
+                      "ar3po.arithmetic: rollouts_low", ".2f")],
     "ar3po-3": [less("less uniform 5", "ar3po.reuse: equal_steps", "ar3po.uniform_5: equal_steps")],
     "ar3po-4": [area_less("ar3po.reuse", "controls.uniform_8_rloo", "area against uniform 8, RLOO"),
                 area_less("ar3po.reuse", "controls.uniform_4_rloo", "area against uniform 4, RLOO")],
@@ -1020,8 +1036,10 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
     "ar3po-9": [area_less("ar3po.reuse", "ar3po.staged", "success at the end, hard base", "end")],
     "ar3po-12": [store_size],
     "optpo-2": [optpo_saved("ttrl_32", "optpo", "rollouts that 32 votes save over OptPO"),
-                optpo("ttrl_32", "ttrl_64", "32 votes less 64"), optpo("ttrl_16", "ttrl_64", "16 votes less 64")],
+                optpo("ttrl_32", "ttrl_64", "32 votes less 64"), optpo("ttrl_16", "ttrl_64", "16 votes less 64"),
+                *(level(f"{n} votes", f"optpo.learn_ttrl_{n}: mean_16") for n in (8, 4))],
     "optpo-7": [processor_time],
+    "optpo-9": [optpo(f"optpo{end}", f"ttrl_64{end}", f"{name}, less 64 votes") for name, end in UPDATES.items()],
     "optpo-12": [optpo("optpo_cold", "ttrl_32_cold", "less TTRL with 32 votes: mean@16")],
     "optpo-13": [tie_shares],
     "optpo-15": [votes("N = 32, right labels less the full vote's, ", "rules/N32_error_0.05/right_less_full", "+.1%")],
@@ -1044,6 +1062,7 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
     "combinations-9": [of_tokens("tokens_hora", "tokens_even")],
     "combinations-10": [less("area less uniform 4 with RLOO", f"{arm('ar3po_by_sequential')}: area",
                              "controls.uniform_4_rloo: area")],
+    "combinations-13": [combined("learn_calibrated_05", "learn_ttrl_64", "mean@16 less TTRL with 64 votes")],
     "combinations-14": [saved("rollouts that 24 votes save", "optpo_combined.learn_ttrl_24: rollouts",
                               "optpo_combined.learn_calibrated_05: rollouts")],
 }  # fmt: skip

@@ -95,10 +95,16 @@ def test_no_new_value_is_of_a_tree_with_changes():
     assert not page.is_of_a_commit({"facts": {"commit": "unknown"}})
 
 
+def test_every_cell_is_read_by_a_claim_or_is_a_sweep():
+    read = {name for _, found in page.findings().values() for name in found.cells}
+    unread = {name for name in page.all_committed() if name not in read and not name.endswith("-100")}
+    assert unread == {"vip_learning.rates"}
+
+
 def test_committed_values_are_small():
     sizes = {path.stem: path.stat().st_size for path in page.MEASURED.glob("*.json")}
     assert sizes.keys() <= CELLS.keys()
-    assert sum(sizes.values()) <= 250_000 and max(sizes.values(), default=0) <= 50_000
+    assert sum(sizes.values()) <= 252_000 and max(sizes.values(), default=0) <= 50_000
 
 
 def test_figures_are_rounded_to_few_digits_and_whole_numbers_are_kept():
