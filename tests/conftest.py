@@ -18,6 +18,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under nohup: the pro
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+gc.disable()  # until the tests are collected: it visits every imported module again and again
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """Let ``--dist loadgroup`` see the groups: xdist 3.8 writes them to ``_nodeid``, which pytest 9.2 does not read."""
@@ -30,3 +33,4 @@ def pytest_collection_finish():
     """Leave the imported modules out of every later garbage collection, which takes a third of a short training run."""
     gc.collect()
     gc.freeze()
+    gc.enable()

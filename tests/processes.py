@@ -18,12 +18,15 @@ PATIENCE_SECONDS = 400.0
 
 
 class Command:
-    """A command in the folder ``cwd``, started at once. As a context it ends with all its processes."""
+    """A command in the folder ``cwd``, started at once. As a context it ends with all its processes.
 
-    def __init__(self, cwd, *arguments, python=("-m", "apportion"), **environment):
+    ``program`` stands for Python: that of ``tests.warm`` saves imports, and hides its processes from ``family``.
+    """
+
+    def __init__(self, cwd, *arguments, python=("-m", "apportion"), program=sys.executable, **environment):
         self.mark = uuid4().hex
         self.process = subprocess.Popen(
-            [sys.executable, *python, *map(str, arguments)],
+            [program, *python, *map(str, arguments)],
             cwd=cwd,
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", MARK: self.mark, **environment},
             stdout=subprocess.PIPE,

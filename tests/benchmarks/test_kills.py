@@ -69,7 +69,7 @@ def test_only_changes_below_the_folder_fail(tmp_path):
 
 @pytest.mark.soak  # tests/lab kills studies, too
 @pytest.mark.slow
-@pytest.mark.xdist_group("study")
+@pytest.mark.xdist_group("commands")
 def test_a_study_survives_two_kills(tmp_path):
     done = subprocess.run(
         [

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from apportion.config import ConfigError
 from apportion.lab.study.design import DEFAULT, claim, read_study
 from apportion.presets import PRESETS
 from apportion.runs.folder import hold_lock
+from tests import warm
 from tests.builders import LABELLED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ hora = {{ name = "hora", pre_rollouts = 2, rollouts_per_prompt = 4, high = 12 }}
 """
 
 
-pytestmark = pytest.mark.xdist_group("study")  # one worker process, so that the whole study runs once
+pytestmark = pytest.mark.xdist_group("commands")  # one worker process, so that the whole study runs once
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def whole(tmp_path_factory, small_base_folder):
 
 
 def command(*arguments):
-    return [sys.executable, "-m", "apportion", "lab", *map(str, arguments)]
+    return [warm.python(), "-m", "apportion", "lab", *map(str, arguments)]
 
 
 def environment():

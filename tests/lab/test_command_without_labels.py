@@ -48,7 +48,7 @@ JUDGED = {
     "maj_16",
 }
 
-pytestmark = pytest.mark.xdist_group("study")
+pytestmark = pytest.mark.xdist_group("commands")
 
 
 def write_prompts(path, gold=True, count=12):

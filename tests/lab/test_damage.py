@@ -1,5 +1,6 @@
 """Damaged folders of a study: one line says what is wrong, and what it says to do leads to the same curves."""
 
+import multiprocessing.spawn
 import os
 import re
 import shutil
@@ -9,12 +10,13 @@ import pytest
 
 from apportion.config import ConfigError
 from apportion.lab import command
+from tests import warm
 from tests.lab.test_command import curves
 from tests.lab.test_processes import CONFIG, start_training, whole  # noqa: F401 - a fixture
 from tests.processes import Command
 from tests.soak import case
 
-pytestmark = [pytest.mark.xdist_group("study"), pytest.mark.slow]
+pytestmark = [pytest.mark.xdist_group("commands"), pytest.mark.slow]
 RUN = "runs/quick/vip-seed0"
 
 
@@ -23,7 +25,7 @@ def stopped(tmp_path_factory, small_base_folder):
     """Return the working directory of a study that was stopped in the middle of both runs."""
     folder = tmp_path_factory.mktemp("stopped")
     (folder / "quick.toml").write_text(CONFIG.format(base=small_base_folder))
-    with start_training(folder) as started:
+    with start_training(folder, program=warm.python()) as started:
         started.process.send_signal(signal.SIGTERM)
         assert started.ended()[0] == 143
     return folder
@@ -35,6 +37,12 @@ def folder(tmp_path, stopped, monkeypatch):
     shutil.copytree(stopped, tmp_path / "study")
     monkeypatch.chdir(tmp_path / "study")
     return tmp_path / "study"
+
+
+@pytest.fixture(autouse=True)
+def _warm(monkeypatch):
+    """Let the runs of a study that is resumed in this process start quickly."""
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(warm.python()))
 
 
 def resume():

@@ -10,6 +10,7 @@ from apportion.lab.study import worker
 from apportion.lab.training.metrics import read_metrics
 from apportion.runs.children import RunError
 from apportion.runs.folder import LOCK, hold_lock
+from tests import warm
 from tests.lab.test_command import curves
 from tests.processes import Command
 
@@ -33,7 +34,7 @@ uniform = {{ name = "uniform", rollouts_per_prompt = 4 }}
 vip = {{ name = "vip", rollouts_per_prompt = 4, high = 12, predictor = "counts" }}
 """
 
-pytestmark = [pytest.mark.xdist_group("study"), pytest.mark.slow]
+pytestmark = [pytest.mark.xdist_group("commands"), pytest.mark.slow]
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def whole(tmp_path_factory, small_base_folder):
     """Return the working directory of a study that nothing disturbed."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "quick.toml").write_text(CONFIG.format(base=small_base_folder))
-    with Command(folder, "lab", "quick.toml") as command:
+    with Command(folder, "lab", "quick.toml", program=warm.python()) as command:
         code, _, errors = command.ended()
         assert (code, errors) == (0, "")
         assert command.nothing_left()
@@ -55,14 +56,14 @@ def whole(tmp_path_factory, small_base_folder):
 
 
 def resume(folder):
-    with Command(folder, "lab", "--name", "quick", "--resume") as command:
+    with Command(folder, "lab", "--name", "quick", "--resume", program=warm.python()) as command:
         code, _, errors = command.ended()
         assert (code, errors) == (0, "")
 
 
-def start_training(folder, *arguments):
+def start_training(folder, *arguments, **program):
     """Start the study, and wait until both runs have a checkpoint."""
-    command = Command(folder, "lab", "quick.toml", *arguments)
+    command = Command(folder, "lab", "quick.toml", *arguments, **program)
     command.until(lambda: len(list(folder.glob("runs/quick/*/checkpoint.pt"))) == 2)
     return command
 

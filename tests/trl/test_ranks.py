@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,12 @@ from safetensors.torch import load_file
 
 from apportion.allocators import ALLOCATORS
 from apportion.records import read_log
+from tests import warm
 from tests.soak import case
 from tests.trl.scripts.failing import FAILED, FAILURES
 from tests.trl.scripts.ranks import FEW, IN_GROUPS, MAKE, REUSING, SELECTED, SETTINGS
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("launch")]  # one xdist worker, so that each launch runs once
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one xdist worker, so that each launch runs once
 
 ROOT = Path(__file__).parents[2]
 EVERY = [*MAKE, *REUSING, *SETTINGS, *IN_GROUPS, *SELECTED]
@@ -28,7 +28,7 @@ OWN_UPDATES = {"ar3po, two steps a batch"}
 
 def start(ranks, script, *arguments):
     """Start a script on ``ranks`` processes, as a user does."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+    launcher = [warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     said = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*launcher, "-m", f"tests.trl.scripts.{script}", *map(str, arguments)],

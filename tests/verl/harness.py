@@ -17,6 +17,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 CPU = "tests.verl.cpu"
 ENVIRONMENT = {
@@ -147,18 +149,8 @@ SEARCHES = (
 def warmed():
     """Provide a program that replaces Python and has verl imported when it starts."""
     with _short_folder() as folder:
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"{CPU}.warm", folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=folder,
-            env=environment(folder),
-            start_new_session=True,
-        )
+        process = warm.start(f"{CPU}.warm", folder, environment(folder))
         try:
-            if process.stdout.readline() != b"ready\n":
-                raise RuntimeError("verl cannot be imported on this platform; import it by hand to see why")
             yield f"{folder}/python"
         finally:
             process.stdin.close()

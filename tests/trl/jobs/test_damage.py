@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from apportion.config import ConfigError
+from tests import warm
 from tests.processes import Command
 from tests.soak import case
 from tests.trl.jobs.small import make_files, make_job
 from tests.trl.jobs.test_job import rollouts, train, weights
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
@@ -22,7 +23,7 @@ def whole(policy, tmp_path_factory):
     """Return the folder of a job that nothing disturbed."""
     folder = tmp_path_factory.mktemp("whole")
     make_files(folder)
-    with Command(folder, "trl", make_job(folder, policy), **OFFLINE) as command:
+    with Command(folder, "trl", make_job(folder, policy), program=warm.python(), **OFFLINE) as command:
         code, _, errors = command.ended()
         assert code == 0, errors
         assert command.nothing_left()
@@ -35,7 +36,7 @@ def terminated(policy, tmp_path_factory):
     folder = tmp_path_factory.mktemp("terminated")
     make_files(folder)
     (folder / "stop").write_text("90 SIGTERM")
-    with Command(folder, "trl", make_job(folder, policy), **OFFLINE) as command:
+    with Command(folder, "trl", make_job(folder, policy), program=warm.python(), **OFFLINE) as command:
         ended = command.ended()
         assert command.nothing_left()
     (folder / "stop").unlink()
@@ -144,7 +145,8 @@ def test_a_disk_that_is_full_is_told_in_one_line(folder):
     """No file may grow beyond 2,000 bytes."""
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
     limit += "from apportion.__main__ import main\nsys.argv[1:] = ['trl', '--name', 'job', '--resume']\nmain()"
-    with Command(folder, python=("-c", limit), **OFFLINE) as limited:
+    (folder / "limited.py").write_text(limit)
+    with Command(folder, python=("limited.py",), program=warm.python(), **OFFLINE) as limited:
         code, said, errors = limited.ended()
         assert limited.nothing_left()
     assert code in (1, 2) and "Traceback" not in said + errors, errors

@@ -34,6 +34,7 @@ from apportion.trl.jobs.job import read_job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import prepare
 from apportion.verifiers import EM, Exact
+from tests import warm
 from tests.trl import test_tools
 from tests.trl.jobs.small import make_files, make_job
 from tests.trl.tiny import make_tokenizer, mark
@@ -60,7 +61,7 @@ def command(folder, *arguments, processes=1):
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     start = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes > 1 else []
     return subprocess.run(
-        [sys.executable, *start, "-m", "apportion", "trl", *arguments],
+        [warm.python(), *start, "-m", "apportion", "trl", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -296,6 +297,7 @@ def test_an_interrupted_run_resumes_with_the_same_results(whole, folder, policy,
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("commands")
 def test_a_killed_run_resumes_from_its_last_whole_checkpoint(whole, folder, policy):
     config = make_job(folder, policy, evaluation={"path": "questions.jsonl", "limit": 8})
     (folder / "stop").write_text("120 SIGKILL")
@@ -547,6 +549,7 @@ def test_the_job_of_a_paper_can_be_trained_and_its_folder_spells_the_preset_out(
 
 @pytest.mark.slow
 @pytest.mark.soak  # test_ranks has two processes
+@pytest.mark.xdist_group("commands")
 def test_only_the_first_of_two_processes_prints_and_writes(folder, policy):
     done = command(folder, make_job(folder, policy, training={"max_steps": 2}).name, processes=2)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""Rank 0 works for longer than the process group's timeout while the other rank waits, once for each end in ``ENDS``.
+"""Rank 0 works while the other rank waits, once for each end in ``ENDS``, first for longer than the group's timeout.
 
 python -m torch.distributed.run --standalone --nproc_per_node 2 -m tests.trl.scripts.waiting
 """
@@ -16,9 +16,9 @@ ENDS = {"a result": None, "a ValueError": ValueError("no embedding"), "a KeyErro
 
 
 def work(end):
-    time.sleep(1.5 * TIMEOUT_SECONDS)
     if ENDS[end] is not None:
         raise ENDS[end]
+    time.sleep(1.5 * TIMEOUT_SECONDS)
     return "embedded"
 
 
