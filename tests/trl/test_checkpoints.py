@@ -51,6 +51,7 @@ def ran(processes, *arguments, **settings):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("forks")  # one worker process, so that one server imports TRL
 @pytest.mark.parametrize("name", [case(name, suite=name in KILLED) for name in resumed.CASES])
 def test_a_killed_run_resumes_like_an_uninterrupted_one(processes, tmp_path, name):
     whole, killed = tmp_path / "whole", tmp_path / "killed"

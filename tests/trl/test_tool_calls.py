@@ -32,7 +32,7 @@ from tests.trl.test_tools import (
 )
 from tests.trl.tiny import Judge, Watch, configured, gradient_of, log_probabilities, make_questions, trained
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tool calls")]  # one worker process trains the caller
 LENGTH = 80
 QUESTIONS = 4
 

@@ -31,11 +31,14 @@ def pytest_itemcollected(item):
     """Mark tests that run verl as slow, and for one of two xdist workers, because each starts verl once.
 
     A run waits more than it computes, so two at once take little longer than one. Tests that read the same runs are in
-    one group.
+    one group, and so are those that share a Ray.
     """
-    if "warm" in getattr(item, "fixturenames", ()):
+    fixtures = getattr(item, "fixturenames", ())
+    if "warm" in fixtures:
         item.add_marker(pytest.mark.slow)
         item.add_marker(pytest.mark.xdist_group("verl" if item.path.stem in SHARING else "verl, faults"))
+    elif "ray" in fixtures:
+        item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="session")

@@ -257,10 +257,10 @@ def test_another_program_of_hydra_is_neither_changed_nor_slowed(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_help_lists_the_group_of_every_program_with_verls_configuration():
+def test_help_lists_the_group_of_every_program_with_verls_configuration(warm, tmp_path):
     for words in (["apportion.verl"], ["verl.trainer.main_ppo"]):
-        command = [sys.executable, "-m", *words, "--help"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        command = [warm, "-m", *words, "--help"]
+        said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         assert f"\nallocation: {', '.join(sorted(ALLOCATION.choices))}\n" in said
         assert "\nallocation/predictor: counts, " in said
         assert f"\nallocation/selection: {', '.join(sorted(SELECTORS))}\n" in said
@@ -338,9 +338,9 @@ def test_other_text_gets_no_comments():
         assert with_comments(text) == text
 
 
-def test_the_command_prints_the_settings_of_a_rule_with_comments():
-    words = [sys.executable, "-m", "apportion.verl", "allocation=hora", "--cfg", "job", "--package", "allocation"]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+def test_the_command_prints_the_settings_of_a_rule_with_comments(warm, tmp_path):
+    words = [warm, "-m", "apportion.verl", "allocation=hora", "--cfg", "job", "--package", "allocation"]
+    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     check_comments(said[said.index("# @package") :], ("", VerlAllocation), ("allocator.", ALLOCATORS["hora"]))
 
 

@@ -63,6 +63,7 @@ def test_the_trainer_gets_the_rows_that_a_selector_chooses_and_their_weights(who
     assert len(weighted) > 1
 
 
+@pytest.mark.soak  # coordinator/test_selection has it without verl, and test_failed_runs resumes a run of verl
 def test_a_resumed_run_chooses_what_the_unbroken_one_did(whole, train, tmp_path):
     (tmp_path / "records" / "faults").mkdir(parents=True)
     for index in range(16):  # killed in the middle of the third step, whatever its prompts are
