@@ -124,11 +124,11 @@ def test_the_log_names_a_remedy(caplog):
 
 
 def test_a_budget_of_a_batch_is_judged_by_stand_ins_however_many_prompts_share_it():
-    started = time.monotonic()
+    started = time.process_time()
     assert equal_counts_because(VIP(budget=3 * 1_000_000), 1_000_000).endswith(ALWAYS)
     assert equal_counts_because(VIP(budget=3 * 1_000_000 + 1), 1_000_000).endswith(FIRST)  # one prompt gets one more
     assert equal_counts_because(HORA(budget=8 * 1_000_000), 1_000_000) == ""
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 @dataclass(frozen=True)

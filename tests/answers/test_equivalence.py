@@ -489,11 +489,11 @@ def test_text_finds_an_answer_equal_to_itself_and_ignores_the_order_of_a_pair(a,
 
 
 def test_a_megabyte_is_compared_as_text_at_once(math):
-    started = time.perf_counter()
+    started = time.process_time()
     for unit in ("0", "1,", " 1", "a ", "\\left(", "$"):
         answer = unit * (10**6 // len(unit)) + "x"
         assert math.same(answer, answer) and not math.same(answer, "1/2")
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_verdicts_are_remembered_and_their_number_is_bounded(math, monkeypatch):
@@ -639,9 +639,9 @@ def test_what_can_be_evaluated_is_left_to_mathematics(text):
 
 @pytest.mark.parametrize("unit", ["(", "1^", "1!", "9^{", "2^1000!", "((1))", "1)", " "])
 def test_a_text_of_any_form_is_examined_at_once(unit):
-    started = time.perf_counter()
+    started = time.process_time()
     too_large((unit * 1000)[:1000] + "!")
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.slow

@@ -261,4 +261,4 @@ def test_an_extractor_that_hangs_blocks_one_reply_and_not_each_in_turn(own, monk
     for _ in range(20):
         with pytest.raises(AnswerFunctionError, match=r"took more than 0\.3 seconds; make it faster"):
             extractor.read_now("a")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 5  # 6 if each waited

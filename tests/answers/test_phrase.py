@@ -91,7 +91,7 @@ def test_a_phrase_form_stays_itself_and_case_and_space_make_no_difference(text):
 
 @pytest.mark.parametrize("unit", ["a", "1,", "the ", "one ", "'", "é", "a.", "-1"])
 def test_a_long_text_takes_little_time(unit):
-    started = time.perf_counter()
+    started = time.process_time()
     phrase_form((unit * 1000)[:1000])
     phrase_form(unit * 10**5)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -220,7 +220,7 @@ def test_a_deadline_of_the_caller_ends_the_run_promptly() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await asyncio.gather(take(client, "a", 4), take(client, "b", 4))
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < 5
             await until(lambda: len(server.left) == len(server.requests) == client.usage.cancelled == 5)
 
     run(scenario())
@@ -236,7 +236,7 @@ def test_a_cancelled_task_ends_promptly_during_a_request_and_during_a_backoff() 
             started = time.monotonic()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < 5
             assert client.usage.cancelled == cancelled
 
     run(scenario([silent()], 1, 1))

@@ -111,7 +111,7 @@ def test_the_deadline_is_for_the_whole_body_and_lies_inside_the_retries(fault: C
     assert texts(found) == single_texts(range(1))
     assert [request.left for request in server.requests] == [True, False]
     assert (client.usage.requests, client.usage.retries, client.usage.cancelled) == (2, 1, 0)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
 
 
 def test_a_request_that_is_late_after_all_retries_is_a_failed_sample() -> None:

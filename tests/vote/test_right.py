@@ -39,9 +39,9 @@ def test_it_is_never_below_clopper_pearson_and_approaches_it(right: int, labelle
 
 
 def test_a_million_questions_take_no_time() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert least_share(450, 500, 1_000_000) == pytest.approx(beta.ppf(0.05, 450, 51), abs=1e-3)
-    assert time.perf_counter() - started < 5  # some milliseconds; a loop over all shares takes minutes
+    assert time.process_time() - started < 5  # some milliseconds; a loop over all shares takes minutes
 
 
 def test_the_interval_of_no_and_of_all_right_ones_is_no_point() -> None:
