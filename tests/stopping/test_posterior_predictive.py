@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from apportion.stopping import PosteriorPredictive, decide, leader
 from apportion.stopping.overtaking import ANSWERS, EXTRA, HYPOTHESES, LOG_PRIOR, TOTAL, overtaking
+from apportion.stopping.posterior_predictive import overtaking_risk
 from tests.soak import case
 
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any)
+UNANIMOUS = st.lists(st.integers(1, 12), min_size=1, max_size=1)
 
 
 def sampled(rng, hypothesis, length, votes=()):
@@ -30,6 +32,14 @@ def sampled(rng, hypothesis, length, votes=()):
 def risk(votes, max_samples, samples=None):
     votes = np.array(votes)
     return float(PosteriorPredictive().risk(votes, np.array(sum(votes) if samples is None else samples), max_samples))
+
+
+@pytest.mark.parametrize("hypothesis", np.flatnonzero(ANSWERS == 0))
+def test_an_answer_that_nobody_gave_yet_may_tie_a_single_vote(hypothesis):
+    """The second of two samples is a new answer with the probability that an open hypothesis gives to one."""
+    alone = np.where(np.arange(HYPOTHESES) == hypothesis, 0.0, -np.inf)
+    found = overtaking_risk(np.array([[1]]), np.array([1]), 2, prior=alone)
+    assert found[0] == pytest.approx(TOTAL[hypothesis] / (1 + TOTAL[hypothesis]))
 
 
 @pytest.mark.slow
@@ -85,7 +95,7 @@ def test_a_further_vote_for_the_leader_in_place_of_an_open_one_lowers_the_risk(v
     assert risk(ahead, total) <= risk(votes, total) + 1e-9
 
 
-@given(COUNTS, st.integers(0, 3), st.integers(1, 20), st.sampled_from([0.001, 0.01, 0.1, 0.5]))
+@given(COUNTS | UNANIMOUS, st.integers(0, 3), st.integers(1, 50), st.sampled_from([0.001, 0.01, 0.1, 0.5]))
 def test_the_early_exit_decides_the_same(votes, missing, more, eps):
     samples, total = sum(votes) + missing, sum(votes) + missing + more
     rule = PosteriorPredictive(eps)
