@@ -116,11 +116,8 @@ def test_a_straggler_of_a_rule_with_a_shared_budget_holds_back_no_other_prompt(t
         check_step(done.rows(step))
 
 
-@pytest.mark.parametrize(
-    ("allocator", "each"),
-    [pytest.param(UNIFORM, 4, marks=pytest.mark.soak), (HORA, 6), pytest.param(VIP, 4.5, marks=pytest.mark.soak)],
-    ids=["uniform", "hora", "vip"],
-)
+@pytest.mark.soak  # coordinator/test_resumed kills an asynchronous trainer, test_failed_runs resumes a run of verl
+@pytest.mark.parametrize(("allocator", "each"), [(UNIFORM, 4), (HORA, 6), (VIP, 4.5)], ids=["uniform", "hora", "vip"])
 def test_a_killed_run_starts_prompts_in_flight_again_and_trains_on_each_once(train, tmp_path, allocator, each):
     """Prompt 9 hangs, so that it is in flight at the checkpoint; HORA's others in its round wait for it.
 
