@@ -31,6 +31,7 @@ class OfferedStream(Stream):
         prompts_an_update: prompts that an update holds at least.
         most_rows: rows that an update holds at most, unless groups at ``age_bound`` have more; None for any number.
         age_bound: as in ``Stream``.
+        updates_a_version: updates between two of the engine's transfers of weights. Age is counted from the latest one.
         attempts: as in ``Stream``.
 
     Raises ValueError for a rule that compares prompts, and for one that draws prompts of its own.
@@ -52,6 +53,7 @@ class OfferedStream(Stream):
         prompts_an_update: int,
         most_rows: int | None = None,
         age_bound: int = 1,
+        updates_a_version: int = 1,
         attempts: int = 3,
     ) -> None:
         limits: dict[str, Any] = {"age_bound": age_bound, "attempts": attempts, "patience": NO_PATIENCE}
@@ -65,6 +67,7 @@ class OfferedStream(Stream):
         self._granted: dict[int, int] = {}
         self._ended: list[int] = []
         self._most_rows, self._kept, self._owed = most_rows, dict[int, int](), 0
+        self._updates_a_version = updates_a_version
 
     @property
     def missing(self) -> int:
@@ -94,6 +97,7 @@ class OfferedStream(Stream):
     def took(self, prompts: int) -> None:
         """Note that the trainer has taken an update of so many ``prompts`` that the stream did not know of."""
         self._owed += prompts - self.rows_an_update
+        self.version += 1
 
     def offer(self, id: str, granted: int | None = None) -> None:
         """Have the prompt with this id opened after those offered before.
@@ -188,7 +192,12 @@ class OfferedStream(Stream):
         return next((i for i, (place, _) in enumerate(self._offered) if not self._held[place]), None)
 
     def _open_unit(self) -> bool:
-        return self._next_offered() is not None and super()._open_unit()
+        if self._next_offered() is None:
+            return False
+        version, self.version = self.version, self.version // self._updates_a_version * self._updates_a_version
+        opened = super()._open_unit()
+        self.version = version
+        return opened
 
     def _place(self) -> int:
         index = self._next_offered()
@@ -238,7 +247,7 @@ class OfferedStream(Stream):
                 if number not in must and fits:
                     taken.append(number)
                     rows, prompts = rows + own, prompts + (own > 0)
-        self.took(len(taken))
+        self._owed += len(taken) - self.rows_an_update
         return taken
 
     def _expected(self, prompts: int) -> float:

@@ -86,7 +86,9 @@ def stream_of(config: DictConfig, allocation: VerlAllocation, prompts: Sequence[
     """Return the stream over ``prompts``, the data set, each once. Raises ValueError for a rule that compares prompts.
 
     An update of the stream is one of verl's mini-batches. verl counts staleness in steps, of ``parameter_sync_step``
-    updates each. So a threshold of T steps, the present one included, is (T - 1) times as many updates.
+    updates each. A threshold of T steps, the present one included, is that many updates less one, counted from the
+    first update of the step in which a prompt was opened. verl pads the rows of an update to whole mini-batches, so it
+    has no more of them than it is expected to fill.
     """
     v1 = config.trainer.v1
     updates = int(v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1))
@@ -98,7 +100,8 @@ def stream_of(config: DictConfig, allocation: VerlAllocation, prompts: Sequence[
         prompts,
         prompts_an_update=each,
         most_rows=None if expected is None else -(-expected // multiple) * multiple,
-        age_bound=UNBOUNDED if threshold is None else (int(threshold) - 1) * updates,
+        age_bound=UNBOUNDED if threshold is None else int(threshold) * updates - 1,
+        updates_a_version=updates,
         attempts=1 + allocation.retries,
     )
 

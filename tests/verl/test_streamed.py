@@ -55,7 +55,7 @@ def test_a_streamed_run_that_is_killed_trains_on_each_prompt_once(train, tmp_pat
     resumed = run_verl(train, overrides, folder=tmp_path)
     logged = [metrics for metrics in resumed.metrics if "allocation/stream_oldest" in metrics]
     assert [metrics["step"] for metrics in logged][-2:] == [3, 4]
-    assert all(metrics["allocation/stream_oldest"] <= 2 for metrics in logged)
+    assert all(metrics["allocation/stream_oldest"] <= 3 for metrics in logged)
     groups = [*before, *check_rows(resumed, (3, 4))]
     keys = [row["key"] for group in groups for row in group]
     assert len(keys) == len(set(keys)) and len({key.split("_")[0] for key in keys}) == len(groups)

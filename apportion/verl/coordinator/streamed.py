@@ -129,7 +129,7 @@ class StreamedPlanner:
         ]
         round = AllocationRound(TrainerRequest(self.step, (), ()), {}, parts)
         round.metrics = self.allocation.allocator.metrics(round.batch)
-        self.stream.trained(done.version)
+        self.stream.trained(self.stream.version + 1)
         if self.allocation.baseline is not None:
             self.allocation.baseline.update(round.batch.sampled)
         if self.selection is not None:
