@@ -14,7 +14,7 @@ FAULTS = (
     "kills_worker_4.0",
     "stops_worker_writing_5.0",
     "kills_rewarder_6.0",
-    "stalls_7.0",
+    "hangs_7.0",
     "kills_worker_committing_8.0",
     "kills_worker_committed_9.0",
     "hangs_10.0",
