@@ -11,6 +11,7 @@ the benchmarks or the rooms with formulas change.
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -41,14 +42,21 @@ def state_of(name: str, value: Mapping[str, Any], cell: Cell) -> str | None:
 def find(values: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> dict[str, str]:
     """Write ``older.json`` for committed ``values``, by cell. Return the key of each at its commit.
 
-    Raises CalledProcessError if git does not have a commit.
+    A value that is current keeps its key. So does one whose commit git does not have: what changed is unknown then.
     """
     by_commit, keys, found = defaultdict(list), {}, {}
     for name, each in values.items():
-        by_commit[each["facts"]["commit"].rstrip("+")].append(name)
+        keys[name] = each["key"]
+        if each["key"] != cells[name].key:
+            by_commit[each["facts"]["commit"].rstrip("+")].append(name)
     homes = _homes()
     for commit, names in by_commit.items():
-        code = reach.Code(reach.at_commit(commit))
+        try:
+            code = reach.Code(reach.at_commit(commit))
+        except subprocess.CalledProcessError:
+            unknown = "unknown, git does not have the commit"
+            found |= {name: {"formulas": cells[name].formulas, "changed": unknown} for name in names}
+            continue
         for name in names:
             then, now = cells[name].reached(code), cells[name].reached()
             keys[name] = reach.key_of(then, cells[name].measure)
