@@ -245,6 +245,7 @@ def test_the_script_of_the_page_trains(policy, tmp_path, monkeypatch, capsys):
     assert "vip: an update has 32 or more rollouts" in capsys.readouterr().err
 
 
+@pytest.mark.xdist_group("commands")  # with test_ranks, so that one worker imports TRL for what they launch
 @pytest.mark.soak
 def test_two_ranks_train_on_one_stream_and_end_together(tmp_path):
     """Rank 0 streams. Each row is on one rank, and the weights stay equal."""
