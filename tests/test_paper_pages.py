@@ -8,7 +8,7 @@ import pytest
 
 from apportion.allocators import Allocator
 from apportion.config import build
-from benchmarks.evidence.page import findings
+from benchmarks.evidence.page import details, findings
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
