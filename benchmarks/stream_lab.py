@@ -33,7 +33,7 @@ RULES: dict[str, Callable[[], Allocator]] = {
     "single rollouts": lambda: Uniform(rollouts_per_prompt=1),
 }
 SETTINGS = {
-    "base": "medium", "problems": 256, "prompts_per_step": 16, "slots": 32, "rollouts": 2_560, "held_out": 200,
+    "base": "medium", "problems": 160, "prompts_per_step": 16, "slots": 32, "rollouts": 2_560, "held_out": 200,
     "evaluate_every": 512, "rollout_log": "none", "checkpoint_every": 10_000,
 }  # fmt: skip
 
