@@ -396,7 +396,7 @@ def test_asyncio_runs_a_stream_and_ends_hanging_calls() -> None:
             running["now"] -= 1
 
     async def train():
-        stream = Stream(VIP(rollouts_per_prompt=4), make_prompts(20), rows_an_update=16, patience=0.2, age_bound=2)
+        stream = Stream(VIP(rollouts_per_prompt=4), make_prompts(20), rows_an_update=16, patience=0.6, age_bound=2)
         versions = []
         async for update in stream_groups(stream, sample, slots=6):
             versions.append(update.version)
