@@ -80,6 +80,7 @@ def test_a_study_that_is_killed_leaves_no_process_and_can_be_resumed_at_once(fol
     """The resumed study waits for processes that have yet to end, so no two processes write the same metrics."""
     with start_training(folder) as killed:
         killed.process.kill()
+        killed.process.wait(10)  # the warm resumption starts sooner than the system ends a process
         resume(folder)
         assert not killed.children()
     assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
