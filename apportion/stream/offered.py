@@ -9,7 +9,7 @@ import numpy as np
 
 from apportion.allocators import Allocator
 from apportion.predictors.saved import SavedValues
-from apportion.stream.stream import Stream
+from apportion.stream.stream import UNIT, Stream
 from apportion.stream.unit import Unit
 from apportion.stream.values import Ticket
 from apportion.types import Batch, Plan, Prompt
@@ -137,7 +137,7 @@ class OfferedStream(Stream):
         """
         gone, granted = set(units), dict[int, int]()
         self._outstanding = {n: each for n, each in self._outstanding.items() if each[0].unit not in gone}
-        self._queue = sorted(entry for entry in self._queue if entry[0] not in gone)
+        self._queue = sorted(entry for entry in self._queue if entry[UNIT] not in gone)
         self._ended = [number for number in self._ended if number not in gone]
         for number in gone:
             unit = self._units.pop(number)

@@ -46,6 +46,9 @@ from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 FAILED_IN_A_ROW = 256
 """So many rollouts given up one after the other end the run, because their prompts would be opened for ever."""
 
+UNIT = 2
+"""The place of the unit's number in an entry of the queue."""
+
 
 class Stream:
     """Decides at each free slot what to sample, and when the trainer has an update, for ``rule``.
