@@ -319,22 +319,23 @@ def test_rates_outside_zero_and_one_are_refused():
 
 
 def seconds_and_mib(prompts: int) -> tuple[float, float]:
-    """Return processor seconds and peak memory of an update of 128, once all ``prompts`` have been seen."""
+    """Return the least processor seconds and peak memory of an update of 128, once all ``prompts`` have been seen."""
     rng, everything = np.random.default_rng(12), make_prompts(prompts)
     x = rng.normal(size=(prompts, 384)).astype(np.float32)
     predictor = EmpiricalBayes(embedder_of(everything, x))
     predictor.prepare(everything)
     predictor.update(make_batch(everything, rng.integers(0, 3, prompts).tolist(), [2] * prompts))
-    times = []
+    times, peaks = [], []
     tracemalloc.start()
     for _ in range(3):
+        tracemalloc.reset_peak()
         batch = draw(rng, np.full(prompts, 0.5), rng.choice(prompts, 128, replace=False), everything)
         started = time.process_time()
         predictor.update(batch)
         times.append(time.process_time() - started)
-    peak = tracemalloc.get_traced_memory()[1] / 2**20
+        peaks.append(tracemalloc.get_traced_memory()[1] / 2**20)
     tracemalloc.stop()
-    return min(times), peak
+    return min(times), min(peaks)
 
 
 @pytest.mark.slow
