@@ -186,7 +186,7 @@ class _Run:
             age=float(ages.mean()),
             long_age=float(ages[long].mean()) if long.any() else 0.0,
             long_share=float(long.mean() / self.long.mean()),
-            budget=self.asked / max(1, opened),
+            budget=(self.asked + self.stream.pending) / max(1, opened),
             carry=self.carry,
             seconds=time,
             least=self.least,

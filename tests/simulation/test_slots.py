@@ -12,6 +12,7 @@ from apportion import HORA, Allocator, Prompt, Uniform
 from apportion.predictors import MeanLengths
 from apportion.simulation import InOrder, KnownLengths, NewFirst, Slots, simulate_slots
 from apportion.stream import Stream
+from tests.soak import case
 
 ENGINE = Slots(slots=16, prompts=64, seed=2)
 Make = Callable[[Sequence[Prompt]], Stream]
@@ -93,9 +94,10 @@ def test_equal_seeds_give_equal_runs() -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_slots_are_simulated() -> None:
-    engine = Slots(slots=100_000, prompts=60_000)
-    found = simulate_slots(engine, streams(lambda: Uniform(8), rows_an_update=100_000, age_bound=2), 4)
+@pytest.mark.parametrize("slots", [case(10_000, suite=True), case(100_000, suite=False)])
+def test_a_hundred_thousand_slots_are_simulated(slots: int) -> None:
+    engine = Slots(slots=slots, prompts=6 * slots // 10)
+    found = simulate_slots(engine, streams(lambda: Uniform(8), rows_an_update=slots, age_bound=2), 4)
     assert found.largest_age <= 2 and found.utilisation > 0.3
 
 
