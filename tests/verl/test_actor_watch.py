@@ -84,19 +84,19 @@ def test_a_reward_worker_that_dies_or_stops_is_restarted_and_named(ray, watch, c
     (_, actor) = watch.engine_actors(SimpleNamespace(_load_balancer=None), [worker])
 
     async def until(true):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not true():
                 await asyncio.sleep(0.05)
 
     async def scenario():
-        task = asyncio.create_task(watch.ActorWatch(told.append, 6.0).watch(actor))
-        await asyncio.sleep(1)
+        task = asyncio.create_task(watch.ActorWatch(told.append, 12.0).watch(actor))
+        await asyncio.sleep(3)  # it has answered once by then, also on a busy machine
         os.kill(pid, number)
         await until(lambda: "reward_loop_worker_0 died; Ray has restarted it on" in caplog.text)
         assert number == signal.SIGKILL or "is killed, so that Ray restarts it" in caplog.text
         assert not told
         os.kill(await worker.pid.remote(), signal.SIGKILL)
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
