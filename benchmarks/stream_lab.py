@@ -62,7 +62,9 @@ def main() -> None:
     for name, bound in arms:
         own = np.array([found[name, bound, seed] for seed in SEEDS])
         less = own - np.array([found[name, None, seed] for seed in SEEDS])
-        changes = ["-", "-"] if bound is None else [spread(less[:, column], "+.3f") for column in (0, 1)]
+        changes = (
+            ["-", "-"] if bound is None else [spread(less[:, column], "+.3f").replace("± +", "± ") for column in (0, 1)]
+        )
         cells = [spread(own[:, 0], ".3f"), spread(own[:, 1], ".3f"), *changes, f"{own[:, 2].mean():.2f}"]
         rows.append(
             [f"{name}, {'synchronous' if bound is None else f'bound {bound}'}", *cells, f"{own[:, 3].max():.0f}"]
