@@ -22,7 +22,7 @@ from apportion.engines.outcomes import are_verdicts, read_reward
 from apportion.engines.saved_settings import check_same_settings
 from apportion.predictors.saved import SavedValues
 from apportion.stream import Stream, Ticket
-from apportion.types import Batch, Belief, Floats, Group, Plan, Prompt, Rollout
+from apportion.types import Floats, Group, Prompt, Rollout
 
 NEVER_DUE = 2**31
 """An age bound, in groups, that no group reaches: the engine decides what it trains on."""
@@ -228,12 +228,7 @@ class EngineGroups:
                 self.counts["given_up"] += self._flying.pop(f"{lost[0].prompt.id}#{lost[0].unit}", None) is not None
             if decision.update:
                 if self.decisions.baseline is not None:
-                    for group in decision.update.groups:
-                        batch, plan = (
-                            Batch.start([group.prompt], Belief.uniform(1)),
-                            Plan(np.array([len(group.rollouts)])),
-                        )
-                        self.decisions.baseline.update(batch.add(plan, [list(group.rollouts)]))
+                    self.decisions.baseline.update(decision.update.batch.sampled)
                 self._stream.trained(decision.update.version)
             decision = self._stream.decide(0, self._clock)
         return requests

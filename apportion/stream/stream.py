@@ -148,11 +148,6 @@ class Stream:
         return next((asked + self._patience for _, asked in self._outstanding.values()), math.inf)
 
     @property
-    def in_training(self) -> tuple[Batch, ...]:
-        """The batches of the update that the trainer has, which ``trained`` will let the rule learn from."""
-        return tuple(self._units[number].batch for number in self._training)
-
-    @property
     def carry(self) -> float:
         """What was granted beyond the budget, of rules with a price, in its unit; at most ``slack`` in size."""
         return self._price.carry if self._price else 0.0
@@ -505,13 +500,18 @@ def plans_prompts_alone(rule: Allocator) -> bool:
     return rule.separable or (isinstance(rule, BudgetedAllocator) and rule.priced)
 
 
+def price_of(rule: Allocator, prompts: Sequence[Prompt], slack: float | None = None) -> Price | None:
+    """Return the price under which ``rule``, which plans prompts alone, does so; None if it is separable."""
+    return Price(rule, prompts, slack) if isinstance(rule, BudgetedAllocator) and not rule.separable else None
+
+
 def _price(rule: Allocator, prompts: Sequence[Prompt], batch: int | None, slack: float | None) -> Price | None:
     """Return the price of a rule that has one and is not planned in batches. Raise ValueError if it must be."""
     if batch is not None:
         check_integer("batch", batch, 1, "count the prompts that the rule plans together")
         return None
     if plans_prompts_alone(rule):
-        return None if rule.separable or not isinstance(rule, BudgetedAllocator) else Price(rule, prompts, slack)
+        return price_of(rule, prompts, slack)
     raise ValueError(
         f"batch must say how many prompts {rule.name} plans together, because it compares prompts, got None; give "
         "batch=, or a rule that is separable or has a price"

@@ -15,10 +15,8 @@ from tinker_cookbook.rl.train import AsyncConfig
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RolloutError
 
 from apportion.allocators import check_rewards
-from apportion.allocators.spending.budget import BudgetedAllocator
-from apportion.allocators.spending.price import Price
 from apportion.predictors.saved import SavedValues
-from apportion.stream.stream import plans_prompts_alone
+from apportion.stream.stream import plans_prompts_alone, price_of
 from apportion.tinker.batch import PlacedGroup, RoundSettings, sampled_round
 from apportion.tinker.checkpoints import StateFiles
 from apportion.tinker.dataset import AllocatedDataset, with_metrics
@@ -60,9 +58,8 @@ class StreamedDataset(AllocatedDataset):
     ) -> None:
         super().__init__(inner, epochs, allocation, settings, states)
         rule, self.groups = self.allocation.allocator, asynchronous.groups_per_batch
-        self.price: Price | None = None
-        if not rule.separable and isinstance(rule, BudgetedAllocator):
-            self.price = Price(rule, self._catalogue)
+        self.price = price_of(rule, self._catalogue)
+        if self.price is not None:
             self.allocation = replace(allocation, allocator=self.price.rule)
         held = self.groups * (asynchronous.max_steps_off_policy + 2)
         if allocation.selection is not None and held > self._distinct:

@@ -30,7 +30,7 @@ from apportion.trl.failures import FailureCount
 from apportion.trl.settings import TRLAllocation
 from apportion.trl.stream_sampler import SampledBatch, SamplerJob, SignOfLife, StreamCompletion, run_sampler
 from apportion.trl.verdicts import Verdicts
-from apportion.types import Batch, Rollout
+from apportion.types import Rollout
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it says that the trainer is experimental, which docs/stream.md says
@@ -132,9 +132,8 @@ class StreamWorker:
     def update_model_version(self, model_version: int) -> None:
         """Take note that the trainer has made an update, and let all rules learn from it. Called by TRL."""
         with self._lock:
-            batches = self.stream.in_training
             if self.stream.trained(model_version - 1) and self._update is not None:
-                self._learn(Batch.concatenate(batches), self._update)
+                self._learn(self._update)
         if self._thread is not None:
             self._tell()
 
@@ -287,9 +286,9 @@ class StreamWorker:
             **shared,
         )
 
-    def _learn(self, batch: Batch, update: Update) -> None:
-        """Let the baseline learn from ``update``, whose prompts are ``batch``, and log it. The lock is held."""
-        groups, ages = update.groups, update.ages
+    def _learn(self, update: Update) -> None:
+        """Let the baseline learn from ``update``, and log it. The lock is held."""
+        groups, ages, batch = update.groups, update.ages, update.batch
         self.groups += len(groups)
         found = allocation_metrics(batch, groups, self.allocation.estimator) | self.stream.rule.metrics(batch)
         found |= {"rows": float(sum(group.keep.sum() for group in groups)), "carry": self.stream.carry} | self._seconds

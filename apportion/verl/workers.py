@@ -320,9 +320,7 @@ class WorkerGroup:
             before = time.monotonic()
             await asyncio.sleep(pause)
             now = time.monotonic()
-            busy = max(
-                0.0, now - before - pause
-            )  # this process was stopped or busy itself, and reports wait to be read
+            busy = max(0.0, now - before - pause)  # this process was stopped or busy, and reports wait to be read
             for name, heard in list(self._heard.items()):
                 self._heard[name] = heard = min(now, heard + busy)
                 if now - heard > self._silent_seconds:
