@@ -3,7 +3,8 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -11,13 +12,33 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from apportion.runs.folder import LOCK, hold_lock
+
 SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "apportion_weights_"
 
 
-def weights_folder(size: int) -> Path:
-    """Return a new folder, in memory if two files of ``size`` bytes fit there, and otherwise among temporary files."""
+@contextmanager
+def weights_folder(size: int) -> Iterator[Path]:
+    """Make a folder for a block, in memory if two files of ``size`` bytes fit there, else among temporary files.
+
+    Folders of processes that were killed in their block are removed first, because they fill the memory.
+    """
+    with tempfile.TemporaryFile() as own:
+        user = os.fstat(own.fileno()).st_uid
+    for place in filter(Path.is_dir, (SHARED_MEMORY, Path(tempfile.gettempdir()))):
+        for left in place.glob(f"{PREFIX}*"):
+            with suppress(OSError):  # its process lives, or it goes at this moment
+                if left.lstat().st_uid == user and (left / LOCK).exists():
+                    with hold_lock(left / LOCK):
+                        shutil.rmtree(left)
     in_memory = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 3 * size
-    return Path(tempfile.mkdtemp(prefix="apportion_weights_", dir=SHARED_MEMORY if in_memory else None))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=SHARED_MEMORY if in_memory else None))
+    with hold_lock(folder / LOCK):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def save_weights(path: Path, version: int, weights: Iterable[tuple[str, Tensor]]) -> None:

@@ -2,12 +2,12 @@
 
 import multiprocessing
 import queue
-import shutil
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -79,6 +79,7 @@ class StreamWorker:
         self._seconds = {"seconds_generate": 0.0, "seconds_reward": 0.0}
         self._update: Update | None = None
         self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._folder = ExitStack()
         self._process: Any = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -113,8 +114,7 @@ class StreamWorker:
         if self._thread is not None:
             self._tell()
             self._thread.join(STOP_SECONDS)
-        if self.job.weights is not None:
-            shutil.rmtree(self.job.weights.parent, ignore_errors=True)
+        self._folder.close()
 
     def check_health(self, stale_after_s: float) -> None:
         """Raise the error of the thread, or StreamWorkerError if the process was silent for so many seconds."""
@@ -139,7 +139,8 @@ class StreamWorker:
 
     def init_weight_transfer(self) -> None:
         """Make the folder of the weights. Called by TRL, as the next four are."""
-        self.job = replace(self.job, weights=weights_folder(self.size) / "weights.safetensors")
+        folder = self._folder.enter_context(weights_folder(self.size))
+        self.job = replace(self.job, weights=folder / "weights.safetensors")
 
     def pause(self) -> None:
         """Do nothing: the process loads weights between two batches."""
