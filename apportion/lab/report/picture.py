@@ -86,7 +86,7 @@ def draw_variance(axes: Axes, measured: Sequence[Mapping[str, Any]]) -> None:
         xlabel=f"expected hits (uniform {measured[0]['expected_hits']:.1f}), less uniform's:\n{hits}",
     )
     axes.xaxis.label.set_fontsize(8)
-    _add_legend(axes)
+    axes.legend(loc="upper left", fontsize=8)  # over the lowest bar, because the expected hits stand below
 
 
 def draw_votes(axes: Axes, runs: Runs, solid: str, dashed: str, of: str | None, **text: Any) -> None:
