@@ -5,6 +5,7 @@ and only these are reported. Studies are under ``runs/`` and resume.
 
     python -m benchmarks.methods            # the ledger task, hard base: benchmarks/methods.toml
     python -m benchmarks.methods forks      # the second task: benchmarks/methods_forks.toml
+    python -m benchmarks.methods factorial  # shapes of an update times baselines: methods_factorial.toml
     python -m benchmarks.methods decisions  # prompts, counts and baselines, alone and together, at one rate; also
     python -m benchmarks.methods decisions_forks
 """
@@ -42,6 +43,7 @@ RATES = {
     "methods_forks": ("3e-4", "6e-4"),
     "methods_decisions": ("1e-3",),
     "methods_decisions_forks": ("6e-4",),
+    "methods_factorial": ("5e-4", "1e-3", "2e-3"),
 }
 SWEEP_SEEDS = (100,)
 LEVELS = (0.8, 0.9)
