@@ -83,7 +83,9 @@ def main(which: str = "") -> None:
             "there; `at most` if a run of the baseline never did, which then counts as if it had at its end."
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
             _how_chosen(best, rates),
-            "Rollouts a prompt by its exact success probability when it was sampled:\n\n" + _bands(summary),
+            _contrasts(runs)
+            if which == "factorial"
+            else "Rollouts a prompt by its exact success probability when it was sampled:\n\n" + _bands(summary),
         ],
         seeds=list(study.seeds),
         cells={
@@ -182,6 +184,29 @@ def _ratio(mine: Sequence[Run], baseline: Sequence[Run], level: float) -> str:
     half = interval.half_width or 0.0
     low, high = np.exp([interval.mean - half, interval.mean + half])
     return f"{bound}{np.exp(interval.mean):.2f} ({low:.2f} to {high:.2f})"
+
+
+def _contrasts(runs: dict[str, list[Run]]) -> str:
+    """Return the differences of area that the factorial was made for: one thing changed, the other held."""
+    area = {arm: np.array([run.area for run in mine]) for arm, mine in runs.items()}
+    shapes = ("single", "pairs", "fours", "eights")
+    baselines = ("rloo", "zero", "global", "prompt")
+
+    def less(arm: str, other: str) -> str:
+        known = arm in area and other in area
+        return SeedInterval.of(area[arm] - area[other]).signed if known and arm != other else "-"
+
+    by_shape = [[shape, *(less(f"{shape}_{each}", f"eights_{each}") for each in baselines)] for shape in shapes]
+    by_baseline = [
+        [each, *(less(f"{shape}_{each}", f"{shape}_{'zero' if shape == 'single' else 'rloo'}") for shape in shapes)]
+        for each in baselines
+    ]
+    return (
+        "The shape alone: area, less that of groups of 8 with the same baseline, at 32 rollouts an update\n\n"
+        + table(["shape", *baselines], by_shape)
+        + "\n\nThe baseline alone: area, less RLOO's with the same shape (for single rollouts less baseline 0's)\n\n"
+        + table(["baseline", *shapes], by_baseline)
+    )
 
 
 def _bands(summary: Sequence[Arm]) -> str:
