@@ -30,34 +30,36 @@ MEASURED = Path(__file__).parent / "measured"
 """The values that the pages are written from: a file a module."""
 DIGITS = 5
 """Significant digits of a committed value."""
-SHORT = {Kind.PAPER: "paper", Kind.THEOREM: "theorem", Kind.READING: "reading", Kind.OURS: "ours"}
+SHORT = {Kind.PAPER: "", Kind.THEOREM: " *Theorem.*", Kind.READING: " *Reading.*", Kind.OURS: " *Ours.*"}
 FEW = 5
 """Figures that fit a line."""
 TELLS = {1: "confirms", -1: "refutes", 0: "too weak"}
 HEAD = """\
 # What is true: the papers' claims, checked
 
-`make docs` makes the details of each claim: the figures of each setting with their intervals, the paper's figure, our
-setting, and for each value its commit, processor, seeds and the command that measures it again. `make reproduce`
-measures everything. Verdicts follow from committed values by [rules](../benchmarks/evidence/rules.py); claims are rows
-of [claims.toml](../benchmarks/evidence/claims.toml). Whoever wrote these rules knew the values, so values to come are
-their test.
-
-## Summary
-
 {summary}
-
-"Paper" is what a paper says that it measured. "Theorem" is what it proves or defines. "Reading" is what we take a
-sentence of it to mean; the details quote the sentence. "Ours" is a claim or a control of our own.
 
 {totals}
 
+"The paper's" is what a paper says that it measured. A "theorem" is what it proves or defines. A "reading" is what we
+take a sentence of it to mean. "Ours" is a claim or a control of our own.
+
+Our settings are smaller than the papers'. The *lab* is a policy of 200,640 parameters on chains of digit arithmetic,
+whose success probabilities are known exactly ([results.md](results.md)). The *recorded run* is a GRPO run of
+Qwen2.5-Math-1.5B. *SmolLM2* is SmolLM2-135M-Instruct. A claim about large models that does not hold here may hold
+there.
+
+`make docs` makes the details of each claim: the figures of each setting with their intervals, the paper's figure, our
+setting, and for each value its commit, processor, seeds and the command that measures it again. `make reproduce`
+measures everything.
+
 ## Rules
 
-Each setting gives a figure with its 95% interval, and a claim is a bound: above 0 for "better", above a small loss for
-"no worse", at most 5% for "at most 5%". A setting *confirms* if its whole interval is on the claim's side of the bound,
-*refutes* if it is on the other side, and is *too weak* otherwise. Its half width is the smallest difference that could
-show. With several settings all intervals are widened for their number.
+[Rules](../benchmarks/evidence/rules.py) make the verdicts from committed values, and the claims are rows of
+[claims.toml](../benchmarks/evidence/claims.toml). Each setting gives a figure with its 95% interval, and a claim is a
+bound: above 0 for "better", above a small loss for "no worse". A setting *confirms* if its whole interval is on the
+claim's side of the bound, *refutes* if it is on the other side, and is *too weak* otherwise. With several settings all
+intervals are widened for their number.
 
 - **holds**: all settings confirm. **does not hold**: all refute.
 - **holds in part**: some confirm, the others are too weak. **fails in part**: some refute, the others are too weak.
@@ -65,17 +67,9 @@ show. With several settings all intervals are widened for their number.
 - **cannot be told**: all are too weak; or the claim is central to its paper, or to us, and has fewer than ten seeds.
 - One counterexample refutes a theorem; 59 instances without one confirm it. A test that finds nothing confirms nothing.
 
-Sampled policies depend on the processor. Five cells of OptPO's votes were measured again on an AMD EPYC in place of an
-Intel Xeon: the recorded votes gave every figure again, the lab's gave others (46.5 samples in place of 46.7 at N = 32),
-and no verdict changed.
-
-Turning every figure round turns the verdict round. A [test](../tests/benchmarks/test_evidence_rules.py) simulates the
-rules: when seeds are added, at most 5% of verdicts change sides.
-
-Our settings are smaller than the papers'. The *lab* is a policy of 200,640 parameters on chains of digit arithmetic,
-whose success probabilities are known exactly ([results.md](results.md)). The *recorded run* is a GRPO run of
-Qwen2.5-Math-1.5B. *SmolLM2* is SmolLM2-135M-Instruct. A claim about large models that does not hold here may hold
-there.
+A [test](../tests/benchmarks/test_evidence_rules.py) simulates the rules: when seeds are added, at most 5% of verdicts
+change sides. Whoever wrote the rules knew the values, so values to come are their test. Sampled policies depend on the
+processor: five cells of OptPO's votes were measured on a second one, and no verdict changed.
 """
 
 
@@ -145,11 +139,14 @@ def overview() -> str:
     """Return the page with all claims and their verdicts."""
     parts = [HEAD.format(summary=_summary(), totals="\n".join(_plain(_totals())))]
     for chapter, title in CHAPTERS.items():
-        rows = [["", "claim", "whose", "verdict"]]
-        for claim, found in _of(chapter):
-            link = f"[{claim.id.rpartition('-')[2]}](evidence/{chapter}.md#{claim.id})"
-            rows.append([link, claim.claim, SHORT[claim.kind], f"**{found.verdict}**"])
-        parts += [f"## {title}\n", *_plain(rows), ""]
+        parts += [f"## {title}\n"]
+        by_verdict = {each: [claim for claim, found in _of(chapter) if found.verdict is each] for each in Verdict}
+        for each, found in by_verdict.items():
+            lines = (
+                f"- [{claim.id.rpartition('-')[2]}](evidence/{chapter}.md#{claim.id}) {claim.claim}{SHORT[claim.kind]}"
+                for claim in found
+            )
+            parts += [f"**{each}**\n", *lines, ""] if found else []
     return "\n".join(parts)
 
 
