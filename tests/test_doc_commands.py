@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 from apportion.cli import app
 from apportion.verl.command import check_choices
@@ -53,8 +54,7 @@ def _cases():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         name = str(page.relative_to(ROOT))
-        blocks = [block for block in BLOCK.findall(text) if "#!" not in block]
-        for words in [words for block in blocks for words in commands(block)]:
+        for words in [words for block in BLOCK.findall(text) for words in commands(block)]:
             yield pytest.param(words, id=f"{name}: {' '.join(words)[:70]}")
         for words in sorted({tuple(shlex.split(found)) for found in INLINE.findall(text)}):
             yield pytest.param([word for word in words if word != "..."], id=f"{name}, inline: {' '.join(words)[:60]}")
@@ -146,9 +146,11 @@ def test_a_command_on_the_recorded_run_works(words, tmp_path):
     assert done.stdout.strip()
 
 
-def test_scripts_of_the_documents_are_shell_scripts(tmp_path):
-    scripts = [block for page in PAGES for block in BLOCK.findall(page.read_text(encoding="utf-8")) if "#!" in block]
-    assert scripts
-    for script in scripts:
-        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=60, check=False)
+def test_files_for_a_cluster_are_read_by_the_shell_and_as_yaml():
+    for script in (ROOT / "examples").glob("*.sh"):
+        done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
+    job = yaml.safe_load((ROOT / "examples" / "verl_kubernetes.yaml").read_text(encoding="utf-8"))
+    words = [word for word in shlex.split(job["spec"]["entrypoint"]) if word != "..."]
+    assert job["kind"] == "RayJob" and words[:3] == ["python", "-m", "apportion.verl"]
+    check(words)

@@ -20,7 +20,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/results/*.md")
-CODE = {"examples/*.py": "python", "examples/*.toml": "toml", "examples/*.jsonl": "json", "LICENSE": "text"}
+CODE = {
+    "examples/*.py": "python",
+    "examples/*.toml": "toml",
+    "examples/*.jsonl": "json",
+    "examples/*.sh": "sh",
+    "examples/*.yaml": "yaml",
+    "LICENSE": "text",
+}
 HOME = "README.md"
 """Its place in the site is the home page."""
 
@@ -51,7 +58,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 EXAMPLES = """# Examples
 
-Each file runs as it is, from the root of the repository. A `.toml` file says in its first lines which command takes it.
+Each `.py` file runs as it is, from the root of the repository. A `.toml` file says in its first lines which command
+takes it. Files for a cluster have paths to replace.
 
 | file | what it shows |
 | --- | --- |"""
@@ -133,7 +141,7 @@ def summary(language: str, text: str) -> str:
     """Return what the file says about itself: the first line of its docstring or of its first comment."""
     if language == "python":
         return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-    return text.partition("\n")[0].removeprefix("# ") if text.startswith("#") else ""
+    return next((line[2:] for line in text.splitlines() if line.startswith("# ")), "")
 
 
 def heading(path: Path) -> str:
