@@ -67,9 +67,9 @@ intervals are widened for their number.
 - **cannot be told**: all are too weak; or the claim is central to its paper, or to us, and has fewer than ten seeds.
 - One counterexample refutes a theorem; 59 instances without one confirm it. A test that finds nothing confirms nothing.
 
-A [test](../tests/benchmarks/test_evidence_rules.py) simulates the rules: when seeds are added, at most 5% of verdicts
-change sides. Whoever wrote the rules knew the values, so values to come are their test. Sampled policies depend on the
-processor: five cells of OptPO's votes were measured on a second one, and no verdict changed.
+When seeds are added, at most 5% of verdicts change sides ([simulated](../tests/benchmarks/test_evidence_rules.py)).
+Whoever wrote the rules knew the values, so values to come are their test. On a second processor five cells of OptPO's
+votes gave the same verdicts.
 """
 
 
