@@ -29,12 +29,11 @@ from benchmarks.baselines_rules import (
     STRENGTH,
     WEIGHTS,
     Samples,
-    least,
     moments,
     ratio,
     rules,
 )
-from benchmarks.common import spread, table, write
+from benchmarks.common import quoted, spread, table, write
 
 DATA = Path(__file__).parent / "data"
 MODEL_SCORES, LAB_SCORES = DATA / "smollm2_scores.npz", DATA / "lab_scores.npz"
@@ -112,39 +111,6 @@ def lab_rows(data: Mapping[str, Sequence[Samples]]) -> Iterator[list[str]]:
         yield [*named(f"lab: {family} / by norms", "squared"), *cells((family, "squared"), (family, "parameters"))]
 
 
-def correlations(data: Mapping[str, Samples]) -> Iterator[list[str]]:
-    """Yield the correlation of each measure's logarithm with that of the parameter norm."""
-    for weight, name in WEIGHTS.items():
-        if weight not in ("parameters", "equal"):
-            logs = [
-                np.log([each.measures["parameters"].ravel(), each.measures[weight].ravel()]) for each in data.values()
-            ]
-            yield [f"correlation, {name}", *(f"{np.corrcoef(pair)[0, 1]:.2f}" for pair in logs)]
-
-
-def by_success(data: Mapping[str, Samples]) -> Iterator[list[str]]:
-    """Yield the mean norms of right and wrong completions and b*, by task and success rate."""
-    for task, each in data.items():
-        rates = each.rewards.mean(axis=1)
-        places = np.minimum(np.searchsorted([high for _, high in BINS], rates, side="right"), len(BINS) - 1)
-        for place, (low, high) in enumerate(BINS):
-            r, g = each.rewards[places == place], each.measures["parameters"][places == place]
-            norms = (f"{g[r == verdict].mean():,.0f}" if (r == verdict).any() else "-" for verdict in (1, 0))
-            best = f"{(g * r).sum() / g.sum():.2f}" if len(r) else "-"
-            yield [f"{task}, p from {low:g} to {high:g}", str(len(r)), *norms, best]
-
-
-def described(data: Mapping[str, Samples]) -> Iterator[list[str]]:
-    """Yield what the tasks are like."""
-    for task, each in data.items():
-        rates, tokens = each.rewards.mean(axis=1), each.measures["tokens"]
-        norms = np.sort(each.measures["parameters"].ravel())[::-1]
-        mixed = f"{((rates > 0) & (rates < 1)).sum()} of {len(rates)}"
-        heaviest = norms[: max(1, len(norms) // 100)].sum() / norms.sum()
-        length = f"{tokens.mean():.1f} ({tokens.min():.0f} to {tokens.max():.0f})"
-        yield [f"{task}, all", f"{rates.mean():.2f}", mixed, length, f"{heaviest:.2f}", f"{least(each):.2f}"]
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="measure the norms again, in about 20 minutes")
@@ -155,25 +121,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         np.savez_compressed(MODEL_SCORES, **measure(SEED))
         np.savez_compressed(LAB_SCORES, **measure_lab())
     data, lab = recorded(), recorded_lab()
+    first, beside = ["baseline", "weighted by"], ["over the same by parameter norms", "weighted by"]
+    gained, in_lab, over_norms = [*gains(data)], [*lab_rows(lab)], [*stand_ins(data)]
     write(
         "baselines",
         "Baselines by score norms, on a language model and in the lab",
-        ["baseline", "weighted by", *data],
-        [*gains(data)],
+        [*first, *data],
+        quoted("baselines", gained),
         [
             *NOTES["gains"],
-            table(["over the same by parameter norms", "weighted by", *data], [*stand_ins(data)]),
+            table([*beside, *data], quoted("baselines", over_norms)),
             NOTES["stand-ins"],
-            table(["log of the parameter norm with the log of", *data], [*correlations(data)]),
-            table(["task", "success", "mixed prompts", "tokens", "heaviest 1%", "least"], [*described(data)]),
-            table(
-                ["task and success rate", "prompts", "squared norm, right", "squared norm, wrong", "b*"],
-                [*by_success(data)],
-            ),
-            NOTES["tasks"],
             "## In the lab, along training",
-            table(["baseline", "weighted by", *lab], [*lab_rows(lab)]),
+            table([*first, *lab], quoted("baselines", in_lab)),
             NOTES["lab"],
+        ],
+        more=[
+            "## All baselines",
+            table([*first, *data], gained),
+            table([*beside, *data], over_norms),
+            table([*first, *lab], in_lab),
         ],
         seeds=(SEED,),
     )
@@ -183,31 +150,21 @@ NOTES = {
     "gains": (
         "Mean of (r - b)^2 |g|^2 over that of RLOO with groups of 8; below 1 is better. g is the gradient of a "
         "completion's log-probability in all 134,515,008 parameters of SmolLM2-135M-Instruct (weights of 4 bits read "
-        "as float32), without any training. Three-shot prompts, 40 a task, 16 completions each at temperature 1. Ten "
-        "prompts for each of four levels, fixed before any sample: numbers up to 5, 10, 20 and 40 for a + b, up to 5, "
-        "9, 14 and 20 for a * b, lists of 2 to 5 digits for sort. An earlier look at another set of sums suggested the "
-        "stand-in; a * b and sort were never looked at before.",
+        "as float32), without any training. Three-shot prompts, 40 a task at four levels, 16 completions each at "
+        "temperature 1. An earlier look at another set of sums suggested the stand-in.",
         "Each of 200 random splits gives 8 completions of every prompt to the history and judges the baseline on the "
-        "other 8. Median (5% to 95% of the splits). All baselines leave the gradient's mean as it is, because none "
-        "sees the reward of its own rollout. The squared mean gradient is the same for all and is not subtracted, so "
-        "ratios of variances lie further from 1. Covariances of rollouts that share a baseline are left out.",
+        "other 8. Median (5% to 95% of the splits). The squared mean gradient is the same for all and is not "
+        "subtracted, so ratios of variances lie further from 1.",
         "b = sum(w r) / sum(w) with the weights w of the second column. constant: over the history of all prompts. "
-        f"curve over p: rollouts of prompts with about the same success rate (Gaussian kernel, {BANDWIDTH:g} in "
-        "log-odds). own: the prompt's history, and shrunk to the constant or the curve as if by "
-        f"{STRENGTH:g} average rollouts; own mean is its mean reward, not shrunk. others of the group: leave-one-out "
-        "among the 8 judged ones, without history; by length that is OPO's baseline without the rollout itself. other "
-        "prompts: all judged rollouts of the other prompts, with 8 or with one rollout a prompt. `Optimal` is the "
-        "package's own, with its default discounts and each scope, after eight batches with one rollout a prompt.",
+        f"own, shrunk to curve: the prompt's history, shrunk as if by {STRENGTH:g} average rollouts to prompts with "
+        f"about the same success rate (Gaussian kernel, {BANDWIDTH:g} in log-odds). others of the group: leave-one-out among "
+        "the 8 judged ones. other prompts: all judged rollouts of the other prompts, with one a prompt. `Optimal` is "
+        "the package's own, after eight batches with one rollout a prompt.",
     ),
     "stand-ins": (
         f"The same second moments over those with parameter norms as weights: the median over the {SPLITS} splits, and "
         f"the 95% interval of {RESAMPLES} draws that resample the prompts too. A draw without any right completion to "
         "judge is left out."
-    ),
-    "tasks": (
-        "mixed prompts: with right and wrong completions among 16. heaviest 1%: their share of the sum of |g|^2. "
-        "least: the second moment with the best b of each prompt, chosen in sample, over that at its mean reward. "
-        "b* is sum(|g|^2 r) / sum(|g|^2)."
     ),
     "lab": (
         "The same for policies of the lab that uniform 4 trains with RLOO, as in benchmarks/moments: 48 training "

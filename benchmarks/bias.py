@@ -43,7 +43,6 @@ from apportion.allocators.hora import maximise_hits
 from apportion.predictors import DiscountedCounts, Predictor
 from apportion.types import Floats
 from benchmarks.bias_exact import (
-    ANSWERS,
     SUCCESS,
     Exact,
     Leaf,
@@ -52,11 +51,9 @@ from benchmarks.bias_exact import (
     expected_rollouts,
     first_round_factors,
     leaves,
-    unique_weights,
 )
 from benchmarks.bias_measured import (
     BATCHES,
-    COUNTED,
     PROMPTS,
     SEED,
     TRUTH,
@@ -76,6 +73,7 @@ BATCH_WIDE = ("reinforce_plus_plus", "reinforce_plus_plus_baseline", "spo", "bat
 """Estimators with one scale or one baseline for the batch. They have no exact expectation for one prompt."""
 AT = int(np.flatnonzero(SUCCESS == 0.1)[0])
 """The index of p = .1, at which noise is compared."""
+AT_SHOWN = np.isin(SUCCESS, (0.1, 0.5, 0.9))
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "bias.png"
 
 
@@ -165,13 +163,11 @@ def batch_cosine(ratio: Floats) -> float:
 
 @dataclass(frozen=True)
 class Cell:
-    """The results of one rule, estimator and weights: ratio, half its 95% interval, projection and cosine, all [P]."""
+    """The results of one rule, estimator and weights: ratio, half its 95% interval and the exact ratio, all [P]."""
 
     ratio: Floats
     half: Floats
     exact: Floats | None
-    projection: Floats
-    cosine: Floats
 
     @property
     def best(self) -> Floats:
@@ -189,12 +185,7 @@ def _with_intervals(ratio: Floats, half: Floats) -> list[str]:
 
 
 def cells_of(rule: str, measured: Measured) -> dict[tuple[str, str], Cell]:
-    return {
-        (name, weights): Cell(
-            *measured.ratio(name, weights), exact_ratios(rule, name, weights), *measured.tabular(name, weights)
-        )
-        for name, weights in measured.coefficients
-    }
+    return {key: Cell(*measured.ratio(*key), exact_ratios(rule, *key)) for key in measured.coefficients}
 
 
 Correction = tuple[str, str, str, Floats, Floats | None, float | None]
@@ -253,33 +244,19 @@ def corrections() -> list[Correction]:
 def _correction_row(correction: Correction) -> list[str]:
     rule, what, weight, ratio, half, rollouts = correction
     values = [f"{value:.3f}" for value in ratio] if half is None else _with_intervals(ratio, half)
-    return [rule, what, weight, *values, "-" if rollouts is None else f"{rollouts:.1f}"]
+    return [rule, what, weight, *np.array(values)[AT_SHOWN], "-" if rollouts is None else f"{rollouts:.1f}"]
 
 
 def main() -> None:
     """Measure every rule, and write the table ``bias`` and its picture."""
     names = {name: estimator(name) for name in ESTIMATORS}
-    measured = {rule: measure(make(), names) for rule, make in RULES.items()}
-    cells = {rule: cells_of(rule, found) for rule, found in measured.items()}
+    cells = {rule: cells_of(rule, measure(make(), names)) for rule, make in RULES.items()}
     mended = corrections()
     at_p = [f"p = {p:g}" for p in SUCCESS]
-
-    def by_rule(name: str, weights: str) -> str:
-        return table(["rule", *at_p], [[rule, *mine[name, weights].row()] for rule, mine in cells.items()])
-
-    sixteen = exact(leaves(Uniform(16)), "grpo").ratio
-    scores = np.concatenate(
-        [
-            1.96 * (cell.ratio - cell.exact)[cell.half > 1e-9] / cell.half[cell.half > 1e-9]
-            for mine in cells.values()
-            for cell in mine.values()
-            if cell.exact is not None
-        ]
-    )
+    known = [(cell, cell.half > 1e-9) for mine in cells.values() for cell in mine.values() if cell.exact is not None]
+    scores = np.concatenate([1.96 * (cell.ratio - cell.exact)[open] / cell.half[open] for cell, open in known])
     share = mixed_share(leaves(Uniform(DAPO.usual_rollouts)))
-    ends = unique_weights(leaves(AR3PO(reuse="none")))
-    cosines = np.array([mine["rloo", "prompt"].cosine for mine in cells.values()])
-    gaps = np.array([mine["rloo", "prompt"].projection - mine["rloo", "prompt"].ratio for mine in cells.values()])
+    shown = [f"p = {p:g}" for p in SUCCESS[AT_SHOWN]]
     write(
         "bias",
         "Expected gradient over the true one, by rule",
@@ -290,94 +267,35 @@ def main() -> None:
         ],
         [
             "RLOO, every prompt with weight 1 (a mean over its rollouts in the loss); 1 is unbiased. Exact where no "
-            "interval is given, else measured, with 95% intervals. "
-            f"{PROMPTS} prompts a batch, each p equally likely for each; {BATCHES:,} batches after {WARM_UP} that only "
-            "fill stores and counts. Rules have their default settings: 8 rollouts a prompt for uniform, vip, neyman "
-            "and the inverse rules, 16 for hora and dapo, at most 8 for ar3po and 32 for reinforce_ada. Predictors "
-            "know the true p, but for `vip, learning`, which counts outcomes of earlier batches. `ar3po` "
-            "reuses nothing; `reuse` is the paper's way, outside the loss, its store full.",
-            "The cosine is that of the expected batch gradient and the truth, for tabular policies of which every p "
-            "has its own. The direction of a prompt's own gradient never changes: right and wrong rollouts have "
-            f"opposite mean scores, and counts depend only on right and wrong. Measured with {ANSWERS} answers, the "
-            f"cosine of one p is at least {cosines.min():.4f}, and the projection on the truth differs from the "
-            f"measured ratio of the one parameter by at most {np.abs(gaps).max():.3f}; both are noise.",
-            f"Measured against exact, all estimators and both weights: {len(scores):,} values, "
+            f"interval is given, else measured, with 95% intervals: {PROMPTS} prompts a batch, each p equally likely, "
+            f"{BATCHES:,} batches after {WARM_UP}. Rules have their defaults, and predictors know the true p, but for "
+            "`vip, learning`. `ar3po` reuses nothing; `reuse` is the paper's way, outside the loss, its store full. "
+            "The cosine is that of the expected batch gradient and the truth, for tabular policies.",
+            f"Measured against exact, all estimators and weights: {len(scores):,} values, "
             f"{np.mean(np.abs(scores) > 1.96):.1%} outside their 95% interval, the farthest at "
             f"{np.abs(scores).max():.1f} standard errors.",
-            "## RLOO, every rollout with the same weight",
-            "Over the equal-weight truth: mean over the batch's rollouts in the loss, over the mean gradient of the "
-            "prompts. Mostly the rule intends this: a prompt with more rollouts counts for more. `token` weights give "
-            "the same numbers if token terms are summed.",
-            by_rule("rloo", "rollout"),
-            "Over the count-weighted truth, E[n] times the gradient: sum over rollouts. A difference from 1 "
-            "here is bias, not weight. dapo shows 1 / P(mixed), because only kept prompts count.",
-            by_rule("rloo", "sum"),
-            "## GRPO",
-            "Its division by the deviation makes hard and easy prompts weigh more under any rule: compare with uniform "
-            "in the first row, and hora and dapo with uniform at 16 a prompt: "
-            + ", ".join(f"{value:.2f}" for value in sixteen)
-            + ". Every prompt with weight 1:",
-            by_rule("grpo", "prompt"),
-            "Every rollout with the same weight, over the equal-weight truth:",
-            by_rule("grpo", "rollout"),
+            "GRPO's division by the deviation weighs prompts under any rule. With uniform counts: "
+            + ", ".join(f"{value:.2f}" for value in cells["uniform"]["grpo", "prompt"].best)
+            + ".",
             "## What corrects it",
             "`weight` is the factor of each prompt's gradient in the estimated quantity. The last column is the "
             "variance over the squared mean, times the rollouts drawn: the number of rollouts for a relative standard "
             f"error of 1 at p = {SUCCESS[AT]:g}.",
-            table(["rule", "done", "weight", *at_p, "rollouts for error 1"], [_correction_row(c) for c in mended]),
-            f"DAPO keeps a prompt with probability P(mixed), {share:.3f} on average here, so that the mean over the "
-            f"kept groups is 1 / {share:.3f} = {1 / share:.3f} times the gradient. Dividing by the prompts drawn "
-            f"leaves a factor of {stopping_bias(SMALL_TARGET, share):.4f} at B = {SMALL_TARGET} and of "
-            f"{stopping_bias(PROMPTS, share):.4f} at B = {PROMPTS}, exactly, because the last one drawn is always "
-            "kept.",
-            "AR3PO: the only function of (right, rollouts) with expectation p (1 - p) at every p, solved from its "
-            "linear system of full rank: "
-            + ", ".join(f"({s}, {n}): {abs(value):.4f}" for (s, n), value in ends.items())
-            + ".",
-            "## Rollouts drawn for a prompt",
-            table(
-                ["rule", *at_p],
-                [[rule, *[f"{n:.1f}" for n in found.rollouts]] for rule, found in measured.items()],
-            ),
-            "## Every estimator, every prompt with weight 1",
-            "Without intervals. The raw cells of a run have them, with the other weights. `reinforce` has b = p. "
-            "`reinforce_plus_plus` scales by the batch, so its level means nothing.",
-            table(
-                ["rule", "estimator", *at_p],
-                [
-                    [rule, name, *[f"{value:.2f}" for value in mine[name, "prompt"].best]]
-                    for rule, mine in cells.items()
-                    for name in names
-                ],
-            ),
+            table(["rule", "done", "weight", *shown, "rollouts for error 1"], [_correction_row(c) for c in mended]),
+            f"DAPO keeps a prompt with probability P(mixed), {share:.3f} on average here. Dividing by the drawn "
+            f"prompts leaves a factor of {stopping_bias(SMALL_TARGET, share):.4f} at B = {SMALL_TARGET} and of "
+            f"{stopping_bias(PROMPTS, share):.4f} at B = {PROMPTS}, exactly.",
             "![Bias by p, and what corrects it](../../docs/pictures/bias.png)",
         ],
         seeds=[SEED],
-        cells={
-            "success": SUCCESS.tolist(),
-            "cells": [
-                {
-                    "rule": rule,
-                    "estimator": name,
-                    "weights": weights,
-                    "truth": "count-weighted" if weights in COUNTED else "equal-weight",
-                    **{key: None if value is None else value.tolist() for key, value in vars(cell).items()},
-                }
-                for rule, mine in cells.items()
-                for (name, weights), cell in mine.items()
-            ],
-            "corrections": [
-                {
-                    "rule": rule,
-                    "done": what,
-                    "weight": weight,
-                    "ratio": ratio.tolist(),
-                    "half": None if half is None else half.tolist(),
-                    "rollouts_for_error_1": rollouts,
-                }
-                for rule, what, weight, ratio, half, rollouts in mended
-            ],
-        },
+        more=[
+            "## Every estimator and weight",
+            "Over the equal-weight truth, and with `sum` over E[n] times the gradient. `reinforce` has b = p.",
+            table(
+                ["rule", "estimator", "weights", *at_p],
+                [[rule, *key, *cell.row()] for rule, mine in cells.items() for key, cell in mine.items()],
+            ),
+        ],
     )
     draw(cells, mended)
 

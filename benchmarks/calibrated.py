@@ -1,4 +1,4 @@
-"""Measure the calibrated rule on sets that it was not learned on, and audits by simulation.
+"""Measure what the calibrated rule saves and risks, also on sets that it was not learned on; and audits.
 
 python -m benchmarks.calibrated [--votes PATH] [--quick]
 """
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from apportion.stopping import TARGETS, Calibrated, PosteriorPredictive, Rule, decide, make_rule
+from apportion.stopping import TARGETS, Calibrated, Rule, decide, make_rule
 from apportion.stopping.audited import largest_threshold, smallest_losing_threshold
 from apportion.stopping.calibrated import FEW, SCALE
 from apportion.types import Floats
-from benchmarks.calibrated_curves import RIVALS, Curve, Prefixes, curve, hindsight, priced
+from benchmarks.calibrated_curves import RIVALS, Curve, Prefixes, curve, priced
 from benchmarks.common import RESULTS, table, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
 from benchmarks.stopping_measured import Estimate, estimate
@@ -37,9 +37,8 @@ SCALES = tuple(np.arange(0.5, 20.5, 0.5).tolist())
 EPS = (0.003, 0.005, 0.01, 0.02, 0.03, 0.05)
 """The eps at which SCALE must keep the disagreement."""
 SHOWN = (0.003, 0.01, 0.03)
-PRICES = tuple(np.geomspace(5, 20000, 40).tolist())
 RESAMPLES = 400
-BASE, OURS, TABLE = "adaptive_consistency_beta", "calibrated", "best table in hindsight"
+BASE, OURS = "adaptive_consistency_beta", "calibrated"
 AUDITS = (
     ("gsm8k", 0.1, 0.01, 1),
     ("gsm8k", 0.1, 0.02, 1),
@@ -52,9 +51,7 @@ AUDITS = (
 SPLITS = 1000
 CANDIDATES: Mapping[str, Rule] = {
     "fixed, n = 5": make_rule("fixed", samples=5),
-    "posterior_predictive, eps = 0.01": PosteriorPredictive(0.01),
-    "posterior_predictive, eps = 0.2": PosteriorPredictive(0.2),
-    **{f"calibrated, eps = {eps}": Calibrated(eps) for eps in (0.01, 0.03, 0.05, 0.1)},
+    **{f"calibrated, eps = {eps}": Calibrated(eps) for eps in (0.01, 0.03, 0.05)},
 }
 QUICK = Path("runs") / "calibrated-quick"
 
@@ -72,48 +69,37 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
     sets = {name: {most: Prefixes(streams, most) for most in MAXIMA} for name, streams in drawn.items()}
     curves = {name: {most: _curves(found) for most, found in mine.items()} for name, mine in sets.items()}
     learned = learn(sets, curves)
-    notes = [
-        "Samples of a question at equal agreement with the full vote of at most 64 samples, asked after every sample, "
-        "with curtailment: a random mixture of the two best thresholds of each rule. "
-        f"`{TABLE}` says at which leads to stop after each number of samples; it is fitted to the very streams that it "
-        "is measured on, so no rule can be expected to reach it. Data: "
-        + ", ".join(f"{name} ({len(one.questions):,} questions, {one.orders} orders)" for name, one in drawn.items())
-        + ". gsm8k has 61 samples.",
-        f"## `{OURS}` over `{BASE}` and over the {TABLE}",
-        "Ratio of samples at equal agreement, with 95% bootstrap intervals over questions. The prior of `calibrated` "
-        "is the one learned on the other sets.",
-        ratios(curves, learned),
-        "## An eps learned on other sets",
-        f"FEW (prior of few answers) and SCALE (threshold over eps) are learned on the other sets: the FEW whose "
-        f"largest ratio to `{BASE}`'s samples is smallest, and the largest SCALE with at most eps disagreement for M "
-        f"of 16, 32 and 64 and eps from {EPS[0]} to {EPS[-1]}. Then disagreement % (samples) on the set itself, "
-        f"M = 64, and the worst disagreement over eps. On all sets, as in the package: FEW = {FEW}, SCALE = {SCALE}.",
-        leave_one_out(sets, learned),
-        "## Audited questions",
-        f"A share of the questions, drawn at random, is sampled until its winner is certain (to the end with more than "
-        f"one order); `audited_threshold` sets the rule for the others. {SPLITS:,} splits; M = 64. The guarantee is "
-        "for the mean over splits. `beside` is `calibrated` with this eps and without audits.",
-        audits(sets),
-        "## What you save, what you risk",
-        "M = 64, with curtailment. Samples; tokens in percent of the full vote's, if recorded; agreement with the full "
-        "vote; points of accuracy less the full vote's. Last rows: means over the sets.",
-        risks(sets),
-        f"Targets: {', '.join(f'`{name}` is `{rule}`' for name, rule in TARGETS.items())}.",
-        f"The run took {(time.process_time() - start) / 60:.0f} minutes of CPU time.",
-    ]
-    columns = ["data set", "rule", *(f"{100 * level:g}%" for level in LEVELS)]
-    rows = [
-        [name, label, *(f"{found.needed(level):.2f}" for level in LEVELS)]
-        for name, mine in curves.items()
-        for label, found in (mine[64] | {OURS: mine[64][_few(learned[name][0])]}).items()
-        if not label.startswith("few = ")
-    ]
     write(
         "calibrated",
-        "Samples of each stopping rule at equal agreement, at most 64 samples",
-        columns,
-        rows,
-        notes,
+        "What a stopping rule saves and risks, at most 64 samples",
+        *risks(sets),
+        [
+            "With curtailment. Samples; tokens in percent of the full vote's, if recorded; agreement with the full "
+            "vote; points of accuracy less the full vote's. Last rows: means over the sets. Targets: "
+            + ", ".join(f"`{name}` is `{rule}`" for name, rule in TARGETS.items())
+            + ". Data: "
+            + ", ".join(
+                f"{name} ({len(each.questions):,} questions, {each.orders} orders)" for name, each in drawn.items()
+            )
+            + ". gsm8k has 61 samples.",
+            f"## `{OURS}` over `{BASE}`",
+            "Ratio of samples at equal agreement, by a random mixture of the two best thresholds of each rule, with "
+            "95% bootstrap intervals over questions. The prior of `calibrated` is learned on the other sets.",
+            ratios(curves, learned),
+            "## An eps learned on other sets",
+            f"FEW (prior of few answers) and SCALE (threshold over eps) are learned on the other sets: the FEW whose "
+            f"largest ratio to `{BASE}`'s samples is smallest, and the largest SCALE with at most eps disagreement "
+            f"for M of 16, 32 and 64 and eps from {EPS[0]} to {EPS[-1]}. Then disagreement % (samples) on the set "
+            f"itself, M = 64, and the worst disagreement over eps. On all sets, as in the package: FEW = {FEW}, "
+            f"SCALE = {SCALE}.",
+            leave_one_out(sets, learned),
+            "## Audited questions",
+            f"A share of the questions, drawn at random, is sampled until its winner is certain (to the end with more "
+            f"than one order); `audited_threshold` sets the rule for the others. {SPLITS:,} splits; M = 64. The "
+            "guarantee is for the mean over splits. `beside` is `calibrated` with this eps and without audits.",
+            audits(sets),
+            f"The run took {(time.process_time() - start) / 60:.0f} minutes of CPU time.",
+        ],
         seeds=[SEED],
         results=QUICK if quick else RESULTS,
     )
@@ -126,8 +112,7 @@ def _few(few: float) -> str:
 def _curves(prefixes: Prefixes) -> dict[str, Curve]:
     """Return the curve of every rule by name, of ours by its prior."""
     return {
-        **{name: curve(prefixes, score) for name, score in RIVALS.items()},
-        TABLE: hindsight(prefixes, PRICES),
+        BASE: curve(prefixes, RIVALS[BASE]),
         **{_few(few): curve(prefixes, priced(few)) for few in FEWS},
     }
 
@@ -164,15 +149,12 @@ def disagreement(prefixes: Prefixes, few: float) -> Floats:
 
 
 def ratios(curves: Mapping[str, Mapping[int, Mapping[str, Curve]]], learned: Learned) -> str:
-    """Return a table of samples over those of ``BASE`` and of the table in hindsight."""
-    rows = []
-    for most in MAXIMA:
-        for name, mine in curves.items():
-            found = mine[most]
-            ours = found[_few(learned[name][0])]
-            over = [_ratio(ours, found[BASE], level).show(".2f") for level in LEVELS]
-            rows.append([str(most), name, *over, f"{ours.needed(0.99) / found[TABLE].needed(0.99):.2f}"])
-    return table(["M", "data set", *(f"{100 * level:g}%" for level in LEVELS), "over the table, 99%"], rows)
+    """Return a table of samples over those of ``BASE``."""
+    rows = [
+        [name, *(_ratio(mine[64][_few(learned[name][0])], mine[64][BASE], level).show(".2f") for level in LEVELS)]
+        for name, mine in curves.items()
+    ]
+    return table(["data set", *(f"{100 * level:g}%" for level in LEVELS)], rows)
 
 
 def _ratio(ours: Curve, base: Curve, level: float) -> Estimate:
@@ -254,8 +236,8 @@ def audits(sets: Sets) -> str:
     return table([*columns.split("; "), "samples, others", "beside: samples, disagreement %"], rows)
 
 
-def risks(sets: Sets) -> str:
-    """Return a table of samples, tokens, agreement and change of accuracy for settings to choose from."""
+def risks(sets: Sets) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of samples, tokens, agreement and change of accuracy for settings to choose from."""
     rows: dict[str, list[list[str]]] = {}
     means: dict[str, list[tuple[Floats, Floats, Floats]]] = {}
     for name, mine in sets.items():
@@ -275,7 +257,7 @@ def risks(sets: Sets) -> str:
             rows.setdefault(name, []).append([name, label, *_shown(tokens, [(samples, agreed, change)])])
     cells = [row for mine in rows.values() for row in mine]
     cells += [["mean", label, *_shown("-", found)] for label, found in means.items()]
-    return table(["data set", "rule", "samples", "tokens %", "agreement %", "accuracy, points"], cells)
+    return ["data set", "rule", "samples", "tokens %", "agreement %", "accuracy, points"], cells
 
 
 def _shown(tokens: str, found: list[tuple[Floats, Floats, Floats]]) -> list[str]:

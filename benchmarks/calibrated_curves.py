@@ -1,8 +1,8 @@
-"""Samples and agreement of a stopping rule at every threshold, and the best table of counts in hindsight."""
+"""Samples and agreement of a stopping rule at every threshold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,11 +65,6 @@ class Prefixes:
         ended = np.concatenate([Curtailment().stops(votes, len(self.samples)) for votes in self.votes])
         ended[:, -1] = True
         return ended
-
-    @cached_property
-    def gaps(self) -> Counts:
-        """The leader's votes less the runner-up's."""
-        return np.concatenate([np.subtract(*top_two(votes)) for votes in self.votes])
 
     def score(self, score: Score) -> Floats:
         """Return the score after each sample."""
@@ -134,11 +129,6 @@ def curve(prefixes: Prefixes, score: Score) -> Curve:
     positive = scores[(scores > 1e-7) & np.isfinite(scores)]
     thresholds = np.unique(np.append(0.0, np.quantile(positive, np.linspace(0, 1, POINTS))))
     ends = [prefixes.ends(scores, threshold) for threshold in thresholds]
-    return of_ends(prefixes, ends)
-
-
-def of_ends(prefixes: Prefixes, ends: Sequence[Counts]) -> Curve:
-    """Return the curve of rules that end each stream at ``ends``, [S] each."""
     taken = np.broadcast_to(prefixes.samples, prefixes.wrong.shape)
     return Curve(
         np.array([prefixes.at(each, taken) for each in ends]),
@@ -166,23 +156,3 @@ def hull(samples: Floats, agreement: Floats) -> tuple[Floats, Floats]:
 
 def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
     return (b[1] - a[1]) / (b[0] - a[0]) if b[0] > a[0] else np.inf
-
-
-def hindsight(prefixes: Prefixes, prices: Sequence[float]) -> Curve:
-    """Return the curve of the best tables in hindsight: after t samples, stop at these leads over the runner-up.
-
-    For each price of a disagreement in samples, the table minimises samples plus price times disagreements on the same
-    streams that it is measured on, from the last sample back.
-    """
-    return of_ends(prefixes, [_table(prefixes, price) for price in prices])
-
-
-def _table(prefixes: Prefixes, price: float) -> Counts:
-    streams, length = prefixes.wrong.shape
-    to_go, ends = np.zeros(streams), np.full(streams, length - 1)
-    for t in range(length - 2, -1, -1):
-        now, later, gaps = price * prefixes.wrong[:, t], 1 + to_go, prefixes.gaps[:, t]
-        gain = np.bincount(gaps, later - now, minlength=int(gaps.max()) + 1)
-        stop = prefixes.ended[:, t] | (gain > 0)[gaps]
-        to_go, ends = np.where(stop, now, later), np.where(stop, t, ends)
-    return ends

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tomllib
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,25 +63,35 @@ def write(
     *,
     seeds: Sequence[int],
     cells: Mapping[str, Any] | None = None,
+    more: Sequence[str] = (),
     results: Path = RESULTS,
 ) -> None:
     """Write and print the table ``NAME.md``, and write its headline figures ``NAME.json`` and its raw cells.
 
     ``rows`` hold text or numbers, shown as they are. The raw cells, ``rows`` among them, go to ``runs/benchmarks``. The
-    headline figures are those that ``headlines.toml`` names for this table. With other ``results`` than the tree's the
-    raw cells go to ``results/cells``, and there are no headline figures.
+    headline figures are those that ``headlines.toml`` names for this table. The notes and tables of ``more``, which no
+    document quotes, are made and not kept: they are printed, and the page with them is written beside the raw cells.
+    With other ``results`` than the tree's the raw cells go to ``results/cells``, and there are no headline figures.
     """
     found = {**facts(), "seeds": " ".join(map(str, seeds))}
-    lines = [f"# {title}", "", table(columns, rows), ""]
-    lines += [paragraph for note in notes for paragraph in (note, "")]
-    lines.append(", ".join(f"{key} {value}" for key, value in found.items()))
-    text = "\n".join(lines) + "\n"
-    print(text)
-    _write(results / f"{name}.md", text)
+    last = ", ".join(f"{key} {value}" for key, value in found.items())
+    kept = [f"# {title}", table(columns, rows), *notes]
+    beside = CELLS if results == RESULTS else results / "cells"
+    whole = "\n\n".join([*kept, *more, last]) + "\n"
+    print(whole)
+    _write(results / f"{name}.md", "\n\n".join([*kept, last]) + "\n")
+    if more:
+        _write(beside / f"{name}.md", whole)
     content = {"facts": found, "columns": list(columns), "rows": [list(row) for row in rows], **(cells or {})}
-    _write((CELLS if results == RESULTS else results / "cells") / f"{name}.json", json.dumps(content, indent=1) + "\n")
+    _write(beside / f"{name}.json", json.dumps(content, indent=1) + "\n")
     if results == RESULTS:
         write_headlines(name)
+
+
+def quoted(name: str, rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Return the rows that ``headlines.toml`` names for the table ``name``: those that documents quote."""
+    keys = [key.split(" | ") for key in tomllib.loads(HEADLINES.read_text(encoding="utf-8"))[name]]
+    return [row for row in rows if any([*row[: len(key)]] == key for key in keys)]
 
 
 def write_headlines(name: str) -> None:

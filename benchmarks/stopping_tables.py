@@ -9,8 +9,8 @@ import numpy as np
 from apportion.stopping import Rule
 from apportion.types import Floats
 from benchmarks.common import table
-from benchmarks.stopping_cost import Beside, Cost
-from benchmarks.stopping_measured import GRID, WAVES, Cells, Estimate, Key, estimate, is_default
+from benchmarks.stopping_cost import Cost
+from benchmarks.stopping_measured import WAVES, Cells, Estimate, Key, estimate
 from benchmarks.stopping_picture import Curve
 
 BASE, OURS = "optpo, N = 16", "posterior_predictive"
@@ -69,8 +69,8 @@ def _token_share(cells: Cells, key: Key) -> str:
     return f"{100 * np.mean(shares):.0f}" if shares else "-"
 
 
-def by_dataset(cells: Cells, rules: Iterable[str], max_samples: int) -> str:
-    """Return a table of the samples and agreement of every setting on each data set."""
+def by_dataset(cells: Cells, rules: Iterable[str], max_samples: int) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of a table of the samples and agreement of settings on each data set."""
     found = {label: cells[Key(label, max_samples)] for label in rules}
     columns = [f"{name} {what}" for name in next(iter(found.values())) for what in ("samples", "agreement %")]
     rows = [
@@ -80,30 +80,13 @@ def by_dataset(cells: Cells, rules: Iterable[str], max_samples: int) -> str:
         ]
         for label, mine in found.items()
     ]
-    return table(["rule", *columns], rows)
+    return ["rule", *columns], rows
 
 
-def differences(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> str:
-    """Return a table of samples and agreement less those of ``BASE`` on the same streams, for the ``shown`` rules."""
-    base, rows = cells[Key(BASE, max_samples)], []
-    for label in shown(rules):
-        row = [label]
-        for name, mine in cells[Key(label, max_samples)].items():
-            row.append(estimate(mine.samples - base[name].samples).show("+.1f"))
-            row.append(percent(estimate(mine.agreement - base[name].agreement), "+.2f"))
-        rows.append(row)
-    return table(["rule", *(f"{name} {what}" for name in base for what in ("samples", "agreement"))], rows)
-
-
-def shown(rules: Mapping[str, Rule]) -> list[str]:
-    """Return the rules to compare with ``BASE``: others with their defaults, and all settings of ours."""
-    return [label for label, rule in rules.items() if label != BASE and (is_default(rule) or rule.name == OURS)]
-
-
-def waves(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> str:
-    """Return a table of samples, waves and agreement of every rule with its defaults and curtailment, by wave."""
+def waves(cells: Cells, rules: Iterable[str], max_samples: int) -> str:
+    """Return a table of samples, waves and agreement of settings with curtailment, by wave."""
     rows = []
-    for label in (label for label, rule in rules.items() if is_default(rule)):
+    for label in rules:
         row = [label]
         for wave in WAVES:
             key = Key(label, max_samples, wave, True)
@@ -111,21 +94,6 @@ def waves(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> str:
             row.append(f"{samples:.1f} in {trips:.1f}, {100 * agreement:.2f}")
         rows.append(row)
     return table(["rule", *(wave if wave == "free" else f"waves of {wave}" for wave in WAVES)], rows)
-
-
-def bounds(cells: Cells, maxima: Iterable[int]) -> tuple[bool, str]:
-    """Return whether ours disagrees at most eps often on every data set, and a table of how often it does."""
-    rows, kept = [], True
-    for max_samples in maxima:
-        for text, chosen in GRID[OURS].items():
-            row = [f"M = {max_samples}, {text}"]
-            for values in groups(cells, Key(f"{OURS}, {text}", max_samples), "agreement"):
-                found = estimate(1 - values)
-                holds = found.value <= chosen["eps"]
-                row.append(percent(found) + ("" if holds else " *"))
-                kept = kept and holds
-            rows.append(row)
-    return kept, table(["disagreement % (*: more than eps)", *next(iter(cells.values()))], rows)
 
 
 def cost_table(costs: Mapping[str, Cost]) -> str:
@@ -137,21 +105,6 @@ def cost_table(costs: Mapping[str, Cost]) -> str:
         for times in [((found.replay / found.decisions, 1), (found.stops_now, 0), (found.earliest, 0))]
     ]
     return table(columns.split("; "), rows)
-
-
-def beside_table(found: Mapping[str, Beside]) -> str:
-    """Return a table of the comparisons with the package."""
-    columns = "its rule, prefixes, failed, decisions, differ, largest gap, theirs µs, ours µs"
-    rows = [
-        [
-            name,
-            *(f"{number:,}" for number in (mine.prefixes, mine.failed, mine.decisions, mine.differ)),
-            "-" if mine.gap is None else f"{mine.gap:.1e}",
-            *(f"{1e6 * seconds:,.0f}" for seconds in (mine.theirs_seconds, mine.ours_seconds)),
-        ]
-        for name, mine in found.items()
-    ]
-    return table(columns.split(", "), rows)
 
 
 def curves(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> dict[str, dict[str, Curve]]:

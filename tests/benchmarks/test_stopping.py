@@ -13,7 +13,7 @@ from apportion.evaluation import bootstrap_interval
 from apportion.stopping import RULES, BayesianSPRT, decide, make_rule
 from benchmarks.recorded import VENDORED, VOTES, Question, Streams, read_datasets, read_vendored, read_votes
 from benchmarks.stopping import BASE, DEFAULT
-from benchmarks.stopping_cost import beta_beside, crowded_prefixes, dirichlet_beside, timing_streams
+from benchmarks.stopping_cost import timing_streams
 from benchmarks.stopping_measured import (
     CurtailmentCosts,
     Key,
@@ -211,21 +211,6 @@ def test_timed_streams_come_from_every_data_set(questions):
         assert any(set(stream) <= set(question.answers) for question in recorded)
 
 
-def test_the_package_agrees_on_every_beta_decision(questions):
-    pytest.importorskip("adaptive_consistency")
-    found = beta_beside(Streams.draw(questions[:4], 1, 0).answers)
-    assert (found.prefixes, found.decisions, found.failed, found.differ) == (400, 1200, 0, 0)
-    assert found.gap < 1e-5
-
-
-def test_the_packages_quadrature_agrees_on_dirichlet_probabilities():
-    pytest.importorskip("adaptive_consistency")
-    streams = [["a", "b", "c", *"a" * 12], ["c", "a", "b", *"ab" * 5]]
-    found = dirichlet_beside(crowded_prefixes(streams, most=3, count=2), monte_carlo=False)
-    assert (found.prefixes, found.failed, found.differ) == (2, 0, 0)
-    assert found.gap < 1e-2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("everything", [False, True])
 def test_the_whole_benchmark_runs_on_a_few_questions(everything, tmp_path, monkeypatch, capsys):
@@ -238,10 +223,8 @@ def test_the_whole_benchmark_runs_on_a_few_questions(everything, tmp_path, monke
     monkeypatch.setattr(benchmarks.stopping, "read_datasets", lambda _: few)
     monkeypatch.setattr(benchmarks.stopping, "QUICK", tmp_path)
     monkeypatch.setattr(benchmarks.stopping, "TIMED", 20)
-    monkeypatch.setattr(benchmarks.stopping, "installed", lambda: False)
     benchmarks.stopping.main(quick=True)
     text = (tmp_path / "stopping.md").read_text(encoding="utf-8")
     assert ("Skipped: gsm8k, aime24" in text) == (not everything)
-    assert ("gsm8k and aime24 together" in text) == everything
     assert {path.name for path in tmp_path.iterdir()} == {"stopping.md", "cells", "stopping.png"}
     assert capsys.readouterr().out
