@@ -157,9 +157,9 @@ NOTES = {
         "subtracted, so ratios of variances lie further from 1.",
         "b = sum(w r) / sum(w) with the weights w of the second column. constant: over the history of all prompts. "
         f"own, shrunk to curve: the prompt's history, shrunk as if by {STRENGTH:g} average rollouts to prompts with "
-        f"about the same success rate (Gaussian kernel, {BANDWIDTH:g} in log-odds). others of the group: leave-one-out among "
-        "the 8 judged ones. other prompts: all judged rollouts of the other prompts, with one a prompt. `Optimal` is "
-        "the package's own, after eight batches with one rollout a prompt.",
+        f"about the same success rate (Gaussian kernel, {BANDWIDTH:g} in log-odds). others of the group: leave-one-out "
+        "among the 8 judged ones. other prompts: all judged rollouts of the other prompts, with one a prompt. "
+        "`Optimal` is the package's own, after eight batches with one rollout a prompt.",
     ),
     "stand-ins": (
         f"The same second moments over those with parameter norms as weights: the median over the {SPLITS} splits, and "

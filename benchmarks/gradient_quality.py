@@ -43,15 +43,13 @@ from apportion.stopping import Calibrated
 from apportion.types import Group, Plan, Rollout
 from benchmarks.common import RESULTS, table, write
 from benchmarks.gradient_quality_tables import (
-    FACT_COLUMNS,
     MEASURES,
     REUSE_COLUMNS,
+    SHOWN,
     VOTE_COLUMNS,
     Reused,
     Values,
     Votes,
-    fact_rows,
-    reuse_notes,
     reuse_rows,
     vote_notes,
     vote_rows,
@@ -239,37 +237,31 @@ def report(votes: Votes, reuse: Reused, seeds: Sequence[int], seconds: float, re
     """Write the table."""
     notes = [
         f"The lab's bases, {PROMPTS} prompts for each seed, and {VOTE_DRAWS} draws of {MOST} rollouts for each prompt "
-        "at temperature 1. All rules of a draw vote on the same rollouts. OptPO has M = 64, and alpha = beta as "
-        "named. The gradient is that of RLOO over all 200,640 parameters. OptPO trains on the first N rollouts, TTRL "
-        "on the first 32 at most. A prompt whose vote is tied has no label and the gradient 0. Means over seeds with "
-        f"95% intervals. All measurements took {seconds / 60:.0f} CPU minutes.",
-        "Cosine is that of a batch's gradient and the true one; the next column is for GRPO's gradient. Kept is the "
-        "part of the true gradient that the mean gradient has. Error is the squared distance to the true gradient "
-        "over the squared norm of that. It is the sum of bias and variance, and 1 for the gradient 0. The error at 64 "
-        "rollouts has the variance of a batch with so many more prompts that all rules spend the same. These five are "
-        "ratios of sums over seeds with jackknife intervals. A bias may be below 0, because the part that is chance "
-        "is subtracted.",
+        "at temperature 1, on which all rules vote. OptPO has M = 64, and alpha = beta as named. The gradient is that "
+        "of RLOO over all 200,640 parameters. OptPO trains on the first N rollouts, TTRL on the first 32 at most. A "
+        "tied vote has no label and the gradient 0. Means over seeds with 95% intervals. All measurements took "
+        f"{seconds / 60:.0f} CPU minutes.",
+        "Cosine is that of a batch's gradient and the true one. Kept is the part of the true gradient that the mean "
+        "gradient has. Error is the squared distance to the true gradient over the squared norm of that: the sum of "
+        "bias and variance. The error at 64 rollouts has the variance of a batch with so many more prompts that all "
+        "rules spend the same. These are ratios of sums over seeds with jackknife intervals.",
         vote_notes(votes),
         "## AR3PO's options",
         f"The responses are stored under the base, {STEPS} training steps before the present policy (uniform groups of "
         f"{2 * STAGE}, 16 prompts a step of {POOL}, learning rate 5e-4). For each seed up to {PROMPTS} prompts that "
         f"hold a response and had a group without a right one, and {REUSE_DRAWS} new draws. RLOO, S = 2, k = 4. A "
-        f"group without a right one is {2 * STAGE} wrong rollouts, one of which the reused response replaces. An "
-        "estimator may be unbiased over all groups and biased over these, so 'all' has the groups as AR3PO samples "
-        "them.",
+        f"group without a right one is {2 * STAGE} wrong rollouts, one of which the reused response replaces; 'all' "
+        "has the groups as AR3PO samples them.",
         table(REUSE_COLUMNS, reuse_rows(reuse)),
-        "The responses reused in groups without a right one. The ratio is their present probability over that when "
-        "they were sampled. Tokens whose own ratio is above 1.2 are clipped.",
-        table(FACT_COLUMNS, fact_rows(reuse)),
-        reuse_notes(reuse),
     ]
     raw = {base: [{" | ".join(key): own for key, own in run.items()} for run in runs] for base, runs in reuse.items()}
     write(
         "gradient_quality",
         "The gradient of a stopped vote, and of AR3PO's options",
         VOTE_COLUMNS,
-        vote_rows(votes),
+        vote_rows(votes, SHOWN),
         notes,
+        more=["## All rules", table(VOTE_COLUMNS, vote_rows(votes))],
         seeds=seeds,
         cells={"votes": votes, "reuse": raw},
         results=results,

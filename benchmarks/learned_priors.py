@@ -12,8 +12,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from apportion.predictors import (
     DiscountedCounts,
@@ -30,7 +29,7 @@ from apportion.predictors import (
 )
 from apportion.replay.expected import HORA_HIGH, SIZE, hora, near_truth
 from apportion.replay.foresight import batches_of, foresee
-from apportion.types import Belief, Floats
+from apportion.types import Belief
 from benchmarks.common import table, write
 from benchmarks.real_run_data import Recorded, grpo_run
 from benchmarks.real_run_tables import Replayed, all_seeds, interval, ratio, squared
@@ -39,8 +38,6 @@ SEEDS = (0, 1, 2)
 BATCH = 128
 EPOCHS, SHOWN = 8, (0, 1, 4, 7)
 FIXED = "one half for all, Beta(1, 1)"
-CONTROLS = ("counts", "empirical Bayes")
-LEARNED = ("hidden_static", "hidden_online", "hidden_dual", "gp, prior mean -1")
 
 
 def predictors(data: Recorded) -> dict[str, Callable[[], Predictor]]:
@@ -60,20 +57,6 @@ def predictors(data: Recorded) -> dict[str, Callable[[], Predictor]]:
         "gp": lambda: GaussianProcess(embedder),
         "gp, prior mean -1": lambda: GaussianProcess(embedder, prior_mean=-1.0),
     }
-
-
-class Pretrained:
-    """A maker of a probe that knows the success rates of the first visit of ``data``."""
-
-    def __init__(self, make: Callable[[], Predictor], data: Recorded) -> None:
-        self.make, self.rates = make, data.shares[:, 0]
-        self.prompts = data.prompts
-
-    def __call__(self) -> Predictor:
-        predictor = self.make()
-        pairs = zip(self.prompts, self.rates.tolist(), strict=True)
-        predictor.prepare([replace(prompt, rate=rate) for prompt, rate in pairs])
-        return predictor
 
 
 def replay(predictor: Predictor, data: Recorded, seed: int, epochs: int = EPOCHS) -> Replayed:
@@ -96,60 +79,26 @@ def over(runs: Sequence[Replayed], fixed: Sequence[Replayed], epoch: int) -> str
     return ratio([(a[0], b[0]) for a, b in zip(own, other, strict=True)])
 
 
-def differences(
-    runs: Sequence[Replayed], other: Sequence[Replayed], shares: Floats, epochs: Sequence[int]
-) -> list[str]:
-    """Return the squared errors of ``runs`` less those of ``other``, paired by prompt."""
-    return [interval(squared(runs, shares, e) - squared(other, shares, e), "+.4f") for e in epochs]
-
-
-def rows_of(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[list[str]]]:
-    """Return the rows of three tables: errors, their differences to the controls, and hits over those by Beta(1, 1)."""
-    errors = [[name, *(interval(squared(runs, shares, e)) for e in epochs)] for name, runs in found.items()]
-    paired = [
-        [f"{name}, less {control}", *differences(runs, found[control], shares, epochs)]
-        for name, runs in found.items()
-        if name in LEARNED
-        for control in CONTROLS
-    ]
-    hits = [
-        [f"{name}, hits", *(over(runs, found[FIXED], e) for e in epochs)]
-        for name, runs in found.items()
-        if name != FIXED
-    ]
-    return [errors, paired, hits]
-
-
 def main() -> None:
     data = grpo_run()
-    makers = predictors(data)
-    found = {name: [replay(make(), data, seed) for seed in SEEDS] for name, make in makers.items()}
-    errors, paired, hits = rows_of(found, data.shares, SHOWN)
-    later = replace(data, rewards=data.rewards[:, 1:])
-    warm = {name: makers[name] for name in (FIXED, *CONTROLS)} | {
-        f"{name}, pretrained": Pretrained(makers[name], data)
-        for name in ("hidden_static", "hidden_online", "hidden_dual")
-    }
-    after = {name: [replay(make(), later, seed, EPOCHS - 1) for seed in SEEDS] for name, make in warm.items()}
-    shown = tuple(epoch - 1 for epoch in SHOWN[1:])
-    warm_errors, _, warm_hits = rows_of(after, later.shares, shown)
-    epochs, visits = [f"epoch {epoch}" for epoch in SHOWN], [f"epoch {epoch + 1}" for epoch in shown]
+    found = {name: [replay(make(), data, seed) for seed in SEEDS] for name, make in predictors(data).items()}
+    epochs = [f"epoch {epoch}" for epoch in SHOWN]
     write(
         "learned_priors",
         "HORA's learned priors along a real GRPO run",
         ["predictor", *epochs],
-        errors,
+        [[name, *(interval(squared(runs, data.shares, e)) for e in SHOWN)] for name, runs in found.items()],
         [
             NOTES[0],
-            table(["paired difference", *epochs], paired),
-            NOTES[1],
-            table(["HORA's hits over those with Beta(1, 1)", *epochs], hits),
-            NOTES[2],
             table(
-                ["told the first visit, error", *visits], [[f"{name}, error", *cells] for name, *cells in warm_errors]
+                ["HORA's hits over those with Beta(1, 1)", *epochs],
+                [
+                    [f"{name}, hits", *(over(runs, found[FIXED], e) for e in SHOWN)]
+                    for name, runs in found.items()
+                    if name != FIXED
+                ],
             ),
-            table(["told the first visit, hits", *visits], warm_hits),
-            NOTES[3],
+            NOTES[1],
         ],
         seeds=SEEDS,
     )
@@ -159,18 +108,13 @@ NOTES = [
     "Brier score of a visit: the mean squared error of the predicted share of right answers in the next group of 8, "
     "whose own binomial noise is in it. In brackets: 95%, bootstrap over the 1,209 problems, after averaging over the "
     f"seeds, which order the visits. Epoch e is the e-th visit of each problem; {BATCH} problems a batch. The probes "
-    "read MiniLM embeddings with 384 dimensions; hidden states were not recorded. `hidden_online`, and the online part "
-    "of `hidden_dual`, have the paper's constants. Three of our choices were taken after a look at this run: the scale "
-    "of the features (also tried: unit length, centred), that Adam's running means start anew at each update (kept, "
-    "the error of `hidden_online` differs by .003 at most with one seed), and the weight decay of the "
-    "frozen probe, .1 in place of .01.",
-    "The same, less that of the control, paired by problem: above 0 is worse than the control.",
+    "read MiniLM embeddings with 384 dimensions; hidden states were not recorded. Three of our choices were taken "
+    "after a look at this run: the scale of the features, that Adam's running means start anew at each update, and the "
+    "weight decay of the frozen probe, .1 in place of .01.",
     f"Expected prompts with a right answer among {SIZE} extra rollouts a prompt, which HORA places after the recorded "
     f"group of {SIZE} (at most {HORA_HIGH} a prompt in all), with this predictor as its prior, over the same with the "
     "paper's Beta(1, 1); at the success rates of a window of ten visits around. 95%: bootstrap over batches of all "
     "seeds, which treats them as independent.",
-    "The same replays from the second visit on. The pretrained probes were told the shares of the first visit of all "
-    "1,209 problems. The others were not, so that their first epoch here is their first visit.",
 ]
 
 

@@ -16,7 +16,7 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from time import process_time
 
 import numpy as np
@@ -24,17 +24,8 @@ import numpy as np
 from apportion.simulation import SHAPES, BetaMixture, Population, Simulation, course, estimate, make_rule, simulate
 from benchmarks.common import table, write
 
-SIZES = (1_000, 10_000, 100_000, 1_000_000)
-COST_RULES = (
-    "uniform",
-    "vip",
-    "uniform+greso",
-    "uniform+mopps",
-    "vip:counts+mixed",
-    "vip:moving_average+mixed",
-    "vip+mixed",
-    "vip:embeddings+mixed",
-)
+SIZES = (1_000, 100_000, 1_000_000)
+COST_RULES = ("vip", "vip+mixed", "vip:embeddings+mixed")
 COST_STEPS, COST_BATCH, COST_EMBEDDING = 8, 512, 16
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -42,8 +33,7 @@ PROMPTS, BATCH, STEPS, LATE = 1_000, 64, 96, 48
 """Six epochs; the last three are the late ones."""
 EPOCH = 15
 
-RULES = ("vip", "hora", "uniform+mixed", "uniform+mixed:oracle", "vip+mixed")
-VIPS = ("vip", "vip:counts")
+RULES = ("vip", "hora", "uniform+mixed", "vip+mixed")
 SPREADS = {"0.5": 0.5, "1": 1.0, "2 (uniform)": 2.0, "8": 8.0, "32": 32.0}
 DRIFTS = (0.0, 0.03, 0.1, 0.3)
 ROLLOUTS = (4, 8, 16, 32)
@@ -89,61 +79,43 @@ def by_shape() -> list[list[object]]:
     rows = []
     for shape in SHAPES:
         found = run(Population(prompts=PROMPTS, shape=SHAPES[shape]), RULES)
-        for rule in found.courses:
-            late = variance(found, rule, slice(STEPS - LATE, None)) if found.variance(rule).mean > 0 else "-"
+        for rule in ("uniform", *RULES):
             groups = [str(found.share(rule, name)) for name in ("mixed", "hits")]
-            known = [str(found.variance(rule)), late, str(found.regret(rule)), str(found.noise(rule))]
-            rows.append([shape, rule, *known, *groups, f"{found.coverage(rule).mean:.2f}"])
+            rows.append([shape, rule, str(found.variance(rule)), str(found.noise(rule)), *groups])
             print(*rows[-1], file=sys.stderr, flush=True)
     return rows
 
 
-def gains(populations: Mapping[str, Population], rollouts: Sequence[int], rules: Sequence[str]) -> list[list[object]]:
-    """Return for each population and number of rollouts what VIP gains: in the first epoch, late, and at exact p."""
-    rows = []
-    for name, population in populations.items():
-        for number in rollouts:
-            found = run(population, rules, number)
-            for rule in rules:
-                phases = [variance(found, rule, slice(EPOCH)), variance(found, rule, slice(STEPS - LATE, None))]
-                best = variance(found, "vip:oracle", slice(STEPS - LATE, None))
-                rows.append([name, number, rule, *phases, best, str(found.regret(rule))])
-                print(*rows[-1], file=sys.stderr, flush=True)
-    return rows
-
-
-def by_spread() -> list[list[object]]:
-    spread = {f"Beta, mean .5, strength {name}": BetaMixture.single(0.5, each) for name, each in SPREADS.items()}
-    return gains({name: Population(prompts=PROMPTS, shape=each) for name, each in spread.items()}, (8,), VIPS)
-
-
-def by_drift() -> list[list[object]]:
+def gains() -> list[list[object]]:
+    """Return what VIP gains, by population and rollouts a prompt: in the first epoch, late, and at exact p."""
     drifts = {f"like-the-run, drift {drift:g}": Population(prompts=PROMPTS, drift=drift) for drift in DRIFTS}
-    return gains(drifts, (8,), VIPS)
-
-
-def by_rollouts() -> list[list[object]]:
-    return gains({"like-the-run": Population(prompts=PROMPTS)}, ROLLOUTS, VIPS)
+    spread = {
+        f"Beta, mean .5, strength {name}": Population(prompts=PROMPTS, shape=BetaMixture.single(0.5, each))
+        for name, each in SPREADS.items()
+    }
+    like = Population(prompts=PROMPTS)
+    cases = [(name, each, 8) for name, each in (spread | drifts).items()]
+    late, rows = slice(STEPS - LATE, None), []
+    for name, population, number in [*cases, *(("like-the-run", like, number) for number in ROLLOUTS)]:
+        found = run(population, ["vip"], number)
+        phases = [variance(found, "vip", slice(EPOCH)), variance(found, "vip", late)]
+        rows.append([name, number, *phases, variance(found, "vip:oracle", late)])
+        print(*rows[-1], file=sys.stderr, flush=True)
+    return rows
 
 
 def by_noise() -> list[list[object]]:
     rows = []
-    rules = ("vip", "uniform+mixed")
     for false_positive, false_negative in NOISES:
         population = Population(prompts=PROMPTS, false_positive=false_positive, false_negative=false_negative)
-        found = run(population, rules)
-        for rule in found.courses:
-            known = [str(found.variance(rule)), str(found.noise(rule))]
-            groups = [str(found.share(rule, name)) for name in ("mixed", "spurious")]
-            rows.append([f"{false_positive:g} / {false_negative:g}", rule, *known, *groups])
-            print(*rows[-1], file=sys.stderr, flush=True)
+        found = run(population, ["vip"])
+        known = [str(found.variance("vip")), str(found.share("vip", "spurious"))]
+        rows.append([f"{false_positive:g} / {false_negative:g}", *known])
+        print(*rows[-1], file=sys.stderr, flush=True)
     return rows
 
 
 def main() -> None:
-    gained = ["population", "rollouts", "rule", "first epoch", "late", "exact p, late", "regret"]
-    shapes = ["population", "rule", "variance", "late", "regret", "noise", "mixed", "hits", "seen"]
-    noisy = ["false positives / negatives", "rule", "variance", "noise", "mixed", "spurious"]
     write(
         "population_scale",
         "Rules on simulated populations of prompts",
@@ -157,22 +129,17 @@ def main() -> None:
             f"Gains, on {PROMPTS:,} prompts, {BATCH} a step, {STEPS} steps (6 epochs of shuffled prompts), 8 rollouts "
             "unless a column says more. Mean over seeds ± half of the 95% interval (Student's t). variance: RLOO "
             "variance at the true p over that of an even split of the same rollouts on the same prompts; late: the "
-            "last 3 epochs. regret: share above the least possible variance within 3 to 64 rollouts. noise: variance x "
-            "rollouts over the square of the summed p (1 - p), over that of uniform on shuffled prompts, so it counts "
-            "selection too. mixed, hits: shares of groups with both rewards, with a right rollout. seen: share of the "
-            'population visited. "-": counts that depend on outcomes have no closed form.',
+            "last 3 epochs. noise: variance x rollouts over the square of the summed p (1 - p), over that of uniform "
+            "on shuffled prompts, so it counts selection too. mixed, hits: shares of groups with both rewards, with a "
+            'right rollout. "-": counts that depend on outcomes have no closed form.',
             "## By the distribution of p",
-            table(shapes, by_shape()),
-            "## VIP by the spread of p",
-            table(gained, by_spread()),
-            "## VIP by the drift of p, in log-odds a step; a prompt returns after 16 steps",
-            table(gained, by_drift()),
-            "## VIP by rollouts per prompt",
-            table(gained, by_rollouts()),
-            "## By the errors of the verifier, on like-the-run",
-            table(noisy, by_noise()),
-            "Under verifier errors p is the probability of a reward, for the oracle too. spurious: mixed groups whose "
-            "rollouts are all right or all wrong in truth.",
+            table(["population", "rule", "variance", "noise", "mixed", "hits"], by_shape()),
+            "## VIP by the spread of p, by its drift in log-odds a step, and by rollouts",
+            table(["population", "rollouts", "first epoch", "late", "exact p, late"], gains()),
+            "## VIP by the errors of the verifier, on like-the-run",
+            table(["false positives / negatives", "variance", "spurious"], by_noise()),
+            "p is the probability of a reward here. spurious: mixed groups whose rollouts are all right or all wrong "
+            "in truth.",
         ],
         seeds=SEEDS,
     )

@@ -2,7 +2,7 @@
 
 Each epoch visits all prompts in a random order, in batches of 128. A predictor predicts a batch, then sees its recorded
 group of 8. VIP and HORA plan by the same predictions; what they would have got is computed in expectation, from success
-rates in a window of visits. Two other sets of recorded scores, of fixed models, are replayed to the predictors alone.
+rates in a window of visits.
 
     python -m benchmarks.real_run
 """
@@ -34,8 +34,8 @@ from apportion.predictors import (
 from apportion.replay.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, vip
 from apportion.replay.foresight import batches_of, foresee
 from apportion.types import Batch, Needs
-from benchmarks.common import table, write
-from benchmarks.real_run_data import Recorded, deepscaler, grpo_run, reasoning_gym
+from benchmarks.common import quoted, table, write
+from benchmarks.real_run_data import Recorded, grpo_run
 from benchmarks.real_run_picture import draw
 from benchmarks.real_run_tables import (
     OURS,
@@ -43,11 +43,9 @@ from benchmarks.real_run_tables import (
     Pairs,
     Replayed,
     all_seeds,
-    beside_counts,
     errors,
     interval,
     point,
-    qualities,
     ratio,
     squared,
 )
@@ -59,11 +57,11 @@ EPOCHS, SHOWN = 8, (0, 1, 2, 4, 7)
 Predictors = Mapping[str, Callable[[], Predictor]]
 
 
-def predictors(data: Recorded, rates: bool = True) -> dict[str, Callable[[], Predictor]]:
+def predictors(data: Recorded) -> dict[str, Callable[[], Predictor]]:
     """Return the predictors to compare, by name, with the embeddings and known rates of ``data``."""
     embedder = PrecomputedEmbeddings.from_array(data.prompts, data.embeddings)
     known = {str(q): float(rate) for q, rate in enumerate(data.rates) if not np.isnan(rate)}
-    found: dict[str, Callable[[], Predictor]] = {
+    return {
         "one half for all": UniformPrior,
         "counts": DiscountedCounts,
         "moving average": MovingAverage,
@@ -77,11 +75,9 @@ def predictors(data: Recorded, rates: bool = True) -> dict[str, Callable[[], Pre
         "empirical Bayes": EmpiricalBayes,
         "empirical Bayes, embeddings": lambda: EmpiricalBayes(embedder),
         "empirical Bayes, embeddings, shuffled": lambda: Shuffled(EmpiricalBayes(embedder)),
+        "empirical Bayes, known rates": lambda: EmpiricalBayes(rates=known),
+        "empirical Bayes, both": lambda: EmpiricalBayes(embedder, known),
     }
-    if rates:
-        found["empirical Bayes, known rates"] = lambda: EmpiricalBayes(rates=known)
-        found["empirical Bayes, both"] = lambda: EmpiricalBayes(embedder, known)
-    return found
 
 
 def replay(predictor: Predictor, data: Recorded, epochs: int, seed: int, allocate: bool = True) -> Replayed:
@@ -116,28 +112,20 @@ def main() -> None:
         if name not in VARIANCE_ONLY
     ]
     hits.append(["exact p, hits", *(ratio(best(data, epoch)[1]) for epoch in SHOWN)])
-    means = {name: runs for name, runs in found.items() if name not in VARIANCE_ONLY}
-    others = []
-    for what, other in (("deepscaler", deepscaler()), ("reasoning gym", reasoning_gym())):
-        others += elsewhere(what, other)
+    first = [*errors(found, data.shares, SHOWN), ["sees the future", *seen]]
     write(
         "real_run",
         "Predictors along a real GRPO run",
         ["predictor", *epochs],
-        [*errors(found, data.shares, SHOWN), ["sees the future", *seen]],
+        quoted("real_run", first),
         [
             NOTES[0],
-            table(["paired difference", *epochs], beside_counts(found, data.shares, SHOWN)),
+            table(["VIP's variance over uniform's", *epochs], quoted("real_run", gains)),
             NOTES[1],
-            table(["correlation, calibration error", *epochs], qualities(means, data.shares, SHOWN)),
+            table(["HORA's hits over uniform's", *epochs], quoted("real_run", hits)),
             NOTES[2],
-            table(["VIP's variance over uniform's", *epochs], gains),
-            NOTES[3],
-            table(["HORA's hits over uniform's", *epochs], hits),
-            NOTES[4],
-            table(["data, predictor", "visit 0", "visit 1", "visit 2"], others),
-            NOTES[5],
         ],
+        more=["## All predictors", *(table(["predictor", *epochs], rows) for rows in (first, gains, hits))],
         seeds=SEEDS,
     )
     drawn = ("counts", "gp", "gp, noise 1", "ridge", *OURS)
@@ -160,20 +148,6 @@ def best(data: Recorded, epoch: int) -> tuple[Pairs, Pairs]:
     )
 
 
-def elsewhere(what: str, data: Recorded) -> list[list[str]]:
-    """Return rows of squared errors on the scores of a fixed model, and paired differences to counts."""
-    rated = not np.isnan(data.rates).all()
-    chosen = predictors(data, rated)
-    binary = bool(np.isin(data.rewards, (0, 1)).all())
-    wanted = [name for name in chosen if name in OURS or name == "counts"]
-    found = {}
-    for name in wanted:
-        make = chosen[name] if binary or name != "counts" else CountedShares
-        found[name] = [replay(make(), data, 3, seed, allocate=False) for seed in SEEDS]
-    rows = errors(found, data.shares, range(3)) + beside_counts(found, data.shares, range(3))
-    return [[f"{what}, {name}", *cells] for name, *cells in rows]
-
-
 class CountedShares(DiscountedCounts):
     """Discounted counts to which a graded reward is that share of a success: the control without verdicts."""
 
@@ -193,13 +167,9 @@ NOTES = [
     "Mean squared error of the predicted share of right answers in the next group of 8, whose own binomial noise is in "
     "it. In brackets: 95%, bootstrap over the 1,209 problems, after averaging over the seeds, which order the visits. "
     "Epoch e is the e-th visit of each problem; 128 problems a batch. No constant was fitted to this run: all "
-    "predictors have their default settings, except `noise 1`. One decision about empirical Bayes was taken after a "
-    "first replay: to average the share that embeddings explain, and not to pick one. 'Empirical Bayes' alone knows no "
-    "embeddings. Known rates are Qwen2.5-Math-7B's, for 898 of the problems. 'Sees the future' is the mean of up to "
-    "nine visits around, without that one.",
-    "The same, less that of counts, paired by problem: below 0 is better than counts.",
-    "Correlation with the share in the next group, and calibration error: the mean distance of predicted and observed "
-    "means in ten bins of the prediction. Means over seeds.",
+    "predictors have their default settings, except `noise 1`. 'Empirical Bayes' alone knows no embeddings. Known "
+    "rates are Qwen2.5-Math-7B's, for 898 of the problems. 'Sees the future' is the mean of up to nine visits around, "
+    "without that one.",
     f"RLOO's gradient variance in expectation under VIP ({LOW} to {HIGH} a prompt, {GROUP} on average), over that "
     f"under {GROUP} each, at the success rates of a window of ten visits around. 95%: bootstrap over batches of all "
     "seeds, which treats them as independent. `Shuffled` has the same beliefs at random prompts; `exact p` is told the "
@@ -207,12 +177,6 @@ NOTES = [
     f"Expected prompts with a right answer among {GROUP} extra rollouts a prompt, which HORA places after the recorded "
     f"group of {GROUP} (at most {HORA_HIGH} a prompt in all), over the same with {GROUP} extra for each. HORA as "
     "published has `one half for all`, Beta(1, 1).",
-    "Two other recorded sets, of fixed models, so that there is no drift. deepscaler: 2,000 other problems of "
-    "DeepScaleR, groups of 8 of 128 samples of Qwen2.5-Math-7B, MiniLM embeddings in 64 dimensions; this set was "
-    "looked at while the predictor was designed. A first replay of reasoning gym showed that single rewards needed a "
-    "prior on their spread. reasoning gym: 5,007 questions of 101 tasks, graded scores of "
-    "Llama-3.3-70B, one answer a visit; the task is the embedding, Mistral-Small-3.1-24B's mean score the known rate, "
-    "and a graded score is a share of a success to counts.",
 ]
 
 

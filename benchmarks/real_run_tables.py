@@ -1,4 +1,4 @@
-"""Tables of the replay of a real run: squared errors, correlations, calibration, and ratios to uniform allocation."""
+"""Tables of the replay of a real run: squared errors, and ratios to uniform allocation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from itertools import chain
 import numpy as np
 
 from apportion.evaluation import bootstrap_interval
-from apportion.replay.foresight import calibration_error, correlation
 from apportion.types import Floats
 
 RESAMPLES = 2000
@@ -59,13 +58,6 @@ def all_seeds(parts: Iterable[Pairs]) -> Pairs:
     return list(chain.from_iterable(parts))
 
 
-def quality(runs: Sequence[Replayed], shares: Floats, epoch: int) -> str:
-    """Return correlation and calibration error of an epoch, means over seeds."""
-    pairs = [(run.means[epoch], shares[:, epoch]) for run in runs]
-    found = np.mean([correlation(*pair) for pair in pairs]), np.mean([calibration_error(*pair) for pair in pairs])
-    return f"{found[0]:.3f}, {found[1]:.3f}".replace("nan", "-")
-
-
 def squared(runs: Sequence[Replayed], shares: Floats, epoch: int) -> Floats:
     """Return the squared error of each prompt's predicted share, [Q], mean over seeds."""
     return np.mean([(run.means[epoch] - shares[:, epoch]) ** 2 for run in runs], axis=0)
@@ -78,27 +70,6 @@ def errors(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequ
         for name, runs in found.items()
         if name not in VARIANCE_ONLY
     ]
-
-
-def beside_counts(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[str]]:
-    """Return a row of paired differences of squared errors to counts for each empirical Bayes."""
-    counts = [squared(found["counts"], shares, epoch) for epoch in epochs]
-    return [
-        [
-            f"{name}, less counts",
-            *(
-                interval(squared(runs, shares, epoch) - base, "+.4f")
-                for epoch, base in zip(epochs, counts, strict=True)
-            ),
-        ]
-        for name, runs in found.items()
-        if name in OURS
-    ]
-
-
-def qualities(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[str]]:
-    """Return a row of correlations and calibration errors for each predictor."""
-    return [[f"{name}, quality", *(quality(runs, shares, e) for e in epochs)] for name, runs in found.items()]
 
 
 def point(pairs: Pairs) -> float:

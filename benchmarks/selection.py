@@ -24,21 +24,13 @@ from apportion.replay.choosing import Choices, Outcome, choose_along
 from apportion.replay.expected import near_truth
 from apportion.selection import GRESO, LargestVariance, Mixed, MoPPS, Retire, Selector, ShuffledEpochs, SPOWeights
 from apportion.types import Batch, Floats
-from benchmarks.common import spread, table, write
+from benchmarks.common import quoted, spread, table, write
 from benchmarks.real_run import BATCH, GROUP
 from benchmarks.real_run_data import Recorded, grpo_run
 from benchmarks.selection_picture import draw
 
 SEEDS = (0, 1, 2)
 STEP_RANGES = ((0, 10), (10, 40), (40, 415))
-
-SIZES, FEW_VISITS = (1, 2, 8, 32, 128), 7
-"""Prompts a step, and the visits of the run for which all of them are replayed."""
-
-OF_SIZES = ("shuffled epochs", "P(mixed)", "MoPPS", "GRESO", "retire and retest", "retire, hopeless too")
-
-VARIANTS = ("P(mixed), embeddings", "P(mixed), known rates", "P(mixed), explores .05", "P(mixed), explores .2")
-"""Rules that are tried with the first kind of outcome alone."""
 
 
 @dataclass
@@ -108,40 +100,20 @@ def cells(runs: Sequence[Choices]) -> list[str]:
     return [*shares, spread([run.regret for run in runs], ".3f"), str(waits), str(never), str(half)]
 
 
-def by_size(make: Callable[[], Selector], data: Recorded, sizes: Sequence[int] = SIZES) -> list[str]:
-    """Return the share of mixed groups for each number of prompts a step, over the first ``FEW_VISITS`` visits."""
-    record = data.record(FEW_VISITS)
-    return [
-        spread([choose_along(make(), record, seed, "near", size).mixed.mean() for seed in SEEDS], ".3f")
-        for size in sizes
-    ]
-
-
 def main() -> None:
     data = grpo_run()
     columns = ["mixed", *(f"steps {a} to {b - 1}" for a, b in STEP_RANGES)]
     columns += ["regret", "longest wait", "never chosen", "hold half"]
-    chosen = rules(data)
-
-    def row(name: str, outcome: Outcome) -> list[str]:
-        return cells([replay(chosen[name](), data, seed, outcome) for seed in SEEDS])
-
-    near = [[name, *row(name, "near")] for name in chosen]
-    sizes = [[f"{name}, by size", *by_size(chosen[name], data)] for name in OF_SIZES]
-    same = [[f"{name}, same visit", *row(name, "same")] for name in chosen if name not in VARIANTS]
+    near = [
+        [name, *cells([replay(make(), data, seed, "near") for seed in SEEDS])] for name, make in rules(data).items()
+    ]
     write(
         "selection",
         "Choosing prompts along a real GRPO run",
         ["rule", *columns],
-        near,
-        [
-            NOTES[0],
-            NOTES[1],
-            table(["rule, prompts a step", *map(str, SIZES)], sizes),
-            NOTES[3],
-            table(["rule, same visit", *columns], same),
-            NOTES[2],
-        ],
+        quoted("selection", near),
+        NOTES,
+        more=["## All rules", table(["rule", *columns], near)],
         seeds=SEEDS,
     )
     draw()
@@ -150,24 +122,15 @@ def main() -> None:
 NOTES = [
     f"Each of 415 steps chooses {BATCH} of 1,209 problems. A chosen problem's outcome is one of its recorded groups of "
     f"{GROUP}: a random one of the ten visits around the visit that sampling without selection would have reached at "
-    "that step (44 visits in all; fewer than ten at both ends). Rules learn from the groups of chosen problems alone. "
-    "mixed: share of chosen groups with a right and a wrong rollout, over all steps and over three ranges of steps. "
-    "Mean and 95% interval (Student's t) over seeds, which draw the outcomes and break ties; the run is one. regret: "
-    "the share of mixed groups lost to the best choice at the success rates of those ten visits, in expectation; as "
-    "these rates are estimated, the best choice looks a little better than it is. longest wait: the most steps between "
-    "two choices of any problem, the start and the end of the run included; never chosen: problems; both are the "
-    "worst seed's. hold half: the least number of problems that got half of all groups. All rules have "
-    "their default settings unless named; a tenth of the places of P(mixed) and p (1 - p) is for the problems "
-    "that were not chosen the longest. No constant was fitted to this run. 'Random' breaks all ties at random. 'Exact "
-    "p' is told the success rates of the ten visits. Known rates are Qwen2.5-Math-7B's, for 898 of the problems.",
+    "that step. mixed: share of chosen groups with a right and a wrong rollout. Mean and 95% interval (Student's t) "
+    "over seeds, which draw the outcomes and break ties. regret: the share of mixed groups lost to the best choice at "
+    "the success rates of those ten visits, in expectation. longest wait: the most steps between two choices of any "
+    "problem; never chosen: problems; both are the worst seed's. hold half: the least number of problems that got half "
+    "of all groups. A tenth of the places of P(mixed) and p (1 - p) is for the problems that were not chosen the "
+    "longest. 'Exact p' is told the success rates of the ten visits. Known rates are Qwen2.5-Math-7B's, for 898 of the "
+    "problems. No constant was fitted to this run.",
     "The recorded policy was trained by uniform sampling. So this shows which groups a rule would have found at that "
-    "policy, not what the policy would have become. In particular a problem that is chosen at every second step would "
-    "not stay at the same success rate for so long.",
-    "The same if the outcome is the recorded group of the visit that sampling without selection would have reached. A "
-    "problem that is chosen twice within the same epoch of about nine steps then has the same outcome twice, so a rule "
-    "that chooses what was mixed a moment ago is flattered.",
-    "The share of mixed groups at other numbers of prompts a step, over as many groups as the first "
-    f"{FEW_VISITS} visits of the run have.",
+    "policy, not what the policy would have become.",
 ]
 
 
