@@ -1,17 +1,15 @@
-"""Learn the lab's task in TRL and in the lab, and measure what allocation adds to a step of TRL.
+"""Learn the lab's task in TRL and in the lab, under the same allocators.
 
     python -m benchmarks.in_trl [--seeds 0 1 2 3] [--steps 100]
 
 Learning: the medium base under the same allocator, estimator, weights, optimiser and number of rollouts, once by the
 lab's reference trainer and once by ``AllocatedGRPOTrainer``. The result is the exact success on the held-out problems.
-Costs: ``allocation/seconds``, the time outside TRL's own method, with completions that cost nothing to generate.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,7 @@ from transformers import ProgressCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig
 
-from apportion import AR3PO, HORA, VIP, Allocator, Uniform
-from apportion.allocators import ReinforceAda
-from apportion.engines.metrics import PREFIX
+from apportion import HORA, VIP, Allocator, Uniform
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.report.results import SeedInterval
@@ -136,60 +132,6 @@ def learning(seeds: Sequence[int], steps: int) -> list[list[object]]:
     return rows
 
 
-SHAPES = ((64, 8, 512), (64, 16, 1024), (128, 16, 2048))
-"""Prompts, rollouts a prompt, tokens a rollout."""
-
-
-def costs(shapes: Sequence[tuple[int, int, int]], repeats: int = 5) -> list[list[object]]:
-    """Return a row for each shape of a batch and allocator, with the median time outside and within TRL's method."""
-    rows = []
-    for prompts, rollouts, tokens in shapes:
-        for name, allocator in (
-            ("uniform", Uniform(rollouts)),
-            ("vip, counts", VIP(rollouts_per_prompt=rollouts, predictor=DiscountedCounts())),
-            ("hora", HORA(pre_rollouts=rollouts // 2, rollouts_per_prompt=rollouts)),
-            ("ar3po", AR3PO(stages=2, rollouts_per_stage=rollouts // 2)),
-            ("reinforce_ada", ReinforceAda(rollouts_per_round=rollouts // 2, rounds=2, keep=rollouts // 2)),
-        ):
-            outside, within = cost(allocator, prompts, rollouts, tokens, repeats)
-            rows.append([f"{prompts} x {rollouts} x {tokens}", name, f"{1e3 * outside:.1f}", f"{within:.2f}"])
-            print(rows[-1], flush=True)
-    return rows
-
-
-def cost(allocator: Allocator, prompts: int, rollouts: int, tokens: int, repeats: int) -> tuple[float, float]:
-    """Return the median seconds of a generation batch outside TRL's method and within it, without generating."""
-    rng = np.random.default_rng(0)
-
-    def completions(asked: list[str], trainer: Any) -> dict[str, Any]:
-        ids = rng.integers(2, 40, (len(asked), tokens)).tolist()
-        return {"prompt_ids": [[2, 3, 4]] * len(asked), "completion_ids": ids, "logprobs": None}
-
-    def coin(completions: Sequence[str], **columns: Any) -> list[float]:
-        return rng.integers(0, 2, len(completions)).astype(float).tolist()
-
-    with tempfile.TemporaryDirectory() as folder:
-        settings = {"per_device_train_batch_size": prompts * rollouts, "num_generations": rollouts}
-        trainer = AllocatedGRPOTrainer(
-            base_policy(BASE),
-            coin,
-            configuration(folder, 0, max_completion_length=tokens, **settings),
-            Dataset.from_list([{"prompt": problem.prompt().text} for problem in training_problems(prompts)]),
-            processing_class=ledger_tokenizer(),
-            allocator=allocator,
-            rollout_func=completions,
-        )
-        batch = [row for row in trainer.train_dataset for _ in range(rollouts)]
-        outside, whole = [], []
-        trainer.model.train()
-        for _ in range(repeats + 1):
-            started = time.perf_counter()
-            trainer._generate_and_score_completions(batch)
-            whole.append(time.perf_counter() - started)
-            outside.append(trainer._metrics["train"][f"{PREFIX}seconds"][-1])
-    return float(np.median(outside[1:])), float(np.median(np.subtract(whole, outside)[1:]))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
@@ -209,18 +151,6 @@ def main() -> None:
             "Means over seeds with 95% t intervals, differences paired by seed: same training problems, other draws.",
         ],
         seeds=chosen.seeds,
-    )
-    write(
-        "in_trl_costs",
-        "What allocation adds to a generation batch of TRL",
-        ["prompts x rollouts x tokens", "allocator", "ms outside TRL", "s within TRL, without generating"],
-        costs(SHAPES),
-        [
-            "Medians of 5 batches. Outside is everything that is not TRL's own method: planning, advantages, weights, "
-            "joining the rows of the rounds, metrics, learning. Within is TRL's method without generating: tokens to "
-            "tensors, decoding, rewards. Generating and the update come on top of both.",
-        ],
-        seeds=[0],
     )
 
 

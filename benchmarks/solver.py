@@ -4,8 +4,7 @@ The paper's route (arXiv 2602.01601) is the tests' reference: the relaxation by 
 Algorithm 2, which looks at every prompt for each rollout that it deals. The same rounding with a heap runs too, so that
 the comparison is not with a slow loop alone. SLSQP solves the same relaxation and is rounded by Algorithm 2.
 
-Budgets in tokens follow, with another rollout length for each prompt: the knapsack solver, and its own first step,
-which buys what gains most per token while it fits.
+Budgets in tokens follow, with another rollout length for each prompt.
 
     python -m benchmarks.solver
 """
@@ -21,7 +20,7 @@ import heapq
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
@@ -32,7 +31,7 @@ from apportion.allocators.spending import printed
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance, noise_drops
 from apportion.types import Belief, Counts, Floats
-from benchmarks.common import peak_mib, write
+from benchmarks.common import peak_mib, quoted, table, write
 
 SIZES = (64, 512, 4_096, 32_768, 262_144, 1_000_000)
 PER_PROMPT, LOW, HIGH, PRE_ROLLOUTS, SEED = 8, 3, 64, 4, 0
@@ -61,7 +60,6 @@ TOKEN_COLUMNS = [
     "milliseconds: median (least to most)",
     "proven optimal",
     "largest gap left",
-    "greedy loses: median (most)",
 ]
 
 
@@ -76,13 +74,12 @@ class Problem:
 
 @dataclass
 class Timed:
-    """A solver, the least power of P by which its time grows, its last size and time, and the sizes it skipped."""
+    """A solver, the least power of P by which its time grows, and its last size and time."""
 
     solve: Callable[[Problem], Counts]
     estimator: GroupEstimator | None
     growth: int = 1
     last: tuple[int, float] | None = None
-    skipped: list[int] = field(default_factory=list)
 
     def too_long(self, prompts: int) -> bool:
         """Return whether a call is predicted to take more than a minute, from the last size that ran."""
@@ -174,12 +171,10 @@ def solvers() -> dict[str, Timed]:
     return found | {"ours, hit utility": Timed(hits, None)}
 
 
-def measure(prompts: int, repeats: int, timed: dict[str, Timed]) -> tuple[list[list[str]], dict[str, dict[str, float]]]:
-    """Return the table rows of one size, and their numbers by solver."""
+def measure(prompts: int, repeats: int, timed: dict[str, Timed]) -> list[list[str]]:
+    """Return the table rows of one size."""
     problem = draw(prompts, np.random.default_rng(SEED))
     running = {name: solver for name, solver in timed.items() if not solver.too_long(prompts)}
-    for name in timed.keys() - running.keys():
-        timed[name].skipped.append(prompts)
     seconds: dict[str, list[float]] = {name: [] for name in running}
     counts: dict[str, Counts] = {}
     for repeat in range(repeats):
@@ -189,61 +184,49 @@ def measure(prompts: int, repeats: int, timed: dict[str, Timed]) -> tuple[list[l
             start = time.process_time()
             counts[name] = solver.solve(problem)
             seconds[name].append(time.process_time() - start)
-    rows, numbers = [], {}
+    rows = []
     for name, solver in running.items():
         median = statistics.median(seconds[name])
         solver.last = (prompts, median)
-        memory = peak_mib(lambda solve=solver.solve: solve(problem))[0] if median < 5 else float("nan")
-        rival = f"ours, {solver.estimator or 'hit utility'}"
-        gap = 0.0
+        memory = f"{peak_mib(lambda solve=solver.solve: solve(problem))[0]:,.1f}" if median < 5 else "-"
+        rival, gap = f"ours, {solver.estimator or 'hit utility'}", 0.0
         if solver.estimator is not None:
             best, own = (
                 gradient_variance(problem.success, counts[key], solver.estimator).sum() for key in (rival, name)
             )
             gap = float(own / best - 1)
-        ratio = median / statistics.median(seconds[rival])
-        spread = f"{1e3 * median:,.2f} ({1e3 * min(seconds[name]):,.2f} to {1e3 * max(seconds[name]):,.2f})"
-        shown = "-" if np.isnan(memory) else f"{memory:,.1f}"
-        is_ours = name == rival
-        rows.append(
-            [f"{prompts:,}", name, spread, "1" if is_ours else f"{ratio:,.0f}", shown, "-" if is_ours else f"{gap:.1e}"]
+        times = (
+            ["1", memory, "-"]
+            if name == rival
+            else [f"{median / statistics.median(seconds[rival]):,.0f}", memory, f"{gap:.1e}"]
         )
-        numbers[name] = {"median": median, "least": min(seconds[name]), "most": max(seconds[name])} | {
-            "peak_mib": None if np.isnan(memory) else memory,
-            "gap": gap,
-            "calls": len(seconds[name]),
-        }
+        rows.append([f"{prompts:,}", name, shown(seconds[name]), *times])
         print(rows[-1], flush=True)
-    return rows, numbers
+    return rows
 
 
-def token_rows(sizes: Sequence[int], instances: int) -> tuple[list[list[str]], dict[str, dict[str, float]]]:
-    """Return the table rows of budgets in tokens, and their numbers by kind of costs and size."""
-    rows, numbers = [], {}
+def shown(seconds: Sequence[float]) -> str:
+    """Return milliseconds: their median, least and most."""
+    return "{:,.2f} ({:,.2f} to {:,.2f})".format(
+        *(1e3 * each for each in (statistics.median(seconds), min(seconds), max(seconds)))
+    )
+
+
+def token_rows(sizes: Sequence[int], instances: int) -> list[list[str]]:
+    """Return the table rows of budgets in tokens."""
+    rows = []
     for kind, draw_costs in COSTS.items():
         for prompts in sizes:
             found = [token_instance(prompts, draw_costs, seed) for seed in range(instances if prompts < 10_000 else 3)]
-            seconds, gaps, lost = (np.array(column) for column in zip(*found, strict=True))
-            numbers[f"{kind}, {prompts}"] = {
-                "median": float(np.median(seconds)),
-                "least": float(seconds.min()),
-                "most": float(seconds.max()),
-                "proven": int((gaps == 0).sum()),
-                "instances": len(found),
-                "gap": float(gaps.max()),
-                "greedy_loses": float(np.median(lost)),
-                "greedy_loses_most": float(lost.max()),
-            }
-            spread = f"{1e3 * np.median(seconds):,.2f} ({1e3 * seconds.min():,.2f} to {1e3 * seconds.max():,.2f})"
-            proven = f"{(gaps == 0).sum()} of {len(found)}"
-            greedy = f"{np.median(lost):.1e} ({lost.max():.1e})"
-            rows.append([kind, f"{prompts:,}", spread, proven, f"{gaps.max():.1e}", greedy])
+            seconds, gaps = zip(*found, strict=True)
+            proven = f"{sum(gap == 0 for gap in gaps)} of {len(found)}"
+            rows.append([kind, f"{prompts:,}", shown(seconds), proven, f"{max(gaps):.1e}"])
             print(rows[-1], flush=True)
-    return rows, numbers
+    return rows
 
 
-def token_instance(prompts: int, draw_costs: DrawCosts, seed: int) -> tuple[float, float, float]:
-    """Return the seconds of one call, the gap left by its answer, and the greedy loss, as shares of the total gain."""
+def token_instance(prompts: int, draw_costs: DrawCosts, seed: int) -> tuple[float, float]:
+    """Return the seconds of one call, and the gap left by its answer, as a share of the total gain."""
     generator = np.random.default_rng(seed)
     success, costs = generator.beta(0.7, 0.9, prompts), draw_costs(generator, prompts)
     low = np.full(prompts, LOW)
@@ -252,37 +235,17 @@ def token_instance(prompts: int, draw_costs: DrawCosts, seed: int) -> tuple[floa
     start = time.process_time()
     spent = spend_costs(gains, budget, low, costs)
     seconds = time.process_time() - start
-    greedily = spend_costs(gains, budget, low, costs, most_work=0)
-    best, greedy = (bought_gain(gains, answer.counts - low) for answer in (spent, greedily))
-    return seconds, spent.gap / best, (best - greedy) / best
-
-
-def bought_gain(gains: Floats, bought: Counts) -> float:
-    """Return the total gain of the first ``bought`` [P] rollouts of each prompt."""
-    return float(np.where(np.arange(gains.shape[1]) < bought[:, None], gains, 0.0).sum())
-
-
-def targets(numbers: dict[int, dict[str, dict[str, float]]]) -> list[str]:
-    """Return one line for each target of the solver that says whether it is met."""
-    lines = []
-    for prompts, seconds, memory in ((512, 0.002, None), (1_000_000, 5.0, 2048.0)):
-        for name, found in numbers.get(prompts, {}).items():
-            if not name.startswith("ours"):
-                continue
-            met = found["median"] <= seconds and (memory is None or found["peak_mib"] <= memory)
-            promise = f"{1e3 * seconds:,.0f} ms" + (f" and {memory:,.0f} MiB" if memory else "")
-            lines.append(
-                f"- {name}, P = {prompts:,}, at most {promise}: {'met' if met else 'MISSED'}, "
-                f"{1e3 * found['median']:,.2f} ms and {found['peak_mib']:,.0f} MiB"
-            )
-    return lines
+    bought = np.arange(gains.shape[1]) < (spent.counts - low)[:, None]
+    return seconds, spent.gap / float(gains[bought].sum())
 
 
 def tokens() -> None:
     """Measure budgets in tokens and write their table."""
-    rows, numbers = token_rows(TOKEN_SIZES, TOKEN_INSTANCES)
-    note = f"RLOO, a budget of {PER_PROMPT} times the mean length a prompt; gap and loss are shares of the total gain."
-    write("solver_tokens", "Budgets in tokens", TOKEN_COLUMNS, rows, [note], seeds=[SEED], cells={"measured": numbers})
+    note = f"RLOO, a budget of {PER_PROMPT} times the mean length a prompt; the gap is a share of the total gain."
+    write(
+        "solver_tokens", "Budgets in tokens", TOKEN_COLUMNS, token_rows(TOKEN_SIZES, TOKEN_INSTANCES), [note],
+        seeds=[SEED],
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -290,33 +253,24 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of prompts P")
     parser.add_argument("--repeats", type=int, default=15, help="calls timed of each solver at each size")
     arguments = parser.parse_args()
-    timed, rows, numbers = solvers(), [], {}
+    timed, rows = solvers(), []
     tokens()
     for prompts in arguments.sizes:
-        new, numbers[prompts] = measure(prompts, arguments.repeats if prompts < 200_000 else 5, timed)
-        rows += new
-    skipped = [
-        f"{name} at P = {', '.join(f'{p:,}' for p in one.skipped)}" for name, one in timed.items() if one.skipped
-    ]
-    notes = [
-        f"Success probabilities from Beta(0.7, 0.9), {PER_PROMPT} rollouts a prompt, between {LOW} and {HIGH}; the hit "
-        f"utility after {PRE_ROLLOUTS} pre-rollouts. One thread, processor time, all solvers in turn. "
-        "Ours is exact. A gap above 0 is the loss of a rival's rounding.",
-        f"Not run, because a call would take more than {LONGEST:.0f} s by the time at the size before (assumed to grow "
-        "at least linearly; the paper's loop quadratically, SLSQP cubically): " + ("; ".join(skipped) or "none") + ".",
-        "The paper's route is bisected to full precision in 200 halvings, under Dr. GRPO with 80 more inside each. "
-        "Fewer would be enough for its rounding, but their number would be another constant to choose.",
-        "Peak memory is what numpy and Python allocate in one call. It is not measured for calls of more than 5 s.",
-        "Targets:\n\n" + "\n".join(targets(numbers)),
-    ]
+        rows += measure(prompts, arguments.repeats if prompts < 200_000 else 5, timed)
     write(
         "solver",
         "Allocation: the exact solver and its rivals",
         COLUMNS,
-        rows,
-        notes,
+        quoted("solver", rows),
+        [
+            f"Success probabilities from Beta(0.7, 0.9), {PER_PROMPT} rollouts a prompt, between {LOW} and {HIGH}; the "
+            f"hit utility after {PRE_ROLLOUTS} pre-rollouts. One thread, processor time, all solvers in turn. Ours is "
+            "exact. A gap above 0 is the loss of a rival's rounding. The paper's route is bisected to full precision.",
+            f"A rival is left out where a call would take more than {LONGEST:.0f} s. Peak memory is what numpy and "
+            "Python allocate in one call; it is not measured for calls of more than 5 s.",
+        ],
+        more=["## All sizes", table(COLUMNS, rows)],
         seeds=[SEED],
-        cells={"measured": numbers},
     )
 
 
