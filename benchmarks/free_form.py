@@ -1,6 +1,6 @@
 """Measure which answers each equivalence counts together, on votes with known classes, and what that does to the stop.
 
-python -m benchmarks.free_form [--votes PATH] [--quick]
+python -m benchmarks.free_form [--quick]
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from benchmarks.free_form_measured import (
     erring_judge,
     hand_written,
     measure,
-    of_numbers,
 )
-from benchmarks.recorded import VOTES, read_datasets
 from benchmarks.stopping_measured import estimate, ratio
 
 SEED = 0
@@ -37,25 +35,22 @@ THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 ERRORS = (0.0, 0.02, 0.05, 0.1)
 QUICK = Path("runs") / "free-form-quick"
 COLUMNS = (
-    "wordings", "answers are equal by", "precision", "recall", "votes split off", "votes wrongly merged", "samples",
-    "reports %", "own full vote %", "known full vote %", "ambiguous %",
+    "answers are equal by", "precision", "recall", "votes split off", "votes wrongly merged", "samples",
+    "known full vote %",
 )  # fmt: skip
 
 Results = Mapping[str, Sequence[Found]]
 
 
-def row(name: str, method: str, found: Sequence[Found]) -> list[str]:
-    """Return the line of a method on a set."""
+def row(method: str, found: Sequence[Found]) -> list[str]:
+    """Return the line of a method."""
     return [
-        name,
         method,
         _share(found, "rightly", "merged"),
         _share(found, "rightly", "together"),
         *(f"{column(found, name).mean():.2f}" for name in ("split", "wrong")),
         f"{column(found, 'samples').mean():.1f}",
-        *(f"{100 * column(found, name).mean():.1f}" for name in ("reported", "own")),
         estimate(column(found, "loser")).show(scale=100),
-        f"{100 * column(found, 'ambiguous').mean():.1f}",
     ]
 
 
@@ -102,62 +97,47 @@ def _always(equivalence: Equivalence) -> Callable[[Worded], Equivalence]:
 
 
 async def judged(questions: Sequence[Worded]) -> list[list[str]]:
-    """Return the lines of judges that err in both directions, or in one."""
+    """Return the lines of judges that err in both directions."""
     rows = []
-    for kind, merging, splitting in (("both", 1, 1), ("only merges", 1, 0), ("only splits", 0, 1)):
-        for error in ERRORS if kind == "both" else ERRORS[1:]:
-            judge = erring_judge(questions, merging * error, splitting * error, SEED)
-            found = await measure(questions, _always(judge))
-            cells = row("", f"{kind}, {error:.0%}", found)[1:]
-            rows.append([*cells, f"{judge.usage.requests / len(questions):.0f}"])
+    for error in ERRORS:
+        judge = erring_judge(questions, error, error, SEED)
+        found = await measure(questions, _always(judge))
+        rows.append([*row(f"a judge that errs, {error:.0%}", found), f"{judge.usage.requests / len(questions):.0f}"])
     return rows
 
 
 def main() -> None:
     """Run the benchmark and write its tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--votes", type=Path, default=VOTES)
     parser.add_argument("--quick", action="store_true", help="few questions and orders, written to runs")
     options = parser.parse_args()
-    orders, most = (2, 6) if options.quick else (10, 40)
+    orders = 2 if options.quick else 10
     words = hand_written(orders, SEED)[: 12 if options.quick else None]
-    sets = {"60 short questions": words}
-    for name, questions in read_datasets(options.votes).items():
-        if numbers := of_numbers(questions, orders, SEED)[:most]:
-            sets[f"{len(numbers)} of {name}"] = numbers
-    rows, thresholds = [], []
-    for name, questions in sets.items():
-        found, by_threshold = asyncio.run(compared(questions))
-        fitted, chosen = cross_fitted(by_threshold)
-        found[f"embedding ({' and '.join(f'{one:.2f}' for one in chosen)})"] = fitted
-        rows += [row(name, method, of) for method, of in found.items()]
-        if questions is words:
-            thresholds = [[f"{one:.2f}", *row("", "", by_threshold[one])[2:]] for one in THRESHOLDS]
-    judge = asyncio.run(judged(words))
+    found, by_threshold = asyncio.run(compared(words))
+    fitted, chosen = cross_fitted(by_threshold)
+    found[f"embedding ({' and '.join(f'{one:.2f}' for one in chosen)})"] = fitted
     write(
         "free_form",
         "Answers in several wordings: what is counted together, and what that does to the stop",
-        COLUMNS,
-        rows,
+        [*COLUMNS, "requests a question"],
+        [*([*row(method, of), "-"] for method, of in found.items()), *asyncio.run(judged(words))],
         [
-            "Each question has known classes of answers, and each vote a random wording of its class. The short "
-            "questions with their aliases and near misses were written by hand for this table, so they are no sample "
-            "of any task; their votes are drawn, the right class with a probability from U(.3, .95). The numbers are "
-            "recorded votes, in wordings drawn from seven forms; the questions are the first with two answers or more. "
+            f"{len(words)} short questions with known classes of answers; each vote is a random wording of its class. "
+            "The questions with their aliases and near misses were written by hand for this table, so they are no "
+            "sample of any task; their votes are drawn, the right class with a probability from U(.3, .95). "
             f"{orders} orders of {SAMPLES} votes a question. The rule is posterior_predictive at eps = .01.",
             "Precision and recall count pairs of different wordings in a vote, with 95% intervals over questions. "
             "Votes split off: of the votes for the true winner, the share outside their largest counted class. Wrongly "
-            "merged: votes in a class whose majority means something else. Reports: the disagreement with the full "
-            "vote that the ballots state. Own full vote: how often the answer differs from the full vote over the same "
-            "counted classes, which is what eps bounds. Known full vote: how often it is not the winner of the full "
-            "vote over the known classes. Ambiguous: wordings that equal several counted classes.",
-            "The thresholds of embedding are chosen by F1 on one half of the questions and reported on the other, in "
-            "both directions. The next table shows all of them on the short questions. Its best row is no estimate.",
-            table(["threshold", *COLUMNS[2:]], thresholds),
-            "A judge that errs at a known rate, on the short questions. No real model judged: the replies are scripted "
-            "from the known classes, and each pair of wordings errs with the given probability. Requests are those for "
-            f"all {orders} orders of a question, each pair once.",
-            table(["judge errs", *COLUMNS[2:], "requests a question"], judge),
+            "merged: votes in a class whose majority means something else. Known full vote: how often the answer is "
+            "not the winner of the full vote over the known classes. The thresholds of embedding are chosen by F1 on "
+            "one half of the questions and reported on the other, in both directions.",
+            "No real model judged: the replies are scripted from the known classes, and each pair of wordings errs "
+            f"with the given probability, in both directions. Requests are those for all {orders} orders of a "
+            "question, each pair once.",
+        ],
+        more=[
+            "## Every threshold of embedding",
+            table(COLUMNS, [row(f"{one:.2f}", by_threshold[one]) for one in THRESHOLDS]),
         ],
         seeds=[SEED],
         results=QUICK if options.quick else RESULTS,

@@ -19,18 +19,10 @@ import numpy as np
 from apportion.answers import AnswerClasses, Equivalence, JudgeEquivalence, for_question
 from apportion.stopping import PosteriorPredictive, decide
 from apportion.types import Floats
-from benchmarks import recorded
 
 WORDINGS = Path(__file__).parent / "data" / "free_form.toml"
 SAMPLES = 60
 RULE = "posterior_predictive"
-NUMBER_WORDINGS = ("{x}", "{x}.0", "{x:,}", "x = {x}", "{x} in all", "{x} units", "{words}")
-"""How the number {x} is worded, each with the same probability."""
-ONES = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
-TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
 
 @dataclass(frozen=True)
@@ -87,37 +79,6 @@ def _drawn(question: dict[str, Any], orders: int, rng: np.random.Generator) -> W
     chosen = rng.choice(len(wordings), size=(orders, SAMPLES), p=shares)
     streams = tuple(tuple(str(rng.choice(wordings[k])) for k in stream) for stream in chosen)
     return Worded(question["text"], {text: k for k, texts in enumerate(wordings) for text in texts}, streams)
-
-
-def of_numbers(questions: Sequence[recorded.Question], orders: int, seed: int) -> list[Worded]:
-    """Return recorded votes for whole numbers, in random orders and wordings, of questions with several answers."""
-    found = []
-    for q, question in enumerate(questions):
-        numbers = [int(answer) for answer in question.answers if re.fullmatch(r"\d{1,6}", answer)]
-        if len(set(numbers)) > 1 and len(numbers) == len(question.answers) >= SAMPLES:
-            rng = np.random.default_rng([seed, q])
-            drawn = [rng.permutation(numbers)[:SAMPLES] for _ in range(orders)]
-            streams = [[(int(x), NUMBER_WORDINGS[rng.integers(len(NUMBER_WORDINGS))]) for x in one] for one in drawn]
-            worded = [[(_worded(x, how), x) for x, how in stream] for stream in streams]
-            classes = {text: x for stream in worded for text, x in stream}
-            found.append(Worded(f"question {q}", classes, tuple(tuple(text for text, _ in one) for one in worded)))
-    return found
-
-
-def _worded(x: int, how: str) -> str:
-    return how.format(x=x, words=in_words(x))
-
-
-def in_words(x: int) -> str:
-    """Return a whole number below a million in words.
-
-    >>> in_words(42), in_words(12_305)
-    ('forty-two', 'twelve thousand three hundred five')
-    """
-    for value, word in ((1000, "thousand"), (100, "hundred")):
-        if x >= value:
-            return f"{in_words(x // value)} {word}" + (f" {in_words(x % value)}" if x % value else "")
-    return ONES[x] if x < 20 else TENS[x // 10 - 2] + (f"-{ONES[x % 10]}" if x % 10 else "")
 
 
 class KnownClasses:

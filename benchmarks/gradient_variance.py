@@ -15,7 +15,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 import argparse
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from apportion.lab.policy.recipes import RECIPES
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import Problem, encode, training_problems
 from apportion.types import Counts, Floats
-from benchmarks.common import table, write
+from benchmarks.common import quoted, table, write
 from benchmarks.evidence.hora_rules import RandomPrompts
 
 PROMPTS, PER_PROMPT, LOW, HIGH, GROUP = 64, 8, 3, 24, 8
@@ -269,6 +269,7 @@ def main() -> None:
             if estimator == "rloo":
                 rows.append([base, estimator, BEST, "-", "-", exact[BEST], "-"])
         hits += hits_rows(base, moments.success, compared[base, "rloo"], arguments.seed)
+    hits_columns = ["base", "rule", "expected hits", "gain, points"]
     notes = [
         f"{PROMPTS} training prompts, {PER_PROMPT} rollouts a prompt on average, between {LOW} and {HIGH} under VIP; "
         f"{arguments.draws} batches, all rules on the same rollouts. Total variance over all parameters, summed "
@@ -288,26 +289,18 @@ def main() -> None:
         f"Expected prompts of {PROMPTS} with a correct rollout, and the gain over uniform in points (95% interval, "
         f"without width if exact). HORA draws {PER_PROMPT // 2} pre-rollouts a prompt; its control deals the extra "
         "ones at random.",
-        table(["base", "rule", "expected hits", "gain, points"], hits),
+        table(hits_columns, quoted("gradient_variance", hits)),
         "![Variance ratios, and the formula's error by p](../../docs/pictures/gradient_variance.png)",
     ]
     columns = ["base", "estimator", "rule", "trace variance", "ratio to uniform", "by moments", "formula's ratio"]
-    cells = {
-        "comparisons": [
-            {"base": base, "estimator": estimator, **asdict(row)}
-            for (base, estimator), found in compared.items()
-            for row in found
-        ],
-        "prompts": [asdict(check) for check in checks],
-    }
     write(
         "gradient_variance",
         "Gradient variance under VIP, measured",
         columns,
-        rows,
+        quoted("gradient_variance", rows),
         notes,
+        more=["## All rules", table(columns, rows), table(hits_columns, hits)],
         seeds=[arguments.seed],
-        cells=cells,
     )
     picture(compared, checks)
 

@@ -57,19 +57,14 @@ RULES: dict[str, Table] = {
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "label_free.png"
 SWEEP_SEEDS = (100,)
 RATES = (2e-4, 3.5e-4, 6e-4)
-COLUMNS = (
-    "mean@16, - {baseline}, pass@16, pass@1, maj@16, exact, untouched, labels right, false consensus, no label, drift, "
-    "rollouts a prompt, rollouts saved, tokens saved, CPU s"
-)
+COLUMNS = "mean@16, - {baseline}, exact, labels right, false consensus, rollouts a prompt, rollouts saved"
 """Columns of every table but the last, after the arm."""
 TERMS = (
     f"Medium base, {TRAINING['problems']} prompts without answers, {TRAINING['prompts_per_step']} a step, "
     f"{TRAINING['steps']} steps; at most M = 64 and at least N = 16 votes a prompt, unless stated otherwise. "
-    "Intervals are 95%, Student's t over seeds; differences and savings are paired by seed. mean@16, pass@16 and "
-    "maj@16 are of 16 sampled answers to the prompts themselves, pass@1 of the greedy one; `exact` is the exact "
-    "success probability on them, `untouched` that on held-out prompts. `labels right` and `false consensus` (a wrong "
-    "label that more than half of the samples agree on) are shares of the labels over the whole run, `no label` of the "
-    "prompts: tied, or no answer at all. `drift` is KL to the base in nats a completion, on held-out prompts."
+    "Intervals are 95%, Student's t over seeds; differences and savings are paired by seed. mean@16 is of 16 sampled "
+    "answers to the prompts themselves, `exact` the exact success probability on them. `labels right` and `false "
+    "consensus` (a wrong label that more than half of the samples agree on) are shares of the labels over the run."
 )
 
 
@@ -213,16 +208,11 @@ def _row(arm: Summary, is_baseline: bool) -> list[str]:
         arm.name,
         str(arm.scores["mean_16"]),
         "" if is_baseline else (arm.mean_16_difference or none).signed,
-        *(f"{arm.scores[key].mean:.3f}" for key in ("pass_16", "pass_1", "maj_16")),
         str(arm.scores["prompts_success"]),
-        f"{arm.held_out.mean:.3f}",
         f"{(arm.label_accuracy or none).mean:.3f}",
         f"{(arm.false_consensus or none).mean:.3f}",
-        f"{arm.unlabelled.mean:.3f}",
-        f"{arm.drift.mean:.2f}",
         f"{arm.rollouts / prompts:.1f}",
-        *("" if is_baseline else saved.percent for saved in (arm.rollouts_saved, arm.tokens_saved)),
-        f"{arm.cpu_seconds:.0f}",
+        "" if is_baseline else arm.rollouts_saved.percent,
     ]
 
 
@@ -233,7 +223,7 @@ DRIFT_RULES = {"ttrl": TTRL, "optpo": OPTPO}
 RESETS: dict[str, Table] = {"never": {}, "every_25": {"reset_every": 25}}
 DRIFT_COLUMNS = (
     "rule and reset",
-    *(f"{what}, {i}/4" for what in ("false consensus", "drift", "untouched") for i in range(1, 5)),
+    *(f"{what}, {i}/4" for what in ("false consensus", "untouched") for i in (1, 4)),
     "labels right",
     "rollouts an instance",
 )
@@ -270,8 +260,8 @@ def drift_study() -> None:
         [
             f"Medium base, GRPO at {DRIFT_RATE:g}, one step for each instance, every instance once. By quarters of the "
             "stream: `false consensus`, labels that are wrong although more than half of the samples agree, as a share "
-            "of the labels; `drift`, KL to the base in nats a completion, and `untouched`, exact success, both on "
-            f"held-out prompts at the quarter's end, before a reset there. Before learning `untouched` is {start}. "
+            "of the labels; `untouched`, exact success on held-out prompts at the quarter's end, before a reset. "
+            f"Before learning `untouched` is {start}. "
             "`every_25`: back to the base after every 25 instances. Means over seeds with 95% intervals.",
         ],
         seeds=SEEDS,
@@ -288,9 +278,8 @@ def _drift_row(arm: str, runs: list[Run]) -> list[str]:
 
     return [
         arm,
-        *(over(lambda run, quarter=quarter: falsely(run, quarter)) for quarter in range(4)),
-        *(over(lambda run, end=end: float(run.evaluations["drift"][end])) for end in range(1, 5)),
-        *(over(lambda run, end=end: float(run.evaluations["success"][end])) for end in range(1, 5)),
+        *(over(lambda run, quarter=quarter: falsely(run, quarter)) for quarter in (0, 3)),
+        *(over(lambda run, end=end: float(run.evaluations["success"][end])) for end in (1, 4)),
         over(lambda run: run.per_label("labels_right")),
         f"{np.mean([run.final('rollouts') for run in runs]) / INSTANCES:.1f}",
     ]

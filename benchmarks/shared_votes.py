@@ -17,15 +17,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from apportion import Batch, Plan, Prompt, Rollout, collect
+from apportion import Batch, Prompt, Rollout, collect
 from apportion.allocators import SharedVotes
 from apportion.stopping import AdaptiveConsistencyBeta, BayesianSPRT, Fixed, PosteriorPredictive, Rule, decide
-from apportion.types import Counts, Floats, Mask
-from benchmarks.common import RESULTS, table, write
+from apportion.types import Counts, Mask
+from benchmarks.common import RESULTS, quoted, table, write
 from benchmarks.recorded import VOTES, Question, Streams, read_datasets
 from benchmarks.stopping_measured import RESAMPLES, SEED, Estimate, estimate
 
@@ -45,22 +44,17 @@ ORDERS = {"gsm8k": 1}
 OTHER_ORDERS = 20
 MIXTURE, MIXED = "all, mixed", 600
 """The name of the mixture of the data sets, and the number of streams from each."""
-TIMED, TIMED_M = 512, 256
-"""The prompts and the most samples of the batch whose planning is timed."""
 QUICK = Path("runs") / "shared-votes-quick"
-EVEN = "answers, samples, agreement %: each alike, shared, gain, accuracy %: each alike, shared, gain"
+EVEN = "answers, samples, agreement %: each alike, shared, gain"
 STOPPED = "answers, rule, samples, agreement %: rule, " + ", ".join(f"gain in {n} rounds" for n in ROUNDS)
-
-Outcome = Literal["agreed", "right"]
 
 
 @dataclass(frozen=True)
 class Found:
-    """The results of a rule on each stream [S] of a pool: its samples, whether it agreed, and whether it was right."""
+    """The results of a rule on each stream [S] of a pool: its samples, and whether it agreed."""
 
     samples: Counts
     agreed: Mask
-    right: Floats
 
 
 @dataclass(frozen=True)
@@ -77,10 +71,7 @@ class Pool:
     def found(self, samples: Counts, chosen: Sequence[str | None]) -> Found:
         """Return the results for ``chosen`` [S] answers."""
         full = decide(self.answers, "fixed", M).answer
-        agreed = np.array([one == other for one, other in zip(chosen, full, strict=True)])
-        answers = np.array(chosen, object)
-        right = [part.right(mine) for part, mine in zip(self.parts, self._split(answers), strict=True)]
-        return Found(samples, agreed, np.concatenate(right))
+        return Found(samples, np.array([one == other for one, other in zip(chosen, full, strict=True)]))
 
     def mean(self, values: np.ndarray) -> Estimate:
         """Return the mean of ``values`` [S] with its interval over questions."""
@@ -100,35 +91,34 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
     for name, pool in pools.items():
         for budget in BUDGETS:
             alike, shared = alone(pool, Fixed(budget)), together(pool, budget, ROUNDS[0])
-            gains.append(difference(pool, shared, alike, "agreed"))
-            even.append([name, budget, *beside(pool, alike, shared, "agreed"), *beside(pool, alike, shared, "right")])
+            gains.append(difference(pool, shared, alike))
+            even.append([name, budget, percent(pool, alike), percent(pool, shared), points(gains[-1])])
     against: list[list[Estimate]] = [[] for _ in ROUNDS]
     for name, pool in pools.items():
         for label, rule in RULES.items():
             found = alone(pool, rule)
             mean = pool.mean(found.samples).value
-            ours = [difference(pool, together(pool, mean, rounds), found, "agreed") for rounds in ROUNDS]
-            stopped.append([name, label, f"{mean:.1f}", percent(pool, found, "agreed"), *map(points, ours)])
+            ours = [difference(pool, together(pool, mean, rounds), found) for rounds in ROUNDS]
+            stopped.append([name, label, f"{mean:.1f}", percent(pool, found), *map(points, ours)])
             for kept, gain in zip(against, ours, strict=True):
                 kept.append(gain)
     counted = [f"in {rounds} rounds {verdict(mine)}" for rounds, mine in zip(ROUNDS, against, strict=True)]
-    notes = [
-        how(data, pools, votes),
-        f"Agreement with the full vote against as many samples each: {verdict(gains)}.",
-        "## Against stopping rules, each at the samples that it takes",
-        "A rule is asked after every sample and has no budget. The samples that it takes over all questions are the "
-        "budget here, which every batch must keep by itself, in rounds that all its prompts wait for. Points of "
-        f"agreement, less the rule's: {'; '.join(counted)}.",
-        table(STOPPED.split(", "), stopped),
-        f"Planning a round for {TIMED} prompts, at most {TIMED_M} samples each, takes {1e3 * seconds_a_round():.0f} ms "
-        f"of CPU time. The run took {(time.process_time() - start) / 60:.1f} minutes of it.",
-    ]
     write(
         "shared_votes",
         "Votes under one budget for the batch, on recorded answers",
         EVEN.split(", "),
-        even,
-        notes,
+        even if quick else quoted("shared_votes", even),
+        [
+            how(data, pools, votes),
+            f"Agreement with the full vote against as many samples each, over all data sets: {verdict(gains)}.",
+            "## Against stopping rules, each at the samples that it takes",
+            "A rule is asked after every sample and has no budget. The samples that it takes over all questions are "
+            "the budget here, which every batch must keep by itself, in rounds that all its prompts wait for. Points "
+            f"of agreement, less the rule's, over all data sets: {'; '.join(counted)}.",
+            table(STOPPED.split(", "), quoted("shared_votes", stopped)),
+            f"The run took {(time.process_time() - start) / 60:.1f} minutes of CPU time.",
+        ],
+        more=["## Every data set", table(EVEN.split(", "), even), table(STOPPED.split(", "), stopped)],
         seeds=[SEED],
         results=QUICK if quick else RESULTS,
     )
@@ -175,35 +165,14 @@ def replay(allocator: SharedVotes, streams: Sequence[Sequence[str]]) -> Batch:
     return collect(allocator, [Prompt(text) for text in waiting], sample)
 
 
-def seconds_a_round() -> float:
-    """Return the CPU time of the slowest plan of a batch of ``TIMED`` prompts with random answers."""
-    rng, allocator = np.random.default_rng(SEED), SharedVotes(max_samples=TIMED_M)
-    shares: Floats = rng.dirichlet(np.full(8, 0.3), TIMED)
-    batch, slowest = allocator.start([Prompt(str(q)) for q in range(TIMED)]), 0.0
-    while True:
-        start = time.process_time()
-        plan: Plan = allocator.plan(batch)
-        slowest = max(slowest, time.process_time() - start)
-        if not plan:
-            return slowest
-        drawn = [rng.choice(8, size=n, p=share).astype(str) for n, share in zip(plan.counts, shares, strict=True)]
-        batch = batch.add(plan, [[Rollout(answer=answer) for answer in answers.tolist()] for answers in drawn])
+def difference(pool: Pool, found: Found, base: Found) -> Estimate:
+    """Return how much more often ``found`` agreed than ``base``, on the same streams."""
+    return pool.mean(found.agreed.astype(float) - base.agreed)
 
 
-def beside(pool: Pool, alike: Found, shared: Found, what: Outcome) -> list[str]:
-    """Return three cells: ``alike``, ``shared``, and the gain of ``shared``."""
-    gain = points(difference(pool, shared, alike, what))
-    return [percent(pool, alike, what), percent(pool, shared, what), gain]
-
-
-def difference(pool: Pool, found: Found, base: Found, what: Outcome) -> Estimate:
-    """Return how much more often ``found`` has the outcome than ``base``, on the same streams."""
-    return pool.mean(getattr(found, what).astype(float) - getattr(base, what))
-
-
-def percent(pool: Pool, found: Found, what: Outcome) -> str:
-    """Return how often ``found`` has the outcome, in percent."""
-    return f"{100 * pool.mean(getattr(found, what)).value:.1f}"
+def percent(pool: Pool, found: Found) -> str:
+    """Return how often ``found`` agreed, in percent."""
+    return f"{100 * pool.mean(found.agreed).value:.1f}"
 
 
 def points(gain: Estimate) -> str:
@@ -224,7 +193,7 @@ def how(data: Mapping[str, list[Question]], pools: Mapping[str, Pool], votes: Pa
     return (
         f"`shared_votes` with N = {FIRST}, at most {M} samples a prompt and {ROUNDS[0]} rounds, in random batches of "
         f"about {BATCH}, against the first so many samples of every prompt, as TTRL takes them. Agreement is with the "
-        f"majority of all {M}; accuracy is by the recorded verdicts. Gains in points, with 95% bootstrap intervals "
+        f"majority of all {M}. Gains in points, with 95% bootstrap intervals "
         f"over questions ({RESAMPLES:,} resamples). Data: {sizes}; `{MIXTURE}`: {MIXED} streams of each, with equal "
         "weights." + (f" Skipped: {', '.join(missing)}, because {votes.name} is missing." if missing else "")
     )
