@@ -241,10 +241,10 @@ def report(votes: Votes, reuse: Reused, seeds: Sequence[int], seconds: float, re
         "of RLOO over all 200,640 parameters. OptPO trains on the first N rollouts, TTRL on the first 32 at most. A "
         "tied vote has no label and the gradient 0. Means over seeds with 95% intervals. All measurements took "
         f"{seconds / 60:.0f} CPU minutes.",
-        "Cosine is that of a batch's gradient and the true one. Kept is the part of the true gradient that the mean "
-        "gradient has. Error is the squared distance to the true gradient over the squared norm of that: the sum of "
-        "bias and variance. The error at 64 rollouts has the variance of a batch with so many more prompts that all "
-        "rules spend the same. These are ratios of sums over seeds with jackknife intervals.",
+        "Cosine is that of a batch's gradient and the true one. Error is the squared distance to the true gradient "
+        "over the squared norm of that: the sum of bias and variance. The error at 64 rollouts has the variance of a "
+        "batch with so many more prompts that all rules spend the same. These are ratios of sums over seeds with "
+        "jackknife intervals.",
         vote_notes(votes),
         "## AR3PO's options",
         f"The responses are stored under the base, {STEPS} training steps before the present policy (uniform groups of "

@@ -12,9 +12,10 @@ MEASURES = ("cosine", "kept", "error", "bias", "variance", "scale")
 RELATIVE, SHARES = ("kept", "error", "bias", "variance", "equal"), ("wrong", "none", "outside", "clipped")
 OPTPO = "OptPO, N = 32, 0.05"
 SHOWN = (*(f"TTRL, {votes} votes" for votes in (8, 16, 32, 64)), "OptPO, N = 16, 0.05", OPTPO, "true labels, 8")
-VOTE_MEASURES = ("rollouts", "wrong", "cosine", "bias", "equal")
-VOTE_COLUMNS = ["base", "rule", "rollouts", "wrong label", "cosine", "bias", "error at 64 rollouts"]
-REUSE_COLUMNS = ["base", "groups", "reuse", *MEASURES[:-1]]
+VOTE_MEASURES = ("rollouts", "wrong", "cosine", "equal")
+VOTE_COLUMNS = ["base", "rule", "rollouts", "wrong label", "cosine", "error at 64 rollouts"]
+REUSE_MEASURES = ("cosine", "bias", "variance")
+REUSE_COLUMNS = ["base", "groups", "reuse", *REUSE_MEASURES]
 
 Values = dict[str, float]
 Votes = dict[str, list[dict[str, Values]]]
@@ -52,7 +53,7 @@ def vote_rows(votes: Votes, rules: Collection[str] = ()) -> list[list[str]]:
 
 def reuse_rows(reuse: Reused) -> list[list[str]]:
     return [
-        [base, kind, rule, *cells([run[kind, rule] for run in runs], MEASURES[:-1])]
+        [base, kind, rule, *cells([run[kind, rule] for run in runs], REUSE_MEASURES)]
         for base, runs in reuse.items()
         for kind, rule in runs[0]
         if kind != "facts"

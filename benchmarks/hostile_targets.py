@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +59,7 @@ from benchmarks.verl_load_answers import Answers
 ROOT = Path(__file__).resolve().parents[1]
 FORMATS = ("TOML", "CSV", "JSONL", "JSON", "Parquet", "journals", "saved state", "options")
 URL = "http://127.0.0.1:9/v1"
-VOTE = ("--base-url", URL, "--model", "tiny", "--max-samples", "4", "--equivalence", "exact")
+VOTE = ("--base-url", URL, *["--model", "tiny", "--max-samples", "4", "--equivalence", "exact"])
 
 
 @dataclass(frozen=True)
@@ -112,31 +113,28 @@ def make_targets(base: Path, folder: Path, port: int) -> list[Target]:
 
 
 def _toml_targets(base: Path) -> Iterator[Target]:
-    prompts = (ROOT / "examples" / "prompts.jsonl").read_bytes()
-    label_free = (ROOT / "examples" / "label_free.toml").read_text(encoding="utf-8").replace("examples/", "")
     default = (ROOT / "apportion" / "lab" / "study" / "default.toml").read_text(encoding="utf-8")
-    named = {"small": study_text(base, 160), "free": label_free.replace('"medium"', f'"{base}"'), "default": default}
-    named["default"] = named["default"].replace('base = "hard"', f'base = "{base}"')
-    own = {"prompts.jsonl": prompts}
-    studies = [
-        Seed(own | {"study.toml": text.encode()}, "study.toml", ("lab", "study.toml", "--dry-run"))
-        for text in named.values()
-    ]
+    small, own = study_text(base, 160), {"prompts.jsonl": PROMPTS}
+    texts = (small, _label_free(base, "prompts.jsonl"), default.replace('base = "hard"', f'base = "{base}"'))
+    studies = [Seed(own | {"study.toml": text.encode()}, "study.toml", PLANNED) for text in texts]
     yield Target("TOML", "lab --dry-run", studies, judge_study)
+    begun = "runs/small/config.toml"
     yield Target(
         "TOML",
         "lab --resume --dry-run",
-        [
-            Seed({"runs/small/config.toml": text.encode()}, "runs/small/config.toml", RESUMED)
-            for text in (named["small"], named["default"].replace('"hard"', '"small"', 1))
-        ],
-        lambda case: judge_study(
-            Accepted([*case.arguments, "runs/small/config.toml"], case.folder, case.out, case.err)
-        ),
+        [Seed({begun: text.encode()}, begun, RESUMED) for text in (small, default.replace('"hard"', '"small"', 1))],
+        lambda case: judge_study(Accepted([*case.arguments, begun], case.folder, case.out, case.err)),
     )
     yield Target("TOML", "trl --dry-run", [_job(base, text) for text in JOBS], judge_job, talks=True)
 
 
+def _label_free(base: Path, prompts: str) -> str:
+    text = (ROOT / "examples" / "label_free.toml").read_text(encoding="utf-8")
+    return text.replace("examples/prompts.jsonl", prompts).replace('"medium"', f'"{base}"')
+
+
+PROMPTS = (ROOT / "examples" / "prompts.jsonl").read_bytes()
+PLANNED = ("lab", "study.toml", "--dry-run")
 RESUMED = ("lab", "--name", "small", "--resume", "--dry-run")
 TRAINING = """
 [training]
@@ -186,76 +184,39 @@ predictor = { name = "counts", discount = 0.8 }
 
 
 def _job(base: Path, text: str, victim: str = "job.toml", data: str = "questions.jsonl", content: bytes = b"") -> Seed:
-    questions = (ROOT / "examples" / "prompts.jsonl").read_bytes()
-    job = text.replace("BASE", str(base)).replace("questions.jsonl", data)
-    return Seed(
-        {"job.toml": job.encode(), "questions.jsonl": questions} | ({data: content} if content else {}),
-        victim,
-        ("trl", "job.toml", "--dry-run"),
-    )
+    job = text.replace("BASE", str(base)).replace("questions.jsonl", data).encode()
+    files = {"job.toml": job, "questions.jsonl": PROMPTS} | ({data: content} if content else {})
+    return Seed(files, victim, ("trl", "job.toml", "--dry-run"))
 
 
 def _table_targets(base: Path) -> Iterator[Target]:
     """Tables that ``allocate`` reads, and questions that ``vote``, ``lab`` and ``trl`` read."""
-    for suffix, write in (("csv", _csv), ("jsonl", _jsonl), ("parquet", _parquet)):
-        kind = {"csv": "CSV", "jsonl": "JSONL", "parquet": "Parquet"}[suffix]
-        mutations = BYTES if suffix == "parquet" else TEXT
+    for kind, write in (("CSV", _csv), ("JSONL", _jsonl), ("Parquet", _parquet)):
+        suffix = kind.lower()
+        mutations = BYTES if kind == "Parquet" else TEXT
+        table, name = f"table.{suffix}", f"questions.{suffix}"
+        line = f"allocate --budget {{}} --method {{}} --low {{}} --high 12 --json --out counts.csv --input {table}"
         tables = [
-            Seed(
-                {f"table.{suffix}": write(rows)},
-                f"table.{suffix}",
-                ("allocate", "--budget", str(budget), "--method", method, "--low", str(low), "--high", "12", "--json",
-                 "--out", "counts.csv", "--input", f"table.{suffix}"),
-            )
+            Seed({table: write(rows)}, table, tuple(line.format(budget, method, low).split()))
             for method, low, budget, rows in TABLES
-        ]  # fmt: skip
+        ]
         yield Target(kind, "allocate", tables, judge_allocate, mutations, share=2.0)
-        questions, name = write(QUESTIONS), f"questions.{suffix}"
-        yield Target(
-            kind,
-            "vote --dry-run",
-            [
-                Seed(
-                    {name: questions},
-                    name,
-                    ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json"),
-                ),
-                Seed(
-                    {name: write(LEDGER)},
-                    name,
-                    ("vote", *VOTE, "--questions", name, "--out", "a.jsonl", "--dry-run", "--json"),
-                ),
-            ],
-            judge_vote_plan,
-            mutations,
-        )
-        if suffix == "parquet":
+        planned = ("vote", *VOTE, "--questions", name, *["--out", "a.jsonl", "--dry-run", "--json"])
+        votes = [Seed({name: write(rows)}, name, planned) for rows in (QUESTIONS, LEDGER)]
+        yield Target(kind, "vote --dry-run", votes, judge_vote_plan, mutations)
+        if kind == "Parquet":
             continue
-        free = (
-            (ROOT / "examples" / "label_free.toml").read_text(encoding="utf-8").replace("examples/prompts.jsonl", name)
-        )
-        study = Seed(
-            {"study.toml": free.replace('"medium"', f'"{base}"').encode(), name: write(LEDGER)},
-            name,
-            ("lab", "study.toml", "--dry-run"),
-        )
+        study = Seed({"study.toml": _label_free(base, name).encode(), name: write(LEDGER)}, name, PLANNED)
         yield Target(kind, "lab --dry-run", [study], _judge_prompts, mutations, share=0.5)
-        yield Target(
-            kind,
-            "trl --dry-run",
-            [_job(base, JOBS[0], name, name, write(LEDGER))],
-            judge_job,
-            mutations,
-            talks=True,
-            share=0.25,
-        )
+        job = _job(base, JOBS[0], name, name, write(LEDGER))
+        yield Target(kind, "trl --dry-run", [job], judge_job, mutations, talks=True, share=0.25)
 
 
 QUESTIONS = [
     {"id": f"q{n}", "prompt": f"What is {n} times {n + 3}, \u00e9tudiant?", "answer": str(n * (n + 3))}
     for n in range(6)
 ]
-LEDGER = [json.loads(line) for line in (ROOT / "examples" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()]
+LEDGER = [json.loads(line) for line in PROMPTS.decode().splitlines()]
 TABLES: tuple[tuple[str, int, int, list[dict[str, Any]]], ...] = (
     ("vip", 3, 40, [{"id": f"p{n}", "success": round(0.05 + 0.09 * n, 2)} for n in range(8)]),
     ("hora", 4, 64, [{"id": n, "successes": n % 4, "trials": 4} for n in range(8)]),
@@ -273,56 +234,26 @@ def _judge_prompts(case: Accepted) -> str:
 
 def _vote_targets(port: int) -> Iterator[Target]:
     """The answers of earlier runs, the settings beside them, and replies of a server."""
-    setup = make_setup(URL, "tiny", max_samples=4, equivalence="exact", wave=8)
-    made = make_setup(URL, "tiny", max_samples=4, equivalence="exact")
-    finished = [_ballot(row) for row in QUESTIONS[:4]]
-    answers = "".join(f"{ballot.to_json()}\n" for ballot in finished).encode()
-    arguments = ("--questions", "questions.jsonl", "--out", "answers.jsonl")
-    files = {
-        "questions.jsonl": _jsonl(QUESTIONS),
-        "answers.jsonl": answers,
-        "answers.run.json": (json.dumps(made.resolved(), indent=1) + "\n").encode(),
-    }
+    made = json.dumps(make_setup(URL, "tiny", max_samples=4, equivalence="exact").resolved(), indent=1).encode()
+    answers = "".join(f"{_ballot(row).to_json()}\n" for row in QUESTIONS[:4]).encode()
+    named = ("--questions", "questions.jsonl", "--out", "answers.jsonl", "--json")
+    questions = {"questions.jsonl": _jsonl(QUESTIONS)}
+    files = questions | {"answers.jsonl": answers, "answers.run.json": made + b"\n"}
     other = files | {"answers.jsonl": b"".join(answers.splitlines(keepends=True)[:2])}
-    assert setup != made
-    planned = ("vote", *VOTE, *arguments, "--dry-run", "--json")
-    yield Target(
-        "journals",
-        "vote --dry-run",
-        [Seed(each, "answers.jsonl", planned) for each in (files, other)],
-        judge_vote_plan,
-        share=2.0,
-    )
+    planned = ("vote", *VOTE, *named, "--dry-run")
+    both = [Seed(each, "answers.jsonl", planned) for each in (files, other)]
+    yield Target("journals", "vote --dry-run", both, judge_vote_plan, share=2.0)
     yield Target("JSON", "vote --dry-run", [Seed(files, "answers.run.json", planned)], judge_vote_plan)
     served = [each.replace(URL, f"http://127.0.0.1:{port}/FOLDER") for each in VOTE]
-    quick = ("--max-retries", "1", "--request-timeout", "5", "--json")
-    asked = ("vote", *served, *arguments, *quick)
+    asked = ("vote", *served, *named, *["--max-retries", "1", "--request-timeout", "5"])
     reply = {"reply.json": json.dumps(REPLY).encode()}
-    writes = ("answers.jsonl", "answers.samples.jsonl", "answers.run.json", "answers.lock")
-    same_url = {"answers.run.json": json.dumps(made.resolved()).encode()}
-    yield Target(
-        "journals", "vote", [Seed(files | same_url | reply, "answers.jsonl", asked)], judge_vote, writes=writes,
-        talks=True, share=0.5,
-    )  # fmt: skip
-    questions = {"questions.jsonl": files["questions.jsonl"]}
-    yield Target(
-        "JSONL",
-        "vote",
-        [Seed(questions | reply, "questions.jsonl", asked)],
-        judge_vote,
-        writes=writes,
-        talks=True,
-        share=0.25,
-    )
-    yield Target(
-        "JSON",
-        "vote, replies",
-        [Seed(questions | reply, "reply.json", asked)],
-        judge_vote,
-        writes=writes,
-        talks=True,
-        share=0.5,
-    )
+    writes = tuple(f"answers.{end}" for end in ("jsonl", "samples.jsonl", "run.json", "lock"))
+    for kind, command, seed, share in (
+        ("journals", "vote", Seed(files | {"answers.run.json": made} | reply, "answers.jsonl", asked), 0.5),
+        ("JSONL", "vote", Seed(questions | reply, "questions.jsonl", asked), 0.25),
+        ("JSON", "vote, replies", Seed(questions | reply, "reply.json", asked), 0.5),
+    ):
+        yield Target(kind, command, [seed], judge_vote, writes=writes, talks=True, share=share)
 
 
 REPLY = {
@@ -352,26 +283,35 @@ def _saved_targets(base: Path, folder: Path) -> Iterator[Target]:
     yield _rollout_log(folder / "log")
     yield from _lab_checkpoints(base, folder / "lab")
     yield from _trl_checkpoints(folder / "trl")
-    yield from _verl_files(folder / "verl")
-    config = {"base/config.json": (base / "config.json").read_bytes()}
-    study = study_text(Path("base"), 160).encode()
-    yield Target(
-        "JSON", "lab --dry-run",
-        [Seed(config | {"study.toml": study}, "base/config.json", ("lab", "study.toml", "--dry-run"))], judge_study,
-        share=0.5,
-    )  # fmt: skip
+    yield _verl_checkpoint(folder / "verl")
+    config, study = (base / "config.json").read_bytes(), study_text(Path("base"), 160).encode()
+    seed = Seed({"base/config.json": config, "study.toml": study}, "base/config.json", PLANNED)
+    yield Target("JSON", "lab --dry-run", [seed], judge_study, share=0.5)
+
+
+def _reading(load: Callable[[str], Any], expected: Mapping[str, Any]) -> Callable[[Sequence[str]], None]:
+    """Return what loads the state that its argument names, and says whether it is as it was."""
+
+    def act(arguments: Sequence[str]) -> None:
+        (name,) = arguments
+        with usage_errors_as_exit(ValueError):
+            found = load(name)
+            same = found == expected[name]
+            print("as it was" if same else f"loaded another state: {found} and not {expected[name]}")
+
+    return act
+
+
+def _contents(folder: Path, prefix: str) -> dict[str, bytes]:
+    return {f"{prefix}/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def _rollout_log(folder: Path) -> Target:
     write_log(folder, 2)
-    expected = digest(read_streams(folder))
-    files = {f"log/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
-
-    def act(arguments: Sequence[str]) -> None:
-        with usage_errors_as_exit(ValueError):
-            _compare(digest(read_streams(Path("log"))), expected)
-
-    return Target("Parquet", "rollout log", [Seed(files, name) for name in files], judge_nothing, BYTES, act, share=1.5)
+    files = _contents(folder, "log")
+    act = _reading(lambda name: digest(read_streams(Path(name))), {"log": digest(read_streams(folder))})
+    seeds = [Seed(files, name, ("log",)) for name in files]
+    return Target("Parquet", "rollout log", seeds, judge_nothing, BYTES, act, share=1.5)
 
 
 def _lab_checkpoints(base: Path, folder: Path) -> Iterator[Target]:
@@ -385,65 +325,54 @@ def _lab_checkpoints(base: Path, folder: Path) -> Iterator[Target]:
         held_out=10,
     )
     makers = {"ar3po": lambda: AR3PO(stages=2, rollouts_per_stage=2, reuse="recompute"), "vip": _vip}
-    states, metrics = [], []
-    acts: dict[str, tuple[str, str]] = {}
+
+    def load(run: Path, name: str) -> tuple[str, str]:
+        return _digest_of_trainer(Trainer(training, makers[name](), 0, run)), digest(
+            (run / "metrics.jsonl").read_bytes()
+        )
+
+    files, expected = {}, {}
     for name, make in makers.items():
-        run = folder / name
-        trainer = Trainer(training, make(), 0, run)
-        trainer.run(lambda record: record["step"] < 4)
-        files = {f"{name}/{each}": (run / each).read_bytes() for each in ("checkpoint.pt", "metrics.jsonl")}
-        again = Trainer(training, make(), 0, run)
-        acts[name] = (_digest_of_trainer(again), digest((run / "metrics.jsonl").read_bytes()))
-        states.append(Seed(files, f"{name}/checkpoint.pt", (name,)))
-        metrics.append(Seed(files, f"{name}/metrics.jsonl", (name,)))
-
-    def act(arguments: Sequence[str]) -> None:
-        (name,) = arguments
-        with usage_errors_as_exit(ValueError):
-            trainer = Trainer(training, makers[name](), 0, Path(name))
-            found = (_digest_of_trainer(trainer), digest((Path(name) / "metrics.jsonl").read_bytes()))
-            _compare(found, acts[name])
-
-    writes = tuple(makers)
-    yield Target("saved state", "lab checkpoint", states, judge_nothing, PICKLED, act, writes, share=1.5)
-    yield Target("saved state", "lab metrics", metrics, judge_nothing, TEXT, act, writes, share=0.5)
+        Trainer(training, make(), 0, folder / name).run(lambda record: record["step"] < 4)
+        files[name] = {
+            f"{name}/{each}": (folder / name / each).read_bytes() for each in ("checkpoint.pt", "metrics.jsonl")
+        }
+        expected[name] = load(folder / name, name)
+    act, writes = _reading(lambda name: load(Path(name), name), expected), tuple(makers)
+    for command, victim, mutations, share in (
+        ("lab checkpoint", "checkpoint.pt", PICKLED, 1.5),
+        ("lab metrics", "metrics.jsonl", TEXT, 0.5),
+    ):
+        seeds = [Seed(own, f"{name}/{victim}", (name,)) for name, own in files.items()]
+        yield Target("saved state", command, seeds, judge_nothing, mutations, act, writes, share=share)
 
 
 def _trl_checkpoints(folder: Path) -> Iterator[Target]:
     allocators = {"vip": _vip(), "uniform": Uniform(4), "ar3po": AR3PO(stages=2, rollouts_per_stage=2, reuse="replay")}
-    states, batches, expected = [], [], {}
+
+    def load(own: Path, name: str) -> tuple[str, str]:
+        state = checkpoints.load(own, name)
+        return digest(vars(state)), digest(checkpoints.load_batch(own, 0, (1, 2), torch.device("cpu"), state))
+
+    files, expected = {}, {}
     for name, allocator in allocators.items():
         allocator.observe(_observed_batch(0))
         own = folder / name
         own.mkdir(parents=True)
-        state = checkpoints.SavedState(allocator.state_dict(), None, name, 12, 3, 5, (1, 2))
-        chunks = [
-            {
-                "ids": torch.arange(24).reshape(4, 6) + n,
-                "advantages": torch.linspace(-1, 1, 4),
-                "num_items": torch.tensor(9),
-            }
-            for n in range(2)
-        ]
-        checkpoints.save(own, state)
-        checkpoints.save_batch(own, 0, chunks)
-        expected[name] = (digest(vars(checkpoints.load(own, name))), digest(chunks))
-        files = {f"{name}/{path.name}": path.read_bytes() for path in sorted(own.iterdir())}
-        states += [Seed(files, f"{name}/{checkpoints.FILE}", (name,))]
-        batches += [Seed(files, f"{name}/apportion_batch_0.pt", (name,))]
-
-    def act(arguments: Sequence[str]) -> None:
-        (name,) = arguments
-        with usage_errors_as_exit(ValueError):
-            state = checkpoints.load(Path(name), name)
-            chunks = checkpoints.load_batch(Path(name), 0, (1, 2), torch.device("cpu"), state)
-            _compare((digest(vars(state)), digest(chunks)), expected[name])
-
-    yield Target("saved state", "TRL checkpoint", states, judge_nothing, PICKLED, act)
-    yield Target("saved state", "TRL batch", batches, judge_nothing, PICKLED, act, share=0.5)
+        checkpoints.save(own, checkpoints.SavedState(allocator.state_dict(), None, name, 12, 3, 5, (1, 2)))
+        one = {"advantages": torch.linspace(-1, 1, 4), "num_items": torch.tensor(9)}
+        checkpoints.save_batch(own, 0, [{"ids": torch.arange(24).reshape(4, 6) + n} | one for n in range(2)])
+        files[name], expected[name] = _contents(own, name), load(own, name)
+    act = _reading(lambda name: load(Path(name), name), expected)
+    for command, victim, share in (
+        ("TRL checkpoint", checkpoints.FILE, 1.0),
+        ("TRL batch", "apportion_batch_0.pt", 0.5),
+    ):
+        seeds = [Seed(own, f"{name}/{victim}", (name,)) for name, own in files.items()]
+        yield Target("saved state", command, seeds, judge_nothing, PICKLED, act, share=share)
 
 
-def _verl_files(folder: Path) -> Iterator[Target]:
+def _verl_checkpoint(folder: Path) -> Target:
     """The coordinator's state in a checkpoint."""
     folder.mkdir(parents=True)
     answers = Answers(6, 2, seed=0)
@@ -452,14 +381,11 @@ def _verl_files(folder: Path) -> Iterator[Target]:
     coordinator.open(answers.request(1))
     while pool.sent:
         coordinator.receive((answers.report(pool.sent.popleft()),))
-    save_verl(coordinator, folder / VERL_FILE)
-    files, expected = {VERL_FILE: (folder / VERL_FILE).read_bytes()}, digest(load_verl(folder / VERL_FILE))
-
-    def act(arguments: Sequence[str]) -> None:
-        with usage_errors_as_exit(ValueError):
-            _compare(digest(load_verl(Path(VERL_FILE))), expected)
-
-    yield Target("saved state", "verl checkpoint", [Seed(files, VERL_FILE)], judge_nothing, PICKLED, act)
+    path = folder / VERL_FILE
+    save_verl(coordinator, path)
+    act = _reading(lambda name: digest(load_verl(Path(name))), {VERL_FILE: digest(load_verl(path))})
+    seed = Seed({VERL_FILE: path.read_bytes()}, VERL_FILE, (VERL_FILE,))
+    return Target("saved state", "verl checkpoint", [seed], judge_nothing, PICKLED, act)
 
 
 def save_verl(coordinator: Coordinator, path: Path) -> None:
@@ -483,117 +409,46 @@ def _verl_coordinator() -> Coordinator:
 def _option_targets(base: Path) -> Iterator[Target]:
     """Command lines; a file that they name is valid."""
     tables = {"table.csv": _csv(TABLES[0][3]), "hora.csv": _csv(TABLES[1][3])}
-    allocate = [
-        (
-            "allocate",
-            "--budget",
-            "40",
-            "--low",
-            "3",
-            "--high",
-            "12",
-            "--json",
-            "--input",
-            "table.csv",
-            "--out",
-            "counts.csv",
-        ),
-        (
-            "allocate",
-            "--budget",
-            "64",
-            "--method",
-            "hora",
-            "--successes",
-            "1,2,3",
-            "--trials",
-            "4,4,4",
-            "--low",
-            "4",
-            "--json",
-        ),
-        ("allocate", "--budget", "24", "--estimator", "dr_grpo", "--success", "0.1,0.5,0.9", "--high", "12", "--json"),
-        ("allocate", "--budget", "24", "--method", "uniform", "--success", "0.1,0.5,0.9", "--json"),
-    ]
-    yield Target("options", "allocate", [Seed(tables, "", each) for each in allocate], judge_allocate, share=1.5)
-    vote = [
-        ("vote", *VOTE, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--dry-run", "--json", "--limit",
-         "3"),
-        ("vote", *VOTE, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--dry-run", "--json", "--rule",
-         "adaptive_consistency_beta", "--set", "confidence=0.9", "--temperature", "0.7", "--top-p", "0.9",
-         "--price-input", "1.5", "--price-output", "2", "--deadline", "60", "--extra-body", '{"top_k": 20}',
-         "--concurrency", "4"),
-    ]  # fmt: skip
-    questions = {"questions.jsonl": _jsonl(QUESTIONS)}
-    yield Target("options", "vote --dry-run", [Seed(questions, "", each) for each in vote], judge_vote_plan, share=1.5)
-    study = {"study.toml": study_text(base, 160).encode()}
-    lab = [
-        (
-            "lab",
-            "study.toml",
-            "--dry-run",
-            "--set",
-            "training.rollouts=320",
-            "--set",
-            "allocators.vip.high=10",
-            "--name",
-            "small",
-        ),
-        (
-            "lab",
-            "study.toml",
-            "--dry-run",
-            "--allocator",
-            "hora",
-            "--set",
-            "training.learning_rate=1e-4",
-            "--set",
-            "seeds=[1,2]",
-        ),
-    ]
-    yield Target("options", "lab --dry-run", [Seed(study, "", each) for each in lab], judge_study, writes=("runs",))
+    questions, study = {"questions.jsonl": _jsonl(QUESTIONS)}, {"study.toml": study_text(base, 160).encode()}
+    vote = [("vote", *VOTE, *shlex.split(f"--questions questions.jsonl --out answers.jsonl --dry-run --json {more}"))
+            for more in VOTE_LINES]  # fmt: skip
     job = _job(base, JOBS[0])
-    settings = (
-        "--set",
-        "training.max_steps=8",
-        "--set",
-        "allocator.high=10",
-        "--set",
-        "data.limit=20",
-        "--name",
-        "own",
-    )
-    yield Target(
-        "options",
-        "trl --dry-run",
-        [Seed(job.files, "", (*job.arguments, *settings))],
-        judge_job,
-        writes=("runs",),
-        talks=True,
-        share=0.25,
-    )
-    yield Target(
-        "options",
-        "verl",
-        [Seed({}, "", each) for each in VERL],
-        judge_overrides,
-        act=_verl,
-        writes=("outputs",),
-        share=0.15,
-    )
+    trl = (*job.arguments, *JOB_LINE.split())
+    for command, files, lines, judge, more in (
+        ("allocate", tables, map(str.split, ALLOCATE_LINES), judge_allocate, {"share": 1.5}),
+        ("vote --dry-run", questions, vote, judge_vote_plan, {"share": 1.5}),
+        ("lab --dry-run", study, [(*PLANNED, *line.split()) for line in LAB_LINES], judge_study, {"writes": ("runs",)}),
+        ("trl --dry-run", job.files, [trl], judge_job, {"writes": ("runs",), "talks": True, "share": 0.25}),
+        ("verl", {}, [(*line.split(), *VERL_LINE.split()) for line in VERL_LINES], judge_overrides,
+         {"act": _verl, "writes": ("outputs",), "share": 0.15}),
+    ):  # fmt: skip
+        yield Target("options", command, [Seed(files, "", tuple(line)) for line in lines], judge, **more)
 
 
-_COMMON = (
-    "actor_rollout_ref.rollout.n=8",
-    "data.train_batch_size=64",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
-    "trainer.resume_mode=disable",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
+ALLOCATE_LINES = (
+    "allocate --budget 40 --low 3 --high 12 --json --input table.csv --out counts.csv",
+    "allocate --budget 64 --method hora --successes 1,2,3 --trials 4,4,4 --low 4 --json",
+    "allocate --budget 24 --estimator dr_grpo --success 0.1,0.5,0.9 --high 12 --json",
+    "allocate --budget 24 --method uniform --success 0.1,0.5,0.9 --json",
 )
-VERL = (
-    ("verl", "allocation=vip", "allocation.allocator.low=4", "allocation.retries=2", *_COMMON),
-    ("verl", "allocation=hora", "allocation.allocator.high=16", *_COMMON),
+VOTE_LINES = (
+    "--limit 3",
+    "--rule adaptive_consistency_beta --set confidence=0.9 --temperature 0.7 --top-p 0.9 --price-input 1.5 "
+    "--price-output 2 --deadline 60 --extra-body '{\"top_k\": 20}' --concurrency 4",
+)
+LAB_LINES = (
+    "--set training.rollouts=320 --set allocators.vip.high=10 --name small",
+    "--allocator hora --set training.learning_rate=1e-4 --set seeds=[1,2]",
+)
+JOB_LINE = "--set training.max_steps=8 --set allocator.high=10 --set data.limit=20 --name own"
+VERL_LINES = (
+    "verl allocation=vip allocation.allocator.low=4 allocation.retries=2",
+    "verl allocation=hora allocation.allocator.high=16",
+)
+VERL_LINE = (
+    "actor_rollout_ref.rollout.n=8 data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=32 "
+    "trainer.resume_mode=disable actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 "
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8"
 )
 
 
@@ -653,10 +508,6 @@ def _feed(hashed: Any, value: Any) -> None:
 def _digest_of_trainer(trainer: Trainer) -> str:
     states = [each.state_dict() for each in (trainer.learner, trainer.sampler, trainer.allocator, trainer.selector)]
     return digest([*states, trainer.steps, trainer.asked, trainer.evaluations])
-
-
-def _compare(found: Any, expected: Any) -> None:
-    print("as it was" if found == expected else f"loaded another state: {found} and not {expected}")
 
 
 def _vip() -> VIP:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from apportion.stopping import PosteriorPredictive, decide
-from benchmarks.common import RESULTS, table, write
+from benchmarks.common import RESULTS, quoted, table, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
 from benchmarks.stopping_cost import (
     cost,
@@ -89,10 +89,12 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
     usual = {label: rule for label, rule in rules.items() if is_default(rule)}
     costs = {label: cost(rule, timed, min(TIMED, 500) if quick else TIMED) for label, rule in usual.items()}
     cells = measure(data, rules, MAXIMA, WAVES)
+    columns, rows = by_dataset(cells, usual, M)
     write(
         "stopping",
         f"Stopping rules on recorded answers, at most {M} samples",
-        *by_dataset(cells, usual, M),
+        columns,
+        quoted("stopping", rows),
         [
             _how(data, votes),
             f"With curtailment no stream took more samples or agreed less, with any waves: checked on "
