@@ -23,7 +23,7 @@ from benchmarks.common import table, write
 from benchmarks.real_run_data import DATA, grpo_run
 
 SEEDS = (0, 1)
-SIZES = (1, 2, 4, 8, 32, 128)
+SIZES = (1, 2, 8, 128)
 GROUP, VISITS, BAD_VISIT, BAD_BATCHES, JUMP = 8, 10, 4, 3, 2.0
 FAULTS = ("none", "all 0", "all 1", "half None", "half 0")
 PROMPTS = [Prompt(str(q)) for q in range(2000)]

@@ -17,10 +17,7 @@ import argparse
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from transformers import Qwen2ForCausalLM
@@ -44,9 +41,7 @@ ESTIMATORS = ("rloo", "dr_grpo")
 BANDS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99)
 POOL, PROMPTS_IN_BAND, WRONG_ROLLOUTS, GROUPS = 1000, 8, 60, 20_000
 WRONG_MOMENTS = 240
-PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "gradient_variance.png"
 BEST = "least, known moments"
-COLOURS = {"easy": "#1b7837", "medium": "#2166ac", "hard": "#b2182b"}
 
 
 @dataclass(frozen=True)
@@ -196,37 +191,8 @@ def bands_table(checks: list[PromptCheck]) -> str:
     return table(columns, rows)
 
 
-def picture(compared: dict[tuple[str, str], list[Comparison]], checks: list[PromptCheck]) -> None:
-    """Draw the measured ratios and the formula's on the left, and the variance over Proposition 4.3's on the right."""
-    matplotlib.use("Agg")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
-    for place, ((base, _), rows) in enumerate(compared.items()):
-        for row, marker in zip(rows[1:3], ("o", "s"), strict=True):
-            assert row.ratio is not None and row.ratio_interval is not None
-            error = [[row.ratio - row.ratio_interval[0]], [row.ratio_interval[1] - row.ratio]]
-            colour = COLOURS[base] if row.rule == "vip, exact p" else "0.45"
-            left.errorbar(place, row.ratio, error, fmt=marker, color=colour, capsize=3)
-            left.plot(place, row.formula_ratio, "_", color="black", markersize=14)
-    left.axhline(1, color="0.8", zorder=0)
-    left.set_xticks(range(len(compared)), [f"{base}\n{estimator}" for base, estimator in compared])
-    left.set_ylabel("gradient variance / uniform's")
-    left.set_title("VIP: exact p (round), shuffled p (square), formula (bar)", fontsize=10)
-    for base, colour in COLOURS.items():
-        part = [check for check in checks if check.base == base]
-        right.plot([c.success for c in part], [c.vector_ratio for c in part], ".", color=colour, label=base)
-    right.axhline(1, color="0.8", zorder=0)
-    right.set_yscale("log")
-    right.set_xlabel("exact success probability p")
-    right.set_ylabel("measured variance / formula")
-    right.set_title("Proposition 4.3, prompt by prompt (total variance)", fontsize=10)
-    right.legend(frameon=False)
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(PICTURE, dpi=150)
-    plt.close(figure)
-
-
 def main() -> None:
-    """Measure, and write the table ``gradient_variance`` and its picture."""
+    """Measure, and write the table ``gradient_variance``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=240, help="batches drawn for each rule")
     parser.add_argument("--seed", type=int, default=0)
@@ -234,14 +200,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     problems = training_problems(PROMPTS, arguments.seed)
-    compared: dict[tuple[str, str], list[Comparison]] = {}
     rows, hits, checks = [], [], []
     for base in arguments.bases:
         policy = base_policy(base)
         checks += check_prompts(base, policy, arguments.seed)
         moments = score_moments(policy, problems, wrong_rollouts=WRONG_MOMENTS, seed=arguments.seed)
         for estimator in ESTIMATORS:
-            compared[base, estimator] = compare(
+            compared = compare(
                 policy,
                 problems,
                 rollouts_per_prompt=PER_PROMPT,
@@ -252,7 +217,7 @@ def main() -> None:
                 estimator=estimator,
             )
             exact = moments_cells(moments, estimator, arguments.seed)
-            for row in compared[base, estimator][:3]:
+            for row in compared[:3]:
                 low, high = row.ratio_interval
                 rows.append(
                     [
@@ -268,7 +233,7 @@ def main() -> None:
                 print(rows[-1], flush=True)
             if estimator == "rloo":
                 rows.append([base, estimator, BEST, "-", "-", exact[BEST], "-"])
-        hits += hits_rows(base, moments.success, compared[base, "rloo"], arguments.seed)
+                hits += hits_rows(base, moments.success, compared, arguments.seed)
     hits_columns = ["base", "rule", "expected hits", "gain, points"]
     notes = [
         f"{PROMPTS} training prompts, {PER_PROMPT} rollouts a prompt on average, between {LOW} and {HIGH} under VIP; "
@@ -290,7 +255,6 @@ def main() -> None:
         f"without width if exact). HORA draws {PER_PROMPT // 2} pre-rollouts a prompt; its control deals the extra "
         "ones at random.",
         table(hits_columns, quoted("gradient_variance", hits)),
-        "![Variance ratios, and the formula's error by p](../../docs/pictures/gradient_variance.png)",
     ]
     columns = ["base", "estimator", "rule", "trace variance", "ratio to uniform", "by moments", "formula's ratio"]
     write(
@@ -302,7 +266,6 @@ def main() -> None:
         more=["## All rules", table(columns, rows), table(hits_columns, hits)],
         seeds=[arguments.seed],
     )
-    picture(compared, checks)
 
 
 if __name__ == "__main__":

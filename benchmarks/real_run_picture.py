@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
@@ -24,7 +23,7 @@ STYLES = {
 
 
 def draw(errors: Mapping[str, Sequence[float]], gains: Mapping[str, Sequence[float]], exact: Sequence[float]) -> None:
-    """Save a panel of ``errors`` and one of ``gains`` by epoch, as PNG and SVG; ``exact`` are the gains at exact p."""
+    """Save a panel of ``errors`` and one of ``gains`` by epoch; ``exact`` are the gains at exact p."""
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for name, (colour, marker, line) in STYLES.items():
@@ -44,5 +43,3 @@ def draw(errors: Mapping[str, Sequence[float]], gains: Mapping[str, Sequence[flo
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle("Replay of a real GRPO run, 1,209 problems: lower is better")
     figure.savefig(PICTURES / "real_run.png", dpi=100)
-    with rc_context({"svg.fonttype": "none"}):  # text as text
-        figure.savefig(PICTURES / "real_run.svg")

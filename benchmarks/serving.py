@@ -27,10 +27,7 @@ from apportion.vote import Question, read_recorded, vote
 from benchmarks.common import RESULTS, spread, table, write
 from benchmarks.served_model import ServedModel, problems, serving, train_model
 from benchmarks.serving_left import (
-    Finding,
     Left,
-    finding_notes,
-    finding_out,
     left_behind,
     left_notes,
     settled,
@@ -188,7 +185,6 @@ def main(
     load, asked = os.getloadavg()[0], [Question(one.text, one.text, one.answer) for one in problems(questions)]
     votes: dict[Arm, list[Vote]] = {arm: [] for arm in ARMS}
     left: list[dict[str, Left]] = []
-    found: list[dict[str, Finding]] = []
     with tempfile.TemporaryDirectory() as folder:
         train_model(Path(folder) / "model")
         with serving(Path(folder) / "model") as served:
@@ -197,7 +193,6 @@ def main(
                 for arm in ARMS:
                     votes[arm].append(measure(served, asked, arm, seed, max_samples))
                 left.append(left_behind(served, asked[0], seed, tokens))
-                found.append(finding_out(served, asked[0], seed))
     write(
         "serving",
         "Votes stopped early on a served model",
@@ -220,14 +215,11 @@ def main(
             table(SPENT.split(", "), spent_rows(votes)),
             "## Leaving requests in flight",
             *left_notes(left, tokens),
-            "## Finding out whether n is honoured",
-            *finding_notes(found),
         ],
         seeds=seeds,
         cells={
             "votes": [_record(arm, seed, one) for arm in ARMS for seed, one in zip(seeds, votes[arm], strict=True)],
             "left": [{name: vars(one) for name, one in each.items()} for each in left],
-            "finding_out": [{name: vars(one) for name, one in each.items()} for each in found],
         },
         results=results,
     )

@@ -1,4 +1,4 @@
-"""Measure what a server computes after a client has left, and what it costs to find out whether it honours n.
+"""Measure what a server computes after a client has left.
 
 The wave is eight completions of equal length and the same text, with at most eight samples. So the rule needs as few
 votes as possible, stops within the wave, and leaves the rest.
@@ -11,7 +11,6 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import openai
 
-from apportion.endpoint import Client, Endpoint
+from apportion.endpoint import Endpoint
 from apportion.lab.world.task import EOS, PAD
 from apportion.stopping import Wave
 from apportion.vote import Question, vote
@@ -28,7 +27,6 @@ from benchmarks.served_model import ServedModel
 
 WAVE = 8
 OURS, FREE, STREAMED = f"`vote`, wave {WAVE}", "`vote`, wave free", f"streamed, {WAVE} at once"
-UNKNOWN, KNOWN = "does not know", "knows"
 IDLE_SECONDS = 0.3
 
 
@@ -57,15 +55,6 @@ class Left:
         return self.after_seconds / (self.in_flight * self.each_seconds) if self.in_flight else 0.0
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The cost of some samples of one question: requests, and seconds until the last arrived."""
-
-    samples: int
-    requests: int
-    seconds: float
-
-
 def settled(served: ServedModel) -> float:
     """Wait until the server is idle, and return its processor seconds so far."""
     before = served.cpu_seconds
@@ -85,25 +74,6 @@ def left_behind(served: ServedModel, question: Question, seed: int, tokens: int)
         FREE: _by_vote(served, question, seed, tokens, "free"),
         STREAMED: _streamed(served, question, tokens, ours.needed),
     }
-
-
-def finding_out(served: ServedModel, question: Question, seed: int) -> dict[str, Finding]:
-    """Measure a wave of a client that does not know whether the server honours n, and one of a client that does."""
-
-    async def run() -> dict[str, Finding]:
-        async with Endpoint(
-            served.base_url, served.model, max_tokens=16, seed=seed, concurrency=WAVE
-        ).connect() as client:
-            await _timed(client, question, 0, 1)  # connects; a single sample does not show whether n is honoured
-            first = await _timed(client, question, 1, WAVE)
-            if client.honours_n is not False:
-                raise RuntimeError(
-                    f"the server must ignore n, got honours_n = {client.honours_n}; change the notes of this benchmark"
-                )
-            return {UNKNOWN: first, KNOWN: await _timed(client, question, 1 + WAVE, WAVE)}
-
-    settled(served)
-    return asyncio.run(run())
 
 
 def left_notes(found: Sequence[Mapping[str, Left]], tokens: int) -> list[str]:
@@ -132,26 +102,6 @@ def left_notes(found: Sequence[Mapping[str, Left]], tokens: int) -> list[str]:
     ]
 
 
-def finding_notes(found: Sequence[Mapping[str, Finding]]) -> list[str]:
-    """Return a note and a table of the results, one item of ``found`` a seed."""
-    rows = [
-        [
-            name,
-            found[0][name].samples,
-            spread([one[name].requests for one in found], ".0f"),
-            spread([one[name].seconds for one in found], ".3f"),
-        ]
-        for name in found[0]
-    ]
-    more = spread([one[UNKNOWN].requests - one[KNOWN].requests for one in found], ".0f")
-    return [
-        f"A wave of {WAVE} on a connected client. The first asks for all in one request; this server ignores n and "
-        f"gives one sample, which counts, and the others are asked for one by one. This takes {more} more requests "
-        "than a client that knows, and one round trip before the others are sent.",
-        table(["client", "samples", "requests", "seconds"], rows),
-    ]
-
-
 def aftermath(served: ServedModel, before: float, needed: int, in_flight: int) -> Left:
     """Return what the server does after the client has left; to be called at that moment."""
     left = served.cpu_seconds
@@ -163,13 +113,6 @@ def never_ending(tokens: int) -> dict[str, Any]:
     """Return a generation config for a request that makes each completion exactly ``tokens`` long."""
     config = {"min_new_tokens": tokens, "eos_token_id": EOS, "pad_token_id": PAD}
     return {"generation_config": json.dumps(config)}
-
-
-async def _timed(client: Client, question: Question, start: int, count: int) -> Finding:
-    before, started = client.usage.requests, time.monotonic()
-    async with aclosing(client.sample(question.prompt, count, start, key=question.id)) as completions:
-        found = [completion async for completion in completions]
-    return Finding(len(found), client.usage.requests - before, time.monotonic() - started)
 
 
 def _by_vote(served: ServedModel, question: Question, seed: int, tokens: int, wave: Wave) -> Left:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.serving import ARMS, FULL, Arm, Vote, agreement, chosen_rows, main, replayed, spent_rows
-from benchmarks.serving_left import FREE, KNOWN, OURS, STREAMED, UNKNOWN, WAVE, Left
+from benchmarks.serving_left import FREE, OURS, STREAMED, WAVE, Left
 
 VOTE = Vote(
     answers=("1", "3"),
@@ -71,9 +71,8 @@ def test_the_whole_benchmark_runs_on_two_questions(tmp_path, monkeypatch, capsys
         assert one["samples"] <= one["requests"]
         assert one["samples"] == 2 * 16 or one["rule"] != FULL
         assert one["left"] == 0 or one["wave"] == 8
-    [left], [finding] = found["left"], found["finding_out"]
+    [left] = found["left"]
     assert left[OURS]["needed"] + left[OURS]["in_flight"] == WAVE > left[OURS]["needed"]
     assert left[FREE]["in_flight"] == 0
     assert left[OURS]["after_seconds"] > 2 * left[STREAMED]["after_seconds"]
     assert left[OURS]["next_seconds"] > left[FREE]["next_seconds"]
-    assert finding[UNKNOWN]["requests"] == finding[KNOWN]["requests"] == WAVE
