@@ -1,6 +1,6 @@
-"""Measure the gateway: its overhead, load, faults in pairs, and what a server computes after its streams are closed.
+"""Measure the gateway: its overhead, its load, and what a server computes after its streams are closed.
 
-The gateway runs as ``apportion serve`` in a process of its own. For overhead, load and faults the upstream server is
+The gateway runs as ``apportion serve`` in a process of its own. For overhead and load the upstream server is
 scripted. For what is left over it is ``transformers serve`` with the tiny policy of ``benchmarks.served_model``.
 
     python -m benchmarks.gateway
@@ -29,10 +29,8 @@ import openai
 from benchmarks.common import RESULTS, ROOT, spread, table, write
 from benchmarks.served_model import ServedModel, problems, serving, train_model
 from benchmarks.serving_left import Left, aftermath, never_ending, settled
-from tests.endpoint.builders import run
 from tests.endpoint.fault_server import FaultServer
 from tests.gateway.builders import MESSAGES, ballot, either
-from tests.gateway.test_pairs import CLIENTS, UPSTREAM, pair
 
 SAMPLES = 8
 WORDS = 60
@@ -166,14 +164,6 @@ async def loaded(at_once: int, connections: int) -> Load:
             return Load(at_once, at_once - right, seconds, upstream.most_in_flight, served.peak_mib)
 
 
-def paired(repeats: int) -> dict[str, list[float]]:
-    """Return the seconds until the gateway answered again after each pair of faults, by the upstream's fault."""
-    return {
-        name: [run(pair(fault, client)) for client in CLIENTS.values() for _ in range(repeats)]
-        for name, fault in UPSTREAM.items()
-    }
-
-
 async def left_over(served: ServedModel, way: str, tokens: int) -> Left:
     """Return what the server computes after the gateway has closed what a wave of eight no longer needs."""
     options = ("--extract", "last_number", "--max-samples", str(SAMPLES), "--wave", str(SAMPLES), WAYS[way])
@@ -236,7 +226,6 @@ def main(
     results: Path = RESULTS,
     votes: int = 40,
     at_once: Sequence[int] = (64, 256),
-    repeats: int = 2,
     seeds: Sequence[int] = (0, 1, 2),
     tokens: int = 400,
 ) -> None:
@@ -244,14 +233,12 @@ def main(
     load = os.getloadavg()[0]
     prices = [asyncio.run(overhead(votes, delay=0.05)) for _ in seeds]
     loads = [asyncio.run(loaded(each, connections=32)) for each in at_once]
-    survived = paired(repeats)
     left: list[dict[str, Left]] = []
     with tempfile.TemporaryDirectory() as folder:
         train_model(Path(folder) / "model")
         with serving(Path(folder) / "model") as served:
             asyncio.run(left_over(served, STREAMED, 16))  # the first requests are slow
             left += [{way: asyncio.run(left_over(served, way, tokens)) for way in WAYS} for _ in seeds]
-    tried = sum(map(len, survived.values()))
     dearer = spread([one[STREAMED].each_seconds / one[PLAIN].each_seconds for one in left], ".2f")
     write(
         "gateway",
@@ -268,17 +255,6 @@ def main(
             table(
                 ["requests", "errors", "s", "most upstream in flight", "peak MiB"],
                 [[one.votes, one.errors, f"{one.seconds:.1f}", one.in_flight, f"{one.peak_mib:.0f}"] for one in loads],
-            ),
-            "## Faults in pairs",
-            f"Each upstream fault meets each of {len(CLIENTS)} clients ({', '.join(CLIENTS)}), {repeats} times. A pair "
-            "is survived if the gateway then holds no vote, has left no upstream request open and answers another "
-            f"request. Of {tried} pairs {tried} were survived; the benchmark ends at the first that is not.",
-            table(
-                ["upstream", "tried", "survived", "median s until it answered again", "longest"],
-                [
-                    [name, len(times), len(times), f"{sorted(times)[len(times) // 2]:.2f}", f"{max(times):.2f}"]
-                    for name, times in survived.items()
-                ],
             ),
             "## What is computed after a stream is closed",
             f"`transformers serve`, a wave of {SAMPLES} completions of {tokens} tokens, and a rule that stops within "

@@ -20,9 +20,6 @@ Registered before any run on the data; the commit before the one with the table 
 - Tokens over their mean in the question are not another weight: one factor for all votes of a question changes no
   winner. No set here has log-probabilities, so weights by confidence are not tried.
 
-Added after the run, exploratory: the same weight, exponent 1, on the samples that are there when early stopping ends
-a vote of at most 40. Sampling ends as without weights; only the choice among the samples is weighted.
-
     python -m benchmarks.weighted_votes [--votes PATH]
 """
 
@@ -34,10 +31,10 @@ from pathlib import Path
 
 import numpy as np
 
-from apportion.stopping import decide, encode_answers
+from apportion.stopping import encode_answers
 from apportion.types import Counts, Floats
-from benchmarks.common import table, write
-from benchmarks.recorded import VOTES, Question, Streams, read_datasets
+from benchmarks.common import write
+from benchmarks.recorded import VOTES, Question, read_datasets
 from benchmarks.stopping_measured import RESAMPLES, SEED, Estimate, estimate
 
 VOTES_EACH = 40
@@ -45,9 +42,6 @@ EXPONENT = 1.0
 ORDERS = {"gsm8k": 100, "aime24": 1000}
 """The number of random orders of each question. aime24 has few questions, so more orders cost little."""
 PLACEBO = "placebo"
-STOPPED = {"eps = 0.01": 0.01, "eps = 0.2": 0.2}
-"""Settings of ``posterior_predictive`` by a name to show, for the votes that end early."""
-STOPPED_ORDERS = {"gsm8k": 10, "aime24": 200}
 LOOKS: tuple[tuple[str, int, float], ...] = (
     ("registered", VOTES_EACH, EXPONENT),
     (PLACEBO, VOTES_EACH, EXPONENT),
@@ -143,28 +137,6 @@ def table_rows(cells: Mapping[tuple[str, int, float], Mapping[str, Floats]]) -> 
         yield [kind, votes, f"{exponent:g}", plain, weighted, *gains, differs]
 
 
-def stopped(data: Mapping[str, Sequence[Question]], orders: Mapping[str, int] = STOPPED_ORDERS) -> str:
-    """Return a table of the plain and the weighted choice among the samples of a vote that ended early."""
-    rows = []
-    for name, questions in data.items():
-        streams = Streams.draw(questions, orders[name], SEED)
-        if streams.tokens is None:
-            raise ValueError(f"every question of {name} needs tokens, got some without; leave the data set out")
-        tokens = np.diff(streams.tokens, axis=1, prepend=0).astype(float)
-        codes = [encode_answers(stream)[1] for stream in streams.answers]
-        for label, eps in STOPPED.items():
-            found = decide(streams.answers, "posterior_predictive", VOTES_EACH, eps=eps)
-            chosen = [
-                stream[np.flatnonzero(mine == winners(mine[None, :taken], weights[None, :taken])[0])[0]]
-                for stream, mine, weights, taken in zip(streams.answers, codes, tokens, found.samples, strict=True)
-            ]
-            plain, weighted = (streams.by_question(streams.right(each)) for each in (found.answer, chosen))
-            gain = estimate(weighted - plain).show("+.2f", 100)
-            accuracies = (f"{100 * each.mean():.2f}" for each in (plain, weighted))
-            rows.append([name, label, f"{found.samples.mean():.1f}", *accuracies, gain])
-    return table(["questions", "stopped by", "samples", "plain, %", "weighted, %", "difference, points"], rows)
-
-
 def main(votes: Path = VOTES) -> None:
     """Measure, and write the table ``weighted_votes``."""
     data = {name: rows for name, rows in read_datasets(votes).items() if name in ORDERS}
@@ -195,8 +167,6 @@ def main(votes: Path = VOTES) -> None:
             "Exploratory: log tokens of right samples less those of wrong samples of the same question, "
             + "; ".join(f"{name} {gap.show('+.3f')} over {count} questions" for name, (gap, count) in gaps.items())
             + ".",
-            "Added after the run, exploratory: the weighted choice among the samples of a vote that ended early.",
-            stopped(data),
             "Tokens over the question's mean give the same winners. No set here has log-probabilities, so weights by "
             "confidence were not tried.",
         ],

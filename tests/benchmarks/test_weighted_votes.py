@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.recorded import Question
 from benchmarks.stopping_measured import Estimate
-from benchmarks.weighted_votes import compare, holds, longer, stopped, winners
+from benchmarks.weighted_votes import compare, holds, longer, winners
 
 
 def make_question(answers: str, tokens: list[int], gold: str = "a") -> Question:
@@ -51,11 +51,3 @@ def test_the_rule_of_decision(pooled, mine, built):
     below = Estimate(-5, -6, -4)  # neither decides
     found = {"pooled": Estimate(1, *pooled), "gsm8k": Estimate(0, *mine), "mean of sets": below}
     assert holds(found) is built
-
-
-def test_the_choice_is_weighted_among_the_samples_that_were_taken():
-    alike, split = make_question("a" * 41, [5] * 41), make_question("ab" * 20 + "b", [9, 1] * 20 + [1])
-    shown = stopped({"gsm8k": [alike, split]}, {"gsm8k": 4})
-    cells = [cell.strip() for cell in shown.splitlines()[-1].strip("|").split("|")]
-    assert cells[:2] == ["gsm8k", "eps = 0.2"]
-    assert float(cells[2]) < 40 and float(cells[3]) < float(cells[4])
