@@ -8,7 +8,6 @@ the answers of Reasoning Gym by data set, if they are there, of which no two dif
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 from collections import defaultdict
@@ -17,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 
 from apportion.answers import MathVerify, extract
-from benchmarks.common import ROOT, write
+from benchmarks.common import ROOT, options, write
 from benchmarks.recorded import VOTES
 from tests.answers.test_extraction import FORMS
 
@@ -60,9 +59,7 @@ def foreign(math: MathVerify, path: Path) -> Iterator[list[object]]:
 
 def main() -> None:
     """Write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scores", type=Path, default=SCORES, help="Reasoning Gym's answers, not in the project")
-    given = parser.parse_args()
+    given = options(__doc__, scores=SCORES)
     with MathVerify(timeout_seconds=1.0) as math:
         rows = [slots(math), *stated(math), *foreign(math, given.scores)]
     write(

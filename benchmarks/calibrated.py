@@ -9,7 +9,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -22,7 +21,7 @@ from apportion.stopping.audited import largest_threshold, smallest_losing_thresh
 from apportion.stopping.calibrated import FEW, SCALE
 from apportion.types import Floats
 from benchmarks.calibrated_curves import RIVALS, Curve, Prefixes, curve, priced
-from benchmarks.common import RESULTS, table, write
+from benchmarks.common import RESULTS, options, table, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
 from benchmarks.stopping_measured import Estimate, estimate
 
@@ -272,8 +271,5 @@ def _shown(tokens: str, found: list[tuple[Floats, Floats, Floats]]) -> list[str]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="The calibrated rule on sets that it was not learned on, and audits.")
-    parser.add_argument("--votes", type=Path, default=VOTES, help="the recorded votes, with gsm8k and aime24")
-    parser.add_argument("--quick", action="store_true", help=f"two orders a question, written to {QUICK}")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, votes=VOTES, quick=False)
     main(arguments.votes, arguments.quick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -86,6 +87,22 @@ def write(
     _write(beside / f"{name}.json", json.dumps(content, indent=1) + "\n")
     if results == RESULTS:
         write_headlines(name)
+
+
+def options(says: str | None, **defaults: Any) -> argparse.Namespace:
+    """Return the options of the command line, one for each of ``defaults`` and of its type.
+
+    A tuple takes several values of the type of its first, and False is a switch.
+    """
+    parser = argparse.ArgumentParser(description=says, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        if default is False:
+            parser.add_argument(f"--{name}", action="store_true")
+            continue
+        several = isinstance(default, tuple)
+        kind = type(default[0] if several else default)
+        parser.add_argument(f"--{name}", type=kind, nargs="+" if several else None, default=default, help=f"{default}")
+    return parser.parse_args()
 
 
 def quoted(name: str, rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:

@@ -14,7 +14,6 @@ the other is judged, and then they change places.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from apportion.types import Counts, Floats
-from benchmarks.common import write
+from benchmarks.common import options, write
 from benchmarks.real_run_data import grpo_run
 from benchmarks.recorded import VOTES, Question, read_datasets
 
@@ -180,6 +179,4 @@ NOTES = (
 )
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--votes", type=Path, default=VOTES)
-    main(**vars(parser.parse_args()))
+    main(**vars(options(__doc__, votes=VOTES)))

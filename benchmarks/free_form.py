@@ -9,7 +9,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from apportion.answers import EmbeddingMatch, Equivalence, ExactMatch, MathVerify, PhraseMatch
-from benchmarks.common import RESULTS, table, write
+from benchmarks.common import RESULTS, options, table, write
 from benchmarks.free_form_measured import (
     SAMPLES,
     Found,
@@ -108,11 +107,9 @@ async def judged(questions: Sequence[Worded]) -> list[list[str]]:
 
 def main() -> None:
     """Run the benchmark and write its tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few questions and orders, written to runs")
-    options = parser.parse_args()
-    orders = 2 if options.quick else 10
-    words = hand_written(orders, SEED)[: 12 if options.quick else None]
+    quick = options(__doc__, quick=False).quick
+    orders = 2 if quick else 10
+    words = hand_written(orders, SEED)[: 12 if quick else None]
     found, by_threshold = asyncio.run(compared(words))
     fitted, chosen = cross_fitted(by_threshold)
     found[f"embedding ({' and '.join(f'{one:.2f}' for one in chosen)})"] = fitted
@@ -140,7 +137,7 @@ def main() -> None:
             table(COLUMNS, [row(f"{one:.2f}", by_threshold[one]) for one in THRESHOLDS]),
         ],
         seeds=[SEED],
-        results=QUICK if options.quick else RESULTS,
+        results=QUICK if quick else RESULTS,
     )
 
 

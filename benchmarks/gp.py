@@ -13,20 +13,18 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
 from apportion.types import Batch, Belief, Floats, Plan, Prompt, Rollout
-from benchmarks.common import RESULTS, peak_mib, write
+from benchmarks.common import RESULTS, options, peak_mib, write
 
 SIZES = (1_000, 4_000, 17_000, 30_000, 100_000)
 BATCH, DIMENSIONS, ROLLOUTS, SEED = 512, 384, 8, 0
@@ -149,11 +147,7 @@ def shown(key: str, value: Any) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of prompts Q")
-    parser.add_argument("--repeats", type=int, default=15, help="updates timed for each size")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for gp.md")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, sizes=SIZES, repeats=15, results=RESULTS)
 
     rows = [compare(size, arguments.repeats) for size in arguments.sizes]
     table = [[shown(key, row.get(key)) for key in COLUMNS] for row in rows]

@@ -13,7 +13,6 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-import argparse
 import copy
 import tempfile
 import time
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 from transformers import Qwen2ForCausalLM
 
-from apportion.allocators import AR3PO, TTRL, OptPO, Uniform, Voting
+from apportion.allocators import AR3PO, TTRL, OptPO, Uniform
 from apportion.allocators.ar3po import Reuse
 from apportion.allocators.votes import ConsensusAllocator
 from apportion.lab.measure.gradients import completion_gradients
@@ -39,13 +38,11 @@ from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import EOS, TASKS, Problem, encode, training_problems
 from apportion.loop import collect
-from apportion.stopping import Calibrated
-from apportion.types import Group, Plan, Rollout
-from benchmarks.common import RESULTS, table, write
+from apportion.types import Group, Plan
+from benchmarks.common import RESULTS, options, table, write
 from benchmarks.gradient_quality_tables import (
     MEASURES,
     REUSE_COLUMNS,
-    SHOWN,
     VOTE_COLUMNS,
     Reused,
     Values,
@@ -58,17 +55,9 @@ from benchmarks.gradient_quality_tables import (
 SEEDS, PROMPTS, VOTE_DRAWS, REUSE_DRAWS, MOST = (0, 1, 2, 3, 4, 5), 12, 6, 10, 64
 VOTES: dict[str, ConsensusAllocator] = {
     **{f"TTRL, {n} votes": TTRL(max_samples=n, min_samples=min(n, 32)) for n in (8, 16, 32, 64)},
-    **{
-        f"OptPO, N = {n}, {risk:.2f}": OptPO(min_samples=n, max_samples=MOST, alpha=risk, beta=risk)
-        for risk in (0.05, 0.03)
-        for n in (8, 16, 32)
-    },
-    **{
-        f"calibrated, N = {n}": Voting(Calibrated(), MOST, min_samples=n, curtail=False, retain="first")
-        for n in (8, 16)
-    },
+    **{f"OptPO, N = {n}, 0.05": OptPO(min_samples=n, max_samples=MOST, alpha=0.05, beta=0.05) for n in (16, 32)},
 }
-CONTROLS = {f"true labels, {n}": n for n in (8, 16, 32)}
+CONTROLS = {"true labels, 8": 8}
 OPTIONS: dict[str, Reuse] = {
     "no reuse": "none",
     "Option II": "stop_gradient",
@@ -173,7 +162,7 @@ def vote_quality(base: str, seed: int, prompts: int = PROMPTS, draws: int = VOTE
 def reuse_quality(
     base: str, seed: int, prompts: int = PROMPTS, draws: int = REUSE_DRAWS, steps: int = STEPS, pool: int = POOL
 ) -> dict[tuple[str, str], Values]:
-    """Return the measures of AR3PO's options by the groups they are taken over, and facts on the stored responses.
+    """Return the measures of AR3PO's options by the groups they are taken over.
 
     The responses are stored under the base. The present policy is ``steps`` steps of uniform groups of 8 away. Prompts
     are those of one pass that hold a response and have a group without a right one. Their groups are then drawn anew.
@@ -201,7 +190,6 @@ def reuse_quality(
     names = [("without a right one", name) for name in OPTIONS if name != "no reuse"]
     names += [("all", name) for name in OPTIONS] + [("all", "uniform 8, no stages")]
     entries: list[list[Entry]] = [[] for _ in problems]
-    used: list[Rollout] = []
     for draw in range(draws):
         start, plan = first.start(asked), Plan([2 * STAGE] * len(asked))
         failed = start.add(plan, [own[draw * 2 * STAGE : (draw + 1) * 2 * STAGE] for own in wrong])
@@ -214,23 +202,7 @@ def reuse_quality(
             groups = option.groups(failed if kind != "all" else staged if name in OPTIONS else fixed)
             for group in groups:
                 entries[place[group.prompt.id]] += [(rule, draw, row) for row in rows_of(group)]
-                used += [r for r in group.rollouts if r.step is not None and kind != "all" and name == "direct replay"]
-    found = dict(zip(names, qualities(policy, problems, entries, len(names), draws), strict=True))
-    owners = [encode(prompt.text) for _ in range(draws) for prompt in asked]
-    logprobs, mask = completion_logprobs(policy, owners, [rollout.completion.tokens for rollout in used])
-    moved = [
-        own[there].detach().numpy() - rollout.completion.logprobs
-        for own, there, rollout in zip(logprobs, mask, used, strict=True)
-    ]
-    ratios, tokens = np.exp([own.sum() for own in moved]), np.exp(np.concatenate(moved))
-    found["facts", "stored"] = {
-        "prompts": float(len(asked)),
-        "success": float(success.mean()),
-        "ratio": float(np.median(ratios)),
-        "outside": float(np.mean((ratios < 0.5) | (ratios > 2))),
-        "clipped": float(np.mean(tokens > 1.2)),
-    }
-    return found
+    return dict(zip(names, qualities(policy, problems, entries, len(names), draws), strict=True))
 
 
 def report(votes: Votes, reuse: Reused, seeds: Sequence[int], seconds: float, results: Path = RESULTS) -> None:
@@ -259,9 +231,8 @@ def report(votes: Votes, reuse: Reused, seeds: Sequence[int], seconds: float, re
         "gradient_quality",
         "The gradient of a stopped vote, and of AR3PO's options",
         VOTE_COLUMNS,
-        vote_rows(votes, SHOWN),
+        vote_rows(votes),
         notes,
-        more=["## All rules", table(VOTE_COLUMNS, vote_rows(votes))],
         seeds=seeds,
         cells={"votes": votes, "reuse": raw},
         results=results,
@@ -270,11 +241,7 @@ def report(votes: Votes, reuse: Reused, seeds: Sequence[int], seconds: float, re
 
 def main() -> None:
     """Measure, and write the table ``gradient_quality``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--votes", nargs="*", default=["hard", "medium"], help="bases for the votes")
-    parser.add_argument("--reuse", nargs="*", default=["hard", "medium", "forks"], help="bases for reuse")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, seeds=SEEDS, votes=("hard", "medium"), reuse=("hard", "medium", "forks"))
     torch.set_num_threads(1)
     votes = {base: [vote_quality(base, seed) for seed in arguments.seeds] for base in arguments.votes}
     reuse = {base: [reuse_quality(base, seed) for seed in arguments.seeds] for base in arguments.reuse}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from benchmarks.common import spread
 
 MEASURES = ("cosine", "kept", "error", "bias", "variance", "scale")
-RELATIVE, SHARES = ("kept", "error", "bias", "variance", "equal"), ("wrong", "none", "outside", "clipped")
+RELATIVE, SHARES = ("kept", "error", "bias", "variance", "equal"), ("wrong", "none")
 OPTPO = "OptPO, N = 32, 0.05"
-SHOWN = (*(f"TTRL, {votes} votes" for votes in (8, 16, 32, 64)), "OptPO, N = 16, 0.05", OPTPO, "true labels, 8")
 VOTE_MEASURES = ("rollouts", "wrong", "cosine", "equal")
 VOTE_COLUMNS = ["base", "rule", "rollouts", "wrong label", "cosine", "error at 64 rollouts"]
 REUSE_MEASURES = ("cosine", "bias", "variance")
@@ -42,12 +41,11 @@ def cells(runs: Sequence[Values], measures: Sequence[str]) -> list[str]:
     return [spread(pooled(runs, measure), ".0%" if measure in SHARES else ".2f") for measure in measures]
 
 
-def vote_rows(votes: Votes, rules: Collection[str] = ()) -> list[list[str]]:
-    """Return a row for each of ``rules``, by default for every rule."""
+def vote_rows(votes: Votes) -> list[list[str]]:
     return [
         [base, rule, *cells([run[rule] for run in runs], VOTE_MEASURES)]
         for base, runs in votes.items()
-        for rule in rules or runs[0]
+        for rule in runs[0]
     ]
 
 
@@ -56,7 +54,6 @@ def reuse_rows(reuse: Reused) -> list[list[str]]:
         [base, kind, rule, *cells([run[kind, rule] for run in runs], REUSE_MEASURES)]
         for base, runs in reuse.items()
         for kind, rule in runs[0]
-        if kind != "facts"
     ]
 
 

@@ -13,7 +13,6 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-import argparse
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,7 +32,7 @@ from apportion.lab.policy.recipes import RECIPES
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import Problem, encode, training_problems
 from apportion.types import Counts, Floats
-from benchmarks.common import quoted, table, write
+from benchmarks.common import options, quoted, table, write
 from benchmarks.evidence.hora_rules import RandomPrompts
 
 PROMPTS, PER_PROMPT, LOW, HIGH, GROUP = 64, 8, 3, 24, 8
@@ -193,11 +192,7 @@ def bands_table(checks: list[PromptCheck]) -> str:
 
 def main() -> None:
     """Measure, and write the table ``gradient_variance``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=240, help="batches drawn for each rule")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--bases", nargs="+", default=list(RECIPES), choices=list(RECIPES))
-    arguments = parser.parse_args()
+    arguments = options(__doc__, draws=240, seed=0, bases=tuple(RECIPES))
     torch.set_num_threads(1)
     problems = training_problems(PROMPTS, arguments.seed)
     rows, hits, checks = [], [], []

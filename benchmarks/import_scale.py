@@ -8,7 +8,6 @@ Each import is a process of its own. Its memory is the largest resident size of 
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -23,7 +22,7 @@ import numpy as np
 import pyarrow
 from pyarrow.parquet import ParquetWriter
 
-from benchmarks.common import RESULTS, ROOT, write
+from benchmarks.common import RESULTS, ROOT, options, write
 
 ROWS, SLOW_ROWS, PROMPTS, GROUP, GROUPS, SEED = 10_000_000, 200_000, 100_000, 8, 128, 0
 CHILD = """
@@ -225,8 +224,5 @@ def study(rows: int = ROWS, results: Path = RESULTS) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    given = options(__doc__, rows=ROWS, out=RESULTS)
     study(given.rows, given.out)

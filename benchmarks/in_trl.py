@@ -8,7 +8,6 @@ lab's reference trainer and once by ``AllocatedGRPOTrainer``. The result is the 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ from apportion.lab.world.task import TASKS, Problem, held_out_problems, training
 from apportion.lab.world.tokenizer import ledger_tokenizer
 from apportion.predictors import DiscountedCounts
 from apportion.trl import AllocatedGRPOTrainer
-from benchmarks.common import write
+from benchmarks.common import options, write
 
 BASE, PROMPTS, ROLLOUTS, PROBLEMS, HELD_OUT = "medium", 16, 8, 256, 400
 LEARNING_RATE = 5e-4
@@ -133,10 +132,7 @@ def learning(seeds: Sequence[int], steps: int) -> list[list[object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
-    parser.add_argument("--steps", type=int, default=100)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, seeds=(0, 1, 2, 3), steps=100)
     torch.set_num_threads(1)
     before = success(base_policy(BASE))
     learnt = learning(chosen.seeds, chosen.steps)

@@ -10,7 +10,6 @@ only numpy.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import random
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from apportion.stopping import count_votes, decide, encode_answers
-from benchmarks.common import write
+from benchmarks.common import options, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
 from benchmarks.stopping_measured import SEED
 
@@ -152,6 +151,4 @@ def main(votes: Path = VOTES) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="The votes of its_hub beside ours on recorded answers.")
-    parser.add_argument("--votes", type=Path, default=VOTES, help="the recorded votes, with gsm8k and aime24")
-    main(parser.parse_args().votes)
+    main(options(__doc__, votes=VOTES).votes)

@@ -12,7 +12,6 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import argparse
 import shutil
 import signal
 import tempfile
@@ -37,7 +36,7 @@ from apportion.records import (
     write_record,
     write_steps,
 )
-from benchmarks.common import write
+from benchmarks.common import options, write
 from benchmarks.hostile_mutations import BYTES
 from tests.builders import make_batch
 
@@ -141,10 +140,7 @@ def outcome(own: Path, source: Path, id: str, name: str) -> str:
 
 def main() -> None:
     """Measure everything and write ``results/log_overhead.md``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=KILLS)
-    parser.add_argument("--mutations", type=int, default=MUTATIONS)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, kills=KILLS, mutations=MUTATIONS)
     rows: list[list[object]] = []
     survived = kills(arguments.kills)
     found = list(damage(arguments.mutations))

@@ -9,7 +9,6 @@ Beside it are what people read from so many labels: the share of right ones amon
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from apportion.stopping import decide, make_rule
 from apportion.vote.right import least_share
-from benchmarks.common import write
+from benchmarks.common import options, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
 
 DRAWS, RESAMPLES, SEED, MOST = 4000, 200, 0, 40
@@ -47,9 +46,7 @@ def rows(votes: Path) -> Iterator[list[object]]:
 
 def main() -> None:
     """Write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--votes", type=Path, default=VOTES, help="the recorded votes that are not in the project")
-    given = parser.parse_args()
+    given = options(__doc__, votes=VOTES)
     write(
         "right_winners",
         "A bound on the share of right winners, from labelled questions",

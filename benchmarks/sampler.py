@@ -13,7 +13,6 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1"}
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.sampler import MAX_NEW_TOKENS, sample
 from apportion.lab.world.task import EOS, Problem, encode, training_problems
 from apportion.lab.world.tokenizer import ledger_tokenizer
-from benchmarks.common import write
+from benchmarks.common import options, write
 
 WORKLOADS = ((64, 1), (512, 1), (64, 8), (512, 8), (128, 32))
 GENERATE_BATCHES = (128, 256, 512)
@@ -116,10 +115,7 @@ def measure(repeats: int, seed: int) -> tuple[list[list[object]], list[str]]:
 
 def main() -> None:
     """Measure and write the table ``sampler``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, repeats=7, seed=0)
     torch.set_num_threads(1)
     rows, notes = measure(arguments.repeats, arguments.seed)
     columns = ["prompts x rollouts", "sampler", "generate", "its best batch", "ratio"]

@@ -12,7 +12,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from apportion import Batch, Prompt, Rollout, collect
 from apportion.allocators import SharedVotes
 from apportion.stopping import AdaptiveConsistencyBeta, BayesianSPRT, Fixed, PosteriorPredictive, Rule, decide
 from apportion.types import Counts, Mask
-from benchmarks.common import RESULTS, quoted, table, write
+from benchmarks.common import RESULTS, options, quoted, table, write
 from benchmarks.recorded import VOTES, Question, Streams, read_datasets
 from benchmarks.stopping_measured import RESAMPLES, SEED, Estimate, estimate
 
@@ -200,8 +199,5 @@ def how(data: Mapping[str, list[Question]], pools: Mapping[str, Pool], votes: Pa
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Votes under one budget for a batch, on recorded answers.")
-    parser.add_argument("--votes", type=Path, default=VOTES, help="the recorded votes, with gsm8k and aime24")
-    parser.add_argument("--quick", action="store_true", help=f"one order a question, written to {QUICK}")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, votes=VOTES, quick=False)
     main(arguments.votes, arguments.quick)

@@ -15,7 +15,6 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-import argparse
 import heapq
 import statistics
 import time
@@ -31,7 +30,7 @@ from apportion.allocators.spending import printed
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance, noise_drops
 from apportion.types import Belief, Counts, Floats
-from benchmarks.common import peak_mib, quoted, table, write
+from benchmarks.common import options, peak_mib, quoted, table, write
 
 SIZES = (64, 512, 4_096, 32_768, 262_144, 1_000_000)
 PER_PROMPT, LOW, HIGH, PRE_ROLLOUTS, SEED = 8, 3, 64, 4, 0
@@ -249,10 +248,7 @@ def tokens() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of prompts P")
-    parser.add_argument("--repeats", type=int, default=15, help="calls timed of each solver at each size")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, sizes=SIZES, repeats=15)
     timed, rows = solvers(), []
     tokens()
     for prompts in arguments.sizes:

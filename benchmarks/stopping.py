@@ -12,7 +12,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from apportion.stopping import PosteriorPredictive, decide
-from benchmarks.common import RESULTS, quoted, table, write
+from benchmarks.common import RESULTS, options, quoted, table, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
 from benchmarks.stopping_cost import (
     cost,
@@ -175,8 +174,5 @@ def _records(key: Key, found: Mapping[str, Measured]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Every stopping rule on recorded answers of language models.")
-    parser.add_argument("--votes", type=Path, default=VOTES, help="the recorded votes, with gsm8k and aime24")
-    parser.add_argument("--quick", action="store_true", help=f"one order a question, written to {QUICK}")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, votes=VOTES, quick=False)
     main(arguments.votes, arguments.quick)

@@ -9,7 +9,6 @@ the same length, so that all four do equal work.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import tempfile
 import time
@@ -30,7 +29,7 @@ from apportion.lab.policy.base import base_policy
 from apportion.lab.world.task import training_problems
 from apportion.lab.world.tokenizer import ledger_tokenizer
 from apportion.trl import AllocatedGRPOTrainer
-from benchmarks.common import spread, write
+from benchmarks.common import options, spread, write
 from benchmarks.in_trl import configuration
 
 ROLLOUTS = 8
@@ -147,10 +146,7 @@ def measure(shape: Shape, cycles: int, steps: int) -> list[list[object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cycles", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=6)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, cycles=12, steps=6)
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     turn("TRL", SHAPES[0], 2, 0)  # imports and caches

@@ -9,7 +9,6 @@ of verl's trainer writes: the responses are in files that the checkpoints share 
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -28,7 +27,7 @@ from apportion.types import Batch, Belief, Plan, Prompt
 from apportion.verl.checkpoints import FILE, KIND, RECORDS, is_reusable
 from apportion.verl.coordinator.messages import WrittenRollout
 from apportion.verl.packed_outputs import pack_output
-from benchmarks.common import RESULTS, spread, write
+from benchmarks.common import RESULTS, options, spread, write
 
 PROMPT_TOKENS = 200
 VOCABULARY = 150_000
@@ -170,13 +169,7 @@ def study(sizes: Sizes, results: Path = RESULTS) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--answers", type=int, default=10_000)
-    parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--new", type=int, default=200)
-    parser.add_argument("--checkpoints", type=int, default=5)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    given = options(__doc__, answers=10_000, tokens=4096, new=200, checkpoints=5, results=RESULTS)
     study(Sizes(given.answers, given.tokens, given.new, given.checkpoints), given.results)
 
 

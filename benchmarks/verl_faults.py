@@ -8,7 +8,6 @@ Linux only: the processes of a run are found in ``/proc`` by their working folde
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -24,7 +23,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from benchmarks.common import RESULTS, write
+from benchmarks.common import RESULTS, options, write
 from tests.verl import harness
 from tests.verl.cpu import assets as made
 from tests.verl.runs import FAULTY, HORA, SAVED, allocated
@@ -523,10 +522,5 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=FAULTS, help="that a run survives")
-    parser.add_argument("--fatal", type=int, default=3, help="of each kind that ends a run")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--seed", type=int, default=SEED)
-    given = parser.parse_args()
+    given = options(__doc__, faults=FAULTS, fatal=3, results=RESULTS, seed=SEED)
     study(given.faults, given.fatal, given.results, given.seed)

@@ -8,7 +8,6 @@ only, so that the votes of all runs together must be those of one run that nobod
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -29,7 +28,7 @@ from statistics import median
 from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import read_recorded
 from apportion.vote.journal import samples_path
-from benchmarks.common import write
+from benchmarks.common import options, write
 from tests.endpoint.fault_server import FaultServer, Request, cut_before
 from tests.vote.builders import answering, make_questions, stream_of
 
@@ -220,6 +219,4 @@ async def measure(kills: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Kills of a vote, and what it keeps.")
-    parser.add_argument("--kills", type=int, default=KILLS, help="number of kills")
-    asyncio.run(measure(parser.parse_args().kills))
+    asyncio.run(measure(options(__doc__, kills=KILLS).kills))

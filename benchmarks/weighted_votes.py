@@ -25,7 +25,6 @@ Registered before any run on the data; the commit before the one with the table 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -33,7 +32,7 @@ import numpy as np
 
 from apportion.stopping import encode_answers
 from apportion.types import Counts, Floats
-from benchmarks.common import write
+from benchmarks.common import options, write
 from benchmarks.recorded import VOTES, Question, read_datasets
 from benchmarks.stopping_measured import RESAMPLES, SEED, Estimate, estimate
 
@@ -175,6 +174,4 @@ def main(votes: Path = VOTES) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Votes weighted by tokens, by a rule fixed before the run.")
-    parser.add_argument("--votes", type=Path, default=VOTES, help="the recorded votes, with gsm8k and aime24")
-    main(parser.parse_args().votes)
+    main(options(__doc__, votes=VOTES).votes)
