@@ -233,7 +233,7 @@ def judge(case: Case, accepted: Accepted, outcome: Outcome) -> tuple[str, str]:
     if [line for line in lines if EVEN not in line] and not target.talks:
         return "lines", f"exit 0 and {outcome.err[:200]!r}"
     try:
-        why = target.judge(accepted)
+        why = "" if "--help" in accepted.arguments else target.judge(accepted)
     except (Unreadable, KeyError, ValueError, TypeError, OSError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
     return ("nonsense", why) if why else ("right", "")

@@ -15,6 +15,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -98,8 +99,6 @@ def number_of(cell: Any) -> float:
 
 def judge_allocate(case: Accepted) -> str:
     """Compare the counts with the table: their sum, their bounds, their number and their ids."""
-    if "--help" in case.arguments:
-        return ""
     method = case.option("--method", "vip")
     if not case.out.startswith("{"):
         return "" if "rollouts" in case.out else f"no counts in {case.out[:80]!r}"
@@ -140,8 +139,6 @@ def judge_allocate(case: Accepted) -> str:
 
 def judge_vote_plan(case: Accepted) -> str:
     """Compare the numbers of the estimate with the questions and with the finished ballots."""
-    if "--help" in case.arguments:
-        return ""
     rows = _questions(case)
     if not case.out.startswith("{"):
         return "" if "questions" in case.out else f"no estimate in {case.out[:80]!r}"
@@ -196,31 +193,19 @@ def ballots(path: Path) -> dict[str, dict[str, Any]]:
 
 def judge_study(case: Accepted) -> str:
     """Check the types and ranges of a study's settings, and that the plan shows its numbers of arms and seeds."""
-    if "--help" in case.arguments:
-        return ""
-    table = _toml(case.folder / _config(case))
-    for override in [
-        each for place, each in enumerate(case.arguments) if place and case.arguments[place - 1] == "--set"
-    ]:
-        _override(table, override)
+    table = _settings(case)
     wrong = _wrong_types(Study, table)
     if wrong:
         return wrong
     arms, seeds = len(table["allocators"]), len(table.get("seeds", (0, 1, 2)))
-    if "--allocator" in case.arguments or "--help" in case.arguments:
+    if "--allocator" in case.arguments:
         return ""
     return "" if f"{arms} allocators x {seeds} seeds" in case.out else f"the plan does not show {arms} x {seeds}"
 
 
 def judge_job(case: Accepted) -> str:
     """Check the types and ranges of a job's settings, TRL's included, and the number of questions in the plan."""
-    if "--help" in case.arguments:
-        return ""
-    table = _toml(case.folder / _config(case))
-    for override in [
-        each for place, each in enumerate(case.arguments) if place and case.arguments[place - 1] == "--set"
-    ]:
-        _override(table, override)
+    table = _settings(case)
     training = table.get("training", {})
     if table.get("algorithm") not in (None, "grpo", "rloo"):
         return "an unknown algorithm"
@@ -332,8 +317,14 @@ def _parquet_rows(path: Path, columns: Sequence[str] | None) -> list[dict[str, A
         raise Unreadable(str(error).splitlines()[0]) from error
 
 
-def _config(case: Accepted) -> str:
-    return next((each for each in case.arguments[1:] if each.endswith(".toml")), "study.toml")
+def _settings(case: Accepted) -> dict[str, Any]:
+    """Return the settings of a case's file with those of its options ``--set``."""
+    name = next((each for each in case.arguments[1:] if each.endswith(".toml")), "study.toml")
+    table = _toml(case.folder / name)
+    for before, override in pairwise(case.arguments):
+        if before == "--set":
+            _override(table, override)
+    return table
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -362,17 +353,15 @@ def _wrong_types(cls: type[Any], table: Mapping[str, Any]) -> str:
             return f"{key} is no setting"
         hint = hints[key]
         kinds = tuple(kind for kind in (get_args(hint) or (hint,)) if kind is not NoneType)
-        nested = is_dataclass(kinds[0]) and isinstance(value, dict)
-        if nested and (wrong := _wrong_types(kinds[0], value)):
-            return wrong
-        if any(kind in (int, float) for kind in kinds) and isinstance(value, str) and str not in kinds:
-            return f"{key} = {value[:40]!r}"
-        if all(kind is int for kind in kinds) and type(value) is not int:
-            return f"{key} = {str(value)[:40]}"
-        if kinds == (float,) and (type(value) not in (int, float) or math.isnan(value)):
-            return f"{key} = {str(value)[:40]}"
-        if kinds == (bool,) and type(value) is not bool:
-            return f"{key} = {str(value)[:40]}"
-        if kinds == (str,) and not isinstance(value, str):
+        if is_dataclass(kinds[0]) and isinstance(value, dict) and (inside := _wrong_types(kinds[0], value)):
+            return inside
+        wrong = (
+            (any(kind in (int, float) for kind in kinds) and isinstance(value, str) and str not in kinds)
+            or (all(kind is int for kind in kinds) and type(value) is not int)
+            or (kinds == (float,) and (type(value) not in (int, float) or math.isnan(value)))
+            or (kinds == (bool,) and type(value) is not bool)
+            or (kinds == (str,) and not isinstance(value, str))
+        )
+        if wrong:
             return f"{key} = {str(value)[:40]}"
     return ""
