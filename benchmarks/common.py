@@ -108,7 +108,7 @@ def options(says: str | None, **defaults: Any) -> argparse.Namespace:
 def quoted(name: str, rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
     """Return the rows that ``headlines.toml`` names for the table ``name``: those that documents quote."""
     keys = [key.split(" | ") for key in tomllib.loads(HEADLINES.read_text(encoding="utf-8"))[name]]
-    return [row for row in rows if any([*row[: len(key)]] == key for key in keys)]
+    return [row for row in rows if any([*map(str, row[: len(key)])] == key for key in keys)]
 
 
 def write_headlines(name: str) -> None:
