@@ -59,13 +59,13 @@ def bytes_under(folder):
     return sum({file.stat().st_ino: file.stat().st_size for file in folder.rglob("*") if file.is_file()}.values())
 
 
-@pytest.mark.parametrize("answers", [[], [Answer("none")], [answer(1)], [answer(1), Answer("none"), answer(2)]])
-def test_a_state_comes_back_with_its_parts(tmp_path, answers):
-    path = checkpoint(tmp_path, 1, answers, SharedParts(is_part), other=(1, b"x"), tensor=torch.arange(3))
-    check(path, answers)
-    found = loaded(path)
-    assert found["other"] == (1, b"x") and found["tensor"].tolist() == [0, 1, 2]
-    assert len(parts_of(path)) == any(each.ids is not None for each in answers)
+def test_a_state_comes_back_with_its_parts(tmp_path):
+    for answers in ([], [Answer("none")], [answer(1), Answer("none"), answer(2)]):
+        path = checkpoint(tmp_path, 1, answers, SharedParts(is_part), other=(1, b"x"), tensor=torch.arange(3))
+        check(path, answers)
+        found = loaded(path)
+        assert found["other"] == (1, b"x") and found["tensor"].tolist() == [0, 1, 2]
+        assert len(parts_of(path)) == any(each.ids is not None for each in answers)
 
 
 def test_a_part_that_is_in_a_state_twice_is_saved_once_and_is_one_object_again(tmp_path):
@@ -112,16 +112,21 @@ def test_what_is_no_longer_in_use_is_left_behind(tmp_path):
         check(path, answers)
         assert sum(file.stat().st_size for file in parts_of(path)) <= 2 * 10 * 4600
         assert len(parts_of(path)) <= 6
+    path = checkpoint(tmp_path, 40, answers[:4], shared)  # less than half of what its files hold
+    assert sum(file.stat().st_size for file in parts_of(path)) <= 4 * 4600
     check(checkpoint(tmp_path, 40, [], shared), [])
     assert not parts_of(tmp_path / "step_40" / "state.pt")
 
 
-def test_parts_are_written_again_where_hard_links_fail(tmp_path, monkeypatch):
+def test_parts_are_written_again_where_hard_links_fail_and_where_a_file_has_changed(tmp_path, monkeypatch):
     def refuse(*args, **named):
         raise OSError(18, "Invalid cross-device link")
 
     shared, answers = SharedParts(is_part), [answer(i) for i in range(5)]
-    checkpoint(tmp_path, 1, answers, shared)
+    first = checkpoint(tmp_path, 0, answers, shared)
+    with parts_of(first)[0].open("ab") as file:
+        file.write(b"more")
+    check(checkpoint(tmp_path, 1, answers, shared), answers)
     monkeypatch.setattr(os, "link", refuse)
     path = checkpoint(tmp_path, 2, answers, shared)
     check(path, answers)
@@ -160,7 +165,7 @@ def test_a_resumed_run_uses_the_files_of_its_checkpoint_again(tmp_path):
     assert later.read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("fault", ["garbled", "truncated", "removed", "a folder"])
+@pytest.mark.parametrize("fault", ["garbled", "swapped", "removed", "a folder"])
 def test_a_damaged_file_of_parts_is_refused_and_is_not_used_again(tmp_path, fault):
     answers = [answer(i) for i in range(3)]
     path = checkpoint(tmp_path, 1, answers, SharedParts(is_part))
@@ -169,8 +174,10 @@ def test_a_damaged_file_of_parts_is_refused_and_is_not_used_again(tmp_path, faul
     file.unlink()
     if fault == "a folder":
         file.mkdir()
-    elif fault != "removed":
-        file.write_bytes(content[:-1] if fault == "truncated" else content[:5000] + b"?" + content[5001:])
+    elif fault == "garbled":
+        file.write_bytes(content[:5000] + b"?" + content[5001:])
+    elif fault == "swapped":
+        file.write_bytes(content[len(content) // 3 :] + content[: len(content) // 3])
     with pytest.raises(SavedStateError, match=r"step_1/state\.pt: .*parts.*; delete it$"):
         loaded(path)
     resumed = SharedParts(is_part)
@@ -191,23 +198,25 @@ def test_every_byte_of_both_files_counts(tmp_path):
     check(path, [answer(1, size=20), answer(2, size=20)])
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_foreign_file_is_refused_and_runs_no_code(tmp_path, name):
+def test_a_foreign_file_is_refused_and_runs_no_code(tmp_path):
     path = checkpoint(tmp_path, 1, [answer(1)], SharedParts(is_part))
-    for file in (*parts_of(path), path):
-        file.write_bytes(FILES[name](tmp_path / MARKER))
-        with pytest.raises(SavedStateError):
-            loaded(path)
-    assert not SharedParts(is_part).adopt(path, KIND)
+    for name in FILES:
+        for file in (*parts_of(path), path):
+            before = file.read_bytes()
+            file.write_bytes(FILES[name](tmp_path / MARKER))
+            with pytest.raises(SavedStateError):
+                loaded(path)
+            assert file != path or not SharedParts(is_part).adopt(path, KIND)
+            file.write_bytes(before)
     assert not (tmp_path / MARKER).exists()
 
 
-@pytest.mark.parametrize("name", ["../other/state.0123456789abcdef.parts", "/etc/passwd", "state.pt", "x" * 500])
-def test_a_state_names_no_file_elsewhere(tmp_path, name):
+def test_a_state_names_no_file_elsewhere(tmp_path):
     path = tmp_path / "state.pt"
-    path.write_bytes(saved_parts.pack(KIND, {"part": "ab"}, [], {name: {"ab": 3}}))
-    with pytest.raises(SavedStateError, match="a file of parts must have its own kind of name"):
-        loaded(path)
+    for name in ("../other/state.0123456789abcdef.parts", "/etc/passwd", "state.pt", "x" * 500):
+        path.write_bytes(saved_parts.pack(KIND, {"part": "ab"}, [], {name: {"ab": 3}}))
+        with pytest.raises(SavedStateError, match="a file of parts must have its own kind of name"):
+            loaded(path)
 
 
 def test_a_part_that_no_file_has_is_refused(tmp_path):
