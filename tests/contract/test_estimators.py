@@ -15,13 +15,18 @@ COLUMNS = {"baseline", "tokens", "rounds", "score_norms"}
 batches = st.lists(st.lists(st.floats(0, 5), min_size=1, max_size=6), min_size=1, max_size=6)
 
 
-def estimate(name, rewards, ids, seed=0):
-    """Return a function from an order to advantages, with random further columns and one baseline per group."""
+def estimate(name, rewards, ids, seed=0, named=None):
+    """Return a function from an order to advantages, with random further columns and one baseline per group.
+
+    ``named`` (groups) are other names of the groups.
+    """
     rng = np.random.default_rng(seed)
     tokens, rounds, levels = rng.integers(1, 9, len(ids)), rng.integers(3, size=len(ids)), rng.random(1 + max(ids))
     columns = {"tokens": tokens, "rounds": rounds, "baseline": levels[ids], "score_norms": rng.random(len(ids))}
     return lambda order: ESTIMATORS[name](
-        np.asarray(rewards)[order], np.asarray(ids)[order], **{key: columns[key][order] for key in needs(name)}
+        np.asarray(rewards)[order],
+        (ids if named is None else named[ids])[order],
+        **{key: columns[key][order] for key in needs(name)},
     )
 
 
@@ -31,21 +36,13 @@ def flat(rows):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(rows=batches, seed=st.integers(0, 99))
-def test_order_of_rollouts_does_not_matter(name, rows, seed):
+def test_order_of_rollouts_and_names_of_groups_do_not_matter(name, rows, seed):
     rewards, ids = flat(rows)
-    order = np.random.default_rng(seed).permutation(len(rewards))
+    order, everything = np.random.default_rng(seed).permutation(len(rewards)), np.arange(len(ids))
     advantages = estimate(name, rewards, ids, seed)
-    np.testing.assert_allclose(advantages(np.arange(len(ids)))[order], advantages(order), atol=1e-7, rtol=1e-7)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@given(rows=batches, seed=st.integers(0, 99))
-def test_names_of_groups_do_not_matter(name, rows, seed):
-    rewards, ids = flat(rows)
-    named = np.array([f"group {i}" for i in range(len(rows))])[::-1][ids]
-    columns = {"tokens": ids + 2, "rounds": ids % 2, "baseline": rewards / 2, "score_norms": 1 + rewards}
-    given = {key: columns[key] for key in needs(name)}
-    np.testing.assert_array_equal(ESTIMATORS[name](rewards, ids, **given), ESTIMATORS[name](rewards, named, **given))
+    np.testing.assert_allclose(advantages(everything)[order], advantages(order), atol=1e-7, rtol=1e-7)
+    named = np.array([f"group {i}" for i in range(len(rows))])[::-1]
+    np.testing.assert_array_equal(advantages(everything), estimate(name, rewards, ids, seed, named)(everything))
 
 
 @pytest.mark.parametrize("name", SHIFT_INVARIANT)
@@ -57,55 +54,32 @@ def test_a_number_added_to_every_reward_does_not_matter(name, rows, shift, seed)
     np.testing.assert_allclose(moved, estimate(name, rewards, ids, seed)(everything), atol=1e-7)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_group_relative_ones_alone_give_exactly_0_to_single_rollouts_and_equal_rewards(name):
+    for reward in (1.0, 0.1, 1 / 3):
+        rewards, ids = np.array([reward, 1, 0, 1, *[reward] * 7]), np.array([0, 1, 1, 1, *[2] * 7])
+        advantages = estimate(name, rewards, ids, seed=3)(np.arange(11))
+        alone = advantages[ids != 1]
+        assert (alone == 0).all() if name in GROUP_RELATIVE else (alone != 0).all()
+        assert advantages[ids == 1].any()
+
+
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(SHIFT_INVARIANT)))
 def test_the_other_estimators_are_not_shift_invariant(name):
-    advantages = [
-        estimate(name, np.array([1.0, 0, 0, 1]) + shift, np.array([0, 0, 1, 1]))(np.arange(4)) for shift in (0, 1)
-    ]
-    assert not np.allclose(*advantages)
-
-
-@pytest.mark.parametrize("name", sorted(GROUP_RELATIVE))
-@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1 / 3])
-def test_group_relative_ones_give_exactly_0_to_single_rollouts_and_equal_rewards(name, reward):
-    rewards, ids = np.array([reward, 1, 0, 1, *[reward] * 7]), np.array([0, 1, 1, 1, *[2] * 7])
-    advantages = estimate(name, rewards, ids, seed=3)(np.arange(11))
-    assert (advantages[ids != 1] == 0).all()
-    assert advantages[ids == 1].any()
-
-
-@pytest.mark.parametrize("name", sorted(set(NAMES) - GROUP_RELATIVE))
-def test_the_other_estimators_learn_from_single_rollouts_and_equal_rewards(name):
-    rewards, ids = np.array([1.0, 1, 0, 1, 1, 1]), np.array([0, 1, 1, 1, 2, 2])
-    advantages = estimate(name, rewards, ids)(np.arange(6))
-    assert advantages[0] != 0
-    assert (advantages[4:] != 0).all()
+    rewards, ids = np.array([1.0, 0, 0, 1]), np.array([0, 0, 1, 1])
+    assert not np.allclose(*(estimate(name, rewards + shift, ids)(np.arange(4)) for shift in (0, 1)))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_finite_on_a_batch_of_failures_and_on_one_of_nothing(name):
-    assert np.isfinite(estimate(name, np.zeros(5), np.array([0, 0, 1, 1, 2]))(np.arange(5))).all()
-    columns = {key: [] for key in needs(name)}
-    assert ESTIMATORS[name]([], [], **columns).shape == (0,)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_groups_give_it_all_that_it_needs(name):
+def test_an_estimator_takes_groups_failures_and_nothing_and_documents_itself(name):
     assert set(needs(name)) <= COLUMNS
     group = Group(
         Prompt("a"), (Rollout(True, tokens=3, score_norm=1.0), Rollout(False, tokens=4, round=1, score_norm=2.0))
     )
     baseline = [0.5] if "baseline" in needs(name) else None
     assert advantages_of([group], name, baseline=baseline).shape == (2,)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_unequal_lengths_are_refused(name):
+    assert np.isfinite(estimate(name, np.zeros(5), np.array([0, 0, 1, 1, 2]))(np.arange(5))).all()
+    assert ESTIMATORS[name]([], [], **{key: [] for key in needs(name)}).shape == (0,)
     with pytest.raises(ValueError, match=r"must be \[N\] each"):
         ESTIMATORS[name]([1.0, 0.0], [0], **{key: [1, 1] for key in needs(name)})
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_estimator_documents_itself_under_its_own_name(name):
-    assert ESTIMATORS[name].__name__ == name
-    assert ">>>" in (ESTIMATORS[name].__doc__ or "")
+    assert ESTIMATORS[name].__name__ == name and ">>>" in (ESTIMATORS[name].__doc__ or "")
