@@ -70,29 +70,23 @@ def test_a_terminated_job_says_how_to_continue_and_does(terminated, folder, whol
     expect_the_results_of(whole, folder)
 
 
-REFUSED = {
-    "settings that are torn": (
-        "job.toml",
-        lambda path: os.truncate(path, 150),
-        "must be TOML, .*; restore .* or delete",
-    ),
-    "settings that are a pipe": ("job.toml", os.mkfifo, "job.toml must be a file, got a named pipe; restore"),
-    "an environment that is torn": ("environment.json", lambda path: os.truncate(path, 9), "delete it to go on"),
-    "an environment that is a list": ("environment.json", lambda path: path.write_text("[]"), "delete it to go on"),
-    "a lock that is a folder": ("lock", lambda path: path.mkdir(), "lock must be a file, got a folder; remove it"),
-}
+REFUSED = (
+    ("job.toml", lambda path: os.truncate(path, 150), "must be TOML, .*; restore .* or delete"),
+    ("job.toml", lambda path: (path.unlink(), os.mkfifo(path)), "job.toml must be a file, got a named pipe; restore"),
+    ("environment.json", lambda path: os.truncate(path, 9), "delete it to go on"),
+    ("environment.json", lambda path: path.write_text("[]"), "delete it to go on"),
+    ("lock", lambda path: (path.unlink(), path.mkdir()), "lock must be a file, got a folder; remove it"),
+)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_damage_is_refused_in_one_line_before_anything_is_trained(folder, case):
-    name, damage, problem = REFUSED[case]
-    path = folder / "runs" / "job" / name
-    if not path.name.endswith((".toml", ".json")) or damage is os.mkfifo:
-        path.unlink()
-    damage(path)
-    with pytest.raises(ConfigError, match=problem) as caught:
-        resume()
-    assert "\n" not in str(caught.value)
+def test_damage_is_refused_in_one_line_before_anything_is_trained(terminated, tmp_path, monkeypatch):
+    for number, (name, damage, problem) in enumerate(REFUSED):
+        shutil.copytree(terminated[0], folder := tmp_path / str(number))
+        monkeypatch.chdir(folder)
+        damage(folder / "runs" / "job" / name)
+        with pytest.raises(ConfigError, match=problem) as caught:
+            resume()
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

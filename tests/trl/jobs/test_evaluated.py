@@ -71,17 +71,16 @@ def test_scores_of_known_rewards():
     }
 
 
-@pytest.mark.parametrize(("k", "names"), [(1, []), (2, [2]), (3, [2, 3]), (8, [2, 4, 8]), (32, [2, 4, 8, 16, 32])])
-def test_every_power_of_two_up_to_k_has_its_pass_at_k(k, names):
-    found = scores_at_k(np.ones((2, k), bool), [["1"] * k] * 2)
-    majority = [f"maj_at_{k}"] if k > 1 else []
-    assert list(found) == [f"mean_at_{k}", *(f"pass_at_{n}" for n in names), *majority]
-    assert all(values.tolist() == [1.0, 1.0] for values in found.values())
+def test_every_power_of_two_up_to_k_has_its_pass_at_k():
+    for k, names in ((1, []), (2, [2]), (3, [2, 3]), (8, [2, 4, 8])):
+        found = scores_at_k(np.ones((2, k), bool), [["1"] * k] * 2)
+        majority = [f"maj_at_{k}"] if k > 1 else []
+        assert list(found) == [f"mean_at_{k}", *(f"pass_at_{n}" for n in names), *majority]
+        assert all(values.tolist() == [1.0, 1.0] for values in found.values())
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
-def test_an_evaluation_logs_what_its_completions_give_by_hand(folder, policy, algorithm):
-    logged, groups = evaluated(folder, policy, right, FirstLetter(), algorithm=algorithm)
+def test_an_evaluation_logs_what_its_completions_give_by_hand(folder, policy):
+    logged, groups = evaluated(folder, policy, right, FirstLetter(), algorithm="rloo")
     counts = [int(sum(value for _, value in group)) for group in groups]
     assert 0 < sum(counts) < 24
     won = []
@@ -120,25 +119,24 @@ def test_a_verifier_that_reads_no_answers_has_no_majority(folder, policy):
     assert isinstance(read_job(folder / "job.toml", [], None, False)[0].judge, Function)
 
 
-def test_a_question_with_a_completion_without_a_reward_is_left_out(folder, policy):
-    rewards = iter([1.0, None, 1.0, 1.0, *[1.0, 0.0, 0.0, 0.0] * 5])
-    logged, _ = evaluated(folder, policy, lambda *_: next(rewards))
-    assert ended(logged) == {"mean_at_4": 0.25, "pass_at_2": 0.5, "pass_at_4": 1.0}
+FIRST, GRADED = [1.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0]
+SCORES = {"mean_at_4": 0.25, "pass_at_2": 0.5, "pass_at_4": 1.0}
+GIVEN = {
+    "a question with a completion without a reward is left out": ([1.0, None, 1.0, 1.0, *FIRST * 5], {}, SCORES),
+    "verdicts of minus one are wrong answers": ([1.0, -1.0, -1.0, -1.0] * 6, {}, SCORES),
+    # two batches of two
+    "graded rewards have only a mean": (FIRST * 2 + GRADED * 2 + FIRST * 2, {"verdict": None}, {"mean_at_4": 1.25 / 6}),
+    "unless they are named as the verdict": (FIRST * 2 + GRADED * 2 + FIRST * 2, {"verdict": "function"}, SCORES),
+}
 
 
-@pytest.mark.parametrize("verdict", [None, "function"])
-def test_graded_rewards_have_only_a_mean_unless_they_are_named_as_the_verdict(folder, policy, verdict):
-    rewards = iter([1.0, 0.0, 0.0, 0.0] * 2 + [0.5, 0.0, 0.0, 0.0] * 2 + [1.0, 0.0, 0.0, 0.0] * 2)  # two batches of two
-    settings = {"verdict": verdict, "allocator": {"name": "uniform", "rollouts_per_prompt": 8}}
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_is_scored(folder, policy, name):
+    given, settings, expected = GIVEN[name]
+    rewards = iter(given)
+    settings |= {"allocator": {"name": "uniform", "rollouts_per_prompt": 8}} if settings else {}
     logged, _ = evaluated(folder, policy, lambda *_: next(rewards), **settings)
-    mean = {"mean_at_4": pytest.approx(np.mean([0.25, 0.25, 0.125, 0.125, 0.25, 0.25]))}
-    assert ended(logged) == (mean if verdict is None else {"mean_at_4": 0.25, "pass_at_2": 0.5, "pass_at_4": 1.0})
-
-
-def test_verdicts_of_minus_one_are_wrong_answers(folder, policy):
-    rewards = iter([1.0, -1.0, -1.0, -1.0] * 6)
-    logged, _ = evaluated(folder, policy, lambda *_: next(rewards))
-    assert ended(logged) == {"mean_at_4": 0.25, "pass_at_2": 0.5, "pass_at_4": 1.0} and logged["eval_reward"] == -0.5
+    assert ended(logged) == pytest.approx(expected)
 
 
 def test_a_job_from_its_file_logs_the_papers_scores_and_fits_whole_groups_into_a_batch(folder, policy):

@@ -79,118 +79,93 @@ def weights(folder):
 
 
 REFUSED = {
-    "a key that there is not": ({"modle": "x"}, "has no key 'modle'; did you mean 'model'?"),
-    "no questions": ({"data": None}, "must have data, got .*; add data"),
-    "a setting that TRL has not": (
-        {"training": {"lerning_rate": 1e-3}},
-        r"training has no key 'lerning_rate'; did you mean 'learning_rate'\? It has the settings of trl.GRPOConfig",
-    ),
-    "a setting of GRPO for RLOO": (
-        {"algorithm": "rloo", "training": {"scale_rewards": "group"}},
-        "training has no key 'scale_rewards'; .*It has the settings of trl.RLOOConfig",
-    ),
-    "a setting of a wrong type": (
-        {"training": {"learning_rate": "fast"}},
-        "training.learning_rate must be a number, got 'fast'; write learning_rate = 1.0",
-    ),
-    "a size of a wrong type": ({"training": {"num_generations": 7.5}}, "training.num_generations must be an integer"),
-    "an infinite number of epochs": (
-        {"training": {"num_train_epochs": float("inf")}},
-        "training.num_train_epochs must be finite, got inf; write a number",
-    ),
-    "steps that are no number": ({"training": {"save_steps": float("nan")}}, "training.save_steps must be a number"),
-    "what TRL refuses": (
-        {"training": {"num_generations": 7}},
-        "training.generation_batch_size .* must be divisible by num_generations",
-    ),
-    "a folder of its own": ({"training": {"output_dir": "x"}}, "training.output_dir is set by the job, got 'x'; leave"),
-    "a setting that LoRA has not": ({"lora": {"rank": 4}}, "lora has no key 'rank'; .*the settings of peft.LoraConfig"),
-    "LoRA of a wrong type": ({"lora": {"r": "four"}}, "lora.r must be an integer, got 'four'"),
-    "tools that TRL's RLOO has not": (
-        {"tools": ["math:sqrt"], "algorithm": "rloo"},
-        "tools are for grpo, got math:sqrt with rloo, whose trainer in TRL has none; set algorithm",
-    ),
-    "a tool that is not there": ({"tools": ["math:squirt"]}, "function must be in its module, got 'math:squirt'"),
-    "an allocator that does not fit": (
-        {"training": {"num_generations": 4}},
-        "hora must train on no more than TRL's batches hold, 32 rollouts of 8 prompts, got 64",
-    ),
-    "an allocator of a wrong name": ({"allocator": "horra"}, "allocator .* must have a known name, .*mean 'hora'"),
-    "a preset of a wrong name": (
-        {"allocator": None, "preset": "hora_printed"},
-        "preset .* must have a known name, got 'hora_printed'; did you mean 'hora_as_printed'",
-    ),
-    "a preset and an allocator": (
-        {"preset": "vip_as_printed"},
-        "allocator must be left out beside a preset whose own is vip, got 'hora'; leave out the preset",
-    ),
-    "neither of them": ({"allocator": None}, "allocator must be given, or a preset, which has one, got neither; name"),
-    "a selection of a wrong name": ({"selection": "mixt"}, "selection .* must have a known name, .*mean 'mixed'"),
-    "a selection and workers": (
-        {"selection": "mixed", "training": {"dataloader_num_workers": 2}},
-        "dataloader_num_workers must be 0 with a selection, got 2",
-    ),
-    "rates that are missing": (
-        {"data": {"path": "questions.jsonl", "template": "plain", "rate_column": "rate"}},
-        "data: questions.jsonl must have a column rate, got prompt, answer; name another",
-    ),
-    "an estimator that there is not": ({"estimator": "rlo"}, "estimator must be one of .*, got 'rlo'"),
-    "a template that there is not": (
-        {"data": {"path": "questions.jsonl", "template": "boxd"}},
-        "data.template must be a name or a text with .*, got 'boxd'; did you mean 'boxed'?",
-    ),
-    "a file that is not there": ({"data": {"path": "nothing.jsonl"}}, "data: .* got nothing.jsonl"),
-    "gold that is missing": ({"data": {"path": "open.jsonl"}}, "data: each gold answer must be there, got None for "),
-    "gold that is missing, for mathematics": (
-        {"data": {"path": "open.jsonl"}, "verifier": "math"},
-        "data: each gold answer must be a number, words or LaTeX .* got None for ",
-    ),
-    "a verifier that there is not": ({"verifier": "mathh"}, "verifier .* must have a known name, .*mean 'math'"),
-    "an algorithm that there is not": ({"algorithm": "ppo"}, "algorithm must be one of 'grpo', 'rloo', got 'ppo'"),
-    "a base that the lab has not": ({"model": "lab:mediun"}, "base must be easy, medium, .*, got 'mediun'"),
-    "a split that the lab has not": (
-        {"data": {"name": "lab:medium", "split": "dev"}},
-        "data: split must be one of train, test for the lab, got 'dev'",
-    ),
-    "a model that is not there": ({"model": "no/such-model"}, "model must be an id .*, got 'no/such-model' "),
-    "words that the lab has not": (
-        {"model": "lab:medium", "data": {"name": "lab:medium", "template": "boxed"}},
-        "data must ask what lab:medium can read: text must be made of ledger tokens, got 'P",
-    ),
-    "more room than the model has": (
-        {"training": {"max_completion_length": 128}},
-        "a prompt and its completion must fit the 128 tokens of .*, got 6 and 128; lower",
-    ),
-    "fewer questions than a batch has": (
-        {"data": {"path": "questions.jsonl", "template": "plain", "limit": 3}},
-        "data must have the 4 prompts of a generation batch, got 3",
-    ),
-    "templates that one verifier cannot read": (
-        {
-            "verifier": "exact",
-            "data": {"path": "questions.jsonl", "template": "boxed"},
-            "evaluation": {"path": "questions.jsonl", "template": "answer"},
-        },
-        "one verifier must read answers to both templates, got 'boxed' to train and 'answer' to evaluate",
-    ),
-    "an evaluation that nothing could judge": (
-        {"allocator": "optpo", "verifier": None, "evaluation": {"path": "questions.jsonl"}},
-        "an evaluation needs a verifier, got none with optpo",
-    ),
-    "a folder's name that is a path": (
-        {"name": "a/b"},
-        "name must be a plain folder name of at most 200 bytes, got 'a/b'",
-    ),
+    "has no key 'modle'; did you mean 'model'?": {"modle": "x"},
+    "must have data, got .*; add data": {"data": None},
+    r"training has no key 'lerning_rate'; did you mean 'learning_rate'\? It has the settings of trl.GRPOConfig": {
+        "training": {"lerning_rate": 1e-3}
+    },
+    "training has no key 'scale_rewards'; .*It has the settings of trl.RLOOConfig": {
+        "algorithm": "rloo",
+        "training": {"scale_rewards": "group"},
+    },
+    "training.learning_rate must be a number, got 'fast'; write learning_rate = 1.0": {
+        "training": {"learning_rate": "fast"}
+    },
+    "training.num_generations must be an integer": {"training": {"num_generations": 7.5}},
+    "training.num_train_epochs must be finite, got inf; write a number": {
+        "training": {"num_train_epochs": float("inf")}
+    },
+    "training.generation_batch_size .* must be divisible by num_generations": {"training": {"num_generations": 7}},
+    "training.output_dir is set by the job, got 'x'; leave": {"training": {"output_dir": "x"}},
+    "lora has no key 'rank'; .*the settings of peft.LoraConfig": {"lora": {"rank": 4}},
+    "lora.r must be an integer, got 'four'": {"lora": {"r": "four"}},
+    "tools are for grpo, got math:sqrt with rloo, whose trainer in TRL has none; set algorithm": {
+        "tools": ["math:sqrt"],
+        "algorithm": "rloo",
+    },
+    "function must be in its module, got 'math:squirt'": {"tools": ["math:squirt"]},
+    "hora must train on no more than TRL's batches hold, 32 rollouts of 8 prompts, got 64": {
+        "training": {"num_generations": 4}
+    },
+    "allocator .* must have a known name, .*mean 'hora'": {"allocator": "horra"},
+    "preset .* must have a known name, got 'hora_printed'; did you mean 'hora_as_printed'": {
+        "allocator": None,
+        "preset": "hora_printed",
+    },
+    "allocator must be left out beside a preset whose own is vip, got 'hora'; leave out the preset": {
+        "preset": "vip_as_printed"
+    },
+    "allocator must be given, or a preset, which has one, got neither; name": {"allocator": None},
+    "dataloader_num_workers must be 0 with a selection, got 2": {
+        "selection": "mixed",
+        "training": {"dataloader_num_workers": 2},
+    },
+    "data: questions.jsonl must have a column rate, got prompt, answer; name another": {
+        "data": {"path": "questions.jsonl", "template": "plain", "rate_column": "rate"}
+    },
+    "data.template must be a name or a text with .*, got 'boxd'; did you mean 'boxed'?": {
+        "data": {"path": "questions.jsonl", "template": "boxd"}
+    },
+    "data: .* got nothing.jsonl": {"data": {"path": "nothing.jsonl"}},
+    "data: each gold answer must be there, got None for ": {"data": {"path": "open.jsonl"}},
+    "data: each gold answer must be a number, words or LaTeX .* got None for ": {
+        "data": {"path": "open.jsonl"},
+        "verifier": "math",
+    },
+    "algorithm must be one of 'grpo', 'rloo', got 'ppo'": {"algorithm": "ppo"},
+    "base must be easy, medium, .*, got 'mediun'": {"model": "lab:mediun"},
+    "data: split must be one of train, test for the lab, got 'dev'": {"data": {"name": "lab:medium", "split": "dev"}},
+    "model must be an id .*, got 'no/such-model' ": {"model": "no/such-model"},
+    "data must ask what lab:medium can read: text must be made of ledger tokens, got 'P": {
+        "model": "lab:medium",
+        "data": {"name": "lab:medium", "template": "boxed"},
+    },
+    "a prompt and its completion must fit the 128 tokens of .*, got 6 and 128; lower": {
+        "training": {"max_completion_length": 128}
+    },
+    "data must have the 4 prompts of a generation batch, got 3": {
+        "data": {"path": "questions.jsonl", "template": "plain", "limit": 3}
+    },
+    "one verifier must read answers to both templates, got 'boxed' to train and 'answer' to evaluate": {
+        "verifier": "exact",
+        "data": {"path": "questions.jsonl", "template": "boxed"},
+        "evaluation": {"path": "questions.jsonl", "template": "answer"},
+    },
+    "an evaluation needs a verifier, got none with optpo": {
+        "allocator": "optpo",
+        "verifier": None,
+        "evaluation": {"path": "questions.jsonl"},
+    },
+    "name must be a plain folder name of at most 200 bytes, got 'a/b'": {"name": "a/b"},
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_wrong_job_is_refused_in_one_line_before_its_folder_is_made(folder, policy, case):
-    settings, message = REFUSED[case]
+def test_a_wrong_job_is_refused_in_one_line_before_its_folder_is_made(folder, policy):
     (folder / "open.jsonl").write_text('{"prompt": "1"}\n{"prompt": "2"}\n')
-    with pytest.raises(ConfigError, match=message) as caught:
-        train(make_job(folder, policy, **settings))
-    assert "\n" not in str(caught.value) and not (folder / "runs").exists()
+    for message, settings in REFUSED.items():
+        with pytest.raises(ConfigError, match=message) as caught:
+            train(make_job(folder, policy, **settings))
+        assert "\n" not in str(caught.value) and not (folder / "runs").exists()
 
 
 def test_a_dry_run_prints_the_plan_and_needs_no_weights(folder, policy, capsys):
@@ -236,30 +211,32 @@ def test_a_run_leaves_its_job_its_rollouts_its_checkpoints_and_a_model(whole, po
     assert sum("rewards/function/mean" in entry for entry in history) == 4
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"resume": False}, r"runs/job must not exist, got the folder of a run; continue with --resume"),
-        ({"seed": 5}, r"was started with training.seed = nothing, got 5; change it back, or choose another --name"),
+def test_a_folder_is_for_one_job(whole, policy, tmp_path, monkeypatch):
+    folder = tmp_path / "copy"
+    shutil.copytree(whole.parents[1], folder)
+    monkeypatch.chdir(folder)
+    evaluation = {"evaluation": {"path": "questions.jsonl", "limit": 8}}
+    begun = r"was started with {} = {}, got {}"
+    for change, message in (
+        (
+            {"training": {"seed": 5}},
+            begun.format("training.seed", "nothing", "5; change it back, or choose another --n"),
+        ),
         ({"allocator": {"name": "uniform", "rollouts_per_prompt": 8}}, r"allocator.* and \d more; change it back"),
         (
             {"data": {"path": "questions.jsonl", "template": "plain", "limit": 40}},
-            r"was started with data.limit = nothing, got 40",
+            begun.format("data.limit", "nothing", 40),
         ),
-        ({"questions": "changed"}, r"was started with questions = .*; restore the data"),
-    ],
-)
-def test_a_folder_is_for_one_job(whole, policy, tmp_path, monkeypatch, change, message):
-    shutil.copytree(whole.parents[1], tmp_path / "copy")
-    monkeypatch.chdir(tmp_path / "copy")
-    settings = {"evaluation": {"path": "questions.jsonl", "limit": 8}} | change
-    resume, seed = settings.pop("resume", True), settings.pop("seed", None)
-    if settings.pop("questions", None):
-        path = tmp_path / "copy" / "questions.jsonl"
-        path.write_text(path.read_text().replace("010", "910"))
-    config = make_job(tmp_path / "copy", policy, training={"seed": seed}, **settings)
-    with pytest.raises(ConfigError, match=message):
-        train(config, resume=resume)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(make_job(folder, policy, **evaluation | change), resume=True)
+    config = make_job(folder, policy, **evaluation)
+    with pytest.raises(ConfigError, match=r"runs/job must not exist, got the folder of a run; continue with --resume"):
+        train(config)
+    questions = folder / "questions.jsonl"
+    questions.write_text(questions.read_text().replace("010", "910"))
+    with pytest.raises(ConfigError, match=r"was started with questions = .*; restore the data"):
+        train(config, resume=True)
 
 
 def test_a_job_that_another_process_starts_is_not_written_to(folder, policy):
@@ -310,14 +287,6 @@ def test_a_killed_run_resumes_from_its_last_whole_checkpoint(whole, folder, poli
     assert rollouts(folder / "runs/job") == rollouts(whole)
 
 
-def test_a_job_under_rloo_with_weights_and_an_estimator(folder, policy):
-    settings = {"algorithm": "rloo", "weighting": "prompt", "estimator": "rloo", "training": {"max_steps": 2}}
-    assert train(make_job(folder, policy, **settings)) == 0
-    for row in rollouts(folder / "runs/job"):
-        assert row["advantage"] is not None
-    assert len(rollouts(folder / "runs/job")) == 2 * 32
-
-
 def test_a_job_with_a_selection_and_known_rates_resumes_with_the_same_results(folder, policy):
     rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
     rated = [row | {"rate": int(row["answer"]) / 24} for row in rows]
@@ -330,22 +299,20 @@ def test_a_job_with_a_selection_and_known_rates_resumes_with_the_same_results(fo
     config = make_job(folder, policy, **given)
     prompts = prepare(read_job(config, (), None, False)[0]).training_rows()
     assert prompts["rate"] == [row["rate"] for row in rated]
-    assert train(config, name="whole") == 0
-    whole = rollouts(folder / "runs" / "whole")
+    assert train(config) == 0
+    run = folder / "runs" / "job"
+    whole = rollouts(run)
     hard = {row["prompt_id"] for row in whole if row["step"] == 0 and not 0.05 < row["predicted"] < 0.95}
-    assert (
-        len(hard) <= 1
-    )  # of the first four prompts; the place for exploration may be one that nothing is learned from
-    assert train(config, name="stopped") == 0
-    shutil.rmtree(folder / "runs" / "stopped" / "checkpoints" / "checkpoint-4")
-    shutil.rmtree(folder / "runs" / "stopped" / "model")
-    assert train(None, name="stopped", resume=True) == 0
-    assert rollouts(folder / "runs" / "stopped") == whole
+    assert len(hard) <= 1  # of the first four; the place for exploration may be one that nothing is learned from
+    for lost in ("checkpoints/checkpoint-4", "model"):
+        shutil.rmtree(run / lost)
+    assert train(None, name="job", resume=True) == 0
+    assert rollouts(run) == whole
 
 
 def test_a_job_with_lora_trains_an_adapter_alone(folder, policy):
     lora = {"r": 4, "target_modules": ["q_proj", "v_proj"]}
-    assert train(make_job(folder, policy, lora=lora, training={"max_steps": 2})) == 0
+    assert train(make_job(folder, policy, lora=lora, training={"max_steps": 1, "save_steps": 1})) == 0
     saved = json.loads((folder / "runs/job/model/adapter_config.json").read_text())
     assert saved["r"] == 4 and saved["task_type"] == "CAUSAL_LM"
     assert not (folder / "runs/job/model/model.safetensors").exists()
@@ -385,18 +352,14 @@ def test_a_job_without_labels_needs_no_gold_and_reports_its_verifier(folder, pol
     if not watched:
         rows = [{"prompt": row["prompt"]} for row in rows]
     (folder / "votes.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    settings = {
-        "allocator": {"name": "ttrl", "max_samples": 12, "min_samples": 8},
-        "extract": "verifier.py:first",
-        "data": {"path": "votes.jsonl", "template": "plain"},
-    }
-    if not watched:
-        settings["verifier"] = None
-    assert train(make_job(folder, policy, training={"max_steps": 2}, **settings)) == 0
+    settings = {} if watched else {"verifier": None}
+    settings |= {"extract": "verifier.py:first", "data": {"path": "votes.jsonl", "template": "plain"}}
+    settings |= {"allocator": {"name": "ttrl", "max_samples": 12, "min_samples": 8}}
+    assert train(make_job(folder, policy, training={"max_steps": 1, "save_steps": 1}, **settings)) == 0
     log = read_log(folder / "runs/job/rollouts").to_pylist()
-    assert len(log) == 2 * 4 * 12 and sum(row["kept"] for row in log) <= 2 * 32
+    assert len(log) == 4 * 12 and sum(row["kept"] for row in log) <= 32
     assert all(row["answer"] == (row["completion"][:1] or None) for row in log)
-    history = json.loads((folder / "runs/job/checkpoints/checkpoint-2/trainer_state.json").read_text())["log_history"]
+    history = json.loads((folder / "runs/job/checkpoints/checkpoint-1/trainer_state.json").read_text())["log_history"]
     assert ("rewards/function/mean" in history[0]) == watched
 
 
@@ -447,16 +410,6 @@ def test_the_tool_task_of_vip_by_the_names_of_its_data_sets(folder, policy):
     assert reward(completions=[r"\boxed{Rhine}"], gold=[held_out.gold]) == [1.0]
 
 
-def test_an_evaluation_has_the_template_of_training_unless_it_has_its_own(folder, policy):
-    evaluation = {"path": "questions.jsonl", "limit": 1}
-    asked = {}
-    for template in (None, "Q: {question}"):
-        given = evaluation if template is None else evaluation | {"template": template}
-        job, _ = read_job(make_job(folder, policy, evaluation=given), [], None, False)
-        asked[template] = job.evaluation_data.chosen_template.user
-    assert asked == {None: "{question}", "Q: {question}": "Q: {question}"}
-
-
 def test_a_reward_is_the_verdict_on_the_last_message():
     reward = reward_of(Exact())
     said = [{"role": "assistant", "content": "It is 5."}, {"role": "assistant", "content": "The answer is 4."}]
@@ -468,17 +421,24 @@ def test_a_reward_is_the_verdict_on_the_last_message():
     ]
 
 
+RECIPE = Recipe((Stage(EASY, steps=120, learning_rate=4e-3),), sequences=8_000, operation_weights=(4.0, 1.0))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def lab(monkeypatch, tmp_path):
-    """Replace the base "medium" by one that is trained in seconds; return a function that gives its policy."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    recipe = Recipe((Stage(EASY, steps=120, learning_rate=4e-3),), sequences=8_000, operation_weights=(4.0, 1.0))
-    monkeypatch.setitem(RECIPES, "medium", recipe)
+def lab(cache, monkeypatch, tmp_path):
+    """Replace the base "medium" by one that is trained in seconds, once for all."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setitem(RECIPES, "medium", RECIPE)
     monkeypatch.chdir(tmp_path)
-    return lambda: trained_policy(recipe)
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("lab jobs")  # one worker process, so that the base is trained once
 def test_a_job_on_the_lab_has_its_exact_success_probability(lab, tmp_path, capsys):
     """Without learning, shares over hundreds of rollouts a prompt agree with the exact probabilities within noise."""
     config = tmp_path / "exact.toml"
@@ -494,33 +454,31 @@ def test_a_job_on_the_lab_has_its_exact_success_probability(lab, tmp_path, capsy
     verdicts = {}
     for row in read_log(Path("runs/exact/rollouts")).to_pylist():
         verdicts.setdefault(row["prompt"], []).append(row["correct"])
-    exact = exact_success(lab(), [Problem.parse(text) for text in verdicts])
+    exact = exact_success(trained_policy(RECIPE), [Problem.parse(text) for text in verdicts])
     share = np.array([np.mean(each) for each in verdicts.values()])
     assert {len(each) for each in verdicts.values()} == {200} and exact.max() > 0.3
     assert (np.abs(share - exact) <= 5 * np.sqrt(exact * (1 - exact) / 200) + 2 / 200).all()
 
 
 @pytest.mark.slow
-def test_the_example_job_can_be_trained(lab, capsys):
+@pytest.mark.xdist_group("lab jobs")
+def test_the_example_jobs_can_be_trained(lab, capsys):
+    """The batch of VIP's paper is 512 prompts with 8 rollouts each, and one update, here on one process and not 8."""
     assert train(ROOT / "examples/trl.toml", dry_run=True) == 0
     assert "10,240 rollouts; 14 tokens each at most, 143,360 in all" in capsys.readouterr().out
-    assert train(ROOT / "examples/trl.toml", "training.max_steps=2") == 0
-    assert len(read_log(Path("runs/trl/rollouts"))) == 2 * 256
+    assert train(ROOT / "examples/trl.toml", "training.max_steps=1") == 0
+    assert len(read_log(Path("runs/trl/rollouts"))) == 256
     assert tomllib.loads(Path("runs/trl/job.toml").read_text())["data"]["name"] == "lab:medium"
 
-
-@pytest.mark.slow
-def test_the_example_job_of_vip_can_be_trained(lab, capsys):
-    """The batch of its paper is 512 prompts with 8 rollouts each, and one update, here on one process in place of 8."""
     data = ["data.name=lab:medium", "data.template=plain", "evaluation.name=lab:medium", "evaluation.split=test"]
     small = ["model=lab:medium", *data, "training.max_completion_length=14", "training.per_device_train_batch_size=64"]
     assert train(ROOT / "examples/papers/vip.toml", *small, dry_run=True) == 0
     printed = capsys.readouterr().out
     assert "512 prompts, 4,096 rollouts" in printed and "2 batches, 2 optimizer steps" in printed
-    tiny = ["training.gradient_accumulation_steps=1", "training.steps_per_generation=1", "training.max_steps=2"]
+    tiny = ["training.gradient_accumulation_steps=1", "training.steps_per_generation=1", "training.max_steps=1"]
     assert train(ROOT / "examples/papers/vip.toml", *small, *tiny, "evaluation.limit=8") == 0
     counts = Counter(row["prompt_id"] for row in read_log(Path("runs/vip/rollouts")).to_pylist())
-    assert sum(counts.values()) == 2 * 64 and min(counts.values()) >= 3
+    assert sum(counts.values()) == 64 and min(counts.values()) >= 3
 
 
 PAPERS = {"vip": 32, "hora": 64, "ar3po": 32, "optpo": 64}
@@ -536,10 +494,10 @@ def test_the_job_of_a_paper_can_be_trained_and_its_folder_spells_the_preset_out(
     small += ['verifier={name = "function", function = "verifier.py:judged"}']
     small += [f"evaluation={{{questions}, limit = 4}}"] if "evaluation" in before else []
     sizes = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
-    sizes |= {"max_steps": 2, "max_completion_length": 5}
+    sizes |= {"max_steps": 1, "max_completion_length": 5}
     assert train(config, *small, *(f"training.{key}={value}" for key, value in sizes.items())) == 0
     log = read_log(Path("runs", paper, "rollouts")).to_pylist()
-    assert {row["step"] for row in log} == {0, 1} and 0 < sum(row["kept"] for row in log) <= 2 * rows
+    assert 0 < sum(row["kept"] for row in log) <= rows
     written = tomllib.loads(Path("runs", paper, "job.toml").read_text(encoding="utf-8"))
     decided = PRESETS[before["preset"]]().arguments()
     assert "preset" not in written and written.get("estimator") == decided.get("estimator")
@@ -559,34 +517,26 @@ def test_only_the_first_of_two_processes_prints_and_writes(folder, policy):
     assert json.loads((folder / "runs/job/environment.json").read_text())["processes"] == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--labels", "none"], "No such option: --labels"),
-        ([], "a job must be a TOML file, got none; give one, or --name and --resume for a started one"),
-        (
-            ["--resume", "--name", "x"],
-            "there is nothing to resume: runs/x/job.toml does not exist; give the job's file",
-        ),
-    ],
-)
-def test_wrong_options_end_the_command_with_one_line(tmp_path, monkeypatch, arguments, message):
+OPTIONS = {
+    "No such option: --labels": ["--labels", "none"],
+    "a job must be a TOML file, got none; give one, or --name and --resume for a started one": [],
+    "there is nothing to resume: runs/x/job.toml does not exist; give the job's file": ["--resume", "--name", "x"],
+}
+
+
+def test_wrong_options_end_the_command_with_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["trl", *arguments])
-    assert result.exit_code == 2 and result.stdout == "" and result.stderr.count("\n") == 1
-    assert result.stderr.startswith(f"error: {message}")
+    for message, arguments in OPTIONS.items():
+        result = CliRunner().invoke(app, ["trl", *arguments])
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert result.stderr.startswith(f"error: {message}")
 
 
-@pytest.mark.slow
-def test_without_trl_one_line_says_what_to_install(tmp_path):
-    code = "import sys; sys.modules['trl'] = None; from apportion.__main__ import main; main()"
+def test_without_trl_one_line_says_what_to_install(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("apportion.trl")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "trl", None)
     shutil.copy(ROOT / "examples" / "trl.toml", tmp_path / "x.toml")
-    done = subprocess.run(
-        [sys.executable, "-c", code, "trl", "x.toml"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: apportion trl needs trl, which is not installed; pip install 'apportion[trl]'\n"
+    result = CliRunner().invoke(app, ["trl", str(tmp_path / "x.toml")])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: apportion trl needs trl, which is not installed; pip install 'apportion[trl]'\n"

@@ -29,7 +29,6 @@ def prepared(folder, policy, **settings):
     "training",
     [
         {"num_train_epochs": 0.4},
-        {"num_train_epochs": 1, "steps_per_generation": 4},
         {"num_train_epochs": 0.5, "steps_per_generation": 2, "gradient_accumulation_steps": 4, "num_iterations": 3},
         {"max_steps": 5, "steps_per_generation": 4, "gradient_accumulation_steps": 3},
     ],
@@ -50,26 +49,23 @@ def test_steps_and_batches_are_those_of_the_run(folder, policy, training):
     assert len({row["prompt_id"] for row in log if row["step"] == 0}) == plan.prompts
 
 
-SIZES = {
-    "hora": ({"name": "hora", "pre_rollouts": 2, "rollouts_per_prompt": 6}, {}, (32, 6)),
-    "ttrl": ({"name": "ttrl", "max_samples": 20, "min_samples": 5}, {}, (32, 5)),
-    "ar3po": ({"name": "ar3po", "stages": 3, "rollouts_per_stage": 4}, {}, (32, 12)),
-    "dapo": ({"name": "dapo", "rollouts_per_prompt": 4, "draw": 1}, {}, (32, 4)),
-    "as the file says": ({"name": "uniform", "rollouts_per_prompt": 4}, {"gradient_accumulation_steps": 3}, (6, 4)),
-    "by generation batch": ({"name": "uniform", "rollouts_per_prompt": 8}, {"generation_batch_size": 80}, (10, 8)),
-    "in whole micro-batches": ({"name": "ttrl", "min_samples": 5}, {"per_device_train_batch_size": 24}, (24, 5)),
-    "the allocator follows": ({"name": "hora"}, {"num_generations": 6}, (32, 6)),
-    "one that is not the file's": ({"name": "uniform", "rollouts_per_prompt": 16}, {"num_generations": 16}, (32, 16)),
-}
+SIZES = (
+    ({"name": "hora", "pre_rollouts": 2, "rollouts_per_prompt": 6}, {}, (32, 6)),
+    ({"name": "ttrl", "max_samples": 20, "min_samples": 5}, {}, (32, 5)),
+    ({"name": "ar3po", "stages": 3, "rollouts_per_stage": 4}, {}, (32, 12)),
+    ({"name": "uniform", "rollouts_per_prompt": 4}, {"gradient_accumulation_steps": 3}, (6, 4)),
+    ({"name": "uniform", "rollouts_per_prompt": 8}, {"generation_batch_size": 80}, (10, 8)),
+    ({"name": "ttrl", "min_samples": 5}, {"per_device_train_batch_size": 24}, (24, 5)),  # in whole micro-batches
+    ({"name": "hora"}, {"num_generations": 6}, (32, 6)),  # the allocator follows
+    ({"name": "uniform", "rollouts_per_prompt": 16}, {"num_generations": 16}, (32, 16)),
+)
 
 
-@pytest.mark.parametrize("case", SIZES)
-def test_the_batch_size_follows_from_the_rollouts_that_the_allocator_keeps(folder, policy, case):
-    allocator, given, (prompts, each) = SIZES[case]
+def test_the_batch_size_follows_from_the_rollouts_that_the_allocator_keeps(folder, policy):
     open_sizes = {"num_generations": None, "gradient_accumulation_steps": None, "per_device_train_batch_size": None}
-    plan = prepared(folder, policy, allocator=allocator, extract=None, training=open_sizes | given)
-    assert (plan.prompts, plan.arguments.num_generations) == (prompts, each)
-    assert plan.rows == prompts * each
+    for allocator, given, (prompts, each) in SIZES:
+        plan = prepared(folder, policy, allocator=allocator, extract=None, training=open_sizes | given)
+        assert (plan.prompts, plan.arguments.num_generations, plan.rows) == (prompts, each, prompts * each), allocator
 
 
 def test_an_allocator_without_a_budget_follows_num_generations(folder, policy):
@@ -108,30 +104,24 @@ def test_a_plan_has_a_line_for_everything(folder, policy):
     assert defaults == set(plan.defaults) and not defaults & {"learning_rate", "num_generations", "use_cpu"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        (
-            {"allocator": {"name": "ttrl", "max_samples": 9, "min_samples": 8}, "verifier": None},
-            "verifier     none; rewards come from votes",
-        ),
-        (
-            {"allocator": {"name": "ttrl", "max_samples": 9, "min_samples": 8}},
-            "rollouts     144 rollouts; 5 tokens each at most, 720 in all",
-        ),
-        (
-            {"allocator": {"name": "ar3po", "stages": 2, "rollouts_per_stage": 4}},
-            "rollouts     at most 128 rollouts; 5 tokens each at most, 640 in all",
-        ),
-        (
-            {"estimator": "reinforce", "baseline": "predicted"},
-            "algorithm    grpo, every prompt counts the same, estimator reinforce, baseline predicted: ",
-        ),
-        ({"selection": {"name": "mixed", "group_size": 4}}, "selection    mixed: explore 0.1, group_size 4"),
-        ({"training": {"save_strategy": "no"}}, "checkpoints  none, so a run that is stopped cannot be resumed"),
-        ({"training": {"save_strategy": "epoch"}}, "checkpoints  every epoch, of which the last 2 are kept"),
-    ],
-)
-def test_a_plan_names_special_settings(folder, policy, settings, line):
-    lines = plan_lines(prepared(folder, policy, **settings))
-    assert any(each.startswith(line) for each in lines), "\n".join(lines)
+VOTES = {"name": "ttrl", "max_samples": 9, "min_samples": 8}
+LINES = {
+    "verifier     none; rewards come from votes": {"allocator": VOTES, "verifier": None},
+    "rollouts     144 rollouts; 5 tokens each at most, 720 in all": {"allocator": VOTES},
+    "rollouts     at most 128 rollouts; 5 tokens each at most, 640 in all": {
+        "allocator": {"name": "ar3po", "stages": 2, "rollouts_per_stage": 4}
+    },
+    "algorithm    grpo, every prompt counts the same, estimator reinforce, baseline predicted: ": {
+        "estimator": "reinforce",
+        "baseline": "predicted",
+    },
+    "selection    mixed: explore 0.1, group_size 4": {"selection": {"name": "mixed", "group_size": 4}},
+    "checkpoints  none, so a run that is stopped cannot be resumed": {"training": {"save_strategy": "no"}},
+    "checkpoints  every epoch, of which the last 2 are kept": {"training": {"save_strategy": "epoch"}},
+}
+
+
+def test_a_plan_names_special_settings(folder, policy):
+    for line, settings in LINES.items():
+        lines = plan_lines(prepared(folder, policy, **settings))
+        assert any(each.startswith(line) for each in lines), "\n".join(lines)
