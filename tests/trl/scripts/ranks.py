@@ -21,7 +21,7 @@ from apportion import ALLOCATORS, AR3PO, Uniform
 from apportion.selection import GRESO, Mixed, SPOWeights
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from tests.rules import small
-from tests.trl.scripts.policy import RANK, Scripted, digest, history, make_trainer, right, saved
+from tests.trl.scripts.policy import RANK, RANKS, Scripted, digest, history, make_trainer, right, saved
 from tests.trl.tiny import make_questions
 
 STEPS = 3
@@ -63,8 +63,16 @@ SELECTED = {
 """Selections, some of which choose several batches before the first is observed."""
 
 
-FEW = ("vip", "hora", "ar3po", "dapo", "reinforce_ada", "voting", "ar3po, reuse=replay", "dapo, with a reference")
-FEW += ("hora, two batches a step", "hora, whole groups", "vip, a selection")
+GRPO, RLOO = (GRPOTrainer, AllocatedGRPOTrainer), (RLOOTrainer, AllocatedRLOOTrainer)
+PARITY = {
+    "grpo": (GRPO, {}),
+    "rloo": (RLOO, {}),
+    "rloo, a reference": (RLOO, {"beta": 0.05}),
+    "grpo, two iterations of two steps": (GRPO, {"beta": 0.04, "num_iterations": 2, "steps_per_generation": 4}),
+}
+
+FEW = ("ar3po", "voting", "ar3po, reuse=replay", "dapo, with a reference", "hora, two batches a step")
+FEW += ("hora, whole groups", "vip, a selection", "rloo, a reference", "grpo, two iterations of two steps")
 """A run of each kind, for the suite. ``all`` makes every one."""
 
 
@@ -170,29 +178,19 @@ def main(folder, every):
     name_the_only_cpu()
     disable_progress_bar()
     logging.disable(logging.WARNING)
-    grpo, rloo = (GRPOTrainer, AllocatedGRPOTrainer), (RLOOTrainer, AllocatedRLOOTrainer)
     runs = {name: (make, {}) for name, make in MAKE.items()}
     runs |= {name: (make, {"questions": 4, "steps": 5}) for name, make in REUSING.items()}
     runs |= {name: (MAKE[rule], settings) for name, (rule, settings) in (SETTINGS | IN_GROUPS).items()}
-    selected = {name: (MAKE[rule], {"selection": make()} | more) for name, (rule, make, more) in SELECTED.items()}
+    runs |= {name: (MAKE[rule], {"selection": make()} | more) for name, (rule, make, more) in SELECTED.items()}
     replay = partial(AR3PO, stages=1, rollouts_per_stage=2, reuse="replay")
-    found = {
-        "parity": {
-            "grpo": parity(folder, *grpo),
-            "rloo": parity(folder, *rloo),
-            "rloo, a reference": parity(folder, *rloo, beta=0.05),
-            "grpo, two iterations of two steps": parity(
-                folder, *grpo, beta=0.04, num_iterations=2, steps_per_generation=4
-            ),
-        },
-        "scripted": {
-            name: scripted(folder / name, make(), **settings)
-            for name, (make, settings) in (runs | selected).items()
-            if every or name in FEW
-        },
-        "resumed": resumed(folder / "resumed", replay),
-        "resumed, a selection": resumed(folder / "resumed, a selection", replay, 32, Mixed),
-    }
+    chosen = {name: run for name, run in runs.items() if every or name in FEW}
+    found = {"scripted": {name: scripted(folder / name, make(), **own) for name, (make, own) in chosen.items()}}
+    if RANKS > 1:  # ``test_parity`` and ``test_checkpoints`` have one rank
+        kinds = {name: each for name, each in PARITY.items() if every or name in FEW}
+        found["parity"] = {name: parity(folder, *kind, **settings) for name, (kind, settings) in kinds.items()}
+        found["resumed, a selection"] = resumed(folder / "resumed, a selection", replay, 32, Mixed)
+        if every:
+            found["resumed"] = resumed(folder / "resumed", replay)
     (folder / f"rank-{RANK}.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()
 
