@@ -35,7 +35,7 @@ CHOSEN = {
 }
 """The tests of each file, as a pytest expression. `make soak` runs them all, `make test` those in ``FEW``."""
 
-FEW = {name: CHOSEN[name] for name in ("test_parity", "test_penalty")}
+FEW = {"test_parity": "test_parity and (reference or gdpo)", "test_penalty": "test_penalty"}
 
 RUN = "import sys, trl, pytest; print('TRL', trl.__version__, trl.__file__); sys.exit(pytest.main(sys.argv[1:]))"
 
@@ -73,5 +73,5 @@ def test_the_oldest_trl_passes(tmp_path, chosen):
     assert (word, Version(version)) == ("TRL", oldest_supported()) and Path(file).is_relative_to(FOLDER)
     cases = list(ET.parse(report).getroot().iter("testcase"))
     passed = Counter(case.get("classname").rsplit(".", 1)[-1] for case in cases if not len(case))
-    assert set(passed) == set(chosen) and min(passed.values()) >= 4, passed
+    assert set(passed) == set(chosen) and min(passed.values()) >= 3, passed
     assert all(child.tag == "skipped" for case in cases for child in case)
