@@ -35,3 +35,9 @@ def policy(tmp_path_factory):
 def make(policy, tmp_path):
     """Return a function that makes a trainer, see ``tiny.made``."""
     return functools.partial(tiny.made, policy=policy, folder=tmp_path)
+
+
+@pytest.fixture
+def run(make):
+    """Return a function that trains, see ``tiny.run``."""
+    return functools.partial(tiny.run, make)

@@ -99,23 +99,19 @@ def test_rloo_is_its_formula_within_each_group(batch, clip, normalize):
 def test_normalize_then_sum_scales_each_reward_function_before_the_sum(batch):
     groups, weights = batch
     sums, alone = [], []
-    for group in groups:
-        columns = [scored([None if math.isnan(s) else s for s in column]) for column in zip(*group, strict=True)]
-        known = sum(reward(row, weights) is not None for row in group)
-        for row in group:
+    for group, rewards in zip(groups, rewards_of(groups, weights), strict=True):
+        columns = [[score for score in column if not math.isnan(score)] for column in zip(*group, strict=True)]
+        for row, total in zip(group, rewards, strict=True):
             parts = [
-                weight * (score - mean(column)) / (deviation(column) + EPSILON) if len(column) > 1 else 0.0
+                weight * (score - mean(column)) / (deviation(column) + EPSILON)
                 for score, column, weight in zip(row, columns, weights, strict=True)
-                if not math.isnan(score)
+                if not math.isnan(score) and len(column) > 1
             ]
-            sums.append(None if reward(row, weights) is None else sum(parts))
-            alone.append(known < 2)
+            sums.append(None if total is None else sum(parts))
+            alone.append(total is None or len(scored(rewards)) < 2)
     known = scored(sums)
     spread = deviation(known) + EPSILON if len(known) > 1 else math.inf
-    expected = [
-        0.0 if value is None or single else (value - mean(known)) / spread
-        for value, single in zip(sums, alone, strict=True)
-    ]
+    expected = [0.0 if single else (value - mean(known)) / spread for value, single in zip(sums, alone, strict=True)]
     found = grpo(grouped(*batch), "group", "normalize_then_sum").tolist()
     assert found == pytest.approx(expected, rel=5e-3, abs=5e-3)
 
@@ -130,22 +126,11 @@ def test_zero_deviation_is_the_share_of_groups_with_equal_rewards(batch, clip):
     assert zero_deviation(grouped(*batch), "group", clip) == pytest.approx(mean(flat))
 
 
-def test_zero_deviation_by_batch_is_0_or_1():
+def test_without_spread_in_a_batch_and_without_groups():
     assert zero_deviation(grouped([[[1.0], [1.0]], [[0.0]]], [1.0]), "batch") == 0.0
     assert zero_deviation(grouped([[[1.0], [1.0]], [[1.0]]], [1.0]), "batch") == 1.0
-
-
-@given(batches())
-def test_a_rollout_without_another_scored_one_in_its_group_has_advantage_0(batch):
-    groups, weights = batch
-    ways = [grpo(grouped(*batch), scale, "sum_then_normalize") for scale in ("group", "batch", "none")]
-    ways += [grpo(grouped(*batch), "group", "normalize_then_sum")]
-    ways += [rloo(grouped(*batch), None, normalize) for normalize in (False, True)]
-    rewards = rewards_of(groups, weights)
-    alone = [value is None or len(scored(own)) < 2 for own in rewards for value in own]
-    for found in ways:
-        assert torch.isfinite(found).all()
-        assert all(advantage == 0.0 for advantage, single in zip(found.tolist(), alone, strict=True) if single)
+    empty = Grouped(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), torch.ones(2))
+    assert zero_deviation(empty) == 1.0 and empty.table(empty.rewards).shape == (0, 0)
 
 
 def test_a_padded_table_holds_each_rollout_once():
@@ -153,9 +138,3 @@ def test_a_padded_table_holds_each_rollout_once():
     table = batch.table(batch.rewards)
     assert table.shape == (3, 3) and table.isnan().sum() == 3
     assert batch.flat(table).tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-
-
-def test_a_batch_without_groups_has_no_spread_and_no_advantages():
-    empty = Grouped(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), torch.ones(2))
-    assert zero_deviation(empty) == 1.0
-    assert empty.table(empty.rewards).shape == (0, 0)

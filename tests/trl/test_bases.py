@@ -9,15 +9,21 @@ import pytest
 import torch
 from trl import GRPOTrainer, RLOOTrainer
 
-from apportion import HORA, Uniform
-from apportion.trl import allocated
+from apportion import HORA
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, allocated
 from apportion.trl.bases import trl_class
-from tests.trl.test_parity import assert_same
-from tests.trl.tiny import TERMS, Judge, Watch, assert_gradient, direct_gradient, make_questions, trained
-
-
-def rule():
-    return HORA(pre_rollouts=3, rollouts_per_prompt=8, high=16)
+from tests.trl.test_parity import assert_parity
+from tests.trl.tiny import (
+    TERMS,
+    Judge,
+    assert_gradient,
+    configured,
+    direct_gradient,
+    hora,
+    make_questions,
+    make_tokenizer,
+    trained,
+)
 
 
 def experimental(path):
@@ -29,7 +35,7 @@ def experimental(path):
         pytest.skip(f"the installed TRL has no {path}: {error}")
 
 
-OWN_LOSSES = {"gmpo.GMPOTrainer": "grpo", "gspo_token.GRPOTrainer": "grpo"}
+OWN_LOSSES = ("gmpo.GMPOTrainer", "gspo_token.GRPOTrainer")
 OWN_ROUNDS = ("gfpo.GFPOTrainer", "grpo_with_replay_buffer.GRPOWithReplayBufferTrainer", "dppo.DPPOTrainer")
 SUBCLASSES = {*OWN_LOSSES, *OWN_ROUNDS, "papo.PAPOTrainer", "minillm.MiniLLMTrainer"}
 
@@ -47,16 +53,12 @@ def test_every_subclass_in_trl_is_known_here():
 
 @pytest.mark.parametrize("path", OWN_LOSSES)
 def test_a_subclass_in_trl_with_a_loss_of_its_own_equals_itself_under_uniform(make, tmp_path, path):
-    base, loss = experimental(path), OWN_LOSSES[path]
+    base = experimental(path)
     with pytest.raises(TypeError, match=rf"{base.__name__} has a loss of its own.*allocated\({base.__name__}, loss="):
         allocated(base)
-    trainer, settings = allocated(base, loss=loss), {"loss_type": loss}
-    stock = make(base, folder=tmp_path / "theirs", config=settings)
-    theirs = trained(stock), stock.model.state_dict()
-    built = make(trainer, folder=tmp_path / "ours", config=settings, allocator=Uniform(8), weighting=None)
-    assert_same((trained(built), built.model.state_dict()), theirs)
-    adaptive = make(trainer, folder=tmp_path / "hora", config=settings, allocator=rule())
-    history = trained(adaptive)[:-1]
+    trainer, settings = allocated(base, loss="grpo"), {"loss_type": "grpo"}
+    assert_parity(make, tmp_path, base, trainer, settings)
+    history = trained(make(trainer, folder=tmp_path / "hora", config=settings, allocator=hora()))[:-1]
     assert {logged["allocation/rollouts"] for logged in history} == {32.0}
     assert max(logged["allocation/n_max"] for logged in history) > 8
 
@@ -74,22 +76,36 @@ def test_trl_s_asynchronous_trainer_is_refused_with_the_reason():
         allocated(base)
 
 
-def test_the_named_loss_says_how_masked_rows_are_weighed(make):
+def test_the_named_loss_says_how_masked_rows_are_weighed(run):
     """GMPO's loss is a mean over rows, whatever ``loss_type`` says. At a ratio of 1 its gradient is that of "grpo"."""
-    judge = Judge()
-    watch = Watch(judge)
     settings = {"loss_type": "dapo", "max_steps": 1, "max_grad_norm": 0.0}
     some_masked = HORA(pre_rollouts=3, rollouts_per_prompt=5.5, high=16)
     trainer = allocated(experimental("gmpo.GMPOTrainer"), loss="grpo")
-    trained(watch.on(make(trainer, config=settings, reward_funcs=[judge], allocator=some_masked)))
+    _, watch, _ = run(trainer, config=settings, allocator=some_masked)
     assert watch.steps[0].padding == 2
     weights, gradient = watch.updates[0]
     assert_gradient(gradient, direct_gradient(weights, watch.steps[0].rows, TERMS["grpo"]))
 
 
-def test_another_name_of_a_loss_is_refused():
-    with pytest.raises(ValueError, match=r"loss must be one of grpo, .*, got 'gmpo'"):
-        allocated(GRPOTrainer, loss="gmpo")
+def rounds(change):
+    """Return a subclass of TRL's trainer whose rounds ``change`` (trainer, output of TRL's method)."""
+
+    class Changed(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            return change(self, super()._generate_and_score_completions(inputs))
+
+    return Changed
+
+
+def doubled(trainer, output):
+    """Change advantages by a factor, which nobody would notice: they are 0 in groups of one."""
+    return output | {"advantages": output["advantages"] * 2}
+
+
+def fewer(trainer, output):
+    """Drop rows, as filters of groups do."""
+    rows = len(output["prompt_ids"]) // 2
+    return {key: value[:rows] if value.ndim else value for key, value in output.items()}
 
 
 class Copied(GRPOTrainer):
@@ -102,24 +118,6 @@ class ByGroup(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         output["advantages"] = output["advantages"].view(-1, self.num_generations).flatten()
         return output
-
-
-class Scaled(GRPOTrainer):
-    """Changes advantages by a factor, which nobody would notice: they are 0 in groups of one."""
-
-    def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
-        output["advantages"] = output["advantages"] * 2
-        return output
-
-
-class Fewer(GRPOTrainer):
-    """Drops rows, as filters of groups do."""
-
-    def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
-        rows = len(output["prompt_ids"]) // 2
-        return {key: value[:rows] if value.ndim else value for key, value in output.items()}
 
 
 class Elsewhere(GRPOTrainer):
@@ -147,79 +145,54 @@ class Summed(GRPOTrainer):
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list).sum(1)
 
 
-class Watching(GRPOTrainer):
-    """Looks at the rows that TRL makes, and changes none."""
-
+class ByName(GRPOTrainer):
     def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
-        self.seen = [*getattr(self, "seen", []), len(output["prompt_ids"])]
-        return output
+        return GRPOTrainer._generate_and_score_completions(self, inputs)
 
 
-def test_a_method_that_does_not_call_trl_s_is_refused_when_the_class_is_made():
-    with pytest.raises(TypeError, match=r"Copied\._generate_and_score_completions must call super\(\)"):
-        allocated(Copied)
+MADE = type("Made", (GRPOTrainer,), {"_generate_and_score_completions": functools.partial(print)})
+REFUSED = (
+    (Copied, r"Copied\._generate_and_score_completions must call super\(\)"),
+    (ByGroup, "must not depend on num_generations, which is 1 while a round runs"),
+    (MADE, r"Made\._generate_and_score_completions must call super\(\)"),
+    (int, r"must be a subclass of trl.GRPOTrainer or trl.RLOOTrainer, got <class 'int'>"),
+    (AllocatedGRPOTrainer, "must be a trainer without an allocator, got AllocatedGRPOTrainer"),
+)
 
 
-def test_a_method_that_needs_whole_groups_is_refused_when_the_class_is_made():
-    with pytest.raises(TypeError, match="must not depend on num_generations, which is 1 while a round runs"):
-        allocated(ByGroup)
+def test_a_class_that_cannot_have_an_allocator_is_refused_when_it_is_made():
+    for base, message in REFUSED:
+        with pytest.raises(TypeError, match=message):
+            allocated(base)
+    with pytest.raises(ValueError, match=r"loss must be one of grpo, .*, got 'gmpo'"):
+        allocated(GRPOTrainer, loss="gmpo")
 
 
-@pytest.mark.parametrize("base", [Scaled, Fewer])
-def test_advantages_or_rows_that_differ_from_trl_s_are_refused_in_the_first_round(make, base):
-    built = make(allocated(base), allocator=rule())
-    with pytest.raises(ValueError, match="must return the rows and advantages of TRL's method unchanged"):
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        (rounds(doubled), "must return the rows and advantages of TRL's method unchanged"),
+        (rounds(fewer), "must return the rows and advantages of TRL's method unchanged"),
+        (Summed, r"must return a row for each completion .*, \(12, 1\), got \(12,\)"),
+        (Elsewhere, r"rows must come from AllocatedElsewhere._generate_and_score_completions"),
+        (Shuffled, "the loader must repeat every prompt 8 times in a row"),
+        (ByName, r"must call super\(\)\._generate.*, got a call of TRL's class by name"),
+    ],
+)
+def test_what_differs_from_trl_is_refused_in_the_first_round(make, base, message):
+    built = make(allocated(base), allocator=hora())
+    with pytest.raises(ValueError, match=message):
         built.train()
     assert built.state.global_step == 0
 
 
-def test_scores_of_another_shape_are_refused(make):
-    built = make(allocated(Summed), allocator=rule())
-    with pytest.raises(ValueError, match=r"must return a row for each completion .*, \(12, 1\), got \(12,\)"):
-        built.train()
-
-
-def test_a_method_that_is_no_function_is_refused_when_the_class_is_made():
-    made = type("Made", (GRPOTrainer,), {"_generate_and_score_completions": functools.partial(print)})
-    with pytest.raises(TypeError, match=r"Made\._generate_and_score_completions must call super\(\)"):
-        allocated(made)
-
-
-def test_rows_that_no_allocator_has_seen_are_refused(make):
-    built = make(allocated(Elsewhere), allocator=rule())
-    with pytest.raises(ValueError, match=r"rows must come from AllocatedElsewhere._generate_and_score_completions"):
-        built.train()
-
-
-def test_a_loader_that_does_not_repeat_prompts_is_refused(make):
-    built = make(allocated(Shuffled), allocator=rule())
-    with pytest.raises(ValueError, match="the loader must repeat every prompt 8 times in a row"):
-        built.train()
-
-
-def test_a_method_that_only_looks_at_the_rows_works(make, tmp_path):
-    stock = make(GRPOTrainer, folder=tmp_path / "theirs")
-    theirs = trained(stock), stock.model.state_dict()
-    built = make(allocated(Watching), folder=tmp_path / "ours", allocator=Uniform(8), weighting=None)
-    assert_same((trained(built), built.model.state_dict()), theirs)
-    assert built.seen == [32, 32, 32]
-
-
-def test_evaluation_is_trl_s(make):
-    settings = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8, "max_steps": 1}
-    built = make(allocated(Watching), config=settings, allocator=rule(), eval_dataset=make_questions(4, extra=100))
-    assert "eval_reward" in trained(built)[1]
-
-
-def test_the_class_of_trl_that_a_trainer_extends():
-    assert (trl_class(GRPOTrainer), trl_class(Watching), trl_class(RLOOTrainer)) == (
-        GRPOTrainer,
-        GRPOTrainer,
-        RLOOTrainer,
-    )
-    with pytest.raises(TypeError, match=r"must be a subclass of trl.GRPOTrainer or trl.RLOOTrainer, got 3"):
-        trl_class(3)
+def test_a_method_that_only_looks_at_the_rows_works_and_evaluation_is_trl_s(make, tmp_path):
+    seen = []
+    watching = rounds(lambda trainer, output: seen.append(len(output["prompt_ids"])) or output)
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8}
+    held_out = make_questions(4, extra=100)
+    ours, _ = assert_parity(make, tmp_path, GRPOTrainer, allocated(watching), settings, eval_dataset=held_out)
+    assert seen.count(32) == 3 and any("eval_reward" in row for row in ours.state.log_history)
 
 
 def undeclared(method):
@@ -231,7 +204,13 @@ def undeclared(method):
     return inner
 
 
-class Decorated(GRPOTrainer):
+class Louder(GRPOTrainer):
+    """A subclass as people write them: an argument of its own, another loss, and decorators."""
+
+    def __init__(self, *args, loudness=1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.loudness, self.losses = loudness, 0
+
     @undeclared
     def _prepare_inputs(self, generation_batch):
         return super()._prepare_inputs(generation_batch)
@@ -241,18 +220,41 @@ class Decorated(GRPOTrainer):
 
     training_step = functools.partialmethod(_step, timed=True)
 
-
-class ByName(GRPOTrainer):
-    def _generate_and_score_completions(self, inputs):
-        return GRPOTrainer._generate_and_score_completions(self, inputs)
-
-
-def test_methods_that_call_trl_s_behind_a_decorator_work(make):
-    built = make(allocated(Decorated), config={"max_steps": 1}, allocator=rule())
-    assert trained(built)[0]["allocation/rollouts"] == 32.0
+    def compute_loss(self, *args, **kwargs):
+        self.losses += 1
+        return super().compute_loss(*args, **kwargs) * self.loudness
 
 
-def test_a_call_of_trl_s_class_by_name_is_refused_with_the_reason(make):
-    built = make(allocated(ByName), allocator=rule())
-    with pytest.raises(ValueError, match=r"must call super\(\)\._generate.*, got a call of TRL's class by name"):
-        built.train()
+def test_a_subclass_keeps_its_own_arguments_and_its_own_loss(run):
+    built, watch, history = run(allocated(Louder), allocator=hora(), loudness=0.0)
+    assert isinstance(built, Louder) and built.losses == 12
+    assert {logged["allocation/rollouts"] for logged in history} == {32.0}
+    assert all(weight.equal(watch.updates[0][0][name]) for name, weight in built.model.state_dict().items())
+
+
+class OwnFirst(GRPOTrainer):
+    """A subclass with an argument before those of TRL."""
+
+    def __init__(self, loudness, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.loudness = loudness
+
+
+def test_arguments_are_named_or_have_the_places_of_trl(make, policy, tmp_path):
+    settings, given = configured(tmp_path, GRPOTrainer), {"allocator": hora(), "processing_class": make_tokenizer()}
+    given["train_dataset"] = make_questions()
+    built = allocated(Louder)(policy, [Judge()], settings, **given)
+    assert built.args is settings and built.reward_func_names == ["judge"]
+    with pytest.raises(TypeError, match="multiple values for argument 'args'"):
+        allocated(Louder)(policy, [Judge()], settings, args=settings, **given)
+    with pytest.raises(TypeError, match="must be given by name, got 2 without, because OwnFirst puts its own before"):
+        allocated(OwnFirst)(1.0, "model", allocator=hora())
+    assert make(allocated(OwnFirst), allocator=hora(), loudness=2.0).loudness == 2.0
+
+
+def test_the_class_of_trl_that_a_trainer_extends():
+    assert [trl_class(each) for each in (Louder, RLOOTrainer)] == [GRPOTrainer, RLOOTrainer]
+    with pytest.raises(TypeError, match=r"must be a subclass of trl.GRPOTrainer or trl.RLOOTrainer, got 3"):
+        trl_class(3)
+    for ours, base in ((AllocatedGRPOTrainer, GRPOTrainer), (AllocatedRLOOTrainer, RLOOTrainer)):
+        assert issubclass(ours, base) and ours.__name__ == f"Allocated{base.__name__}"

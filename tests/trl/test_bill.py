@@ -7,9 +7,7 @@ import pytest
 
 from apportion.allocators import ALLOCATORS
 from apportion.predictors import MeanLengths
-from apportion.trl import AllocatedGRPOTrainer
 from tests.soak import case
-from tests.trl.tiny import Judge, trained
 
 REFUSED = {(name, 2) for name in ("vip", "inverse_accuracy", "inverse_variance", "neyman")}
 """Rules that give each prompt at least 3 rollouts."""
@@ -19,8 +17,6 @@ LINE = re.compile(
     r"(?: in (?:at most )?(?P<rounds>one|\d+) rounds?)?(?:, with up to (?P<fresh>\d+) further prompts)?"
     r", and trains on at most (?P<rows>\d+) \(without it: (?P<usual>\d+)\)"
 )
-
-
 SIZES = (4, 8, 16, 2)
 COSTS = [
     case(name, each, suite=place == turn % len(SIZES))
@@ -31,13 +27,13 @@ COSTS = [
 
 
 @pytest.mark.parametrize(("name", "each"), COSTS)
-def test_what_a_batch_costs_lies_within_the_line_before_it(make, capsys, caplog, name, each):
+def test_what_a_batch_costs_lies_within_the_line_before_it(run, capsys, caplog, name, each):
     rule = ALLOCATORS[name]()
     if (name, each) in REFUSED or name == "ttrl":
         with pytest.raises(ValueError, match=r"(num_generations must suit|must train on no more than)"):
-            check(make, capsys, caplog, rule, each)
+            check(run, capsys, caplog, rule, each)
     else:
-        check(make, capsys, caplog, rule, each)
+        check(run, capsys, caplog, rule, each)
 
 
 def test_the_table_of_the_documents_is_what_the_rules_say():
@@ -52,46 +48,22 @@ def row_of(rule):
     """A rule's rounds, rollouts and rows of a batch of 16 prompts, as the document has them."""
     size = rule.size(16)
     sampled = str(size.asked) if size.exact else f"{size.fewest} to {size.asked}"
-    return "any" if size.rounds is None else str(size.rounds), sampled, str(size.fresh), str(size.kept)
+    return ["any" if size.rounds is None else str(size.rounds), sampled, str(size.fresh), str(size.kept)]
 
 
-def test_a_budget_in_tokens_is_within_its_line(make, capsys, caplog):
+def test_a_budget_in_tokens_is_within_its_line(run, capsys, caplog):
     rule = ALLOCATORS["vip"](low=3, high=6, tokens_per_prompt=24.0, lengths=MeanLengths(initial=6.0))
-    check(make, capsys, caplog, rule, 6)
+    check(run, capsys, caplog, rule, 6)
 
 
-def check(make, capsys, caplog, rule, each):
-    judge, seen = Judge(), []
-    config = {
-        "num_generations": each,
-        "per_device_train_batch_size": each,
-        "gradient_accumulation_steps": 2,
-        "max_steps": 2,
-        "max_completion_length": 2,
-    }
-    caplog.clear()
-    built = make(
-        AllocatedGRPOTrainer,
-        config=config,
-        reward_funcs=[judge],
-        allocator=rule,
-        extract=lambda text: text[:1],
-        verdict="judge" if rule.needs.labels else None,
-        failed_rewards="drop",
-    )
-    training = built._generate_and_score_completions
-
-    def counted(inputs):
-        output = training(inputs)
-        seen.append((sum(map(len, judge.rounds)), int((output["completion_mask"].sum(dim=1) > 0).sum())))
-        judge.rounds.clear()
-        return output
-
-    built._generate_and_score_completions = counted
-    trained(built)
+def check(run, capsys, caplog, rule, each):
+    config = {"num_generations": each, "per_device_train_batch_size": each, "max_completion_length": 2}
+    given = {"extract": lambda text: text[:1], "verdict": "judge" if rule.needs.labels else None}
+    given |= {"config": config | {"gradient_accumulation_steps": 2, "max_steps": 2}, "failed_rewards": "drop"}
+    _, watch, _ = run(allocator=rule, **given)
     line = LINE.search(capsys.readouterr().err)
     assert line is not None and line["name"] == rule.name and int(line["usual"]) == 2 * each
     most, least = int(line["most"]), int(line["least"] or line["most"])
-    assert len(seen) == 2 and all(least <= received <= most for received, _ in seen), (line[0], seen)
-    assert all(rows <= int(line["rows"]) for _, rows in seen), (line[0], seen)
-    assert ("can sample" in caplog.text) == (most > 2 * each)
+    for step in watch.steps:
+        assert least <= len(step.calls) <= most and len(step.rows) <= int(line["rows"]), line[0]
+    assert len(watch.steps) == 2 and ("can sample" in caplog.text) == (most > 2 * each)

@@ -4,44 +4,50 @@ import numpy as np
 import pytest
 from trl import GRPOTrainer, RLOOTrainer
 
-from apportion import Uniform
+from apportion import Prompt, Uniform
 from apportion.trl import AllocatedGRPOTrainer, Meter
 from tests.trl.test_parity import assert_same
 from tests.trl.tiny import Judge, mark, trained
 
 NAMES = ("mixed", "mixed_expected", "dead_rollouts", "mixed_chosen", "saved_chosen", "variance_vip", "saved_vip")
 SHARED = {"steps_per_generation": 2, "gradient_accumulation_steps": 2, "num_iterations": 2}
+SHARED |= {"per_device_train_batch_size": 16}
 
 
-@pytest.mark.parametrize("trainer", [GRPOTrainer, RLOOTrainer])
-@pytest.mark.parametrize("config", [{}, SHARED | {"per_device_train_batch_size": 16}], ids=["plain", "shared batches"])
+@pytest.mark.parametrize(
+    ("trainer", "config"), [(RLOOTrainer, {}), (GRPOTrainer, SHARED)], ids=["plain", "shared batches"]
+)
 def test_the_run_stays_the_same_to_the_last_bit(make, tmp_path, trainer, config):
-    config = {"max_steps": 6} | config
-    stock = make(trainer, folder=tmp_path / "stock", config=config)
-    theirs = trained(stock), stock.model.state_dict()
-    judge = Judge()
-    built = make(trainer, folder=tmp_path / "ours", config=config, reward_funcs=[judge])
-    built.add_callback(Meter(built))
-    history = trained(built)
+    config, runs = {"max_steps": 6} | config, []
+    for metered in (False, True):
+        built = make(trainer, folder=tmp_path / str(metered), config=config)
+        if metered:
+            meter = Meter(built)
+            built.add_callback(meter)
+        runs.append((trained(built), built.model.state_dict()))
+    (theirs, (history, weights)), judge = runs, built.reward_funcs[0]
     measured = [row for row in history if "meter/mixed" in row]
     assert len(measured) == len(judge.rounds) == (3 if "num_iterations" in config else 6)
     for row, calls in zip(measured, judge.rounds, strict=True):
         groups = np.array([call.score for call in calls]).reshape(4, 8)
         assert row["meter/mixed"] == np.mean(np.ptp(groups, axis=1) > 0)
     assert all(np.isfinite(row[f"meter/{name}"]) for row in measured[1:] for name in NAMES)
+    asked = [Prompt(call.prompt) for calls in judge.rounds for call in calls[::8]]
+    learnt, unseen = (meter.meter.predictor.predict(prompts).mean for prompts in (asked, [Prompt("unseen")]))
+    assert (learnt != unseen).sum() > len(measured)  # it learns of each prompt of a batch
     plain = [{name: value for name, value in row.items() if not name.startswith("meter/")} for row in history]
-    assert_same((plain, built.model.state_dict()), theirs)
+    assert_same((plain, weights), theirs)
 
 
 def test_several_weighted_functions_and_missing_scores_are_one_reward(make):
-    length = Judge(mark=lambda text, k: float(len(text)), none=lambda text: text[:1] in "05ag", name="length")
-    judge = Judge(none=lambda text: text[:1] in "05ag")
+    """One judges what the other does not, and neither judges some."""
+    judge = Judge(none=lambda text: text[:1] in "bcdefghij")
+    bonus = Judge(mark=lambda text, k: 1.0, none=lambda text: text[:1] not in "bcdefgh", name="bonus")
     config = {"max_steps": 2, "reward_weights": [1.0, 0.5]}
-    built = make(GRPOTrainer, config=config, reward_funcs=[judge, length])
+    built = make(GRPOTrainer, config=config, reward_funcs=[judge, bonus])
     built.add_callback(Meter(built))
-    history = trained(built)
-    for row, one, two in zip(history, judge.rounds, length.rounds, strict=False):
-        rewards = [np.nan if a.score is None else a.score + 0.5 * b.score for a, b in zip(one, two, strict=True)]
+    for row, one, two in zip(trained(built), judge.rounds, bonus.rounds, strict=False):
+        rewards = [0.5 if b.score else np.nan if a.score is None else a.score for a, b in zip(one, two, strict=True)]
         groups = [own[~np.isnan(own)] for own in np.array(rewards).reshape(4, 8)]
         kept = [own for own in groups if len(own) >= 2]
         assert row["meter/mixed"] == pytest.approx(np.mean([np.ptp(own) > 0 for own in kept]))

@@ -1,6 +1,5 @@
 """Metrics of batches of several rounds, compared with those of one pass over all completions."""
 
-import functools
 import math
 from collections import Counter, defaultdict, deque
 
@@ -8,54 +7,25 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apportion import AR3PO, DAPO, HORA, ReinforceAda, Voting
+from apportion import AR3PO, DAPO, ReinforceAda, Voting
 from apportion.engines.metrics import DIFFICULTIES
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.trl.metrics import Metrics, whole_columns
-from tests.trl.tiny import EOS, PAD, Judge, Watch, group_advantages, made, make_tokenizer, trained
+from tests.soak import case
+from tests.trl.tiny import EOS, PAD, Judge, group_advantages, hora, ids_of
 
-TOKENIZER = make_tokenizer()
 ALLOCATORS = {
     "ar3po": lambda: AR3PO(stages=4, rollouts_per_stage=2, reuse="none"),
-    "hora": lambda: HORA(pre_rollouts=3, rollouts_per_prompt=8, high=16),
+    "hora": hora,
     "dapo": lambda: DAPO(rollouts_per_prompt=6, draw=3, max_draws=3),
     "reinforce_ada": lambda: ReinforceAda(rollouts_per_round=3, rounds=3, keep=4),
 }
-DROPS = ("dapo",)
-"""Allocators that drop prompts."""
+IN_SUITE = {("ar3po", AllocatedRLOOTrainer), ("hora", AllocatedGRPOTrainer), ("dapo", AllocatedGRPOTrainer)}
 PROMPTS = 8
 
 
-def run(make, trainer, allocator, *, reward_funcs=None, **given):
-    judge = Judge()
-    watch = Watch(judge)
-    config = {"max_steps": 3, "log_completions": True} | given.pop("config", {})
-    funcs = [judge, *(reward_funcs or [])]
-    if len(funcs) > 1:
-        given["verdict"] = judge.__name__
-    built = make(trainer, config=config, reward_funcs=funcs, allocator=allocator, **given)
-    history = [row for row in trained(watch.on(built)) if "loss" in row]
-    return built, history, watch.steps
-
-
-@pytest.fixture(scope="module")
-def finished(policy, tmp_path_factory):
-    """Return a function that gives the run of an allocator: its trainer, history, steps and tables of completions.
-
-    Tests share the runs. TRL's own table would hold a generation batch, 8 prompts of 8.
-    """
-
-    @functools.cache
-    def finish(name, trainer):
-        folder = tmp_path_factory.mktemp("run")
-        make = functools.partial(made, policy=policy, folder=folder)
-        found = run(make, trainer, ALLOCATORS[name](), config={"per_device_train_batch_size": 2 * PROMPTS})
-        return *found, tables_of(folder)
-
-    return finish
-
-
 def tables_of(folder):
+    """Return the tables of completions by step."""
     return [pd.read_parquet(path) for path in sorted((folder / "completions").glob("*"))]
 
 
@@ -63,156 +33,131 @@ def deviation(values):
     return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
-@pytest.mark.parametrize("trainer", [AllocatedGRPOTrainer, AllocatedRLOOTrainer])
-@pytest.mark.parametrize("name", ALLOCATORS)
-def test_trl_s_metrics_cover_all_rounds(finished, name, trainer):
-    _built, history, steps, _tables = finished(name, trainer)
+def assert_logged(logged, expected, prefix=""):
+    for metric, value in expected.items():
+        assert logged[prefix + metric] == pytest.approx(value, rel=1e-5, abs=1e-6), metric
+
+
+@pytest.mark.parametrize(
+    ("name", "trainer"),
+    [
+        case(name, trainer, suite=(name, trainer) in IN_SUITE)
+        for name in ALLOCATORS
+        for trainer in (AllocatedGRPOTrainer, AllocatedRLOOTrainer)
+    ],
+)
+def test_metrics_and_tables_cover_all_rounds(run, tmp_path, name, trainer):
+    """TRL's own table would hold a generation batch, 8 prompts of 8. RLOO writes no tables."""
+    config = {"per_device_train_batch_size": 2 * PROMPTS, "log_completions": True}
+    built, watch, history = run(trainer, config=config, allocator=ALLOCATORS[name]())
     tokens = 0
-    for logged, step in zip(history, steps, strict=True):
-        calls = step.calls
-        rewards, lengths = [call.score for call in calls], [len(call.ids) for call in calls]
-        ended = [len(call.ids) for call in calls if call.ids[-1] in (EOS, PAD)]
-        tokens += sum(lengths) + sum(len(TOKENIZER(call.prompt)["input_ids"]) for call in calls)
-        expected = {
-            "reward": np.mean(rewards),
-            "reward_std": deviation(rewards),
-            "rewards/judge/mean": np.mean(rewards),
-            "rewards/judge/std": deviation(rewards),
-            "completions/mean_length": np.mean(lengths),
-            "completions/min_length": min(lengths),
-            "completions/max_length": max(lengths),
-            "completions/clipped_ratio": 1 - len(ended) / len(calls),
-            "completions/mean_terminated_length": np.mean(ended) if ended else 0,
-            "completions/min_terminated_length": min(ended, default=0),
-            "completions/max_terminated_length": max(ended, default=0),
-            "num_tokens": tokens,
-        }
-        groups = [{call.score for call in own} for own in step.by_prompt.values()]
-        expected["frac_reward_zero_std"] = 0.0 if name in DROPS else np.mean([len(scores) == 1 for scores in groups])
-        for metric, value in expected.items():
-            assert logged[metric] == pytest.approx(value, rel=1e-5, abs=1e-6), metric
-    assert any(len(step.rounds) > 1 for step in steps)
-
-
-@pytest.mark.parametrize("name", ALLOCATORS)
-def test_metrics_of_the_allocation_are_logged(finished, name):
-    _, history, steps, _tables = finished(name, AllocatedGRPOTrainer)
-    for logged, step in zip(history, steps, strict=True):
-        own = list(step.by_prompt.values())
-        counts = [len(calls) for calls in own]
-        right = [sum(call.score for call in calls) for calls in own]
-        shares = [hits / count for hits, count in zip(right, counts, strict=True)]
-        kept = [share for share in shares if 0 < share < 1] if name in DROPS else shares
-        kept = kept[:PROMPTS] if name in DROPS else kept
-        expected = {
-            "rollouts": len(step.calls),
-            "failed": 0,
-            "rounds": len(step.rounds),
-            "prompts": len(own),
-            "n_min": min(counts),
-            "n_mean": np.mean(counts),
-            "n_max": max(counts),
-            "groups": len(kept),
-            "informative": np.mean([0 < share < 1 for share in kept]) if kept else 0,
-            "reused": 0,
-            "reward_per_prompt": np.mean(shares),
-            "observed_success": np.mean(shares),
-            "surplus": 0,
-            "padding": step.padding,
-            "rows": len(step.rows),
-        }
-        difficulty = [
-            "unsolved" if share == 0 else "solved" if share == 1 else "hard" if share <= 0.5 else "easy"
-            for share in shares
-        ]
-        tokens = Counter()
-        for label, calls in zip(difficulty, own, strict=True):
-            tokens[label] += sum(len(call.ids) for call in calls)
-        expected |= {f"tokens_{label}": tokens[label] / tokens.total() for label in DIFFICULTIES}
-        for metric, value in expected.items():
-            assert logged[f"allocation/{metric}"] == pytest.approx(value), metric
+    for logged, step in zip(history, watch.steps, strict=True):
+        tokens += sum(len(call.ids) + len(ids_of(call.prompt)) for call in step.calls)
+        assert_logged(logged, expected_of_trl(step, name) | {"num_tokens": tokens})
+        assert_logged(logged, expected_of_allocation(step, name), "allocation/")
         if name != "hora":  # the others predict 0.5 for every prompt
             assert logged["allocation/predicted_success"] == 0.5
-            error = np.mean([abs(0.5 - share) for share in shares])
+            error = np.mean([abs(0.5 - share) for share in shares(step)])
             assert logged["allocation/prediction_error"] == pytest.approx(error)
         assert 0 < logged["allocation/seconds"] < 5
+    assert any(len(step.rounds) > 1 for step in watch.steps)
+    for shown, step in zip(tables_of(tmp_path), watch.steps, strict=trainer is AllocatedGRPOTrainer):
+        assert shown["prompt"].tolist() == [call.prompt for call in step.calls]
+        assert shown["completion"].tolist() == [call.text for call in step.calls]
+        assert shown["judge"].tolist() == [call.score for call in step.calls]
+        assert shown["advantage"].tolist() == pytest.approx(shown_advantages(built, step, name), abs=1e-5)
 
 
-def test_metrics_of_the_allocator_are_logged(finished):
-    _, history, steps, _tables = finished("dapo", AllocatedGRPOTrainer)
-    for logged, step in zip(history, steps, strict=True):
-        mixed = [0 < sum(call.score for call in calls) < len(calls) for calls in step.by_prompt.values()]
-        assert logged["allocation/mixed"] == sum(mixed)
-        assert logged["allocation/draws"] == len(step.rounds)
+def shares(step):
+    """Return the share of correct completions of each prompt."""
+    return [np.mean([call.score for call in calls]) for calls in step.by_prompt.values()]
 
 
-@pytest.mark.parametrize("name", ALLOCATORS)
-def test_the_table_of_completions_has_the_rewards_and_advantages_of_its_rows(finished, name):
-    built, _history, steps, tables = finished(name, AllocatedGRPOTrainer)
-    for shown, step in zip(tables, steps, strict=True):
-        calls = step.calls
-        assert len(shown) == len(calls)
-        assert shown["prompt"].tolist() == [call.prompt for call in calls]
-        assert shown["completion"].tolist() == [call.text for call in calls]
-        assert shown["judge"].tolist() == [call.score for call in calls]
-        places = Counter()
-        trained_on = [prompt for prompt, own in step.by_prompt.items() if len({call.score for call in own}) > 1]
-        advantages = {
-            prompt: group_advantages(built, [call.score for call in own]) for prompt, own in step.by_prompt.items()
-        }
-        expected = []
-        for call in step.calls:
-            expected.append(
-                advantages[call.prompt][places[call.prompt]]
-                if call.prompt in trained_on[: PROMPTS if name in DROPS else None]
-                else 0.0
-            )
-            places[call.prompt] += 1
-        assert shown["advantage"].tolist() == pytest.approx(expected, abs=1e-5)
+def expected_of_trl(step, name):
+    rewards, lengths = [call.score for call in step.calls], [len(call.ids) for call in step.calls]
+    ended = [len(call.ids) for call in step.calls if call.ids[-1] in (EOS, PAD)]
+    alone = [len({call.score for call in calls}) == 1 for calls in step.by_prompt.values()]
+    return {
+        "reward": np.mean(rewards),
+        "reward_std": deviation(rewards),
+        "rewards/judge/mean": np.mean(rewards),
+        "rewards/judge/std": deviation(rewards),
+        "completions/mean_length": np.mean(lengths),
+        "completions/min_length": min(lengths),
+        "completions/max_length": max(lengths),
+        "completions/clipped_ratio": 1 - len(ended) / len(lengths),
+        "completions/mean_terminated_length": np.mean(ended) if ended else 0,
+        "completions/min_terminated_length": min(ended, default=0),
+        "completions/max_terminated_length": max(ended, default=0),
+        "frac_reward_zero_std": 0.0 if name == "dapo" else np.mean(alone),
+    }
+
+
+def expected_of_allocation(step, name):
+    own, every = list(step.by_prompt.values()), shares(step)
+    counts = [len(calls) for calls in own]
+    mixed = [share for share in every if 0 < share < 1]
+    kept = mixed[:PROMPTS] if name == "dapo" else every  # dynamic sampling drops prompts
+    tokens = Counter()
+    for share, calls in zip(every, own, strict=True):
+        label = "unsolved" if share == 0 else "solved" if share == 1 else "hard" if share <= 0.5 else "easy"
+        tokens[label] += sum(len(call.ids) for call in calls)
+    expected = {
+        "rollouts": len(step.calls),
+        "failed": 0,
+        "rounds": len(step.rounds),
+        "prompts": len(own),
+        "n_min": min(counts),
+        "n_mean": np.mean(counts),
+        "n_max": max(counts),
+        "groups": len(kept),
+        "informative": np.mean([0 < share < 1 for share in kept]) if kept else 0,
+        "reused": 0,
+        "reward_per_prompt": np.mean(every),
+        "observed_success": np.mean(every),
+        "surplus": 0,
+        "padding": step.padding,
+        "rows": len(step.rows),
+    }
+    expected |= {f"tokens_{label}": tokens[label] / tokens.total() for label in DIFFICULTIES}
+    return expected | ({"mixed": len(mixed), "draws": len(step.rounds)} if name == "dapo" else {})
+
+
+def shown_advantages(built, step, name):
+    groups = {prompt: [call.score for call in calls] for prompt, calls in step.by_prompt.items()}
+    learnt = [prompt for prompt, scores in groups.items() if len(set(scores)) > 1]
+    learnt = learnt[: PROMPTS if name == "dapo" else None]
+    left = {prompt: iter(group_advantages(built, scores)) for prompt, scores in groups.items()}
+    return [next(left[call.prompt]) if call.prompt in learnt else 0.0 for call in step.calls]
+
+
+def read(text):
+    return None if not text or text[0] in "+ " else "number" if text[0].isdigit() else "letter"
 
 
 @pytest.mark.parametrize("most", [5, 9])
-def test_label_free_rewards_are_those_of_the_votes_and_functions_are_logged_beside_them(make, tmp_path, most):
+def test_label_free_rewards_are_those_of_the_votes_and_functions_are_logged_beside_them(run, tmp_path, most):
     """TRL's own table would hold 32 rows: some of the batch before if ``most`` is 5, and not all of this one if 9."""
-
-    def read(text):
-        return None if not text or text[0] in "+ " else "number" if text[0].isdigit() else "letter"
-
-    _built, history, steps = run(make, AllocatedGRPOTrainer, Voting(max_samples=most, wave=3), extract=read)
-    tables = tables_of(tmp_path)
-    for logged, step, table in zip(history, steps, tables, strict=True):
-        rewards, of_row, zero = [], {}, []
+    _, watch, history = run(config={"log_completions": True}, allocator=Voting(max_samples=most, wave=3), extract=read)
+    for logged, step, table in zip(history, watch.steps, tables_of(tmp_path), strict=True):
+        of_row = {}
         for prompt, calls in step.by_prompt.items():
             answers = [read(call.text) for call in calls]
-            (_, first), (_, second) = [*Counter(a for a in answers if a).most_common(2), (None, 0), (None, 0)][:2]
-            if first == second:
-                of_row[prompt] = [math.nan] * len(calls)
-                continue
-            label = Counter(a for a in answers if a).most_common(1)[0][0]
-            of_row[prompt] = [float(answer == label) for answer in answers]
-            rewards += of_row[prompt]
-            zero.append(len(set(of_row[prompt])) == 1)
-        scores = [call.score for call in step.calls]
-        expected = {
-            "reward": np.mean(rewards),
-            "reward_std": deviation(rewards),
-            "rewards/agreement/mean": np.mean(rewards),
-            "rewards/agreement/std": deviation(rewards),
-            "frac_reward_zero_std": np.mean(zero),
-            "rewards/judge/mean": np.mean(scores),
-            "rewards/judge/std": deviation(scores),
-        }
-        for metric, value in expected.items():
-            assert logged[metric] == pytest.approx(value, rel=1e-5), metric
-        places, column = Counter(), []
-        for call in step.calls:
-            column.append(of_row[call.prompt][places[call.prompt]])
-            places[call.prompt] += 1
+            (label, first), (_, second) = [*Counter(filter(None, answers)).most_common(2), (None, 0), (None, 0)][:2]
+            of_row[prompt] = [math.nan if first == second else float(answer == label) for answer in answers]
+        groups = [own for own in of_row.values() if not math.isnan(own[0])]
+        rewards, scores = [reward for own in groups for reward in own], [call.score for call in step.calls]
+        expected = {"reward": np.mean(rewards), "reward_std": deviation(rewards)}
+        for name, values in (("agreement", rewards), ("judge", scores)):
+            expected |= {f"rewards/{name}/mean": np.mean(values), f"rewards/{name}/std": deviation(values)}
+        assert_logged(logged, expected | {"frac_reward_zero_std": np.mean([len(set(own)) == 1 for own in groups])})
+        left = {prompt: iter(own) for prompt, own in of_row.items()}
+        column = [next(left[call.prompt]) for call in step.calls]
         assert table["agreement"].tolist() == pytest.approx(column, nan_ok=True)
         assert table["completion"].tolist() == [call.text for call in step.calls]
 
 
-def test_metrics_and_columns_of_reward_functions_are_logged(make, tmp_path):
+def test_metrics_and_columns_of_reward_functions_are_logged(run, tmp_path):
     """``log_metric`` is averaged over rows, ``log_extra`` is a column of the table."""
     seen = []
 
@@ -224,78 +169,48 @@ def test_metrics_and_columns_of_reward_functions_are_logged(make, tmp_path):
         log_extra("vowels_of", vowels)
         return [None] * len(completions)
 
-    allocator = AR3PO(stages=4, rollouts_per_stage=2, reuse="none")
-    _, history, steps = run(make, AllocatedGRPOTrainer, allocator, reward_funcs=[noisy], config={"max_steps": 1})
-    assert len(steps[0].rounds) > 1 and len(seen) < 32
-    assert history[0]["vowels"] == pytest.approx(np.mean(seen))
-    sizes = [len(calls) for calls in steps[0].rounds]
-    assert history[0]["minutes"] == pytest.approx(np.average(sizes, weights=sizes))
-    assert history[0]["rewards/noisy/mean"] is None and history[0]["reward"] == history[0]["rewards/judge/mean"]
+    given = {"allocator": ALLOCATORS["ar3po"](), "others": [noisy], "verdict": "judge"}
+    _, watch, (logged,) = run(config={"max_steps": 1, "log_completions": True}, **given)
+    sizes = [len(calls) for calls in watch.steps[0].rounds]
+    assert len(sizes) > 1 and len(seen) < 32
+    assert_logged(logged, {"vowels": np.mean(seen), "minutes": np.average(sizes, weights=sizes)})
+    assert logged["rewards/noisy/mean"] is None and logged["reward"] == logged["rewards/judge/mean"]
     (table,) = tables_of(tmp_path)
     assert table["vowels_of"].tolist() == seen
 
 
-def test_rollouts_without_a_score_count_as_failed_and_are_left_out_of_means(make):
-    judge = Judge(none=lambda text: text[:1] in "05ag")
-    watch = Watch(judge)
-    allocator = HORA(pre_rollouts=3, rollouts_per_prompt=8, high=16)
-    built = make(AllocatedGRPOTrainer, reward_funcs=[judge], allocator=allocator)
-    history = [row for row in trained(watch.on(built)) if "loss" in row]
+def test_rollouts_without_a_score_count_as_failed_and_are_left_out_of_means(run):
+    built, watch, history = run(judge=Judge(none=lambda text: text[:1] in "05ag"), allocator=hora())
     for logged, step in zip(history, watch.steps, strict=True):
-        scores = [call.score for call in step.calls if call.score is not None]
-        silent = len(step.calls) - len(scores)
-        assert silent and logged["allocation/failed"] == silent
-        assert logged["reward"] == pytest.approx(np.mean(scores))
-        assert logged["reward_std"] == pytest.approx(deviation(scores))
+        groups = [[call.score for call in calls if call.score is not None] for calls in step.by_prompt.values()]
+        scores = [score for own in groups for score in own]
+        failed = len(step.calls) - len(scores)
+        assert failed > 0
+        assert_logged(logged, {"allocation/failed": failed, "reward": np.mean(scores), "reward_std": deviation(scores)})
         assert len(step.rows) == len(scores) == logged["allocation/rows"] - logged["allocation/padding"]
-        expected = Counter()
-        for calls in step.by_prompt.values():
-            scored = [call.score for call in calls if call.score is not None]
-            expected.update(round(a, 3) + 0.0 for a in group_advantages(built, scored))
+        expected = Counter(round(a, 3) + 0.0 for own in groups for a in group_advantages(built, own))
         assert Counter(round(row.advantage, 3) + 0.0 for row in step.rows) == expected
+
+
+ROUNDS = {
+    "completions/clipped_ratio": (0.5, 1.0, 4 / 6),
+    "completions/mean_terminated_length": (3.0, 0.0, 3.0),
+    "completions/min_terminated_length": (2.0, 0.0, 2.0),
+    "tools/call_frequency": (0.5, 2.0, 1.0),
+    "tools/failure_frequency": (1.0, 0.0, 2 / 6),
+    "sampling/importance_sampling_ratio/max": (1.5, 1.25, 1.5),
+    "num_tokens": (10.0, 25.0, 25.0),
+    "rewards/silent/mean": (math.nan, math.nan, math.nan),
+}
+"""Each metric in a round of 4 rows and one of 2, and in both."""
 
 
 def test_metrics_of_rounds_are_combined_by_their_kind():
     metrics = Metrics()
-    metrics.add(
-        {
-            "completions/clipped_ratio": [0.5],
-            "completions/mean_terminated_length": [3.0],
-            "completions/min_terminated_length": [2.0],
-            "tools/call_frequency": [0.5],
-            "tools/failure_frequency": [1.0],
-            "sampling/importance_sampling_ratio/max": [1.5],
-            "only/once": [7.0],
-            "num_tokens": [10.0],
-            "rewards/silent/mean": [math.nan],
-        },
-        4,
-    )
-    metrics.add(
-        {
-            "completions/clipped_ratio": [1.0],
-            "completions/mean_terminated_length": [0.0],
-            "completions/min_terminated_length": [0.0],
-            "tools/call_frequency": [2.0],
-            "tools/failure_frequency": [0.0],
-            "sampling/importance_sampling_ratio/max": [1.25],
-            "num_tokens": [25.0],
-            "rewards/silent/mean": [math.nan],
-        },
-        2,
-    )
-    whole = metrics.combine()
-    assert math.isnan(whole.pop("rewards/silent/mean"))
-    assert whole == {
-        "completions/clipped_ratio": pytest.approx(4 / 6),
-        "completions/mean_terminated_length": 3.0,
-        "completions/min_terminated_length": 2.0,
-        "tools/call_frequency": 1.0,
-        "tools/failure_frequency": pytest.approx(2 / 6),
-        "sampling/importance_sampling_ratio/max": 1.5,
-        "only/once": 7.0,
-        "num_tokens": 25.0,
-    }
+    metrics.add({name: [first] for name, (first, _, _) in ROUNDS.items()} | {"only/once": [7.0]}, 4)
+    metrics.add({name: [second] for name, (_, second, _) in ROUNDS.items()}, 2)
+    expected = {name: both for name, (*_, both) in ROUNDS.items()} | {"only/once": 7.0}
+    assert metrics.combine() == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_column_that_is_logged_in_some_rounds_has_a_value_for_each_row():

@@ -13,85 +13,51 @@ from apportion.records import read_log
 from apportion.trl import AllocatedRLOOTrainer
 from apportion.trl.metrics import Metrics
 from tests.trl.test_parity import assert_same
-from tests.trl.tiny import (
-    Judge,
-    Row,
-    Watch,
-    assert_rows,
-    group_advantages,
-    log_probabilities,
-    make_policy,
-    make_tokenizer,
-    trained,
-)
+from tests.trl.tiny import assert_rows, ids_of, log_probabilities, make_policy, policy_with, trained, whole_groups
 
 BETA = 0.5
 STRONG = {"beta": BETA, "learning_rate": 1e-2}
-TOKENIZER = make_tokenizer()
 
 
-def divergences(weights, calls):
-    """Return the KL divergence of each completion from the initial policy, and its number of tokens."""
-    policy, reference = make_policy(), make_policy()
-    policy.load_state_dict(weights)
-    found = []
-    for call in calls:
-        prompt = TOKENIZER(call.prompt)["input_ids"]
-        with torch.no_grad():
-            own, held = (log_probabilities(each, prompt, call.ids) for each in (policy, reference))
-        found.append((float((own - held).sum()), len(call.ids)))
-    return found
-
-
-def rule():
-    return HORA(pre_rollouts=3, high=16)
+def divergence(policy, call):
+    """Return the KL divergence of a completion under ``policy`` from the initial policy."""
+    with torch.no_grad():
+        own, held = (log_probabilities(each, ids_of(call.prompt), call.ids) for each in (policy, make_policy()))
+    return float((own - held).sum())
 
 
 @pytest.mark.parametrize("estimator", [None, "rloo"])
-def test_the_penalty_is_in_the_advantages_of_joined_groups(make, tmp_path, estimator):
-    watch, log = Watch(Judge()), tmp_path / "log"
-    given = {"allocator": rule(), "estimator": estimator, "rollout_log": log}
-    trainer = watch.on(make(AllocatedRLOOTrainer, config=STRONG, reward_funcs=[watch.judge], **given))
-    history = trained(trainer)
+def test_the_penalty_is_in_the_advantages_of_joined_groups(run, tmp_path, estimator):
+    given = {"allocator": HORA(pre_rollouts=3, high=16), "estimator": estimator, "rollout_log": tmp_path / "log"}
+    trainer, watch, history = run(AllocatedRLOOTrainer, config=STRONG, **given)
     away = []
-    for step, (weights, _), logged in zip(watch.steps, watch.updates, history, strict=False):
-        expected, apart = [], []
-        for prompt, calls in step.by_prompt.items():
-            own = divergences(weights, calls)
-            rewards = [call.score - BETA * kl for call, (kl, _) in zip(calls, own, strict=True)]
-            ids = tuple(TOKENIZER(prompt)["input_ids"])
-            advantages = group_advantages(trainer, rewards)
-            expected += [Row(ids, call.ids, each) for call, each in zip(calls, advantages, strict=True)]
-            apart += own
-        assert_rows(step.rows, expected)
-        mean = sum(kl for kl, _ in apart) / sum(tokens for _, tokens in apart)
-        assert logged["kl"] == pytest.approx(mean, rel=1e-3, abs=1e-5)
-        away.append(mean)
-        assert len(step.rounds) == 2
+    for step, (weights, _), logged in zip(watch.steps, watch.updates, history, strict=True):
+        policy = policy_with(weights)
+        apart = {call: divergence(policy, call) for call in step.calls}
+        assert_rows(step.rows, whole_groups(trainer, step, lambda call, kl=apart: call.score - BETA * kl[call]))
+        away.append(sum(apart[call] for call in step.calls) / sum(len(call.ids) for call in step.calls))
+        assert logged["kl"] == pytest.approx(away[-1], rel=1e-3, abs=1e-5) and len(step.rounds) == 2
     assert away[0] == pytest.approx(0, abs=1e-6) and max(away[1:]) > 1e-3
-    assert set(read_log(log).column("reward").to_pylist()) == {0.0, 1.0}  # what the allocator learns from
+    # what the allocator learns from
+    assert set(read_log(tmp_path / "log").column("reward").to_pylist()) == {0.0, 1.0}
 
 
 def test_an_adapter_is_penalised_by_the_model_without_it(make, tmp_path):
-    runs = {}
-    for folder, trainer, given in (
-        ("theirs", RLOOTrainer, {}),
-        ("ours", AllocatedRLOOTrainer, {"allocator": Uniform(), "weighting": None}),
-    ):
+    runs = []
+    for trainer, given in ((RLOOTrainer, {}), (AllocatedRLOOTrainer, {"allocator": Uniform(), "weighting": None})):
         lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
         torch.manual_seed(0)  # TRL 1.0 makes the adapter before it seeds
-        built = make(trainer, folder=tmp_path / folder, config=STRONG, peft_config=lora, **given)
+        built = make(trainer, folder=tmp_path / trainer.__name__, config=STRONG, peft_config=lora, **given)
         history = trained(built)
-        runs[folder] = history, {name: value for name, value in built.model.state_dict().items() if "lora_" in name}
-    assert_same(runs["ours"], runs["theirs"])
-    assert runs["theirs"][0][2]["kl"] != 0
+        runs.append((history, {name: value for name, value in built.model.state_dict().items() if "lora_" in name}))
+    assert_same(*runs)
+    assert runs[0][0][2]["kl"] != 0
 
 
 def test_rewards_from_votes_are_penalised_too(make):
-    allocator = TTRL(max_samples=8, min_samples=8)
-    config = STRONG | {"max_steps": 2}
-    given = {"reward_funcs": [], "allocator": allocator, "extract": lambda text: text[:1] or None}
-    first, second, _ = trained(make(AllocatedRLOOTrainer, config=config, **given))
+    given = {"allocator": TTRL(max_samples=8, min_samples=8), "extract": lambda text: text[:1] or None}
+    built = make(AllocatedRLOOTrainer, config=STRONG | {"max_steps": 2}, reward_funcs=[], **given)
+    first, second, _ = trained(built)
     assert first["kl"] == pytest.approx(0, abs=1e-6) and second["kl"] != 0
     assert second["frac_reward_zero_std"] == 0  # completions of equal votes differ by their penalties
 

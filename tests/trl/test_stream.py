@@ -43,21 +43,23 @@ def on_cpu(monkeypatch):
 
 
 class Faulty:
-    """A reward function with ``faults`` by the first character of a completion: what it returns, or an exception."""
+    """A reward function with ``faults`` by the first character of a completion: what it returns, or an exception.
+
+    That of "any" is raised in every call.
+    """
 
     __name__ = "faulty"
 
-    def __init__(self, faults=None, first=None, hangs=False):
-        self.faults, self.first, self.hangs = faults or {}, first, hangs
+    def __init__(self, faults=(), hangs=False):
+        self.faults, self.hangs = dict(faults), hangs
 
     def __call__(self, completions, k, **columns):
         if self.hangs:
             time.sleep(600)
-        if self.first is not None:
-            raise self.first
         found = [self.faults.get(text[:1], tiny.mark(text, each)) for text, each in zip(completions, k, strict=True)]
-        if any(isinstance(each, Exception) for each in found):
-            raise next(each for each in found if isinstance(each, Exception))
+        for each in (self.faults.get("any"), *found):
+            if isinstance(each, Exception):
+                raise each
         return found
 
 
@@ -127,35 +129,32 @@ def test_vip_by_price_with_faulty_rewards(policy, tmp_path, monkeypatch):
     faults = {"0": float("nan"), "5": None, "a": "seven", "g": TimeoutError("busy")}
     trainer = make(
         policy, tmp_path, 16, Faulty(faults), allocator=VIP(rollouts_per_prompt=4, high=8), estimator="rloo",
-        failed_rewards="drop", max_steps=8,
+        failed_rewards="drop", max_steps=6,
     )  # fmt: skip
     audit = Audit(trainer, monkeypatch)
-    history = tiny.trained(trainer)[:8]
+    history = tiny.trained(trainer)[:6]
     audit.check(bound=1)
-    assert len(audit.steps) == 8 and sum(logged["allocation/failed"] for logged in history) > 0
+    assert len(audit.steps) == 6 and sum(logged["allocation/failed"] for logged in history) > 0
     assert not any(c["input_ids"] is None for step in audit.steps for c in step)
-    sizes = {len(group.rollouts) for update in audit.given for group in update.groups}
-    assert len(sizes) > 1, "all groups have one size"
+    groups = [group for update in audit.given for group in update.groups]
+    assert len({len(group.rollouts) for group in groups}) > 1
     for logged in history:
         assert abs(logged["allocation/carry"]) <= 4 * 32 and logged["allocation/age_max"] <= 1
         assert "sample/dropped_stale_total" not in logged and logged["sample/staleness_max"] <= 1
-    trained = {rollout.completion.content[:1] for u in audit.given for g in u.groups for rollout in g.rollouts}
-    assert not trained & set(faults)
+    assert not {rollout.completion.content[:1] for group in groups for rollout in group.rollouts} & set(faults)
 
 
 def test_a_killed_run_resumes_without_losing_or_repeating_a_prompt(policy, tmp_path, monkeypatch):
-    def run(act, **given):
+    def run(act):
         trainer = make(
             policy, tmp_path, estimator="reinforce", baseline="spo", max_steps=9, save_strategy="steps", save_steps=3,
         )  # fmt: skip
         return trainer, Audit(trainer, monkeypatch, 5, act)
 
     killed, audit = run(lambda worker: os.kill(worker._process.pid, signal.SIGKILL))
-    started = time.monotonic()
-    with pytest.raises(StreamWorkerError, match=r"process \d+\) must run, got one that ended with exit code -9 while"):
-        killed.train()
+    ends_with(killed, audit, StreamWorkerError, r"must run, got one that ended with exit code -9 while", seconds=300)
     pid, first = audit.worker._process.pid, audit.prompts[:3]
-    assert not audit.worker._process.is_alive() and len(audit.steps) in (5, 6) and time.monotonic() - started < 300
+    assert len(audit.steps) in (5, 6)
 
     resumed, audit = run(lambda worker: None)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
@@ -186,7 +185,7 @@ def test_a_process_that_is_stopped_is_named_in_bounded_time(policy, tmp_path, mo
     ("reward", "error", "text"),
     [
         (Faulty(hangs=True), StreamWorkerError, "while it was calling the reward function faulty; mend what hangs"),
-        (Faulty(first=KeyError("gold")), StreamWorkerError, "while it was calling the .* faulty: KeyError: 'gold'"),
+        (Faulty({"any": KeyError("gold")}), StreamWorkerError, "while it was calling the .* faulty: KeyError: 'gold'"),
         (Faulty(dict.fromkeys(tiny.CHARACTERS)), RewardsFailedError, "faulty returned None"),
     ],
     ids=["hangs", "raises", "gives none"],

@@ -18,6 +18,7 @@ from apportion.engines.prompts import prompt_of
 from apportion.predictors import DiscountedCounts
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer
+from tests.soak import case
 from tests.trl.test_parity import assert_same
 from tests.trl.test_tools import (
     TOKENIZER,
@@ -89,7 +90,7 @@ def made(trainer, policy, folder, judge, config=None, count=QUESTIONS, **given):
 @pytest.mark.parametrize(
     "config",
     [
-        {"loss_type": "dr_grpo", "scale_rewards": "none", "steps_per_generation": 8},
+        case({"loss_type": "dr_grpo", "scale_rewards": "none", "steps_per_generation": 8}, suite=False),
         {"num_iterations": 2, "mask_truncated_completions": True, "max_tool_calling_iterations": 1},
     ],
 )
@@ -98,9 +99,8 @@ def test_uniform_is_trl_to_the_last_bit_with_tools(caller, tmp_path, config):
     for trainer, given in ((GRPOTrainer, {}), (AllocatedGRPOTrainer, {"allocator": Uniform(8)})):
         built = made(trainer, caller, tmp_path / trainer.__name__, Judge(was_right), config, 8, **given)
         runs.append((trained(built), built.model.state_dict()))
-    theirs, ours = runs
-    assert_same(ours, theirs)
-    called = [step["tools/call_frequency"] for step in theirs[0] if "tools/call_frequency" in step]
+    assert_same(*runs)
+    called = [step["tools/call_frequency"] for step in runs[0][0] if "tools/call_frequency" in step]
     assert called and all(0.3 < each < 1.5 for each in called)
 
 
@@ -112,7 +112,7 @@ RULES = {
 """Each rule with the estimator, by default Dr. GRPO's as TRL has it. TRL's RLOO trainer has no tools."""
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [case(rule, suite=rule != "vip of dr_grpo") for rule in RULES])
 def test_planned_rollouts_are_made_and_the_reply_of_a_tool_has_no_gradient(caller, tmp_path, rule, monkeypatch):
     make, estimator = RULES[rule]
     allocator, plans = make(), []

@@ -11,17 +11,17 @@ import random
 from collections import defaultdict
 
 import pytest
-import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, PrinterCallback
 from trl.chat_template_utils import qwen3_chat_template
 
-from apportion import AR3PO, HORA
+from apportion import HORA
 from apportion.engines.prompts import prompt_of
 from apportion.predictors import MeanLengths
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer
-from tests.trl.tiny import Judge, Row, Watch, assert_rows, configured, group_advantages, make_questions
+from tests.trl import tiny
+from tests.trl.tiny import Judge, Watch, assert_rows, configured, make_questions, whole_groups
 
 TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 WORDS = ("name", "arguments", "guess", "number", "user", "assistant", "right", "wrong")
@@ -29,14 +29,6 @@ SPECIAL = ("<pad>", "<|im_end|>", "<unk>", "<|im_start|>")
 VOCABULARY = (*SPECIAL, *TAGS, *WORDS, *"0123456789", *'{}":,\n +-')
 EXPECTED = 20
 """Expected tokens of a completion before the first one."""
-
-ALLOCATORS = {
-    "hora": lambda: HORA(pre_rollouts=3, rollouts_per_prompt=8, high=16),
-    "hora of tokens": lambda: HORA(
-        pre_rollouts=3, tokens_per_prompt=8 * EXPECTED, lengths=MeanLengths(EXPECTED), high=16
-    ),
-    "ar3po": lambda: AR3PO(rollouts_per_stage=3, reuse="none"),
-}
 
 
 def make_tokenizer():
@@ -57,23 +49,10 @@ TOKENIZER = make_tokenizer()
 
 
 def make_policy():
-    torch.manual_seed(0)
-    policy = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(VOCABULARY),
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=2048,
-            pad_token_id=0,
-            eos_token_id=1,
-            bos_token_id=None,
-        )
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return tiny.make_policy(
+        vocab_size=len(VOCABULARY), max_position_embeddings=2048, tie_word_embeddings=False, **sizes
     )
-    policy.generation_config.eos_token_id, policy.generation_config.pad_token_id = 1, 0
-    return policy
 
 
 class Talk:
@@ -106,29 +85,23 @@ def was_right(messages, k=None):
     return float(any(message["role"] == "tool" and message["content"] == "right" for message in messages))
 
 
-@pytest.fixture(params=ALLOCATORS)
-def allocator(request):
-    return ALLOCATORS[request.param]()
-
-
 @pytest.fixture
-def run(allocator, tmp_path, monkeypatch):
-    """Return a function that trains for three steps, with ``reward_funcs`` after the judge."""
+def talk(tmp_path, monkeypatch):
+    """Return a function that trains with a budget of tokens in two rounds, with ``reward_funcs`` after the judge."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
 
-    def ran(judge, reward_funcs=(), config=None, **given):
-        watch = Watch(judge)
-        settings = {"max_completion_length": 80, **(config or {})}
+    def ran(reward_funcs=(), config=None, **given):
+        watch, lengths = Watch(Judge(was_right)), MeanLengths(EXPECTED)
         questions = make_questions(16).map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]})
         built = AllocatedGRPOTrainer(
             weighting="rollout",  # so that the loss sees the advantages as they are
             model=make_policy(),
             reward_funcs=[watch.judge, *reward_funcs],
-            args=configured(tmp_path / "run", AllocatedGRPOTrainer, **settings),
+            args=configured(tmp_path / "run", AllocatedGRPOTrainer, max_completion_length=80, **(config or {})),
             train_dataset=questions,
             processing_class=make_tokenizer(),
             rollout_func=Talk(),
-            allocator=allocator,
+            allocator=HORA(pre_rollouts=3, tokens_per_prompt=8 * EXPECTED, lengths=lengths, high=16),
             rollout_log=tmp_path / "log",
             **given,
         )
@@ -148,15 +121,10 @@ def groups_of(step):
 
 def assert_groups(built, watch):
     """Every rollout is a row of the loss with its advantage in its group, and there was a second round."""
-    sizes = set()
     for step in watch.steps:
-        expected = []
-        for calls in groups_of(step).values():
-            sizes.add(len(calls))
-            prompt = tuple(rendered(TOKENIZER, calls[0].prompt[:1], built.tools))
-            advantages = group_advantages(built, [call.score for call in calls])
-            expected += [Row(prompt, call.ids, each) for call, each in zip(calls, advantages, strict=True)]
-        assert_rows(step.rows, expected)
+        wanted = whole_groups(built, step, ids=lambda prompt: tuple(rendered(TOKENIZER, prompt[:1], built.tools)))
+        assert_rows(step.rows, wanted)
+    sizes = {len(calls) for step in watch.steps for calls in groups_of(step).values()}
     assert len(watch.steps) == 3 and max(len(step.rounds) for step in watch.steps) == 2 and len(sizes) > 1
 
 
@@ -212,17 +180,14 @@ def guess(number: int) -> str:
     return "right" if number % 4 == 0 else "wrong"
 
 
-def test_tools_of_all_rounds(run, allocator):
-    built, watch, log = run(Judge(was_right), tools=[guess])
+def test_tools_of_all_rounds(talk):
+    built, watch, log = talk(tools=[guess])
     assert_groups(built, watch)
     assert_masks(watch)
     assert_charged(watch, log)
-    if getattr(allocator, "tokens_per_prompt", None) is None:
-        return
-    learnt = {
-        call[0].prompt[0]["content"]: own_tokens(call) for step in watch.steps for call in groups_of(step).values()
-    }
-    found = allocator.lengths.predict([prompt_of({"prompt": prompt}) for prompt in learnt])
+    learnt = {prompt: own_tokens(calls) for step in watch.steps for prompt, calls in groups_of(step).items()}
+    asked = [prompt_of({"prompt": [{"role": "user", "content": prompt}]}) for prompt in learnt]
+    found = built.allocation.allocator.lengths.predict(asked)
     assert found.tolist() == [math.ceil(sum(tokens) / len(tokens)) for tokens in learnt.values()]
 
 
@@ -254,7 +219,7 @@ class Quiz:
         return float(any(number < self.k // 2 for number in self.asked))
 
 
-def test_every_row_has_an_environment_of_its_own(run, allocator):
+def test_every_row_has_an_environment_of_its_own(talk):
     """It is reset to its row before the round and gives a reward after it."""
     seen = []
 
@@ -270,7 +235,7 @@ def test_every_row_has_an_environment_of_its_own(run, allocator):
 
     Quiz.made = 0
     weights = {"reward_weights": [0.0, 0.0]}  # the environment adds its own reward
-    built, watch, log = run(Judge(was_right), [own], weights, environment_factory=Quiz, verdict="Quiz")
+    built, watch, log = talk([own], weights, environment_factory=Quiz, verdict="Quiz")
     assert_groups(built, watch)
     assert_masks(watch)
     assert_charged(watch, log, lambda prompt: prompt.rsplit("+", 1)[0])
@@ -290,7 +255,7 @@ class Slow(Quiz):
         return None if self.asks == 1 and self.k % 2 == 0 else super().get_reward()
 
 
-def test_environments_without_a_reward_are_asked_again_with_their_own_rows(run):
+def test_environments_without_a_reward_are_asked_again_with_their_own_rows(talk):
     seen = []
 
     def own(prompts, completions, k, environments, **columns):
@@ -299,7 +264,6 @@ def test_environments_without_a_reward_are_asked_again_with_their_own_rows(run):
         return [0.0] * len(prompts)
 
     weights = {"reward_weights": [0.0, 0.0], "max_steps": 1}
-    judge = Judge(was_right)
-    _, _, log = run(judge, [own], weights, environment_factory=Slow, verdict="Slow", failed_rewards="retry")
+    _, _, log = talk([own], weights, environment_factory=Slow, verdict="Slow", failed_rewards="retry")
     rows = [row for row in log if row["index"] is not None and row["reused_step"] is None]
     assert len(seen) > 1 and len(rows) == sum(row["asked"] for row in log if row["index"] == 0)

@@ -9,11 +9,6 @@ from apportion.answers.reader import AnswerReader
 from apportion.trl.votes import Votes
 
 
-def test_answers_are_read_by_name_or_by_a_function():
-    assert AnswerReader().read("So the answer is 42.") == "42" and AnswerReader().read("42") is None
-    assert AnswerReader(how=lambda text: text[:1] or None).read("42") == "4"
-
-
 def test_equal_answers_to_a_prompt_get_the_text_of_the_first_also_in_later_rounds():
     class Length(Equivalence):
         """Answers of equal length are equal."""

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOConfig, RLOOConfig
 
-from apportion.trl import AllocatedRLOOTrainer
+from apportion import HORA
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 
 CHARACTERS = "0123456789abcdefghij:=+ "
 SPECIAL = ("<pad>", "<eos>", "<unk>")
@@ -35,23 +36,27 @@ def make_tokenizer():
     )
 
 
-def make_policy(seed=0):
-    torch.manual_seed(seed)
-    policy = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(SPECIAL) + len(CHARACTERS),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=128,
-            pad_token_id=PAD,
-            eos_token_id=EOS,
-            bos_token_id=None,
-            tie_word_embeddings=True,
-        )
-    )
+TOKENIZER = make_tokenizer()
+
+
+SIZES = {
+    "vocab_size": len(SPECIAL) + len(CHARACTERS),
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "bos_token_id": None,
+    "tie_word_embeddings": True,
+}
+
+
+def make_policy(**sizes):
+    torch.manual_seed(0)
+    policy = Qwen2ForCausalLM(Qwen2Config(**SIZES | sizes))
     policy.generation_config.eos_token_id, policy.generation_config.pad_token_id = EOS, PAD
     return policy
 
@@ -179,21 +184,27 @@ class Step:
     def padding(self):
         return sum(int((chunk["completion_mask"].sum(1) == 0).sum()) for chunk in self.chunks)
 
+    def columns(self, *names, chunks=None):
+        """Return (prompt, ids, *values of ``names``) of each unmasked row. Masked rows must have advantage 0.
+
+        Values are tensors, without those of padding tokens, or None if the batch has no such column.
+        """
+        found = []
+        for chunk in self.chunks[:chunks]:
+            for i, own in enumerate(chunk["completion_mask"].bool()):
+                if not own.any():
+                    assert chunk["advantages"][i] == 0.0
+                    continue
+                values = [chunk[name][i] if name in chunk else None for name in names]
+                values = [value[own] if value is not None and value.shape == own.shape else value for value in values]
+                prompt = chunk["prompt_ids"][i][chunk["prompt_mask"][i].bool()]
+                found.append((tuple(prompt.tolist()), tuple(chunk["completion_ids"][i][own].tolist()), *values))
+        return found
+
     @property
     def rows(self):
-        """The unmasked rows of the loss with unscaled advantages. Masked rows must have advantage 0."""
-        found = []
-        for chunk in self.chunks:
-            for i in range(len(chunk["advantages"])):
-                own = chunk["completion_mask"][i].bool()
-                advantage = float(chunk["advantages"][i])
-                if not own.any():
-                    assert advantage == 0.0
-                    continue
-                prompt = chunk["prompt_ids"][i][chunk["prompt_mask"][i].bool()]
-                ids = chunk["completion_ids"][i][own]
-                found.append(Row(tuple(prompt.tolist()), tuple(ids.tolist()), advantage / self.scale))
-        return found
+        """The unmasked rows of the loss with unscaled advantages."""
+        return [Row(prompt, ids, float(a) / self.scale) for prompt, ids, a in self.columns("advantages")]
 
 
 @dataclass
@@ -224,7 +235,8 @@ class Watch(TrainerCallback):
 
 
 def gradient_of(model):
-    return torch.cat([weight.grad.flatten().clone() for _, weight in sorted(model.named_parameters())])
+    """Return the gradient of all weights that are trained, in one row."""
+    return torch.cat([w.grad.flatten().clone() for _, w in sorted(model.named_parameters()) if w.grad is not None])
 
 
 def made(trainer, policy, folder, *, config=None, reward_funcs=None, questions=None, **given):
@@ -239,11 +251,22 @@ def made(trainer, policy, folder, *, config=None, reward_funcs=None, questions=N
         reward_funcs=[Judge()] if reward_funcs is None else reward_funcs,
         args=configured(folder, trainer, **(config or {})),
         train_dataset=make_questions() if questions is None else questions,
-        processing_class=make_tokenizer(),
-        **given,
+        **{"processing_class": make_tokenizer()} | given,
     )
     built.remove_callback(PrinterCallback)
     return built
+
+
+def hora():
+    """Return a rule of two rounds with a fixed total."""
+    return HORA(pre_rollouts=3, rollouts_per_prompt=8, high=16)
+
+
+def run(make, trainer=AllocatedGRPOTrainer, *, judge=None, others=(), **given):
+    """Train with ``others`` and the ``judge``. Return the trainer, its watch, and the log: a dictionary a step."""
+    watch = Watch(Judge() if judge is None else judge)
+    built = watch.on(make(trainer, **{"reward_funcs": [*others, watch.judge]} | given))
+    return built, watch, [row for row in trained(built) if "loss" in row]
 
 
 def group_advantages(trainer, rewards):
@@ -257,6 +280,22 @@ def group_advantages(trainer, rewards):
     return [(reward - mean) / (deviation + 1e-4) for reward in rewards]
 
 
+def ids_of(prompt):
+    return tuple(TOKENIZER(prompt)["input_ids"])
+
+
+def whole_groups(trainer, step, reward=lambda call: call.score, ids=ids_of):
+    """Return the rows of a step of which each completion enters the loss, with the advantage of its group."""
+    groups = defaultdict(list)
+    for call in step.calls:
+        groups[ids(call.prompt)].append(call)
+    return [
+        Row(prompt, call.ids, advantage)
+        for prompt, calls in groups.items()
+        for call, advantage in zip(calls, group_advantages(trainer, [reward(call) for call in calls]), strict=True)
+    ]
+
+
 def assert_rows(rows, expected, tolerance=2e-5):
     """``rows`` are the ``expected`` ones, each once, in any order."""
     expected = sorted(expected, key=lambda row: (row.prompt, row.ids, row.advantage))
@@ -266,10 +305,16 @@ def assert_rows(rows, expected, tolerance=2e-5):
         assert abs(row.advantage - wanted.advantage) < tolerance, (row, wanted)
 
 
-def log_probabilities(policy, prompt, ids):
+def policy_with(weights):
+    policy = make_policy()
+    policy.load_state_dict(weights)
+    return policy
+
+
+def log_probabilities(policy, prompt, ids, temperature=1.0):
     """Return log-probabilities [T] of one completion."""
-    logits = policy(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
-    return torch.log_softmax(logits.float(), -1)[torch.arange(len(ids)), torch.tensor(ids)]
+    logits = policy(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].float() / temperature
+    return torch.log_softmax(logits, -1)[torch.arange(len(ids)), torch.tensor(ids)]
 
 
 def direct_gradient(weights, rows, terms, reference=None, beta=0.0):
@@ -277,9 +322,7 @@ def direct_gradient(weights, rows, terms, reference=None, beta=0.0):
 
     ``terms`` (rows) gives the c_i. ``reference`` are the weights of the reference policy.
     """
-    policy, held = make_policy(), make_policy()
-    policy.load_state_dict(weights)
-    held.load_state_dict(weights if reference is None else reference)
+    policy, held = policy_with(weights), policy_with(weights if reference is None else reference)
     loss = torch.zeros(())
     for row, term in zip(rows, terms(rows), strict=True):
         own = log_probabilities(policy, row.prompt, row.ids)
