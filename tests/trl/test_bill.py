@@ -1,4 +1,8 @@
-"""The line about the cost of a batch, held to what the reward function received and to the rows in the loss."""
+"""The line about the cost of a batch, held to what the reward function received and to the rows in the loss.
+
+Memory is bounded as in TRL: no micro-batch has more rows than ``per_device_train_batch_size``, and no more completions
+are generated at once than a generation batch has.
+"""
 
 import re
 from pathlib import Path
@@ -66,4 +70,5 @@ def check(run, capsys, caplog, rule, each):
     most, least = int(line["most"]), int(line["least"] or line["most"])
     for step in watch.steps:
         assert least <= len(step.calls) <= most and len(step.rows) <= int(line["rows"]), line[0]
+        assert max(map(len, step.rounds)) <= 2 * each >= 2 * max(len(chunk["advantages"]) for chunk in step.chunks)
     assert len(watch.steps) == 2 and ("can sample" in caplog.text) == (most > 2 * each)

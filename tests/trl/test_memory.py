@@ -1,12 +1,9 @@
-"""Memory is bounded as in TRL, whatever a rule plans and whatever fails.
+"""Micro-batches with more rows than ``per_device_train_batch_size`` are trained on in parts, as one.
 
-No micro-batch has more rows than ``per_device_train_batch_size``, TRL generates no more completions at once than a
-generation batch has, and the loss has no more rows than the allocator promises.
+``test_bill`` shows that memory is bounded as in TRL, whatever a rule plans.
 """
 
-import math
 
-import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -15,56 +12,8 @@ from transformers import Trainer
 from apportion import AR3PO, DAPO
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.trl.rows import split_micro_batch
-from tests.builders import LABELLED
-from tests.rules import small
 from tests.soak import case
 from tests.trl.tiny import TERMS, Judge, Watch, assert_gradient, direct_gradient, trained
-
-SHAPES = (
-    {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 16, "num_generations": 4},
-    {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 8, "num_generations": 6},
-    {"per_device_train_batch_size": 24, "gradient_accumulation_steps": 1, "num_generations": 6},
-    {
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 3,
-        "steps_per_generation": 6,
-        "num_generations": 6,
-    },
-)
-RATES = (0.0, 0.3, 0.9, 1.0)
-ORDER = sorted(LABELLED)
-DRAWS = ("dapo", "pilot_commit", "reinforce_ada", "ar3po")
-"""Rules that may train on more rows than a batch has: the suite gives each one shape, ``make soak`` every rule all."""
-
-
-@pytest.mark.parametrize(
-    ("name", "turn"),
-    [
-        case(name, turn, suite=name in DRAWS and (turn + ORDER.index(name)) % 4 == 0)
-        for name in ORDER
-        for turn in range(4)
-    ],
-)
-def test_the_memory_bound_holds(run, name, turn):
-    """Every rule meets each shape and each failure rate once."""
-    rate, settings, draws = RATES[(turn + ORDER.index(name)) % 4], SHAPES[turn], np.random.default_rng(turn)
-    allocator = small(name, settings["num_generations"])
-    steps = 2 * settings.get("steps_per_generation", 1) // settings["gradient_accumulation_steps"] or 2
-    judge = Judge(none=lambda text: draws.random() < rate)
-    given = {"judge": judge, "allocator": allocator, "failed_rewards": "drop"}
-    built, watch, _ = run(config=settings | {"max_steps": steps}, **given)
-    args = built.args
-    bound = allocator.size(args.generation_batch_size // args.num_generations)
-    assert watch.steps
-    for step in watch.steps:
-        assert max(len(chunk["advantages"]) for chunk in step.chunks) <= args.per_device_train_batch_size
-        assert max(map(len, step.rounds)) <= args.generation_batch_size
-        assert len(step.calls) <= (bound.asked or math.inf)
-        assert len(step.rows) <= (bound.kept or math.inf)
-        scored = [call.ids for call in step.calls if call.score is not None]
-        if not allocator.needs.reused_rollouts:
-            assert all(row.ids in scored for row in step.rows)
-
 
 RAGGED = AR3PO(stages=3, rollouts_per_stage=3, reuse="none")
 ONE = {"max_steps": 1, "max_grad_norm": 0.0}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from apportion import AR3PO, PilotCommit
+from apportion import AR3PO
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from tests.soak import case
@@ -46,16 +46,6 @@ def decoded(ids):
     return make_tokenizer().decode(ids, skip_special_tokens=True)
 
 
-def trained(make, folder, kind, judge, allocator, **config):
-    """Train on 8 questions. Return the batches and the kept rows of the log by step."""
-    given = {"questions": make_questions(8), "rollout_log": folder / "log", "allocator": allocator}
-    judge.trainer = trainer = make(kind, config=config | {"temperature": TEMPERATURE}, reward_funcs=[judge], **given)
-    watch = Watch(judge)
-    watch.on(trainer).train()
-    log = [row for row in read_log(folder / "log").to_pylist() if row["kept"]]
-    return trainer, [(s, [row for row in log if row["step"] == n]) for n, s in enumerate(watch.steps)]
-
-
 @pytest.mark.parametrize(
     ("kind", "reuse", "times"),
     [
@@ -69,19 +59,23 @@ def test_old_log_probabilities_are_those_of_the_right_policy(make, tmp_path, kin
     judge = Remembering(mark=lambda completion, k: float(completion[:1].isdigit() and completion[0] < "8"))
     shape = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 4}
     config = shape | {"learning_rate": 3e-3, "max_steps": 12} | TIMES[times]
+    given = {"questions": make_questions(8), "rollout_log": tmp_path / "log", "reward_funcs": [judge]}
     allocator = AR3PO(stages=1, rollouts_per_stage=2, reuse=reuse)
-    trainer, batches = trained(make, tmp_path, kind, judge, allocator, **config)
+    judge.trainer = trainer = make(kind, config=config | {"temperature": TEMPERATURE}, allocator=allocator, **given)
+    watch = Watch(judge)
+    watch.on(trainer).train()
+    early = [row for row in read_log(tmp_path / "log").to_pylist() if row["kept"] and row["reused_step"] is not None]
     changed, with_reused = [], 0
-    for number, (step, log) in enumerate(batches):
+    for number, step in enumerate(watch.steps):
         sampled_now = {(call.prompt, call.ids) for call in step.calls}
-        left = {(row["prompt"], row["completion"]): row["reused_step"] for row in log if row["reused_step"] is not None}
+        left = {(row["prompt"], row["completion"]): row["reused_step"] for row in early if row["step"] == number}
         with_reused += bool(left)
         rows = step.columns("old_per_token_logps", "old_logps", chunks=trainer.args.steps_per_generation)
         for prompt, ids, by_token, whole in rows:
             said, old = (decoded(prompt), decoded(ids)), whole if by_token is None else by_token
             earlier = None if (said[0], ids) in sampled_now else left.pop(said)
             if earlier is not None:
-                assert (said[0], ids) in {(call.prompt, call.ids) for call in batches[earlier][0].calls}
+                assert (said[0], ids) in {(call.prompt, call.ids) for call in watch.steps[earlier].calls}
             if old is None:
                 assert kind is AllocatedGRPOTrainer and times in ALIGNED and reuse == "recompute"
                 continue
@@ -99,20 +93,3 @@ def test_old_log_probabilities_are_those_of_the_right_policy(make, tmp_path, kin
     assert with_reused >= 2
     if kind is AllocatedRLOOTrainer or times not in ALIGNED or reuse == "replay":
         assert len(changed) >= 2 and min(changed) > 1e-3
-
-
-@pytest.mark.parametrize("kind", [AllocatedGRPOTrainer, case(AllocatedRLOOTrainer, suite=False)])
-def test_pilots_of_an_earlier_step_are_trained_on_with_their_commits(make, tmp_path, kind):
-    """Eight questions, four a batch: prompts that passed too late come again before their pilots are too old."""
-    allocator, reused = PilotCommit(pilots=4, commits=3, target=1, max_rounds=3), 0
-    _, batches = trained(make, tmp_path, kind, Judge(), allocator, max_steps=10)
-    for number, (step, log) in enumerate(batches):
-        assert sorted(row["completion"] for row in log) == sorted(decoded(row.ids) for row in step.rows)
-        assert len(log) in (0, 7) and len({row["prompt"] for row in log}) <= 1
-        early = [row for row in log if row["reused_step"] is not None]
-        assert len(early) in (0, 4) and all(0 < number - row["reused_step"] <= 4 for row in early)
-        reused += len(early)
-        for row in log:
-            sign = row["reward"] - sum(each["reward"] for each in log) / 7
-            assert row["advantage"] * sign > 0 or row["advantage"] == pytest.approx(sign)
-    assert reused >= 8
