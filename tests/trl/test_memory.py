@@ -3,7 +3,6 @@
 ``test_bill`` shows that memory is bounded as in TRL, whatever a rule plans.
 """
 
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode

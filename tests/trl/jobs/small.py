@@ -3,6 +3,8 @@
 import json
 
 from apportion.config import to_toml
+from apportion.trl.jobs.job import read_job
+from apportion.trl.jobs.prepared import prepare
 from tests.trl.tiny import make_questions
 
 VERIFIER = """
@@ -57,3 +59,13 @@ def make_job(folder, policy, training=None, **settings):
     made["training"] = {key: value for key, value in made["training"].items() if value is not None}
     (folder / "job.toml").write_text(to_toml(made))
     return folder / "job.toml"
+
+
+def job_of(config):
+    """Return the job in the file ``config``."""
+    return read_job(config, [], None, False)[0]
+
+
+def prepared(folder, policy, **settings):
+    """Return a small job with these ``settings``, ready to be trained."""
+    return prepare(job_of(make_job(folder, policy, **settings)))

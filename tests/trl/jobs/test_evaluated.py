@@ -9,10 +9,9 @@ import pytest
 
 from apportion.trl.jobs.command import make_trainer, run
 from apportion.trl.jobs.evaluated import scores_at_k
-from apportion.trl.jobs.job import read_job
 from apportion.trl.jobs.prepared import prepare
 from apportion.verifiers import Exact, Function
-from tests.trl.jobs.small import make_files, make_job
+from tests.trl.jobs.small import job_of, make_job
 
 EVALUATION = {"path": "questions.jsonl", "limit": 6}
 TRAINING = {"num_generations_eval": 4, "per_device_eval_batch_size": 8}
@@ -26,16 +25,9 @@ class FirstLetter(Exact):
         return text[:1] if text[:1] and text[0] in LETTERS[:20] else None
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    make_files(tmp_path)
-    return tmp_path
-
-
 def evaluated(folder, policy, reward, judge=None, training=TRAINING, **settings):
     """Return what an evaluation logs under the reward ``reward`` (completion, gold), and its groups of completions."""
-    job, _ = read_job(make_job(folder, policy, training, evaluation=EVALUATION, **settings), [], None, False)
+    job = job_of(make_job(folder, policy, training, evaluation=EVALUATION, **settings))
     trainer, seen = make_trainer(prepare(job), policy), []
 
     def recorded(prompts, completions, gold, **columns):
@@ -116,7 +108,7 @@ def test_equal_answers_are_one_vote_by_the_equivalence_of_the_job(folder, policy
 def test_a_verifier_that_reads_no_answers_has_no_majority(folder, policy):
     logged, _ = evaluated(folder, policy, right)
     assert list(ended(logged)) == ["mean_at_4", "pass_at_2", "pass_at_4"]
-    assert isinstance(read_job(folder / "job.toml", [], None, False)[0].judge, Function)
+    assert isinstance(job_of(folder / "job.toml").judge, Function)
 
 
 FIRST, GRADED = [1.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0]
@@ -142,7 +134,7 @@ def test_what_is_scored(folder, policy, name):
 def test_a_job_from_its_file_logs_the_papers_scores_and_fits_whole_groups_into_a_batch(folder, policy):
     training = {"num_generations_eval": 16, "max_steps": 2, "eval_steps": 1}
     config = make_job(folder, policy, training, evaluation=EVALUATION, verifier="exact")
-    job, _ = read_job(config, [], None, False)
+    job = job_of(config)
     assert prepare(job).arguments.per_device_eval_batch_size == 16
     assert run(config, [], name=None, resume=False, dry_run=False) == 0
     state = max((folder / "runs/job/checkpoints").glob("checkpoint-*/trainer_state.json"))

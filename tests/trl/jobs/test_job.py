@@ -30,25 +30,16 @@ from apportion.presets import PRESETS
 from apportion.records import read_log
 from apportion.runs.folder import hold_lock
 from apportion.trl.jobs.command import make_trainer, reward_of, run
-from apportion.trl.jobs.job import read_job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import prepare
 from apportion.verifiers import EM, Exact
 from tests import warm
 from tests.trl import test_tools
-from tests.trl.jobs.small import make_files, make_job
+from tests.trl.jobs.small import job_of, make_files, make_job, prepared
 from tests.trl.tiny import make_tokenizer, mark
 
 ROOT = Path(__file__).parents[3]
 KEPT = ("step", "prompt_id", "predicted", "asked", "index", "round", "correct", "reward", "completion", "advantage")
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A working directory with the questions and the verifier of small jobs."""
-    monkeypatch.chdir(tmp_path)
-    make_files(tmp_path)
-    return tmp_path
 
 
 def train(config, *overrides, **settings):
@@ -297,7 +288,7 @@ def test_a_job_with_a_selection_and_known_rates_resumes_with_the_same_results(fo
         "selection": "mixed",
     }
     config = make_job(folder, policy, **given)
-    prompts = prepare(read_job(config, (), None, False)[0]).training_rows()
+    prompts = prepare(job_of(config)).training_rows()
     assert prompts["rate"] == [row["rate"] for row in rated]
     assert train(config) == 0
     run = folder / "runs" / "job"
@@ -336,8 +327,8 @@ def test_a_job_with_tools_has_the_model_call_them(folder, monkeypatch, capsys):
     test_tools.make_tokenizer().save_pretrained("talker")
     (folder / "tool.py").write_text(TOOL)
     job = make_job(folder, "talker", tools=["tool.py:guess"], training={"max_steps": 1, "save_steps": 1})
-    found = prepare(read_job(job, [], None, False)[0])
-    without = prepare(read_job(make_job(folder, "talker"), [], None, False)[0])
+    found = prepare(job_of(job))
+    without = prepared(folder, "talker")
     assert found.longest > without.longest
     assert "tools        tool.py:guess" in plan_lines(found)
     trainer = make_trainer(found, "talker")
@@ -370,9 +361,9 @@ def test_prompts_are_messages_if_the_model_has_a_chat_template(folder, policy):
     tokenizer.save_pretrained(folder / "chat")
     rows = {}
     for model in (policy, "chat"):
-        prepared = prepare(read_job(make_job(folder, model), [], None, False)[0])
-        rows[prepared.conversational] = prepared.training_rows()[0]
-        assert prepared.longest == 6 + prepared.conversational
+        found = prepared(folder, model)
+        rows[found.conversational] = found.training_rows()[0]
+        assert found.longest == 6 + found.conversational
     assert rows[True]["prompt"] == [{"role": "user", "content": rows[False]["prompt"]}]
     assert train(make_job(folder, "chat", training={"max_steps": 1, "save_strategy": "no"})) == 0
     assert len(rollouts(folder / "runs/job")) == 32
@@ -384,7 +375,7 @@ def test_any_of_several_right_answers_is_rewarded_and_an_unusable_one_refused(fo
         "".join(f"{json.dumps(row)}\n" for row in [*rows, {"prompt": "9:", "answer": "7"}])
     )
     config = make_job(folder, policy, data={"path": "rivers.jsonl", "template": "plain"}, verifier="em")
-    plan = prepare(read_job(config, [], None, False)[0])
+    plan = prepare(job_of(config))
     golds = plan.training_rows()["gold"]
     assert golds == [["Seine", "River Seine"]] * 8 + [["7"]]
     texts = ["The answer is river Seine.", *["The answer is Rhine."] * 7, "The answer is 7."]
@@ -392,7 +383,7 @@ def test_any_of_several_right_answers_is_rewarded_and_an_unusable_one_refused(fo
     rows[3]["aliases"] = ["((("]
     (folder / "rivers.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     math = make_job(folder, policy, data={"path": "rivers.jsonl", "template": "plain"}, verifier="math")
-    job, _ = read_job(math, [], None, False)
+    job = job_of(math)
     with job.judge, pytest.raises(ConfigError, match=r"data: each gold answer must be a number, .*, got '\(\(\(' for "):
         prepare(job)
 
@@ -402,7 +393,7 @@ def test_the_tool_task_of_vip_by_the_names_of_its_data_sets(folder, policy):
     (folder / "musique.jsonl").write_text(json.dumps(row))
     (folder / "bamboogle.jsonl").write_text(json.dumps({"Question": "Which?", "Answer": "Rhine"}))
     data, evaluation = ({"name": name, "path": f"{name}.jsonl"} for name in ("musique", "bamboogle"))
-    job, _ = read_job(make_job(folder, policy, data=data, evaluation=evaluation, verifier=None), [], None, False)
+    job = job_of(make_job(folder, policy, data=data, evaluation=evaluation, verifier=None))
     assert job.judge == EM(extract="boxed") and job.evaluation_data.chosen_template == job.data.chosen_template
     reward = reward_of(job.judge)
     (asked,), (held_out,) = load_questions(job.data), load_questions(job.evaluation_data)

@@ -8,21 +8,9 @@ from apportion import HORA
 from apportion.config import ConfigError
 from apportion.records import read_log
 from apportion.trl.jobs.command import run
-from apportion.trl.jobs.job import read_job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import prepare
-from tests.trl.jobs.small import make_files, make_job
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    make_files(tmp_path)
-    return tmp_path
-
-
-def prepared(folder, policy, **settings):
-    return prepare(read_job(make_job(folder, policy, **settings), [], None, False)[0])
+from tests.trl.jobs.small import job_of, make_job, prepared
 
 
 @pytest.mark.parametrize(
@@ -41,7 +29,7 @@ def test_steps_and_batches_are_those_of_the_run(folder, policy, training):
         "per_device_train_batch_size": 8,
     } | training
     config = make_job(folder, policy, training=training)
-    plan = prepare(read_job(config, [], None, False)[0])
+    plan = prepare(job_of(config))
     assert run(config, [], name=None, resume=False, dry_run=False) == 0
     log = read_log(Path("runs/job/rollouts")).to_pylist()
     assert len({row["step"] for row in log}) == plan.batches
