@@ -123,7 +123,7 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_what_is_scored(folder, policy, name):
+def test_which_rewards_are_scored(folder, policy, name):
     given, settings, expected = GIVEN[name]
     rewards = iter(given)
     settings |= {"allocator": {"name": "uniform", "rollouts_per_prompt": 8}} if settings else {}
