@@ -45,7 +45,7 @@ def test_the_table_of_the_documents_is_what_the_rules_say():
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
     named = {name.strip("`"): row[1:] for row in rows for name in row[0].split(", ")}
     found = {name: cells for name, cells in named.items() if name in ALLOCATORS}
-    assert found == {name: list(row_of(rule().with_budget(8))) for name, rule in ALLOCATORS.items() if name != "ttrl"}
+    assert found == {name: row_of(rule().with_budget(8)) for name, rule in ALLOCATORS.items() if name != "ttrl"}
 
 
 def row_of(rule):
