@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,11 +30,11 @@ def make_batch(outcomes: Sequence[Sequence[int]], belief: Belief | None = None) 
 
 
 def bernoulli_sampler(
-    success: Sequence[float], seed: int = 0, failing: float = 0.0
+    success: Sequence[float], seed: int = 0, failing: float = 0.0, completions: bool = False
 ) -> Callable[[Sequence[Prompt], Counts], list[list[Rollout]]]:
     """Return a sampler whose rollout number i of prompt q of ``make_prompts`` is the same in any order of requests.
 
-    A share ``failing`` of the rollouts fails.
+    A share ``failing`` of the rollouts fails. With ``completions``, each has one of its own.
     """
     drawn = [0] * len(success)
 
@@ -43,7 +44,9 @@ def bernoulli_sampler(
             q = int(prompt.text.split()[1])
             numbers = range(drawn[q], drawn[q] + int(count))
             drawn[q] += int(count)
-            rollouts.append([r for i in numbers if (r := _rollout(seed, q, i, success[q], failing)) is not None])
+            made = [_rollout(seed, q, i, success[q], failing) for i in numbers]
+            named = [r and replace(r, completion=(seed, q, i)) for i, r in zip(numbers, made, strict=True)]
+            rollouts.append([r for r in (named if completions else made) if r is not None])
         return rollouts
 
     return sample

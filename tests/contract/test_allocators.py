@@ -3,13 +3,16 @@
 import asyncio
 import copy
 import itertools
+import pickle
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from apportion import collect, collect_async
 from apportion.allocators import ALLOCATORS
+from apportion.config import dump
 from tests.builders import LABEL_FREE, bernoulli_sampler, make_prompts
 from tests.rules import IN_TOKENS, MAKE, in_tokens
 
@@ -65,7 +68,7 @@ def with_verdicts(verdict, sample):
 
 
 def learnt(allocator, batches=3, failing=0.0):
-    sample = bernoulli_sampler(POPULATION, seed=5, failing=failing)
+    sample = bernoulli_sampler(POPULATION, seed=5, failing=failing, completions=True)
     for _ in range(batches):
         allocator.observe(finished(allocator, sample))
     return allocator
@@ -193,18 +196,42 @@ def test_a_label_free_allocator_never_reads_a_verdict(name):
         np.testing.assert_equal(untold.state_dict(), told.state_dict())
 
 
-def test_a_restored_allocator_plans_as_the_saved_one(make, allocator):
+def test_a_restored_or_copied_allocator_goes_on_alone_as_the_saved_one(make, allocator):
     learnt(allocator)
+    state = allocator.state_dict()
+    before = pickle.dumps(state)
     restored = make()
-    restored.load_state_dict(copy.deepcopy(allocator.state_dict()))
+    restored.load_state_dict(state)
+    others = restored, copy.deepcopy(allocator), pickle.loads(pickle.dumps(allocator))
     for _ in range(2):
-        mine, theirs = (finished(each, bernoulli_sampler(POPULATION, seed=9)) for each in (allocator, restored))
-        assert mine.asked.tolist() == theirs.asked.tolist()
-        allocator.observe(mine), restored.observe(theirs)
+        sample = partial(bernoulli_sampler, POPULATION, seed=9, completions=True)
+        mine, *theirs = (finished(each, sample()) for each in (allocator, *others))
+        groups = allocator.groups(mine)
+        for each, other in zip(others, theirs, strict=True):
+            assert mine.asked.tolist() == other.asked.tolist() and each.groups(other) == groups
+            each.observe(other)
+        allocator.observe(mine)
+        for each in others:
+            np.testing.assert_equal(each.state_dict(), allocator.state_dict())
+    np.testing.assert_equal(state, pickle.loads(before))
 
 
-def test_an_allocator_documents_itself_ends_an_empty_batch_and_refuses_the_state_of_another(allocator):
-    assert type(allocator).name == allocator.name and (type(allocator).__doc__ or "").strip()
+def test_what_was_learnt_is_not_compared_shown_or_a_setting(make, allocator):
+    learnt(allocator)
+    assert allocator == make() and repr(allocator) == repr(make()) and dump(allocator) == dump(make())
+
+
+def test_the_state_of_another_allocator_is_refused(allocator):
+    for state in ({"predictor": "tarot"}, {}, {**allocator.state_dict(), "allocator": "other"}):
+        if state != allocator.state_dict():
+            with pytest.raises(ValueError, match=r"got|checkpoint"):
+                allocator.load_state_dict(state)
+
+
+def test_an_empty_batch_is_finished(allocator):
     assert collect(allocator, [], bernoulli_sampler([])).round == 0
-    with pytest.raises(ValueError, match=r"got|checkpoint"):
-        allocator.load_state_dict({"predictor": "tarot"})
+
+
+def test_every_allocator_documents_itself(allocator):
+    assert type(allocator).name == allocator.name
+    assert (type(allocator).__doc__ or "").strip()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import tomllib
 import warnings
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
 from apportion.allocators import ALLOCATORS
 from apportion.baselines import BASELINES
+from apportion.config import build as configured
+from apportion.config import dump, to_toml
 from apportion.predictors import EMBEDDERS, PREDICTORS, MeanLengths, UniformPrior
 from apportion.selection import SELECTORS
 from apportion.stopping import RULES
@@ -33,6 +38,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "lengths mean_lengths": {"initial": 100.0},
     "embedder precomputed": {"embeddings": {"a": [1.0]}},
 }
+REFUSALS = Path(__file__).with_name("refusals.toml")
 NAN, INF = float("nan"), float("inf")
 NO_INTEGER = ("8", 7.5, 8.0, True, NAN, INF, -1, 2**63)
 NO_NUMBER = ("x", "0.5", NAN, INF, -INF, True, 1j)
@@ -105,18 +111,51 @@ def test_none_is_refused_unless_the_annotation_says_so():
             wrong += filter(None, [fault(subject, field, None)])
         elif field != "tokens_per_prompt" and getattr(build(subject, field, None), field) is not None:
             wrong.append(f"{subject}.{field} does not keep None")  # lengths go with tokens_per_prompt
-    assert not wrong
+    assert not wrong, "\n".join(wrong)
 
 
-def test_numbers_of_numpy_are_accepted():
-    tried, wrong = 0, []
+def numbers() -> list[tuple[str, str, Any]]:
+    """Return every subject and field whose default is a number or a flag, and this default."""
+    found = []
     for subject, field in settings_of(int, float, bool):
         declared = next(each for each in fields(SUBJECTS[subject]) if each.name == field)
         default = REQUIRED.get(subject, {}).get(field, declared.default)
-        if default in (None, MISSING, "free"):
-            continue  # it has no number as its default
+        if default not in (None, MISSING, "free"):
+            found.append((subject, field, default))
+    assert len(found) > 60
+    return found
+
+
+def test_numbers_of_numpy_are_accepted():
+    wrong = []
+    for subject, field, default in numbers():
         kind = {bool: np.bool_, int: np.int64, float: np.float64}[type(default)]
-        tried += 1
         if getattr(build(subject, field, kind(default)), field) != default:
             wrong.append(f"{subject}.{field}")
-    assert tried > 60 and not wrong
+    assert not wrong, "\n".join(wrong)
+
+
+def test_settings_survive_the_way_through_toml():
+    """Each number and flag at another value than its default, where the class takes that value alone."""
+    tried = set()
+    for subject, field, default in numbers():
+        with contextlib.suppress(ValueError):
+            one = build(subject, field, not default if isinstance(default, bool) else default * 2)
+            tried.add(subject)
+            assert configured(type(one), tomllib.loads(to_toml(dump(one)))) == one, f"{subject}.{field}"
+    assert len(tried) > 25
+
+
+def test_what_makes_no_sense_is_refused_as_the_table_says():
+    wrong = []
+    for subject, table in tomllib.loads(REFUSALS.read_text(encoding="utf-8")).items():
+        for settings, said in table.items():
+            given = REQUIRED.get(subject, {}) | tomllib.loads(f"given = {{{settings}}}")["given"]
+            try:
+                SUBJECTS[subject](**given)
+            except ValueError as refusal:
+                if said not in str(refusal):
+                    wrong.append(f"{subject} with {settings} says {refusal}")
+            else:
+                wrong.append(f"{subject} accepts {settings}")
+    assert not wrong, "\n".join(wrong)
