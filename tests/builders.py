@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -50,6 +51,12 @@ def bernoulli_sampler(
         return rollouts
 
     return sample
+
+
+def splits(budget: int, low: int, high: int, prompts: int) -> list[Counts]:
+    """Return every split of ``budget`` among ``prompts``, from ``low`` to ``high`` each."""
+    every = itertools.product(range(low, high + 1), repeat=prompts)
+    return [np.array(counts) for counts in every if sum(counts) == budget]
 
 
 def _rollout(seed: int, q: int, i: int, success: float, failing: float) -> Rollout | None:

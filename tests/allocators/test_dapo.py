@@ -1,6 +1,5 @@
 import itertools
 import logging
-import tomllib
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from apportion import DAPO, Plan, Prompt, Rollout, collect
 from apportion.advantages import rloo
 from apportion.allocators.dapo import mixed
-from apportion.config import build, dump, to_toml
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
 
 
@@ -36,11 +34,6 @@ def test_fresh_prompts_are_drawn_until_enough_are_mixed_and_the_surplus_is_left_
     assert batch.asked.tolist() == [32] * 6
     assert [group.prompt.text for group in allocator.groups(batch)] == ["prompt 3", "prompt 4"]
     assert allocator.metrics(batch) == {"mixed": 3, "draws": 3, "capped": 0}
-
-
-def test_there_is_one_draw_if_it_is_enough():
-    batch = collect(DAPO(rollouts_per_prompt=32, target=2), make_prompts(3), bernoulli_sampler([0.5, 0.0, 0.5]))
-    assert (len(batch.prompts), batch.round) == (3, 1)
 
 
 def test_target_and_draw_are_the_size_of_the_first_draw_by_default():
@@ -72,13 +65,6 @@ def test_the_cap_ends_the_draws_and_is_logged_once_per_batch(caplog):
     assert "1 mixed groups of the 4 wanted, among 16 prompts in 5 draws" in record.getMessage()
 
 
-def test_nothing_is_logged_if_the_last_draw_was_enough(caplog):
-    allocator = DAPO(rollouts_per_prompt=2, max_draws=1)
-    with caplog.at_level(logging.WARNING, logger="apportion"):
-        allocator.observe(make_batch([[1, 0], [0, 1]]))
-    assert not caplog.records
-
-
 def test_a_prompt_counts_by_what_arrived():
     """Of four requested rollouts each, one prompt lost its only wrong one, another all of them."""
     right, wrong = Rollout(True), Rollout(False)
@@ -87,13 +73,6 @@ def test_a_prompt_counts_by_what_arrived():
     allocator = DAPO(rollouts_per_prompt=4, target=1)
     assert not allocator.plan(batch)
     assert [group.prompt.text for group in allocator.groups(batch)] == ["prompt 2"]
-
-
-def test_it_ends_when_every_sample_fails():
-    source, draws = source_of(make_prompts(100)[2:])
-    allocator = DAPO(rollouts_per_prompt=4, max_draws=6)
-    batch = collect(allocator, make_prompts(2), bernoulli_sampler([0.5] * 100, failing=1.0), source=source)
-    assert (batch.round, len(draws), batch.asked.sum(), allocator.groups(batch)) == (6, 5, 48, [])
 
 
 def test_dropping_groups_divides_the_mean_gradient_by_the_share_of_mixed_prompts():
@@ -138,19 +117,6 @@ def test_a_graded_group_is_kept_if_its_standard_deviation_exceeds_the_tolerance(
     assert not DAPO(rollouts_per_prompt=2, tolerance=0.0625, target=1).plan(batch)
 
 
-def test_fresh_prompts_are_drawn_until_enough_graded_groups_differ():
-    spread = [0.0, 0.0, 0.5, 0.0, 0.5, 0.5]
-
-    def sample(prompts, counts):
-        own = [spread[int(prompt.text.split()[1])] for prompt in prompts]
-        return [[Rollout(reward=0.2 + s * (i % 2)) for i in range(n)] for s, n in zip(own, counts, strict=True)]
-
-    source, draws = source_of(make_prompts(6)[2:])
-    allocator = DAPO(rollouts_per_prompt=4, target=2, tolerance=0.1)
-    batch = collect(allocator, make_prompts(2), sample, source=source)
-    assert draws == [2, 2] and [group.prompt.text for group in allocator.groups(batch)] == ["prompt 2", "prompt 4"]
-
-
 def test_a_group_of_wrong_rollouts_is_dropped_though_their_rewards_differ():
     """Rewards for format tell them apart. verl's recipe filters by acc for the same reason."""
     shaped = [[Rollout(False, reward=0.0), Rollout(False, reward=0.1)], [Rollout(False), Rollout(True, reward=0.0)]]
@@ -163,25 +129,3 @@ def test_verdicts_are_mixed_if_one_is_right_and_one_wrong(outcomes):
     batch = DAPO().start(make_prompts(len(outcomes)))
     batch = batch.add(Plan([len(own) for own in outcomes]), [[Rollout(verdict) for verdict in own] for own in outcomes])
     assert mixed(batch).tolist() == [True in own and False in own for own in outcomes]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rollouts_per_prompt": 1}, "rollouts_per_prompt must be at least 2 for dapo, got 1; a single"),
-        ({"target": 0}, "target must be at least 1 for dapo, got 0"),
-        ({"draw": 0}, "draw must be at least 1 for dapo, got 0"),
-        ({"tolerance": -0.1}, "tolerance must be finite and at least 0 for dapo, got -0.1; 0 keeps any difference"),
-        ({"max_draws": 0}, "max_draws must be at least 1 for dapo, got 0"),
-    ],
-)
-def test_wrong_settings_are_refused_at_construction(settings, message):
-    with pytest.raises(ValueError, match=message):
-        DAPO(**settings)
-
-
-@pytest.mark.parametrize(
-    "allocator", [DAPO(), DAPO(rollouts_per_prompt=8, target=4, draw=12, max_draws=3, tolerance=0.01)]
-)
-def test_settings_survive_the_way_through_toml(allocator):
-    assert build(DAPO, tomllib.loads(to_toml(dump(allocator)))) == allocator

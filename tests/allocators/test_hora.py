@@ -1,40 +1,29 @@
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 from scipy.special import betaln
 
 from apportion import HORA, Belief, Plan, Prompt, Rollout, collect
 from apportion.allocators.hora import clipped_prior, hit_gains, hit_utility, maximise_hits
 from apportion.predictors import MeanLengths, MovingAverage
-from tests.builders import make_batch, make_prompts
+from tests.builders import make_batch, make_prompts, splits
 
 
 def test_gains_are_the_expectation_of_a_first_hit_at_that_rollout():
-    """E[p (1 - p)^l] by numerical integration and by Beta functions."""
+    """E[p (1 - p)^l] by Beta functions; their sum is the chance of a hit."""
     alpha, beta = np.array([1.0, 5.0, 0.3]), np.array([1.0, 2.0, 7.0])
     gains = hit_gains(Belief(alpha, beta), 12)
     level = np.arange(12)
     closed = np.exp(betaln(alpha[:, None] + 1, beta[:, None] + level) - betaln(alpha[:, None], beta[:, None]))
     np.testing.assert_allclose(gains, closed, rtol=1e-12)
-    for q, n in [(0, 0), (1, 3), (2, 7)]:
-        integral = stats.beta(alpha[q], beta[q]).expect(lambda p, n=n: p * (1 - p) ** n)
-        assert gains[q, n] == pytest.approx(integral, rel=1e-6)
-
-
-def test_hit_utility_by_monte_carlo():
-    rng = np.random.default_rng(0)
-    p = rng.beta(2.0, 3.0, 400_000)
-    hits = (rng.random((6, p.size)) < p).any(axis=0).mean()
-    assert hit_utility(Belief(np.array([2.0]), np.array([3.0])), np.array([6]))[0] == pytest.approx(hits, abs=3e-3)
+    np.testing.assert_allclose(hit_utility(Belief(alpha, beta), np.full(3, 12)), closed.sum(axis=1), rtol=1e-12)
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4), st.data())
 def test_no_integer_allocation_has_more_expected_hits(counts, data):
     trials = np.array([a + b for a, b in counts])
@@ -44,30 +33,9 @@ def test_no_integer_allocation_has_more_expected_hits(counts, data):
     budget = int(low.sum()) + data.draw(st.integers(0, min(8, int((high - low).sum()))))
     chosen = maximise_hits(posterior, budget, low, high, pending)
     assert chosen.sum() == budget and (chosen >= low).all() and chosen.max() <= high
-    extras = itertools.product(range(9), repeat=len(counts))
-    feasible = [np.array(x) for x in extras if sum(x) == budget - low.sum() and (low + x <= high).all()]
-    best = max(hit_utility(posterior, pending + extra).sum() for extra in feasible)
+    extras = splits(budget - low.sum(), 0, 8, len(counts))
+    best = max(hit_utility(posterior, pending + x).sum() for x in extras if (low + x <= high).all())
     assert hit_utility(posterior, chosen - trials).sum() == pytest.approx(best, abs=1e-12)
-
-
-def test_the_group_is_all_rollouts_and_pre_rollouts_are_part_of_the_budget():
-    allocator = HORA(pre_rollouts=2, rollouts_per_prompt=4)
-    batch = allocator.start(make_prompts(2))
-    batch = batch.add(allocator.plan(batch), [[Rollout(True)] * 2, [Rollout(False)] * 2])
-    plan = allocator.plan(batch)
-    assert batch.asked.sum() + plan.counts.sum() == 8
-    batch = batch.add(plan, [[Rollout(True)] * n for n in plan.counts])
-    assert not allocator.plan(batch)
-    assert [len(group.rollouts) for group in allocator.groups(batch)] == batch.trials.tolist()
-
-
-def test_failed_samples_stay_charged():
-    """Refilling from ``trials`` would never end when every sample fails."""
-    allocator = HORA(pre_rollouts=2, rollouts_per_prompt=5)
-    batch, rounds = allocator.start(make_prompts(3)), 0
-    while plan := allocator.plan(batch):
-        batch, rounds = batch.add(plan, [[]] * 3), rounds + 1
-    assert (int(batch.asked.sum()), int(batch.trials.sum()), rounds) == (15, 0, 2)
 
 
 @pytest.mark.parametrize("length", [1, 100, 10_000])
@@ -104,19 +72,6 @@ def test_a_prompt_at_high_leaves_its_share_to_others():
 
 def test_resuming_in_the_middle_of_the_pre_rollouts_asks_for_the_missing_ones():
     assert HORA(pre_rollouts=4, rollouts_per_prompt=6).plan(make_batch([[1, 0], [0, 0, 0, 1]])) == Plan([2, 0])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"pre_rollouts": 0}, "pre_rollouts must be at least 1, got 0"),
-        ({"pre_rollouts": 8, "rollouts_per_prompt": 4}, "between 8 and 64, got 4"),
-        ({"pre_rollouts": 8, "high": 4}, "high must be at least 8"),
-    ],
-)
-def test_wrong_settings_are_refused_at_construction(settings, message):
-    with pytest.raises(ValueError, match=message):
-        HORA(**settings)
 
 
 def test_a_prompt_that_always_failed_is_not_starved_for_good():

@@ -1,5 +1,4 @@
 import itertools
-import tomllib
 from typing import get_args
 
 import numpy as np
@@ -11,7 +10,6 @@ from scipy.stats import binom
 from apportion import Plan, ReinforceAda, Rollout, collect
 from apportion.advantages import rloo
 from apportion.allocators.reinforce_ada import Exit, balanced_subset
-from apportion.config import build, dump, to_toml
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
 
 
@@ -27,7 +25,7 @@ def expected_rollouts(allocator, success):
     return m * (1 + active.sum())
 
 
-@pytest.mark.parametrize("success", [0.0, 0.1, 0.5, 0.8])
+@pytest.mark.parametrize("success", [0.0, 0.1, 0.8])
 @pytest.mark.parametrize(
     "allocator",
     [
@@ -59,14 +57,6 @@ def test_expected_rollouts_by_enumeration_of_every_outcome(allocator, success):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exit", ["positive", "balanced"])
-def test_expected_rollouts_of_the_published_setting_by_monte_carlo(exit):
-    allocator, P = ReinforceAda(exit=exit), 2000
-    asked = collect(allocator, make_prompts(P), bernoulli_sampler([0.1] * P)).asked
-    assert asked.mean() == pytest.approx(expected_rollouts(allocator, 0.1), abs=4 * asked.std() / P**0.5)
-
-
-@pytest.mark.slow
 def test_the_balanced_exit_makes_the_gradient_of_a_hard_prompt_four_times_the_true_one():
     """A Bernoulli policy with p = .1: the score of a rollout is y - p, the true gradient p (1 - p)."""
     allocator, P, p = ReinforceAda(), 2000, 0.1
@@ -85,12 +75,6 @@ def test_only_active_prompts_are_asked_again():
 def test_resuming_in_the_middle_of_a_round_asks_for_the_rest_of_it():
     batch = make_batch([[0, 0, 0, 0, 0], [0], [1]])
     assert ReinforceAda(exit="positive", rollouts_per_round=4).plan(batch).counts.tolist() == [3, 3, 0]
-
-
-def test_failed_samples_stay_charged():
-    allocator = ReinforceAda(rollouts_per_round=3, rounds=4)
-    batch = collect(allocator, make_prompts(2), lambda prompts, counts: [[]] * 2)
-    assert (batch.asked.tolist(), batch.round, allocator.groups(batch)) == ([12, 12], 4, [])
 
 
 def test_a_failed_sample_is_not_a_wrong_one():
@@ -144,13 +128,6 @@ def test_with_a_threshold_the_subset_is_balanced_and_the_rewards_stay_graded():
     assert np.flatnonzero(group.keep).tolist() == [0, 1, 3, 4]
 
 
-def test_a_threshold_takes_the_place_of_verdicts():
-    """A reward for a right answer that lost a point for its length: the verdict says right, the threshold wrong."""
-    batch = ReinforceAda().start(make_prompts(1)).add(Plan([1]), [[Rollout(True, reward=0.4)]])
-    assert ReinforceAda(exit="positive").exited(batch).all()
-    assert not ReinforceAda(exit="positive", threshold=0.5).exited(batch).any()
-
-
 @given(
     st.lists(st.lists(st.booleans(), min_size=1, max_size=12), min_size=1, max_size=4), st.sampled_from(get_args(Exit))
 )
@@ -160,33 +137,6 @@ def test_binary_rewards_and_a_threshold_between_them_change_nothing(outcomes, ex
     assert by_verdict.plan(batch) == by_reward.plan(batch)
     assert by_verdict.groups(batch) == by_reward.groups(batch)
     assert by_verdict.metrics(batch) == by_reward.metrics(batch)
-
-
-def test_graded_rewards_are_refused_without_a_threshold():
-    batch = ReinforceAda().start(make_prompts(1)).add(Plan([1]), [[Rollout(reward=0.3)]])
-    with pytest.raises(ValueError, match="rewards must be 0 or 1 for reinforce_ada"):
-        ReinforceAda().groups(batch)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"exit": "balance"}, "exit must be one of positive, balanced for reinforce_ada, got 'balance'"),
-        ({"rollouts_per_round": 0}, "rollouts_per_round and rounds must be at least 1, got 0 and 4"),
-        ({"rounds": 0}, "rollouts_per_round and rounds must be at least 1, got 8 and 0"),
-        ({"keep": 1}, "keep must be between 2, one of each kind, and the 32 .* got 1"),
-        ({"threshold": float("nan")}, "threshold must be finite for reinforce_ada, got nan; rewards above"),
-        ({"rounds": 2, "rollouts_per_round": 3, "keep": 7}, "and the 6 rollouts that a prompt can have, got 7"),
-    ],
-)
-def test_wrong_settings_are_refused_at_construction(settings, message):
-    with pytest.raises(ValueError, match=message):
-        ReinforceAda(**settings)
-
-
-@pytest.mark.parametrize("allocator", [ReinforceAda(), ReinforceAda(exit="positive", keep=6, threshold=0.5)])
-def test_settings_survive_the_way_through_toml(allocator):
-    assert build(ReinforceAda, tomllib.loads(to_toml(dump(allocator)))) == allocator
 
 
 def test_without_down_sampling_every_rollout_enters_the_loss():

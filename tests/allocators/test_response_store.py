@@ -72,21 +72,6 @@ def test_it_keeps_what_a_plain_list_would(entries_per_prompt, entries, additions
     assert in_order == model.list
 
 
-def test_a_full_store_drops_the_oldest_response_of_any_prompt():
-    store = ResponseStore(entries_per_prompt=2, entries=3)
-    for prompt_id, text in [("a", "1"), ("b", "2"), ("b", "3"), ("c", "4")]:
-        store.add(prompt_id, right(text))
-    assert (held(store, "a"), held(store, "b"), held(store, "c")) == ([], ["2", "3"], ["4"])
-    assert (len(store), store.prompts) == (3, 2)
-
-
-def test_a_full_prompt_drops_its_own_oldest_response():
-    store = ResponseStore(entries_per_prompt=1, entries=2)
-    for prompt_id, text in [("a", "1"), ("b", "2"), ("b", "3")]:
-        store.add(prompt_id, right(text))
-    assert (held(store, "a"), held(store, "b")) == (["1"], ["3"])
-
-
 def test_a_response_that_is_sampled_again_counts_as_new_and_takes_the_later_probabilities():
     store = ResponseStore(entries_per_prompt=2, entries=10)
     store.add("a", Rollout(True, completion=Tokens((1, 2), "early")))
@@ -123,14 +108,6 @@ def test_responses_and_state_are_copies():
     store.responses("a").clear()
     store.state()["entries"].clear()
     assert held(store, "a") == ["1"]
-
-
-def test_restoring_replaces_what_was_there():
-    store, other = ResponseStore(2, 10), ResponseStore(2, 10)
-    store.add("a", right("1"))
-    other.add("b", right("2"))
-    store.restore(other.state())
-    assert (held(store, "a"), held(store, "b"), len(store)) == ([], ["2"], 1)
 
 
 @pytest.mark.parametrize("kind", [tuple, list, np.array, lambda ids: np.array(ids, np.int32)])
@@ -195,19 +172,6 @@ def test_the_bytes_of_all_entries_stay_below_the_limit_and_only_the_oldest_go(ad
         assert len(store) == len(held)
         whole = unlimited.state()["entries"]
         assert held == whole[len(whole) - len(held) :]
-
-
-def test_a_store_as_large_as_the_data_set_needs_no_number_of_entries():
-    store = ResponseStore(entries_per_prompt=4)
-    for i in range(20_000):
-        store.add(str(i // 2), right(str(i)))
-    assert (len(store), store.prompts) == (20_000, 10_000)
-
-
-def test_an_entry_larger_than_the_store_is_not_kept():
-    store = ResponseStore(entries_per_prompt=4, store_bytes=2 * ENTRY_BYTES)
-    store.add("a", right("x" * 3 * ENTRY_BYTES))
-    assert (len(store), store.bytes, store.prompts) == (0, 0, 0)
 
 
 def test_dropping_for_want_of_room_is_said_once(caplog):

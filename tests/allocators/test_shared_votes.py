@@ -74,17 +74,9 @@ def test_the_error_removed_is_that_of_every_sequence_of_votes(first, second):
         assert removed[votes] == pytest.approx(float(now - wrong_after(first, second, votes)), abs=1e-14)
 
 
-def test_in_the_end_all_error_is_removed():
-    first, second = np.array(PAIRS).T
-    removed = error_removed(first, second, 40_000)
-    error = np.array([float(wrong(a, b)) for a, b in PAIRS])
-    assert (np.diff(removed) >= 0).all() and (removed[:, -1] < error).all()
-    assert removed[:, -1] == pytest.approx(error, abs=0.02)
-
-
 def test_after_many_votes_it_is_what_simulated_votes_remove():
     rng = np.random.default_rng(0)
-    q = rng.beta(901, 899, size=400_000)
+    q = rng.beta(901, 899, size=100_000)
     gap = 2 + 2 * rng.binomial(64, q) - 64
     gained = np.where(gap >= 0, q > 0.5, q < 0.5).astype(int) - (q > 0.5)
     removed = error_removed(np.array([900, 2000]), np.array([898, 2000]), 64)[:, -1]
@@ -92,7 +84,7 @@ def test_after_many_votes_it_is_what_simulated_votes_remove():
     assert 0 < removed[1] < 0.5
 
 
-@pytest.mark.parametrize("left", [0, 1, 2, 5, 12, 21])
+@pytest.mark.parametrize("left", [0, 2, 21])
 def test_votes_are_worth_the_slopes_of_the_envelope(left):
     first, second = np.array(PAIRS).T
     found = votes_worth(first, second, np.full(len(PAIRS), left))
@@ -181,13 +173,6 @@ def test_a_leader_that_cannot_be_overtaken_gets_no_more():
     assert batch.asked.tolist() == [6, 9, 6]  # after 9, the fifth vote for one of two decides
 
 
-def test_samples_saved_on_easy_prompts_go_to_harder_ones():
-    shared = SharedVotes(samples_per_prompt=12, min_samples=4, max_samples=64)
-    batch = replayed(shared, [["a"] * 64] * 6 + [["a", "b", "a", "b", "a"] * 13] * 2)
-    assert batch.asked.sum() == 8 * 12
-    assert batch.asked[:6].max() < 12 < batch.asked[6:].min()
-
-
 @pytest.mark.slow
 def test_more_labels_are_right_than_with_as_many_samples_each():
     """The samples of a prompt are the same ones, as far as both ask for them."""
@@ -201,7 +186,7 @@ def test_more_labels_are_right_than_with_as_many_samples_each():
     assert right["shared_votes"] > right["ttrl"] + 30  # of 720
 
 
-@pytest.mark.parametrize("budget", [5, 8, 14, 23])
+@pytest.mark.parametrize("budget", [5, 23])
 def test_permuted_prompts_get_permuted_counts(budget):
     shared = SharedVotes(samples_per_prompt=5 + budget / 4, min_samples=5, max_samples=40, rounds=1)
     states = [(5, 0), (4, 1), (3, 2), (2, 1)]
@@ -233,12 +218,6 @@ def test_a_batch_whose_samples_all_fail_ends_after_the_first_ones():
     assert {label.status for label in shared.labels(batch)} == {"unanswered"}
 
 
-def test_samples_that_failed_are_charged():
-    shared = SharedVotes(samples_per_prompt=10, min_samples=4)
-    batch = collect(shared, make_prompts(6), bernoulli_sampler([0.6] * 6, failing=0.4))
-    assert batch.asked.sum() == 60 > sum(len(rollouts) for rollouts in batch.rollouts)
-
-
 def test_each_round_gives_out_an_equal_part():
     shared = SharedVotes(samples_per_prompt=20, min_samples=4, rounds=4)
     batch, sample = shared.start(make_prompts(5)), bernoulli_sampler([0.5, 0.6, 0.7, 0.8, 0.9])
@@ -250,16 +229,6 @@ def test_each_round_gives_out_an_equal_part():
     assert given_out == [20, 20, 20, 20, 20]
 
 
-def test_a_round_carries_out_its_part_of_a_plan_for_all_that_is_left():
-    states = [(5, 0), (4, 1), (3, 2), (3, 1), (2, 2)]
-    whole, part = (
-        shared.plan(voted(shared, states, [5 - sum(state) for state in states])).counts
-        for shared in (SharedVotes(samples_per_prompt=17, min_samples=5, rounds=rounds) for rounds in (1, 4))
-    )
-    assert whole.sum() == 60 and part.sum() == 15
-    assert (part <= -(-whole // 4)).all()
-
-
 @pytest.mark.parametrize("confidence", [0.6, 0.95])
 def test_a_label_is_decided_where_its_leader_is_right_with_enough_confidence(confidence):
     pairs = [(first, second) for first, second in PAIRS if first > second]
@@ -267,25 +236,3 @@ def test_a_label_is_decided_where_its_leader_is_right_with_enough_confidence(con
     for pair, label in zip(pairs, shared.labels(voted(shared, pairs)), strict=True):
         assert label.answer == "a"
         assert label.status == ("decided" if 1 - wrong(*pair) >= confidence else "exhausted")
-
-
-def test_it_is_not_separable_and_needs_no_labels():
-    assert not SharedVotes.separable and not SharedVotes().needs.labels
-
-
-@pytest.mark.parametrize(
-    ("setting", "problem"),
-    [
-        ({"samples_per_prompt": 3}, "samples_per_prompt must be between 4 and 64, .*, got 3; .*"),
-        ({"samples_per_prompt": 65}, "samples_per_prompt must be between 4 and 64, .*, got 65; .*"),
-        ({"samples_per_prompt": float("nan")}, "samples_per_prompt must be between 4 and 64, .*, got nan; .*"),
-        ({"rounds": 0}, "rounds must be an integer of at least 1, got 0; .*"),
-        ({"rounds": 1.5}, "rounds must be an integer, got 1.5; .*"),
-        ({"rounds": True}, "rounds must be an integer, got True; .*"),
-        ({"confidence": 0.5}, "confidence must be .*, got 0.5; .*"),
-        ({"min_samples": 65}, "min_samples must be .*, got 65 and 64; .*"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(setting, problem):
-    with pytest.raises(ValueError, match=problem):
-        SharedVotes(**{"samples_per_prompt": 16, "min_samples": 4, "max_samples": 64} | setting)

@@ -18,10 +18,6 @@ def test_it_takes_64_votes_in_one_wave_and_keeps_the_first_32():
     assert groups[1].rewards.tolist() == [0.0] * 31 + [1.0]
 
 
-def test_its_total_is_fixed():
-    assert TTRL().size(1).exact and TTRL.separable and not TTRL().needs.labels
-
-
 def test_the_label_is_the_majority_of_all_votes_not_of_those_kept():
     rng = np.random.default_rng(0)
     streams = [[str(c) for c in row] for row in rng.integers(0, 3, (50, 15))]

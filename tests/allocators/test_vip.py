@@ -5,20 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion import VIP, Allocator, Batch, Belief
+from apportion import VIP, Batch, Belief
 from apportion.allocators import printed_counts
 from apportion.allocators.spending import printed
 from apportion.allocators.vip import gradient_variance, minimise_variance, variance_drops
-from apportion.config import build
-from apportion.predictors import EmpiricalBayes, GaussianProcess, MeanLengths, UniformPrior
-from tests.builders import make_batch, make_prompts
+from apportion.predictors import MeanLengths, UniformPrior
+from tests.builders import make_prompts, splits
 
 ESTIMATORS = ("rloo", "dr_grpo")
 probabilities = st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]) | st.floats(0, 1)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(success=st.lists(probabilities, min_size=1, max_size=4), data=st.data())
 def test_no_integer_allocation_has_less_variance(estimator, success, data):
     success, low = np.array(success), data.draw(st.integers(3, 4))
@@ -26,13 +25,12 @@ def test_no_integer_allocation_has_less_variance(estimator, success, data):
     budget = data.draw(st.integers(low * len(success), high * len(success)))
     counts = minimise_variance(success, budget, estimator, low, high)
     assert counts.sum() == budget and counts.min() >= low and counts.max() <= high
-    every = [n for n in itertools.product(range(low, high + 1), repeat=len(success)) if sum(n) == budget]
-    best = min(gradient_variance(success, np.array(n), estimator).sum() for n in every)
+    best = min(gradient_variance(success, n, estimator).sum() for n in splits(budget, low, high, len(success)))
     assert gradient_variance(success, counts, estimator).sum() == pytest.approx(best, abs=1e-12)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(success=st.lists(probabilities, min_size=1, max_size=3), data=st.data())
 def test_no_integer_allocation_of_the_same_tokens_has_less_variance(estimator, success, data):
     costs = np.array(data.draw(st.lists(st.integers(1, 50), min_size=len(success), max_size=len(success))))
@@ -49,7 +47,7 @@ def test_no_integer_allocation_of_the_same_tokens_has_less_variance(estimator, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_never_worse_than_the_papers_route_and_within_its_relaxation(estimator, seed):
     rng = np.random.default_rng(seed)
     success, low, high = rng.beta(0.5, 0.5, 64), 3, 24
@@ -96,14 +94,14 @@ def test_variance_formulas_hold_for_simulated_groups(estimator):
     """Propositions 4.2 and 4.3 by Monte Carlo under Assumption 4.1: rewards in {-1, 1}, Z independent of them."""
     rng = np.random.default_rng(0)
     success, n, sigma = 0.3, 5, 0.7
-    rewards = np.where(rng.random((400_000, n)) < success, 1.0, -1.0)
+    rewards = np.where(rng.random((100_000, n)) < success, 1.0, -1.0)
     z = rng.normal(0.0, sigma, rewards.shape)
     baseline = rewards.mean(axis=1, keepdims=True)
     if estimator == "rloo":
         baseline = (rewards.sum(axis=1, keepdims=True) - rewards) / (n - 1)
     measured = ((rewards - baseline) * z).mean(axis=1).var()
     expected = gradient_variance(np.array([success]), np.array([n]), estimator)[0] * sigma**2
-    assert measured == pytest.approx(expected, rel=0.02)
+    assert measured == pytest.approx(expected, rel=0.04)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -126,58 +124,19 @@ def test_dr_grpo_variance_is_not_convex_below_three():
     assert drops[0] < drops[1] > drops[2]
 
 
-@pytest.mark.parametrize("low", [2, 1, 0])
-def test_low_below_three_is_refused(low):
-    with pytest.raises(ValueError, match=f"low must be at least 3 for vip .*got {low}"):
-        VIP(low=low, predictor=UniformPrior())
-
-
-def test_certain_prompts_keep_the_lower_bound():
-    counts = minimise_variance(np.array([0.0, 0.5, 1.0]), 20, "rloo", 3, 30)
-    assert counts.tolist() == [3, 14, 3]
-
-
-def test_certain_prompts_share_evenly_once_uncertain_ones_are_full():
-    counts = minimise_variance(np.array([0.0, 0.5, 1.0, 0.0]), 24, "rloo", 3, 10)
-    assert counts.tolist() == [5, 10, 5, 4]
-
-
-def test_equal_prompts_differ_by_at_most_one_and_earlier_ones_get_more():
-    assert minimise_variance(np.full(4, 0.3), 30, "rloo", 3, 12).tolist() == [8, 8, 7, 7]
-
-
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("success", "budget", "high", "counts"),
     [
-        ({"estimator": "grpo"}, "estimator must be one of rloo, dr_grpo for vip, got 'grpo'"),
-        ({"budget": 100, "rollouts_per_prompt": 4}, "give either rollouts_per_prompt or budget"),
-        ({"rollouts_per_prompt": 2}, "between 3 and 64, got 2"),
-        ({"low": 8, "high": 4}, "high must be at least 8"),
+        ([0.0, 0.5, 1.0], 20, 30, [3, 14, 3]),  # certain prompts keep the lower bound
+        ([0.0, 0.5, 1.0, 0.0], 24, 10, [5, 10, 5, 4]),  # and share evenly once uncertain ones are full
+        ([0.3] * 4, 30, 12, [8, 8, 7, 7]),
     ],
 )
-def test_wrong_settings_are_refused_at_construction(settings, message):
-    with pytest.raises(ValueError, match=message):
-        VIP(predictor=UniformPrior(), **settings)
+def test_ties_are_shared_evenly_in_prompt_order(success, budget, high, counts):
+    assert minimise_variance(np.array(success), budget, "rloo", 3, high).tolist() == counts
 
 
 def test_a_budget_that_no_batch_of_this_size_can_spend_is_refused_before_the_first_rollout():
     allocator = VIP(budget=100, high=24, predictor=UniformPrior())
     with pytest.raises(ValueError, match="between 12 and 96 for 4 prompts, got 100"):
         allocator.start(make_prompts(4))
-
-
-def test_budget_in_total_and_per_prompt_agree():
-    belief = Belief.from_mean([0.1, 0.5, 0.9, 0.99])
-    batch = make_batch([[], [], [], []], belief)
-    total, average = VIP(budget=40, predictor=UniformPrior()), VIP(rollouts_per_prompt=10, predictor=UniformPrior())
-    assert total.plan(batch).counts.tolist() == average.plan(batch).counts.tolist()
-
-
-def test_certain_beliefs_of_exactly_zero_and_one_are_planned():
-    batch = make_batch([[], []], Belief.from_mean([0.0, 1.0]))
-    assert VIP(rollouts_per_prompt=4, predictor=UniformPrior()).plan(batch).counts.tolist() == [4, 4]
-
-
-def test_the_default_predictor_embeds_nothing_and_the_papers_is_chosen_by_name():
-    assert VIP().predictor == EmpiricalBayes() and not VIP().predictor.reads_texts
-    assert build(Allocator, {"name": "vip", "predictor": "gp"}) == VIP(predictor=GaussianProcess())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apportion import Plan, Rollout, stopping
+from apportion import Plan, Rollout
 from apportion.allocators import Voting
 from apportion.stopping import ESC, BayesianSPRT, Fixed, PosteriorPredictive, decide
 from tests.allocators.votes.builders import replayed
@@ -40,20 +40,6 @@ def test_a_sample_that_failed_spoils_one_window_and_not_every_later_one():
     assert not voting.plan(batch.add(Plan(np.array([5])), [[Rollout(answer="7")] * 5]))
 
 
-def test_it_needs_no_labels_and_no_barrier():
-    assert not Voting().needs.labels and Voting.separable
-
-
-def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="max_samples must be an integer of at least 1"):
-        Voting(max_samples=0)
-    with pytest.raises(ValueError, match="wave must be"):
-        Voting(wave=0)
+def test_a_rule_that_needs_more_samples_than_there_are_is_refused():
     with pytest.raises(ValueError, match="min_samples must be at most max_samples"):
         Voting(BayesianSPRT(min_samples=16), max_samples=8)
-
-
-@pytest.mark.parametrize("rule", ["optpo", stopping.BayesianSPRT, None])
-def test_an_unknown_stopping_rule_is_refused(rule):
-    with pytest.raises(ValueError, match=r"rule must be a stopping rule, got .*; apportion\.stopping\.make_rule makes"):
-        Voting(rule=rule)

@@ -57,7 +57,7 @@ def instances(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(instances())
 def test_total_gain_is_the_largest_of_all_and_what_is_left_buys_nothing(instance):
     gains, budget, low, costs = instance
@@ -71,7 +71,7 @@ def test_total_gain_is_the_largest_of_all_and_what_is_left_buys_nothing(instance
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(instances(), st.integers(1, 9))
 def test_equal_costs_give_exactly_what_spend_gives(instance, cost):
     gains, _, low, _ = instance
@@ -84,7 +84,7 @@ def test_equal_costs_give_exactly_what_spend_gives(instance, cost):
         assert (found.counts.tolist(), found.gap) == (expected.tolist(), 0.0)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_as_good_as_an_integer_programme(seed):
     gains, budget, low, costs = variance_instance(12, seed, width=8)
     budget = min(budget, int(costs @ low + costs.sum() * 3))
@@ -93,7 +93,7 @@ def test_as_good_as_an_integer_programme(seed):
     assert total(gains, found.counts - low) == pytest.approx(best_by_milp(gains, budget - costs @ low, costs), abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_five_hundred_prompts_are_solved_to_the_proven_optimum(seed):
     gains, budget, low, costs = variance_instance(512, seed)
     started = time.process_time()
@@ -102,13 +102,13 @@ def test_five_hundred_prompts_are_solved_to_the_proven_optimum(seed):
     assert found.gap == 0 and budget - min(costs) < found.counts @ costs <= budget
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_hundred_thousand_prompts_are_solved_to_the_proven_optimum():
     gains, budget, low, costs = variance_instance(100_000, seed=0)
     assert spend_costs(gains, budget, low, costs).gap == 0
 
 
-@pytest.mark.parametrize("work", [0, 2_000, 20_000])
+@pytest.mark.parametrize("work", [0, 2_000])
 def test_the_gap_bounds_what_is_missed_when_work_is_capped(work):
     open_ended = 0
     for seed in range(20):

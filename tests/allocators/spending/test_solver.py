@@ -1,6 +1,5 @@
 """``spend`` against brute force and dynamic programming."""
 
-import itertools
 import tracemalloc
 
 import numpy as np
@@ -35,7 +34,7 @@ diminishing = st.integers(1, 6).flatmap(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(diminishing, st.data())
 def test_total_gain_equals_dynamic_programming(rows, data):
     gains = np.array(rows)
@@ -62,19 +61,6 @@ def test_a_prompt_that_may_not_have_more_gets_none():
         spend(gains, 4, np.array([0, 0]))
 
 
-def test_budget_below_the_lower_bounds_is_refused():
-    with pytest.raises(ValueError, match="between 6 and 8 for these 2 prompts, got 5"):
-        spend(np.ones((2, 1)), 5, np.array([3, 3]))
-
-
-def test_permuting_prompts_with_distinct_gains_permutes_counts():
-    rng = np.random.default_rng(0)
-    gains = -np.sort(-rng.random((40, 9)), axis=1)
-    order = rng.permutation(40)
-    low = np.full(40, 2)
-    np.testing.assert_array_equal(spend(gains, 200, low)[order], spend(gains[order], 200, low))
-
-
 @pytest.mark.slow
 def test_a_million_prompts_fit_in_memory():
     rng = np.random.default_rng(1)
@@ -86,19 +72,6 @@ def test_a_million_prompts_fit_in_memory():
     tracemalloc.stop()
     assert counts.sum() == 8_000_000
     assert peak < 1.5 * gains.nbytes
-
-
-def test_the_solver_agrees_with_every_allocation_listed():
-    gains = np.array([[0.6, 0.3, 0.1], [0.5, 0.2, 0.15], [0.4, 0.35, 0.0]])
-    value = np.concatenate([np.zeros((3, 1)), np.cumsum(gains, axis=1)], axis=1)
-    for extra in range(10):
-        best = max(
-            sum(value[q, n] for q, n in enumerate(counts))
-            for counts in itertools.product(range(4), repeat=3)
-            if sum(counts) == extra
-        )
-        counts = spend(gains, extra, np.zeros(3, int))
-        assert sum(value[q, n] for q, n in enumerate(counts)) == pytest.approx(best)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(5, 9), st.data())
@@ -136,14 +109,15 @@ def test_gains_that_are_not_finite_are_refused_and_not_underspent(bad):
         spend_costs(gains, 8, np.array([1, 1]), [1, 2])
 
 
-@pytest.mark.parametrize("budget", ["4", 4.5, True, None, float("nan")])
-def test_a_budget_that_is_no_integer_is_refused(budget):
-    with pytest.raises(ValueError, match="budget must be an integer"):
-        spend(np.ones((2, 4)), budget, np.array([1, 1]))
-
-
-def test_tables_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"gains must be \[P, W\] and low \[P\]"):
-        spend(np.ones((2, 4)), 4, np.array([1, 1, 1]))
-    with pytest.raises(ValueError, match="gains must not be masked"):
-        spend(np.ma.masked_equal(np.ones((2, 4)), 1), 4, np.array([1, 1]))
+@pytest.mark.parametrize(
+    ("gains", "budget", "low", "message"),
+    [
+        (np.ones((2, 1)), 5, [3, 3], "between 6 and 8 for these 2 prompts, got 5"),
+        *((np.ones((2, 4)), budget, [1, 1], "budget must be an integer") for budget in ("4", 4.5, True, None, np.nan)),
+        (np.ones((2, 4)), 4, [1, 1, 1], r"gains must be \[P, W\] and low \[P\]"),
+        (np.ma.masked_equal(np.ones((2, 4)), 1), 4, [1, 1], "gains must not be masked"),
+    ],
+)
+def test_what_cannot_be_spent_is_refused(gains, budget, low, message):
+    with pytest.raises(ValueError, match=message):
+        spend(gains, budget, np.array(low))

@@ -12,10 +12,10 @@ from apportion import Plan, Rollout, collect
 from apportion.advantages import advantages_of
 from apportion.allocators import TTRL, OptPO, Voting
 from apportion.allocators.votes import PseudoLabel
-from apportion.stopping import Curtailed, Fixed, PosteriorPredictive, count_votes, decide, encode_answers, make_rule
+from apportion.stopping import Curtailed, Fixed, PosteriorPredictive, count_votes, encode_answers, make_rule
 from apportion.stopping.votes import first_true
 from tests.allocators.votes.builders import replayed
-from tests.builders import LABEL_FREE, bernoulli_sampler, make_prompts
+from tests.builders import bernoulli_sampler, make_prompts
 
 M = 8
 RULES = [  # with settings under which each may stop before M
@@ -145,23 +145,6 @@ def test_a_vote_where_every_sample_fails_ends_without_a_label(rule, wave):
     assert voting.metrics(batch)["unanswered"] == 1.0
 
 
-@pytest.mark.parametrize("name", sorted(LABEL_FREE))
-def test_an_empty_batch_has_no_labels_and_no_groups(name):
-    allocator = LABEL_FREE[name]()
-    batch = allocator.start([])
-    assert not allocator.plan(batch)
-    assert allocator.labels(batch) == allocator.groups(batch) == []
-    assert set(allocator.metrics(batch).values()) == {0.0}
-
-
-@pytest.mark.parametrize("wave", [1, 5, 99, "free"])
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_every_vote_takes_all_samples_if_the_fewest_are_the_most(rule, wave):
-    voting = Voting(rule, max_samples=M, min_samples=M, wave=wave)
-    batch = replayed(voting, [["a"] * M, ["a", "b"] * (M // 2)])
-    assert batch.asked.tolist() == [M, M]
-
-
 @pytest.mark.parametrize(("retain", "kept"), [("first", 3), ("all", 6)])
 def test_groups_hold_the_rollouts_retained_rewarded_by_all_votes(retain, kept):
     ttrl = TTRL(max_samples=6, min_samples=3, retain=retain)
@@ -197,39 +180,3 @@ def test_the_groups_train(estimator, reward):
     assert all(np.ptp(advantages[q]) > 0 for q in (0, 2))
     if estimator != "reinforce_plus_plus":  # which compares with the batch, not with the group
         assert (advantages[1] == (1.0 if estimator == "sft" else 0.0)).all()
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus", "sft"])
-def test_a_step_without_a_label_has_nothing_to_train_on(estimator):
-    ttrl = TTRL(max_samples=4, min_samples=2)
-    assert advantages_of(ttrl.groups(replayed(ttrl, [list("abab"), [None] * 4])), estimator).shape == (0,)
-
-
-@pytest.mark.parametrize("kind", LABEL_FREE.values())
-@pytest.mark.parametrize(
-    ("setting", "problem"),
-    [
-        ({"min_samples": 0}, "min_samples must be an integer from 1 to max_samples, got 0 and 8; .*"),
-        ({"min_samples": 9}, "min_samples must be an integer from 1 to max_samples, got 9 and 8; .*"),
-        ({"min_samples": 2.5}, "min_samples must be an integer, got 2.5; .*"),
-        ({"min_samples": True}, "min_samples must be an integer, got True; .*"),
-        ({"max_samples": 0}, "max_samples must be an integer of at least 1, got 0; .*"),
-        ({"retain": "last"}, "retain must be one of first, all, got 'last'; .*"),
-        ({"reward": "agree"}, "reward must be one of agreement, vote_share, or a function, got 'agree'; .*"),
-        ({"reward": ["agreement"]}, "reward must be one of .*, or a function, got .*; .*"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(kind, setting, problem):
-    with pytest.raises(ValueError, match=problem):
-        kind(**{"max_samples": 8, "min_samples": 4} | setting)
-
-
-def test_votes_are_replayed_as_decided():
-    """Two ways through the same streams: the allocator, and ``decide``, which knows no N."""
-    rng = np.random.default_rng(0)
-    recorded = [[None if c < 0 else str(c) for c in row] for row in rng.integers(-1, 3, (30, M))]
-    for rule in RULES:
-        voting = Voting(rule, max_samples=M)
-        batch, decided = replayed(voting, recorded), decide(recorded, rule, M, wave="free", curtail=True)
-        assert batch.asked.tolist() == decided.samples.tolist()
-        assert [voting.winner(batch, q) for q in range(30)] == list(decided.answer)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from apportion import Plan, Rollout
 from apportion.allocators import TTRL, OptPO
-from apportion.allocators.votes import REWARDS, agreement, vote_share
+from apportion.allocators.votes import agreement, vote_share
 from apportion.allocators.votes.rewards import pseudo_rewards
 from tests.allocators.votes.builders import replayed
 from tests.builders import make_prompts
@@ -98,9 +98,3 @@ def test_an_object_that_can_be_called_is_named_in_the_error():
 
     with pytest.raises(ValueError, match=r"got 7.0 for rollout 0; scale what Constant\(\) returns"):
         pseudo_rewards(Constant(), rollouts_of("ab"), "a")
-
-
-@pytest.mark.parametrize("name", sorted(REWARDS))
-def test_a_name_is_the_function_of_that_name(name):
-    rollouts = rollouts_of(["a", "b", None, "a"])
-    assert pseudo_rewards(name, rollouts, "a").tolist() == pseudo_rewards(REWARDS[name], rollouts, "a").tolist()

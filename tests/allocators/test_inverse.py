@@ -1,0 +1,71 @@
+"""Counts in inverse proportion to accuracy or to variance: the nearest integers to the shares."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion import Batch, Belief, InverseAccuracy, InverseVariance
+from apportion.predictors import MeanLengths, UniformPrior
+from tests.builders import make_batch, make_prompts, splits
+
+WEIGHTS = {
+    InverseAccuracy: lambda belief, epsilon: 1 - belief.mean + epsilon,
+    InverseVariance: lambda belief, epsilon: 1 / (belief.variance + epsilon),
+}
+
+
+def planned(allocator, belief):
+    return allocator.plan(make_batch([[]] * len(belief), belief)).counts
+
+
+@pytest.mark.parametrize("rule", WEIGHTS)
+@settings(max_examples=60, deadline=None)
+@given(mean=st.lists(st.sampled_from([0.0, 0.5, 1.0]) | st.floats(0, 1), min_size=1, max_size=4), data=st.data())
+def test_no_integer_counts_within_budget_and_bounds_are_nearer_to_the_shares(rule, mean, data):
+    """The variance is that of graded rewards where it is given: here twice the mean."""
+    low, epsilon, P = data.draw(st.integers(1, 3)), data.draw(st.floats(0.001, 10)), len(mean)
+    high = low + data.draw(st.integers(0, 6))
+    budget = data.draw(st.integers(low * P, high * P))
+    mean = np.array(mean)
+    belief = Belief.from_mean(mean) if rule is InverseAccuracy else Belief(np.ones(P), np.ones(P), 2 * mean)
+    counts = planned(rule(budget=budget, low=low, high=high, epsilon=epsilon), belief)
+    weights = WEIGHTS[rule](belief, epsilon)
+    shares = budget * weights / weights.sum()
+    assert counts.sum() == budget and counts.min() >= low and counts.max() <= high
+    best = min(((n - shares) ** 2).sum() for n in splits(budget, low, high, P))
+    assert ((counts - shares) ** 2).sum() == pytest.approx(best, abs=1e-9)
+
+
+def test_shares_that_are_integers_within_the_bounds_are_met_exactly():
+    """Weights 1 - p + .1 are as 3 : 2 : 1. A certain prompt has six times the share of one with p = 1/2."""
+    accuracy = InverseAccuracy(budget=36, low=1, epsilon=0.1)
+    assert planned(accuracy, Belief.from_mean([0.2, 0.5, 0.8])).tolist() == [18, 12, 6]
+    variance = InverseVariance(rollouts_per_prompt=13, low=1)
+    assert planned(variance, Belief.from_mean([0.0, 1.0, 0.5])).tolist() == [18, 18, 3]
+
+
+def test_bounds_hold_where_shares_lie_beyond_them():
+    allocator = InverseVariance(budget=26, low=3, high=10, epsilon=1e-3)
+    assert planned(allocator, Belief.from_mean([1.0, 0.5, 0.0, 0.5])).tolist() == [10, 3, 10, 3]
+
+
+def test_a_prompt_without_history_gets_the_share_of_the_average_prompt():
+    """Success rates of 1 and 0 were seen, so that the new prompt gets .5."""
+    allocator = InverseAccuracy(rollouts_per_prompt=8, low=1)
+    allocator.observe(make_batch([[1, 1], [0, 0]]))
+    assert allocator.plan(allocator.start(make_prompts(3))).counts.tolist() == [1, 15, 8]
+
+
+def test_binary_rewards_are_needed_where_accuracy_or_the_predictor_needs_them():
+    """A predictor of graded rewards does not predict accuracy: the split would silently be even."""
+    assert InverseVariance().needs.binary and not InverseVariance(predictor=UniformPrior()).needs.binary
+    assert InverseAccuracy().needs.binary and InverseAccuracy(predictor=UniformPrior()).needs.binary
+
+
+def test_a_token_budget_buys_counts_in_proportion_to_the_weights():
+    """Prompts of equal weight get equally many rollouts, long or short."""
+    allocator = InverseAccuracy(tokens_per_prompt=200, lengths=MeanLengths(initial=10), low=1)
+    batch = Batch.start(make_prompts(3), Belief.from_mean([0.4, 0.4, 1.0]), costs=[10.0, 30.0, 20.0])
+    counts = allocator.plan(batch).counts
+    assert counts.tolist() == [14, 14, 1] and batch.costs @ counts <= 600
