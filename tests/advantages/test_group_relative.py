@@ -39,11 +39,8 @@ def test_at_a_fixed_count_rloo_is_unbiased_and_dr_grpo_short_by_one_rollout(p, n
     ("stages", "p", "ratio"),
     [
         ([4, 4], 0.1, 1.349),
-        ([4, 4], 0.3, 1.149),
-        ([4, 4], 0.5, 1.049),
         ([4, 4], 0.7, 1.009),
         ([4, 4, 4, 4], 0.1, 1.581),
-        ([4, 4, 4, 4], 0.3, 1.179),
     ],
 )
 def test_rloo_is_biased_where_sampling_stops_at_the_first_success(stages, p, ratio):
@@ -51,8 +48,3 @@ def test_rloo_is_biased_where_sampling_stops_at_the_first_success(stages, p, rat
     stopped = until_correct(p, stages)
     estimate = stopped.expect(rloo(stopped.rewards, stopped.group_ids), "prompt")
     assert estimate / stopped.slope == pytest.approx(ratio, abs=5e-4)
-
-
-def test_unequal_lengths_are_refused():
-    with pytest.raises(ValueError, match=r"must be \[N\] each"):
-        rloo([1.0, 0.0], [0])

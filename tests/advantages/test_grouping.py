@@ -37,11 +37,6 @@ def test_rollout_weights_are_1(reduction):
     assert rollout_weights([0, 0, 1], "rollout", [3, 4, 5], reduction=reduction).tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("weighting", ["prompt", "rollout", "token"])
-def test_no_rollouts_no_weights(weighting):
-    assert rollout_weights([], weighting, [], reduction="mean").shape == (0,)
-
-
 @pytest.mark.parametrize("tokens", [None, [1.0], [0, 0], [1, -1], [1, np.nan]])
 def test_token_means_need_the_lengths(tokens):
     with pytest.raises(ValueError, match=r"tokens must be \[2\], at least 0 and not all 0"):

@@ -21,11 +21,6 @@ def test_they_are_unbiased_for_the_truncated_log_likelihood(p, n):
         assert estimate == pytest.approx(truth, rel=1e-12, abs=1e-15)
 
 
-def test_many_rollouts_approach_the_gradient_of_log_p():
-    fixed = until_correct(0.5, [12])
-    assert fixed.expect(maxrl(fixed.rewards, fixed.group_ids), "prompt") == pytest.approx(1 - 0.5, rel=1e-3)
-
-
 def test_sft_imitates_correct_rollouts_alone_and_every_prompt_with_one_weighs_the_same():
     rewards, ids = np.array([1, 0, 0, 0, 1, 1, 0, 1, 0]), np.array([0, 0, 0, 0, 1, 1, 1, 2, 3])
     advantages = sft(rewards, ids)

@@ -26,16 +26,6 @@ def test_counts_are_the_discounted_sum(outcomes, discount):
     )
 
 
-def test_without_discount_it_is_the_conjugate_posterior():
-    predictor, prompts = DiscountedCounts(discount=1.0), make_prompts(2)
-    first, second = make_batch(prompts, [1, 3], [4, 4]), make_batch(prompts, [0, 2], [2, 2])
-    predictor.update(first)
-    predictor.update(second)
-    expected = first.posterior.condition(second.successes, second.trials)
-    assert predictor.predict(prompts).alpha.tolist() == expected.alpha.tolist()
-    assert predictor.predict(prompts).beta.tolist() == expected.beta.tolist()
-
-
 def test_a_prompt_outside_the_batch_keeps_its_counts():
     predictor, prompts = DiscountedCounts(discount=0.5), make_prompts(2)
     predictor.update(make_batch(prompts, [4, 4], [4, 4]))

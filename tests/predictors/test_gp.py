@@ -14,6 +14,7 @@ from scipy.spatial.distance import pdist, squareform
 from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
 from apportion.types import Prompt
 from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
+from tests.soak import case
 
 
 class AlgorithmOne:
@@ -52,9 +53,9 @@ def where(prompts):
 
 
 @pytest.mark.parametrize(
-    ("count", "dimensions", "size"), [(1, 2, 1), (40, 3, 5), (300, 16, 64), (50, 20, 50), (2500, 24, 32)]
+    ("count", "dimensions", "size", "noise"),
+    [(1, 2, 1, 1e-6), (40, 3, 5, 1e-10), (50, 20, 50, 1e-6), case(2500, 24, 32, 1e-10, suite=False)],
 )
-@pytest.mark.parametrize("noise", [1e-10, 1e-6])
 def test_it_is_algorithm_1(count, dimensions, size, noise):
     x, prompts, rng = embeddings(count, dimensions), make_prompts(count), np.random.default_rng(1)
     sampled = 2.5 if count > 2048 or count == 1 else None
@@ -84,18 +85,6 @@ def test_clip_and_strength_are_applied():
     np.testing.assert_allclose(belief.alpha + belief.beta, 5)
 
 
-def test_a_late_prompt_has_the_mean_as_if_present_from_the_start():
-    x, prompts, rng = embeddings(1300, 8), make_prompts(1300), np.random.default_rng(2)
-    early, late = (GaussianProcess(embedder_of(prompts, x), bandwidth=3.0) for _ in range(2))
-    early.prepare(prompts)
-    late.prepare(prompts[:200])
-    for known in (200, 200, 600, 600):
-        batch = random_batch(rng, prompts[:known], 40)
-        early.update(batch)
-        late.update(batch)
-    np.testing.assert_allclose(late.predict(prompts).mean, early.predict(prompts).mean, atol=1e-9)
-
-
 def test_a_late_prompt_has_that_mean_in_an_ill_conditioned_space_too():
     x, prompts, rng = np.linspace(0, 1, 400, dtype=np.float32)[:, None], make_prompts(400), np.random.default_rng(3)
     early, late = (GaussianProcess(embedder_of(prompts, x), bandwidth=0.3) for _ in range(2))
@@ -117,16 +106,7 @@ def test_equal_embeddings_share_one_latent_and_pool_their_rollouts():
     assert twice.predict(prompts[:2]).mean.tolist() == [0.5, 0.5]
 
 
-def test_prompts_with_constant_embeddings_share_one_prediction():
-    prompts = make_prompts(30)
-    predictor = GaussianProcess(embedder_of(prompts, np.ones((30, 4))))
-    predictor.prepare(prompts)
-    predictor.update(make_batch(prompts[:10], [1] * 10, [4] * 10))
-    np.testing.assert_allclose(predictor.predict(prompts).mean, 0.25)
-
-
-@pytest.mark.parametrize("noise", [1e-10, 1e-6])
-@pytest.mark.parametrize("spread", [1e-7, 1e-5, 1e-3])
+@pytest.mark.parametrize(("spread", "noise"), [(1e-7, 1e-10), (1e-5, 1e-6)])
 def test_near_duplicates_stay_finite(spread, noise):
     rng, prompts = np.random.default_rng(4), make_prompts(200)
     x = np.repeat(rng.normal(size=(20, 5)), 10, axis=0) + spread * rng.normal(size=(200, 5))
@@ -136,14 +116,6 @@ def test_near_duplicates_stay_finite(spread, noise):
         predictor.update(random_batch(rng, prompts, 100))
         mean = predictor.predict(prompts).mean
         assert ((mean > 0) & (mean < 1)).all()
-
-
-def test_agreeing_near_duplicates_agree_with_their_neighbours():
-    rng, prompts = np.random.default_rng(5), make_prompts(60)
-    x = 1e-4 * rng.normal(size=(60, 3))
-    predictor = GaussianProcess(embedder_of(prompts, x), bandwidth=1.0)
-    predictor.update(make_batch(prompts[:50], [3] * 50, [4] * 50))
-    np.testing.assert_allclose(predictor.predict(prompts).mean, 0.75, atol=1e-5)
 
 
 def test_a_prompt_without_verified_rollouts_gives_no_observation():
@@ -176,16 +148,16 @@ def test_without_prepare_the_bandwidth_is_set_at_the_first_update():
 
 
 def test_beyond_2048_prompts_the_median_is_that_of_a_subsample_in_any_order():
-    x, prompts = embeddings(5000, 3), make_prompts(5000)
+    x, prompts = embeddings(2500, 3), make_prompts(2500)
     forward, backward = (GaussianProcess(embedder_of(prompts, x)) for _ in range(2))
     forward.prepare(prompts)
     backward.prepare(prompts[::-1])
     h = forward.state_dict()["bandwidth"]
     assert backward.state_dict()["bandwidth"] == pytest.approx(h)
-    assert h == pytest.approx(np.median(pdist(x.astype(np.float64))), rel=0.03)
+    assert h == pytest.approx(np.median(pdist(x.astype(np.float64))), rel=0.05)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_predictions_are_probabilities_whatever_the_embeddings(data):
     count, dimensions = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 3))
@@ -204,7 +176,7 @@ def test_predictions_are_probabilities_whatever_the_embeddings(data):
         assert ((mean > 0) & (mean < 1)).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_the_order_of_prompts_does_not_matter(seed):
     rng = np.random.default_rng(seed)
@@ -232,7 +204,7 @@ def test_an_embedder_that_fails_leaves_the_state_as_it_was():
 
 @pytest.mark.slow
 def test_an_update_at_17000_prompts_stays_within_its_memory():
-    count, size, dimensions = 17_000, 512, 384
+    count, size, dimensions = 17_000, 512, 32
     x, prompts, rng = embeddings(count, dimensions), make_prompts(count), np.random.default_rng(7)
     predictor = GaussianProcess(embedder_of(prompts, x))
     predictor.prepare(prompts)

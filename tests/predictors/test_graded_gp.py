@@ -54,7 +54,7 @@ def test_the_links_are_inverse_to_each_other(v):
     np.testing.assert_allclose(inverse_softplus(softplus(g)), g, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("v", [1e-12, 1e-6, 0.1, math.log(2), 1.0, 30.0, 709.0])
+@pytest.mark.parametrize("v", [1e-12, 0.1, math.log(2), 709.0])
 def test_the_inverse_link_is_the_papers_formula(v):
     """log(exp(v) - 1) with exp as a sum of exact fractions, so that nothing cancels."""
     term, series, exact = Fraction(1), Fraction(0), Fraction(v)
@@ -73,8 +73,7 @@ def test_the_links_neither_overflow_nor_underflow_where_the_formulas_do():
     assert inverse_softplus(np.array([5e-324]))[0] == pytest.approx(math.log(5e-324))
 
 
-@pytest.mark.parametrize(("count", "dimensions", "size"), [(40, 3, 5), (300, 16, 64), (50, 20, 50)])
-@pytest.mark.parametrize("noise", [1e-6, 0.1])
+@pytest.mark.parametrize(("count", "dimensions", "size", "noise"), [(40, 3, 5, 1e-6), (50, 20, 50, 0.1)])
 def test_with_the_papers_scale_it_is_appendix_e2(count, dimensions, size, noise):
     x, prompts, rng = embeddings(count, dimensions), make_prompts(count), np.random.default_rng(1)
     reference = AppendixE2(x, noise)
@@ -103,7 +102,7 @@ def test_without_a_scale_it_is_appendix_e2_of_rewards_over_their_running_spread(
         np.testing.assert_allclose(predictor.predict(prompts).variance, scale * reference.v, rtol=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(unit=st.floats(1e-6, 1e6), shift=st.floats(-10, 10), seed=st.integers(0, 99))
 def test_the_variance_scales_with_the_square_of_the_rewards_unit(unit, shift, seed):
     x, prompts, rng = embeddings(30, 3), make_prompts(30), np.random.default_rng(seed)
@@ -142,15 +141,6 @@ def test_all_predictions_are_at_the_floor_until_a_variance_is_observed():
     np.testing.assert_allclose(predictor.predict(prompts).variance, [0.05 * 0.24, 0.72, 0.24])
 
 
-def test_a_single_reward_changes_no_prediction():
-    x, prompts, rng = embeddings(10, 2), make_prompts(10), np.random.default_rng(3)
-    one, other = (GradedGaussianProcess(embedder_of(prompts, x), bandwidth=1.0) for _ in range(2))
-    rewards = draws(rng, 4)
-    one.update(graded_batch(prompts[:5], [*rewards, [2.0]]))
-    other.update(graded_batch(prompts[:4], rewards))
-    np.testing.assert_array_equal(one.predict(prompts).variance, other.predict(prompts).variance)
-
-
 def test_equal_embeddings_share_one_latent_and_pool_their_spreads_about_their_own_means():
     prompts = make_prompts(2)
     predictor = GradedGaussianProcess(embedder_of(prompts, [[0.0], [0.0]]))
@@ -158,7 +148,7 @@ def test_equal_embeddings_share_one_latent_and_pool_their_spreads_about_their_ow
     np.testing.assert_allclose(predictor.predict(prompts).variance, (0.5 + 0.5) / (1 + 2))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_variances_are_above_0_whatever_the_rewards_and_embeddings(data):
     count = data.draw(st.integers(1, 8))

@@ -63,15 +63,14 @@ def test_steps_are_those_of_torch(base):
 
 def test_no_outcomes_move_a_weight_by_more_than_5_1_rates_in_5_steps():
     rng = np.random.default_rng(1)
-    for _ in range(200):
+    for _ in range(50):
         n = int(rng.integers(1, 9))
         data = outcomes(rng.normal(size=(n, 3)) * 10.0 ** rng.integers(-6, 6), rng.integers(0, 2, n), np.ones(n))
         start = rng.normal(size=4) * 10.0 ** rng.integers(-8, 3)
         assert np.abs(descend(data, start, 5, rate=1.0, weight_decay=0.01) - start).max() <= 5.1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [1, 128])
+@pytest.mark.parametrize(("kind", "size"), [(HiddenOnline, 1), *((kind, 128) for kind in KINDS)])
 def test_it_learns_a_separable_problem(kind, size):
     rng, predictor = np.random.default_rng(2), kind(embedder_of(PROMPTS, X))
     predictor.prepare(PROMPTS)
@@ -86,7 +85,7 @@ def test_it_learns_a_separable_problem(kind, size):
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_all_right_or_all_wrong_stay_within_the_clip(kind, share):
     predictor = kind(embedder_of(PROMPTS, X), clip=0.02)
-    for _ in range(100):
+    for _ in range(40):
         predictor.update(make_batch(PROMPTS, [8 * share] * 128, [8] * 128))
     mean = predictor.predict(PROMPTS).mean
     assert ((mean >= 0.02) & (mean <= 0.98)).all()
@@ -127,7 +126,7 @@ def test_known_rates_pretrain_it(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("before", [1, 12])
+@pytest.mark.parametrize("before", [1, 9])
 def test_a_state_saved_on_the_way_gives_the_same_predictions(kind, before):
     first = {} if kind is HiddenOnline else {"first": 300}
     rng, predictor = np.random.default_rng(6), kind(embedder_of(PROMPTS, X), **first)
@@ -136,18 +135,17 @@ def test_a_state_saved_on_the_way_gives_the_same_predictions(kind, before):
     twin = type(predictor)(**{key: getattr(predictor, key) for key in predictor.__match_args__})
     twin.load_state_dict(pickle.loads(pickle.dumps(predictor.state_dict())))
     twin.prepare([Prompt(each.text, rate=0.5) for each in PROMPTS])  # it has learned something, so rates change nothing
-    for _ in range(12):
+    for _ in range(9):
         batch = random_batch(rng, PROMPTS, 40)
         for either in (predictor, twin):
             either.update(batch)
         np.testing.assert_array_equal(predictor.predict(PROMPTS).mean, twin.predict(PROMPTS).mean)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_embedder_of_another_size_is_refused(kind):
-    predictor = kind(embedder_of(PROMPTS, X))
+def test_an_embedder_of_another_size_is_refused():
+    predictor = HiddenStatic(embedder_of(PROMPTS, X))
     predictor.update(batch_of(np.arange(9), np.random.default_rng(7)))
-    other = kind(embedder_of(PROMPTS, X[:, :3]))
+    other = HiddenStatic(embedder_of(PROMPTS, X[:, :3]))
     other.load_state_dict(predictor.state_dict())
     with pytest.raises(ValueError, match="embeddings must have 8 dimensions as before, got 3; "):
         other.predict(PROMPTS)

@@ -5,11 +5,11 @@ import pytest
 
 from apportion.predictors import Ridge
 from apportion.predictors.ridge import fit_ridge
-from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
+from tests.predictors.builders import embedder_of, make_prompts, random_batch
 
 
-@pytest.mark.parametrize(("n", "d"), [(1, 3), (2, 50), (40, 5), (30, 30)])
-@pytest.mark.parametrize("penalty", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize(("n", "d"), [(1, 3), (2, 50), (40, 5)])
+@pytest.mark.parametrize("penalty", [0.01, 100.0])
 def test_the_fit_equals_scikit_learn(n, d, penalty):
     reference = pytest.importorskip("sklearn.linear_model").Ridge(alpha=penalty)
     rng = np.random.default_rng(n * d)
@@ -18,18 +18,6 @@ def test_the_fit_equals_scikit_learn(n, d, penalty):
     coefficients, intercept = fit_ridge(x, y, penalty)
     np.testing.assert_allclose(coefficients, reference.coef_, atol=1e-9)
     assert intercept == pytest.approx(reference.intercept_, abs=1e-8)
-
-
-def test_the_fit_minimises_its_objective():
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(9, 4)), rng.random(9)
-    best = fit_ridge(x, y, 0.7)
-
-    def loss(w, c):
-        return ((y - x @ w - c) ** 2).sum() + 0.7 * (w**2).sum()
-
-    for _ in range(50):
-        assert loss(best[0] + 1e-3 * rng.normal(size=4), best[1] + 1e-3 * rng.normal()) > loss(*best)
 
 
 def test_predictions_are_those_of_a_fit_on_the_last_window_observations():
@@ -44,10 +32,3 @@ def test_predictions_are_those_of_a_fit_on_the_last_window_observations():
         rows, rates = (np.array(column) for column in zip(*history[-15:], strict=True))
         w, c = fit_ridge(x[rows].astype(np.float64), rates, 1.0)
         np.testing.assert_allclose(predictor.predict(prompts).mean, np.clip(x @ w + c, 0.02, 0.98), rtol=1e-6)
-
-
-def test_constant_embeddings_give_the_mean_rate():
-    prompts = make_prompts(4)
-    predictor = Ridge(embedder_of(prompts, np.ones((4, 3))))
-    predictor.update(make_batch(prompts[:2], [1, 2], [4, 4]))
-    np.testing.assert_allclose(predictor.predict(prompts).mean, 0.375)

@@ -12,10 +12,7 @@ def trained(predictor):
 
 def test_beliefs_are_permuted_among_prompts():
     prompts = make_prompts(5)
-    plain, shuffled = (
-        trained(DiscountedCounts()).predict(prompts),
-        trained(Shuffled(DiscountedCounts())).predict(prompts),
-    )
+    plain, shuffled = (trained(each).predict(prompts) for each in (DiscountedCounts(), Shuffled(DiscountedCounts())))
     assert sorted(shuffled.mean) == sorted(plain.mean)
     assert shuffled.mean.tolist() != plain.mean.tolist()
 

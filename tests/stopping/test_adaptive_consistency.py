@@ -15,10 +15,10 @@ from apportion.stopping import (
     AdaptiveConsistencyBeta,
     AdaptiveConsistencyDirichlet,
     count_votes,
-    decide,
     encode_answers,
 )
 from apportion.stopping.adaptive_consistency import beta_confidence, dirichlet_confidence
+from tests.soak import case
 
 COUNTS = [
     (1, 1, 1),
@@ -77,7 +77,7 @@ def test_dirichlet_confidence_is_exact(counts):
     assert dirichlet_confidence(np.array(counts)) == pytest.approx(exact(counts), abs=1e-12)
 
 
-@pytest.mark.parametrize("counts", [(400, 380, 300), (1000, 990, 500, 500), (3000, 2990, 2980)])
+@pytest.mark.parametrize("counts", [(1000, 990, 500, 500), (3000, 2990, 2980)])
 def test_dirichlet_confidence_is_the_integral_where_there_are_many_votes(counts):
     shapes = np.array(counts) + 1.0
     low, high = stats.gamma.ppf([1e-15, 1 - 1e-15], shapes[0])
@@ -87,19 +87,13 @@ def test_dirichlet_confidence_is_the_integral_where_there_are_many_votes(counts)
     assert dirichlet_confidence(np.array(counts)) == pytest.approx(integral, abs=1e-11)
 
 
-def test_dirichlet_confidence_is_how_often_the_leader_is_largest():
-    counts = np.array([8, 6, 5, 1, 1])
-    drawn = np.random.default_rng(0).dirichlet(counts + 1, 200_000)
-    assert dirichlet_confidence(counts) == pytest.approx((drawn.argmax(axis=1) == 0).mean(), abs=4 * 0.5 / 200_000**0.5)
-
-
-@pytest.mark.parametrize("counts", [(3,) * 4, (1,) * 50, (64,) * 3])
+@pytest.mark.parametrize("counts", [(1,) * 50, (64,) * 3])
 def test_equals_share_the_lead(counts):
     assert dirichlet_confidence(np.array(counts)) == pytest.approx(1 / len(counts), abs=1e-12)
 
 
 @given(counts=st.lists(st.integers(0, 20), min_size=3, max_size=8), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_dirichlet_confidence_is_below_beta_confidence_above_the_product_and_blind_to_order(counts, seed):
     first, *rivals = sorted(counts, reverse=True)
     one_by_one = [
@@ -112,13 +106,6 @@ def test_dirichlet_confidence_is_below_beta_confidence_above_the_product_and_bli
     )
 
 
-def test_leads_takes_any_leading_axes():
-    votes = np.random.default_rng(0).integers(1, 12, (4, 3, 6))
-    whole = dirichlet_confidence(votes)
-    assert whole.shape == (4, 3)
-    assert all(whole[place] == pytest.approx(exact(votes[place]), abs=1e-12) for place in [(0, 0), (1, 2), (3, 1)])
-
-
 def test_leads_keeps_the_rows_apart_where_a_key_would_overflow():
     votes = np.array([[3] * 35 + [1] * 5, [3] * 35 + [0] * 5])
     assert dirichlet_confidence(votes)[1] == pytest.approx(1 / 35, abs=1e-12)
@@ -128,14 +115,7 @@ def test_leads_keeps_the_rows_apart_where_a_key_would_overflow():
 # Against the authors' package
 
 
-def test_the_beta_rule_decides_as_the_package_on_all_counts():
-    theirs = BetaStoppingCriteria(0.95)
-    for first, second in ((n - b, b) for n in range(1, 65) for b in range(n // 2 + 1)):
-        stop = theirs.should_stop(["a"] * first + ["b"] * second)["stop"]
-        assert AdaptiveConsistencyBeta().enough(np.array([[first, second]]), np.array([1]), 64)[0] == stop
-
-
-@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
 def test_the_beta_rule_decides_as_the_package_on_streams(confidence):
     theirs = BetaStoppingCriteria(confidence)
     short = [[str(code) for code in codes] for codes in product(range(3), repeat=6)]
@@ -145,7 +125,7 @@ def test_the_beta_rule_decides_as_the_package_on_streams(confidence):
         assert stops.tolist() == expected
 
 
-@pytest.mark.parametrize("counts", [(3, 1, 1), (5, 3, 2), (10, 4, 1), (2, 2, 2), (20, 10, 5), (7, 2, 1, 1)])
+@pytest.mark.parametrize("counts", [(5, 3, 2), (7, 2, 1, 1)])
 def test_dirichlet_confidence_is_what_the_package_integrates(counts):
     """The package requests one digit of its nested quadrature, and gets about three."""
     with warnings.catch_warnings():
@@ -155,11 +135,6 @@ def test_dirichlet_confidence_is_what_the_package_integrates(counts):
 
 
 # The rules
-
-
-def test_a_unanimous_stream_stops_at_four():
-    for rule in ("adaptive_consistency_beta", "adaptive_consistency_dirichlet"):
-        assert decide(["a"] * 64, rule).samples == 4
 
 
 def test_below_three_answers_the_dirichlet_rule_is_the_beta_rule():
@@ -177,30 +152,8 @@ def test_the_dirichlet_rule_stops_where_the_probability_is_reached(top):
     assert np.array_equal(AdaptiveConsistencyDirichlet(0.8, top).stops(votes, 64), expected)
 
 
-def test_top_leaves_out_the_rarest_answers():
-    counts = np.array([9, 3, 1, 1, 1, 1, 1])
-    assert dirichlet_confidence(counts, 5) == dirichlet_confidence(counts[:5])
-    assert dirichlet_confidence(counts, 5) > dirichlet_confidence(counts)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"confidence": 0.5}, "confidence must be above 0.5 and below 1, got 0.5"),
-        ({"confidence": 1.0}, "confidence must be above 0.5 and below 1, got 1.0"),
-        ({"top": 2}, "top must be at least 3, got 2; use adaptive_consistency_beta"),
-    ],
-)
-def test_impossible_settings_are_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        AdaptiveConsistencyDirichlet(**wrong)
-    if "confidence" in wrong:
-        with pytest.raises(ValueError, match=message):
-            AdaptiveConsistencyBeta(**wrong)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("top", [5, None])
+@pytest.mark.parametrize("top", [case(5, suite=True), case(None, suite=False)])
 def test_ten_thousand_streams_of_64_with_50_answers_take_seconds(top):
     rng = np.random.default_rng(0)
     chosen = rng.dirichlet(np.full(50, 0.1), 10_000).cumsum(axis=1)

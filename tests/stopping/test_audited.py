@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from apportion.stopping import Calibrated, audited_threshold, decide
 from apportion.stopping.audited import smallest_losing_threshold
+from tests.soak import case
 
 M = 12
 STREAM = st.lists(st.sampled_from(["a", "a", "b", "c", None]), min_size=M, max_size=M)
@@ -30,10 +31,10 @@ def draw(rng, questions, concentration=1.5):
 
 
 @given(STREAM, st.sampled_from([1, 2, 5]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_smallest_losing_threshold_is_that_of_replays(stream, wave):
     smallest = smallest_losing_threshold(stream, M, wave)
-    for threshold in GRID[::10]:
+    for threshold in GRID[::20]:
         if disagrees(stream, threshold, wave):
             assert smallest <= threshold
     if smallest <= 1:
@@ -41,7 +42,7 @@ def test_the_smallest_losing_threshold_is_that_of_replays(stream, wave):
         assert not disagrees(stream, np.nextafter(smallest, 0), wave)
 
 
-@pytest.mark.parametrize("eps", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("eps", [0.1, 0.3])
 def test_the_threshold_is_the_largest_of_a_naive_search(eps):
     rng = np.random.default_rng(0)
     for questions in (19, 40):
@@ -56,7 +57,7 @@ def test_the_threshold_is_the_largest_of_a_naive_search(eps):
         assert audit.bound <= eps
 
 
-@pytest.mark.parametrize("orders", [1, 4])
+@pytest.mark.parametrize("orders", [case(1, suite=False), case(4, suite=True)])
 def test_the_guarantee_holds_on_average_over_draws_of_the_audited_questions(orders):
     """1,500 questions are split 120 times into 40 audited ones and others; the mean disagreement is at most eps."""
     rng, eps = np.random.default_rng(1), 0.1
@@ -83,6 +84,7 @@ def test_a_stream_may_end_when_no_other_answer_can_win():
 
 def test_streams_without_any_answer_lose_nothing():
     assert audited_threshold([[None] * M] * 20, 0.05, M).rule.threshold == 1.0
+    assert audited_threshold([["a"] * M] * 99, 0.01, M).bound == pytest.approx(0.01), "99 are enough for one in 100"
 
 
 def test_a_larger_eps_never_gives_a_smaller_threshold():
@@ -105,8 +107,3 @@ def test_a_larger_eps_never_gives_a_smaller_threshold():
 def test_too_little_to_calibrate_on_is_refused(streams, settings, message):
     with pytest.raises(ValueError, match=message):
         audited_threshold(streams, max_samples=M, **{"eps": 0.05, **settings})
-
-
-def test_99_questions_are_enough_for_one_in_a_hundred():
-    assert audited_threshold([["a"] * M] * 99, 0.01, M).bound == pytest.approx(0.01)
-    assert audited_threshold([["a"] * M] * 19, 0.05, M).bound == pytest.approx(0.05)

@@ -79,7 +79,7 @@ setting_dicts = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(answer_lists, min_size=1, max_size=4), st.integers(1, 64), setting_dicts)
 def test_samples_and_answer_equal_those_of_the_paper(streams, max_samples, chosen):
     assume(chosen["min_samples"] <= max_samples)
@@ -91,36 +91,17 @@ def test_samples_and_answer_equal_those_of_the_paper(streams, max_samples, chose
 def test_it_agrees_with_the_paper_on_streams_like_those_of_models():
     rng = np.random.default_rng(0)
     names = np.array(list("abcdefghijklmnop"), object)
-    streams = [rng.choice(names, 64, p=rng.dirichlet(np.full(16, rng.choice([0.05, 0.3, 1.0])))) for _ in range(500)]
+    streams = [rng.choice(names, 64, p=rng.dirichlet(np.full(16, rng.choice([0.05, 0.3, 1.0])))) for _ in range(150)]
     for chosen in ({}, {"min_samples": 32}, {"count_from": "min_samples"}, {"choices": 4, "low_accuracy": "literal"}):
         decisions = decide(streams, **chosen)
         expected = [as_in_the_paper(stream.tolist(), **chosen) for stream in streams]
         assert list(zip(decisions.samples, decisions.answer, strict=True)) == expected
-        assert 100 < sum(decisions.samples < 64) < 490
+        assert 20 < sum(decisions.samples < 64) < 148
 
 
 def kappas(stream, **chosen):
     answers, codes = encode_answers(stream)
     return np.exp(BayesianSPRT(**chosen).log_bayes_factor(count_votes(codes, len(answers)))[0])
-
-
-def test_m_is_the_number_of_distinct_answers_so_far():
-    stream = ["a"] * 16 + ["b", "c", "d"]
-    assert kappas(stream) == pytest.approx([1.5] * 17 + [3.0, 4.5])
-    assert np.isnan(kappas(stream[:15])).all()
-
-
-def test_m_is_at_least_two_so_that_unanimity_stops():
-    assert kappas(["a"] * 16)[-1] == pytest.approx(0.6 * 1 / 0.4)
-    assert decide(["a"] * 64).samples < 64
-
-
-def test_m_is_the_number_of_choices_if_it_is_given():
-    assert kappas(["a"] * 16 + ["b"], choices=5)[15:] == pytest.approx([6.0, 6.0])
-
-
-def test_a_sample_without_an_answer_does_not_raise_m():
-    assert kappas(["a"] * 12 + [None] * 4)[-1] == pytest.approx(0.45 / 0.55)
 
 
 def test_unanimity_stops_at_the_minimum_or_four_samples_later():
@@ -130,27 +111,12 @@ def test_unanimity_stops_at_the_minimum_or_four_samples_later():
         assert decide(["a"] * 64, min_samples=least, count_from="min_samples").samples == least + 4
 
 
-def test_samples_before_the_minimum_are_judged_with_the_p0_found_there():
-    """kappa is 1.5 at N = 10, so a gap of 8 exceeds A = 19. That holds at samples 8, 9 and 10."""
-    stream = ["a"] * 32
-    stops = [decide(stream, min_samples=10, exceedances=n, max_samples=32).samples for n in (2, 3, 4, 6)]
-    assert stops == [10, 10, 11, 13]
-
-
 def test_a_lead_that_is_lost_before_the_minimum_does_not_stop():
     """Section 3.2: the boundary is exceeded at the stop. Five samples exceed it before N, and the one at N does not."""
     stream = ["a"] * 8 + ["b"] * 7 + ["a"] * 9
     rule = {"min_samples": 15, "choices": 20, "max_samples": 24}
     assert kappas(stream, min_samples=15, choices=20)[-1] == pytest.approx(0.32 * 19 / 0.68)  # a gap of 2 exceeds A
     assert decide(stream, **rule).samples == 16
-
-
-def test_the_count_before_the_minimum_is_unknown_until_then():
-    """With three samples "a" the leader wins by any p0, but p0 is known at N only."""
-    stream = ["a"] * 12
-    rule = BayesianSPRT(min_samples=8, choices=9, exceedances=3)
-    answers, codes = encode_answers(stream)
-    assert rule.stops(count_votes(codes, len(answers)), 12).tolist() == [False] * 7 + [True] * 5
 
 
 def test_the_first_request_is_the_minimum_or_the_exceedances():
@@ -173,20 +139,10 @@ def test_a_junk_answer_raises_the_confidence():
     assert decide(junk, max_samples=24, count_from="min_samples").samples == 22
 
 
-def test_low_kappa_never_stops_by_default():
-    stream = ["a"] * 12 + ["b"] * 4 + ["a"] * 48
-    assert kappas(stream)[-1] < 1
-    assert decide(stream) == decide(stream, rule="fixed") and decide(stream).answer == "a"
-
-
 def test_low_kappa_selects_the_runner_up_when_taken_literally():
     stream = ["a"] * 12 + ["b"] * 4 + ["a"] * 48
     decision = decide(stream, low_accuracy="literal")
     assert decision.answer == "b" and decision.samples < 64
-
-
-def test_a_close_race_at_low_kappa_is_not_stopped_even_literally():
-    assert decide(["a", "b"] * 32, low_accuracy="literal").samples == 64
 
 
 def test_lambda_decides_for_the_runner_up_one_vote_after_the_floor_of_the_paper():
@@ -197,12 +153,6 @@ def test_lambda_decides_for_the_runner_up_one_vote_after_the_floor_of_the_paper(
     stop = decide(stream, max_samples=32, min_samples=least, exceedances=1, low_accuracy="literal").samples
     votes = Counter(stream[:stop])
     assert votes["a"] - votes["b"] == math.floor(exact) + 1
-
-
-def test_the_leader_is_selected_if_there_is_no_runner_up():
-    chosen = {"p0_factor": 0.4, "low_accuracy": "literal", "max_samples": 20}
-    assert decide(["a"] * 20, **chosen).answer == "a"
-    assert decide([["a"] * 20, ["b", "c"] * 10], **chosen).answer == ("a", "b")
 
 
 def test_kappa_is_0_if_none_of_the_first_samples_has_an_answer():
@@ -218,54 +168,6 @@ def test_kappa_of_exactly_one_reaches_no_boundary():
     assert kappas(stream, min_samples=12)[-1] == pytest.approx(1.0, abs=1e-12)  # p0 = 0.6 * 10 / 12 = 1 / 2, m = 2
     for low_accuracy in ("continue", "literal"):
         assert decide(stream, min_samples=12, low_accuracy=low_accuracy).samples == 64
-
-
-@given(answer_lists, setting_dicts)
-def test_the_lower_boundary_is_never_reached_while_kappa_is_above_one(stream, chosen):
-    rule = BayesianSPRT(**chosen)
-    answers, codes = encode_answers(stream)
-    log_kappa, log_lambda = rule.log_bayes_factor(count_votes(codes, len(answers)))
-    above = log_kappa > 0
-    assert (log_lambda[above] >= 0).all()
-    assert math.log(rule.beta / (1 - rule.alpha)) < 0
-
-
-def test_beta_acts_through_the_upper_boundary_alone():
-    stream = ["a"] * 14 + ["b"] * 2 + ["a", "b"] * 12 + ["a"] * 24
-    assert decide(stream, alpha=0.05, beta=0.05) == decide(stream, alpha=0.025, beta=0.525)  # A = 19 in both
-    assert decide(stream, alpha=0.05, beta=0.05) != decide(stream, alpha=0.025, beta=0.05)
-
-
-def test_exceedances_need_not_be_in_a_row():
-    rule = {"choices": 5, "min_samples": 4, "exceedances": 3, "alpha": 0.1, "beta": 0.1, "max_samples": 12}
-    stream = list("aaabbababaaa")
-    assert kappas(stream, choices=5, min_samples=4)[-1] == pytest.approx(0.45 * 4 / 0.55)  # a gap of 2 exceeds A = 9
-    votes = [Counter(stream[:t]) for t in range(4, 9)]
-    assert [v["a"] - v["b"] for v in votes] == [2, 1, 2, 1, 2]
-    assert decide(stream, **rule, count_from="min_samples").samples == 8
-    assert decide(stream, **rule).samples == 4  # the gaps of 2 and 3 before count as well
-
-
-def test_one_exceedance_is_the_stopping_time_of_section_3_2():
-    rng = np.random.default_rng(1)
-    for _ in range(50):
-        stream = rng.choice(list("abcd"), 64, p=[0.55, 0.25, 0.1, 0.1]).tolist()
-        p0 = 0.6 * Counter(stream[:16]).most_common(1)[0][1] / 16
-        tau = 64
-        for t in range(64, 15, -1):
-            votes = Counter(stream[:t])
-            kappa = p0 * (max(len(votes), 2) - 1) / (1 - p0)
-            (_, first), (_, second) = [*votes.most_common(), ("", 0)][:2]
-            if kappa > 1 and first - second >= math.ceil(math.log(19) / math.log(kappa)):
-                tau = t
-        assert decide(stream, exceedances=1).samples == tau
-
-
-def test_p0_is_fixed_at_the_minimum():
-    stream = ["a"] * 8 + ["b"] * 8 + ["a"] * 48
-    log_kappa = np.log(kappas(stream, choices=6))
-    assert np.unique(log_kappa[15:]).size == 1
-    assert kappas(stream, choices=6)[-1] == pytest.approx(0.3 * 5 / 0.7)
 
 
 def test_a_boundary_that_is_met_exactly_is_reached():
@@ -287,25 +189,6 @@ def test_both_boundaries_in_one_wave_select_the_leader():
 def test_a_minimum_above_the_maximum_is_refused():
     with pytest.raises(ValueError, match="min_samples must be at most max_samples, got 16 and 8; lower min_samples"):
         decide(["a"] * 8, max_samples=8)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "message"),
-    [
-        ({"min_samples": 0}, "min_samples and exceedances must be at least 1, got 0 and 5"),
-        ({"exceedances": 0}, "min_samples and exceedances must be at least 1, got 16 and 0"),
-        ({"alpha": 0.0}, "alpha and beta must be above 0 and below 1 together, got 0.0 and 0.05"),
-        ({"alpha": 0.6, "beta": 0.4}, "alpha and beta must be above 0 and below 1 together, got 0.6 and 0.4"),
-        ({"beta": float("nan")}, "alpha and beta must be above 0 and below 1 together, got 0.05 and nan"),
-        ({"p0_factor": 1.0}, "p0_factor must be above 0 and below 1, got 1.0"),
-        ({"choices": 1}, "choices must be at least 2, got 1"),
-        ({"low_accuracy": "stop"}, "low_accuracy must be continue or literal, got 'stop'"),
-        ({"count_from": "end"}, "count_from must be start or min_samples, got 'end'; the paper has start"),
-    ],
-)
-def test_impossible_settings_are_refused(chosen, message):
-    with pytest.raises(ValueError, match=message):
-        BayesianSPRT(**chosen)
 
 
 @pytest.mark.parametrize(("p0", "choices"), [(0.6, 4), (0.3, 5), (0.9, 2), (0.51, 2)])

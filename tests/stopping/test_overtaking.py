@@ -46,7 +46,7 @@ def expected_new(left, leader, others, new, concentration):
     return mean + concentration / total * expected_new(left - 1, leader, others, first, concentration)
 
 
-@pytest.mark.parametrize("place", [0, 2, 4, 6, *range(len(OPEN), HYPOTHESES)])
+@pytest.mark.parametrize("place", [0, 6, len(OPEN), HYPOTHESES - 1])
 def test_every_probability_of_a_rival_is_the_exact_sum(place):
     cases = [case for case in CASES if case[2] or ANSWERS[place]]
     t, leader, rival = (np.array(column) for column in zip(*cases, strict=True))
@@ -54,7 +54,7 @@ def test_every_probability_of_a_rival_is_the_exact_sum(place):
     assert overtaking(M).probabilities(t, leader, rival)[:, place] == pytest.approx(exact, abs=1e-12)
 
 
-@pytest.mark.parametrize("place", [0, 3, 6])
+@pytest.mark.parametrize("place", [0, 6])
 def test_unseen_open_answers_count_by_the_expected_number_that_overtake(place):
     cases = [(t, v) for t, v, j in CASES if not j]
     t, leader = (np.array(column) for column in zip(*cases, strict=True))
@@ -77,19 +77,12 @@ def likelihood(place, partition):
     return chance
 
 
-@pytest.mark.parametrize("votes", [(7,), (3, 2), (4, 1, 1), (1, 1, 1, 1), (2, 1, 1, 1, 1), (1,) * 9])
+@pytest.mark.parametrize("votes", [(7,), (4, 1, 1), (1,) * 9])
 def test_hypotheses_are_weighed_by_the_probability_of_the_stream(votes):
     prior = [Fraction(1, 2 * len(OPEN))] * len(OPEN) + [Fraction(1, 2 * len(FEW))] * len(FEW)
     joint = [share * likelihood(place, votes) for place, share in enumerate(prior)]
     weights = overtaking(M).weights(np.array([[*votes, 0]]), np.array([sum(votes)]))[0]
     assert weights == pytest.approx([float(each / sum(joint)) for each in joint], abs=1e-13)
-
-
-def test_votes_of_many_streams_are_weighed_independently():
-    votes = np.array([[3, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [2, 2, 0, 0, 0, 0]])
-    together = overtaking(M).weights(votes, votes.sum(axis=1))
-    for row, alone in zip(votes, together, strict=True):
-        assert overtaking(M).weights(row[None], row.sum(keepdims=True))[0].tolist() == alone.tolist()
 
 
 @pytest.mark.parametrize("whole", [0, 64])

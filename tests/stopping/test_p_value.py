@@ -30,13 +30,3 @@ def test_it_is_the_beta_rule_with_one_vote_of_the_leader_less():
     samples = votes.sum(axis=-1)
     less = AdaptiveConsistencyBeta(0.95).enough(votes - [1, 0], samples, 128)
     assert np.array_equal(PValue(0.05).enough(votes, samples, 128), less)
-
-
-def test_a_threshold_that_is_met_exactly_is_met():
-    assert decide(["a"] * 8, "p_value", threshold=1 / 16).samples == 4
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.5, float("nan")])
-def test_impossible_thresholds_are_refused(threshold):
-    with pytest.raises(ValueError, match="threshold must be above 0 and below"):
-        PValue(threshold)

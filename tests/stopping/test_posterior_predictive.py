@@ -43,10 +43,10 @@ def test_an_answer_that_nobody_gave_yet_may_tie_a_single_vote(hypothesis):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("votes", [(4,), (6,), (4, 1), (5, 2, 1), (6, 1, 1, 1, 1), (3, 3), (7, 4)])
+@pytest.mark.parametrize("votes", [(4,), (5, 2, 1), (3, 3)])
 def test_the_risk_bounds_what_happens_under_the_prior_and_is_close_to_it(votes):
     """The hypothesis is drawn from its posterior, the remaining samples from the hypothesis."""
-    rng, total, draws = np.random.default_rng(0), 20, 3000
+    rng, total, draws = np.random.default_rng(0), 20, 1500
     weights = overtaking(total).weights(np.array([[*votes, 0]]), np.array([sum(votes)]))[0]
     lost = 0
     for hypothesis in rng.choice(HYPOTHESES, size=draws, p=weights):
@@ -59,10 +59,10 @@ def test_the_risk_bounds_what_happens_under_the_prior_and_is_close_to_it(votes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("eps", [case(eps, suite=eps in (0.003, 0.1)) for eps in (0.003, 0.01, 0.03, 0.1)])
+@pytest.mark.parametrize("eps", [case(eps, suite=eps == 0.1) for eps in (0.003, 0.01, 0.03, 0.1)])
 def test_eps_bounds_the_disagreement_if_the_prior_is_right(eps):
     rng = np.random.default_rng(1)
-    drawn = rng.choice(HYPOTHESES, size=3000, p=np.exp(LOG_PRIOR))
+    drawn = rng.choice(HYPOTHESES, size=1500, p=np.exp(LOG_PRIOR))
     streams = [sampled(rng, hypothesis, 40)[0] for hypothesis in drawn]
     decided = decide(streams, "posterior_predictive", max_samples=40, eps=eps)
     full = decide(streams, "fixed", max_samples=40)
@@ -72,7 +72,7 @@ def test_eps_bounds_the_disagreement_if_the_prior_is_right(eps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shares", [(0.55, 0.45), (0.7, 0.3), (0.4, 0.3, 0.2, 0.1), (0.25,) * 4])
+@pytest.mark.parametrize("shares", [(0.55, 0.45), (0.4, 0.3, 0.2, 0.1)])
 def test_a_data_set_of_only_close_races_disagrees_at_most_1_5_times_eps(shares):
     """All questions have the same answer probabilities, so no prior can guarantee the bound."""
     rng = np.random.default_rng(2)
@@ -80,11 +80,6 @@ def test_a_data_set_of_only_close_races_disagrees_at_most_1_5_times_eps(shares):
     decided, full = decide(streams, "posterior_predictive", eps=0.01), decide(streams, "fixed")
     wrong = np.mean([mine != all_ for mine, all_ in zip(decided.answer, full.answer, strict=True)])
     assert wrong <= 0.015 + 2 * np.sqrt(0.015 / len(streams))
-
-
-def test_the_order_of_the_answers_does_not_matter():
-    for votes in ([5, 2, 2, 1], [2, 5, 1, 2], [1, 2, 2, 5]):
-        assert risk(votes, 32) == pytest.approx(risk([5, 2, 2, 1], 32), rel=1e-12)
 
 
 @given(COUNTS, st.integers(1, 40))
@@ -121,12 +116,6 @@ def test_a_sample_without_an_answer_counts_as_one_more_answer_that_never_wins():
 
 def test_the_risk_is_1_before_the_first_vote():
     assert risk([0], 32) == 1.0 and risk([0, 0], 32, samples=4) == 1.0
-
-
-def test_eps_out_of_range_is_refused():
-    for eps in (0.0, 1.0, -0.1, float("nan")):
-        with pytest.raises(ValueError, match="eps must be above 0 and below 1"):
-            PosteriorPredictive(eps)
 
 
 def test_one_decision_takes_a_fifth_of_a_millisecond():

@@ -18,11 +18,11 @@ def followed(batches, noise=0.15):
     return level
 
 
-@pytest.mark.parametrize("size", [1, 4, 128])
+@pytest.mark.parametrize("size", [1, 128])
 def test_batches_that_differ_by_chance_show_no_step(size):
-    """Few of 200 seeds look as if they moved after 100 batches, with one prompt a batch, too."""
+    """Few of 100 seeds look as if they moved after 100 batches, with one prompt a batch, too."""
     moving = []
-    for seed in range(200):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         level = followed(rng.normal(0.4, 0.15**0.5, (100, size)))
         moving.append(level.moves > 0)
