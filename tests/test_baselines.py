@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from apportion import Batch, Belief, Plan, Prompt, Rollout
 from apportion.baselines import BASELINES, SPO, Baseline, Optimal, Predicted, Zero
-from apportion.config import build, dump
+from apportion.config import build
 from apportion.predictors import DiscountedCounts
 from tests.builders import make_batch, make_prompts
 
@@ -77,29 +77,6 @@ def test_optimal_is_the_closed_form_where_every_outcome_came_as_often_as_expecte
         assert baseline.predict(prompts)[0] == pytest.approx(bandit.optimal, rel=1e-12)
 
 
-def test_optimal_converges_to_the_closed_form_of_each_prompt():
-    rng, prompts = np.random.default_rng(0), make_prompts(len(BANDITS))
-    baseline = Optimal(discount=1.0)
-    for _ in range(10):
-        baseline.update(graded_batch(prompts, [bandit.sample(rng, 2000) for bandit in BANDITS]))
-    exact = np.array([bandit.optimal for bandit in BANDITS])
-    b = baseline.predict(prompts)
-    assert b == pytest.approx(exact, abs=0.02)
-    for bandit, mine in zip(BANDITS, b, strict=True):
-        assert bandit.variance(mine) <= 1.01 * bandit.variance(bandit.optimal)
-
-
-def test_above_a_half_the_optimal_baseline_lies_far_below_the_success_rate():
-    solved = BANDITS[2]
-    assert solved.optimal < 0.3 < solved.pi[0] == 0.9
-    assert solved.variance(solved.optimal) < 0.7 * solved.variance(0.9)
-
-
-@given(st.sampled_from(BANDITS), st.floats(-3, 3))
-def test_the_gradient_is_unbiased_under_any_baseline_fixed_beforehand(bandit, b):
-    assert bandit.pi @ bandit.gradients(b) == pytest.approx(bandit.pi @ bandit.gradients(0.0), abs=1e-12)
-
-
 def test_a_prompt_that_never_failed_takes_its_baseline_from_prompts_like_it():
     rng, prompts, solved = np.random.default_rng(1), make_prompts(40), BANDITS[2]
     baseline, alone = Optimal(), Optimal(strength=0.0)
@@ -116,10 +93,11 @@ def test_a_prompt_that_never_failed_takes_its_baseline_from_prompts_like_it():
 
 
 def test_before_anything_was_seen_optimal_is_zero():
-    assert Optimal().predict(make_prompts(2)).tolist() == [0.0, 0.0]
-    baseline = Optimal()
-    baseline.update(graded_batch(make_prompts(1), [[(1.0, 0.0), (0.0, 0.0)]]))
-    assert baseline.predict(make_prompts(2)).tolist() == [0.0, 0.0]
+    for scope in ("constant", "curve", "prompt"):
+        baseline = Optimal(scope=scope)
+        assert baseline.predict(make_prompts(2)).tolist() == [0.0, 0.0] and baseline.predict([]).shape == (0,)
+        baseline.update(graded_batch(make_prompts(1), [[(1.0, 0.0), (0.0, 0.0)]]))
+        assert baseline.predict(make_prompts(2)).tolist() == [0.0, 0.0]
 
 
 @given(st.floats(0.001, 1000), st.integers(0, 10**6))
@@ -183,19 +161,6 @@ def test_every_baseline_predicts_saves_and_restores(name):
         baseline.load_state_dict({"baseline": "tarot"})
 
 
-@pytest.mark.parametrize("name", sorted(BASELINES))
-def test_every_baseline_can_be_configured(name):
-    assert build(Baseline, dump(BASELINES[name]())) == build(Baseline, {"name": name}) == BASELINES[name]()
-
-
-@pytest.mark.parametrize(
-    "settings", [{"strength": -1}, {"bandwidth": 0}, {"discount": 1.1}, {"pool_discount": -0.1}], ids=str
-)
-def test_wrong_settings_are_refused(settings):
-    with pytest.raises(ValueError, match=r"must be .*, got .*; "):
-        Optimal(**settings)
-
-
 SCOPES = ("constant", "curve", "prompt")
 
 
@@ -218,31 +183,16 @@ def test_a_constant_is_the_ratio_of_the_sums_of_all_prompts_and_the_same_for_all
     assert len(set(found.tolist())) == 1
 
 
-def test_a_curve_knows_prompts_by_their_mean_reward_alone():
-    found = four_bandits(20, bandwidth=0.3, discount=1.0, pool_discount=1.0)["curve"]
-    assert found[:3] == pytest.approx([bandit.optimal for bandit in BANDITS[:3]], abs=0.05)
-    assert found[3] == pytest.approx(found[1], abs=0.05)  # a prompt never seen counts as p = 1/2
-
-
 def test_the_finer_the_scope_the_smaller_the_variance_once_much_was_seen():
-    found = four_bandits(40, bandwidth=0.3, discount=1.0, pool_discount=1.0)
+    found = four_bandits(20, bandwidth=0.3, discount=1.0, pool_discount=1.0)
+    assert found["curve"][:3] == pytest.approx([bandit.optimal for bandit in BANDITS[:3]], abs=0.05)
+    assert found["curve"][3] == pytest.approx(found["curve"][1], abs=0.05)  # a prompt never seen counts as p = 1/2
     variance = {
         scope: sum(bandit.variance(b) for bandit, b in zip(BANDITS[:3], found[scope][:3], strict=True))
         for scope in SCOPES
     }
     assert variance["prompt"] <= 1.001 * variance["curve"] <= 1.002 * variance["constant"]
     assert variance["constant"] < sum(bandit.variance(bandit.pi[0]) for bandit in BANDITS[:3])
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_before_anything_was_seen_every_scope_is_zero(scope):
-    assert Optimal(scope=scope).predict(make_prompts(2)).tolist() == [0.0, 0.0]
-    assert Optimal(scope=scope).predict([]).shape == (0,)
-
-
-def test_an_unknown_scope_is_refused():
-    with pytest.raises(ValueError, match="scope must be one of constant, curve, prompt, got 'global'; prompt is the"):
-        Optimal(scope="global")
 
 
 def test_spo_tracks_success_as_its_paper_does():
@@ -286,20 +236,6 @@ def test_spo_refuses_a_reward_that_is_no_success_and_learns_nothing(reward):
     with pytest.raises(ValueError, match=rf"within \[0, 1\] for spo, got {reward} for prompt 'prompt 1'; rescale"):
         tracker.update(graded_batch(prompts, [[(1.0, 1.0)], [(reward, 1.0)]]))
     assert tracker.predict(prompts).tolist() == [0.5, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rho": 1.0}, "rho must be at least 0 and below 1, got 1.0"),
-        ({"rho": -0.1}, "rho must be at least 0 and below 1, got -0.1"),
-        ({"rates": {"a": 1.2}}, "rates must be between 0 and 1, got 1.2 for prompt 'a'; divide by the trials"),
-        ({"rates": {"a": float("nan")}}, "rates must be between 0 and 1, got nan"),
-    ],
-)
-def test_wrong_settings_of_spo_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        SPO(**settings)
 
 
 def test_known_rates_can_be_configured():

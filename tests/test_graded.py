@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
-from apportion import HORA, VIP, Prompt, Rollout, collect
+from apportion import VIP, Prompt, Rollout, collect
 from apportion.advantages import dr_grpo, rloo
 from apportion.allocators import Allocator
 from apportion.allocators.vip import minimise_noise
-from apportion.config import build, dump, to_toml
 from apportion.lab.policy.network import new_policy
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import training_problems
 from apportion.predictors import (
     DiscountedCounts,
-    GaussianProcess,
     GradedGaussianProcess,
     MovingAverage,
     PrecomputedEmbeddings,
     RunningVariance,
-    SentenceTransformerEmbedder,
     Shuffled,
 )
 from tests.builders import LABELLED, make_prompts
@@ -105,26 +101,15 @@ def test_vip_with_a_predictor_of_success_refuses_graded_rewards(predictor):
     assert sample.calls == 1
 
 
-def test_hora_refuses_graded_rewards_whatever_its_predictor():
-    assert HORA(predictor=RunningVariance()).needs.binary
-
-
-def test_vip_refuses_graded_rewards_with_the_papers_predictor_and_takes_them_with_its_appendixs():
-    embedder = PrecomputedEmbeddings.from_array(make_prompts(3), np.eye(3))
-    assert VIP(predictor=GaussianProcess(embedder)).needs.binary
-    assert not VIP(predictor=GradedGaussianProcess(embedder)).needs.binary
-    assert not VIP(predictor=Shuffled(RunningVariance())).needs.binary
-
-
 @pytest.mark.parametrize(("estimator", "factor"), [(rloo, lambda n: 1 / (n - 1)), (dr_grpo, lambda n: (n - 1) / n**2)])
-@pytest.mark.parametrize("n", [2, 3, 6])
+@pytest.mark.parametrize("n", [2, 6])
 def test_the_gradient_variance_of_graded_rewards_is_that_of_the_propositions(estimator, factor, n):
     """Propositions E.1 and E.2 by Monte Carlo: Var(mean of A_j Z_j), with Z of mean 0 and variance 1 apart from R."""
-    rng, draws = np.random.default_rng(n), 100_000
+    rng, draws = np.random.default_rng(n), 50_000
     rewards, z = rng.beta(2.0, 1.0, (draws, n)), rng.normal(size=(draws, n))
     advantages = estimator(rewards.ravel(), np.repeat(np.arange(draws), n)).reshape(draws, n)
     found = (advantages * z).mean(axis=1).var()
-    assert found == pytest.approx(factor(n) * 2 / (3**2 * 4), rel=0.03)
+    assert found == pytest.approx(factor(n) * 2 / (3**2 * 4), rel=0.05)
 
 
 class Population:
@@ -164,7 +149,7 @@ def noise_over_uniform(population, predictor, batches=10, size=32, low=3, high=3
     return np.mean(found[batches // 2 :], axis=0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_vip_with_the_graded_gp_comes_near_the_best_counts_and_shuffled_loses(seed):
     population, other = Population(seed=seed), Population(seed=seed)
     ratio, best = noise_over_uniform(population, GradedGaussianProcess(population.embedder))
@@ -199,21 +184,6 @@ def test_rewards_in_points_plan_as_rewards_in_shares():
             allocator.observe(replace(batch, rollouts=tuple(scaled)))
         plans.append(allocator.plan(allocator.start(population.prompts[:64])).counts.tolist())
     assert plans[0] == plans[1] and len(set(plans[0])) > 3
-
-
-@pytest.mark.parametrize(
-    "predictor",
-    [
-        GradedGaussianProcess(SentenceTransformerEmbedder(), floor=0.1, scale=1.0, discount=0.5, bandwidth=2.0),
-        GradedGaussianProcess(SentenceTransformerEmbedder()),
-        RunningVariance(discount=0.5, strength=4.0),
-        Shuffled(RunningVariance(), seed=3),
-    ],
-    ids=lambda predictor: predictor.name,
-)
-def test_vip_for_graded_rewards_survives_the_way_through_toml(predictor):
-    allocator = VIP(low=4, predictor=predictor)
-    assert build(Allocator, tomllib.loads(to_toml(dump(allocator)))) == allocator
 
 
 def test_the_lab_trains_vip_on_graded_rewards():

@@ -24,10 +24,15 @@ from apportion.answers.magnitude import too_large
 from apportion.answers.math_process import MathProcess
 from apportion.answers.normal_form import equal_by_text, normal_form
 from apportion.stopping import decide
+from tests.soak import case
 
 ROOT = Path(__file__).parents[2]
 HANGS = "(8+1)^{9^9}"
 """Not recognised by its text, because the base is a sum."""
+
+
+PAIRS = json.loads((Path(__file__).parent / "pairs.json").read_text(encoding="utf-8"))
+"""Two answers a line that are one vote, and two that are two votes."""
 
 
 @pytest.fixture(scope="module")
@@ -44,255 +49,13 @@ def gone(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"  # an orphan that nobody waits for
 
 
-SAME = [
-    ("1/2", "0.5"),
-    (r"\frac12", r"\dfrac{1}{2}"),
-    (r"50\%", "0.5"),
-    ("50%", "50"),
-    ("x=3", "3"),
-    ("$x = 3$", "3.0"),
-    ("1,000", "1000"),
-    (r"1{,}000", "1000"),
-    (r"1\,000", "1000"),
-    (r"1,\!000", "1000"),
-    ("18.00", "18"),
-    (r"\$18", "18"),
-    (r"18 \text{ dollars}", "18"),
-    ("-0.50", "-.5"),
-    ("−3", "-3"),
-    ("3·4", "12"),
-    ("1 1/2", "3/2"),
-    (r"1\frac{1}{2}", "1.5"),
-    (r"2\sqrt{3}", r"\sqrt{12}"),
-    (r"90^\circ", "90°"),
-    (r"\{1, 2\}", "{2,1}"),
-    ("x=1 or x=2", "1, 2"),
-    ("(1,2]", r"\left(1, 2\right]"),
-    (r"(-\infty, 3)", "x < 3"),
-    (r"(-\infty,1)\cup(2,\infty)", r"(2,\infty)\cup(-\infty,1)"),
-    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{bmatrix} 1 & 2.0 \\ 3 & 4 \end{bmatrix}"),
-    ("(x+1)^2", "x^2 + 2x + 1"),
-    (r"\text{No solution.}", "no solution"),
-    (r"\text{(B)}", "b"),
-    ("0.333333", "1/3"),
-    ("100, 200", "200, 100"),
-    ("0.1(6)", "1/6"),
-    (r"11,\! 111,\! 100", "11111100"),
-    (r"12.5\%", "0.125"),
-    ("12.5%", "12.5"),
-    ("1/3", "0.333333"),
-    ("$1,234.50", "1234.5"),
-    ("1.5 million", "1500000"),
-    ("3 p.m.", "3:00 PM"),
-    ("5km", "5 km"),
-    ("5 kilometers", "5 km"),
-    ("５", "5"),
-    ("1/2 hour", "0.5"),
-    (r"2\sqrt3 cm", "2√3"),
-    (r"\frac{\pi}{4}\text{ radians}", "π/4"),
-    ("90 degrees", "90°"),
-    ("x = 5 cm", "5"),
-    ('"42"', "42"),
-    ("Yes", "yes."),
-    (r"\text{YES}", "yes"),
-    ("  -5 ", "−5"),
-    ("1 000 000", "1000000"),
-    ("3.0", "3"),
-    ("3.", "3"),
-    ("2^10", "1024"),
-    ("2**10", "1024"),
-    ("10^2", "100"),
-    ("sqrt(16)", "4"),
-    ("16^(1/2)", "4"),
-    ("pi", r"\pi"),
-    ("(x-1)(x+1)", "x^2-1"),
-    ("x∈(1,2)", r"x \in (1,2)"),
-    ("(1, 2)", "(1,2)"),
-    ("y=2x+1", "y = 1 + 2x"),
-    ("1:2", "1/2"),
-    (r"\tfrac{1}{2}", "0.5"),
-    (r"0.1\overline{6}", "1/6"),
-    ("100 km/h", "100 km per hour"),
-    ("€18", "18 euros"),
-    ("18€", "18"),
-    ("18.00 USD", "$18"),
-    ("US$18", "18"),
-    ("25 square meters", "25 m^2"),
-    ("25 m²", "25"),
-    (r"\mathbf{42}", "42"),
-    (r"\underline{42}", "42"),
-    ("{42}", "42"),
-    (r"\left[1,2\right)", "[1,2)"),
-    ("x≥3", r"x \geq 3"),
-    ("≥ 5", r"\ge 5"),
-    (r"3,\!000", "3000"),
-    (r"\text{B}", "B"),
-    ("(B)", "B"),
-    ("1st", "1"),
-    (r"\emptyset", "∅"),
-    (r"\{\}", r"\emptyset"),
-    ("2e3", "2000"),
-    ("1.5e-3", "0.0015"),
-    ("6.02e23", r"6.02 \times 10^{23}"),
-    ("–5", "-5"),
-    ("（3，4）", "(3,4)"),
-    ("42\u200b", "42"),
-    ("x²+1", "x^2+1"),
-    ("(−∞, −1) ∪ (1, ∞)", r"(-\infty,-1)\cup(1,\infty)"),
-    ("±3", r"\pm 3"),
-    (r"33\frac13\%", r"\frac{100}{3}\%"),
-    (r"3+4\mathrm{i}", "4i+3"),
-    (r"0.\overline{3}", r"\frac13"),
-    ("0.333...", "1/3"),
-]
-
-DIFFERENT = [
-    ("1/2", "0.2"),
-    ("0.33", "1/3"),
-    (r"50\%", "5"),
-    ("x=3", "y=4"),
-    ("1,000", "1"),
-    ("1 1/2", "1"),
-    ("3·4", "3"),
-    ("5²", "5"),
-    ("18", "-18"),
-    ("(1,2)", "[1,2]"),
-    ("(1,2)", "(2,1)"),
-    (r"\{1,2\}", r"\{1,2,3\}"),
-    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),
-    ("x < 3", r"x \le 3"),
-    ("x+1", "y+1"),
-    ("listen", "silent"),
-    ("A", "B"),
-    ("no solution", "0"),
-    ("", ""),
-    ("x" * 2000, "y" * 2000),
-    ("((((", "))))"),
-    (r"\frac{1}{", "1"),
-    ("100, 200", "100200"),
-    ("1.2.3 million", "1.2 million"),
-    ("2+3", "2-3"),
-    ("5 cm", "5 m"),
-    ("5 hours", "5 minutes"),
-    ("18 or more", "18"),
-    ("at least 18", "18"),
-    ("less than 18", "18"),
-    ("2 thirds", "2"),
-    ("3 quarters", "3"),
-    ("5 million", "5"),
-    ("5 dozen", "5"),
-    ("3 PM", "3"),
-    ("5 BC", "5"),
-    ("10 to 20", "10"),
-    ("1e-7", "0"),
-    ("(1e-7, 1)", "(2e-7, 1)"),
-    (r"(\frac{1}{2^{99}}, 1)", r"(\frac{1}{2^{98}}, 1)"),
-    (r"\{10^{-20}, 1\}", r"\{10^{-19}, 1\}"),
-    ("x = 10^{-20}", "x=10^{-19}"),
-    ("x > 10^{-20}", "x>10^{-19}"),
-    ("10^{-20}x", "10^{-19}x"),
-    (r"\begin{pmatrix}10^{-20}\\1\end{pmatrix}", r"\begin{pmatrix}10^{-19}\\1\end{pmatrix}"),
-    ("0.0000001x", "0.0000002x"),
-    ("2 north", "2 south"),
-    ("5 degrees Celsius", "5 degrees Fahrenheit"),
-    ("x^2+1=0", "x^2+2=0"),
-    ("0=1", "0=2"),
-    ("Paris", "Parsi"),
-    ("not 5", "5"),
-    ("no 5", "5"),
-    ("-18 dollars", "18 dollars"),
-    ("$-18", "$18"),
-    ("18 dollars and 5 cents", "18 dollars"),
-    ("1/2 of 3", "1/2"),
-    ("1.2.3", "1.2"),
-    ("192.168.0.1", "192.168"),
-    ("2024-01-05", "2024-05-01"),
-    ("1/5/2024", "5/1/2024"),
-    ("3-5", "5-3"),
-    ("3 to 5", "3 to 7"),
-    ("7 R 3", "7 R 2"),
-    ("7 remainder 3", "7"),
-    ("the 5", "the 6"),
-    ("AB", "BA"),
-    ("C7", "7"),
-    ("x1", "x2"),
-    ("H2O", "H2O2"),
-    ("a.m.", "p.m."),
-    ("10 am", "10 pm"),
-    ("true", "false"),
-    ("1st", "2nd"),
-    ("5 percent", "5 per mille"),
-    ("50 ‰", "50"),
-    ("٣", "4"),
-    ("二", "三"),
-    ("½", "⅓"),
-    ("2⁻¹", "2"),
-    ("x₁", "x₂"),
-    ("≥5", "≤5"),
-    ("5 ± 1", "5"),
-    ("5…", "5"),
-    ("≈5", "6"),
-    ("A,B", "A,C"),
-    ("A and B", "A"),
-    ("{A,B}", "{A,C}"),
-    ("A > B", "B > A"),
-    ("left", "right"),
-    ("5 left", "5 right"),
-    ("1 million", "1 billion"),
-    ("$5k", "$5"),
-    ("5k", "5"),
-    ("5M", "5"),
-    ("1,5", "1.5"),
-    ("1.000", "1000"),
-    ("0,5", "5"),
-    ("0b101", "0"),
-    ("0x1F", "0"),
-    ("f(2)=1", "f(3)=1"),
-    ("12 : 5", "12 : 7"),
-    ("6!", "6"),
-    ("5 C 2", "5 C 3"),
-    ("3 mod 7", "3"),
-    ("3 (mod 7)", "3 (mod 5)"),
-    ("∠ABC", "∠ACB"),
-    ("no solution", "one solution"),
-    ("undefined", "infinity"),
-    ("DNE", "0"),
-    ("+∞", "-∞"),
-    ("(0, ∞)", "(0, -∞)"),
-    ("i", "1"),
-    ("2i", "2"),
-    ("√−1", "1"),
-    ("2e3", "3e2"),
-    ("3e8", "8e3"),
-    (r"3+4\mathrm{i}", r"4+3\mathrm{i}"),
-    (r"3+4\mathrm{i}", "7"),
-    (r"1 - \frac{1}{\mathrm{e}}", r"1 + \frac{1}{\mathrm{e}}"),
-    (r"4\mathrm{i}", "4"),
-    (r"0.\overline{3}", "0"),
-    (r"x \equiv 3 \pmod{7}", r"x \equiv 3 \pmod{5}"),
-    (r"\ge 5", r"\le 5"),
-    (r"33\frac13\%", r"33\%"),
-    (r"1, 2, \ldots, n", r"1, 3, 5, \ldots, 2n-1"),
-    (r"4\sqrt(2)", "4"),
-    ("no", "on"),
-    ("CO", "Co"),
-    (r"\frac{1}{52!}", r"\frac{1}{51!}"),
-    (r"1.6 \times 10^{-19}", r"-1.6 \times 10^{-19}"),
-    (r"1.67 \times 10^{-27}", r"9.11 \times 10^{-31}"),
-    (r"6\text{ ft } 2\text{ in}", r"6\text{ ft } 4\text{ in}"),
-    (r"2\text{ ft } 6\text{ in}", r"6\text{ ft } 2\text{ in}"),
-    (r"5\text{ cm}^2", r"5\text{ cm}^3"),
-    (r"\binom{9}{3}", r"\binom{9}{4}"),
-]
-
-
-@pytest.mark.parametrize(("first", "second"), SAME)
+@pytest.mark.parametrize(("first", "second"), PAIRS["same"])
 def test_one_meaning_is_one_vote(math, first, second):
     assert math.same(first, second) and math.same(second, first)
     assert asyncio.run(math.find_equal(first, ["no answer", second])) == 1
 
 
-@pytest.mark.parametrize(("first", "second"), DIFFERENT)
+@pytest.mark.parametrize(("first", "second"), PAIRS["different"])
 def test_two_meanings_are_two_votes(math, first, second):
     assert not math.same(first, second) and not math.same(second, first)
     assert asyncio.run(math.find_equal(first, [second])) is None
@@ -305,7 +68,7 @@ GOLDS = (Path(__file__).parent / "golds.txt").read_text(encoding="utf-8").splitl
 """The answers of MATH-500, AMC and AIME 2024, from the data files of PRIME-RL/TTRL (MIT licence)."""
 
 
-@pytest.mark.parametrize("kind", FORMULAS)
+@pytest.mark.parametrize("kind", [case(kind, suite=line % 4 == 0) for line, kind in enumerate(FORMULAS)])
 def test_an_answer_with_another_number_anywhere_is_another_answer(math, kind):
     first, second = (kind.replace("@", number) for number in "24")  # benchmarks/answer_pairs has more numbers
     assert not math.same(first, second)
@@ -330,9 +93,15 @@ def test_published_answers_are_read_in_every_spelling(math):
 
 
 def test_an_answer_joins_the_first_class_that_it_equals_in_order_of_appearance(math):
+    async def notebook():
+        return merge_answers(["50%", "50", "1/2"], math)
+
     assert merge_answers(["1/2", "50", "50%"], math) == ["1/2", "50", "1/2"]
     assert merge_answers(["50", "1/2", "50%"], math) == ["50", "1/2", "50"]
-    assert merge_answers(["50%", "50", "1/2"], math) == ["50%"] * 3
+    assert asyncio.run(notebook()) == ["50%"] * 3  # also within a running event loop
+    answers = ["2", "0.5", "2", None, r"\frac{1}{2}", "1/2"]
+    assert merge_answers(answers, math) == ["2", "0.5", "2", None, "0.5", "0.5"]
+    assert decide(answers, "fixed").answer == "2" and decide(merge_answers(answers, math), "fixed").answer == "0.5"
 
 
 def test_equal_text_goes_before_mathematics(math):
@@ -348,20 +117,6 @@ def test_numbers_words_and_mathematics_are_read(math):
     assert [answer for answer in READ if not math.reads(answer)] == []
     assert [answer for answer in NOT_READ if math.reads(answer)] == []
     assert math.same("1/2", "0.5")  # a request with one answer does not disturb the next
-
-
-def test_decide_counts_merged_answers(math):
-    answers = ["2", "0.5", "2", None, r"\frac{1}{2}", "1/2"]
-    assert merge_answers(answers, math) == ["2", "0.5", "2", None, "0.5", "0.5"]
-    assert decide(answers, "fixed").answer == "2" and decide(merge_answers(answers, math), "fixed").answer == "0.5"
-    assert merge_answers([], math) == []
-
-
-def test_answers_can_be_merged_within_a_running_event_loop(math):
-    async def notebook():
-        return merge_answers(["1/2", "0.5"], math)
-
-    assert asyncio.run(notebook()) == ["1/2", "1/2"]
 
 
 def test_exact_match_compares_text_without_surrounding_white_space():
@@ -408,12 +163,9 @@ def test_two_fractions_are_compared_by_value(a, b):
 def test_math_verify_and_the_values_of_numbers_agree(math):
     """Values decide about fractions and decimals as the process would."""
     rng = Random(0)
-    fractions = [f"{rng.randint(-9, 40)}/{rng.randint(1, 9)}" for _ in range(30)] + [
-        r"\frac{6}{4}",
-        r"-\frac{6}{4}",
-        "3",
-    ]
-    numbers = [f"{rng.choice([0.5, 7, 1e4]) + rng.randint(0, 3) / 10**6:.6f}" for _ in range(30)]
+    fractions = [f"{rng.randint(-9, 40)}/{rng.randint(1, 9)}" for _ in range(12)]
+    fractions += [r"\frac{6}{4}", r"-\frac{6}{4}", "3", "1/0", "2/0"]
+    numbers = [f"{rng.choice([0.5, 7, 1e4]) + rng.randint(0, 3) / 10**6:.6f}" for _ in range(12)]
     close = ["0.333333", "1/3", "0.33", "0.3333333", "0.016667", "1/60", r"1.6 \times 10^{-19}", r"1.7 \times 10^{-19}"]
     for pair in [
         *pairwise(fractions),
@@ -423,62 +175,6 @@ def test_math_verify_and_the_values_of_numbers_agree(math):
     ]:
         forms = [normal_form(written) for written in pair]
         assert equal_by_text(*forms) == math._slow.process.same(*(form.formula for form in forms)), pair
-
-
-def test_a_fraction_over_zero_equals_only_the_same_text(math):
-    assert equal_by_text(normal_form("1/0"), normal_form("2/0")) is None
-    assert not math.same("1/0", "2/0") and not math.same("3:00", "5:00") and math.same("1/0", "1/0")
-
-
-PIECES = [
-    "1",
-    "2.5",
-    "1,000",
-    " ",
-    "\\frac{",
-    "}",
-    "{",
-    "(",
-    ")",
-    "\\text{",
-    "cm",
-    "^",
-    "_",
-    "\\%",
-    "$",
-    "€",
-    ".",
-    ",",
-    "-",
-    "e5",
-]
-PIECES += [
-    "\\overline{",
-    "\\times",
-    "10^{",
-    "...",
-    "/",
-    "x",
-    "π",
-    "²",
-    "½",
-    "√",
-    "°",
-    "dozen",
-    "and",
-    "about",
-    "\\",
-    "pm",
-    ":",
-    "!",
-]
-
-
-@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
-def test_whatever_looks_like_an_answer_is_a_text_a_value_or_a_formula(answer):
-    form = normal_form(answer)
-    assert form.value is None or form.formula
-    assert form.value is None or normal_form(form.formula).value == form.value
 
 
 @given(st.text(), st.text())
@@ -505,24 +201,6 @@ def test_verdicts_are_remembered_and_their_number_is_bounded(math, monkeypatch):
         assert not math.same("5x", "5.5") and not math.same("5.5", "5x")
     finally:
         os.kill(math._quick.process.pid, signal.SIGCONT)
-
-
-def test_many_tasks_may_compare_at_once(math):
-    async def ask():
-        return await asyncio.gather(
-            *(math.find_equal(f"{n}b", ["no", f"{n + 1}b", f"{n + 1}b - b"]) for n in range(1, 21)),
-            *(math.find_equal(f"{n}b", ["b^2"]) for n in range(1, 21)),
-        )
-
-    assert asyncio.run(ask()) == [2] * 20 + [None] * 20
-
-
-def test_a_process_that_was_killed_is_replaced_and_the_pair_is_not_lost(math):
-    assert math.same("4x", "3x + x")
-    killed = math._quick.process.pid
-    os.kill(killed, signal.SIGKILL)
-    assert math.same("3y", "2y + y")
-    assert math._quick.process.pid != killed and gone(killed)
 
 
 @pytest.mark.slow
@@ -563,7 +241,7 @@ def test_an_answer_that_hangs_is_different_and_delays_the_others_by_its_timeout_
 
 @pytest.mark.slow
 def test_ordinary_pairs_are_answered_while_a_pair_hangs(monkeypatch):
-    monkeypatch.setattr(mathematics, "QUICK_SECONDS", 3.0)  # the machine of a test may be busy
+    monkeypatch.setattr(mathematics, "QUICK_SECONDS", 1.5)  # the machine of a test may be busy
 
     async def ask():
         async with MathVerify(timeout_seconds=60) as math:
@@ -598,7 +276,7 @@ def test_a_request_that_a_killed_worker_had_not_read_is_not_answered_twice():
     process = MathProcess(timeout_seconds=30)
     try:
         assert process.same("2x", "x + x")
-        for first, second, verdict in [("4x", "3x + x", True), ("4x", "3x", False), ("3y", "2y + y", True)] * 2:
+        for first, second, verdict in [("4x", "3x + x", True), ("4x", "3x", False), ("3y", "2y + y", True)]:
             os.kill(process.pid, signal.SIGSTOP)
             killer = Timer(0.1, os.kill, [process.pid, signal.SIGKILL])
             killer.start()
@@ -670,7 +348,7 @@ def test_closing_ends_what_is_under_way_and_leaves_no_process():
 @pytest.mark.slow
 def test_a_pair_whose_process_is_killed_is_compared_once_more():
     async def ask():
-        async with MathVerify(timeout_seconds=5.0) as math:  # far more than the pause below takes on a busy machine
+        async with MathVerify(timeout_seconds=3.0) as math:  # far more than the pause below takes on a busy machine
             await math.find_equal("2x", ["x + x"])
             hanging = asyncio.create_task(math.find_equal(HANGS, ["7"]))
             await asyncio.sleep(0.1)  # less than the time of the quick lane
@@ -705,7 +383,7 @@ def test_a_script_without_main_guard_leaves_no_process_behind_even_if_it_closes_
 @pytest.mark.slow
 def test_a_process_whose_caller_was_killed_ends_by_itself():
     script, pid = python(
-        "from apportion.answers import MathVerify; math = MathVerify(timeout_seconds=4.0); math.same('2x', 'x + x')\n"
+        "from apportion.answers import MathVerify; math = MathVerify(timeout_seconds=2.0); math.same('2x', 'x + x')\n"
         f"print(math._quick.process.pid, flush=True); math.same({HANGS!r}, '7')"
     )
     time.sleep(0.1)  # less than the time of the quick lane

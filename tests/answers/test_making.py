@@ -6,9 +6,7 @@ import time
 import pytest
 
 from apportion.answers import (
-    EQUIVALENCES,
     EXTRACTORS,
-    NAMES,
     AnswerClasses,
     AnswerFunctionError,
     ExactMatch,
@@ -68,12 +66,6 @@ def own(tmp_path):
 
 def merged(how, answers, **settings):
     return merge_answers(answers, make_equivalence(how, **settings))
-
-
-def test_every_name_of_the_registries_is_found():
-    assert all(make_extractor(name) is function for name, function in EXTRACTORS.items())
-    assert (*EQUIVALENCES, "judge") == NAMES
-    assert isinstance(make_equivalence("exact"), ExactMatch) and isinstance(make_equivalence("phrase"), PhraseMatch)
 
 
 def test_an_extractor_of_the_user_is_called_by_its_name(own):
