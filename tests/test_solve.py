@@ -26,12 +26,6 @@ def test_objectives_compare_with_an_even_split_under_the_same_bounds():
     assert hits.objective > hits.uniform_objective
 
 
-def test_hora_counts_include_pre_rollouts_and_respect_low():
-    counts = allocate(None, 20, method="hora", successes=[0, 1, 6], trials=[1, 2, 6], low=4, high=9)
-    assert counts.sum() == 20
-    assert (counts >= [4, 4, 6]).all()
-
-
 def test_rollouts_granted_by_low_diminish_what_later_ones_add():
     """A prompt that gets 10 rollouts by ``low`` anyway is worth less of the rest than a prompt without any grant."""
     result = solve(None, 60, method="hora", successes=[0, 0], trials=[0, 20], low=20)
@@ -39,10 +33,6 @@ def test_rollouts_granted_by_low_diminish_what_later_ones_add():
     every = [np.array([20 + n, 40 - n]) for n in range(21)]
     best = max(hit_utility(posterior, counts - [0, 20]).sum() for counts in every)
     assert result.objective == pytest.approx(best, abs=1e-12)
-
-
-def test_uniform_is_even():
-    assert allocate([0.1, 0.2, 0.3], 10, method="uniform", low=1).tolist() == [4, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +48,7 @@ def test_uniform_is_even():
         ({"success": ["often"], "budget": 8}, "must be numbers"),
         ({"success": [0.5], "budget": 8, "low": 2}, "low must be at least 3 for vip"),
         ({"success": [0.5], "budget": 8, "low": 9, "high": 4}, "high must be at least low"),
-        ({"success": [0.5], "budget": 8.5}, "budget must be an integer"),
-        ({"success": [0.5], "budget": float("nan")}, "budget must be an integer"),
-        ({"success": [0.5], "budget": float("inf")}, "budget must be an integer"),
+        *(({"success": [0.5], "budget": each}, "budget must be an integer") for each in ("8", True, None, 8.5, np.nan)),
         ({"success": [0.5], "budget": 8, "method": "tarot"}, "method must be one of uniform, vip, hora, got 'tarot'"),
         ({"success": [0.5], "budget": 8, "estimator": "ppo"}, "estimator must be one of rloo, dr_grpo"),
         ({"success": [0.5], "budget": 8, "trials": [3]}, "vip takes no successes and trials"),
@@ -90,10 +78,6 @@ MANY = 2**40
         (
             {"success": [0.1, 0.5], "budget": 24, "high": BIG, "method": "uniform"},
             "high must fit in 64 bits, got 92",
-        ),
-        (
-            {"success": [0.1, 0.5], "budget": 24, "low": BIG, "high": BIG},
-            "low must fit in 64 bits, got 92.*; use at most 9223372036854775807",
         ),
         (
             {"success": [0.1, 0.5], "budget": 24, "low": BIG},
@@ -157,15 +141,6 @@ def test_horas_default_low_is_its_pre_rollouts():
 
 def test_an_even_split_does_not_need_three_rollouts_a_prompt():
     assert allocate([0.5, 0.5, 0.5], 4, method="uniform").tolist() == [2, 1, 1]
-
-
-@pytest.mark.parametrize("budget", ["8", True, None, 7.5, float("nan"), -1, 2**63])
-def test_a_budget_that_is_no_integer_is_refused(budget):
-    with pytest.raises(ValueError, match=r"budget must (be|fit) "):
-        allocate([0.5, 0.5], budget)
-
-
-def test_a_budget_may_be_a_whole_float():
     assert allocate([0.5, 0.5], 8.0).tolist() == allocate([0.5, 0.5], 8).tolist()
 
 

@@ -65,25 +65,14 @@ def agree(ours, theirs, mask, tolerance=1e-6):
     )
 
 
-def test_grpo_as_in_verl(verl, batch):
-    rewards, ids, _, at_end, mask = batch
-    agree(grpo(rewards, ids, epsilon=1e-6), verl.compute_grpo_outcome_advantage(at_end, mask, ids)[0], mask)
-
-
-def test_dr_grpo_as_in_verl(verl, batch):
-    rewards, ids, _, at_end, mask = batch
-    theirs, _ = verl.compute_grpo_outcome_advantage(at_end, mask, ids, norm_adv_by_std_in_grpo=False)
-    agree(dr_grpo(rewards, ids), theirs, mask)
-
-
-def test_rloo_as_in_verl(verl, batch):
-    rewards, ids, _, at_end, mask = batch
-    agree(rloo(rewards, ids), verl.compute_rloo_outcome_advantage(at_end, mask, ids)[0], mask)
-
-
-def test_opo_as_in_verl(verl, batch):
+def test_estimators_are_as_in_verl(verl, batch):
     rewards, ids, tokens, at_end, mask = batch
-    agree(opo(rewards, ids, tokens=tokens), verl.compute_opo_outcome_advantage(at_end, mask, ids)[0], mask)
+    told = at_end, mask, ids
+    agree(grpo(rewards, ids, epsilon=1e-6), verl.compute_grpo_outcome_advantage(*told)[0], mask)
+    theirs, _ = verl.compute_grpo_outcome_advantage(*told, norm_adv_by_std_in_grpo=False)
+    agree(dr_grpo(rewards, ids), theirs, mask)
+    agree(rloo(rewards, ids), verl.compute_rloo_outcome_advantage(*told)[0], mask)
+    agree(opo(rewards, ids, tokens=tokens), verl.compute_opo_outcome_advantage(*told)[0], mask)
 
 
 def test_reinforce_plus_plus_as_in_verl(verl, batch):

@@ -51,12 +51,6 @@ def test_within_the_mask_mean_and_variance_are_0_and_1():
     assert (white[~mask] == 0).all()
 
 
-def test_numbers_of_tokens_count_as_so_many_equal_values():
-    values, tokens = np.array([0.0, 1.0, 5.0, 7.0]), np.array([3, 1, 0, 4])
-    repeated = np.repeat(values, tokens)
-    np.testing.assert_allclose(np.repeat(whiten(values, tokens), tokens), whiten(repeated, np.ones(8)))
-
-
 @pytest.mark.parametrize("values", [[], [0.1], [0.1] * 7])
 def test_equal_values_become_exactly_0(values):
     assert (whiten(values, np.ones(len(values))) == 0).all()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion import DAPO, Plan, Prompt, Rollout, collect
+from apportion import DAPO, Plan, Rollout, collect
 from apportion.advantages import rloo
 from apportion.allocators.dapo import mixed
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
@@ -40,12 +40,6 @@ def test_target_and_draw_are_the_size_of_the_first_draw_by_default():
     assert DAPO(rollouts_per_prompt=2).plan(make_batch([[1, 0], [1, 1], [0, 0]])) == Plan([0, 0, 0], fresh=3)
     assert DAPO(rollouts_per_prompt=2, draw=5).plan(make_batch([[1, 0], [1, 1]])) == Plan([0, 0], fresh=5)
     assert not DAPO(rollouts_per_prompt=2).plan(make_batch([[1, 0], [0, 1]]))
-
-
-def test_fresh_prompts_get_their_rollouts_before_more_are_drawn():
-    allocator = DAPO(rollouts_per_prompt=2)
-    batch = make_batch([[1, 1], [0, 0]]).join(allocator.start([Prompt("c"), Prompt("d")]))
-    assert allocator.plan(batch) == Plan([0, 0, 2, 2])
 
 
 def test_the_cap_ends_the_draws_and_is_logged_once_per_batch(caplog):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import betaln
 
-from apportion import HORA, Belief, Plan, Prompt, Rollout, collect
+from apportion import HORA, Belief, Prompt, Rollout, collect
 from apportion.allocators.hora import clipped_prior, hit_gains, hit_utility, maximise_hits
 from apportion.predictors import MeanLengths, MovingAverage
 from tests.builders import make_batch, make_prompts, splits
@@ -63,15 +63,6 @@ def test_pre_rollouts_that_cost_more_than_the_tokens_are_refused_before_the_firs
     allocator = HORA(pre_rollouts=8, tokens_per_prompt=700, lengths=MeanLengths(initial=100))
     with pytest.raises(ValueError, match=r"at least 800 to pay for the 16 rollouts .* got 700; raise it, or lower"):
         allocator.start(make_prompts(2))
-
-
-def test_a_prompt_at_high_leaves_its_share_to_others():
-    batch = make_batch([[0, 0], [1, 1], [1, 1]])
-    assert HORA(pre_rollouts=2, budget=16, high=6).plan(batch).counts.tolist() == [4, 3, 3]
-
-
-def test_resuming_in_the_middle_of_the_pre_rollouts_asks_for_the_missing_ones():
-    assert HORA(pre_rollouts=4, rollouts_per_prompt=6).plan(make_batch([[1, 0], [0, 0, 0, 1]])) == Plan([2, 0])
 
 
 def test_a_prompt_that_always_failed_is_not_starved_for_good():

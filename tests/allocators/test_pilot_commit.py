@@ -118,14 +118,6 @@ def test_pilots_of_prompts_that_passed_too_late_count_when_they_come_again():
     assert list(allocator.buffered) == [prompts[2].id]
 
 
-def test_fresh_prompts_may_come_with_pilots_too():
-    allocator, prompts = with_two_too_many(), make_prompts(4)
-    batch = allocator.start([prompts[1]]).add(Plan([4]), [rollouts(0, 0, 0, 0)])
-    assert allocator.plan(batch) == Plan([0], fresh=1)
-    batch = batch.join(allocator.start([prompts[2]]))
-    assert allocator.plan(batch) == Plan([0, 3])
-
-
 @pytest.mark.parametrize("age", [1, 4])
 def test_pilots_age_out(age):
     allocator, prompt = with_two_too_many(max_age=age), make_prompts(3)[2]
@@ -144,12 +136,6 @@ def test_a_buffered_prompt_that_is_not_needed_keeps_the_age_of_its_pilots():
     assert allocator.buffered == {prompts[3].id: 0}
     idle(allocator, 1)
     assert not allocator.buffered
-
-
-def test_a_prompt_that_is_twice_in_a_batch_has_its_old_pilots_once():
-    allocator, prompt = with_two_too_many(), make_prompts(3)[2]
-    batch = allocator.start([prompt, prompt])
-    assert list(map(len, batch.rollouts)) == [4, 0]
 
 
 def test_old_pilots_are_never_trained_on_twice():

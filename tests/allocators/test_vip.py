@@ -119,11 +119,6 @@ def test_drops_are_differences_of_the_variance(estimator):
     assert (np.diff(variance_drops(estimator, n)) < 0).all()
 
 
-def test_dr_grpo_variance_is_not_convex_below_three():
-    drops = variance_drops("dr_grpo", np.arange(3, 6))
-    assert drops[0] < drops[1] > drops[2]
-
-
 @pytest.mark.parametrize(
     ("success", "budget", "high", "counts"),
     [

@@ -10,7 +10,6 @@ import pytest
 from apportion.predictors import (
     PREDICTORS,
     EmpiricalBayes,
-    GaussianProcess,
     MovingAverage,
     Predictor,
     Ridge,
@@ -142,17 +141,3 @@ def test_only_predictors_with_an_embedder_read_texts(name):
     assert make(name).reads_texts == (name in EMBEDDING)
     assert Shuffled(make(name)).reads_texts == (name in EMBEDDING)
     assert EmpiricalBayes(EMBEDDER).reads_texts
-
-
-def test_the_gp_embeds_each_prompt_once():
-    calls: list[int] = []
-
-    def counting(prompts):
-        calls.append(len(prompts))
-        return EMBEDDER(prompts)
-
-    predictor = GaussianProcess(counting)
-    predictor.prepare(PROMPTS)
-    predictor.predict(PROMPTS)
-    predictor.update(random_batch(np.random.default_rng(7), PROMPTS, 5))
-    assert calls == [30]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from apportion.baselines import Predicted
-from apportion.predictors import DiscountedCounts, EmpiricalBayes, Predictor, Shuffled
+from apportion.predictors import DiscountedCounts, EmpiricalBayes, Predictor
 from apportion.types import Batch, Belief, Plan, Prompt, Rollout
 from tests.predictors.builders import embedder_of, graded_batch, make_batch, make_prompts
 from tests.soak import case
@@ -77,15 +77,6 @@ def test_embeddings_that_tell_difficulty_help_before_the_first_visit_and_never_h
     kernel, pooled = (errors(EmpiricalBayes(each), [p] * 3, 1) for each in (embedder_of(prompts, x), None))
     assert kernel[0] < 0.6 * pooled[0]
     assert kernel[1] < 0.9 * pooled[1] and kernel[2] < 1.01 * pooled[2]
-
-
-def test_the_mean_rises_with_the_share_that_a_prompt_like_it_earned():
-    prompts = make_prompts(22)
-    x = np.r_[np.zeros(10), np.full(10, 10.0), 0.0, 10.0][:, None]
-    predictor = EmpiricalBayes(embedder_of(prompts, x))
-    predictor.update(make_batch(prompts[:20], [7] * 10 + [1] * 10, [8] * 20))
-    like_easy, like_hard = predictor.predict(prompts[20:]).mean
-    assert like_easy > 0.7 and like_hard < 0.3
 
 
 def test_known_rates_predict_before_the_first_update_and_are_mapped_to_the_policy_afterwards():
@@ -169,15 +160,6 @@ def test_beliefs_about_prompts_not_visited_follow_a_population_that_improves():
     assert counts < -0.1 and abs(ours) < 0.04
 
 
-def test_beliefs_stay_where_the_population_does():
-    rng, prompts = np.random.default_rng(7), make_prompts(300)
-    p = rng.beta(1, 1, 300)
-    predictor = EmpiricalBayes()
-    for _ in range(12):
-        predictor.update(draw(rng, p, rng.choice(200, 64, replace=False), prompts))
-    assert abs((predictor.predict(prompts[:200]).mean - p[:200]).mean()) < 0.03
-
-
 def test_a_prompt_that_joins_late_gets_what_it_would_have_had_from_the_start():
     rng, prompts = np.random.default_rng(8), make_prompts(60)
     x = rng.normal(size=(60, 2))
@@ -190,14 +172,6 @@ def test_a_prompt_that_joins_late_gets_what_it_would_have_had_from_the_start():
         early.update(batch), late.update(batch)
     np.testing.assert_allclose(late.predict(prompts).mean, early.predict(prompts).mean, rtol=1e-6)
     assert np.corrcoef(late.predict(prompts[40:]).mean, p[40:])[0, 1] > 0.8
-
-
-def test_rollouts_of_one_id_are_pooled():
-    prompts = make_prompts(3)
-    once, twice = EmpiricalBayes(), EmpiricalBayes()
-    once.update(make_batch(prompts, [5, 1, 0], [8, 4, 4]))
-    twice.update(make_batch([prompts[0], *prompts], [2, 3, 1, 0], [3, 5, 4, 4]))
-    np.testing.assert_allclose(twice.predict(prompts).alpha, once.predict(prompts).alpha)
 
 
 def test_a_state_is_plain_data_and_continues_to_the_last_bit():
@@ -259,14 +233,6 @@ def test_verdicts_with_rewards_of_their_own_are_predicted_by_these():
     np.testing.assert_allclose(signed.predict(prompts).mean, plain.predict(prompts).mean)
     np.testing.assert_allclose(signed.predict(prompts).variance, 4 * plain.predict(prompts).variance)
     np.testing.assert_allclose(signed.expected_rewards(prompts), 2 * plain.expected_rewards(prompts) - 1)
-
-
-def test_shuffled_expected_rewards_keep_their_unit():
-    prompts = make_prompts(6)
-    inner = EmpiricalBayes()
-    inner.update(graded_batch(prompts, [[-3.0, -2.0], [3.0, 2.0], [0.0, 1.0], [4.0, 4.0], [-4.0, -4.0], [1.0, 1.0]]))
-    shuffled = Shuffled(inner)
-    assert sorted(shuffled.expected_rewards(prompts)) == sorted(inner.expected_rewards(prompts))
 
 
 def seconds_and_mib(prompts: int) -> tuple[float, float]:

@@ -138,15 +138,6 @@ def test_the_bandwidth_is_the_median_distance_at_prepare_and_is_kept():
     assert predictor.state_dict()["bandwidth"] == pytest.approx(expected)
 
 
-def test_without_prepare_the_bandwidth_is_set_at_the_first_update():
-    x, prompts = embeddings(30, 3), make_prompts(30)
-    predictor = GaussianProcess(embedder_of(prompts, x))
-    batch = make_batch(prompts[:8], [1] * 8, [2] * 8)
-    predictor.predict(prompts[:8])
-    predictor.update(batch)
-    assert predictor.state_dict()["bandwidth"] == pytest.approx(np.median(pdist(x[:8].astype(np.float64))))
-
-
 def test_beyond_2048_prompts_the_median_is_that_of_a_subsample_in_any_order():
     x, prompts = embeddings(2500, 3), make_prompts(2500)
     forward, backward = (GaussianProcess(embedder_of(prompts, x)) for _ in range(2))
@@ -155,25 +146,6 @@ def test_beyond_2048_prompts_the_median_is_that_of_a_subsample_in_any_order():
     h = forward.state_dict()["bandwidth"]
     assert backward.state_dict()["bandwidth"] == pytest.approx(h)
     assert h == pytest.approx(np.median(pdist(x.astype(np.float64))), rel=0.05)
-
-
-@settings(max_examples=20, deadline=None)
-@given(data=st.data())
-def test_predictions_are_probabilities_whatever_the_embeddings(data):
-    count, dimensions = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 3))
-    number = st.floats(-100, 100, width=32) | st.sampled_from([0.0, 1.0])
-    x = np.array(data.draw(st.lists(number, min_size=count * dimensions, max_size=count * dimensions))).reshape(
-        count, dimensions
-    )
-    prompts = make_prompts(count)
-    predictor = GaussianProcess(embedder_of(prompts, x))
-    for _ in range(3):
-        size = data.draw(st.integers(1, count))
-        trials = data.draw(st.lists(st.integers(0, 6), min_size=size, max_size=size))
-        successes = [data.draw(st.integers(0, n)) for n in trials]
-        predictor.update(make_batch(data.draw(st.permutations(prompts))[:size], successes, trials))
-        mean = predictor.predict(prompts).mean
-        assert ((mean > 0) & (mean < 1)).all()
 
 
 @settings(max_examples=10, deadline=None)
@@ -216,13 +188,6 @@ def test_an_update_at_17000_prompts_stays_within_its_memory():
     tracemalloc.stop()
     assert peak < 200e6 / 4
     assert seconds < 10
-
-
-def test_prompts_with_the_same_user_given_id_are_one_prompt():
-    renamed = [Prompt("one wording", id="q1"), Prompt("another wording", id="q1")]
-    predictor = GaussianProcess(embedder_of(renamed[:1], [[1.0, 0.0]]))
-    predictor.update(make_batch(renamed[:1], [4], [4]))
-    assert predictor.predict(renamed[1:]).mean[0] == pytest.approx(0.95)
 
 
 def test_the_covariance_is_that_of_a_conditioned_gaussian():

@@ -137,12 +137,6 @@ def test_dirichlet_confidence_is_what_the_package_integrates(counts):
 # The rules
 
 
-def test_below_three_answers_the_dirichlet_rule_is_the_beta_rule():
-    votes = count_votes(np.random.default_rng(0).integers(-1, 2, (200, 40)), 2)
-    one, other = AdaptiveConsistencyBeta(), AdaptiveConsistencyDirichlet()
-    assert np.array_equal(one.stops(votes, 64), other.stops(votes, 64))
-
-
 @pytest.mark.parametrize("top", [3, 5, None])
 def test_the_dirichlet_rule_stops_where_the_probability_is_reached(top):
     votes = count_votes(np.random.default_rng(0).integers(-1, 7, (50, 40)), 7)

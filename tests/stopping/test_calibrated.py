@@ -54,25 +54,11 @@ def test_free_waves_cost_next_to_no_sample_on_recorded_answers():
     assert free.samples.sum() <= 1.001 * one.samples.sum() and free.waves.mean() < one.waves.mean() / 3
 
 
-def test_it_never_stops_without_a_vote():
-    assert decide([None] * 8, "calibrated", threshold=100.0).samples == 8
-    assert decide([None, None, *"aaaaaa"], "calibrated", threshold=100.0).samples == 3
-
-
 def test_a_threshold_of_0_never_disagrees():
     rng = np.random.default_rng(0)
     streams = [rng.choice(list("abc"), 15, p=[0.5, 0.3, 0.2]).tolist() for _ in range(300)]
     found, full = decide(streams, "calibrated", threshold=0.0), decide(streams, "fixed")
     assert found.answer == full.answer and found.samples.mean() < 15
-
-
-def test_a_threshold_replaces_eps():
-    stream = list("aabababbbaaaaaaabaaa")
-    assert (
-        decide(stream, Calibrated(0.5, 0.02 * SCALE))
-        == decide(stream, Calibrated(0.02))
-        != decide(stream, Calibrated(0.5))
-    )
 
 
 def test_the_prior_is_that_of_the_posterior_predictive_rule_but_for_its_weights():

@@ -57,8 +57,3 @@ def test_a_curtailed_rule_stops_when_either_does():
     each = [decide(streams, rule=rule).samples for rule in ("optpo", "curtailment")]
     assert both.samples.tolist() == np.minimum(*each).tolist()
     assert list(decide(streams, rule=Curtailed(BayesianSPRT()))) == list(both)
-
-
-def test_the_rule_inside_is_asked_whether_it_fits():
-    with pytest.raises(ValueError, match="min_samples must be at most max_samples"):
-        decide(["a"] * 8, rule="optpo", max_samples=8, curtail=True)

@@ -107,13 +107,6 @@ def test_one_default_rule_is_stated_once():
     assert make_setup("http://localhost", "model", target="accuracy").voting.rule == TARGETS["accuracy"].make()
 
 
-def test_one_stream_gives_one_decision():
-    optpo = BayesianSPRT(count_from="min_samples")
-    assert decide(["a"] * 64, optpo) == Decision(samples=20, answer="a", waves=20)
-    assert decide(["a"] * 64, optpo, wave=8) == Decision(samples=24, answer="a", waves=3)
-    assert decide(["a"] * 64, optpo, wave="free") == Decision(samples=20, answer="a", waves=1)
-
-
 def test_many_streams_give_columns_and_a_sequence():
     decisions = decide([["a"] * 64, ["b"] * 10, [None] * 3], "optpo")
     assert isinstance(decisions, Decisions) and len(decisions) == 3
@@ -134,14 +127,6 @@ def test_lists_tuples_and_arrays_are_streams_alike():
     for one in (tuple(streams[0]), deque(streams[0]), np.array(streams[0])):
         decision = decide(one, "curtailment", 4)
         assert decision == expected[0] and type(decision.answer) is str
-
-
-def test_answers_beyond_the_maximum_are_never_read():
-    streams = recorded(20, samples=16)
-    longer = [[*stream, *["beyond"] * 16, 7] for stream in streams]
-    for name, chosen in SETTINGS:
-        rule = make_rule(name, **{**chosen, **({"min_samples": 6} if name == "optpo" else {})})
-        assert list(decide(longer, rule, 16)) == list(decide(streams, rule, 16))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from apportion.stopping import ESC, count_votes, decide, encode_answers
-
-
-def votes_of(stream):
-    answers, codes = encode_answers(stream)
-    return count_votes(codes, len(answers))
+from apportion.stopping import ESC, count_votes, decide
 
 
 def literal(stream, window):
@@ -29,28 +24,6 @@ def test_streams_stop_as_in_the_paper(window):
 def test_the_answer_is_the_majority_of_all_samples():
     decision = decide(list("aaab" * 2 + "bbbb"), "esc", 16, window=4)
     assert (decision.samples, decision.answer) == (12, "a")
-
-
-@pytest.mark.parametrize(
-    ("stream", "more"),
-    [
-        ("", 4),
-        ("a", 3),
-        ("aaa", 1),
-        ("ab", 6),
-        ("a_", 6),
-        ("_", 7),
-        ("abaa", 4),
-        ("abaaa", 3),
-        ("abaabb", 2),
-        ("abaaba", 6),
-        ("abaaabaab", 3),
-        ("abaaabaaba", 2),  # sampling ends at 12 anyway
-    ],
-)
-def test_the_earliest_is_the_end_of_a_window_that_can_be_unanimous(stream, more):
-    votes = votes_of([None if letter == "_" else letter for letter in stream])
-    assert ESC(window=4).earliest(votes, max_samples=12) == more
 
 
 def test_the_earliest_end_can_be_reached():

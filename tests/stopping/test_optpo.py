@@ -119,17 +119,6 @@ def test_a_lead_that_is_lost_before_the_minimum_does_not_stop():
     assert decide(stream, **rule).samples == 16
 
 
-def test_the_first_request_is_the_minimum_or_the_exceedances():
-    none = np.zeros((0, 1), np.int64)
-    for chosen, first in (
-        ({}, 16),
-        ({"exceedances": 20}, 20),
-        ({"count_from": "min_samples"}, 20),
-        ({"min_samples": 32, "count_from": "min_samples", "exceedances": 1}, 32),
-    ):
-        assert BayesianSPRT(**chosen).earliest(none, 64) == first
-
-
 def test_a_junk_answer_raises_the_confidence():
     """The same votes for a and for b; a sample without an answer in one stream is gibberish in the other."""
     silent = ["a"] * 11 + ["b"] * 4 + [None] + ["a"] * 8
@@ -184,11 +173,6 @@ def test_both_boundaries_in_one_wave_select_the_leader():
     each = decide(stream, low_accuracy="literal")
     assert each.answer == "b"
     assert decide(stream, low_accuracy="literal", wave=64).answer == "a"
-
-
-def test_a_minimum_above_the_maximum_is_refused():
-    with pytest.raises(ValueError, match="min_samples must be at most max_samples, got 16 and 8; lower min_samples"):
-        decide(["a"] * 8, max_samples=8)
 
 
 @pytest.mark.parametrize(("p0", "choices"), [(0.6, 4), (0.3, 5), (0.9, 2), (0.51, 2)])

@@ -96,9 +96,3 @@ def test_the_cache_and_its_prefilling_change_nothing(monkeypatch, kept, whole):
     for some in ([0], [1, 2], [0, 1, 2, 3, 4], [3]):
         got = other.probabilities(t[some], leader[some], rival[some])
         assert got.tolist() == overtaking(M).probabilities(t, leader, rival)[some].tolist()
-
-
-def test_with_no_sample_left_only_ties_count_as_overtaking():
-    odds = overtaking(4).probabilities(np.array([4, 4, 4]), np.array([3, 2, 4]), np.array([1, 2, 0]))
-    assert odds[:, 0].tolist() == [0.0, 1.0, 0.0]
-    assert odds[:, -1].tolist() == [0.0, 1.0, 0.0]

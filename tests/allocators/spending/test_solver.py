@@ -62,15 +62,15 @@ def test_a_prompt_that_may_not_have_more_gets_none():
 
 
 @pytest.mark.slow
-def test_a_million_prompts_fit_in_memory():
+def test_many_prompts_fit_in_memory():
     rng = np.random.default_rng(1)
-    gains = rng.random(1_000_000)[:, None] * (1 / np.arange(2.0, 32.0))
+    gains = rng.random(200_000)[:, None] * (1 / np.arange(2.0, 32.0))
     low = np.full(len(gains), 3)
     tracemalloc.start()
-    counts = spend(gains, 8_000_000, low)
+    counts = spend(gains, 1_600_000, low)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert counts.sum() == 8_000_000
+    assert counts.sum() == 1_600_000
     assert peak < 1.5 * gains.nbytes
 
 

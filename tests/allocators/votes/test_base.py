@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion import Plan, Rollout, collect
 from apportion.advantages import advantages_of
 from apportion.allocators import TTRL, OptPO, Voting
 from apportion.allocators.votes import PseudoLabel
 from apportion.stopping import Curtailed, Fixed, PosteriorPredictive, count_votes, encode_answers, make_rule
 from apportion.stopping.votes import first_true
 from tests.allocators.votes.builders import replayed
-from tests.builders import bernoulli_sampler, make_prompts
 
 M = 8
 RULES = [  # with settings under which each may stop before M
@@ -134,17 +132,6 @@ def test_curtailment_gives_a_tie_to_the_answer_that_came_first():
     assert curtailed.labels(replayed(curtailed, [stream])) == [PseudoLabel("a", "decided", 4 / 7)]
 
 
-@pytest.mark.parametrize("wave", [3, "free"])
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_a_vote_where_every_sample_fails_ends_without_a_label(rule, wave):
-    voting = Voting(rule, max_samples=M, min_samples=2, wave=wave)
-    batch = collect(voting, make_prompts(3), bernoulli_sampler([0.5] * 3, failing=1.0))
-    assert ((batch.asked >= 2) & (batch.asked <= M)).all()
-    assert voting.labels(batch) == [PseudoLabel(None, "unanswered", 0.0)] * 3
-    assert voting.groups(batch) == []
-    assert voting.metrics(batch)["unanswered"] == 1.0
-
-
 @pytest.mark.parametrize(("retain", "kept"), [("first", 3), ("all", 6)])
 def test_groups_hold_the_rollouts_retained_rewarded_by_all_votes(retain, kept):
     ttrl = TTRL(max_samples=6, min_samples=3, retain=retain)
@@ -157,14 +144,6 @@ def test_groups_hold_the_rollouts_retained_rewarded_by_all_votes(retain, kept):
     ]
     shares = TTRL(max_samples=6, min_samples=3, retain=retain, reward="vote_share").groups(batch)[0].rewards
     assert shares.tolist() == [0.2, 0.0, 0.6, 0.6, 0.2, 0.6][:kept]
-
-
-def test_the_first_samples_that_arrived_are_retained_if_some_failed():
-    ttrl = TTRL(max_samples=4, min_samples=2)
-    batch = ttrl.start(make_prompts(2)).add(Plan([4, 4]), [[Rollout(answer=a) for a in "aba"], [Rollout(answer="a")]])
-    assert not ttrl.plan(batch)
-    assert [[r.answer for r in group.rollouts] for group in ttrl.groups(batch)] == [["a", "b"], ["a"]]
-    assert [label.share for label in ttrl.labels(batch)] == [0.5, 0.25]
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus", "sft"])

@@ -35,12 +35,6 @@ def test_agreement_is_one_where_the_answer_is_the_label(answers, label):
     assert agreement(rollouts_of(answers), label).tolist() == [float(answer == label) for answer in answers]
 
 
-def test_shares_of_votes_reward_the_runner_up_too():
-    ttrl = TTRL(max_samples=5, min_samples=2, retain="all", reward="vote_share")
-    (group,) = ttrl.groups(replayed(ttrl, [["a", "b", "a", None, "a"]]))
-    assert group.rewards.tolist() == [0.75, 0.25, 0.75, 0, 0.75]
-
-
 def closeness(rollouts, label):
     """1 for the pseudo-label, less for an answer further off."""
     return [0 if rollout.answer is None else 1 / (1 + abs(int(rollout.answer) - int(label))) for rollout in rollouts]

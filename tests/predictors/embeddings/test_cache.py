@@ -45,23 +45,13 @@ def test_a_kill_loses_at_most_one_write(tmp_path: Path):
     cache.write({"and on": np.ones(8, np.float32)})
 
 
-def test_the_first_embedding_of_a_text_stays(tmp_path: Path):
-    cache = EmbeddingCache(tmp_path / "model.sqlite3")
-    cache.write({"a": np.ones(2, np.float32)})
-    cache.write({"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)})
-    assert cache.read(["a", "b"])["a"].tolist() == [1.0, 1.0]
-
-
-def test_embeddings_read_from_the_cache_are_writable(tmp_path: Path):
-    cache = EmbeddingCache(tmp_path / "model.sqlite3")
-    cache.write({"a": np.ones(2, np.float32)})
-    assert cache.read(["a"])["a"].flags.writeable
-
-
-def test_no_texts(tmp_path: Path):
+def test_the_first_embedding_of_a_text_stays_and_is_writable(tmp_path: Path):
     cache = EmbeddingCache(tmp_path / "model.sqlite3")
     cache.write({})
-    assert cache.read([]) == {}
+    cache.write({"a": np.ones(2, np.float32)})
+    cache.write({"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)})
+    found = cache.read(["a", "b"])["a"]
+    assert found.tolist() == [1.0, 1.0] and found.flags.writeable and cache.read([]) == {}
 
 
 def test_the_default_folder_follows_xdg(monkeypatch):
@@ -71,40 +61,33 @@ def test_the_default_folder_follows_xdg(monkeypatch):
     assert default_cache_dir() == Path.home() / ".cache" / "apportion" / "embeddings"
 
 
-@pytest.mark.parametrize("content", [b"text", b"\x80\x04" + bytes(600), b"SQLite format 3\0" + b"x" * 600])
-def test_a_file_of_something_else_is_refused_in_one_line(tmp_path: Path, content: bytes):
+def in_sqlite(path: Path, sql: str, *values: object) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute(sql, values) if values else connection.executescript(sql)
+    connection.close()
+
+
+VECTORS = (b"", b"abc", "text", 7, np.full(2, np.nan, "<f4").tobytes(), bytes(8))
+FOREIGN = [b"text", b"\x80\x04" + bytes(600), b"SQLite format 3\0" + b"x" * 600]
+OTHERS = [
+    "CREATE TABLE embeddings (other TEXT)",
+    "CREATE VIEW embeddings AS SELECT 1 AS key, 2 AS vector",
+    "CREATE TABLE t (a); CREATE TRIGGER x AFTER INSERT ON t BEGIN DELETE FROM t; END",
+]
+
+
+@pytest.mark.parametrize("content", [*FOREIGN, *OTHERS, *((vector,) for vector in VECTORS)])
+def test_a_file_database_or_vector_of_something_else_is_refused_in_one_line(tmp_path: Path, content: object):
     path = tmp_path / "model.sqlite3"
-    path.write_bytes(content)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, str):
+        in_sqlite(path, content)
+    else:
+        EmbeddingCache(path).write({"a": np.ones(3, np.float32), "b": np.ones(3, np.float32)})
+        in_sqlite(path, "UPDATE embeddings SET vector = ? WHERE key = (SELECT min(key) FROM embeddings)", *content)
     with pytest.raises(EmbeddingCacheError) as caught:
-        EmbeddingCache(path).read(["a"])
+        EmbeddingCache(path).read(["a", "b"])
     said = str(caught.value)
     assert said.startswith(f"{path}: ") and said.endswith("; delete it, and texts are embedded again")
     assert "\n" not in said
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "CREATE TABLE embeddings (other TEXT)",
-        "CREATE VIEW embeddings AS SELECT 1 AS key, 2 AS vector",
-        "CREATE TABLE t (a); CREATE TRIGGER x AFTER INSERT ON t BEGIN DELETE FROM t; END",
-    ],
-)
-def test_a_database_of_something_else_is_refused(tmp_path: Path, sql: str):
-    with sqlite3.connect(tmp_path / "model.sqlite3") as connection:
-        connection.executescript(sql)
-    connection.close()
-    with pytest.raises(EmbeddingCacheError, match="delete it"):
-        EmbeddingCache(tmp_path / "model.sqlite3").read(["a"])
-
-
-@pytest.mark.parametrize("vector", [b"", b"abc", "text", 7, np.full(2, np.nan, "<f4").tobytes(), bytes(8)])
-def test_a_vector_that_is_none_of_the_models_is_refused(tmp_path: Path, vector: object):
-    cache = EmbeddingCache(tmp_path / "model.sqlite3")
-    cache.write({"a": np.ones(3, np.float32), "b": np.ones(3, np.float32)})
-    with sqlite3.connect(cache.path) as connection:
-        (key,) = connection.execute("SELECT key FROM embeddings LIMIT 1").fetchone()
-        connection.execute("UPDATE embeddings SET vector = ? WHERE key = ?", (vector, key))
-    connection.close()
-    with pytest.raises(EmbeddingCacheError, match="delete it"):
-        cache.read(["a", "b"])

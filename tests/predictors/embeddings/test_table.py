@@ -15,6 +15,8 @@ def test_rows_stay_where_they_are_however_many_come():
     np.testing.assert_array_equal(table.embeddings[table.rows(ids)], everything)
     assert len(table) == len(np.unique(everything, axis=0))
     assert table.ids == ids
+    table.add(["zero", "-zero"], np.array([[0.0] * 5, [-0.0] * 5], np.float32))
+    assert len(set(table.rows(["zero", "-zero"]).tolist())) == 1
 
 
 def test_a_known_prompt_keeps_its_embedding():
@@ -22,12 +24,6 @@ def test_a_known_prompt_keeps_its_embedding():
     table.add(["a"], np.array([[1.0]], np.float32))
     table.add(["a", "b"], np.array([[2.0], [3.0]], np.float32))
     assert table.embeddings[table.rows(["a", "b"])].tolist() == [[1.0], [3.0]]
-
-
-def test_negative_zero_is_zero():
-    table = EmbeddingTable()
-    table.add(["a", "b"], np.array([[0.0], [-0.0]], np.float32))
-    assert len(table) == 1
 
 
 def test_the_sample_does_not_depend_on_the_order_of_arrival():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import integrate, optimize, special, stats
+from scipy import integrate, optimize, stats
 
 from apportion.predictors.statistics.beta_binomial import (
     STRENGTHS,
@@ -24,12 +24,6 @@ def test_the_likelihood_is_the_integral_over_p(mean, strength, right, trials):
     assert found == pytest.approx(integral, rel=1e-5)
 
 
-def test_whole_counts_agree_with_scipy():
-    right = np.arange(9)
-    found = np.exp(log_likelihood(np.full(9, 0.3), np.array(4.0), right, np.full(9, 8))) * special.comb(8, right)
-    np.testing.assert_allclose(found, stats.betabinom(8, 1.2, 2.8).pmf(right), rtol=1e-10)
-
-
 def test_the_strength_is_that_of_a_brute_force_search():
     rng = np.random.default_rng(0)
     mean = rng.uniform(0.1, 0.9, 300)
@@ -44,14 +38,6 @@ def test_the_strength_is_that_of_a_brute_force_search():
     best = optimize.minimize_scalar(lost, bounds=(np.log(1 / 16), np.log(1024)), method="bounded").x
     found = fit_strength(mean, right, trials)
     assert abs(np.log(found) - best) <= np.log(STRENGTHS[1] / STRENGTHS[0]) and found == pytest.approx(5, rel=0.4)
-
-
-def test_the_strength_of_no_prompts_is_that_of_the_uniform_prior():
-    assert fit_strength(np.zeros(0), np.zeros(0), np.zeros(0)) == 2.0
-
-
-def test_the_line_of_no_prompts_is_the_identity():
-    assert fit_line(np.zeros(0), np.zeros(0), np.zeros(0)).tolist() == [0.0, 1.0]
 
 
 def test_the_line_is_that_of_a_general_optimiser():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies
 from hypothesis.extra.numpy import arrays
 
-from apportion.predictors.statistics.beta_binomial import expit, log_odds
+from apportion.predictors.statistics.beta_binomial import log_odds
 from apportion.predictors.statistics.drift import LARGEST_MOVE, LARGEST_STEP, Drift, Returns, moved
 
 
@@ -15,12 +15,6 @@ def returns(means, shares, *, strength=80.0, trials=8.0, own=None):
     size = np.ones(len(means))
     own = means if own is None else np.asarray(own, float)
     return Returns(means, strength * size, own, size / strength, shares * size, trials * size)
-
-
-def test_moved_probabilities_have_shifted_log_odds():
-    p = np.array([0.02, 0.3, 0.9])
-    np.testing.assert_allclose(moved(p, 0.7), expit(log_odds(p) + 0.7))
-    assert moved(np.array([0.0, 1.0]), -50.0).tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("pace", [0.0, 0.1])
