@@ -24,6 +24,7 @@ from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
 from apportion.verl.settings import VerlAllocation, allocation_of
 from tests.verl.composed import alone, command, stock
 
+ROOT = Path(__file__).parents[2]
 N = "actor_rollout_ref.rollout.n=8"
 HOLDERS = {"allocation/predictor": "vip", "allocation/rule": "voting"}
 """An allocator with a setting of each group."""
@@ -44,226 +45,6 @@ def test_every_allocator_predictor_and_rule_is_offered():
     predictor, rule = GROUPS
     assert PREDICTORS.keys() == predictor.kinds.keys()
     assert RULES.keys() == rule.kinds.keys()
-
-
-@pytest.mark.parametrize(
-    ("override", "baseline"),
-    [
-        ("allocation.baseline=null", None),
-        ("allocation.baseline=optimal", Optimal()),
-        ("allocation.baseline={name: optimal, scope: constant}", Optimal(scope="constant")),
-        ("allocation.baseline={name: predicted, predictor: counts}", Predicted(DiscountedCounts())),
-    ],
-)
-def test_a_baseline_is_built_by_its_name(override, baseline):
-    assert allocation_of(alone("vip", override)[0]).baseline == baseline
-
-
-@pytest.mark.parametrize("name", ALLOCATION.kinds)
-def test_an_allocator_is_chosen_with_its_defaults(name):
-    config, choices = command(N, f"allocation={name}")
-    check_choices(config, choices)
-    assert allocation_of(config) == VerlAllocation(allocator=by_default(ALLOCATION.kinds[name]))
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_chosen_by_its_name_with_its_estimator(name):
-    preset = PRESETS[name]()
-    config, choices = command(N, f"allocation={name}")
-    check_choices(config, choices)
-    parts = {key: value for key, value in preset.arguments().items() if key != "estimator"}
-    expected = VerlAllocation(**parts | {"allocator": preset.allocator.with_budget(8)})
-    trained = f"apportion_{preset.estimator or 'rloo'}"
-    assert config.algorithm.adv_estimator == trained and set(config.allocation) == settings(VerlAllocation)
-    assert allocation_of(config) == allocation_of(stock(N, f"+allocation={name}")) == expected
-    by_key = stock(N, f"+allocation={{preset: {name}}}", f"algorithm.adv_estimator={trained}")
-    assert allocation_of(by_key) == expected
-
-
-def test_a_preset_is_set_further():
-    config, _ = command(N, "allocation=hora_as_printed", "allocation.allocator.high=32", "allocation/selection=mixed")
-    given = allocation_of(config)
-    assert (given.allocator.high, given.allocator.pre_rollouts, given.selection) == (32, 8, Mixed())
-    table = stock(
-        N, "+allocation={preset: {name: vip_as_printed, estimator: dr_grpo}}", "algorithm.adv_estimator=dr_grpo"
-    )
-    assert allocation_of(table).allocator.estimator == "dr_grpo"
-
-
-def test_a_preset_beside_another_choice_is_refused_with_the_way_out():
-    config, choices = command(N, "allocation.preset=hora_as_printed")
-    with pytest.raises(
-        ConfigError, match=r"^allocation\.preset must be left out, .*; choose allocation=hora_as_printed"
-    ):
-        check_choices(config, choices)
-    with pytest.raises(ConfigError, match=r"^allocation\.allocator must be left out beside a preset whose own is hora"):
-        allocation_of(config)
-    with pytest.raises(
-        ConfigError, match=r"algorithm\.adv_estimator must be apportion_reinforce with .*, got grpo; set"
-    ):
-        allocation_of(stock("+allocation={preset: singles}", "algorithm.adv_estimator=grpo"))
-
-
-@pytest.mark.parametrize("name", ALLOCATION.kinds)
-def test_all_that_can_be_set_is_seen(name):
-    config, _ = command(N, f"allocation={name}")
-    assert set(config.allocation) == settings(VerlAllocation)
-    assert set(config.allocation.allocator) == settings(ALLOCATION.kinds[name]) | {"name"}
-
-
-@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in group.kinds])
-def test_a_choice_in_a_group_has_its_own_settings_and_no_others(group, name):
-    kind, needed = group.kinds[name], [f"{group.key}.predictor=counts"] if name == "shuffled" else []
-    config, choices = alone(HOLDERS[group.path], f"{group.path}={name}", *needed)
-    check_choices(config, choices)
-    assert set(OmegaConf.select(config, group.key)) == settings(kind) | {"name"}
-    expected = Shuffled(DiscountedCounts()) if name == "shuffled" else by_default(kind)
-    assert getattr(allocation_of(config).allocator, group.field) == expected
-
-
-@pytest.mark.parametrize("name", SELECTORS)
-def test_a_selector_is_chosen_with_its_defaults(name):
-    config, choices = command(N, f"allocation/selection={name}")
-    check_choices(config, choices)
-    assert set(config.allocation.selection) == settings(SELECTION.kinds[name]) | {"name"}
-    assert allocation_of(config).selection == SELECTORS[name]()
-
-
-def test_a_selector_is_none_or_a_name_or_a_table():
-    assert allocation_of(command(N)[0]).selection is None
-    by_name, _ = alone("uniform", "allocation.selection=mixed")
-    further, _ = alone("uniform", "allocation/selection=mixed", "allocation.selection.explore=0.2")
-    table, _ = alone("uniform", "allocation.selection={name: spo, predictor: counts}")
-    assert allocation_of(by_name).selection == Mixed()
-    assert allocation_of(further).selection == Mixed(explore=0.2)
-    assert allocation_of(table).selection == SPOWeights(predictor=DiscountedCounts())
-
-
-def test_an_override_is_one_setting():
-    config, _ = command(N, "allocation.allocator.low=4", "allocation.weighting=rollout")
-    allocation = allocation_of(config)
-    assert (
-        allocation.allocator == VIP(estimator="rloo", rollouts_per_prompt=8, low=4)
-        and allocation.weighting == "rollout"
-    )
-
-
-def test_the_budget_is_what_verl_draws_or_another():
-    own, _ = alone("vip", "allocation.allocator.rollouts_per_prompt=6")
-    total, _ = alone("vip", "allocation.allocator.budget=512")
-    tokens, _ = alone(
-        "vip",
-        "allocation.allocator.tokens_per_prompt=900",
-        "allocation.allocator.lengths={initial: 100}",
-    )
-    assert allocation_of(own).allocator == VIP(estimator="rloo", rollouts_per_prompt=6)
-    assert allocation_of(total).allocator == VIP(estimator="rloo", budget=512)
-    assert allocation_of(tokens).allocator == VIP(
-        estimator="rloo", tokens_per_prompt=900, lengths=MeanLengths(initial=100)
-    )
-
-
-def test_two_budgets_are_refused_with_the_way_out():
-    config, _ = alone("vip", "allocation.allocator.budget=512", "allocation.allocator.rollouts_per_prompt=6")
-    with pytest.raises(ConfigError, match=r"give either rollouts_per_prompt or budget, got 6.0 and 512; budget counts"):
-        allocation_of(config)
-
-
-def test_a_part_is_replaced_by_a_name_alone():
-    config, choices = alone("vip", "allocation.allocator.predictor=counts")
-    check_choices(config, choices)
-    assert allocation_of(config).allocator == VIP(estimator="rloo", rollouts_per_prompt=8, predictor=DiscountedCounts())
-    config, _ = alone("voting", "allocation.allocator.rule=esc")
-    assert allocation_of(config).allocator.rule == ESC()
-
-
-def test_a_part_that_was_chosen_is_set_further():
-    config, _ = alone("vip", "allocation/predictor=gp", "allocation.allocator.predictor.noise=1.0")
-    assert allocation_of(config).allocator.predictor == GaussianProcess(SentenceTransformerEmbedder(), noise=1.0)
-    config, _ = alone("vip", "allocation/predictor=counts", "allocation.allocator.predictor.discount=0.5")
-    assert allocation_of(config).allocator.predictor == DiscountedCounts(discount=0.5)
-
-
-def test_a_part_is_taken_out_and_put_in_as_a_table():
-    config, choices = alone(
-        "vip", "~allocation.allocator.predictor", "+allocation.allocator.predictor={name: counts, discount: 0.5}"
-    )
-    check_choices(config, choices)
-    assert allocation_of(config).allocator.predictor == DiscountedCounts(discount=0.5)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "group"),
-    [
-        (["allocation.allocator.predictor.name=counts"], "allocation/predictor=counts"),
-        (["allocation.allocator.predictor={name: counts}"], "allocation/predictor=counts"),
-        (["allocation.allocator.name=hora"], "allocation=hora"),
-        (["allocation/selection=mixed", "allocation.selection.name=spo"], "allocation/selection=spo"),
-    ],
-)
-def test_a_changed_name_does_not_keep_the_settings_of_another(overrides, group):
-    config, choices = command(N, *overrides)
-    with pytest.raises(ConfigError, match=f"choose {group} instead"):
-        check_choices(config, choices)
-
-
-def test_an_unknown_choice_lists_what_there_is():
-    with pytest.raises(MissingConfigException, match=r"(?s)allocation/vpi.*ar3po.*vip"):
-        command(N, "allocation=vpi")
-    with pytest.raises(ConfigCompositionException, match=r"allocation\.allocator\.lwo"):
-        command(N, "allocation.allocator.lwo=4")
-    config, _ = command(N, "allocation.allocator=vpi")
-    with pytest.raises(ConfigError, match="did you mean 'vip'"):
-        allocation_of(config)
-
-
-def test_what_must_be_given_is_named():
-    config, _ = alone("vip", "allocation/predictor=shuffled")
-    with pytest.raises(ConfigError, match=r"^allocation\.allocator\.predictor\.predictor must have a value"):
-        allocation_of(config)
-
-
-@pytest.mark.parametrize("name", ["vip", "uniform", "optpo"])
-def test_stock_verl_takes_the_same(name):
-    ours = allocation_of(command(N, f"allocation={name}")[0])
-    assert allocation_of(stock(N, f"+allocation={{allocator: {{name: {name}}}}}")) == ours
-    assert allocation_of(stock(N, f"+allocation={name}")) == ours
-
-
-def test_stock_verl_finds_the_group():
-    config = stock(N, "+allocation=vip", "allocation/predictor=counts", "allocation.allocator.low=4")
-    assert allocation_of(config).allocator == VIP(
-        estimator="rloo", rollouts_per_prompt=8, low=4, predictor=DiscountedCounts()
-    )
-
-
-OTHER_PROGRAM = """
-import sys, hydra
-
-@hydra.main(config_path=None, version_base=None)
-def main(config):
-    assert config.allocation == "vip", "the value, and not our group"
-    assert "apportion" not in sys.modules and "hydra_plugins.apportion" in sys.modules
-
-sys.argv.append("+allocation=vip")
-main()
-"""
-
-
-def test_another_program_of_hydra_is_neither_changed_nor_slowed(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", OTHER_PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_help_lists_the_group_of_every_program_with_verls_configuration(warm, tmp_path):
-    for words in (["apportion.verl"], ["verl.trainer.main_ppo"]):
-        command = [warm, "-m", *words, "--help"]
-        said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        assert f"\nallocation: {', '.join(sorted(ALLOCATION.choices))}\n" in said
-        assert "\nallocation/predictor: counts, " in said
-        assert f"\nallocation/selection: {', '.join(sorted(SELECTORS))}\n" in said
 
 
 def described_lines(text):
@@ -297,33 +78,45 @@ def yaml_of(config, package):
     return with_comments(f"# @package {package}\n{OmegaConf.to_yaml(part)}")
 
 
+def chosen(name, *overrides):
+    """Return the configuration of the group ``allocation`` and the allocation that it describes."""
+    config, choices = alone(name, *overrides)
+    check_choices(config, choices)
+    return config, allocation_of(config)
+
+
 @pytest.mark.parametrize("name", ALLOCATION.kinds)
-def test_the_yaml_says_of_each_setting_what_its_docstring_says(name):
-    text = yaml_of(alone(name)[0], "allocation")
-    check_comments(text, ("", VerlAllocation), ("allocator.", ALLOCATION.kinds[name]))
+def test_an_allocator_is_chosen_with_its_defaults_and_all_that_can_be_set_is_seen_with_its_docstring(name):
+    kind = ALLOCATION.kinds[name]
+    config, allocation = chosen(name)
+    assert allocation == VerlAllocation(allocator=by_default(kind))
+    assert set(config.allocation) == settings(VerlAllocation)
+    assert set(config.allocation.allocator) == settings(kind) | {"name"}
+    check_comments(yaml_of(config, "allocation"), ("", VerlAllocation), ("allocator.", kind))
 
 
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in group.kinds])
-def test_the_yaml_of_a_group_says_what_its_docstrings_say(group, name):
-    needed = [f"{group.key}.predictor=counts"] if name == "shuffled" else []
-    config, _ = alone(HOLDERS[group.path], f"{group.path}={name}", *needed)
-    check_comments(yaml_of(config, group.key), ("", group.kinds[name]))
+def test_a_choice_in_a_group_has_its_own_settings_and_no_others(group, name):
+    kind, needed = group.kinds[name], [f"{group.key}.predictor=counts"] if name == "shuffled" else []
+    config, allocation = chosen(HOLDERS[group.path], f"{group.path}={name}", *needed)
+    assert set(OmegaConf.select(config, group.key)) == settings(kind) | {"name"}
+    expected = Shuffled(DiscountedCounts()) if name == "shuffled" else by_default(kind)
+    assert getattr(allocation.allocator, group.field) == expected
+    check_comments(yaml_of(config, group.key), ("", kind))
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-def test_the_yaml_of_a_selection_says_what_its_docstring_says(name):
-    config, _ = alone("vip", f"allocation/selection={name}")
+def test_a_selector_is_chosen_with_its_defaults(name):
+    config, allocation = chosen("vip", f"allocation/selection={name}")
+    assert set(config.allocation.selection) == settings(SELECTION.kinds[name]) | {"name"}
+    assert allocation.selection == SELECTORS[name]()
     check_comments(yaml_of(config, "allocation.selection"), ("", SELECTORS[name]))
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_the_yaml_of_a_baseline_says_what_its_docstring_says(name):
-    table = OmegaConf.create(dump(BASELINES[name]()))
-    config = OmegaConf.create({"allocation": {"baseline": table}})
-    check_comments(yaml_of(config, "allocation.baseline"), ("", BASELINES[name]))
-
-
-def test_the_yaml_of_lengths_speaks_of_lengths():
+def test_the_yaml_of_a_baseline_and_of_lengths_says_what_its_docstring_says():
+    for kind in BASELINES.values():
+        config = OmegaConf.create({"allocation": {"baseline": OmegaConf.create(dump(kind()))}})
+        check_comments(yaml_of(config, "allocation.baseline"), ("", kind))
     config, _ = alone(
         "vip", "allocation.allocator.tokens_per_prompt=900", "allocation.allocator.lengths={initial: 100}"
     )
@@ -331,11 +124,148 @@ def test_the_yaml_of_lengths_speaks_of_lengths():
     assert found["allocator.lengths"].startswith("Predicts the length of a completion")
     assert found["allocator.lengths.initial"].startswith("Expected tokens of a completion")
     assert "lengths" not in found["allocator.tokens_per_prompt"]
-
-
-def test_other_text_gets_no_comments():
     for text in ("", "no: [yaml", "trainer:\n  name: vip\n", "allocation: vip\n", "# @package trainer\nname: vip\n"):
         assert with_comments(text) == text
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_chosen_by_its_name_with_its_estimator(name):
+    preset = PRESETS[name]()
+    config, choices = command(N, f"allocation={name}")
+    check_choices(config, choices)
+    parts = {key: value for key, value in preset.arguments().items() if key != "estimator"}
+    expected = VerlAllocation(**parts | {"allocator": preset.allocator.with_budget(8)})
+    trained = f"apportion_{preset.estimator or 'rloo'}"
+    assert config.algorithm.adv_estimator == trained and set(config.allocation) == settings(VerlAllocation)
+    assert allocation_of(config) == expected
+    if name == "singles":  # stock verl takes it, too
+        by_key = stock(N, f"+allocation={{preset: {name}}}", f"algorithm.adv_estimator={trained}")
+        assert allocation_of(stock(N, f"+allocation={name}")) == allocation_of(by_key) == expected
+
+
+def vip(rollouts_per_prompt=8, **given):
+    return VIP(estimator="rloo", rollouts_per_prompt=rollouts_per_prompt, **given)
+
+
+COUNTS, HALF = DiscountedCounts(), DiscountedCounts(discount=0.5)
+TOKENS = ("allocation.allocator.tokens_per_prompt=900", "allocation.allocator.lengths={initial: 100}")
+TAKEN_OUT = ("~allocation.allocator.predictor", "+allocation.allocator.predictor={name: counts, discount: 0.5}")
+ALLOCATORS_OF = [
+    (vip(low=4), ["allocation.allocator.low=4"]),
+    (vip(6), ["allocation.allocator.rollouts_per_prompt=6"]),
+    (VIP(estimator="rloo", budget=512), ["allocation.allocator.budget=512"]),
+    (VIP(estimator="rloo", tokens_per_prompt=900, lengths=MeanLengths(initial=100)), TOKENS),
+    (vip(predictor=COUNTS), ["allocation.allocator.predictor=counts"]),
+    (
+        vip(predictor=GaussianProcess(SentenceTransformerEmbedder(), noise=1.0)),
+        ["allocation/predictor=gp", "allocation.allocator.predictor.noise=1.0"],
+    ),
+    (vip(predictor=HALF), ["allocation/predictor=counts", "allocation.allocator.predictor.discount=0.5"]),
+    (vip(predictor=HALF), TAKEN_OUT),
+]
+SELECTED = [
+    (None, []),
+    (Mixed(), ["allocation.selection=mixed"]),
+    (Mixed(explore=0.2), ["allocation/selection=mixed", "allocation.selection.explore=0.2"]),
+    (SPOWeights(predictor=COUNTS), ["allocation.selection={name: spo, predictor: counts}"]),
+]
+SUBTRACTED = [
+    (None, ["allocation.baseline=null"]),
+    (Optimal(), ["allocation.baseline=optimal"]),
+    (Optimal(scope="constant"), ["allocation.baseline={name: optimal, scope: constant}"]),
+    (Predicted(COUNTS), ["allocation.baseline={name: predicted, predictor: counts}"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("part", "cases"), [("allocator", ALLOCATORS_OF), ("selection", SELECTED), ("baseline", SUBTRACTED)]
+)
+def test_overrides_of_one_setting_a_name_or_a_table_are_what_they_say(part, cases):
+    for expected, overrides in cases:
+        assert getattr(chosen("vip", *overrides)[1], part) == expected, overrides
+    assert chosen("voting", "allocation.allocator.rule=esc")[1].allocator.rule == ESC()
+
+
+def test_a_preset_is_set_further():
+    config, _ = command(N, "allocation=hora_as_printed", "allocation.allocator.high=32", "allocation/selection=mixed")
+    given = allocation_of(config)
+    assert (given.allocator.high, given.allocator.pre_rollouts, given.selection) == (32, 8, Mixed())
+    table = stock(
+        N, "+allocation={preset: {name: vip_as_printed, estimator: dr_grpo}}", "algorithm.adv_estimator=dr_grpo"
+    )
+    assert allocation_of(table).allocator.estimator == "dr_grpo"
+
+
+REFUSED = {
+    "give either rollouts_per_prompt or budget, got 6.0 and 512; budget counts": [
+        *("allocation.allocator.budget=512", "allocation.allocator.rollouts_per_prompt=6")
+    ],
+    r"^allocation\.allocator\.predictor\.predictor must have a value": ["allocation/predictor=shuffled"],
+    "choose allocation/predictor=counts instead": ["allocation.allocator.predictor.name=counts"],
+    "choose allocation/predictor=counts instead;": ["allocation.allocator.predictor={name: counts}"],
+    "choose allocation=hora instead": ["allocation.allocator.name=hora"],
+    "choose allocation/selection=spo instead": ["allocation/selection=mixed", "allocation.selection.name=spo"],
+    "did you mean 'vip'": ["allocation.allocator=vpi"],
+}
+
+
+def test_what_does_not_go_together_is_refused_with_the_way_out():
+    """A changed name would keep the settings of another."""
+    for message, overrides in REFUSED.items():
+        with pytest.raises(ConfigError, match=message.rstrip(";")):
+            chosen("vip", *overrides)
+    config, choices = command(N, "allocation.preset=hora_as_printed")
+    with pytest.raises(
+        ConfigError, match=r"^allocation\.preset must be left out, .*; choose allocation=hora_as_printed"
+    ):
+        check_choices(config, choices)
+    with pytest.raises(ConfigError, match=r"^allocation\.allocator must be left out beside a preset whose own is hora"):
+        allocation_of(config)
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.adv_estimator must be apportion_reinforce with .*, got grpo; set"
+    ):
+        allocation_of(stock("+allocation={preset: singles}", "algorithm.adv_estimator=grpo"))
+    with pytest.raises(MissingConfigException, match=r"(?s)allocation/vpi.*ar3po.*vip"):
+        command(N, "allocation=vpi")
+    with pytest.raises(ConfigCompositionException, match=r"allocation\.allocator\.lwo"):
+        command(N, "allocation.allocator.lwo=4")
+
+
+def test_stock_verl_takes_the_same():
+    ours = allocation_of(command(N, "allocation=optpo")[0])
+    assert allocation_of(stock(N, "+allocation={allocator: {name: optpo}}")) == ours
+    assert allocation_of(stock(N, "+allocation=optpo")) == ours
+    config = stock(N, "+allocation=vip", "allocation/predictor=counts", "allocation.allocator.low=4")
+    assert allocation_of(config).allocator == vip(low=4, predictor=COUNTS)
+
+
+OTHER_PROGRAM = """
+import sys, hydra
+
+@hydra.main(config_path=None, version_base=None)
+def main(config):
+    assert config.allocation == "vip", "the value, and not our group"
+    assert "apportion" not in sys.modules and "hydra_plugins.apportion" in sys.modules
+
+sys.argv.append("+allocation=vip")
+main()
+"""
+
+
+def test_another_program_of_hydra_is_neither_changed_nor_slowed(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_lists_the_group_of_every_program_with_verls_configuration(warm, tmp_path):
+    for words in (["apportion.verl"], ["verl.trainer.main_ppo"]):
+        command = [warm, "-m", *words, "--help"]
+        said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        assert f"\nallocation: {', '.join(sorted(ALLOCATION.choices))}\n" in said
+        assert "\nallocation/predictor: counts, " in said
+        assert f"\nallocation/selection: {', '.join(sorted(SELECTORS))}\n" in said
 
 
 def test_the_command_prints_the_settings_of_a_rule_with_comments(warm, tmp_path):
@@ -346,7 +276,7 @@ def test_the_command_prints_the_settings_of_a_rule_with_comments(warm, tmp_path)
 
 @pytest.mark.parametrize("paper", ["vip", "hora", "ar3po", "optpo"])
 def test_the_command_of_a_papers_page_has_its_preset(paper):
-    text = (Path(__file__).parents[2] / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
     words = text.split(f"apportion.verl allocation={paper}_as_printed ")[1].split("...")[0].replace("\\\n", " ").split()
     config, choices = command(f"allocation={paper}_as_printed", *words)
     check_choices(config, choices)
@@ -357,7 +287,7 @@ def test_the_command_of_a_papers_page_has_its_preset(paper):
 
 
 def test_the_settings_of_vips_paper_in_the_documents_are_its_table_9():
-    text = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "verl.md").read_text(encoding="utf-8")
     block = text.split("## The settings of VIP's paper")[1].split("```")[1]
     config, choices = command(*block.partition("#")[0].replace("\\\n", " ").split()[4:])
     check_choices(config, choices)

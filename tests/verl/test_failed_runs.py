@@ -1,32 +1,54 @@
-"""Rollouts, rewards, workers and trainers that fail or fall silent in verl: work is done again or dropped, and the run
-goes on or ends with an error, within bounds.
+"""Rollouts, rewards, requests and workers that fail in verl: a run goes on or ends with an error, within bounds.
+
+``test_fault_table`` has many more faults in one process, ``test_selection`` a trainer that dies.
 """
+
+import json
 
 import pytest
 
+from apportion.verl.worker import ENDING_SECONDS
 from tests.verl.cpu.assets import EASE
-from tests.verl.runs import FAULTY, HORA, SAVED, allocated, groups_of, scored_again, trained
+from tests.verl.runs import FAULTY, groups_of, scored_again, trained
 from tests.verl.test_harness import assert_no_process_is_left
+from tests.verl.test_separate import SEPARATE, check_step
 
-TWO = "actor_rollout_ref.rollout.agent.num_workers=2"
-STEPS = "trainer.total_training_steps={}"
-AR3PO = "{name: ar3po, stages: 2, rollouts_per_stage: 2}"
+DEADLINE = 8
+RULE = (
+    "allocation=hora",
+    "allocation.allocator.pre_rollouts=2",
+    "allocation.allocator.high=8",
+    "allocation.silent_seconds=5",
+    f"allocation.deadline_seconds={DEADLINE}",
+)
+OF_ROLLOUTS = ("fails_0.0", "reward_is_nan_1.0", "reward_is_inf_2.0", "reward_is_none_3.0")
+OF_WORKERS = (
+    *("kills_worker_4.0", "stops_worker_writing_5.0", "kills_rewarder_6.0", "hangs_7.0"),
+    *("kills_worker_committing_8.0", "kills_worker_committed_9.0", "hangs_10.0", "stops_worker_committed_11.0"),
+)
+OF_REQUESTS = ("reward_is_text_12.0", "reward_is_list_13.0", "reward_fails_13.0", "stalls_14.0", "clings_15.0")
+FAULTS = OF_ROLLOUTS + OF_WORKERS + OF_REQUESTS
+"""Faults by the prompt that they strike, one rollout each: in steps 1, 2 and 3, and 4."""
 
 
-def run_with_faults(train, folder, faults, *more, allocator=HORA, **settings):
+def ask(folder, *faults):
     (folder / "records" / "faults").mkdir(parents=True)
     for fault in faults:
         (folder / "records" / "faults" / fault).touch()
-    done = train(allocated(allocator, *FAULTY, *more, **settings), folder=folder)
-    assert done.status == 0, done.output[-5000:]
-    return done
 
 
-def assert_sound(done, step, batch=4):
+def run_with_faults(train, folder, steps, *more):
+    workers = ("actor_rollout_ref.rollout.agent.num_workers=2", "reward.num_workers=2")
+    reward = "reward.custom_reward_function.name=compute_faulty"
+    settings = (*RULE, *FAULTY, *workers, reward, *more, f"trainer.total_training_steps={steps}")
+    return train(settings, folder=folder, main="apportion.verl", seconds=500)
+
+
+def assert_sound(done, step, dropped=()):
     """No row of a step is wrong, of another step, or of a rollout that is in no group, and none is left over."""
     assert done.others(step) == []
     rows = trained(done.rows(step))
-    assert {row["index"] for row in rows} == {index % 16 for index in range(batch * (step - 1), batch * step)}
+    assert {row["index"] for row in rows} == {index % 16 for index in range(4 * step - 4, 4 * step)} - {*dropped}
     assert len({row["key"] for row in rows}) == len(rows)
     for row in rows:
         group = row["apportion"]
@@ -35,204 +57,76 @@ def assert_sound(done, step, batch=4):
         assert sorted(row["apportion"]["position"] for row in own) == list(range(len(own[0]["apportion"]["rewards"])))
 
 
-def test_a_rollout_that_raises_is_tried_again(train, tmp_path):
-    """A prompt of the second step always fails. It is dropped, and the others are trained on."""
-    done = run_with_faults(train, tmp_path, ["fails_1.0", "fails_2.0", "fails_7"])
-    first, second = done.metrics
-    assert first["allocation/errors"] == 2 and first["allocation/retried"] == 2
-    assert first["allocation/failed"] == 0 and first["allocation/rows"] == 16
-    assert {own[0]["index"] for own in groups_of(done.rows(2)).values()} == {4, 5, 6}
-    assert second["allocation/failed"] >= 2
-
-
-@pytest.mark.soak  # a prompt that always fails under HORA is in the test above
-def test_a_prompt_that_always_fails_is_dropped_and_the_others_are_trained_on(train, tmp_path):
-    done = run_with_faults(train, tmp_path, ["fails_3"], allocator=AR3PO)
-    assert {own[0]["index"] for own in groups_of(done.rows(1)).values()} == {0, 1, 2}
-    assert {own[0]["index"] for own in groups_of(done.rows(2)).values()} == {4, 5, 6, 7}
-    assert done.metrics[0]["allocation/failed"] >= 2 and done.metrics[1]["allocation/failed"] == 0
-    assert "this rollout fails" in done.output
-
-
-@pytest.mark.soak  # test_deadlines has stragglers that are aborted
-def test_stragglers_are_given_up_at_the_deadline(train, tmp_path):
-    done = run_with_faults(train, tmp_path, ["hangs_0.0", "hangs_5.0"], deadline_seconds=4)
-    for metrics in done.metrics:
-        assert metrics["allocation/expired"] == 1 and metrics["allocation/failed"] == 1
-        assert metrics["allocation/rows"] == 15 and metrics["allocation/padding"] == 1
-
-
-def test_another_worker_takes_the_rows_of_one_that_dies_or_stops(train, tmp_path):
-    """Before it samples, after it wrote its rows, in the middle of a commit, and before it says that it committed."""
-    faults = (
-        "stops_worker_1.0",
-        "kills_worker_writing_6.0",
-        "stops_worker_writing_9.0",
-        "kills_worker_committing_14.0",
-        "stops_worker_committed_1@5.0",
-        "kills_worker_committed_6@6.0",
-    )
-    done = run_with_faults(train, tmp_path, faults, TWO, STEPS.format(6), silent_seconds=5)
-    assert [metrics["allocation/rollouts"] for metrics in done.metrics] == [16] * 6
-    assert [metrics["allocation/failed"] for metrics in done.metrics] == [0] * 6
-    # usually the two prompts of the lost worker; one if its other prompt was committed already, and more than two if
-    # the other worker, which takes them over, is not restarted yet from the step before
-    reassigned = [metrics["allocation/reassigned"] for metrics in done.metrics]
-    assert min(reassigned[:4]) >= 1, reassigned
-    # none in the fifth step if the lost worker had told the trainer of the last prompt: the trainer goes on without it
-    assert sum(reassigned[4:]) >= 1, reassigned
-    for step in range(1, 7):
-        assert_sound(done, step)
-    assert done.output.count("was silent for") == 3
-    # a step is longer by the silence, the time in which the other worker samples, and no restart is waited for
-    assert all(metrics["timing_s/step"] < 5 + 20 for metrics in done.metrics)
-
-
-@pytest.mark.soak  # a worker that is lost after its commit is in the test above, too
-def test_what_a_lost_worker_committed_is_not_written_again(train, tmp_path):
-    """It is lost after it told the trainer that its only prompt is done. The trainer goes on before others learn it."""
-    faults = ("stops_worker_committed_0.0", "kills_worker_committed_5.0")
-    small = ("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2")
-    done = run_with_faults(train, tmp_path, faults, TWO, *small, STEPS.format(5), silent_seconds=5)
-    assert done.output.count("others take over") == 2
+def test_a_run_with_many_faults_trains_on_the_right_rows_and_ends_without_workers(train, tmp_path):
+    """In step 5 a prompt always fails, and is dropped. In step 6 both workers are gone for good."""
+    ask(tmp_path, *FAULTS, "fails_1@5", *(f"ends_worker_{index}@6" for index in range(4, 8)))
+    done = run_with_faults(train, tmp_path, 6)
+    assert done.status not in (0, -9) and "agent-loop workers must live, got none of 2" in done.output
+    assert_no_process_is_left(tmp_path)
+    assert not list((tmp_path / "records" / "faults").glob("*.0"))  # all of them happened
+    assert [metrics["step"] for metrics in done.metrics] == [1, 2, 3, 4, 5]
     for step in range(1, 6):
-        assert_sound(done, step, batch=2)
+        assert_sound(done, step, dropped=[1] * (step == 5))
 
-
-@pytest.mark.soak  # two workers lost at once are in the next test
-def test_the_only_worker_is_waited_for_when_it_dies_or_stops(train, tmp_path):
-    faults = ["kills_worker_1.0", "stops_worker_writing_5.0"]
-    done = run_with_faults(train, tmp_path, faults, silent_seconds=5)
-    assert [metrics["allocation/failed"] for metrics in done.metrics] == [0, 0]
-    assert [metrics["allocation/reassigned"] for metrics in done.metrics] == [4, 4]
-    assert_sound(done, 1)
-    assert_sound(done, 2)
-
-
-@pytest.mark.soak  # lost workers are in the test before; that rewards fail beside them is here alone
-def test_workers_that_fail_in_a_validation_or_together_with_a_reward(train, tmp_path):
-    """Both workers are lost during the validation before training, one dies while a reward raises twice."""
-    faults = ["kills_worker_0.0", "stops_worker_2.0", "kills_worker_5.0", "reward_fails_6.0", "reward_fails_6.1"]
-    validating = ("trainer.val_before_train=True", "trainer.test_freq=1")
-    reward = "reward.custom_reward_function.name=compute_faulty"
-    done = run_with_faults(train, tmp_path, faults, TWO, reward, *validating, silent_seconds=5)
-    assert [each["step"] for each in done.metrics] == [0, 1, 2]
-    assert all(any(name.startswith("val-core") for name in each) for each in done.metrics)
-    second = done.metrics[2]
-    assert second["allocation/reassigned"] == 2 and second["allocation/errors"] == 2
-    assert second["allocation/failed"] == 0 and "this reward fails" in done.output
-    assert_sound(done, 1)
-    assert_sound(done, 2)
-
-
-# a reward that is right at the second try is soaked, because the first test of this file has a rollout that is
-@pytest.mark.parametrize("times", [pytest.param("0", marks=pytest.mark.soak), "012"])
-def test_a_bad_reward_fails_its_rollout_alone(train, tmp_path, times):
-    """One of each kind is tried again with success; three in a row of one prompt are a failed rollout."""
-    kinds = enumerate(("nan", "inf", "none", "text", "list"))
-    faults = [f"reward_is_{kind}_{index}.{time}" for index, kind in kinds for time in times]
-    reward = "reward.custom_reward_function.name=compute_faulty"
-    done = run_with_faults(train, tmp_path, faults, reward)
-    assert sum(metrics["allocation/errors"] for metrics in done.metrics) == len(faults)
+    first, second, third, fourth, fifth = (
+        {name.removeprefix("allocation/"): value for name, value in metrics.items()} for metrics in done.metrics
+    )
+    assert first["errors"] == first["retried"] == 4 and first["failed"] == 0 and first["rows"] == 16
     assert "must return a finite number as score, got NaN" in done.output
-    assert sum(metrics["allocation/failed"] for metrics in done.metrics) <= len(faults)
-    assert_sound(done, 1)
-    assert_sound(done, 2)
+    assert second["reassigned"] >= 1 and third["reassigned"] >= 1
+    assert second["expired"] >= 1 and second["rollouts"] == third["rollouts"] == 16
+    assert "was silent for" in done.output
+    assert fourth["errors"] == 3 and fourth["expired"] == fourth["failed"] == 2 and fourth["rows"] == 14
+    assert DEADLINE + ENDING_SECONDS < fourth["timing_s/gen"] < DEADLINE + ENDING_SECONDS + 10
+    assert "1 of the sessions of " in done.output  # the one that ignores its first cancellation
+    assert (tmp_path / "records" / "clung").exists()  # and is cancelled again when its prompt is committed
+    assert fifth["failed"] >= 2 and "this rollout fails" in done.output
+    lines = (tmp_path / "records" / "sleeps_0.jsonl").read_text(encoding="utf-8").splitlines()
+    assert {json.loads(line)["live"] for line in lines} == {0} and json.loads(lines[-1])["aborted"] == 1
 
 
-def test_a_run_whose_workers_are_gone_for_good_ends(train, tmp_path):
-    (tmp_path / "records" / "faults").mkdir(parents=True)
-    (tmp_path / "records" / "faults" / "ends_worker_2").touch()
-    done = train(allocated(HORA, *FAULTY), folder=tmp_path, seconds=180)
-    assert done.status not in (0, -9)
-    assert "agent-loop workers must live, got none of 1" in done.output
-    assert_no_process_is_left(tmp_path)
-
-
-@pytest.mark.soak  # a minute of waiting; test_actor_watch has the watch, and the test above the end of a run
-def test_a_run_whose_queue_dies_ends(train, tmp_path):
-    """The trainer's requests to a dead queue never end, so its process is ended."""
-    (tmp_path / "records" / "faults").mkdir(parents=True)
-    (tmp_path / "records" / "faults" / "kills_queue_2").touch()
-    done = train(allocated(HORA, *FAULTY), folder=tmp_path, seconds=180)
-    assert done.status not in (0, -9)
-    assert "TransferQueueController must live" in done.output
-    assert_no_process_is_left(tmp_path)
-
-
-def run_to_its_end(train, folder, fault, *more, **settings):
-    """Return a run under our command with ``fault`` in its folder, and the seconds from the fault's line to its end."""
-    (folder / "records" / "faults").mkdir(parents=True)
-    (folder / "records" / "faults" / fault).touch()
-    own = [f"allocation.{name}={value}" for name, value in settings.items()]
-    done = train(["allocation=uniform", *own, *FAULTY, *more], folder=folder, main="apportion.verl", seconds=240)
-    assert done.status not in (0, -9), done.output[-5000:]
-    assert_no_process_is_left(folder)
-    return done
-
-
-@pytest.mark.soak  # a minute of waiting; test_actor_watch has the watch
-@pytest.mark.parametrize("moment", ["sleeping", "loading"])
-def test_a_run_whose_server_stops_ends_with_the_cause(train, tmp_path, moment):
-    """verl would wait for ever. The trainer's wait is interrupted, so that the cause is the run's own error."""
-    done = run_to_its_end(train, tmp_path, f"stops_server_{moment}", wait_seconds=60)
-    assert "tiny_server_0 has not answered for 8 s" in done.output
-    assert "RuntimeError: tiny_server_0 must answer, because rollouts are sampled there" in done.output[-2000:]
-    place = "on_sample_end: self.checkpoint_manager.sleep_replicas()" if moment == "sleeping" else "update_weights("
-    assert place in done.output[-2000:]
-
-
-@pytest.mark.soak  # two minutes of waiting; test_workers has the watch
-def test_a_run_whose_training_worker_stops_ends_with_the_line_at_which_the_trainer_waits(train, tmp_path):
-    """It cannot be asked whether it lives, because it answers nothing while it works."""
-    done = run_to_its_end(train, tmp_path, "stops_server_sending", wait_seconds=60)
-    line = "on_step_end: self.checkpoint_manager.update_weights(self.global_steps)"
-    assert f"RuntimeError: the trainer must leave {line} within 60 seconds, got 60 s" in done.output[-2000:]
-
-
-@pytest.mark.soak  # test_actor_watch has the watch
-def test_a_run_whose_server_dies_ends_with_the_cause(train, tmp_path):
-    done = run_to_its_end(train, tmp_path, "kills_server_sleeping")
-    assert "tiny_server_0" in done.output
-
-
-def test_a_reward_worker_that_dies_is_restarted_and_no_rollout_fails(train, tmp_path):
-    (tmp_path / "records" / "faults").mkdir(parents=True)
-    (tmp_path / "records" / "faults" / "kills_rewarder_1.0").touch()
-    more = ("reward.num_workers=2", "reward.custom_reward_function.name=compute_faulty", STEPS.format(3))
-    done = train(["allocation=uniform", *more], folder=tmp_path, main="apportion.verl")
+@pytest.mark.soak  # two minutes; coordinator/test_streamed has faults under an asynchronous trainer
+def test_an_asynchronous_run_with_many_faults_trains_on_the_right_rows(train, tmp_path):
+    ask(tmp_path, *OF_ROLLOUTS, *OF_WORKERS)
+    own = [each for each in SEPARATE if not each.startswith("trainer.total_training_steps")]
+    done = run_with_faults(train, tmp_path, 5, *own)
     assert done.status == 0, done.output[-5000:]
-    assert [metrics["allocation/errors"] for metrics in done.metrics] == [0] * 3
-    assert not list((tmp_path / "records" / "faults").iterdir())  # it died; that this is told test_actor_watch shows
+    assert [metrics["step"] for metrics in done.metrics] == [1, 2, 3, 4, 5]
+    assert not list((tmp_path / "records" / "faults").iterdir())
+    for step in range(1, 6):
+        check_step(done.rows(step))
 
 
-def test_a_run_whose_trainer_dies_ends_and_resumes_as_if_nothing_had_been(train, tmp_path):
-    """Nothing is learned twice, and nothing is forgotten."""
-    saving = (TWO, STEPS.format(4), "trainer.save_freq=1", "trainer.resume_mode=auto", SAVED)
-    (tmp_path / "records" / "faults").mkdir(parents=True)
-    for index in range(16):
-        (tmp_path / "records" / "faults" / f"kills_trainer_{index}@3").touch()
-    killed = train(allocated(HORA, *FAULTY, *saving), folder=tmp_path)
-    assert killed.status not in (0, -9) and "ActorDiedError" in killed.output
-    died = (tmp_path / "records" / "trainer_killed").stat().st_mtime
-    assert (tmp_path / "output.log").stat().st_mtime - died < 20
+@pytest.mark.soak  # one to two minutes of waiting each; test_actor_watch and test_workers have the watches
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("kills_queue_2", ["TransferQueueController must live"]),
+        ("stops_server_sleeping", ["tiny_server_0 must answer, because rollouts are sampled", "sleep_replicas()"]),
+        ("stops_server_loading", ["tiny_server_0 must answer, because rollouts are sampled", "update_weights("]),
+        ("stops_server_sending", ["the trainer must leave on_step_end: self.checkpoint_manager.update_weights("]),
+    ],
+)
+def test_a_run_whose_queue_server_or_training_worker_is_lost_ends_with_the_cause(train, tmp_path, fault, said):
+    """verl would wait for ever. The trainer's wait is interrupted, so that the cause is the run's own error."""
+    ask(tmp_path, fault)
+    settings = ["allocation=uniform", "allocation.wait_seconds=60", *FAULTY]
+    done = train(settings, folder=tmp_path, main="apportion.verl", seconds=240)
+    assert done.status not in (0, -9)
+    assert all(each in done.output[-2000:] for each in said), done.output[-5000:]
     assert_no_process_is_left(tmp_path)
 
-    resumed, whole = train(allocated(HORA, *saving), folder=tmp_path), train(allocated(HORA, *saving))
-    assert resumed.status == 0, resumed.output[-5000:]
-    assert [each["step"] for each in resumed.metrics] == [3, 4]
-    for step, mine, other in zip((3, 4), resumed.metrics, whole.metrics[2:], strict=True):
-        seen = [
-            sorted((row["index"], row["responses"], row["advantages"]) for row in run.rows(step))
-            for run in (resumed, whole)
-        ]
-        assert seen[0] == seen[1]
-        for measure in ("rollouts", "prompts", "predicted_success"):
-            assert mine[f"allocation/{measure}"] == pytest.approx(other[f"allocation/{measure}"])
 
-
-def test_an_allocators_error_ends_the_run_with_its_message(train, tmp_path):
-    reward = "reward.custom_reward_function.name=compute_graded"
-    done = train(allocated(HORA, reward), folder=tmp_path)
-    assert done.status != 0
-    assert "rewards must be 0 or 1 for hora" in done.output
+@pytest.mark.soak  # test_server_calls has servers without an abort
+@pytest.mark.parametrize("fault", ["abort_raises", "abort_hangs", "abort_misses", "abort_missing"])
+def test_a_call_is_cancelled_if_its_abort_fails(train, tmp_path, fault):
+    ask(tmp_path, "stalls_0.0", "stalls_5.0", fault)
+    done = train((*RULE, *FAULTY), folder=tmp_path, main="apportion.verl", seconds=150)
+    assert done.status == 0, done.output[-5000:]
+    for metrics in done.metrics:
+        assert metrics["allocation/expired"] == 1 and metrics["allocation/rows"] == 15
+        assert DEADLINE < metrics["timing_s/gen"] < DEADLINE + ENDING_SECONDS + 10
+    lines = (tmp_path / "records" / "sleeps_0.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines[-1]) == {"live": 0, "cancelled": 2}
+    warned = done.output.count("A server did not abort a request that was given up")
+    assert warned == (fault in ("abort_raises", "abort_hangs"))  # once, of two

@@ -1,7 +1,4 @@
-"""Selection in verl's own trainer: the rows that it trains on are those that a selector chooses from their outcomes."""
-
-import math
-import shutil
+"""Selection in verl's own trainer: it trains on the rows that a selector chooses, also after the trainer's death."""
 
 import numpy as np
 import pytest
@@ -11,19 +8,24 @@ from apportion.predictors import DiscountedCounts
 from apportion.selection import SPOWeights
 from apportion.verl.dataset import prompt_of
 from tests.verl.cpu.assets import make_questions
-from tests.verl.runs import FAULTY, allocated, checkpointed, groups_of, rloo
+from tests.verl.runs import FAULTY, groups_of, rloo
+from tests.verl.test_harness import assert_no_process_is_left
 
-MAIN = "apportion.verl"
-STOCK_BUFFER = ("trainer.v1.sampler.custom_sampler.path=null", "trainer.v1.sampler.custom_sampler.name=null")
-SPO = "{name: spo, predictor: counts, importance_weights: true}"
-SAVING = ("trainer.save_freq=1", "trainer.total_training_steps=4", "trainer.resume_mode=auto")
-SELECTED = ("allocation=uniform", f"allocation.selection={SPO}", *SAVING)
+SELECTED = (
+    "allocation=hora",
+    "allocation.allocator.pre_rollouts=2",
+    "allocation.allocator.high=8",
+    "allocation.selection={name: spo, predictor: counts, importance_weights: true}",
+    "trainer.save_freq=1",
+    "trainer.total_training_steps=4",
+    "trainer.resume_mode=auto",
+)
 
 
 @pytest.fixture(scope="module")
 def whole(train, tmp_path_factory):
     """Four steps that were not interrupted, with a checkpoint after each."""
-    done = train(SELECTED, main=MAIN, folder=tmp_path_factory.mktemp("whole"))
+    done = train(SELECTED, main="apportion.verl", folder=tmp_path_factory.mktemp("whole"))
     assert done.status == 0, done.output[-5000:]
     return done
 
@@ -32,9 +34,9 @@ def outcomes(groups, prompts):
     """Return the batch of the groups of a step, as an allocator leaves it."""
     owners = [prompts[own[0]["index"]] for own in groups.values()]
     rewards = [own[0]["apportion"]["rewards"] for own in groups.values()]
-    started = Batch.start(owners, Belief.uniform(len(owners)))
     plan = Plan(np.array([len(each) for each in rewards]))
-    return started.add(plan, [[Rollout(reward == 1.0, reward=reward) for reward in each] for each in rewards])
+    rollouts = [[Rollout(reward == 1.0, reward=reward) for reward in each] for each in rewards]
+    return Batch.start(owners, Belief.uniform(len(owners))).add(plan, rollouts)
 
 
 def test_the_trainer_gets_the_rows_that_a_selector_chooses_and_their_weights(whole):
@@ -50,10 +52,10 @@ def test_the_trainer_gets_the_rows_that_a_selector_chooses_and_their_weights(who
         assert sorted(own[0]["index"] for own in groups.values()) == sorted(chosen)
         for own in groups.values():
             (weight,) = selector.weights([prompts[own[0]["index"]]])
-            rewards = own[0]["apportion"]["rewards"]
             for row in own:
-                assert row["apportion"]["weight"] == pytest.approx(weight)
-                expected = weight * rloo(rewards)[row["apportion"]["position"]]
+                columns = row["apportion"]
+                assert columns["weight"] == pytest.approx(weight)
+                expected = weight * rloo(columns["rewards"])[columns["position"]] * 4 / len(own)
                 assert row["advantages"] == pytest.approx([expected] * len(row["responses"]), abs=1e-5)
             weighted.add(round(float(weight), 6))
         selector.observe(outcomes(groups, prompts))
@@ -63,74 +65,25 @@ def test_the_trainer_gets_the_rows_that_a_selector_chooses_and_their_weights(who
     assert len(weighted) > 1
 
 
-@pytest.mark.soak  # coordinator/test_selection has it without verl, and test_failed_runs resumes a run of verl
-def test_a_resumed_run_chooses_what_the_unbroken_one_did(whole, train, tmp_path):
+def test_a_run_whose_trainer_dies_ends_and_resumes_as_if_nothing_had_been(whole, train, tmp_path):
+    """Nothing is learned twice, and nothing is forgotten, by the rule and by the selector."""
     (tmp_path / "records" / "faults").mkdir(parents=True)
     for index in range(16):  # killed in the middle of the third step, whatever its prompts are
-        (tmp_path / "records" / "faults" / f"hangs_{index}@3").touch()
-    until = checkpointed(tmp_path / "checkpoints", 2)
-    assert train((*SELECTED, *FAULTY), main=MAIN, folder=tmp_path, until=until).status == -9
-    resumed = train(SELECTED, main=MAIN, folder=tmp_path)
+        (tmp_path / "records" / "faults" / f"kills_trainer_{index}@3").touch()
+    killed = train((*SELECTED, *FAULTY), main="apportion.verl", folder=tmp_path)
+    assert killed.status not in (0, -9) and "ActorDiedError" in killed.output
+    died = (tmp_path / "records" / "trainer_killed").stat().st_mtime
+    assert (tmp_path / "output.log").stat().st_mtime - died < 20
+    assert_no_process_is_left(tmp_path)
+
+    resumed = train(SELECTED, main="apportion.verl", folder=tmp_path)
     assert resumed.status == 0, resumed.output[-5000:]
     assert [each["step"] for each in resumed.metrics] == [3, 4]
-    for step in (3, 4):
-        mine, other = (
+    for step, mine, other in zip((3, 4), resumed.metrics, whole.metrics[2:], strict=True):
+        seen = [
             sorted((row["index"], row["responses"], row["advantages"]) for row in run.rows(step))
             for run in (resumed, whole)
-        )
-        assert mine == other
-    for mine, other in zip(resumed.metrics, whole.metrics[2:], strict=True):
-        for name in ("never_chosen", "longest_wait"):
-            assert mine[f"selection/{name}"] == pytest.approx(other[f"selection/{name}"])
-
-
-@pytest.mark.soak  # test_checkpoints and coordinator/test_selection have it without verl
-def test_a_selection_whose_state_is_lost_continues_from_an_older_one_at_the_data_loaders_position(
-    whole, train, tmp_path
-):
-    """verl's weights and its data loader are those of step 2, and our state is that of step 1."""
-    shutil.copytree(whole.folder / "checkpoints", tmp_path / "checkpoints")
-    (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("2", encoding="utf-8")
-    lost = tmp_path / "checkpoints" / "global_step_2" / "allocation.pt"
-    lost.write_bytes(lost.read_bytes()[:-100])
-    resumed = train(SELECTED, main=MAIN, folder=tmp_path)
-    assert resumed.status == 0, resumed.output[-5000:]
-    assert (
-        "The weights are those of global_step_2, but the allocator's state is that of global_step_1" in resumed.output
-    )
-    assert "The data loader asks for choice 2 of prompts, but the state of the selection is that of" in resumed.output
-    assert [each["step"] for each in resumed.metrics] == [3, 4]
-    assert len({row["index"] for row in resumed.rows(3)}) == 4
-
-
-@pytest.mark.soak  # refills are in test_modes
-def test_prompts_that_verls_filter_refills_are_chosen_too(train):
-    """Its loader takes single rows. A choice is for a batch all the same."""
-    filtered = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc", "data.gen_batch_size=1")
-    reported = ("reward.custom_reward_function.name=compute_report", "allocation.verdict=acc")
-    chosen = ("allocation=uniform", "allocation.selection=shuffled")
-    done = train((*chosen, *STOCK_BUFFER, *filtered, *reported), main=MAIN)
-    assert done.status == 0, done.output[-5000:]
-    assert max(metrics["allocation/requests"] for metrics in done.metrics) > 1
-    requested = sum(metrics["allocation/prompts"] for metrics in done.metrics)
-    for step in (1, 2):
-        groups = groups_of(done.rows(step))
-        assert len({own[0]["index"] for own in groups.values()}) == 4
-    never = done.metrics[-1]["selection/never_chosen"]
-    assert never == pytest.approx(max(0, 1 - math.ceil(requested / 4) * 4 / 16))
-
-
-@pytest.mark.soak  # test_separate has a selection under an asynchronous trainer
-def test_an_asynchronous_trainer_is_served_while_it_asks_ahead(train):
-    chosen = ("allocation=uniform", "allocation.selection={name: mixed, predictor: counts}")
-    done = train((*chosen, *STOCK_BUFFER, "trainer.v1.trainer_mode=colocate_async"), main=MAIN)
-    assert done.status == 0, done.output[-5000:]
-    coverage = [metrics["selection/never_chosen"] for metrics in done.metrics if "selection/never_chosen" in metrics]
-    assert [metrics["step"] for metrics in done.metrics] == [1, 2]
-    assert coverage and coverage == sorted(coverage, reverse=True) and coverage[0] <= 0.75
-
-
-def test_another_command_is_refused_because_its_loader_has_verls_sampler(train):
-    done = train(allocated("{name: uniform, rollouts_per_prompt: 4}", selection="mixed"))
-    assert done.status == 1
-    assert "allocation.selection needs the command python -m apportion.verl" in done.output
+        ]
+        assert seen[0] == seen[1]
+        for name in ("allocation/rollouts", "allocation/predicted_success", "selection/never_chosen"):
+            assert mine[name] == pytest.approx(other[name])
