@@ -203,7 +203,6 @@ REFUSED = {
     r"^allocation\.allocator\.predictor\.predictor must have a value": ["allocation/predictor=shuffled"],
     "choose allocation/predictor=counts instead": ["allocation.allocator.predictor.name=counts"],
     "choose allocation/predictor=counts instead;": ["allocation.allocator.predictor={name: counts}"],
-    "choose allocation=hora instead": ["allocation.allocator.name=hora"],
     "choose allocation/selection=spo instead": ["allocation/selection=mixed", "allocation.selection.name=spo"],
     "did you mean 'vip'": ["allocation.allocator=vpi"],
 }
@@ -214,11 +213,13 @@ def test_what_does_not_go_together_is_refused_with_the_way_out():
     for message, overrides in REFUSED.items():
         with pytest.raises(ConfigError, match=message.rstrip(";")):
             chosen("vip", *overrides)
-    config, choices = command(N, "allocation.preset=hora_as_printed")
-    with pytest.raises(
-        ConfigError, match=r"^allocation\.preset must be left out, .*; choose allocation=hora_as_printed"
+    for override, message in (
+        ("allocation.allocator.name=hora", "choose allocation=hora instead"),
+        ("allocation.preset=hora_as_printed", r"^allocation\.preset must be left out, .*; choose allocation=hora_as"),
     ):
-        check_choices(config, choices)
+        config, choices = command(N, override)
+        with pytest.raises(ConfigError, match=message):
+            check_choices(config, choices)
     with pytest.raises(ConfigError, match=r"^allocation\.allocator must be left out beside a preset whose own is hora"):
         allocation_of(config)
     with pytest.raises(
