@@ -8,16 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion import DAPO, HORA, Rollout, Uniform
+from apportion import DAPO, HORA, Uniform
 from apportion.baselines import Optimal
 from apportion.verl.coordinator.messages import RolloutTask, TrainerRequest
+from tests.verl.coordinator.test_service import Graded
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
     Settings,
     Table,
     Watched,
     WorkerPool,
+    began,
     check_rows,
+    learned,
     lose_worker,
     make_coordinator,
     open_rounds,
@@ -32,6 +35,8 @@ JOINT = {name: make for name, make in ALLOCATORS.items() if not make().separable
     "dapo of a few": lambda: DAPO(rollouts_per_prompt=3, target=2, max_draws=1),
 }
 """Makers of the rules that plan prompts together."""
+
+HALF = Table(success=(0.5,))
 
 
 class AtTheEnd(Watched):
@@ -73,49 +78,40 @@ def test_early_commits_change_nothing_that_is_trained_on_learned_or_logged(kind,
     assert early.pool.rows == end.pool.rows
 
 
-@pytest.mark.parametrize("kind", ["hora", "pilot_commit", "shared_votes", "dapo without draws", "vip in tokens"])
+@pytest.mark.parametrize("kind", ["hora", "pilot_commit", "dapo without draws", "vip in tokens"])
 def test_a_straggler_in_the_last_wave_delays_no_other_prompt(kind):
     """The allocator learns before the trainer has the last prompt."""
-    allocator, pool = Watched(JOINT[kind]()), WorkerPool(Table(success=(0.5,)))
-    coordinator = make_coordinator(Settings(allocator), pool)
-    request = request_of(texts(0, 1, 2, 3, 4, 5))
-    open_rounds(coordinator, request)
+    coordinator, pool, request = began(JOINT[kind](), 0, 1, 2, 3, 4, 5, table=HALF)
     straggler = ""
-    while not allocator.learned and len(pool.committed) < 4:
+    while not learned(coordinator) and len(pool.committed) < 4:
         waves = {task.id.split(":")[0]: task for _, task in pool.sent.values() if isinstance(task, RolloutTask)}
         straggler = sorted(waves)[-1] if waves else straggler
         others = [id for id in pool.sent if not id.startswith(f"{straggler}:")]
         coordinator.receive([pool.carry_out(id) for id in others or list(pool.sent)[:1]])
     work(coordinator, only=lambda task: not task.id.startswith(f"{straggler}:"))
     assert {id.split(":")[0] for id in pool.sent} == {straggler}
-    assert len(pool.committed) >= 4 and not allocator.learned
+    assert len(pool.committed) >= 4 and not learned(coordinator)
     work(coordinator)
     check_rows(pool, pool.committed, request)
-    assert len(allocator.learned) == 1
+    assert len(learned(coordinator)) == 1
 
 
 def test_prompts_that_get_nothing_of_the_last_wave_are_committed_when_it_begins():
     """With 13 rollouts for 6 prompts, HORA gives one prompt a second rollout and 5 none after 2 for each."""
-    allocator, pool = Watched(HORA(pre_rollouts=2, budget=13)), WorkerPool(Table(success=(1.0,)))
-    coordinator = make_coordinator(Settings(allocator), pool)
-    open_rounds(coordinator, request_of(texts(0, 1, 2, 3, 4, 5)))
-    first = list(pool.sent)
-    coordinator.receive([pool.carry_out(id) for id in first])
+    coordinator, pool, _ = began(HORA(pre_rollouts=2, budget=13), 0, 1, 2, 3, 4, 5, table=Table(success=(1.0,)))
+    coordinator.receive([pool.carry_out(id) for id in list(pool.sent)])
     (running,) = [task for _, task in pool.sent.values() if isinstance(task, RolloutTask)]
     work(coordinator, only=lambda task: not isinstance(task, RolloutTask))
     assert len(pool.committed) == 5 and running.uid not in by_uid(pool.committed)
 
 
 def test_final_prompts_without_a_row_wait_for_one_with_something_to_train_on():
-    pool = WorkerPool(Table(success=(0.5,)))
-    coordinator = make_coordinator(Settings(JOINT["vip"]()), pool)
-    request = request_of(texts(0, 1, 2))
-    open_rounds(coordinator, request)
+    coordinator, pool, request = began(JOINT["vip"](), 0, 1, 2, table=HALF)
     first, second, third = pool.sent
     pool.table = Table(failing=1.0)
     coordinator.receive([pool.carry_out(first)])
     assert not [id for id in pool.sent if id.endswith("commit")]
-    pool.table = Table(success=(0.5,))
+    pool.table = HALF
     coordinator.receive([pool.carry_out(second)])
     work(coordinator, only=lambda task: not isinstance(task, RolloutTask))
     found = by_uid(pool.committed)
@@ -124,20 +120,17 @@ def test_final_prompts_without_a_row_wait_for_one_with_something_to_train_on():
     check_rows(pool, pool.committed, request)
 
 
-@pytest.mark.parametrize("kind", ["vip", "even in tokens", "knapsack", "neyman"])
+@pytest.mark.parametrize("kind", ["vip", "even in tokens", "knapsack"])
 def test_a_checkpoint_within_a_round_has_learned_what_was_sent_to_be_committed(kind):
     """verl may request such a prompt again. It is then sampled again, and not learned from twice."""
-    whole, resumed = (
-        make_coordinator(Settings(Watched(JOINT[kind]())), WorkerPool(Table(success=(0.5,)))) for _ in range(2)
-    )
-    request = request_of(texts(0, 1, 2, 3, 4, 5))
-    open_rounds(whole, request)
+    whole, _, request = began(JOINT[kind](), 0, 1, 2, 3, 4, 5, table=HALF)
+    resumed = make_coordinator(Settings(Watched(JOINT[kind]())), WorkerPool(HALF))
     work(whole, only=lambda task: task.uid in ("h1-0", "h1-3"))
     work(whole, only=lambda task: task.uid == "h1-5" and isinstance(task, RolloutTask))
     resumed.load(pickle.loads(pickle.dumps(whole.state())))
-    (first,) = resumed.allocation.allocator.learned
+    (first,) = learned(resumed)
     work(whole)
-    (batch,) = whole.allocation.allocator.learned
+    (batch,) = learned(whole)
     assert [prompt.text for prompt in first.prompts] == texts(0, 3, 5)
     assert first.rollouts == tuple(batch.rollouts[i] for i in (0, 3, 5))
     assert first.asked.tolist() == batch.asked[[0, 3, 5]].tolist()
@@ -145,14 +138,11 @@ def test_a_checkpoint_within_a_round_has_learned_what_was_sent_to_be_committed(k
     open_rounds(resumed, again)
     work(resumed)
     check_rows(resumed.pool, resumed.pool.committed, again)
-    assert [prompt.text for prompt in resumed.allocation.allocator.learned[-1].prompts] == texts(1, 2, 4)
+    assert [prompt.text for prompt in learned(resumed)[-1].prompts] == texts(1, 2, 4)
 
 
 def test_a_worker_that_dies_after_an_early_commit_takes_only_its_own_prompts_along():
-    pool, allocator = WorkerPool(Table(success=(0.5,))), Watched(JOINT["vip"]())
-    coordinator = make_coordinator(Settings(allocator), pool)
-    request = request_of(texts(0, 1, 2, 3))
-    open_rounds(coordinator, request)
+    coordinator, pool, request = began(JOINT["vip"](), 0, 1, 2, 3, table=HALF)
     work(coordinator, only=lambda task: task.uid == "h1-0")
     coordinator.receive([pool.carry_out("h1-2:1")])
     assert "h1-2:commit" in pool.sent  # of the worker that dies now
@@ -160,7 +150,7 @@ def test_a_worker_that_dies_after_an_early_commit_takes_only_its_own_prompts_alo
     assert pool.sent["h1-2:commit"][0] == "b"
     work(coordinator)
     assert sorted(commit.uid for commit in pool.committed) == uids_of(request)
-    assert len(allocator.learned) == 1
+    assert len(learned(coordinator)) == 1
 
 
 class Breaks(Uniform):
@@ -177,23 +167,14 @@ class Breaks(Uniform):
 
 
 def test_a_broken_promise_is_an_error_that_names_the_method():
-    pool = WorkerPool(Table(success=(0.5,)))
-    coordinator = make_coordinator(Settings(Breaks(2)), pool)
-    open_rounds(coordinator, request_of(texts(0, 1, 2)))
+    coordinator, _, _ = began(Breaks(2), 0, 1, 2, table=HALF)
     work(coordinator)
     with pytest.raises(RuntimeError, match=r"uniform must not change .* more rollouts for 2 final ones; .* final"):
         coordinator.metrics()
 
 
 def test_rewards_are_checked_before_an_early_commit():
-    class Graded(Table):
-        def rollout(self, *args):
-            rollout = super().rollout(*args)
-            return Rollout(reward=0.4, completion=rollout.completion, tokens=rollout.tokens)
-
-    pool = WorkerPool(Graded(success=(0.5,)))
-    coordinator = make_coordinator(Settings(JOINT["knapsack"]()), pool)
-    open_rounds(coordinator, request_of(texts(0, 1, 2)))
+    coordinator, pool, _ = began(JOINT["knapsack"](), 0, 1, 2, table=Graded(success=(0.5,)))
     coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
     with pytest.raises(RuntimeError, match="rewards must be 0 or 1 for knapsack"):
         coordinator.metrics()

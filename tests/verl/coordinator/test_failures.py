@@ -1,13 +1,12 @@
 """Failing rollouts, workers and allocators: no round hangs, and every uid is committed once."""
 
-import itertools
 import time
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from apportion import AR3PO, HORA, Rollout, Uniform, collect
+from apportion import AR3PO, HORA, Rollout, Uniform
 from apportion.verl.coordinator import planner, service
 from apportion.verl.coordinator.messages import CommitTask, RolloutTask, TaskResult
 from tests.rules import MAKE
@@ -17,21 +16,19 @@ from tests.verl.coordinator.worker_pool import (
     Table,
     Watched,
     WorkerPool,
+    began,
     check_rows,
+    collected,
+    learned,
     lose_worker,
     make_coordinator,
     open_rounds,
     request_of,
-    sampler,
     texts,
     work,
 )
 
-
-@pytest.fixture(params=sorted(ALLOCATORS))
-def make(request):
-    """Return a function that makes a new allocator."""
-    return ALLOCATORS[request.param]
+FAILS = Table(failing=1.0)
 
 
 def pass_time(coordinator, seconds):
@@ -42,10 +39,7 @@ def pass_time(coordinator, seconds):
 @pytest.mark.parametrize("allocator", [MAKE["ar3po"], MAKE["hora"]])
 def test_a_worker_that_does_not_answer_does_not_hang_a_round(allocator):
     """One worker says that its rollouts are late, another says nothing. Neither is asked again."""
-    watched, pool = Watched(allocator()), WorkerPool(Table(success=(1.0,)))
-    request = request_of(texts(0, 1, 2))
-    coordinator = make_coordinator(Settings(watched, deadline_seconds=10, retries=5), pool)
-    open_rounds(coordinator, request)
+    coordinator, pool, _ = began(allocator(), 0, 1, 2, table=Table(success=(1.0,)), deadline_seconds=10, retries=5)
     while any(isinstance(task, RolloutTask) for _, task in pool.sent.values()):
         for id, (_, task) in list(pool.sent.items()):
             result = pool.carry_out(id)
@@ -56,48 +50,33 @@ def test_a_worker_that_does_not_answer_does_not_hang_a_round(allocator):
         pass_time(coordinator, 10 + service.GRACE_SECONDS)
     work(coordinator)
     coordinator.receive([TaskResult("h1-2:1", (Rollout(True),))])
-    batch, metrics = watched.learned[0], coordinator.metrics()
+    batch, metrics = learned(coordinator)[0], coordinator.metrics()
     assert pool.requested_rollouts == batch.asked.sum()
     assert 0 < len(batch.rollouts[0]) < batch.asked[0]
     assert (len(batch.rollouts[1]), len(batch.rollouts[2])) == (batch.asked[1], 0)
     assert metrics["retried"] == 0 < metrics["expired"]
-    assert {commit.uid: commit.status for commit in pool.committed} == {
-        "h1-0": "finished",
-        "h1-1": "finished",
-        "h1-2": "failure",
-    }
+    statuses = {commit.uid: commit.status for commit in pool.committed}
+    assert statuses == {"h1-0": "finished", "h1-1": "finished", "h1-2": "failure"}
     assert not coordinator.waits and not coordinator._ends
 
 
-def test_a_worker_that_answers_in_time_is_not_given_up():
-    watched, pool = Watched(Uniform(rollouts_per_prompt=2)), WorkerPool()
-    coordinator = make_coordinator(Settings(watched, deadline_seconds=10), pool)
-    open_rounds(coordinator, request_of(texts(0, 1)))
+def test_a_worker_that_answers_in_time_is_not_given_up_and_restarted_rollouts_have_their_whole_time(monkeypatch):
+    coordinator, pool, _ = began(Uniform(2), 0, 1, deadline_seconds=10)
+    start = time.monotonic()
     pass_time(coordinator, 9 + service.GRACE_SECONDS)
-    coordinator.receive([pool.carry_out(id) for id in list(pool.sent)])
-    pass_time(coordinator, 11 + service.GRACE_SECONDS)
-    work(coordinator)
-    assert [len(rollouts) for rollouts in watched.learned[0].rollouts] == [2, 2]
-
-
-def test_restarted_rollouts_get_their_whole_time_again(monkeypatch):
-    watched, pool = Watched(Uniform(rollouts_per_prompt=2)), WorkerPool()
-    coordinator = make_coordinator(Settings(watched, deadline_seconds=10), pool)
-    began = time.monotonic()
-    open_rounds(coordinator, request_of(texts(0), workers=["a"]))
-    monkeypatch.setattr(time, "monotonic", lambda: began + 60)
+    monkeypatch.setattr(time, "monotonic", lambda: start + 60)
     lose_worker(coordinator, "a", ["b"])
-    coordinator.expire(began + 11 + service.GRACE_SECONDS)
+    coordinator.receive([pool.carry_out("h1-1:1")])
+    coordinator.expire(start + 11 + service.GRACE_SECONDS)
     work(coordinator)
-    assert len(watched.learned[0].rollouts[0]) == 2
+    assert [len(rollouts) for rollouts in learned(coordinator)[0].rollouts] == [2, 2]
 
 
 def test_the_metrics_say_on_which_worker_attempts_failed_and_how_long_prompts_waited(monkeypatch, caplog):
     """The prompts of HORA's first wave wait for the last of it, those of its second wave for nobody."""
-    now, pool = [0.0], WorkerPool()
-    coordinator = make_coordinator(Settings(HORA(pre_rollouts=2, rollouts_per_prompt=4), retries=1), pool)
+    now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    open_rounds(coordinator, request_of(texts(2, 3, 4), workers=["a", "b"]))
+    coordinator, pool, _ = began(HORA(pre_rollouts=2, rollouts_per_prompt=4), 2, 3, 4, retries=1)
     coordinator.receive([TaskResult("h1-0:1", failures=("it raised",) * 2)])
     pool.sent.pop("h1-0:1")
     while pool.sent:
@@ -111,9 +90,7 @@ def test_the_metrics_say_on_which_worker_attempts_failed_and_how_long_prompts_wa
 
 def test_a_commit_without_an_answer_ends_the_run():
     """TransferQueue is gone then."""
-    pool = WorkerPool()
-    coordinator = make_coordinator(Settings(Uniform()), pool)
-    open_rounds(coordinator, request_of(texts(0)))
+    coordinator, _, _ = began(Uniform(), 0)
     work(coordinator, only=lambda task: isinstance(task, RolloutTask))
     pass_time(coordinator, coordinator.allocation.limits.commit - 1)
     coordinator.check()
@@ -122,34 +99,35 @@ def test_a_commit_without_an_answer_ends_the_run():
         coordinator.check()
 
 
-@pytest.mark.parametrize("late", [0, 3, 7])
-def test_another_worker_does_the_tasks_of_a_dead_one(make, late):
-    """Its rollouts start again in the same sessions. ``late`` results arrived before it died."""
-    watched, pool = Watched(make()), WorkerPool(Table(failing=0.2))
-    coordinator = make_coordinator(Settings(watched), pool)
-    request = request_of(texts(0, 1, 2, 3, 4, 5, 6))
-    open_rounds(coordinator, request)
-    coordinator.receive([pool.carry_out(id) for id in list(pool.sent)[:late]])
+@pytest.mark.parametrize("alone", [False, True], ids=["another", "none for a while"])
+@pytest.mark.parametrize("name", sorted(ALLOCATORS))
+def test_another_worker_does_the_tasks_of_a_dead_one(name, alone):
+    """Its rollouts start again in the same sessions. Tasks wait if no worker lives, without a deadline."""
+    table = Table(failing=0.2)
+    coordinator, pool, request = began(ALLOCATORS[name](), *range(7), table=table, deadline_seconds=10)
+    coordinator.receive([pool.carry_out(id) for id in list(pool.sent)[:3]])
     left = {task.uid for _, task in pool.sent.values()} & {f"h1-{i}" for i in range(0, 7, 2)}
     before = set(pool.sent)
     lose_worker(coordinator, "a", ["b"])
-    assert set(pool.sent) == before
-    assert {worker for worker, _ in pool.sent.values()} == {"b"}
+    assert set(pool.sent) == before and {worker for worker, _ in pool.sent.values()} == {"b"}
     assert left <= {uid for worker, uids in pool.handed_over for uid in uids if worker == "b"}
+    if alone:
+        lose_worker(coordinator, "b", [])
+        assert not pool.sent and set(coordinator.waits) == {""}
+        pass_time(coordinator, 1000)
+        coordinator.lose("", ["a"])
+        assert {worker for worker, _ in pool.sent.values()} == {"a"}
     work(coordinator)
-    fresh = iter(watched.learned[0].prompts[watched.learned[0].started :])
-    draw = lambda count: list(itertools.islice(fresh, count))  # noqa: E731
-    assert watched.learned[0] == collect(make(), list(request.prompts), sampler(pool.table), source=draw)
+    (batch,) = learned(coordinator)
+    assert batch == collected(ALLOCATORS[name](), batch, request, table)
     check_rows(pool, pool.committed, request)
     assert coordinator.metrics()["reassigned"] == sum(len(uids) for _, uids in pool.handed_over) > 0
 
 
 def test_living_workers_share_the_rows_of_a_dead_one():
-    pool = WorkerPool()
-    coordinator = make_coordinator(Settings(Uniform()), pool)
-    whole = request_of(texts(*range(6)), 1, ["a"])
+    coordinator, pool, whole = began(Uniform(), *range(6), workers=["a"])
     refills = [request_of(texts(0), step, ["a"]) for step in (2, 3, 4)]
-    open_rounds(coordinator, whole, *refills)
+    open_rounds(coordinator, *refills)
     lose_worker(coordinator, "a", ["b", "c", "d"])
     assert Counter(worker for worker, _ in pool.sent.values()) == Counter(b=3, c=3, d=3)
     assert Counter(worker for worker, uids in pool.handed_over for _ in uids) == Counter(b=3, c=3, d=3)
@@ -157,53 +135,20 @@ def test_living_workers_share_the_rows_of_a_dead_one():
     check_rows(pool, pool.committed, whole, *refills)
 
 
-def test_a_restarted_worker_continues_with_its_rows():
-    watched, pool = Watched(Uniform()), WorkerPool()
-    coordinator = make_coordinator(Settings(watched), pool)
-    request = request_of(texts(0, 1, 2))
-    open_rounds(coordinator, request)
+def test_a_restarted_worker_continues_with_its_rows_which_a_commit_sweeps():
+    """It may have written rows that it did not report."""
+    coordinator, pool, request = began(Uniform(), 0, 1, 2)
     before = dict(pool.sent)
     lose_worker(coordinator, "a", ["a"])
-    assert pool.sent == before
-    assert pool.handed_over == [("a", ("h1-0", "h1-2"))]
+    assert pool.sent == before and pool.handed_over == [("a", ("h1-0", "h1-2"))]
     work(coordinator)
     check_rows(pool, pool.committed, request)
-
-
-def test_tasks_wait_if_no_worker_lives_and_go_to_one_that_is_restarted(make):
-    watched, pool = Watched(make()), WorkerPool(Table(failing=0.2))
-    coordinator = make_coordinator(Settings(watched, deadline_seconds=10), pool)
-    request = request_of(texts(0, 1, 2, 3, 4, 5, 6))
-    open_rounds(coordinator, request)
-    coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
-    lose_worker(coordinator, "a", ["b"])
-    lose_worker(coordinator, "b", [])
-    assert not pool.sent and set(coordinator.waits) == {""}
-    pass_time(coordinator, 1000)  # the wait for a worker does not count as time of a rollout
-    coordinator.lose("", ["a"])
-    assert {worker for worker, _ in pool.sent.values()} == {"a"}
-    work(coordinator)
-    fresh = iter(watched.learned[0].prompts[watched.learned[0].started :])
-    draw = lambda count: list(itertools.islice(fresh, count))  # noqa: E731
-    assert watched.learned[0] == collect(make(), list(request.prompts), sampler(pool.table), source=draw)
-    check_rows(pool, pool.committed, request)
-
-
-def test_a_commit_of_a_prompt_that_was_taken_over_sweeps_its_rows():
-    """The dead worker may have written rows that it did not report."""
-    pool = WorkerPool(Table(success=(0.5,)))
-    coordinator = make_coordinator(Settings(Uniform()), pool)
-    open_rounds(coordinator, request_of(texts(0, 1, 2)))
-    lose_worker(coordinator, "a", ["b"])
-    work(coordinator)
     assert {commit.uid: commit.swept for commit in pool.committed} == {"h1-0": True, "h1-1": False, "h1-2": True}
 
 
 def test_another_worker_does_the_commit_of_a_dead_one():
     """It writes reused rollouts again, for which it has the row."""
-    pool = WorkerPool(Table(success=(1.0,)))
-    coordinator = make_coordinator(Settings(AR3PO(stages=1, reuse="recompute")), pool)
-    open_rounds(coordinator, request_of(texts(0, 1), 1))
+    coordinator, pool, _ = began(AR3PO(stages=1, reuse="recompute"), 0, 1, table=Table(success=(1.0,)))
     work(coordinator)
     pool.table, pool.committed = Table(success=(0.0,), seed=1), []
     request = request_of(texts(0, 1), 2)
@@ -218,23 +163,24 @@ def test_another_worker_does_the_commit_of_a_dead_one():
     assert again == {"h2-0": 1, "h2-1": 1}
 
 
-def test_a_round_without_any_rollout_ends_a_run_whose_prompts_are_not_replaced(make):
-    watched, pool = Watched(make()), WorkerPool(Table(failing=1.0))
-    coordinator = make_coordinator(Settings(watched, retries=1), pool, refills=False)
-    open_rounds(coordinator, request_of(texts(0, 1)))
-    work(coordinator)
-    with pytest.raises(RuntimeError, match=r"rollouts of step 1 must arrive, got none of \d+; the latest .* it raised"):
-        coordinator.check()
+def test_a_round_without_any_rollout_ends_a_run_whose_prompts_are_not_replaced():
+    for make in ALLOCATORS.values():
+        coordinator = make_coordinator(Settings(make(), retries=1), WorkerPool(FAILS), refills=False)
+        open_rounds(coordinator, request_of(texts(0, 1)))
+        work(coordinator)
+        with pytest.raises(
+            RuntimeError, match=r"rollouts of step 1 must arrive, got none of \d+; the latest .* it raised"
+        ):
+            coordinator.check()
 
 
 def test_many_failures_in_a_row_end_a_run_whose_prompts_are_replaced(monkeypatch):
     monkeypatch.setattr(service, "FAILED_IN_A_ROW", 20)
-    pool = WorkerPool(Table(failing=1.0))
-    coordinator = make_coordinator(Settings(Uniform(rollouts_per_prompt=4)), pool)
-    for step in (1, 2):
-        open_rounds(coordinator, request_of(texts(0, 1), step))
-        work(coordinator)
-        coordinator.check()
+    coordinator, _, _ = began(Uniform(4), 0, 1, table=FAILS)
+    work(coordinator)
+    open_rounds(coordinator, request_of(texts(0, 1), 2))
+    work(coordinator)
+    coordinator.check()
     open_rounds(coordinator, request_of(texts(0), 3))
     work(coordinator)
     with pytest.raises(RuntimeError, match="got none of the latest 20; the last failed with it raised"):
@@ -296,9 +242,7 @@ def test_an_allocators_error_ends_the_run(monkeypatch, caplog, method, inner):
 
 @pytest.mark.parametrize(("kind", "said"), [(RolloutTask, "allocation failed"), (CommitTask, "the commit of a prompt")])
 def test_a_workers_error_ends_the_run(kind, said):
-    watched, pool = Watched(MAKE["uniform"]()), WorkerPool(Table(success=(0.5,)))
-    coordinator = make_coordinator(Settings(watched, retries=9), pool)
-    open_rounds(coordinator, request_of(texts(0, 1, 2), 1))
+    coordinator, pool, _ = began(Uniform(), 0, 1, 2, table=Table(success=(0.5,)), retries=9)
     work(coordinator, only=lambda task: task.uid == "h1-1" and not isinstance(task, kind))
     (id,) = [id for id, (_, task) in pool.sent.items() if task.uid == "h1-1"]
     del pool.sent[id]
@@ -308,20 +252,13 @@ def test_a_workers_error_ends_the_run(kind, said):
         coordinator.check()
 
 
-def test_results_after_an_error_leave_nothing_to_expire():
+def test_the_first_error_is_the_one_that_ends_the_run_and_results_after_it_leave_nothing_to_expire():
     """Else the log of a run that ends would show a second error, which says nothing."""
-    pool = WorkerPool()
-    coordinator = make_coordinator(Settings(Uniform(), deadline_seconds=10), pool)
-    open_rounds(coordinator, request_of(texts(0, 1)))
+    coordinator, pool, _ = began(Uniform(), 0, 1, deadline_seconds=10)
     coordinator.fail("the first")
+    coordinator.fail("the second")
     coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
     pass_time(coordinator, 11 + service.GRACE_SECONDS)
     assert not coordinator.waits
-
-
-def test_the_first_error_is_the_one_that_ends_the_run():
-    coordinator = make_coordinator(Settings(Uniform()), WorkerPool())
-    coordinator.fail("the first")
-    coordinator.fail("the second")
     with pytest.raises(RuntimeError, match="the first"):
         coordinator.check()

@@ -1,6 +1,5 @@
 """Rollouts, commits and learning of every allocator, compared with the library's own loop on the same outcomes."""
 
-import itertools
 import subprocess
 import sys
 from collections import Counter
@@ -9,24 +8,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apportion import DAPO, VIP, OptPO, Uniform, collect
+from apportion import DAPO, VIP, OptPO, Uniform
 from apportion.baselines import Optimal, Predicted
 from apportion.predictors import DiscountedCounts
 from apportion.verl.coordinator.messages import RolloutTask, TaskResult, address_of
 from tests.rules import MAKE
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
-    ExtraPrompts,
     Settings,
     Table,
     Watched,
     WorkerPool,
     batch_of,
+    began,
     check_rows,
+    collected,
+    learned,
     make_coordinator,
     open_rounds,
     request_of,
-    sampler,
     texts,
     uids_of,
     work,
@@ -39,8 +39,9 @@ def make(request):
     return ALLOCATORS[request.param]
 
 
-def source(extra_prompts):
-    return lambda count: extra_prompts.draw(count, set())
+def groups_of(pool):
+    """Return the groups that are committed."""
+    return [group for commit in pool.committed for group in commit.groups]
 
 
 def shown(batch, groups):
@@ -57,7 +58,7 @@ def shown(batch, groups):
     }
 
 
-def committed(commits):
+def committed(pool):
     return {
         group.name: (
             list(group.rewards),
@@ -65,28 +66,23 @@ def committed(commits):
             list(group.rounds),
             [(row.position, row.written.digest, row.session is None) for row in group.rows],
         )
-        for commit in commits
-        for group in commit.groups
+        for group in groups_of(pool)
     }
 
 
-@pytest.mark.parametrize(("failing", "retries"), [(0.0, 1), (0.3, 0), (0.3, 2)])
+@pytest.mark.parametrize(("failing", "retries"), [(0.3, 0), (0.3, 2)])
 def test_a_round_equals_the_batch_of_the_librarys_loop(make, failing, retries):
-    watched, alone, pool = Watched(make()), make(), WorkerPool()
-    coordinator, extra_prompts, rng = (
-        make_coordinator(Settings(watched, retries=retries), pool),
-        ExtraPrompts(),
-        np.random.default_rng(0),
-    )
+    watched, alone, pool, rng = Watched(make()), make(), WorkerPool(), np.random.default_rng(0)
+    coordinator = make_coordinator(Settings(watched, retries=retries), pool)
     for step in range(1, 5):
         pool.table, pool.committed = Table(failing=failing, seed=step), []
         pool.requested_rollouts = 0
         request = request_of(texts(0, 1, 2, 3, 4, 5, 6), step)
         open_rounds(coordinator, request)
         work(coordinator, rng)
-        batch = collect(alone, list(request.prompts), sampler(pool.table, retries), source=source(extra_prompts))
+        batch = collected(alone, watched.learned[-1], request, pool.table, retries)
         assert watched.learned[-1] == batch
-        assert committed(pool.committed) == shown(watched.learned[-1], alone.groups(batch))
+        assert committed(pool) == shown(watched.learned[-1], alone.groups(batch))
         check_rows(pool, pool.committed, request)
         metrics = coordinator.metrics()
         assert metrics["rollouts"] == batch.asked.sum()
@@ -102,47 +98,40 @@ def test_a_round_equals_the_batch_of_the_librarys_loop(make, failing, retries):
     assert not pool.held_requests
 
 
-def test_groups_have_the_baselines_of_earlier_rounds_and_their_score_norms(make):
-    allocator, alone, pool = Watched(make()), Optimal(), WorkerPool(Table(failing=0.1))
-    if not allocator.needs.labels:
-        pytest.skip(f"{allocator.name} has no rewards to learn a baseline from")
-    coordinator = make_coordinator(Settings(allocator, Optimal()), pool)
-    for step in range(1, 4):
-        pool.committed = []
-        open_rounds(coordinator, request_of(texts(0, 1, 2, 3, 4, 5, 6), step))
-        work(coordinator, np.random.default_rng(step))
-        batch = allocator.learned[-1]
-        names = [address_of(prompt).group for prompt in batch.prompts]
-        expected = dict(zip(names, alone.predict(batch.prompts).tolist(), strict=True))
-        groups = [group for commit in pool.committed for group in commit.groups]
-        assert groups and all(group.baseline == pytest.approx(expected[group.name]) for group in groups)
-        assert all(group.score_norms == tuple(4.0 - 3.0 * reward for reward in group.rewards) for group in groups)
-        alone.update(batch)
-    assert len(set(expected.values())) > 1
-    np.testing.assert_equal(coordinator.state()["baseline"], alone.state_dict())
+def test_groups_have_the_baselines_of_earlier_rounds_and_their_score_norms():
+    for make in (make for make in ALLOCATORS.values() if make().needs.labels):  # others have no rewards to learn from
+        alone, pool = Optimal(), WorkerPool(Table(failing=0.1))
+        coordinator = make_coordinator(Settings(Watched(make()), Optimal()), pool)
+        for step in range(1, 4):
+            pool.committed = []
+            open_rounds(coordinator, request_of(texts(0, 1, 2, 3, 4, 5, 6), step))
+            work(coordinator, np.random.default_rng(step))
+            batch = learned(coordinator)[-1]
+            names = [address_of(prompt).group for prompt in batch.prompts]
+            expected = dict(zip(names, alone.predict(batch.prompts).tolist(), strict=True))
+            groups = groups_of(pool)
+            assert groups and all(group.baseline == pytest.approx(expected[group.name]) for group in groups)
+            assert all(group.score_norms == tuple(4.0 - 3.0 * reward for reward in group.rewards) for group in groups)
+            alone.update(batch)
+        assert len(set(expected.values())) > 1
+        np.testing.assert_equal(coordinator.state()["baseline"], alone.state_dict())
 
 
-def test_without_norms_and_history_groups_have_neither():
-    class NoNorms(Table):
-        def rollout(self, *args):
-            return replace(super().rollout(*args), score_norm=None)
+class NoNorms(Table):
+    def rollout(self, *args):
+        return replace(super().rollout(*args), score_norm=None)
 
-    pool = WorkerPool(NoNorms())
-    coordinator = make_coordinator(Settings(Uniform(2)), pool)
-    open_rounds(coordinator, request_of(texts(0, 1)))
+
+class Graded(Table):
+    def rollout(self, *args):
+        return replace(super().rollout(*args), correct=None, reward=0.4)
+
+
+def test_without_norms_and_history_groups_have_neither_and_a_baseline_that_counts_needs_verdicts():
+    coordinator, pool, _ = began(Uniform(2), 0, 1, table=NoNorms())
     work(coordinator)
-    groups = [group for commit in pool.committed for group in commit.groups]
-    assert [(group.score_norms, group.baseline) for group in groups] == [((), None)] * 2
-
-
-def test_a_baseline_that_counts_needs_verdicts():
-    class Graded(Table):
-        def rollout(self, *args):
-            return replace(super().rollout(*args), correct=None, reward=0.4)
-
-    pool = WorkerPool(Graded())
-    coordinator = make_coordinator(Settings(Uniform(2), Predicted(DiscountedCounts())), pool)
-    open_rounds(coordinator, request_of(texts(0)))
+    assert [(group.score_norms, group.baseline) for group in groups_of(pool)] == [((), None)] * 2
+    coordinator, _, _ = began(Uniform(2), 0, table=Graded(), baseline=Predicted(DiscountedCounts()))
     work(coordinator)
     with pytest.raises(RuntimeError, match=r"rewards must be 0 or 1 for predicted, which counts correct .* got 0.4"):
         coordinator.metrics()
@@ -165,9 +154,7 @@ def test_concurrent_requests_have_their_own_budgets(make):
     assert len(watched.learned) == len(requests)
     for request in requests:
         alone, batch, size = make(), batch_of(watched, request), len(request.prompts)
-        fresh = iter(batch.prompts[batch.started :])
-        prompts, draw = list(request.prompts), lambda count, fresh=fresh: list(itertools.islice(fresh, count))
-        assert batch == collect(alone, prompts, sampler(pool.table), source=draw)
+        assert batch == collected(alone, batch, request, pool.table)
         assert batch.asked.sum() <= alone.size(size).asked
         if alone.size(size).exact:
             assert batch.asked.sum() == alone.size(size).asked
@@ -177,23 +164,18 @@ def test_concurrent_requests_have_their_own_budgets(make):
 
 
 def test_extra_prompts_have_their_own_groups_and_sessions_under_a_uid_of_the_round():
-    pool = WorkerPool(Table(success=(0.3,)))
-    coordinator = make_coordinator(Settings(Watched(DAPO(rollouts_per_prompt=3, target=8))), pool)
-    request = request_of(texts(100, 103, 101))
-    open_rounds(coordinator, request)
+    coordinator, pool, request = began(
+        DAPO(rollouts_per_prompt=3, target=8), 100, 103, 101, table=Table(success=(0.3,))
+    )
     work(coordinator)
-    batch = coordinator.allocation.allocator.learned[0]
+    (batch,) = learned(coordinator)
     assert len({prompt.id for prompt in batch.prompts}) == len(batch.prompts)
-    extra_prompts = [address_of(prompt) for prompt in batch.prompts[batch.started :]]
-    assert len(extra_prompts) > 6
-    assert Counter(address.uid for address in extra_prompts) == Counter(uids_of(request) * (len(extra_prompts) // 3))
-    assert len({address.group for address in extra_prompts} | set(uids_of(request))) == len(batch.prompts)
+    extra = [address_of(prompt) for prompt in batch.prompts[batch.started :]]
+    assert len(extra) > 6
+    assert Counter(address.uid for address in extra) == Counter(uids_of(request) * (len(extra) // 3))
+    assert len({address.group for address in extra} | set(uids_of(request))) == len(batch.prompts)
     check_rows(pool, pool.committed, request)
-    trained = {group.name for commit in pool.committed for group in commit.groups}
-    assert trained & {address.group for address in extra_prompts}
-
-
-def test_extra_prompts_without_a_data_set_are_an_error_that_names_the_allocator():
+    assert {group.name for group in groups_of(pool)} & {address.group for address in extra}
     coordinator = make_coordinator(
         Settings(DAPO(rollouts_per_prompt=2)), WorkerPool(Table(success=(0.0,))), source=None
     )
@@ -204,26 +186,27 @@ def test_extra_prompts_without_a_data_set_are_an_error_that_names_the_allocator(
 
 
 def test_a_straggler_delays_only_prompts_that_share_its_budget(make):
-    allocator, pool = Watched(make()), WorkerPool(Table(success=(0.5,)))
-    coordinator = make_coordinator(Settings(allocator), pool)
-    request = request_of(texts(0, 1, 2, 3, 4, 5))
-    open_rounds(coordinator, request)
+    coordinator, pool, request = began(make(), 0, 1, 2, 3, 4, 5, table=Table(success=(0.5,)))
     straggler = next(iter(pool.sent.values()))[1].uid
     work(coordinator, only=lambda task: task.uid != straggler)
     assert {task.uid for _, task in pool.sent.values()} == {straggler}
     others = sorted(set(uids_of(request)) - {straggler})
-    early = allocator.separable or allocator.one_round
+    early = make().separable or make().one_round
     assert sorted(commit.uid for commit in pool.committed) == (others if early else [])
-    assert not allocator.learned
+    assert not learned(coordinator)
     work(coordinator)
     check_rows(pool, pool.committed, request)
 
 
+class DividedVotes(Uniform):
+    """Trains on prompts whose rollouts are all correct."""
+
+    def groups(self, batch):
+        return [group for group in super().groups(batch) if all(rollout.correct for rollout in group.rollouts)]
+
+
 def test_prompts_with_nothing_to_train_on_wait_for_one_with_something():
-    pool = WorkerPool(Table(success=(0.0, 1.0)))
-    coordinator = make_coordinator(Settings(DividedVotes()), pool)
-    request = request_of(texts(0, 2, 1, 4))
-    open_rounds(coordinator, request)
+    coordinator, pool, request = began(DividedVotes(), 0, 2, 1, 4, table=Table(success=(0.0, 1.0)))
     work(coordinator, only=lambda task: task.uid != "h1-2")
     assert not pool.committed
     work(coordinator)
@@ -235,59 +218,39 @@ def test_prompts_with_nothing_to_train_on_wait_for_one_with_something():
 @pytest.mark.parametrize("finished", [("h1-0", "h1-1", "h1-2"), ("h1-2", "h1-1", "h1-0")])
 def test_an_empty_round_has_one_row_without_an_advantage(finished):
     """Also if the prompt that finishes last has no rollout. Its baseline is its reward, not that from history."""
-    pool = WorkerPool(Table(success=(0.0,)))
-    coordinator = make_coordinator(Settings(DividedVotes(), Predicted()), pool)
-    request = request_of(texts(0, 1, 2))
-    open_rounds(coordinator, request)
+    coordinator, pool, request = began(DividedVotes(), 0, 1, 2, baseline=Predicted())
     for uid in finished:
         pool.table = Table(success=(0.0,), failing=float(uid == "h1-0"))
         work(coordinator, only=lambda task, uid=uid: task.uid == uid)
     work(coordinator)
     check_rows(pool, pool.committed, request)
-    groups = [group for commit in pool.committed for group in commit.groups]
-    assert [(group.rewards, len(group.rows), group.rewarded) for group in groups] == [((0.0,), 1, False)]
-    assert groups[0].baseline == 0.0 and Predicted().predict(request.prompts).tolist() == [0.5] * 3
-    assert {commit.uid: commit.status for commit in pool.committed} == {
-        "h1-0": "failure",
-        "h1-1": "finished",
-        "h1-2": "finished",
-    }
+    (group,) = groups_of(pool)
+    assert (group.rewards, len(group.rows), group.rewarded, group.baseline) == ((0.0,), 1, False, 0.0)
+    statuses = {commit.uid: commit.status for commit in pool.committed}
+    assert statuses == {"h1-0": "failure", "h1-1": "finished", "h1-2": "finished"}
     metrics = coordinator.metrics()
     assert (metrics["empty_rounds"], metrics["groups"]) == (1, 0)
 
 
-class DividedVotes(Uniform):
-    """Trains on prompts whose rollouts are all correct."""
-
-    def groups(self, batch):
-        return [group for group in super().groups(batch) if all(rollout.correct for rollout in group.rollouts)]
-
-
 def test_a_round_ends_if_all_rollouts_fail(make):
-    watched, pool = Watched(make()), WorkerPool(Table(failing=1.0))
-    coordinator = make_coordinator(Settings(watched, retries=1), pool)
-    request = request_of(texts(0, 1, 2))
-    open_rounds(coordinator, request)
+    coordinator, pool, _ = began(make(), 0, 1, 2, table=Table(failing=1.0), retries=1)
     work(coordinator)
-    assert [commit.status for commit in pool.committed] == ["failure"] * 3
-    assert not any(commit.groups for commit in pool.committed)
-    assert watched.learned[0].asked.sum() > 0 == sum(map(len, watched.learned[0].rollouts))
+    assert [commit.status for commit in pool.committed] == ["failure"] * 3 and not groups_of(pool)
+    (batch,) = learned(coordinator)
+    assert batch.asked.sum() > 0 == sum(map(len, batch.rollouts))
     assert coordinator.metrics()["empty_rounds"] == 0
 
 
 def test_votes_reward_rows_and_verdicts_do_not():
     for allocator, rewarded in ((Uniform(), False), (MAKE["ttrl"](), True)):
-        pool = WorkerPool(Table(success=(0.9,)))
-        coordinator = make_coordinator(Settings(allocator), pool)
-        open_rounds(coordinator, request_of(texts(0, 1)))
+        coordinator, pool, _ = began(allocator, 0, 1, table=Table(success=(0.9,)))
         work(coordinator)
-        assert {group.rewarded for commit in pool.committed for group in commit.groups} == {rewarded}
+        assert {group.rewarded for group in groups_of(pool)} == {rewarded}
 
 
 def test_a_rollout_task_holds_the_answers_so_far_if_votes_count():
-    pool = WorkerPool(Table(success=(0.4,), failing=0.2))
-    coordinator = make_coordinator(Settings(OptPO(min_samples=4, max_samples=16, wave=4), retries=1), pool)
-    open_rounds(coordinator, request_of(texts(0)))
+    allocator = OptPO(min_samples=4, max_samples=16, wave=4)
+    coordinator, pool, _ = began(allocator, 0, table=Table(success=(0.4,), failing=0.2), retries=1)
     given: list[str | None] = []
     while pool.sent:
         (id, (_, task)) = next(iter(pool.sent.items()))
@@ -299,24 +262,25 @@ def test_a_rollout_task_holds_the_answers_so_far_if_votes_count():
     assert len(set(given)) > 2
 
 
+class Stubborn(WorkerPool):
+    """Some of whose sessions fail."""
+
+    def sample(self, task):
+        result = super().sample(task)
+        failing = {0, 1, 4, 6}
+        return replace(result, rollouts=tuple(r for r in result.rollouts if r.completion.session not in failing))
+
+
 def test_failed_rollouts_are_tried_again_and_charged_once():
-    failing = {0, 1, 4, 6}
-
-    class Stubborn(WorkerPool):
-        def sample(self, task):
-            result = super().sample(task)
-            return replace(result, rollouts=tuple(r for r in result.rollouts if r.completion.session not in failing))
-
     for retries, arrived in ((0, 2), (1, 3), (2, 3), (3, 4), (9, 4)):
-        pool, watched = Stubborn(), Watched(Uniform(rollouts_per_prompt=4))
-        coordinator = make_coordinator(Settings(watched, retries=retries), pool)
-        open_rounds(coordinator, request_of(texts(0)))
+        coordinator, pool, _ = began(Uniform(4), 0, pool=Stubborn(), retries=retries)
         tasks = []
         while pool.sent:
             tasks += [task.sessions for _, task in pool.sent.values() if isinstance(task, RolloutTask)]
             coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
         assert tasks == [(0, 1, 2, 3), (4, 5), (6,), (7,)][: 1 + retries]
-        assert (watched.learned[0].asked.tolist(), len(watched.learned[0].rollouts[0])) == ([4], arrived)
+        (batch,) = learned(coordinator)
+        assert (batch.asked.tolist(), len(batch.rollouts[0])) == ([4], arrived)
         assert coordinator.metrics()["failed"] == 4 - arrived
 
 
@@ -330,14 +294,12 @@ def test_a_size_without_a_plan_is_refused_before_the_round():
 
 
 def test_results_of_tasks_that_are_not_pending_are_ignored():
-    watched, pool = Watched(Uniform(rollouts_per_prompt=2)), WorkerPool()
-    coordinator = make_coordinator(Settings(watched), pool)
-    open_rounds(coordinator, request_of(texts(0)))
+    coordinator, pool, _ = began(Uniform(2), 0)
     result = pool.carry_out("h1-0:1")
     coordinator.receive([TaskResult("h9-9:1"), result, replace(result, rollouts=())])
     coordinator.receive([result])
     work(coordinator)
-    assert watched.learned[0].rollouts[0] == tuple(replace(r, round=0) for r in result.rollouts)
+    assert learned(coordinator)[0].rollouts[0] == tuple(replace(r, round=0) for r in result.rollouts)
     assert coordinator.metrics()["retried"] == 0
 
 
@@ -345,10 +307,8 @@ def test_the_cost_of_a_result_does_not_grow_with_the_round(make):
     """Function calls are counted. Joint planning happens once a wave, and the garbage collector adds a few calls."""
 
     def calls(size):
-        pool = WorkerPool(Table(success=(0.5,)))
-        coordinator = make_coordinator(Settings(make()), pool)
-        open_rounds(coordinator, request_of(texts(*range(size))))
-        if not coordinator.allocation.allocator.separable:
+        coordinator, pool, _ = began(make(), *range(size), table=Table(success=(0.5,)))
+        if not make().separable:
             coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
         result, count = pool.carry_out(next(iter(pool.sent))), 0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion import AR3PO, Batch, Prompt, Rollout
+from apportion import AR3PO, Batch, Prompt, Rollout, collect
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.engines.saved_settings import settings_of
@@ -237,6 +237,29 @@ def open_rounds(coordinator: Coordinator, *requests: TrainerRequest) -> None:
         coordinator.open(request)
 
 
+def began(
+    allocator: Allocator,
+    *numbers: int,
+    table: Table = Table(),
+    pool: WorkerPool | None = None,
+    workers: Sequence[str] = ("a", "b"),
+    **settings: Any,
+) -> tuple[Coordinator, WorkerPool, TrainerRequest]:
+    """Return a coordinator that has begun a round of the prompts with these ``numbers``, its pool, and the request."""
+    pool = WorkerPool(table) if pool is None else pool
+    coordinator = make_coordinator(Settings(Watched(allocator), **settings), pool)  # type: ignore[arg-type]
+    request = request_of(texts(*numbers), workers=workers)
+    open_rounds(coordinator, request)
+    return coordinator, pool, request
+
+
+def collected(allocator: Allocator, batch: Batch, request: TrainerRequest, table: Table, retries: int = 0) -> Batch:
+    """Return the batch of the library's own loop on the same outcomes, with the extra prompts of ``batch``."""
+    fresh = iter(batch.prompts[batch.started :])
+    source = lambda count: list(itertools.islice(fresh, count))  # noqa: E731
+    return collect(allocator, list(request.prompts), sampler(table, retries), source=source)
+
+
 def work(coordinator: Coordinator, rng: np.random.Generator | None = None, only: Any = lambda task: True) -> None:
     """Carry out the tasks that satisfy ``only`` until none is left.
 
@@ -256,6 +279,12 @@ def lose_worker(coordinator: Coordinator, worker: str, others: Sequence[str]) ->
     pool: WorkerPool = coordinator.pool  # type: ignore[assignment]
     pool.sent = {id: sent for id, sent in pool.sent.items() if sent[0] != worker}
     coordinator.lose(worker, others)
+
+
+def learned(coordinator: Coordinator) -> list[Batch]:
+    """Return the batches that a ``Watched`` allocator learned from."""
+    found: list[Batch] = coordinator.allocation.allocator.learned  # type: ignore[attr-defined]
+    return found
 
 
 def trained_on(commits: Sequence[CommitTask]) -> list[str]:
