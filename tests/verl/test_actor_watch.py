@@ -43,19 +43,6 @@ def until_told(watching, told, seconds=30):
     return told[0], time.monotonic() - began
 
 
-def test_a_process_that_is_stopped_is_told_after_its_bound(ray, watch):
-    told, storage = [], ray.remote(num_cpus=0.1)(Part).remote()
-    pid = ray.get(storage.pid.remote())
-    watching = watch.ActorWatch(told.append, 2.0)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        line, seconds = until_told(watching.watch(watch.WatchedActor("the storage", storage, "stored there")), told)
-        assert seconds >= 2 and line.startswith("the storage must answer, because rollouts are stored there, got no")
-        assert watching.silent == {"the storage": 2.0}
-    finally:
-        os.kill(pid, signal.SIGKILL)
-
-
 def test_a_death_is_told_and_work_is_not(ray, watch, caplog):
     name, told = f"{watch.STORAGE}77", []
     storage = ray.remote(num_cpus=0.1)(Part).options(name=name).remote()
@@ -76,8 +63,7 @@ def test_a_death_is_told_and_work_is_not(ray, watch, caplog):
     assert len(told) == 1 and f"{name} must live" in told[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_reward_worker_that_dies_or_stops_is_restarted_and_named(ray, watch, caplog, number):
+def test_a_reward_worker_that_stops_or_dies_is_restarted_and_named(ray, watch, caplog):
     """A stopped one is killed on its host, because Ray cannot end it. Its last restart used up, the run ends."""
     told, worker = [], ray.remote(num_cpus=0.1, max_restarts=1, max_task_retries=1)(AsyncPart).remote()
     pid = ray.get(worker.pid.remote())
@@ -89,12 +75,11 @@ def test_a_reward_worker_that_dies_or_stops_is_restarted_and_named(ray, watch, c
                 await asyncio.sleep(0.05)
 
     async def scenario():
-        task = asyncio.create_task(watch.ActorWatch(told.append, 12.0).watch(actor))
+        task = asyncio.create_task(watch.ActorWatch(told.append, 8.0).watch(actor))
         await asyncio.sleep(3)  # it has answered once by then, also on a busy machine
-        os.kill(pid, number)
+        os.kill(pid, signal.SIGSTOP)
         await until(lambda: "reward_loop_worker_0 died; Ray has restarted it on" in caplog.text)
-        assert number == signal.SIGKILL or "is killed, so that Ray restarts it" in caplog.text
-        assert not told
+        assert "is killed, so that Ray restarts it" in caplog.text and not told
         os.kill(await worker.pid.remote(), signal.SIGKILL)
         await asyncio.wait_for(task, 60)
 
@@ -127,9 +112,9 @@ class Fake:
 
 
 def test_silence_is_what_was_waited_for_and_a_lost_connection_is_no_death(watch):
-    """A stop of the trainer's own process is no silence of others."""
-    told, watching = [], None
+    told = []
     fake = Fake(("n", "h", 1, 0.0), ActorUnavailableError("it restarts", b"1" * 16), ("n", "h", 2, 0.0))
     watching = watch.ActorWatch(told.append, 1.0)
     line, seconds = until_told(watching.watch(watch.WatchedActor("a server", fake, "sampled there")), told)
-    assert not fake.answers and "a server must answer" in line and 1 <= seconds < 10
+    assert not fake.answers and 1 <= seconds < 10 and watching.silent == {"a server": 1.0}
+    assert line.startswith("a server must answer, because rollouts are sampled there, got no")

@@ -60,34 +60,32 @@ def fields_of(queue, keys, *names):
     return [data.pop(name) for name in names]
 
 
-def test_rows_have_the_columns_of_their_group_and_a_uid_of_their_own(queue):
-    _, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
-    committed(queue, UID, [group((1.0, 0.0, 0.5), {0: third, 2: second})])
+def test_rows_have_the_columns_of_their_group_and_a_uid_of_their_own_and_are_otherwise_unchanged(queue):
+    first, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
+    committed(queue, UID, [group((1.0, 0.0, 0.5), {0: third, 2: second})], cleared=first.keys)
     keys = third.keys + second.keys
-    (uids,) = fields_of(queue, keys, "uid")
+    uids, scores, responses, extra = fields_of(queue, keys, "uid", "rm_scores", "responses", "extra_fields")
     assert uids.tolist() == keys == [f"{UID}_2_0", f"{UID}_1_0", f"{UID}_1_1"]
     whole = {"group": UID, "rewards": [1.0, 0.0, 0.5], "tokens": [5, 6, 7], "rounds": [0, 0, 0], "weight": 1.0}
     assert columns_of(keys) == [{"position": 0} | whole, {"position": 2} | whole, {"position": 2} | whole]
+    assert scores[1].tolist() == [0, 0, 0, 2] and responses[1].tolist() == [0, 1, 2, 3]
+    assert extra.tolist() == [{"turns": 2}, {"turns": 1}, {"turns": 1}]
+    # verl also samples the rows of a failed prompt, under the uid of the prompt
+    for wrong in ([first.keys[0]], [*first.keys, *keys], [UID], [keys[0], "gone_0_0"]):
+        with pytest.raises(RuntimeError, match=rf"got \d of {len(wrong)}; allocation failed"):
+            columns_of(wrong)
 
 
-def test_sampled_tokens_and_scores_are_unchanged(queue):
-    (written,) = sampled(queue, UID, [(4,)])
-    committed(queue, UID, [group((0.25,), {0: written})])
-    scores, responses, extra = fields_of(queue, written.keys, "rm_scores", "responses", "extra_fields")
-    assert scores[0].tolist() == [0, 0, 0, 1] and responses[0].tolist() == [0, 1, 2, 3]
-    assert extra.tolist() == [{"turns": 0}]
-
-
-@pytest.mark.parametrize("lengths", [[(4,)], [(3,), (4, 2), (5,)], [(4,), (4,)]], ids=["one", "ragged", "alike"])
-def test_rewards_of_the_allocator_replace_scores(queue, lengths):
-    written = sampled(queue, UID, lengths)
-    rewards = [0.5 * position - 0.25 for position in range(len(written))]
-    committed(queue, UID, [group(rewards, dict(enumerate(written)), rewarded=True)])
-    for position, one in enumerate(written):
-        (scores,) = fields_of(queue, one.keys, "rm_scores")
-        assert [row.tolist() for row in scores] == [[0.0] * (n - 1) + [rewards[position]] for n in one.lengths]
-    (scores,) = fields_of(queue, [key for one in written for key in one.keys], "rm_scores")
-    assert scores.dtype == torch.float32 and scores.is_nested  # as the trainer takes them
+def test_rewards_of_the_allocator_replace_scores(queue):
+    for i, lengths in enumerate(([(4,)], [(3,), (4, 2), (5,)], [(4,), (4,)])):
+        written = sampled(queue, f"h{i}", lengths)
+        rewards = [0.5 * position - 0.25 for position in range(len(written))]
+        committed(queue, f"h{i}", [group(rewards, dict(enumerate(written)), name=f"h{i}", rewarded=True)])
+        for position, one in enumerate(written):
+            (scores,) = fields_of(queue, one.keys, "rm_scores")
+            assert [row.tolist() for row in scores] == [[0.0] * (n - 1) + [rewards[position]] for n in one.lengths]
+        (scores,) = fields_of(queue, [key for one in written for key in one.keys], "rm_scores")
+        assert scores.dtype == torch.float32 and scores.is_nested  # as the trainer takes them
 
 
 def test_rows_of_no_group_are_cleared_and_the_trainer_finds_the_others(queue):
@@ -108,7 +106,7 @@ def buffer():
     return ReplayBuffer("sync", {}, None, "drop", {}, poll_interval=0.01, train_batch_size=1, gen_batch_size=1)
 
 
-def test_a_prompt_without_groups_is_finished(queue):
+def test_a_prompt_without_groups_is_finished_or_has_failed(queue):
     """A prompt that an allocator leaves out has no rows, and the trainer does not wait for them."""
     (written,) = sampled(queue, UID, [(3,)])
     (other,) = sampled(queue, OTHER, [(2,)])
@@ -117,11 +115,8 @@ def test_a_prompt_without_groups_is_finished(queue):
     assert tags[UID]["status"] == "finished" and not set(written.keys) & set(tags)
     batch, _ = buffer().sample(global_steps=1, partition_id="train", batch_size=2)
     assert batch.keys == other.keys
-
-
-def test_a_failed_prompt_has_the_status_failure(queue):
-    sampled(queue, UID, [])
-    assert committed(queue, UID, [], status="failure")[UID]["status"] == "failure"
+    sampled(queue, "failed", [])
+    assert committed(queue, "failed", [], status="failure")["failed"]["status"] == "failure"
 
 
 @pytest.mark.parametrize("name", ["async_kv_batch_put", "async_kv_clear"])
@@ -156,28 +151,16 @@ def test_reused_rollouts_are_committed_under_their_new_session(queue):
     assert "a0" not in queue.kv_list("train")["train"]
 
 
-@pytest.mark.parametrize("count", [1, 2, 9])
-def test_columns_come_in_the_order_of_the_keys(queue, count):
-    uids = [f"h{i}" for i in range(count)]
-    written = [sampled(queue, uid, [(1 + i % 3,)] * (1 + i)) for i, uid in enumerate(uids)]
-    for i, uid in enumerate(uids):
-        committed(queue, uid, [group([float(i)] * (1 + i), dict(enumerate(written[i])), name=uid)])
-    keys = [key for own in written for one in own for key in one.keys]
-    order = np.random.default_rng(count).permutation(len(keys))
-    found = columns_of([keys[i] for i in order])
-    assert [(own["group"], own["position"]) for own in found] == [
-        (keys[i].split("_")[0], int(keys[i].split("_")[1])) for i in order
-    ]
-    assert all(own["rewards"] == [float(own["group"][1:])] * (1 + int(own["group"][1:])) for own in found)
-
-
-@pytest.mark.parametrize("keys", [["h0_0_0"], ["h0_0_0", "h0_1_0"], ["h0"], ["h0_1_0", "gone_0_0"], ["gone_0_0"]])
-def test_a_row_without_columns_is_an_error(queue, keys):
-    """verl also samples the rows of a failed prompt, under the uid of the prompt."""
-    _, second = sampled(queue, "h0", [(3,), (4,)])
-    committed(queue, "h0", [group((1.0, 0.0), {1: second})])
-    with pytest.raises(RuntimeError, match=rf"got \d of {len(keys)}; allocation failed"):
-        columns_of(keys)
+def test_columns_come_in_the_order_of_the_keys(queue):
+    keys = []
+    for i in range(9):
+        written = sampled(queue, f"h{i}", [(1 + i % 3,)] * (1 + i))
+        committed(queue, f"h{i}", [group([float(i)] * (1 + i), dict(enumerate(written)), name=f"h{i}")])
+        keys += [key for one in written for key in one.keys]
+    keys = [keys[i] for i in np.random.default_rng(0).permutation(len(keys))]
+    for key, own in zip(keys, columns_of(keys), strict=True):
+        assert key == f"{own['group']}_{own['position']}_0"
+        assert own["rewards"] == [float(own["group"][1:])] * (1 + int(own["group"][1:]))
 
 
 def test_an_estimator_finds_its_groups_there(queue):

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.reward_loop import RewardLoopManager
@@ -30,24 +29,12 @@ from apportion.verl.streaming import BUFFER, StreamedReplayBuffer
 from apportion.verl.tracking import STEP, AllocationTracking
 from apportion.verl.waiting import Looking, check_while_waiting
 from apportion.verl.worker import AllocatedWorker
+from tests.verl.composed import stock
 
 PACKAGE = Path(apportion.__file__).parent
 TRAINER = "verl.trainer.ppo.v1.trainer_base"
-OURS = dict(
-    zip(
-        seam.EXTENDED,
-        (
-            AllocatedTaskRunner,
-            AllocatedAgentLoopManager,
-            AllocatedWorker,
-            SavedAllocation,
-            AllocationTracking,
-            StreamedReplayBuffer,
-        ),
-        strict=True,
-    )
-)
-METHODS = [(name, method) for name, methods in seam.EXTENDED.items() for method in methods]
+EXTENDING = (AllocatedTaskRunner, AllocatedAgentLoopManager, AllocatedWorker, SavedAllocation, AllocationTracking)
+OURS = dict(zip(seam.EXTENDED, (*EXTENDING, StreamedReplayBuffer), strict=True))
 
 
 def found(name):
@@ -85,24 +72,20 @@ def test_every_name_that_is_used_is_listed_and_every_name_listed_is_used():
     }
 
 
-@pytest.mark.parametrize("name", seam.CALLED)
-def test_what_is_called_takes_what_it_is_given(name):
-    assert set(seam.CALLED[name]) <= set(parameters(found(name))) if seam.CALLED[name] else callable(found(name))
-
-
-@pytest.mark.parametrize(("name", "method"), METHODS)
-def test_methods_are_there_with_these_parameters(name, method):
-    base, wanted = found(name), seam.EXTENDED[name][method]
-    assert parameters(getattr(base, method)) == wanted
-    if method in vars(OURS[name]):  # overridden: it must take all that its callers give
-        assert len(parameters(getattr(OURS[name], method))) == len(wanted)
+def test_what_is_called_takes_what_it_is_given():
+    for name, given in seam.CALLED.items():
+        assert set(given) <= set(parameters(found(name))) if given else callable(found(name)), name
 
 
 @pytest.mark.parametrize("name", seam.EXTENDED)
-def test_every_method_that_is_overridden_is_listed(name):
-    own = {each for each, value in vars(OURS[name]).items() if inspect.isfunction(value) and not each.startswith("__")}
-    assert issubclass(OURS[name], found(name))
-    assert {each for each in own if hasattr(found(name), each)} <= set(seam.EXTENDED[name])
+def test_methods_are_there_with_these_parameters_and_those_that_are_overridden_are_listed(name):
+    base, ours = found(name), OURS[name]
+    for method, wanted in seam.EXTENDED[name].items():
+        assert parameters(getattr(base, method)) == wanted
+        if method in vars(ours):  # overridden: it must take all that its callers give
+            assert len(parameters(getattr(ours, method))) == len(wanted)
+    own = {each for each, value in vars(ours).items() if inspect.isfunction(value) and not each.startswith("__")}
+    assert issubclass(ours, base) and {each for each in own if hasattr(base, each)} <= set(seam.EXTENDED[name])
 
 
 def source(function):
@@ -268,59 +251,31 @@ def test_the_callback_is_called_by_keywords_and_finds_the_manager():
     assert "self.agent_loop_manager = agent_loop_manager" in source(PPOTrainer.fit)
 
 
-@pytest.fixture(scope="module")
-def config():
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer")
+def test_settings_are_in_verls_configuration_but_for_the_key_of_the_managers_class():
+    config = stock()
+    for key in (*seam.SETTINGS, seam.ADDED):
+        table, _, last = key.rpartition(".")
+        assert (last in OmegaConf.select(config, table)) == (key != seam.ADDED), key
+    assert f'.get("{seam.ADDED.rpartition(".")[2]}")' in source(TaskRunnerV1.init_agent_loop_manager)
 
 
-@pytest.mark.parametrize("key", seam.SETTINGS)
-def test_settings_are_in_verls_configuration(config, key):
-    table, _, last = key.rpartition(".")
-    assert last in OmegaConf.select(config, table)
-
-
-def test_the_managers_class_is_read_from_a_key_that_users_add(config):
-    table, _, last = seam.ADDED.rpartition(".")
-    assert last not in OmegaConf.select(config, table)
-    assert f'.get("{last}")' in source(TaskRunnerV1.init_agent_loop_manager)
-
-
-@pytest.mark.parametrize(
-    ("installed", "good"),
-    [
-        ("0.8.0", False),
-        ("0.9.0", False),
-        ("0.9.1", True),
-        ("0.9.12", True),
-        ("0.9.2.dev0", True),
-        ("0.10.0.dev0", False),
-        ("0.10.0", False),
-        ("1.0", False),
-    ],
-)
-def test_unsupported_versions_are_refused(monkeypatch, installed, good):
-    monkeypatch.setattr(seam, "version", lambda name: installed)
-    monkeypatch.setattr(seam, "is_trl_available", lambda: False)
-    if good:
-        seam.check_installed()
-        return
-    with pytest.raises(ValueError, match=rf"verl must be >=0\.9\.1,<0\.10, got {installed}"):
-        seam.check_installed()
-
-
-def test_the_installed_version_is_supported(monkeypatch):
+def test_unsupported_versions_are_refused(monkeypatch):
     monkeypatch.setattr(seam, "is_trl_available", lambda: False)
     seam.check_installed()
+    for installed in ("0.9.1", "0.9.12", "0.9.2.dev0", "0.8.0", "0.9.0", "0.10.0.dev0", "0.10.0", "1.0"):
+        monkeypatch.setattr(seam, "version", lambda name, installed=installed: installed)
+        if installed.startswith("0.9.") and installed != "0.9.0":
+            seam.check_installed()
+            continue
+        with pytest.raises(ValueError, match=rf"verl must be >=0\.9\.1,<0\.10, got {installed}"):
+            seam.check_installed()
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_trl_that_lacks_verls_import_is_refused(monkeypatch, there):
+def test_a_trl_that_lacks_verls_import_is_refused(monkeypatch):
     monkeypatch.setattr(seam, "is_trl_available", lambda: True)
-    monkeypatch.setattr(seam, "find_spec", lambda name: object() if there else None)
     monkeypatch.setattr(seam, "version", {"verl": "0.9.1", "trl": "1.16.0"}.get)
-    if there:
-        seam.check_installed()
-        return
+    monkeypatch.setattr(seam, "find_spec", lambda name: object())
+    seam.check_installed()
+    monkeypatch.setattr(seam, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"verl 0\.9\.1 fails beside TRL 1\.16\.0"):
         seam.check_installed()

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import time
-from contextlib import asynccontextmanager
 from unittest import mock
 
 import pytest
@@ -23,6 +22,9 @@ from tests.verl.light_worker import LightWorker, send_signal
 
 SECONDS = 60.0
 """How long a test waits for anything."""
+
+SILENT = 3.0
+"""How long a worker may say nothing."""
 
 pytestmark = pytest.mark.slow  # most of it is waiting for silence, and for Ray
 
@@ -51,7 +53,7 @@ class Scene:
         )
         self.names = [f"light{number}_{i}" for i in range(count)]
         self.handles = {name: actor.options(name=name).remote(str(folder), seconds) for name in self.names}
-        self.group = module.WorkerGroup(self.coordinator, self.handles, 5.0, self.limits)
+        self.group = module.WorkerGroup(self.coordinator, self.handles, SILENT, self.limits)
 
     def log(self, event):
         """Return the lines of one kind, each as the name of the worker and what it did it with."""
@@ -92,37 +94,33 @@ class Scene:
 def scenario(ray, module, folder, act, count=2, restarts=0, seconds=0.5, start=True):
     """Run ``act`` with a group."""
 
-    @asynccontextmanager
-    async def made():
+    async def run():
         scene = Scene(ray, module, folder, count, restarts, seconds)
         try:
             if start:
                 await asyncio.wait_for(scene.group.start(), SECONDS)
-            yield scene
+            await act(scene)
         finally:
             scene.group.close()
             for handle in scene.handles.values():
                 ray.kill(handle)
 
-    async def run():
-        async with made() as scene:
-            await act(scene)
-
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("moment", ["before", "during"])
-def test_others_take_over_from_a_worker_that_is_killed_or_stopped(ray, workers, tmp_path, number, moment):
+@pytest.mark.parametrize(
+    ("number", "during"), [(signal.SIGKILL, True), (signal.SIGSTOP, False)], ids=["killed", "stopped"]
+)
+def test_others_take_over_from_a_worker_that_is_killed_or_stopped(ray, workers, tmp_path, number, during):
     """A stopped one is killed too, so that it does nothing any more when it could go on."""
 
     async def act(scene):
         one, other = scene.names
         pid = scene.pid(one)
-        if moment == "before":
+        if not during:
             send_signal(pid, number)
         uids = scene.open()
-        if moment == "during":
+        if during:
             await scene.until(lambda: any(name == one for name, _ in scene.log("began")))
             send_signal(pid, number)
         assert await scene.ended() < 20
@@ -137,27 +135,18 @@ def test_others_take_over_from_a_worker_that_is_killed_or_stopped(ray, workers, 
     scenario(ray, workers, tmp_path, act)
 
 
-def test_a_worker_that_goes_on_in_time_keeps_its_prompts(ray, workers, tmp_path):
+def test_a_worker_that_goes_on_in_time_and_those_of_a_stopped_trainer_keep_their_prompts(ray, workers, tmp_path):
+    """The reports of the latter wait to be read when the trainer goes on."""
+
     async def act(scene):
-        pid = scene.pid(scene.names[0])
         scene.open()
-        send_signal(pid, signal.SIGSTOP)
-        await asyncio.sleep(3)
-        send_signal(pid, signal.SIGCONT)
+        send_signal(scene.pid(scene.names[0]), signal.SIGSTOP)
+        await asyncio.sleep(SILENT / 2)
+        send_signal(scene.pid(scene.names[0]), signal.SIGCONT)
         await scene.ended()
-        await asyncio.sleep(4)
-        assert os.path.exists(f"/proc/{pid}") and scene.coordinator.metrics()["reassigned"] == 0
-
-    scenario(ray, workers, tmp_path, act)
-
-
-def test_a_stopped_trainer_does_not_take_its_workers_for_silent(ray, workers, tmp_path):
-    """Their reports wait to be read when it goes on."""
-
-    async def act(scene):
-        scene.open()
+        scene.open(step=2)
         for _ in range(3):
-            time.sleep(4)  # with what came before, longer than ``silent_seconds``
+            time.sleep(SILENT * 0.8)  # with what came before, longer than ``silent_seconds``
             await asyncio.sleep(0.05)
         await scene.ended()
         await asyncio.sleep(1)
@@ -167,20 +156,17 @@ def test_a_stopped_trainer_does_not_take_its_workers_for_silent(ray, workers, tm
     scenario(ray, workers, tmp_path, act)
 
 
-@pytest.mark.parametrize("moment", ["between rounds", "during a round"])
-def test_workers_that_are_all_dead_are_waited_for(ray, workers, tmp_path, monkeypatch, caplog, moment):
+def test_workers_that_are_all_dead_are_waited_for(ray, workers, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0.1)
 
     async def act(scene):
-        if moment == "during a round":
-            scene.open()
-            await scene.until(lambda: scene.log("began"))
+        scene.open()
+        await scene.until(lambda: scene.log("began"))
         (tmp_path / "slow").touch()  # so that all are dead at the same time
         for name in scene.names:
             send_signal(scene.pid(name))
-        if moment == "between rounds":
-            await scene.until(lambda: not scene.group.living)
-            scene.open()
+        await scene.until(lambda: not scene.group.living)
+        scene.open(step=2)
         await scene.ended()
         assert len(scene.log("joined")) >= 3 and scene.coordinator.metrics()["failed"] == 0
 
@@ -189,13 +175,9 @@ def test_workers_that_are_all_dead_are_waited_for(ray, workers, tmp_path, monkey
     assert "until Ray restarts it" in caplog.text  # the watchdog's line
 
 
-@pytest.mark.parametrize("moment", ["between rounds", "during a round", "during a validation"])
-def test_workers_that_are_all_gone_for_good_end_the_run(ray, workers, tmp_path, moment):
+def test_workers_that_are_all_gone_for_good_end_the_run(ray, workers, tmp_path):
     async def act(scene):
-        if moment == "during a round":
-            scene.open()
-        if moment == "during a validation":
-            scene.validate()
+        scene.validate()
         for name in scene.names:
             send_signal(scene.pid(name))
         await scene.until(lambda: scene.coordinator.error, 20)
@@ -205,11 +187,10 @@ def test_workers_that_are_all_gone_for_good_end_the_run(ray, workers, tmp_path, 
     scenario(ray, workers, tmp_path, act)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_others_finish_a_validation(ray, workers, tmp_path, number):
+def test_others_finish_a_validation(ray, workers, tmp_path):
     async def act(scene):
         uids = scene.validate()
-        send_signal(scene.pid(scene.names[0]), number)
+        send_signal(scene.pid(scene.names[0]), signal.SIGSTOP)
         await scene.until(lambda: {uid for _, uid in scene.log("validated")} == set(uids), 20)
         await scene.until(lambda: not scene.group._validating)
 
