@@ -75,8 +75,8 @@ class Receiver(AgentLoopWorkerTQ.__ray_actor_class__):
         return self.received
 
 
-def received(config, batch, workers=1):
-    return [row for chunk in batch.chunk(workers) for row in asyncio.run(Receiver(config).take(chunk))]
+def received(config, batch):
+    return [row for chunk in batch.chunk(4) for row in asyncio.run(Receiver(config).take(chunk))]
 
 
 def unlike():
@@ -94,11 +94,10 @@ def unlike():
     return questions
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_a_row_that_is_drawn_is_what_verl_would_dispatch(configured, workers):
+def test_a_row_that_is_drawn_is_what_verl_would_dispatch(configured):
     """From the file through its loader and its workers; the one is not the other's epoch, so rows are matched."""
     config = configured(unlike())
-    requested = [row for batch in batches(config, 2) for row in received(config, batch, workers)]
+    requested = [row for batch in batches(config, 2) for row in received(config, batch)]
     drawn = {prompt.id: prompt.data for prompt in TrainingPrompts(config, None).draw(8, set())}
     assert len(requested) == len(drawn) == 8 and not any(row["uid"].startswith("row") for row in requested)
     for row in requested:
@@ -109,44 +108,46 @@ def test_a_row_that_is_drawn_is_what_verl_would_dispatch(configured, workers):
             assert torch.equal(value, row[key]) if isinstance(value, torch.Tensor) else value == row[key], key
 
 
-@pytest.mark.parametrize("id_key", [None, "number"])
-def test_prompts_of_a_dispatch_are_those_of_the_data(configured, id_key):
+def test_prompts_of_a_dispatch_are_those_of_the_data(configured):
     config = configured(unlike())
-    requested = [prompt for batch in batches(config, 2) for prompt in prompts_of(batch, id_key)]
-    ours = TrainingPrompts(config, id_key).all()
-    assert [(p.id, p.text) for p in requested] == [(p.id, p.text) for p in ours]
-    assert [p.text for p in ours] == [row["prompt"][0]["content"] for row in unlike()]
-    if id_key:
-        assert [p.id for p in ours] == [str(10 + i) for i in range(8)]
-    assert all(prompt.data.group == prompt.data.uid for prompt in requested)
-    assert len({prompt.data.uid for prompt in requested}) == 8
+    for id_key in (None, "number"):
+        requested = [prompt for batch in batches(config, 2) for prompt in prompts_of(batch, id_key)]
+        ours = TrainingPrompts(config, id_key).all()
+        assert [(p.id, p.text) for p in requested] == [(p.id, p.text) for p in ours]
+        assert [p.text for p in ours] == [row["prompt"][0]["content"] for row in unlike()]
+        assert all(prompt.data.group == prompt.data.uid for prompt in requested)
+        assert len({prompt.data.uid for prompt in requested}) == 8
+    assert [p.id for p in ours] == [str(10 + i) for i in range(8)]
 
 
-def test_an_id_is_of_the_text_and_the_data_source():
-    row = {"raw_prompt": [{"role": "user", "content": "6 x 7?"}], "data_source": "sums", "extra_info": {"index": 0}}
-    again = row | {"extra_info": {"index": 5}, "uid": "b2f1"}
+def row(content, **more):
+    return {"raw_prompt": [{"role": "user", "content": content}], **more}
+
+
+def test_an_id_is_of_the_text_and_the_data_source_and_without_a_text_of_what_else_a_row_holds():
+    """The latter as where an environment asks."""
+    one = row("6 x 7?", data_source="sums", extra_info={"index": 0})
     others = (
-        row | {"data_source": "products"},
-        {"raw_prompt": row["raw_prompt"]},
-        row | {"raw_prompt": [{"role": "system", "content": "Be brief."}, *row["raw_prompt"]]},
+        one | {"data_source": "products"},
+        row("6 x 7?"),
+        one | {"raw_prompt": [{"role": "system", "content": "Be brief."}, *one["raw_prompt"]]},
     )
-    assert prompt_of(row) == prompt_of(again)
-    assert len({prompt_of(each).id for each in (row, *others)}) == 4
-
-
-def test_rows_without_a_text_are_told_apart_by_what_else_they_hold():
-    """As where an environment asks."""
-    rows = [{"raw_prompt": [{"role": "user", "content": ""}], "extra_info": {"seed": seed}} for seed in (1, 2, 1)]
-    first, second, third = (prompt_of(row) for row in rows)
+    assert prompt_of(one) == prompt_of(one | {"extra_info": {"index": 5}, "uid": "b2f1"})
+    assert len({prompt_of(each).id for each in (one, *others)}) == 4
+    first, second, third = (prompt_of(row("", extra_info={"seed": seed})) for seed in (1, 2, 1))
     assert first == third and first.id != second.id and "seed" in first.text
 
 
-@pytest.mark.parametrize("extra", [{}, None, {"index": 3, "split": "train"}])
-def test_an_id_key_that_is_not_there_is_an_error(extra):
-    row = {"raw_prompt": [{"role": "user", "content": "6 x 7?"}], "extra_info": extra}
-    has = "index, split" if extra else "none"
-    with pytest.raises(ValueError, match=rf"^allocation\.id_key must .* which has {has}, got 'number'"):
-        prompt_of(row, "number")
+def test_a_key_that_is_not_there_and_a_rate_that_is_none_are_errors():
+    for extra, keys, message in (
+        ({}, ["number"], r"^allocation\.id_key must .* which has none, got 'number'"),
+        (None, ["number"], r"^allocation\.id_key must .* which has none, got 'number'"),
+        ({"index": 3, "split": 0}, ["number"], r"^allocation\.id_key must .* which has index, split, got 'number'"),
+        ({"rate": 7}, [None, None, "pass"], r"^allocation\.rate_key must be a key of .* which has rate, got 'pass'"),
+        ({"rate": 7}, [None, None, "rate"], r"^allocation\.rate_key must .* must be a number between 0 and 1, got 7"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            prompt_of(row("6 x 7?", extra_info=extra), *keys)
 
 
 def test_rows_are_numbered_as_in_the_trainers_data_set(configured):
@@ -172,29 +173,13 @@ def test_known_rates_come_with_the_prompts_of_the_trainer_and_of_the_data(config
 RATES = dict(zip((row["prompt"][0]["content"] for row in make_questions(4)), (0.0, 0.25, None, 0.75), strict=True))
 
 
-def test_a_rate_key_that_is_not_there_and_a_rate_that_is_none_are_errors():
-    row = {"raw_prompt": [{"role": "user", "content": "6 x 7?"}], "extra_info": {"pass_rate": 7}}
-    with pytest.raises(
-        ValueError, match=r"^allocation\.rate_key must be a key of extra_info, which has pass_rate, got 'rate'"
-    ):
-        prompt_of(row, rate_key="rate")
-    with pytest.raises(
-        ValueError, match=r"^allocation\.rate_key must .* rate of a prompt must be a number between 0 and 1, got 7"
-    ):
-        prompt_of(row, rate_key="pass_rate")
-
-
-def test_prompts_that_are_there_more_than_once_count_once(configured):
-    questions = make_questions(4)
+def test_each_distinct_prompt_is_drawn_once_before_one_comes_again_in_another_order_but_none_that_is_held(configured):
+    questions = make_questions(8)
     rows = TrainingPrompts(configured([*questions, *questions[:2]]), None)
-    assert len(rows.all()) == 4 and (rows.distinct(3), rows.distinct(9)) == (3, 4)
-    drawn = rows.draw(4, set())
-    assert {prompt.id for prompt in drawn} == {prompt.id for prompt in rows.all()} and len(drawn) == 4
-
-
-def test_what_is_held_is_never_drawn(configured):
-    rows = TrainingPrompts(configured(make_questions(8)), None)
     everything = [prompt.id for prompt in rows.all()]
+    assert len(everything) == 8 and (rows.distinct(3), rows.distinct(9)) == (3, 8)
+    first, second = ([prompt.id for prompt in rows.draw(8, set())] for _ in range(2))
+    assert set(first) == set(second) == set(everything) and first != second
     for start in range(8):
         held = set((everything * 2)[start : start + 5])
         assert {prompt.id for prompt in rows.draw(3, held)} == set(everything) - held
@@ -202,54 +187,34 @@ def test_what_is_held_is_never_drawn(configured):
         rows.draw(4, held)
 
 
-def test_drawing_goes_through_all_prompts_before_one_comes_again_and_in_another_order(configured):
-    rows = TrainingPrompts(configured(make_questions(16)), None)
-    first, second = ([prompt.id for prompt in rows.draw(16, set())] for _ in range(2))
-    assert set(first) == set(second) and first != second
-    assert rows.drawn == 32
-
-
-@pytest.mark.parametrize("before", [7, 21])
-@pytest.mark.parametrize("made", [True, False], ids=["data set made", "not yet"])
-def test_it_goes_on_where_it_was(configured, before, made):
+def test_it_goes_on_where_it_was(configured):
+    """Whether its data set is made by then or not."""
     config = configured(make_questions(8))
 
     def drawn(rows, count):
         return [prompt.id for _ in range(count) for prompt in rows.draw(1, set())]
 
-    whole = drawn(TrainingPrompts(config, None), before + 10)
-    rows, later = TrainingPrompts(config, None), TrainingPrompts(config, None)
-    assert rows.drawn == 0 and drawn(rows, before) == whole[:before]
-    if made:
-        later.all()
-    later.drawn = rows.drawn
-    assert later.drawn == before
-    assert drawn(later, 10) == whole[before:]
+    for before, made in ((7, True), (21, False)):
+        whole = drawn(TrainingPrompts(config, None), before + 10)
+        rows, later = TrainingPrompts(config, None), TrainingPrompts(config, None)
+        assert rows.drawn == 0 and drawn(rows, before) == whole[:before]
+        if made:
+            later.all()
+        later.drawn = rows.drawn
+        assert later.drawn == before
+        assert drawn(later, 10) == whole[before:]
 
 
-def test_the_seed_of_the_data_decides_the_order(configured):
+def test_the_seed_of_the_data_decides_the_order_and_the_part_that_verl_takes_at_random(configured):
+    """Without a seed that would be another one each time that the data set is made."""
+
     def order(*overrides):
         rows = TrainingPrompts(configured(make_questions(16), *overrides), None)
         return [prompt.id for prompt in rows.draw(16, set())]
 
-    assert order() == order("data.seed=0") == order("data.seed=0") != order("data.seed=1")
-
-
-def test_only_the_part_that_verl_trains_on_is_drawn_from(configured):
-    config = configured(make_questions(16), "data.train_max_samples=5")
-    assert [p.id for p in TrainingPrompts(config, None).all()] == [
-        prompt_of({"raw_prompt": row["prompt"], "data_source": "toy"}).id for row in make_questions(5)
-    ]
-
-
-@pytest.mark.parametrize("seed", [3, None])
-def test_a_part_that_verl_takes_at_random_is_the_same_here(configured, seed):
-    """Without a seed it would be another one each time that the data set is made."""
-    seed_given = [] if seed is None else [f"data.seed={seed}"]
-    config = configured(make_questions(16), "data.train_max_samples=4", "data.shuffle=True", *seed_given)
-    rows = TrainingPrompts(config, None)
-    if seed is None:
-        with pytest.raises(ValueError, match=r"data\.seed must be a number"):
-            rows.all()
-        return
-    assert {p.id for p in rows.all()} == {p.id for p in prompts_of(batches(config)[0])}
+    assert order() == order("data.seed=0") != order("data.seed=1")
+    some = ("data.train_max_samples=4", "data.shuffle=True")
+    config = configured(make_questions(16), *some, "data.seed=3")
+    assert {p.id for p in TrainingPrompts(config, None).all()} == {p.id for p in prompts_of(batches(config)[0])}
+    with pytest.raises(ValueError, match=r"data\.seed must be a number"):
+        TrainingPrompts(configured(make_questions(16), *some), None).all()

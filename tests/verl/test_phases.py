@@ -52,24 +52,17 @@ def test_the_seconds_at_one_line_are_added_up(trainer):
     assert [watch.look(10) for _ in range(3)] == [("step: ", 0.0), ("step: ", 10.0), ("step: ", 20.0)]
     trainer.go_on()  # the second line of the same call
     assert watch.look(10)[1] == 0.0
-    trainer.go_on()  # the first line of the next call
-    assert watch.look(10)[1] == 0.0
-    assert watch.look(10)[1] == 10.0
 
 
-def test_a_line_that_comes_again_in_the_next_step_is_another_wait(trainer):
+def test_a_line_that_comes_again_is_another_wait_and_who_looks_for_prompts_does_not_wait(trainer):
     watch = PhaseWatch()
     watch.look(10)
     trainer.go_on()
     trainer.go_on()
     assert watch.look(10) == ("step: ", 0.0)
-
-
-def test_a_trainer_that_looks_for_prompts_does_not_wait(trainer):
-    watch = PhaseWatch()
-    watch.look(10)
     watch.looked()
     assert watch.look(10)[1] == 0.0
+    assert watch.look(10)[1] == 10.0
 
 
 def test_outside_of_a_step_nothing_is_waited_for():

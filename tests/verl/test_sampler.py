@@ -35,26 +35,18 @@ def loader(size=BATCH):
     )
 
 
-def test_a_batch_is_chosen_when_it_is_needed_and_not_before(asked):
+def test_a_batch_is_chosen_when_it_is_needed_and_choices_do_not_end_with_an_epoch(asked):
     batches = iter(loader())
     assert asked == []
     assert next(batches) == [0, 1, 2, 3] and asked == [RowsRequest(0, ROWS)]
-    assert next(batches) == [4, 5, 6, 7] and asked[1:] == [RowsRequest(1, ROWS)]
-
-
-def test_choices_do_not_end_with_an_epoch(asked):
-    batches = iter(loader())
-    assert [next(batches)[0] for _ in range(8)] == [0, 4, 8, 2, 6, 0, 4, 8]
-
-
-def test_a_loader_of_single_rows_asks_once_for_a_training_batch(asked):
-    rows = iter(loader(size=1))
+    assert [next(batches)[0] for _ in range(7)] == [4, 8, 2, 6, 0, 4, 8] and asked[1] == RowsRequest(1, ROWS)
+    asked.clear()
+    rows = iter(loader(size=1))  # asks once for a training batch, too
     assert [next(rows) for _ in range(6)] == [[0], [1], [2], [3], [4], [5]]
     assert [request.number for request in asked] == [0, 1]
 
 
-@pytest.mark.parametrize("size", [1, BATCH])
-@pytest.mark.parametrize("taken", [0, 1, 3])
+@pytest.mark.parametrize(("size", "taken"), [(1, 0), (1, 3), (BATCH, 1)])
 def test_a_loader_that_is_restored_repeats_and_loses_nothing(asked, size, taken):
     whole = loader(size)
     batches = iter(whole)

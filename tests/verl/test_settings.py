@@ -20,13 +20,8 @@ def made(allocation, rollouts=8):
     )
 
 
-def test_rewards_come_from_votes_where_there_are_no_labels():
-    assert VerlAllocation(allocator=TTRL()).label_free and not VerlAllocation(allocator=VIP()).label_free
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "remedy"),
-    [
+def test_a_wrong_value_is_refused_with_what_there_is():
+    for setting, value, remedy in (
         ("weighting", "prompts", "one of prompt, rollout, token"),
         ("extract", "bxoed", "one of auto"),
         ("equivalence", "exactly", "one of exact"),
@@ -34,11 +29,14 @@ def test_rewards_come_from_votes_where_there_are_no_labels():
         ("wait_seconds", 20.0, "above the longest update"),
         ("wait_seconds", math.inf, "above the longest update"),
         ("retries", -1, "0 never tries"),
-    ],
-)
-def test_a_wrong_value_is_refused_with_what_there_is(setting, value, remedy):
-    with pytest.raises(ValueError, match=f"^{setting} must be .*{remedy}"):
-        VerlAllocation(allocator=VIP(), **{setting: value})
+    ):
+        with pytest.raises(ValueError, match=f"^{setting} must be .*{remedy}"):
+            VerlAllocation(allocator=VIP(), **{setting: value})
+    with pytest.raises(ValueError, match="got 'acc' with ttrl"):
+        VerlAllocation(allocator=TTRL(), verdict="acc")
+    with pytest.raises(ValueError, match=r"baseline must be left out without labels, .* got optimal with ttrl"):
+        VerlAllocation(allocator=TTRL(), baseline=Optimal())
+    assert VerlAllocation(allocator=TTRL()).label_free and not VerlAllocation(allocator=VIP()).label_free
 
 
 def test_all_time_limits_follow_from_one_setting():
@@ -47,21 +45,17 @@ def test_all_time_limits_follow_from_one_setting():
     assert (small.answer, small.start) == (15, 60)  # a worker imports verl when it starts
 
 
-def test_votes_need_no_verdict():
-    with pytest.raises(ValueError, match="got 'acc' with ttrl"):
-        VerlAllocation(allocator=TTRL(), verdict="acc")
-
-
 def test_a_name_alone_is_an_allocator():
     assert made("hora") == made({"allocator": "hora"}) == made({"allocator": {"name": "hora"}})
     assert made("hora") == VerlAllocation(allocator=HORA(rollouts_per_prompt=8))
 
 
-def test_null_is_as_if_a_key_were_left_out():
+def test_null_is_as_if_a_key_were_left_out_and_infinity_is_written_as_yaml_does():
     table = {"allocator": {"name": "vip", "high": None, "predictor": {"name": "counts", "discount": None}}}
     allocation = made({**table, "verdict": None, "retries": None})
     assert allocation.allocator == VIP(estimator="rloo", rollouts_per_prompt=8, predictor=DiscountedCounts())
     assert allocation.verdict is None and allocation.retries == 1
+    assert made(OmegaConf.create("{allocator: vip, deadline_seconds: .inf}")).deadline_seconds == math.inf
 
 
 @pytest.mark.parametrize(
@@ -74,20 +68,11 @@ def test_null_is_as_if_a_key_were_left_out():
         ({"name": "vip", "budget": 512}, VIP(estimator="rloo", budget=512)),
         ({"name": "dapo"}, DAPO(rollouts_per_prompt=5)),
         ({"name": "ttrl"}, TTRL()),
+        ({"name": "vip", "high": "${actor_rollout_ref.rollout.n}"}, VIP("rloo", rollouts_per_prompt=5, high=5)),
     ],
 )
 def test_the_budget_is_that_of_verl_where_none_is_given(table, allocator):
     assert made({"allocator": table}, rollouts=5).allocator == allocator
-
-
-def test_settings_may_refer_to_verls():
-    allocation = made({"allocator": {"name": "vip", "high": "${actor_rollout_ref.rollout.n}"}, "retries": 0})
-    assert allocation.allocator == VIP(estimator="rloo", rollouts_per_prompt=8, high=8) and allocation.retries == 0
-
-
-def test_infinity_is_written_as_yaml_does():
-    table = OmegaConf.create("{allocator: vip, deadline_seconds: .inf}")
-    assert made(table).deadline_seconds == math.inf
 
 
 @pytest.mark.parametrize(
@@ -126,11 +111,6 @@ def test_a_budget_that_is_verls_says_so():
 def test_rows_have_uids_of_their_own_under_our_estimators_alone():
     assert by_row(OmegaConf.create({"algorithm": {"adv_estimator": "apportion_rloo"}}))
     assert not by_row(OmegaConf.create({"algorithm": {"adv_estimator": "grpo"}}))
-
-
-def test_a_baseline_needs_labels():
-    with pytest.raises(ValueError, match=r"baseline must be left out without labels, .* got optimal with ttrl"):
-        VerlAllocation(allocator=TTRL(), baseline=Optimal())
 
 
 def reduction(allocation, estimator="apportion_rloo", loss="token-mean", mode="vanilla"):

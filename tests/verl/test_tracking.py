@@ -11,7 +11,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from apportion.verl import tracking
 from apportion.verl.estimators import GroupEstimator
-from apportion.verl.tracking import AllocationTracking, PaddingCounter, log_metrics
+from apportion.verl.tracking import AllocationTracking, log_metrics
 
 TRAINED = {"training/global_step": 1, "actor/loss": 0.5}
 VALIDATED = {"val-core/toy/acc/mean@1": 0.25}
@@ -44,45 +44,19 @@ def written(tmp_path, monkeypatch):
     return made
 
 
-def test_a_training_step_is_logged_with_ours_beside_it(written):
-    log_metrics(lambda: {"n_max": 8.0, "rounds": 3.0})
-    (line,) = written(TRAINED)
-    ours = {"allocation/n_max": 8.0, "allocation/rounds": 3.0, "allocation/rows": 0.0, "allocation/padding": 0.0}
-    assert line == {"step": 0, "data": TRAINED | ours}
-
-
-def test_a_metric_with_a_prefix_of_its_own_keeps_it(written):
-    log_metrics(lambda: {"n_max": 8.0, "selection/never_chosen": 0.5})
-    (line,) = written(TRAINED)
-    assert line["data"]["selection/never_chosen"] == 0.5 and line["data"]["allocation/n_max"] == 8.0
-    assert "allocation/selection/never_chosen" not in line["data"]
-
-
-def test_a_validation_is_logged_unchanged(written):
-    """Rounds that ended before it are logged with the next step."""
-    waiting = [{"rounds": 3.0}]
-    log_metrics(lambda: waiting.pop())
-    first, second = written(VALIDATED, VALIDATED | TRAINED)
-    assert first == {"step": 0, "data": VALIDATED}
-    assert second["data"]["allocation/rounds"] == 3.0 and second["data"].items() > VALIDATED.items()
-
-
-def test_the_trainers_metrics_are_not_changed(written):
-    log_metrics(lambda: {"rounds": 3.0})
-    data = {"training/global_step": 1}
-    written(data)
-    assert data == {"training/global_step": 1}
-
-
-def test_a_later_manager_replaces_an_earlier_one(written):
+def test_a_training_step_is_logged_with_ours_beside_it_and_a_validation_unchanged(written):
+    """Rounds that ended before a validation are logged with the next step. A later manager replaces an earlier one."""
+    waiting = [{"rounds": 3.0, "selection/never_chosen": 0.5}]
     log_metrics(lambda: {"rounds": 1.0})
-    log_metrics(lambda: {"rounds": 2.0})
-    (line,) = written(TRAINED)
-    assert line["data"]["allocation/rounds"] == 2.0
-    assert (
-        trainer_base.Tracking is AllocationTracking
-        and trainer_base.upsample_batch_to_divisible_size is tracking.padding
-    )
+    log_metrics(lambda: waiting.pop())
+    data = dict(VALIDATED | TRAINED)
+    assert [line["data"] for line in written(VALIDATED, data)] == [
+        VALIDATED,
+        data
+        | {"allocation/rounds": 3.0, "selection/never_chosen": 0.5, "allocation/rows": 0.0, "allocation/padding": 0.0},
+    ]
+    assert data == VALIDATED | TRAINED
+    assert trainer_base.Tracking is AllocationTracking
 
 
 def test_an_error_is_raised_when_the_trainer_logs(written):
@@ -109,18 +83,15 @@ def batch(queue, rows):
     return KVBatchMeta(partition_id="train", keys=keys, tags=tags)
 
 
-def test_rows_and_padding_are_counted_as_verl_pads(queue):
+def test_rows_and_padding_are_counted_as_verl_pads_and_logged(queue, written):
     """The counts cover all updates of a step, and start at 0 in the next."""
-    padding = PaddingCounter(trainer_base.upsample_batch_to_divisible_size)
-    assert [len(padding(batch(queue, rows), 4, eos_token_id=3)) for rows in (5, 8, 3)] == [8, 8, 4]
-    assert padding.take_counts() == {"rows": 16.0, "padding": 4.0}
-    assert padding.take_counts() == {"rows": 0.0, "padding": 0.0}
-
-
-def test_the_trainer_pads_through_it_and_the_counts_are_logged(queue, written):
     log_metrics(lambda: {})
-    trainer_base.upsample_batch_to_divisible_size(batch(queue, 5), 4, 3)
-    assert [line["data"]["allocation/padding"] for line in written(TRAINED, TRAINED)] == [3.0, 0.0]
+    padded = [trainer_base.upsample_batch_to_divisible_size(batch(queue, rows), 4, 3) for rows in (5, 8, 3)]
+    assert [len(each) for each in padded] == [8, 8, 4]
+    counts = [
+        (line["data"]["allocation/rows"], line["data"]["allocation/padding"]) for line in written(TRAINED, TRAINED)
+    ]
+    assert counts == [(16.0, 4.0), (0.0, 0.0)]
 
 
 def test_our_estimators_know_the_rows_that_verl_pads_with(queue):
