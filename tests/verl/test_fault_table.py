@@ -11,6 +11,7 @@ from tests.verl.fault_table import KINDS, MOMENTS, tried
 
 IN_SUITE = (
     "a reward raises",
+    "a reward is NaN",
     "a reward never comes",
     "a server stops when it is put to sleep",
     "a response of None",

@@ -47,7 +47,8 @@ def group(rewards, written, name=UID, rewarded=False):
     """A group of ``rewards``, whose rows are those ``written``, by position."""
     size = len(rewards)
     rows = tuple(TrainedRow(position, one) for position, one in written.items())
-    return TrainedGroup(name, tuple(rewards), tuple(range(5, 5 + size)), (0,) * size, rows, rewarded)
+    norms = tuple(0.5 + position for position in range(size))
+    return TrainedGroup(name, tuple(rewards), tuple(range(5, 5 + size)), (0,) * size, rows, rewarded, norms, 0.25, 2.0)
 
 
 def committed(queue, uid, groups, cleared=(), status="finished", by_row=True):
@@ -66,7 +67,8 @@ def test_rows_have_the_columns_of_their_group_and_a_uid_of_their_own_and_are_oth
     keys = third.keys + second.keys
     uids, scores, responses, extra = fields_of(queue, keys, "uid", "rm_scores", "responses", "extra_fields")
     assert uids.tolist() == keys == [f"{UID}_2_0", f"{UID}_1_0", f"{UID}_1_1"]
-    whole = {"group": UID, "rewards": [1.0, 0.0, 0.5], "tokens": [5, 6, 7], "rounds": [0, 0, 0], "weight": 1.0}
+    whole = {"group": UID, "rewards": [1.0, 0.0, 0.5], "tokens": [5, 6, 7], "rounds": [0, 0, 0], "weight": 2.0}
+    whole |= {"score_norms": [0.5, 1.5, 2.5], "baseline": [0.25] * 3}
     assert columns_of(keys) == [{"position": 0} | whole, {"position": 2} | whole, {"position": 2} | whole]
     assert scores[1].tolist() == [0, 0, 0, 2] and responses[1].tolist() == [0, 1, 2, 3]
     assert extra.tolist() == [{"turns": 2}, {"turns": 1}, {"turns": 1}]
@@ -169,4 +171,4 @@ def test_an_estimator_finds_its_groups_there(queue):
     mask = (torch.arange(5) < torch.tensor([[3], [4], [5], [0]])).long()
     index = np.array([*first.keys, *second.keys, *third.keys, "pad0_0_0"], dtype=object)
     found, _ = GroupEstimator("rloo", "rollout", "token-mean")(torch.zeros(4, 5), mask, index)
-    torch.testing.assert_close(found, torch.tensor([[2 / 3], [-2 / 3], [0.0], [0.0]]) * mask)
+    torch.testing.assert_close(found, torch.tensor([[4 / 3], [-4 / 3], [0.0], [0.0]]) * mask)
