@@ -109,16 +109,26 @@ async def until_live(servers, count):
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("kind", [LLMServerClient, FullyAsyncLLMServerClient])
-def test_the_calls_of_a_given_up_session_are_stopped_and_no_others(start, kind):
-    servers, client, calls = start(0, 1, 2, kind=kind)
+async def session(calls, *generating):
+    """Do that in one session, which ends with it."""
+    async with calls.session():
+        await asyncio.gather(*generating)
+
+
+async def until_found(servers, *expected):
+    async with asyncio.timeout(60):
+        while await found(servers) != expected:
+            await asyncio.sleep(0.02)
+
+
+def test_the_calls_of_a_given_up_session_are_stopped_and_no_others(start):
+    servers, client, calls = start(0, 1, 2, kind=FullyAsyncLLMServerClient)
 
     async def main():
-        async def session(*prompts):
-            async with calls.session():
-                await asyncio.gather(*(generate(client, prompt) for prompt in prompts))
-
-        first, second = asyncio.create_task(session(0, 1, 2)), asyncio.create_task(session(3, 4, 5))
+        first, second = (
+            asyncio.create_task(session(calls, *(generate(client, prompt) for prompt in prompts)))
+            for prompts in ((0, 1, 2), (3, 4, 5))
+        )
         await until_live(servers, 6)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -127,7 +137,7 @@ def test_the_calls_of_a_given_up_session_are_stopped_and_no_others(start, kind):
         second.cancel()
         with suppress(asyncio.CancelledError):
             await second
-        assert live == [3, 4, 5] and [prompt for _, prompt in sorted(log, key=lambda entry: entry[1])] == [0, 1, 2]
+        assert live == [3, 4, 5] and sorted(prompt for _, prompt in log) == [0, 1, 2]
         # one of the three servers, with two of the six calls, has no abort_request
         live, log = await found(servers)
         assert live == [] and sorted(how for how, _ in log) == ["aborted"] * 4 + ["cancelled"] * 2
@@ -137,12 +147,12 @@ def test_the_calls_of_a_given_up_session_are_stopped_and_no_others(start, kind):
     asyncio.run(main())
 
 
-def test_calls_that_a_session_leaves_behind_are_stopped_when_it_ends(start):
-    """An agent loop may fail, or return, while tasks that it started still generate."""
+def test_calls_that_a_session_leaves_behind_are_stopped_when_it_ends_and_those_outside_when_cancelled(start):
+    """An agent loop may fail, or return, while its tasks still generate. Validation has no sessions of ours."""
     servers, client, calls = start(0)
 
     async def main():
-        async def session():
+        async def failing():
             async with calls.session():
                 left.append(asyncio.create_task(generate(client, 0)))
                 await until_live(servers, 1)
@@ -150,9 +160,13 @@ def test_calls_that_a_session_leaves_behind_are_stopped_when_it_ends(start):
 
         left = []
         with pytest.raises(ValueError, match="the loop fails"):
-            await session()
+            await failing()
         assert await found(servers) == ([], [("aborted", 0)])
+        left.append(asyncio.create_task(generate(client, 1)))
+        await until_live(servers, 1)
+        left[1].cancel()
         await asyncio.wait(left)
+        await until_found(servers, [], [("aborted", 0), ("aborted", 1)])
 
     asyncio.run(main())
 
@@ -161,13 +175,13 @@ def test_a_given_up_session_makes_no_more_calls(start):
     servers, client, calls = start(0)
 
     async def main():
-        async def session():
+        async def going_on():
             async with calls.session():
                 with suppress(asyncio.CancelledError):
                     await generate(client, 0)
                 await generate(client, 1)
 
-        task = asyncio.create_task(session())
+        task = asyncio.create_task(going_on())
         await until_live(servers, 1)
         task.cancel()
         with pytest.raises(RuntimeError, match="a session that was given up must not generate"):
@@ -189,28 +203,10 @@ def test_a_session_may_go_on_after_its_own_timeout(start):
                     await generate(client, 0)
             task = asyncio.create_task(generate(client, 1))
             await until_live(servers, 1)
-            async with asyncio.timeout(60):
-                while (await found(servers)) != ([1], [("aborted", 0)]):
-                    await asyncio.sleep(0.02)
+            await until_found(servers, [1], [("aborted", 0)])
             (request,) = (await servers[0].found.remote())[0]
             await servers[0].end.remote(request)
             assert (await task).token_ids == [1]
-
-    asyncio.run(main())
-
-
-def test_a_call_outside_of_sessions_is_stopped_when_it_is_cancelled(start):
-    """As in validation, which has no sessions of ours."""
-    servers, client, _ = start(0)
-
-    async def main():
-        task = asyncio.create_task(generate(client, 0))
-        await until_live(servers, 1)
-        task.cancel()
-        await asyncio.wait([task])
-        async with asyncio.timeout(60):
-            while (await found(servers)) != ([], [("aborted", 0)]):
-                await asyncio.sleep(0.02)
 
     asyncio.run(main())
 
@@ -219,11 +215,7 @@ def test_a_request_whose_id_others_may_share_is_stopped_by_its_call(start):
     servers, client, calls = start(0, full_determinism=True)
 
     async def main():
-        async def session(prompt):
-            async with calls.session():
-                await generate(client, prompt, "det-0")
-
-        tasks = [asyncio.create_task(session(prompt)) for prompt in (0, 1)]
+        tasks = [asyncio.create_task(session(calls, generate(client, prompt, "det-0"))) for prompt in (0, 1)]
         await until_live(servers, 2)
         tasks[0].cancel()
         await asyncio.wait(tasks[:1])
@@ -239,11 +231,7 @@ def test_a_server_that_stops_nothing_holds_up_nothing_and_is_reported_once(start
     servers, client, calls = start(2, stubborn=True)
 
     async def main():
-        async def session():
-            async with calls.session():
-                await asyncio.gather(generate(client, 0), generate(client, 1))
-
-        task = asyncio.create_task(session())
+        task = asyncio.create_task(session(calls, generate(client, 0), generate(client, 1)))
         await until_live(servers, 2)
         before = time.monotonic()
         task.cancel()
@@ -252,9 +240,8 @@ def test_a_server_that_stops_nothing_holds_up_nothing_and_is_reported_once(start
         assert await found(servers) == ([0, 1], [("cancelled", 0), ("cancelled", 1)])
 
     asyncio.run(main())
-    assert [record.message.partition(";")[0] for record in caplog.records if "server_calls" in record.name] == [
-        "A server still serves a request that was given up"
-    ]
+    said = [record.message.partition(";")[0] for record in caplog.records if "server_calls" in record.name]
+    assert said == ["A server still serves a request that was given up"]
 
 
 @contextmanager
@@ -288,12 +275,7 @@ def test_sglang_is_told_over_http(ray, actors, start, status, how):
 
     async def main(address):
         _, client, calls = start(2, name="sglang", address=address)
-
-        async def session():
-            async with calls.session():
-                await generate(client, 0)
-
-        task = asyncio.create_task(session())
+        task = asyncio.create_task(session(calls, generate(client, 0)))
         await until_live([server], 1)
         task.cancel()
         await asyncio.wait([task])

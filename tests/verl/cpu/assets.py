@@ -16,7 +16,7 @@ SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
 MARKS = ("<tool_call>", "</tool_call>")
 ALPHABET = string.digits + string.ascii_letters + string.punctuation + " \n"
 PAD, END = SPECIAL.index("<pad>"), SPECIAL.index("<|im_end|>")
-TOOL, LOOK, FAILS, FLAKY = "tool ", "look ", "fails ", "flaky "
+TOOL, LOOK = "tool ", "look "
 EASE = (0, 8, 20, 35, 50, 65, 80, 94)
 TEMPLATE = (
     "{% for m in messages %}"

@@ -19,11 +19,6 @@ def compute_report(data_source, solution_str, ground_truth, extra_info=None, **r
     return {"score": score, "acc": score, "length": len(solution_str)}
 
 
-def compute_graded(data_source, solution_str, ground_truth, extra_info=None, **rest):
-    """A reward between 0 and 1: half of it for any answer that is not empty."""
-    return 0.5 * compute_score(data_source, solution_str, ground_truth) + 0.25
-
-
 BAD = {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "one", "list": [1.0, 0.0]}
 
 

@@ -1,6 +1,6 @@
-"""Answers and errors that the server returns instead of sampling, if the first word of a question asks for it."""
+"""Answers that the server returns instead of sampling, if the first word of a question asks for it."""
 
-from tests.verl.cpu.assets import FAILS, FLAKY, LOOK, TOOL
+from tests.verl.cpu.assets import LOOK, TOOL
 
 CALL = '<tool_call>\n{"name": "successor", "arguments": {"number": 7}}\n</tool_call><|im_end|>'
 SEARCH = '<tool_call>\n{"name": "search", "arguments": {"query": "q"}}\n</tool_call><|im_end|>'
@@ -12,11 +12,8 @@ def script(prompt, number):
 
     "tool ": every second request calls the tool; what follows the tool's reply is sampled.
     "look ": every second request searches, and once more after the first reply; what follows is sampled.
-    "fails ": every request is an error; "flaky ": every second one is.
     """
     question = prompt.partition(USER)[2]
-    if question.startswith(FAILS) or (question.startswith(FLAKY) and number % 2):
-        raise RuntimeError(f"this question fails, got {question[:20]!r}")
     if question.startswith(LOOK) and question.count(REPLY) < 2 and (number % 2 or REPLY in question):
         return SEARCH
     return CALL if question.startswith(TOOL) and REPLY not in question and number % 2 else ""
