@@ -4,29 +4,21 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
 from operator import itemgetter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from apportion.answers import AnswerFunctionError
 from apportion.endpoint import EndpointError, seed_of
 from apportion.stopping import USUAL_RULE, decide
-from apportion.vote import NoAnswersError, Question, Report, vote, vote_async
+from apportion.vote import NoAnswersError, Question, vote
 from apportion.vote.journal import samples_path
 from apportion.vote.lines import JournalError
 from tests.endpoint.fault_server import (
-    Behaviour,
-    FaultServer,
-    Request,
-    Script,
     broken,
     cut_before,
     cut_inside,
     malformed,
-    n_short,
     no_choices,
     null_content,
     ok,
@@ -34,244 +26,194 @@ from tests.endpoint.fault_server import (
     refused,
     silent,
 )
-from tests.vote.builders import answering, make_questions, stream_of
+from tests.soak import case
+from tests.vote.builders import answering, expect_replay, make_questions, report_of, stream_of, voted
 
-Poll = Callable[..., Awaitable[Report]]
+FULL = {"rule": "fixed", "curtail": False, "wave": 1}
+"""A full vote that asks for a sample when it has the one before."""
 
+PLACES = {seed_of(0, "q0", number): number for number in range(64)}
+"""The numbers of the samples of question 0 by their seeds."""
 
-def serve(script: Script, out: Path, body: Callable[[Poll, FaultServer], Awaitable[Any]]) -> Any:
-    """Return what ``body`` returns for a vote on a server with this ``script``, and the server."""
-
-    async def inner() -> Any:
-        async with FaultServer(script) as server:
-
-            async def poll(questions: Sequence[Question], **settings: Any) -> Report:
-                given = {"base_url": server.url, "model": "tiny", "out": out, "equivalence": "exact"} | settings
-                return await vote_async(questions, **given)
-
-            async with asyncio.timeout(60):
-                return await body(poll, server)
-
-    return asyncio.run(inner())
-
-
-def report_of(script: Script, out: Path, questions: Sequence[Question], **settings: Any) -> Report:
-    return serve(script, out, lambda poll, server: poll(questions, **settings))
+zero, never = ok(r"\boxed{0}", most=1), silent()
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path):
     return tmp_path / "answers.jsonl"
 
 
-def lines(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def key_of(request: Request) -> str:
-    """Return the id of the question in a request."""
-    return f"q{request.prompt.split()[1]}"
+def samples_of(out):
+    return lines(samples_path(out))
+
+
+def asked(requests):
+    """Return the ids of the questions in these requests."""
+    return {f"q{request.prompt.split()[1]}" for request in requests}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "settings", "wave"),
     [
-        ("posterior_predictive", {}, "free"),
-        ("posterior_predictive", {"eps": 0.05}, 8),
-        ("optpo", {"min_samples": 8}, "free"),
-        ("esc", {"window": 4}, 3),
-        ("adaptive_consistency_beta", {}, 64),
-        ("fixed", {"samples": 12}, "free"),
+        case("posterior_predictive", {"eps": 0.05}, 8, suite=True),
+        case("optpo", {"min_samples": 8}, "free", suite=False),
+        case("esc", {"window": 4}, 3, suite=True),
+        case("adaptive_consistency_beta", {}, 64, suite=False),
+        case("fixed", {"samples": 12}, "free", suite=False),
     ],
 )
-def test_a_vote_agrees_with_a_replay_of_its_answers(out: Path, rule: str, settings: dict[str, Any], wave: Any) -> None:
+def test_a_vote_agrees_with_a_replay_of_its_answers(out, rule, settings, wave):
     questions = make_questions(6)
-    report = report_of(
-        lambda request: answering(delay=0.005), out, questions, rule=rule, rule_settings=settings, wave=wave
-    )
-    streams = [stream_of(question) for question in questions]
-    replayed = decide(streams, rule, 64, curtail=True, **settings)
+    report = report_of(lambda _: answering(0.005), out, questions, rule=rule, rule_settings=settings, wave=wave)
+    expect_replay(report.ballots, questions, rule, **settings)
     assert report.complete and [ballot.id for ballot in report.ballots] == [question.id for question in questions]
-    for ballot, decision, stream, question in zip(report.ballots, replayed, streams, questions, strict=True):
-        assert (ballot.samples, ballot.answer) == (decision.samples, decision.answer)
-        assert ballot.votes == Counter(answer for answer in stream[: ballot.samples] if answer is not None)
-        assert ballot.unparsed == stream[: ballot.samples].count(None) and ballot.failed == 0
-        assert ballot.correct == (decision.answer == question.gold)
+    for ballot in report.ballots:
         assert ballot.stopped == ("rule" if ballot.samples < 64 else "max_samples")
         assert ballot.completion_tokens == 5 * ballot.samples
 
 
-def test_free_waves_cancel_nothing_and_take_as_many_round_trips_as_the_replay(out: Path) -> None:
+def test_free_waves_cancel_nothing_and_take_as_many_round_trips_as_the_replay(out):
     questions = make_questions(5)
-    report, requests = serve(
-        lambda request: answering(),
-        out,
-        lambda poll, server: _with_requests(poll(questions, wave="free"), server),
-    )
+    report, requests = voted(lambda _: answering(), out, questions, wave="free")
+    expect_replay(report.ballots, questions)
     replayed = decide([stream_of(q) for q in questions], USUAL_RULE, 64, wave="free", curtail=True)
     assert [ballot.waves for ballot in report.ballots] == replayed.waves.tolist()
-    assert sum(ballot.cancelled for ballot in report.ballots) == 0
+    assert not any(ballot.cancelled for ballot in report.ballots)
     assert len(requests) == sum(ballot.samples for ballot in report.ballots)
 
 
-async def _with_requests(report: Awaitable[Report], server: FaultServer) -> tuple[Report, list[Request]]:
-    return await report, server.requests
-
-
-def test_samples_that_are_no_longer_needed_are_cancelled(out: Path) -> None:
+def test_samples_that_are_no_longer_needed_are_cancelled(out):
     """The first samples agree, and the rest of the wave of 32 is still in flight."""
     enough = decide(["0"] * 64, USUAL_RULE).samples
 
-    def script(request: Request) -> Behaviour:
-        slow = request.seed not in {seed_of(0, "q0", number) for number in range(enough)}
-        return ok(r"\boxed{0}", most=1, delay=30.0 if slow and request.n == 1 else 0.0)
+    def script(request):
+        return zero if PLACES[request.seed] < enough or request.n > 1 else never
 
-    report, requests = serve(script, out, lambda poll, server: _with_requests(poll(make_questions(1), wave=32), server))
+    report, requests = voted(script, out, make_questions(1), wave=32)
     (ballot,) = report.ballots
     assert (ballot.samples, ballot.cancelled, ballot.waves, ballot.answer) == (enough, 32 - enough, 1, "0")
     assert report.seconds < 15 and sum(request.left for request in requests) == 32 - enough
 
 
-def faulty(request: Request) -> Behaviour:
-    """Two of five requests fail, each in one of several ways. Their retries may succeed."""
-    faults = [
-        rate_limited(ms=1),
-        broken(ms=1),
-        broken(503, ms=1),
-        cut_before(),
-        cut_inside(),
-        malformed(),
-        no_choices(),
-    ]
-    draw = random.Random(request.number)
-    return draw.choice(faults[:3] if draw.random() < 0.8 else faults) if draw.random() < 0.4 else answering()
-
-
 @pytest.mark.slow
-def test_a_mix_of_faults_changes_no_vote(out: Path) -> None:
+def test_a_mix_of_faults_changes_no_vote(out):
+    """Two of five requests fail, each in one of several ways. Their retries may succeed."""
+    usual = [rate_limited(ms=1), broken(ms=1), broken(503, ms=1)]
+    faults = [*usual, cut_before(), cut_inside(), malformed(), no_choices()]
+
+    def script(request):
+        draw = random.Random(request.number)
+        return draw.choice(usual if draw.random() < 0.8 else faults) if draw.random() < 0.4 else answering()
+
     questions = make_questions(6)
-    report = report_of(faulty, out, questions, max_samples=16, max_retries=12, concurrency=16)
+    report = report_of(script, out, questions, max_samples=16, max_retries=12, concurrency=16)
     assert report.complete and not report.unfinished
     assert len(lines(out)) == len({line["id"] for line in lines(out)}) == 6
-    replayed = decide([stream_of(q) for q in questions], USUAL_RULE, 16, curtail=True)
-    for ballot, decision, question in zip(report.ballots, replayed, questions, strict=True):
-        assert (ballot.samples, ballot.answer) == (decision.samples, decision.answer)
-        assert ballot.votes == Counter(a for a in stream_of(question)[: ballot.samples] if a is not None)
+    expect_replay(report.ballots, questions, most=16)
 
 
-def test_each_choice_of_a_server_that_honours_n_is_counted(out: Path) -> None:
-    given: list[str] = []
+@pytest.mark.parametrize("most", [None, 3])
+def test_each_choice_of_a_server_that_honours_n_or_a_part_of_it_is_counted(out, most):
+    given = []
 
-    def text(request: Request, place: int) -> str:
+    def text(request, place):
         given.append(random.Random(f"{request.seed} {place}").choice("AAB"))
         return rf"\boxed{{{given[-1]}}}"
 
-    report = report_of(lambda request: ok(text), out, make_questions(1), rule="fixed", max_samples=20, curtail=False)
-    (ballot,) = report.ballots
-    assert ballot.votes == Counter(given) and ballot.samples == 20
+    settings = FULL | {"wave": "free", "max_samples": 20, "give_up": 20}
+    (ballot,) = report_of(lambda _: ok(text, most=most), out, make_questions(1), **settings).ballots
+    assert ballot.votes == Counter(given) and (ballot.samples, ballot.failed) == (20, 0)
     assert ballot.prompt_tokens is not None and ballot.completion_tokens == 100
 
 
-def test_completions_that_arrived_unneeded_are_reported(out: Path) -> None:
+def test_completions_that_arrived_unneeded_are_reported_kept_and_used_by_a_rule_that_wants_more(out):
     """A server that honours n has generated the whole wave by the time the rule stops within it."""
-    report = report_of(lambda request: ok(r"\boxed{0}"), out, make_questions(2), wave=32, concurrency=1)
+    settings = {"wave": 32, "max_samples": 32, "curtail": False, "concurrency": 1}
+    report = report_of(lambda _: ok(r"\boxed{0}"), out, make_questions(2), **settings)
     taken = sum(ballot.samples for ballot in report.ballots)
     assert report.usage.requests == 2 and report.usage.completion_tokens == 2 * 32 * 5
     assert report.uncounted_tokens == report.summary.uncounted_completion_tokens == (2 * 32 - taken) * 5 > 0
     assert [ballot.cancelled for ballot in report.ballots] == [32 - ballot.samples for ballot in report.ballots]
+    again, requests = voted((), out, make_questions(2), **settings, rule="fixed", resume=True)
+    assert [ballot.samples for ballot in again.ballots] == [32, 32] and not requests
 
 
-def test_a_choice_list_shorter_than_n_loses_nothing(out: Path) -> None:
-    settings: dict[str, Any] = {"rule": "fixed", "max_samples": 20, "curtail": False, "give_up": 20}
-    report = report_of([n_short(3)] * 99, out, make_questions(1), **settings)
-    assert report.ballots[0].samples == 20 and report.ballots[0].failed == 0
+def test_another_sample_takes_the_place_of_one_that_failed(out):
+    def script(request):
+        return broken() if PLACES[request.seed] in (1, 3) and request.n == 1 else zero
 
-
-def test_another_sample_takes_the_place_of_one_that_failed(out: Path) -> None:
-    def script(request: Request) -> Behaviour:
-        lost = {seed_of(0, "q0", number) for number in (1, 3)}
-        return broken() if request.seed in lost and request.n == 1 else ok(r"\boxed{0}", most=1)
-
-    report = report_of(
-        script, out, make_questions(1), rule="fixed", max_samples=6, curtail=False, wave=2, max_retries=0
-    )
-    (ballot,) = report.ballots
+    (ballot,) = report_of(script, out, make_questions(1), **FULL | {"wave": 2}, max_samples=6, max_retries=0).ballots
     assert (ballot.samples, ballot.failed, dict(ballot.votes)) == (8, 2, {"0": 6})
     assert ballot.errors == ("the server answered 500: the engine has crashed",)
     assert ballot.completion_tokens == 30 and ballot.stopped == "max_samples"
 
 
-def test_a_failed_sample_is_in_no_window(out: Path) -> None:
-    def script(request: Request) -> Behaviour:
-        return broken() if request.seed == seed_of(0, "q0", 6) else ok(r"\boxed{0}" if request.n == 1 else "?", most=1)
+def test_a_failed_sample_is_in_no_window(out):
+    def script(request):
+        return broken() if PLACES[request.seed] == 6 else zero if request.n == 1 else ok("?", most=1)
 
-    settings: dict[str, Any] = {"rule": "esc", "wave": 5, "max_samples": 40, "curtail": False, "max_retries": 0}
+    settings = {"rule": "esc", "wave": 5, "max_samples": 40, "curtail": False, "max_retries": 0}
     (ballot,) = report_of(script, out, make_questions(1), **settings).ballots
     assert (ballot.samples, ballot.failed, ballot.unparsed, dict(ballot.votes)) == (11, 1, 1, {"0": 9})
 
 
-def test_a_full_vote_in_one_request_pays_for_one_prompt(out: Path) -> None:
+def test_a_full_vote_in_one_request_pays_for_one_prompt(out):
     """If the server honours n, the full vote is one request, so three requests save no prompt."""
-    report = report_of(lambda request: ok(r"\boxed{0}"), out, make_questions(2), rule="fixed", wave=8, max_samples=24)
-    (first, second), summary = report.ballots, report.summary
+    report = report_of(lambda _: ok(r"\boxed{0}"), out, make_questions(2), rule="fixed", wave=8, max_samples=24)
+    first, second = report.ballots
     assert first.prompt_length and first.prompt_tokens == first.waves * first.prompt_length
     assert first.shares_prompts and second.prompt_length
-    assert summary.full_prompt_tokens == first.prompt_length + second.prompt_length
+    assert report.summary.full_prompt_tokens == first.prompt_length + second.prompt_length
 
 
-def test_empty_texts_hold_no_answer_and_end_the_question(out: Path) -> None:
-    report = report_of(lambda request: null_content(), out, make_questions(1), max_samples=8)
+def test_empty_texts_hold_no_answer_and_end_the_question(out):
+    report = report_of(lambda _: null_content(), out, make_questions(1), max_samples=8)
     (ballot,) = report.ballots
     assert (ballot.answer, ballot.correct, ballot.unparsed, ballot.stopped) == (None, False, 8, "max_samples")
     assert report.complete and len(lines(out)) == 1
 
 
-def test_a_question_that_failures_ended_is_reported_and_asked_again(out: Path) -> None:
-    """The server crashes at question 1, and answers the others."""
-    crashing = True
+def test_a_question_that_failures_ended_is_reported_and_asked_again(out):
+    """The server crashes at question 1, and answers the others. Finished questions are never asked again."""
 
-    def script(request: Request) -> Behaviour:
-        return broken(ms=1) if crashing and "Question 1" in request.prompt else answering()
+    def script(request):
+        return broken(ms=1) if "Question 1" in request.prompt else answering()
 
-    async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report, list[Request]]:
-        nonlocal crashing
-        first = await poll(make_questions(3), max_samples=16, max_retries=1)
-        crashing, asked = False, len(server.requests)
-        return first, await poll(make_questions(3), max_samples=16, max_retries=1), server.requests[asked:]
-
-    first, second, requests = serve(script, out, body)
+    settings = {"max_samples": 16, "max_retries": 1}
+    first = report_of(script, out, make_questions(3), **settings)
     assert not first.complete and [ballot.id for ballot in first.ballots] == ["q0", "q2"]
     assert [ballot.id for ballot in first.unfinished] == ["q1"] and "crashed" in first.unfinished[0].errors[0]
-    assert second.complete and {key_of(request) for request in requests} == {"q1"}
-    assert [line["id"] for line in lines(out)][-1] == "q1"
+    second, requests = voted(lambda _: answering(), out, make_questions(3), **settings)
+    assert second.complete and asked(requests) == {"q1"} and lines(out)[-1]["id"] == "q1"
+    third, requests = voted((), out, make_questions(3), **settings)
+    assert third.ballots == second.ballots and third.complete and not requests
 
 
-def test_a_refused_question_is_final(out: Path) -> None:
+def test_a_refused_question_is_final(out):
     """The server refuses question 1, as it would one that is too long. It is asked once, and never again."""
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         return refused(400, "too long") if "Question 1" in request.prompt else answering()
 
-    async def body(poll: Poll, server: FaultServer) -> tuple[Report, int, Report, int]:
-        first = await poll(make_questions(3), max_samples=16, wave=1)
-        asked = len(server.requests)
-        return first, asked, await poll(make_questions(3), max_samples=16, wave=1), len(server.requests)
-
-    first, asked, second, asked_in_all = serve(script, out, body)
-    assert first.complete and asked == asked_in_all and second.ballots == first.ballots
+    first = report_of(script, out, make_questions(3), max_samples=16, wave=1)
+    second, requests = voted(script, out, make_questions(3), max_samples=16, wave=1)
+    assert first.complete and second.ballots == first.ballots and not requests
     ballot = first.ballots[1]
     assert (ballot.stopped, ballot.answer, ballot.samples, ballot.failed) == ("refused", None, 1, 1)
     assert [ballot.id for ballot in first.refused] == ["q1"] and not second.refused
     assert first.summary.refused == second.summary.refused == 1
 
 
-def test_votes_before_the_server_failed_are_no_answer(out: Path) -> None:
+def test_votes_before_the_server_failed_are_no_answer(out):
     """Two votes and then nothing but errors: another run must not take that for a finished question."""
 
-    def script(request: Request) -> Behaviour:
-        first = {seed_of(0, "q0", number) for number in range(2)}
-        return ok(r"\boxed{0}", most=1) if request.seed in first else broken(ms=1)
+    def script(request):
+        return zero if PLACES.get(request.seed, 2) < 2 else broken(ms=1)
 
     with pytest.raises(EndpointError, match="nothing but failures for 'q0' and for a plain prompt"):
         report_of(script, out, make_questions(1), wave=1, max_retries=1)
@@ -279,59 +221,46 @@ def test_votes_before_the_server_failed_are_no_answer(out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_the_deadline_ended_can_be_continued(out: Path) -> None:
-    stuck = True
+def test_a_run_that_the_deadline_ended_can_be_continued(out):
+    """Question 2 hangs, and question 0 hangs after three samples. The next run requests only what hung."""
 
-    def script(request: Request) -> Behaviour:
-        return silent() if stuck and "Question 2" in request.prompt else answering()
+    def script(request):
+        stuck = "Question 2" in request.prompt or PLACES.get(request.seed, 0) > 2
+        return never if stuck else ok(f"\\boxed{{{request.prompt.split()[1]}}}", most=1)
 
-    async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report]:
-        nonlocal stuck
-        first = await poll(make_questions(3), deadline_seconds=2.0)
-        stuck = False
-        return first, await poll(make_questions(3), deadline_seconds=60.0)
-
-    first, second = serve(script, out, body)
-    assert not first.complete and [b.id for b in first.ballots] == ["q0", "q1"] and first.seconds < 5
-    assert second.complete and second.ballots[:2] == first.ballots
+    settings = FULL | {"max_samples": 6}
+    first = report_of(script, out, make_questions(3), deadline_seconds=1.0, **settings)
+    assert not first.complete and [b.id for b in first.ballots] == ["q1"] and first.seconds < 5
+    assert first.uncounted_tokens == 15
+    second, requests = voted(lambda _: zero, out, make_questions(3), deadline_seconds=60.0, **settings)
+    assert second.complete and second.ballots[1] == first.ballots[0] and second.uncounted_tokens == 0
+    assert [PLACES[request.seed] for request in requests if "Question 0" in request.prompt] == [3, 4, 5]
+    assert second.ballots[0].votes == {"0": 6} and asked(requests) == {"q0", "q2"}
     assert second.summary.finished == 3 and second.summary.samples == sum(b.samples for b in second.ballots)
 
 
-def test_finished_questions_are_not_asked_again(out: Path) -> None:
-    async def body(poll: Poll, server: FaultServer) -> tuple[Report, int, Report, int]:
-        first = await poll(make_questions(4), max_samples=8)
-        asked = len(server.requests)
-        return first, asked, await poll(make_questions(4), max_samples=8), len(server.requests)
-
-    first, before, second, after = serve(lambda request: answering(), out, body)
-    assert before == after and first.ballots == second.ballots and second.complete
-
-
-def test_more_questions_can_be_added_to_a_finished_run(out: Path) -> None:
-    async def body(poll: Poll, server: FaultServer) -> tuple[Report, list[Request]]:
-        await poll(make_questions(4)[:2], max_samples=8)
-        asked = len(server.requests)
-        return await poll(make_questions(4), max_samples=8), server.requests[asked:]
-
-    report, requests = serve(lambda request: answering(), out, body)
-    assert report.complete and {key_of(request) for request in requests} == {"q2", "q3"}
+def test_questions_are_added_to_a_finished_run_and_none_is_changed(out):
+    report_of(lambda _: answering(), out, make_questions(4)[:2], max_samples=8)
+    report, requests = voted(lambda _: answering(), out, make_questions(4), max_samples=8)
+    assert report.complete and asked(requests) == {"q2", "q3"}
+    for other, problem in (
+        (Question("q0", "Another?", "0"), "another text for 'q0'"),
+        (Question("q0", "Question 0 of 4?"), "gold answer"),
+    ):
+        with pytest.raises(JournalError, match=problem):
+            report_of((), out, [other], max_samples=8)
 
 
-@pytest.mark.parametrize(
-    ("other", "problem"),
-    [(Question("q0", "Another?", "0"), "another text for 'q0'"), (Question("q0", "Question 0 of 1?"), "gold answer")],
-)
-def test_another_question_under_the_same_id_is_refused(out: Path, other: Question, problem: str) -> None:
-    async def body(poll: Poll, server: FaultServer) -> Report:
-        await poll(make_questions(1), max_samples=8)
-        return await poll([other], max_samples=8)
-
-    with pytest.raises(JournalError, match=problem):
-        serve(lambda request: answering(), out, body)
+def test_other_samples_under_the_same_id_are_refused(out):
+    """Question 0 is cut off after a sample. Another text under its id must not be counted with it."""
+    settings = {"deadline_seconds": 0.5, "wave": 1}
+    report_of(lambda request: never if PLACES[request.seed] else zero, out, make_questions(1), **settings)
+    with pytest.raises(JournalError, match="must be what was sampled under its id, got another text for 'q0'"):
+        report_of((), out, [Question("q0", "Another?", "0")], **settings)
 
 
-def test_an_endpoint_error_ends_the_run_and_keeps_what_is_finished(out: Path) -> None:
-    def script(request: Request) -> Behaviour:
+def test_an_endpoint_error_ends_the_run_and_keeps_what_is_finished(out):
+    def script(request):
         return refused(401, "no such key") if "Question 1" in request.prompt else answering()
 
     with pytest.raises(EndpointError, match="no such key"):
@@ -339,48 +268,41 @@ def test_an_endpoint_error_ends_the_run_and_keeps_what_is_finished(out: Path) ->
     assert [line["id"] for line in lines(out)] == ["q0"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"template": "no place"}, r"template must contain \{question\}, got 'no place'"),
-        ({"extract": "regex"}, "extract must be one of auto, "),
-        (
-            {"equivalence": "fuzzy"},
-            "equivalence must be one of exact, math, phrase, embedding, judge, or .*, got 'fuzzy'",
-        ),
-        ({"rule": "opt"}, "rule must be known, got 'opt'; did you mean 'optpo'"),
-        ({"rule_settings": {"epsilon": 0.1}}, "has no key 'epsilon'; did you mean 'eps'"),
-        ({"rule": "optpo", "rule_settings": {"min_samples": 2.5}}, "min_samples must be an integer, got 2.5"),
-        ({"wave": 0}, "wave must be an integer of at least 1"),
-        ({"max_samples": 0}, "max_samples must be an integer of at least 1"),
-        ({"temperature": -1.0}, "temperature must be at least 0"),
-        ({"judge_model": "big"}, "judge_model must be left out under another equivalence, got 'big'"),
-        ({"extract": "math:nothing"}, "extract must be in its module, got 'math:nothing'"),
-        ({"equivalence": "embedding", "equivalence_settings": {"treshold": 1}}, "settings that it knows, got treshold"),
-        ({"weight": "length"}, "weight must be one of votes, tokens, got 'length'"),
-        ({"give_up": 0}, "give_up must be an integer of at least 1, got 0"),
-        ({"max_unparsed": 2}, "max_unparsed must be a share from 0 to 1, got 2"),
-        ({"deadline_seconds": 0}, "deadline must be above 0 seconds, got 0"),
-        ({"base_url": "http://me:secret@localhost/v1"}, "base_url must not hold a name or password"),
-    ],
-)
-def test_settings_are_refused_before_anything_is_asked(out: Path, settings: dict[str, Any], problem: str) -> None:
-    async def body(poll: Poll, server: FaultServer) -> int:
+SETTINGS = [
+    ({"template": "no place"}, r"template must contain \{question\}, got 'no place'"),
+    ({"extract": "regex"}, "extract must be one of auto, "),
+    ({"equivalence": "fuzzy"}, "equivalence must be one of exact, math, phrase, embedding, judge, or .*, got 'fuzzy'"),
+    ({"rule": "opt"}, "rule must be known, got 'opt'; did you mean 'optpo'"),
+    ({"rule_settings": {"epsilon": 0.1}}, "has no key 'epsilon'; did you mean 'eps'"),
+    ({"rule": "optpo", "rule_settings": {"min_samples": 2.5}}, "min_samples must be an integer, got 2.5"),
+    ({"wave": 0}, "wave must be an integer of at least 1"),
+    ({"max_samples": 0}, "max_samples must be an integer of at least 1"),
+    ({"temperature": -1.0}, "temperature must be at least 0"),
+    ({"judge_model": "big"}, "judge_model must be left out under another equivalence, got 'big'"),
+    ({"extract": "math:nothing"}, "extract must be in its module, got 'math:nothing'"),
+    ({"equivalence": "embedding", "equivalence_settings": {"treshold": 1}}, "settings that it knows, got treshold"),
+    ({"weight": "length"}, "weight must be one of votes, tokens, got 'length'"),
+    ({"give_up": 0}, "give_up must be an integer of at least 1, got 0"),
+    ({"max_unparsed": 2}, "max_unparsed must be a share from 0 to 1, got 2"),
+    ({"deadline_seconds": 0}, "deadline must be above 0 seconds, got 0"),
+    ({"base_url": "http://me:secret@localhost/v1"}, "base_url must not hold a name or password"),
+]
+
+
+def test_settings_are_refused_before_anything_is_asked(out):
+    requests = []
+    for settings, problem in SETTINGS:
         with pytest.raises(ValueError, match=problem):
-            await poll(make_questions(1), **settings)
-        return len(server.requests)
-
-    assert serve([], out, body) == 0 and not out.exists()
-
-
-def samples_of(out: Path) -> list[dict[str, Any]]:
-    return lines(samples_path(out))
+            report_of(lambda request: requests.append(request) or zero, out, make_questions(1), **settings)
+    with pytest.raises(ValueError, match=r"questions must each be a Question, got '6 x 7\?'"):
+        vote(["6 x 7?"], base_url="http://localhost:1/v1", model="tiny", out=out)
+    assert not requests and not out.exists()
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_every_sample_is_kept_with_its_text_unless_texts_are_not_wanted(out: Path, kept: bool) -> None:
+def test_every_sample_is_kept_with_its_text_unless_texts_are_not_wanted(out, kept):
     (question,) = make_questions(1)
-    report = report_of(lambda request: answering(0.005), out, [question], max_samples=8, wave=4, save_completions=kept)
+    report = report_of(lambda _: answering(0.005), out, [question], max_samples=8, wave=4, save_completions=kept)
     samples = sorted(samples_of(out), key=itemgetter("number"))
     assert [sample.get("answer") for sample in samples] == stream_of(question)[: len(samples)]
     assert len(samples) >= report.ballots[0].samples
@@ -388,30 +310,10 @@ def test_every_sample_is_kept_with_its_text_unless_texts_are_not_wanted(out: Pat
     assert samples[0]["seed"] == seed_of(0, "q0", 0) and samples[0]["tokens"] == 5
 
 
-def test_samples_that_arrived_unneeded_are_kept_and_used_by_a_rule_that_wants_more(out: Path) -> None:
-    """A server that honours n has generated the whole wave of 32 by the time the rule stops."""
-
-    async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report, int]:
-        settings: dict[str, Any] = {"wave": 32, "max_samples": 32, "curtail": False, "concurrency": 1}
-        first = await poll(make_questions(2), **settings)
-        asked = len(server.requests)
-        again = await poll(make_questions(2), **settings | {"rule": "fixed", "resume": True})
-        return first, again, len(server.requests) - asked
-
-    first, again, requests = serve(lambda request: ok(r"\boxed{0}"), out, body)
-    assert [ballot.samples for ballot in again.ballots] == [32, 32] and requests == 0
-    assert all(ballot.samples < 32 for ballot in first.ballots)
-
-
-def test_a_rule_that_wants_more_asks_for_the_missing_samples_alone(out: Path) -> None:
+def test_a_rule_that_wants_more_asks_for_the_missing_samples_alone(out):
     questions = make_questions(4)
-
-    async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report, list[Request]]:
-        first = await poll(questions)
-        asked = len(server.requests)
-        return first, await poll(questions, rule="fixed", curtail=False, resume=True), server.requests[asked:]
-
-    first, again, requests = serve(lambda request: answering(), out, body)
+    first = report_of(lambda _: answering(), out, questions)
+    again, requests = voted(lambda _: answering(), out, questions, rule="fixed", curtail=False, resume=True)
     assert len(requests) == 4 * 64 - sum(ballot.samples for ballot in first.ballots)
     for ballot, question in zip(again.ballots, questions, strict=True):
         assert ballot.votes == Counter(answer for answer in stream_of(question) if answer is not None)
@@ -420,28 +322,8 @@ def test_a_rule_that_wants_more_asks_for_the_missing_samples_alone(out: Path) ->
     )
 
 
-def test_what_a_deadline_cut_off_is_continued_from_its_samples(out: Path) -> None:
-    """Three samples arrive, the others hang. The next run requests only those."""
-    stuck, first_three = True, {seed_of(0, "q0", number) for number in range(3)}
-
-    def script(request: Request) -> Behaviour:
-        return silent() if stuck and request.seed not in first_three else ok(r"\boxed{0}", most=1)
-
-    async def body(poll: Poll, server: FaultServer) -> tuple[Report, Report, list[Request]]:
-        nonlocal stuck
-        settings: dict[str, Any] = {"rule": "fixed", "wave": 1, "max_samples": 6, "curtail": False}
-        first = await poll(make_questions(1), deadline_seconds=1.0, **settings)
-        stuck, asked = False, len(server.requests)
-        return first, await poll(make_questions(1), **settings), server.requests[asked:]
-
-    first, second, requests = serve(script, out, body)
-    assert not first.complete and first.uncounted_tokens == 15
-    assert second.complete and [request.seed for request in requests] == [seed_of(0, "q0", k) for k in (3, 4, 5)]
-    assert second.ballots[0].votes == {"0": 6} and second.uncounted_tokens == 0
-
-
-def test_a_question_without_any_answer_ends_early(out: Path) -> None:
-    report = report_of(lambda request: ok("I do not know."), out, make_questions(2), wave=4, give_up=8)
+def test_a_question_without_any_answer_ends_early(out):
+    report = report_of(lambda _: ok("I do not know."), out, make_questions(2), wave=4, give_up=8)
     for ballot in report.ballots:
         assert (ballot.samples, ballot.unparsed, ballot.stopped, ballot.answer) == (8, 8, "unanswered", None)
         assert ballot.disagreement == pytest.approx(1 - 9 / 65) and ballot.finish_reasons == {"stop": 8}
@@ -449,124 +331,71 @@ def test_a_question_without_any_answer_ends_early(out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "problem"),
+    ("text", "reason", "problem"),
     [
-        (
-            ok("Let me think", finish_reason="length"),
-            r"none in \d+ of \d+, and \d+ were cut off at 77 tokens; raise max_",
-        ),
-        (ok("I do not know."), r"none in (\d+) of \1; look at the samples and choose another extract"),
+        ("Let me think", "length", r"none in \d+ of \d+, and \d+ were cut off at 77 tokens; raise max_"),
+        ("I do not know.", "stop", r"none in (\d+) of \1; look at the samples and choose another extract"),
     ],
 )
-def test_a_run_whose_answers_do_not_parse_ends_after_its_first_questions(
-    out: Path, behaviour: Behaviour, problem: str
-) -> None:
-    async def body(poll: Poll, server: FaultServer) -> int:
-        with pytest.raises(NoAnswersError, match=problem):
-            await poll(make_questions(100), max_tokens=77, concurrency=4)
-        return sum(request.n for request in server.requests)
-
-    assert serve(lambda request: behaviour, out, body) <= 2 * 4 * 3 * 8
-    assert len(samples_of(out)) >= 24
+def test_a_run_whose_answers_do_not_parse_ends_after_its_first_questions(out, text, reason, problem):
+    requests = []
+    script = lambda request: requests.append(request) or ok(text, finish_reason=reason)  # noqa: E731
+    with pytest.raises(NoAnswersError, match=problem):
+        report_of(script, out, make_questions(100), max_tokens=77, concurrency=4)
+    assert sum(request.n for request in requests) <= 2 * 4 * 3 * 8 and len(samples_of(out)) >= 24
 
 
-def test_a_run_whose_answers_do_not_parse_goes_on_if_it_may(out: Path) -> None:
-    report = report_of(lambda request: ok("I do not know."), out, make_questions(12), max_unparsed=1.0)
+def test_a_run_whose_answers_do_not_parse_goes_on_if_it_may(out):
+    report = report_of(lambda _: ok("I do not know."), out, make_questions(12), max_unparsed=1.0)
     assert report.complete and report.summary.unparsed == 12 * 8
 
 
-def test_other_samples_under_the_same_id_are_refused(out: Path) -> None:
-    """Question 0 is cut off after some samples. Another text under its id must not be counted with them."""
-
-    def script(request: Request) -> Behaviour:
-        return ok(r"\boxed{0}", most=1) if request.seed == seed_of(0, "q0", 0) else silent()
-
-    async def body(poll: Poll, server: FaultServer) -> Report:
-        await poll(make_questions(1), deadline_seconds=0.5, wave=1)
-        return await poll([Question("q0", "Another?", "0")], deadline_seconds=0.5, wave=1)
-
-    with pytest.raises(JournalError, match="must be what was sampled under its id, got another text for 'q0'"):
-        serve(script, out, body)
-
-
-def test_a_sample_that_the_users_function_cannot_read_is_never_counted_as_one_without_an_answer(
-    out: Path, tmp_path: Path
-) -> None:
+def test_a_sample_that_the_users_function_cannot_read_is_never_counted_as_one_without_an_answer(out, tmp_path):
     """Without texts it is requested again, because its answer could not be read later."""
-    code = "def read(text):\n    {}return text[7:-1]\n"
-    own, settings = tmp_path / "own.py", {"rule": "fixed", "max_samples": 4, "curtail": False, "wave": 1}
-
-    async def body(poll: Poll, server: FaultServer) -> Report:
-        given = {"extract": f"{own}:read", "save_completions": False, **settings}
-        own.write_text(code.format("raise ValueError('today'); "))
-        with pytest.raises(AnswerFunctionError, match="raised ValueError: today"):
-            await poll(make_questions(1), **given)
-        own.write_text(code.format(""))
-        return await poll(make_questions(1), **given)
-
-    (ballot,) = serve(lambda request: ok(r"\boxed{0}", most=1), out, body).ballots
+    code, own = "def read(text):\n    {}return text[7:-1]\n", tmp_path / "own.py"
+    settings = FULL | {"extract": f"{own}:read", "save_completions": False, "max_samples": 4}
+    own.write_text(code.format("raise ValueError('today'); "))
+    with pytest.raises(AnswerFunctionError, match="raised ValueError: today"):
+        report_of(lambda _: zero, out, make_questions(1), **settings)
+    own.write_text(code.format(""))
+    (ballot,) = report_of(lambda _: zero, out, make_questions(1), **settings).ballots
     assert (ballot.votes, ballot.unparsed) == ({"0": 4}, 0)
 
 
 @pytest.mark.slow
-def test_answers_that_mean_the_same_are_one_vote(out: Path) -> None:
-    """The first words are kept. Gold answers are compared in the same way."""
+def test_answers_that_mean_the_same_are_one_vote(out):
+    """The first words are kept. Gold answers are compared in the same way. The filled template is sent."""
     words = [r"\frac{1}{2}", "0.5", "2", "1/2", "2.0", "0.50"]
     by_seed = {seed_of(0, "half", number): word for number, word in enumerate(words)}
-
-    def script(request: Request) -> Behaviour:
-        return ok(rf"\boxed{{{by_seed[request.seed or 0]}}}", most=1)
-
     half = Question("half", "What is a half?", "50/100")
-    report = report_of(
-        script, out, [half], equivalence="math", rule="fixed", max_samples=len(words), curtail=False, wave=1
-    )
+    settings = FULL | {"equivalence": "math", "max_samples": len(words), "template": "{question}\n{}"}
+    report, requests = voted(lambda each: ok(rf"\boxed{{{by_seed[each.seed]}}}", most=1), out, [half], **settings)
     (ballot,) = report.ballots
     assert (ballot.votes, ballot.answer, ballot.correct) == ({r"\frac{1}{2}": 4, "2": 2}, r"\frac{1}{2}", True)
+    assert {request.prompt for request in requests} == {"What is a half?\n{}"}
 
 
-def test_the_filled_template_is_sent(out: Path) -> None:
-    report, requests = serve(
-        lambda request: answering(),
-        out,
-        lambda poll, server: _with_requests(poll(make_questions(1), template="{question}\n{}", max_samples=8), server),
-    )
-    assert report.complete and {request.prompt for request in requests} == {"Question 0 of 1?\n{}"}
-
-
-def test_the_key_is_nowhere_on_disk(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_nowhere_on_disk(out, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a-secret-of-ours")
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         said = refused(500, f"bad key {request.headers['authorization']}", ["Retry-After-Ms: 1"])
-        return said if request.seed == seed_of(0, "q0", 1) else ok(r"\boxed{0}", most=1)
+        return said if PLACES[request.seed] == 1 else zero
 
-    report = report_of(script, out, make_questions(1), rule="fixed", max_samples=4, curtail=False, max_retries=0)
+    report = report_of(script, out, make_questions(1), **FULL | {"wave": 4}, max_samples=4, max_retries=0)
     assert report.ballots[0].failed >= 1 and "[key]" in report.ballots[0].errors[0]
-    for path in out.parent.iterdir():
-        assert "sk-a-secret-of-ours" not in path.read_text()
+    assert not any("sk-a-secret-of-ours" in path.read_text() for path in out.parent.iterdir())
 
 
 @pytest.mark.slow
-def test_a_slow_question_does_not_hold_up_the_others(out: Path) -> None:
-    """One slow question does not hold up the others."""
-
-    def script(request: Request) -> Behaviour:
-        return ok(r"\boxed{0}", most=1, delay=0.5 if "Question 0" in request.prompt else 0.0)
-
-    serve(script, out, lambda poll, server: poll(make_questions(12), concurrency=4, wave=1))
+def test_a_slow_question_does_not_hold_up_the_others(out):
+    script = lambda each: ok(r"\boxed{0}", most=1, delay=0.5 * ("Question 0" in each.prompt))  # noqa: E731
+    report_of(script, out, make_questions(12), concurrency=4, wave=1, max_samples=4)
     assert lines(out)[-1]["id"] == "q0"
 
 
-@pytest.mark.slow
-def test_something_other_than_a_question_is_refused(out: Path) -> None:
-    with pytest.raises(ValueError, match=r"questions must each be a Question, got '6 x 7\?'"):
-        vote(["6 x 7?"], base_url="http://localhost:1/v1", model="tiny", out=out)  # type: ignore[list-item]
-    assert not out.exists()
-
-
-def test_a_vote_within_an_event_loop_is_told_to_await(out: Path) -> None:
-    async def within() -> None:
+def test_a_vote_within_an_event_loop_is_told_to_await(out):
+    async def within():
         vote(make_questions(1), base_url="http://localhost:1/v1", model="tiny", out=out)
 
     with pytest.raises(RuntimeError, match=r"got one; await vote_async\(\.\.\.\) instead"):
@@ -574,26 +403,22 @@ def test_a_vote_within_an_event_loop_is_told_to_await(out: Path) -> None:
     assert not out.exists()
 
 
-def test_votes_weighted_by_tokens_choose_the_answer_with_the_most_tokens(out: Path) -> None:
+def test_votes_weighted_by_tokens_choose_the_answer_with_the_most_tokens(out):
     """Two long completions say 1, three short ones say 0. The rule still counts votes."""
-    long = {seed_of(0, "q0", number) for number in (1, 3)}
 
-    def script(request: Request) -> Behaviour:
-        return ok(r"\boxed{1}", most=1, tokens=50) if request.seed in long else ok(r"\boxed{0}", most=1, tokens=10)
+    def script(request):
+        long = PLACES[request.seed] in (1, 3)
+        return ok(rf"\boxed{{{int(long)}}}", most=1, tokens=50 if long else 10)
 
-    settings: dict[str, Any] = {"rule": "fixed", "max_samples": 5, "curtail": False, "wave": 1}
-
-    async def body(poll: Poll, server: FaultServer) -> list[Report]:
-        weighted = await poll(make_questions(1), weight="tokens", **settings)
-        return [weighted, await poll(make_questions(1), resume=True, **settings)]
-
-    (weighted,), (plain,) = (report.ballots for report in serve(script, out, body))
+    settings = FULL | {"max_samples": 5}
+    (weighted,) = report_of(script, out, make_questions(1), weight="tokens", **settings).ballots
+    (plain,) = report_of((), out, make_questions(1), resume=True, **settings).ballots
     assert weighted.votes == plain.votes == {"0": 3, "1": 2}
     assert (weighted.answer, plain.answer) == ("1", "0") and weighted.disagreement == 1.0
 
 
-def test_votes_cannot_be_weighted_by_tokens_that_the_server_does_not_count(out: Path) -> None:
-    settings: dict[str, Any] = {"rule": "fixed", "max_samples": 3, "wave": 1, "weight": "tokens"}
+def test_votes_cannot_be_weighted_by_tokens_that_the_server_does_not_count(out):
+    script = lambda _: ok(r"\boxed{0}", most=1, tokens=None)  # noqa: E731
     with pytest.raises(EndpointError, match="tokens must be counted to weigh votes by them, got no usage for 'q0'"):
-        report_of(lambda request: ok(r"\boxed{0}", most=1, tokens=None), out, make_questions(1), **settings)
+        report_of(script, out, make_questions(1), **FULL, max_samples=3, weight="tokens")
     assert len(samples_of(out)) == 1
