@@ -24,6 +24,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import traceback
+import warnings
 from pathlib import Path
 
 import numpy
@@ -189,7 +191,8 @@ def become(words, environment, folder, numbers, streams, program):
     if (signals := sys.modules.get("apportion.runs.signals")) is not None:
         signals._signals.process = os.getpid()  # this is a command, and no fork of one
     numpy.random.seed()  # as the standard library's generator does by itself
-    sys.stdout.reconfigure(line_buffering=True)
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(line_buffering=True)
     if words[0] == "-m":
         sys.argv, sys.path[0] = words[1:], folder
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -199,6 +202,55 @@ def become(words, environment, folder, numbers, streams, program):
     else:
         sys.argv, sys.path[0] = words, str(Path(words[0]).resolve().parent)
         runpy.run_path(words[0], run_name="__main__")
+
+
+def forked(words, folder=ROOT, streams=(), **environment):
+    """Run ``python`` with ``words`` in a fork of this process, which has imported everything, and wait for its end.
+
+    ``streams`` replaces stdin, stdout and stderr by other files, or closes those that are None. Use a new process where
+    a test is about what is imported.
+    """
+    with open(os.devnull, "rb") as none, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        taken = {0: none, 1: out, 2: err} | dict(streams)
+        with warnings.catch_warnings(action="ignore"):  # newer Pythons warn of forks of processes with threads
+            process = os.fork()
+        if not process:
+            _run_and_exit(list(map(str, words)), {**os.environ, "OMP_NUM_THREADS": "1", **environment}, folder, taken)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        said = []
+        for each in (out, err):
+            each.seek(0)
+            said.append(each.read().decode())
+    return subprocess.CompletedProcess(words, code, *said)
+
+
+def _run_and_exit(words, environment, folder, streams):
+    code = 1
+    try:
+        signal.alarm(300)
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore")  # as Python does in what it imports
+        high = {number: os.dup(stream.fileno()) for number, stream in streams.items() if stream is not None}
+        for number in (0, 1, 2):
+            os.dup2(high[number], number) if number in high else os.close(number)
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            shown = open(number, "w", encoding="utf-8", closefd=False) if number in high else None
+            setattr(sys, name, shown)
+        sys.stdin = open(0, closefd=False)
+        become(words, environment, str(folder), [], [], sys.executable)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def serve(folder):

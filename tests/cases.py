@@ -1,0 +1,39 @@
+"""Tables of cases that one test walks: every case is tried, and all that fail are named at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def lines(text: str) -> list[tuple[str, ...]]:
+    """Return the parts of each line of ``text``, which stand between ``=>``."""
+    return [tuple(re.split(r" *=> ?", line.strip())) for line in text.strip().splitlines()]
+
+
+def check_all(check: Callable[..., Any], cases: Iterable[Sequence[Any]]) -> None:
+    """Call ``check`` with each of ``cases``. Fail with the cases for which it raises, and what it says."""
+    cases = list(cases)
+    wrong = [f"{str(case)[:500]}: {error}" for case in cases if (error := _error(check, case)) is not None]
+    assert cases and not wrong, "\n".join(wrong)
+
+
+def check_refused(error: type[Exception], act: Callable[..., Any], cases: Iterable[Sequence[Any]]) -> None:
+    """Check that ``act(*values)`` raises ``error`` with the message, a pattern, for each case ``(*values, message)``."""
+
+    def check(*case: Any) -> None:
+        with pytest.raises(error, match=case[-1]):
+            act(*case[:-1])
+
+    check_all(check, cases)
+
+
+def _error(check: Callable[..., Any], case: Sequence[Any]) -> BaseException | None:
+    try:
+        check(*case)
+    except (Exception, pytest.fail.Exception) as error:
+        return error
+    return None
