@@ -22,7 +22,7 @@ def check_all(check: Callable[..., Any], cases: Iterable[Sequence[Any]]) -> None
 
 
 def check_refused(error: type[Exception], act: Callable[..., Any], cases: Iterable[Sequence[Any]]) -> None:
-    """Check that ``act(*values)`` raises ``error`` with the message, a pattern, for each case ``(*values, message)``."""
+    """Check that ``act(*values)`` raises ``error`` with the pattern ``message`` for each ``(*values, message)``."""
 
     def check(*case: Any) -> None:
         with pytest.raises(error, match=case[-1]):
@@ -34,6 +34,6 @@ def check_refused(error: type[Exception], act: Callable[..., Any], cases: Iterab
 def _error(check: Callable[..., Any], case: Sequence[Any]) -> BaseException | None:
     try:
         check(*case)
-    except (Exception, pytest.fail.Exception) as error:
+    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - all are shown
         return error
     return None

@@ -1,46 +1,38 @@
 """One story: what to change first, second and never is said alike wherever a user begins."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from apportion import Uniform, presets
 from apportion.baselines import Optimal
-from apportion.diagnosis.advice import advice_of
-from apportion.records import open_run
 from tests.test_cli import invoke
+from tests.test_docs import ROOT, few_recorded
 
-ROOT = Path(__file__).parents[1]
-LOG = ROOT / "examples" / "data" / "grpo_run.jsonl.gz"
 PLACES = ("README.md", "docs/trl.md", "docs/verl.md", "docs/index.md", "docs/diagnose.md")
-SINGLES = (
-    "allocation=uniform",
-    "algorithm.adv_estimator=apportion_reinforce",
-    "allocation.baseline=optimal",
-    "rollout.n=1",
-)
+SINGLES = "allocation=uniform algorithm.adv_estimator=apportion_reinforce allocation.baseline=optimal rollout.n=1"
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_the_sentence_stands_in_every_document(place):
-    assert presets.ADVICE in " ".join((ROOT / place).read_text(encoding="utf-8").split())
+def text_of(place):
+    return (ROOT / place).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("place", ["README.md", "docs/trl.md"])
-def test_the_first_trainer_has_the_first_preset(place):
-    text = (ROOT / place).read_text(encoding="utf-8")
-    blocks = [
-        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "AllocatedGRPOTrainer(" in block
-    ]
-    assert "**singles().arguments()" in blocks[0] and "allocator=" not in blocks[0]
+def first_block(place, kind, mark):
+    """Return the first block of code of this kind that holds ``mark``."""
+    return next(block for block in re.findall(rf"```{kind}\n(.*?)```", text_of(place), re.DOTALL) if mark in block)
 
 
-@pytest.mark.parametrize("place", ["README.md", "docs/verl.md"])
-def test_the_first_verl_command_is_of_single_rollouts(place):
-    text = (ROOT / place).read_text(encoding="utf-8")
-    first = next(block for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "apportion.verl" in block)
-    assert all(override in first for override in SINGLES)
+def test_the_sentence_stands_in_every_document():
+    assert not [place for place in PLACES if presets.ADVICE not in " ".join(text_of(place).split())]
+
+
+@pytest.mark.parametrize("place", ["README.md", "docs/trl.md", "docs/verl.md"])
+def test_the_first_trainer_and_the_first_verl_command_have_single_rollouts(place):
+    if place != "docs/verl.md":
+        block = first_block(place, "python", "AllocatedGRPOTrainer(")
+        assert "**singles().arguments()" in block and "allocator=" not in block
+    if place != "docs/trl.md":
+        assert all(override in first_block(place, "sh", "apportion.verl") for override in SINGLES.split())
 
 
 def test_the_presets_are_what_the_first_page_says_of_them():
@@ -48,15 +40,13 @@ def test_the_presets_are_what_the_first_page_says_of_them():
     assert (singles.allocator, singles.estimator) == (Uniform(1), "reinforce")
     assert (groups.allocator, groups.estimator) == (Uniform(), "reinforce")
     assert isinstance(singles.baseline, Optimal) and groups.baseline is not singles.baseline
-    rows = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     written = 'allocator=Uniform({}), estimator="reinforce", baseline=Optimal()'
     for name, each in (("singles", "1"), ("fixed_baseline", "")):
-        assert f'`preset="{name}"`, which is `{written.format(each)}`' in rows
+        assert f'`preset="{name}"`, which is `{written.format(each)}`' in text_of("docs/index.md")
 
 
-def test_diagnose_advises_in_the_same_order():
-    found = advice_of(open_run(LOG))
-    order = [each.change.split()[0] for each in (*found.recommended, *found.considered)]
-    full = invoke("diagnose", str(LOG), "--full").stdout
-    assert presets.ADVICE in " ".join(full.split())
-    assert order.index("Give") < order.index("Split") < order.index("Choose")
+def test_diagnose_advises_in_the_same_order(tmp_path):
+    full = " ".join(invoke("diagnose", str(few_recorded(tmp_path)), "--full").stdout.split())
+    assert presets.ADVICE in full
+    places = [full.index(f" {change} ", full.index("What would help")) for change in ("Give", "Split", "Choose")]
+    assert places == sorted(places)

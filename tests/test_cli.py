@@ -202,7 +202,7 @@ def ask(folder: Path, *arguments: str) -> list[str]:
     """Return the arguments of ``apportion vote`` for two questions and an address where nothing listens."""
     path = folder / "questions.jsonl"
     path.write_text('{"id": "a", "prompt": "1 + 1?", "answer": 2}\n{"id": "b", "prompt": "2 + 2?"}\n')
-    server = "--base-url http://127.0.0.1:9/v1 --model tiny --max-samples 8 --max-retries 0".split()
+    server = ["--base-url", "http://127.0.0.1:9/v1", "--model", "tiny", "--max-samples", "8", "--max-retries", "0"]
     return ["vote", *server, "--questions", str(path), "--out", str(folder / "answers.jsonl"), *arguments]
 
 
@@ -210,7 +210,9 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path: Path) -> None:
     result = invoke(*ask(tmp_path, "--rule", "fixed", "--dry-run", "--no-curtail"))
     assert result.exit_code == 0 and result.stderr == ""
     assert result.stdout.splitlines()[:2] == ["questions          2, 0 of them finished", "samples            16 to 16"]
-    priced = invoke(*ask(tmp_path, *"--dry-run --json --price-input 1 --price-output 2 --limit 1".split()))
+    priced = invoke(
+        *ask(tmp_path, *["--dry-run", "--json", "--price-input", "1", "--price-output", "2", "--limit", "1"])
+    )
     estimated = json.loads(priced.stdout)
     assert estimated["questions"] == 1 and estimated["most_completion_tokens"] == 8 * 2048
     assert estimated["most_cost"] == pytest.approx((estimated["most_prompt_tokens"] + 2 * 8 * 2048) / 1e6)
@@ -326,7 +328,8 @@ def voted(folder: Path, rows: list[dict[str, str]]) -> list[str]:
     """Return the arguments of a dry run without labels, with 4 prompts a step, on the easy base."""
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return f"lab --labels none --prompts {path} --set=training.base=easy --set=training.prompts_per_step=4 --dry-run".split()
+    settings = "--set=training.base=easy --set=training.prompts_per_step=4"
+    return f"lab --labels none --prompts {path} {settings} --dry-run".split()
 
 
 def test_a_dry_run_without_labels_counts_prompts_gold_steps_and_rollouts(tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
 """Every command in the documents' shell blocks: it exists, takes the options that it is given, and runs if it can."""
 
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +15,7 @@ import yaml
 from apportion.cli import app
 from apportion.verl.command import check_choices
 from tests.soak import case
+from tests.test_docs import commands, run
 from tests.verl.composed import command as composed
 from tests.verl.composed import stock
 
@@ -38,19 +37,8 @@ OTHERS = {
 """Commands that are not this project's, and why no test runs them."""
 
 
-def commands(text):
-    """Return the commands of a shell block, each as its words. Comments and an ellipsis are left out."""
-    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip()]
-    found = [shlex.split(line, comments=True) for line in lines]
-    return [[word for word in words if word != "..."] for words in found if words]
-
-
 def cases():
-    """Return every command with the page that it stands on."""
-    return list(_cases())
-
-
-def _cases():
+    """Yield every command with the page that it stands on."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         name = str(page.relative_to(ROOT))
@@ -138,12 +126,7 @@ def runnable():
 def test_a_command_on_the_recorded_run_works(words, tmp_path):
     (tmp_path / RECORDED).parent.mkdir(parents=True)
     shutil.copy(ROOT / RECORDED, tmp_path / RECORDED)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert run(words, tmp_path).strip()
 
 
 def test_files_for_a_cluster_are_read_by_the_shell_and_as_yaml():

@@ -1,65 +1,43 @@
 """The page that takes a new user through a run of their own: its commands, in its order, print what it quotes."""
 
-import importlib.util
-import os
 import shutil
-import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from benchmarks.first_run import PAGE, Step, run, steps
+from benchmarks.first_run import PAGE, Step, steps
+from tests.test_docs import ROOT, run_block
 
-ROOT = Path(__file__).resolve().parents[1]
 STEPS = list(steps())
 
 
 def missing(quoted, printed):
     """Return the first quoted line that is not printed after the one before it; "..." stands for any lines."""
-    place = 0
-    for line in quoted.splitlines():
-        if line.strip() == "...":
-            continue
-        while place < len(printed) and printed[place] != line:
-            place += 1
-        if place == len(printed):
-            return line
-        place += 1
-    return None
+    lines = iter(line.rstrip() for line in printed.splitlines())
+    return next((line for line in quoted.splitlines() if line.strip() != "..." and line not in lines), None)
+
+
+def check(step, folder):
+    assert step.quoted.strip(), f"{step.title} has no output"
+    if not step.needs_verl or find_spec("verl"):
+        left_out = missing(step.quoted, run_block(step.command, folder))
+        assert left_out is None, f"{step.title} does not print {left_out!r}"
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_page_print_what_it_quotes(tmp_path, monkeypatch):
+def test_the_commands_of_the_page_print_what_it_quotes(tmp_path):
     pytest.importorskip("pyarrow")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name, command in (("apportion", f'"{sys.executable}" -m apportion'), ("python", f'"{sys.executable}"')):
-        (tools / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
-        (tools / name).chmod(0o755)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     for step in STEPS:
-        if step.needs_verl and importlib.util.find_spec("verl") is None:
-            continue
-        done = run(step, tmp_path, tools / "python")
-        assert done.returncode == 0, f"{step.title}: {done.stderr}"
-        left_out = missing(step.quoted, [line.rstrip() for line in done.stdout.splitlines()])
-        assert left_out is None, f"{step.title} does not print {left_out!r}"
+        check(step, tmp_path)
     assert (tmp_path / "before.html").exists() and (tmp_path / "both.html").exists()
 
 
-def test_the_page_has_a_step_for_each_layout_and_quotes_most_outputs():
-    commands = [step.title for step in STEPS]
-    for wanted in (
-        "diagnose trl_run",
-        "diagnose verl_run",
-        "diagnose my_run.jsonl",
-        "replay",
-        "report",
-        "apportion.verl",
-    ):
-        assert any(wanted in command for command in commands)
-    assert all(step.quoted.strip() for step in STEPS), "a command without its output"
+def test_the_page_has_a_step_for_each_layout():
+    titles = "\n".join(step.title for step in STEPS)
+    wanted = ["diagnose trl_run", "diagnose verl_run", "diagnose my_run.jsonl", "replay", "report", "apportion.verl"]
+    assert not [command for command in wanted if command not in titles]
 
 
 def test_the_code_of_the_page_is_what_the_diagnosis_prints():
@@ -72,15 +50,15 @@ def test_the_code_of_the_page_is_what_the_diagnosis_prints():
 
 
 def test_marked_blocks_are_left_out(tmp_path):
-    page = tmp_path / "page.md"
+    page = Path(tmp_path / "page.md")
     page.write_text(
         "<!-- not run: reason -->\n```sh\none\n```\n\n```sh\ntwo \\\n    more\n```\n\n```text\nout\n```\n",
         encoding="utf-8",
     )
-    assert list(steps(page)) == [Step("two \\\n    more\n", "out\n")]
-    assert next(steps(page)).title == "two more"
+    (found,) = steps(page)
+    assert found == Step("two \\\n    more\n", "out\n") and found.title == "two more"
 
 
 def test_a_changed_line_is_noticed():
-    assert missing("a\n...\nc\n", ["a", "b", "c"]) is None
-    assert missing("a\nc\nb\n", ["a", "b", "c"]) == "b"
+    assert missing("a\n...\nc\n", "a\nb\nc") is None
+    assert missing("a\nc\nb\n", "a\nb\nc") == "b"

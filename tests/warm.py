@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import types
 import warnings
 from pathlib import Path
 
@@ -215,7 +216,9 @@ def forked(words, folder=ROOT, streams=(), **environment):
         with warnings.catch_warnings(action="ignore"):  # newer Pythons warn of forks of processes with threads
             process = os.fork()
         if not process:
-            _run_and_exit(list(map(str, words)), {**os.environ, "OMP_NUM_THREADS": "1", **environment}, folder, taken)
+            _run_and_exit(
+                list(map(str, words)), {**os.environ, "OMP_NUM_THREADS": "1", **environment}, str(folder), taken
+            )
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         said = []
         for each in (out, err):
@@ -225,32 +228,36 @@ def forked(words, folder=ROOT, streams=(), **environment):
 
 
 def _run_and_exit(words, environment, folder, streams):
+    """Be the process that runs ``words``, and end as it does."""
     code = 1
     try:
         signal.alarm(300)
-        warnings.resetwarnings()
-        warnings.simplefilter("ignore")  # as Python does in what it imports
+        warnings.simplefilter("ignore")  # pytest makes them errors
         high = {number: os.dup(stream.fileno()) for number, stream in streams.items() if stream is not None}
         for number in (0, 1, 2):
             os.dup2(high[number], number) if number in high else os.close(number)
-        for number, name in ((1, "stdout"), (2, "stderr")):
-            shown = open(number, "w", encoding="utf-8", closefd=False) if number in high else None
-            setattr(sys, name, shown)
-        sys.stdin = open(0, closefd=False)
-        become(words, environment, str(folder), [], [], sys.executable)
-        code = 0
+        written = [os.fdopen(number, "w") if number in high else None for number in (1, 2)]
+        sys.stdin, (sys.stdout, sys.stderr) = os.fdopen(0), written
+        sys.modules["__main__"] = types.ModuleType("__main__")  # or a process that it spawns would import pytest
+        code = _exit_code(words, environment, folder)
+        for stream in filter(None, written):
+            with contextlib.suppress(OSError):
+                stream.flush()
+    finally:
+        os._exit(code)
+
+
+def _exit_code(words, environment, folder):
+    try:
+        become(words, environment, folder, [], [], sys.executable)
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")
-    except BaseException:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - as Python ends a process
         traceback.print_exc()
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-        with contextlib.suppress(Exception):
-            sys.stderr.flush()
-        os._exit(code)
+        return 1
+    return 0
 
 
 def serve(folder):
