@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from apportion.messages import Messages, chat_messages, make_messages, prompt_hash, prompt_text
 from apportion.types import prompt_id
+from tests.cases import check_refused
 
 USER = {"role": "user", "content": "6 x 7?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -17,9 +18,8 @@ def test_messages_of_parquet_have_fields_that_are_none() -> None:
     assert make_messages([SYSTEM | {"name": None}, USER]) == (SYSTEM, USER)
 
 
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
+def test_what_is_not_chat_messages_is_refused() -> None:
+    cases = [
         ([], "chat messages must be a list of 1 to 10,000, got"),
         ("6 x 7?", "chat messages must be a list"),
         ({"role": "user"}, "chat messages must be a list"),
@@ -30,11 +30,8 @@ def test_messages_of_parquet_have_fields_that_are_none() -> None:
         ([USER | {"content": [{"type": "text", "text": "a"}]}], "a content that is a text"),
         ([USER | {"tool_calls": []}], "and nothing else"),
         ([USER | {"content": "a\ud800"}], "must be Unicode"),
-    ],
-)
-def test_what_is_not_chat_messages_is_refused(value: Any, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        make_messages(value)
+    ]
+    check_refused(ValueError, make_messages, cases)
 
 
 def test_the_system_prompt_comes_first_and_only_once() -> None:

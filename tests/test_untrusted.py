@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from apportion.untrusted import CONFIG_BYTES, ERROR, MAX_DEPTH, QUOTED, check_file, one_line, parse_json, shown
+from tests.cases import check_refused
 
 
 def nested(depth: int) -> list[Any]:
@@ -40,9 +41,8 @@ ENDLESS = {
 """Things that are no files: a test that opens one would not end."""
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_json_that_cannot_be_used_is_one_value_error() -> None:
+    cases = [
         ("[" * 5000 + "]" * 5000, "levels of nesting"),
         ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "levels of nesting"),
         ("9" * 5000, "an integer of thousands of digits"),
@@ -52,17 +52,9 @@ ENDLESS = {
         ("\x00", "Expecting value"),
         ("", "Expecting value"),
         (b"\xff\xff", "codec can't decode"),
-    ],
-)
-def test_json_that_cannot_be_used_is_one_value_error(text: str | bytes, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        parse_json(text)
-
-
-@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
-def test_numbers_that_json_has_not_are_refused(word: str) -> None:
-    with pytest.raises(ValueError, match=f"{word}, which is not JSON"):
-        parse_json(f'{{"a": [{word}]}}')
+        *((f'{{"a": [{word}]}}', f"{word}, which is not JSON") for word in ("NaN", "Infinity", "-Infinity")),
+    ]
+    check_refused(ValueError, parse_json, cases)
 
 
 def test_ordinary_json_is_read_as_ever() -> None:
@@ -81,9 +73,9 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("value", LARGE.values(), ids=LARGE)
-def test_a_quoted_value_is_one_short_line(value: Any) -> None:
-    assert len(shown(value)) <= QUOTED and shown(value).isprintable()
+def test_a_quoted_value_is_one_short_line() -> None:
+    for name, value in LARGE.items():
+        assert len(shown(value)) <= QUOTED and shown(value).isprintable(), name
 
 
 def test_an_error_line_is_bounded_and_keeps_its_remedy() -> None:
@@ -92,8 +84,8 @@ def test_an_error_line_is_bounded_and_keeps_its_remedy() -> None:
     assert line.startswith("a key ") and line.endswith("; remove it")
 
 
-@pytest.mark.parametrize("make", [*ENDLESS.values(), make_sparse], ids=[*ENDLESS, "sparse"])
-def test_what_is_no_file_or_too_long_is_refused_before_it_is_read(tmp_path: Path, make: Any) -> None:
-    make(tmp_path / "a")
-    with pytest.raises(OSError, match=r"it is a|10,737,418,240 bytes"):
-        check_file(tmp_path / "a", CONFIG_BYTES)
+def test_what_is_no_file_or_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    for name, make in {**ENDLESS, "sparse": make_sparse}.items():
+        make(tmp_path / name)
+        with pytest.raises(OSError, match=r"it is a|10,737,418,240 bytes"):
+            check_file(tmp_path / name, CONFIG_BYTES)
