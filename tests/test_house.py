@@ -12,9 +12,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 from apportion.config import load
+from tests.cases import lines
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "apportion"
@@ -99,6 +98,12 @@ ALLOWED = {
 """Who may import what is not among the core's requirements."""
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the source of a file as a tree. Several rules read each of them."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def part(module: str) -> str:
     return [*module.split("."), ""][1]
 
@@ -116,7 +121,7 @@ def room(module: str) -> str:
 
 def names_imported(path: Path) -> Iterator[str]:
     """Every module that ``path`` names in a ``from`` import, with the imported names as possible submodules."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -126,7 +131,7 @@ def names_imported(path: Path) -> Iterator[str]:
 def imported(module: str) -> frozenset[str]:
     """Everything that ``module`` imports, anywhere in its source; of a ``from``, the submodule if it is one."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(tree_of(MODULES[module])):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -189,7 +194,7 @@ def test_the_coordinator_of_verl_runs_without_verl_and_ray() -> None:
 def test_no_two_public_classes_share_a_name() -> None:
     homes: dict[str, list[str]] = {}
     for module, path in MODULES.items():
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(module)
     assert not {name: modules for name, modules in homes.items() if len(modules) > 1}
@@ -248,35 +253,29 @@ def code_runners(tree: ast.AST) -> Iterator[str]:
                 yield f"{name} with trust_remote_code"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "eval('1')",
-        "import pickle; pickle.load(file)",
-        "from pickle import loads",
-        "torch.load(path)",
-        "torch.load(path, weights_only=False)",
-        "np.load(path, allow_pickle=True)",
-        "yaml.load(text)",
-        "Model.from_pretrained(name, trust_remote_code=True)",
-        "class Reader(pickle.Unpickler): pass",
-        "spec.loader.exec_module(module)",
-    ],
-)
-def test_what_runs_code_is_found(source: str) -> None:
-    assert list(code_runners(ast.parse(source)))
-
-
-@pytest.mark.parametrize("source", ["torch.load(path, weights_only=True)", "np.load(path)", "model.eval()"])
-def test_what_runs_no_code_is_left_alone(source: str) -> None:
-    assert not list(code_runners(ast.parse(source)))
+def test_what_runs_code_is_found_and_what_does_not_is_left_alone() -> None:
+    sources = """
+        eval('1')
+        import pickle; pickle.load(file)
+        from pickle import loads
+        torch.load(path)
+        torch.load(path, weights_only=False)
+        np.load(path, allow_pickle=True)
+        yaml.load(text)
+        Model.from_pretrained(name, trust_remote_code=True)
+        class Reader(pickle.Unpickler): pass
+        spec.loader.exec_module(module)
+    """
+    assert not [line for (line,) in lines(sources) if not list(code_runners(ast.parse(line)))]
+    harmless = "torch.load(path, weights_only=True)\nnp.load(path)\nmodel.eval()"
+    assert not list(code_runners(ast.parse(harmless)))
 
 
 def test_nothing_that_is_loaded_runs_code() -> None:
     """Saved states go through ``engines.saved_state``; the exceptions are listed with their reasons."""
     folders = ("apportion", "hydra_plugins", "examples", "benchmarks")
     found = {
-        path.relative_to(ROOT).as_posix(): sorted(set(code_runners(ast.parse(path.read_text()))))
+        path.relative_to(ROOT).as_posix(): sorted(set(code_runners(tree_of(path))))
         for folder in folders
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
@@ -286,31 +285,29 @@ def test_nothing_that_is_loaded_runs_code() -> None:
 
 def test_importing_the_package_is_light_and_quick() -> None:
     """It loads numpy and nothing heavier, and it takes little time."""
-    heavy = {*ALLOWED, "scipy"}
+    heavy = {*ALLOWED, "scipy", "asyncio", "numpy.random", "ssl"}
     code = (
         "import sys, time, numpy; started = time.process_time(); import apportion\n"
         "seconds = time.process_time() - started\n"
         f"print(seconds, *({heavy!r} & sys.modules.keys()))"
     )
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        ).stdout.split()
-        for _ in range(5)
-    ]
-    assert all(len(run) == 1 for run in runs), f"import apportion imports {runs[0][1:]}"
-    assert min(float(run[0]) for run in runs) <= 0.3  # half of it compiles the source where no bytecode may be kept
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    seconds = []
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        took, *found = done.stdout.split()
+        assert not found, f"import apportion imports {found}"
+        seconds.append(float(took))
+        if seconds[-1] <= 0.3:  # half of it compiles the source where no bytecode may be kept
+            return
+    raise AssertionError(f"import apportion takes {min(seconds)} s")
 
 
 def test_every_public_name_is_documented() -> None:
     bare = []
     for module, path in MODULES.items():
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         bare += [] if ast.get_docstring(tree) else [module]
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name[0] != "_":
@@ -328,8 +325,6 @@ def test_every_toml_file_can_be_loaded() -> None:
 
 def test_every_make_command_in_the_readme_exists() -> None:
     readme = ROOT / "README.md"
-    if not readme.exists():
-        pytest.skip("there is no README yet")
     named = set(re.findall(r"(?:^\s*(?:\$ )?|`)make ([a-z][\w-]*)", readme.read_text(), re.MULTILINE))
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert named <= targets, (

@@ -6,16 +6,13 @@ CI runs on Linux. These tests stand in for other systems as far as imports and e
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 import tomllib
-from pathlib import Path
 
-import pytest
-
-from tests.test_house import MODULES, ROOT, part
+from tests.test_house import MODULES, ROOT, part, tree_of
+from tests.warm import forked
 
 POSIX = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")
+REMOVED = {"cgi", "cgitb", "crypt", "imghdr", "nntplib", "pipes", "sndhdr", "telnetlib", "uu", "audioop", "imp"}
 TRAINERS = {"tinker", "trl", "verl"}
 """Rooms that need a trainer, which runs on Linux; their sources are read, and not imported here."""
 ATTRIBUTES = {"fork", "forkpty", "getuid", "uname", "killpg", "setsid", "SIGKILL", "SIGHUP", "SIGALRM", "SIGUSR1"}
@@ -32,6 +29,8 @@ class Hidden(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Hidden())
+for name in [name for name in sys.modules if name.split(".")[0] == "apportion"]:
+    del sys.modules[name]
 for module in sys.argv[1:]:
     for name in {POSIX!r}:
         sys.modules.pop(name, None)
@@ -40,25 +39,22 @@ print(len(sys.argv) - 1)
 """
 
 
-@pytest.mark.slow
 def test_every_module_outside_the_trainers_imports_without_posix():
     names = [name for name in MODULES if part(name) not in {*TRAINERS, "__main__"}]
-    done = subprocess.run(
-        [sys.executable, "-c", HIDE, *names], capture_output=True, text=True, encoding="utf-8", cwd=ROOT, check=False
-    )
+    done = forked(["-c", HIDE, *names])
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split()[-1] == str(len(names))
 
 
-def test_no_module_imports_what_only_posix_has():
+def test_no_module_imports_what_only_posix_has_or_python_3_13_has_removed():
     found = {}
     for module, path in MODULES.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        found[module] = imported & set(POSIX) | used & ATTRIBUTES
-    assert not {module: names for module, names in found.items() if names}, "Windows has none of these"
+        nodes = list(ast.walk(tree_of(path)))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        found[module] = names & {*POSIX, *REMOVED} | used & ATTRIBUTES
+    assert not {module: names for module, names in found.items() if names}, "Windows, or Python 3.13, has none of these"
 
 
 def test_every_text_file_is_opened_as_utf_8():
@@ -66,7 +62,7 @@ def test_every_text_file_is_opened_as_utf_8():
     missing = []
     for folder in ("apportion", "benchmarks", "examples", "hydra_plugins"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(tree_of(path)):
                 if isinstance(node, ast.Call) and opens_text(node) and not says_encoding(node):
                     missing.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not missing, "give encoding='utf-8'"
@@ -98,13 +94,5 @@ def test_classifiers_name_the_pythons_that_the_whole_suite_ran_on():
 
 
 def test_sources_are_of_the_grammar_of_python_3_11():
-    for path in sorted(Path(ROOT / "apportion").rglob("*.py")):
+    for path in MODULES.values():
         ast.parse(path.read_text(encoding="utf-8"), path.name, feature_version=(3, 11))
-
-
-def test_nothing_imports_what_python_3_13_has_removed():
-    removed = {"cgi", "cgitb", "crypt", "imghdr", "nntplib", "pipes", "sndhdr", "telnetlib", "uu", "audioop", "imp"}
-    for module, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
-            assert not names & removed, module

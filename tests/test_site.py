@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -85,6 +86,10 @@ class Tags(HTMLParser):
         self.inside = ""
 
 
+tags = cache(Tags)
+"""Three tests read each page."""
+
+
 def pages(site):
     return sorted(site.rglob("*.html"))
 
@@ -111,7 +116,7 @@ def test_every_page_of_the_navigation_exists(site):
 
 def test_pages_load_nothing_from_other_servers(site):
     outside = {
-        str(page.relative_to(site)): [each for each in Tags(page).loads if re.match(r"(?:[a-z]+:)?//", each)]
+        str(page.relative_to(site)): [each for each in tags(page).loads if re.match(r"(?:[a-z]+:)?//", each)]
         for page in pages(site)
     }
     assert len(outside) > 80
@@ -143,7 +148,7 @@ def test_scripts_load_nothing_from_other_servers(site):
 
 def test_the_search_works_without_a_server(site):
     assert (site / "search" / "search_index.js").stat().st_size > 100_000
-    assert any("assets/iframe-worker.js" in each for each in Tags(site / "index.html").loads)
+    assert any("assets/iframe-worker.js" in each for each in tags(site / "index.html").loads)
 
 
 def public_names():
@@ -211,11 +216,10 @@ def test_every_name_that_documents_import_is_on_one_page_of_the_reference(packag
     assert not sorted({name for name in names if documented[home(package, name)] != 1})
 
 
-@pytest.mark.parametrize("page", REFERENCE, ids=[page.stem for page in REFERENCE])
-def test_every_name_of_the_reference_has_an_anchor(site, page):
-    built = site / "reference" / f"{page.stem}.html"
-    ids = Tags(built).ids
-    assert not [name for name in shown_names(page) if name not in ids]
+def test_every_name_of_the_reference_has_an_anchor(site):
+    for page in REFERENCE:
+        ids = tags(site / "reference" / f"{page.stem}.html").ids
+        assert not [name for name in shown_names(page) if name not in ids], page.name
 
 
 def test_settings_in_docstrings_exist(package, documented):
@@ -271,7 +275,7 @@ def test_tables_and_lists_are_read_as_such(site):
 def test_an_abbreviation_is_explained_once_a_page(site):
     glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     assert re.search(r"^\S.*\n: ", glossary, re.MULTILINE)
-    explained = {page: Tags(page).explained for page in pages(site)}
+    explained = {page: tags(page).explained for page in pages(site)}
     assert sum(map(len, explained.values())) > 50
     assert not [page for page, words in explained.items() if len(words) != len(set(words))]
 

@@ -125,22 +125,22 @@ def test_what_is_measured_is_kept_until_its_code_or_arguments_change(folder):
     assert kept("a.b", cell) is None
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"values": {}}', VALUES[:-3], "\x00" * 9])
-def test_a_damaged_file_is_measured_again(folder, content):
-    (folder / "a.b.json").write_text(content)
-    assert kept("a.b", Cell(half)) is None
+def test_a_damaged_file_is_measured_again(folder):
+    for content in ("", "{", "[]", '{"values": {}}', VALUES[:-3], "\x00" * 9):
+        (folder / "a.b.json").write_text(content)
+        assert kept("a.b", Cell(half)) is None, content
 
 
 @pytest.mark.slow
 def test_a_cell_that_fails_and_one_that_is_silent_hold_up_no_other(folder, capsys):
     body = "{'a.fails': lambda: 1 / 0, 'a.hangs': lambda: time.sleep(600)}.get(name, keep)()"
     cells = {name: Cell(half) for name in ("a.fails", "a.hangs", "a.good", "a.also")}
-    impatient = cells | {"a.hangs": Cell(half, minutes=0.05)}
+    impatient = cells | {"a.hangs": Cell(half, minutes=0.01)}
     started = time.monotonic()
     assert sorted(run(impatient, 2, command(folder, body))) == ["a.fails", "a.hangs"]
     assert time.monotonic() - started < 200
     said = capsys.readouterr().out
-    assert "a.fails: failed with exit code 1, see" in said and "a.hangs: not finished after 30 s, see" in said
+    assert "a.fails: failed with exit code 1, see" in said and "a.hangs: not finished after 6 s, see" in said
     assert "ZeroDivisionError" in (folder / "a.fails.log").read_text()
     assert {name for name in cells if kept(name, cells[name])} == {"a.good", "a.also"}
     (folder / "a.good.json").write_text("{")
@@ -194,9 +194,9 @@ def wait_until(true, seconds=120):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("option", ["--cell", "--only"])
-def test_unknown_cells_are_refused_with_a_remedy(monkeypatch, capsys, option):
-    monkeypatch.setattr(sys, "argv", ["evidence", option, "nothing"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert "nothing; --list shows them" in capsys.readouterr().err
+def test_unknown_cells_are_refused_with_a_remedy(monkeypatch, capsys):
+    for option in ("--cell", "--only"):
+        monkeypatch.setattr(sys, "argv", ["evidence", option, "nothing"])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert "nothing; --list shows them" in capsys.readouterr().err
