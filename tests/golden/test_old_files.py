@@ -112,10 +112,11 @@ def test_a_checkpoint_of_verl_is_loaded(old, kind):
 def test_a_run_of_the_lab_goes_on_to_its_end(old):
     pytest.importorskip("torch")
     from apportion.lab.training.trainer import Trainer  # noqa: PLC0415
-    from tests.lab.training.test_trainer import ALLOCATORS, CHANGES, settings  # noqa: PLC0415
+    from tests.lab.training.test_trainer import RULES, settings  # noqa: PLC0415
 
-    training = settings(str(old / "lab" / "base"), rollout_log="none", **CHANGES["mixed"])
-    run = Trainer(training, ALLOCATORS["mixed"](), 0, old / "lab" / "run")
+    rule, own = RULES["mixed"]()
+    training = settings(str(old / "lab" / "base"), rollout_log="none", problems=32, steps=8, **own)
+    run = Trainer(training, rule, 0, old / "lab" / "run")
     assert run.run()
     steps = [json.loads(line)["step"] for line in (old / "lab" / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(len(steps))) and len(steps) > 4

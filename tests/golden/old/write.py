@@ -117,15 +117,16 @@ def write_lab() -> None:
 
     from apportion.lab.policy.network import new_policy  # noqa: PLC0415
     from apportion.lab.training.trainer import Trainer  # noqa: PLC0415
-    from tests.lab.training.test_trainer import ALLOCATORS, CHANGES, settings  # noqa: PLC0415
+    from tests.lab.training.test_trainer import RULES, settings  # noqa: PLC0415
 
     config = new_policy(0).config
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "layer_types": None}
     base = str(HERE / "lab" / "base")
     Qwen2ForCausalLM(type(config)(**{**config.to_dict(), **sizes})).save_pretrained(base)
-    training = settings(base, rollout_log="none", **CHANGES["mixed"])
-    Trainer(training, ALLOCATORS["mixed"](), 0, HERE / "lab" / "run").run(lambda record: record["step"] < 3)
+    rule, own = RULES["mixed"]()
+    training = settings(base, rollout_log="none", problems=32, **own)
+    Trainer(training, rule, 0, HERE / "lab" / "run").run(lambda record: record["step"] < 3)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+"""What a run of the lab left, to be compared with another one's."""
+
+import json
+
+import numpy as np
+import torch
+
+
+def curve(directory, without=()):
+    """Return the metrics without their times."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in each.items() if key not in ("cpu_seconds", *without)} for each in records]
+
+
+def curves(directory, without=()):
+    """Return the metrics of each run of a study."""
+    return {run.name: curve(run, without) for run in sorted(directory.glob("*-seed*"))}
+
+
+def equal(one, other):
+    """Return whether two states are equal, tensors bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+def remembered(trainer):
+    """Return everything that the rest of a run depends on."""
+    parts = (trainer.learner, trainer.sampler, trainer.slots or trainer.allocator, trainer.selector)
+    return [part.state_dict() for part in parts] + [trainer.steps, trainer.asked]
+
+
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+class Killed(BaseException):
+    """The end of a process that saves nothing."""
