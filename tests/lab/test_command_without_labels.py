@@ -14,7 +14,9 @@ from apportion.lab.command import run as run_study
 from apportion.lab.study.design import LABEL_FREE_DEFAULT, claim, read_study
 from apportion.lab.world.task import problem_pool
 from tests.builders import LABEL_FREE
-from tests.lab.test_command import ROOT, command, curves, environment, run
+from tests.lab.states import curves
+from tests.lab.test_command import ROOT, command, environment, run
+from tests.refusals import assert_refused
 
 STUDIES = [path for path in sorted((ROOT / "examples").glob("*.toml")) if "[allocators." in path.read_text()]
 
@@ -27,12 +29,12 @@ seeds = [0]
 base = "{base}"
 labels = "none"
 prompts_per_step = 4
-steps = 16
+steps = 6
 estimator = "grpo"
 kl = 0.001
-evaluate_every = 8
+evaluate_every = 3
 checkpoint_every = 2
-held_out = 40
+held_out = 20
 
 [allocators]
 ttrl = {{ name = "ttrl", max_samples = 16, min_samples = 4 }}
@@ -86,22 +88,22 @@ def whole(tmp_path_factory, small_base_folder):
 @pytest.mark.slow
 def test_a_study_without_labels_plans_votes_and_reports(whole):
     working_directory, said = whole
-    assert "12 for training from gold.jsonl, 4 a step; 40 held out; no labels; gold of 12 is for the report" in said
-    assert "steps       16 a run" in said
-    assert "rollouts    at least 256 and at most 1,024 a run; 1,280 to 2,048 in all" in said
-    assert "32 of 32 steps" in said
+    assert "12 for training from gold.jsonl, 4 a step; 20 held out; no labels; gold of 12 is for the report" in said
+    assert "steps       6 a run" in said
+    assert "rollouts    at least 96 and at most 384 a run; 480 to 768 in all" in said
+    assert "12 of 12 steps" in said
     folder = working_directory / "runs" / "voted-gold"
     assert {path.name for path in folder.iterdir()} >= {
         "config.toml", "environment.json", "prompts.sha256", "report.md", "summary.json", "curves.png", "curves.svg",
     }  # fmt: skip
     ttrl, optpo = json.loads((folder / "summary.json").read_text())
-    assert ttrl["rollouts"] == 1024 > optpo["rollouts"] >= 256
-    assert optpo["rollouts_saved"]["mean"] == pytest.approx(1 - optpo["rollouts"] / 1024)
+    assert ttrl["rollouts"] == 384 > optpo["rollouts"] >= 96
+    assert optpo["rollouts_saved"]["mean"] == pytest.approx(1 - optpo["rollouts"] / 384)
     report = (folder / "report.md").read_text()
     assert "| labels right |" in report and "| exact, held out |" in report
     assert "Right answers are known for all 12 prompts." in report
     records = curves(folder)
-    assert {name: rows[-1]["step"] for name, rows in records.items()} == {"ttrl-seed0": 16, "optpo-seed0": 16}
+    assert {name: rows[-1]["step"] for name, rows in records.items()} == {"ttrl-seed0": 6, "optpo-seed0": 6}
 
 
 @pytest.mark.slow
@@ -110,14 +112,10 @@ def test_without_gold_it_learns_the_very_same_and_reports_votes_and_drift(whole,
     assert done.returncode == 0, done.stderr
     assert "no labels; no gold, so no accuracy in the report" in done.stdout
     assert "No right answer is given for the 12 prompts, so only votes and drift are shown." in done.stdout
-
-    def unjudged(directory):
-        return {
-            name: [{key: value for key, value in row.items() if key not in JUDGED} for row in rows]
-            for name, rows in curves(directory).items()
-        }
-
-    bare, gold = (unjudged(folder) for folder in (tmp_path / "runs" / "voted-bare", whole[0] / "runs" / "voted-gold"))
+    bare, gold = (
+        curves(folder, without=JUDGED)
+        for folder in (tmp_path / "runs" / "voted-bare", whole[0] / "runs" / "voted-gold")
+    )
     assert bare == gold
     assert any(row.get("grad_norm", 0) > 0 for row in bare["optpo-seed0"])
 
@@ -141,7 +139,7 @@ def test_a_stopped_study_resumes_with_the_same_curves(whole, config, tmp_path):
     said = started.communicate(timeout=120)[0]
     assert started.returncode == 130 and "apportion lab --name voted-gold --resume" in said
     so_far = curves(tmp_path / "runs" / "voted-gold")
-    assert any(rows[-1]["step"] < 16 for rows in so_far.values())
+    assert any(rows[-1]["step"] < 6 for rows in so_far.values())
     resumed = run(tmp_path, "--resume", "--name", "voted-gold")
     assert resumed.returncode == 0, resumed.stderr
     assert curves(tmp_path / "runs" / "voted-gold") == curves(whole[0] / "runs" / "voted-gold")
@@ -169,27 +167,25 @@ def test_the_default_study_without_labels():
     assert read_study(None, [], None, False, labels="gold").training.labels == "gold"
 
 
-@pytest.mark.parametrize("name", sorted(LABEL_FREE))
-def test_every_rule_without_labels_can_be_trained_by_its_name(config, name):
-    study = read_study(None, [], None, False, [name], "none")
-    assert study.allocators[name].name == name
+def test_every_rule_without_labels_can_be_trained_by_its_name(config):
+    for name in LABEL_FREE:
+        assert read_study(None, [], None, False, [name], "none").allocators[name].name == name
 
 
-@pytest.mark.parametrize(
-    ("overrides", "labels", "allocators", "message"),
-    [
-        ([], "gold", [], "labels must be 'none' for ttrl, got 'gold'"),
-        ([], "none", ["vip"], "labels must be 'gold' for vip, got 'none'"),
-        ([], "some", [], r"training\.labels must be one of 'gold', 'none', got 'some'"),
-        (["variance_draws=9"], None, [], "variance_draws must be 0 without labels, which it needs, got 9"),
-        (["trainings.optpo.steps=3"], None, [], "steps must be the same for all allocators of a study, got 3"),
-        (["trainings.optpo.prompts=a.csv"], None, [], "prompts must be the same for all allocators of a study"),
-        (["training.reward=share"], None, [], "without labels rewards come from the votes, got reward 'share'"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(config, overrides, labels, allocators, message):
-    with pytest.raises(ConfigError, match=message):
-        read_study(config, overrides, None, False, allocators, labels)
+def test_what_does_not_go_together_is_refused(config):
+    same = "must be the same for all allocators of a study"
+    assert_refused(
+        lambda given: read_study(config, given[0], None, False, *given[1:]),
+        [
+            ("labels must be 'none' for ttrl, got 'gold'", ([], [], "gold")),
+            ("labels must be 'gold' for vip, got 'none'", ([], ["vip"], "none")),
+            (r"training\.labels must be one of 'gold', 'none', got 'some'", ([], [], "some")),
+            ("variance_draws must be 0 without labels, which it needs, got 9", (["variance_draws=9"],)),
+            (f"steps {same}, got 3", (["trainings.optpo.steps=3"],)),
+            (f"prompts {same}", (["trainings.optpo.prompts=a.csv"],)),
+            ("without labels rewards come from the votes, got reward 'share'", (["training.reward=share"],)),
+        ],
+    )
 
 
 def test_an_arm_may_go_back_to_the_base_now_and_then(config):

@@ -11,7 +11,7 @@ from apportion.lab.training.metrics import read_metrics
 from apportion.runs.children import RunError
 from apportion.runs.folder import LOCK, hold_lock
 from tests import warm
-from tests.lab.test_command import curves
+from tests.lab.states import curves
 from tests.processes import Command
 
 CONFIG = """
@@ -24,10 +24,10 @@ variance_draws = 0
 base = "{base}"
 problems = 32
 prompts_per_step = 8
-rollouts = 960
+rollouts = 640
 evaluate_every = 320
 checkpoint_every = 2
-held_out = 40
+held_out = 20
 
 [allocators]
 uniform = {{ name = "uniform", rollouts_per_prompt = 4 }}
@@ -80,9 +80,11 @@ def test_a_study_that_is_killed_leaves_no_process_and_can_be_resumed_at_once(fol
     """The resumed study waits for processes that have yet to end, so no two processes write the same metrics."""
     with start_training(folder) as killed:
         killed.process.kill()
+        left = folder / "runs/quick/vip-seed0/.checkpoint.pt.00.unfinished"
+        left.write_text("half")
         killed.process.wait(10)  # the warm resumption starts sooner than the system ends a process
         resume(folder)
-        assert not killed.children()
+        assert not killed.children() and not left.exists()
     assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
 
 

@@ -11,6 +11,7 @@ from apportion.records import open_run
 from apportion.records.reading import record_of_visits
 from apportion.replay.foresight import batches_of, calibration_error, correlation, foresee, sample_of, shuffled
 from apportion.replay.intervals import mean_over_prompts, ratio_over_prompts, ratios_over_prompts
+from tests.soak import case
 
 RUN = Path(__file__).parents[2] / "examples" / "data" / "grpo_run.jsonl.gz"
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "real_run.md"
@@ -28,7 +29,7 @@ def random_record(prompts=40, visits=2, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("make", "name"), [(DiscountedCounts, "counts"), (EmpiricalBayes, "empirical Bayes")], ids=["counts", "bayes"]
+    ("make", "name"), [case(DiscountedCounts, "counts", suite=False), (EmpiricalBayes, "empirical Bayes")]
 )
 def test_the_errors_on_the_real_run_are_those_of_the_benchmark(record, make, name):
     row = next(line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} "))

@@ -19,6 +19,7 @@ from apportion.replay.fresh import fresh_order
 from apportion.replay.limits import drift
 from benchmarks.real_run_data import grpo_run
 from tests.replay.runs import made_run
+from tests.soak import case
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
@@ -58,7 +59,10 @@ def first_visits(record, seed, visits):
     return [groups for groups in batches_of(record, seed) if record.step[groups[0]] < visits]
 
 
-VIP_TABLE = [(DiscountedCounts, [1.0, 0.911, 0.867]), (EmpiricalBayes, [1.0, 0.877, 0.831])]
+VIP_TABLE = [
+    case(DiscountedCounts, [1.0, 0.911, 0.867], suite=False),
+    case(EmpiricalBayes, [1.0, 0.877, 0.831], suite=True),
+]
 
 
 @pytest.mark.parametrize(("predictor", "expected"), VIP_TABLE)

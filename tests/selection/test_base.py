@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from apportion import VIP, Uniform, collect
 from apportion.config import build, dump
-from apportion.predictors import DiscountedCounts, EmpiricalBayes, UniformPrior
+from apportion.predictors import DiscountedCounts, EmpiricalBayes
 from apportion.selection import (
     GRESO,
     SELECTORS,
@@ -241,9 +241,3 @@ def test_wrong_counts_are_refused():
             prepared("mixed").choose(count)
     with pytest.raises(ValueError, match="seed must be"):
         prepared("mixed", seed=-1)
-
-
-def test_it_takes_any_predictor():
-    selector = Mixed(predictor=UniformPrior())
-    selector.prepare(PROMPTS)
-    assert len(selector.choose(8)) == 8

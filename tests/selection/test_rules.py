@@ -14,6 +14,7 @@ from apportion.selection.mixed import mixed_probability
 from apportion.selection.spo import inclusion_probabilities, systematic_sample
 from apportion.types import Batch, Belief, Plan, Rollout
 from tests.builders import make_prompts
+from tests.refusals import assert_refused
 from tests.soak import case
 
 
@@ -72,11 +73,11 @@ def test_exploration_deals_its_places_to_those_not_chosen_the_longest():
     """Every prompt is chosen again within Q / (explore x count) steps, whatever is believed."""
     selector = prepared(Mixed(predictor=Known([0.5] * 20 + [0.0] * 80), explore=0.1), 100)
     chosen = []
-    for _ in range(300):
+    for _ in range(150):
         rows = selector.choose(20)
         show(selector, dict.fromkeys(rows, 0.5))
         chosen.append(set(rows))
-    waits = {q: np.diff([-1, *(t for t, rows in enumerate(chosen) if q in rows), 300]).max() for q in range(100)}
+    waits = {q: np.diff([-1, *(t for t, rows in enumerate(chosen) if q in rows), 150]).max() for q in range(100)}
     assert max(waits.values()) <= 50 and selector.metrics()["never_chosen"] == 0
     assert np.mean([len(rows & set(range(20))) for rows in chosen]) >= 18
 
@@ -92,7 +93,7 @@ def test_without_exploration_a_hopeless_prompt_is_never_chosen():
 def test_thompson_draws_explore_what_is_uncertain():
     success, strength = np.array([0.9] * 20), np.array([10.0] * 10 + [2000.0] * 10)
     hits = np.zeros(20)
-    for seed in range(200):
+    for seed in range(60):
         hits[prepared(MoPPS(predictor=Known(success, strength)), 20, seed).choose(4)] += 1
     assert hits[:10].sum() > 0.8 * hits.sum()
 
@@ -127,7 +128,7 @@ def test_the_last_draw_of_a_systematic_sample_is_a_place(count):
 
 def test_systematic_samples_have_exactly_these_probabilities():
     probabilities = inclusion_probabilities(np.array([5.0, 1.0, 1.0, 0.5, 0.25, 0.25]), 3)
-    taken, draws = np.zeros(6), 20_000
+    taken, draws = np.zeros(6), 5_000
     generator = np.random.default_rng(0)
     for _ in range(draws):
         places = systematic_sample(probabilities, generator)
@@ -141,13 +142,13 @@ def test_spo_draws_by_its_weights_and_its_importance_weights_undo_that():
     success, values = np.array([0.0, 0.1, 0.5, 0.5, 0.9, 1.0]), np.array([9.0, 2.0, -1.0, 4.0, 3.0, 7.0])
     prompts, means, taken = make_prompts(6), [], np.zeros(6)
     selector = prepared(SPOWeights(predictor=Known(success, 1e6), importance_weights=True), 6)
-    for _ in range(8000):
+    for _ in range(2500):
         rows = selector.choose(3)
         taken[rows] += 1
         means.append((selector.weights([prompts[row] for row in rows]) * values[rows]).mean())
         show(selector, dict.fromkeys(rows, 0.5))
     expected = inclusion_probabilities(np.sqrt(success * (1 - success)) + 0.05, 3)
-    assert taken / 8000 == pytest.approx(expected, abs=0.02)
+    assert taken / 2500 == pytest.approx(expected, abs=0.035)
     assert np.mean(means) == pytest.approx(values.mean(), abs=4 * np.std(means) / np.sqrt(len(means)))
 
 
@@ -175,14 +176,14 @@ def test_a_mastered_prompt_retires_and_is_tested_again():
     assert len(forever.choose(10)) == 10  # the retired ones fill a batch that needs them
 
 
-@pytest.mark.parametrize("count", [case(count, suite=count != 2) for count in (1, 2, 16)])
+@pytest.mark.parametrize("count", [case(count, suite=count == 1) for count in (1, 2, 16)])
 def test_a_rest_has_an_effect_at_every_number_of_prompts_a_choice(count):
-    """100 choices are shorter than an epoch of 500 prompts at few prompts a choice; four turns are lost in any case."""
-    selector, hopeless, chosen = prepared(Retire(hopeless=0.0), 500), 0, 0
-    for _ in range(5000 // count):
+    """100 choices are shorter than an epoch of 150 prompts at few prompts a choice; four turns are lost in any case."""
+    selector, hopeless, chosen = prepared(Retire(hopeless=0.0), 150), 0, 0
+    for _ in range(1500 // count):
         rows = selector.choose(count)
-        hopeless, chosen = hopeless + sum(row < 250 for row in rows), chosen + count
-        show(selector, {row: 0.0 if row < 250 else 0.5 for row in rows})
+        hopeless, chosen = hopeless + sum(row < 75 for row in rows), chosen + count
+        show(selector, {row: 0.0 if row < 75 else 0.5 for row in rows})
     assert hopeless / chosen < 0.25
 
 
@@ -220,14 +221,14 @@ def test_prompts_of_greso_are_kept_as_often_as_it_says_and_weighted_by_that():
     success = dict.fromkeys(range(20), 0.0) | dict.fromkeys(range(20, 40), 0.5)
     kept = np.zeros(40)
     prompts = make_prompts(40)
-    for seed in range(400):
+    for seed in range(150):
         selector = prepared(GRESO(move=0.0, importance_weights=True), 40, seed)
         show(selector, success)
         rows = selector.choose(8)
         kept[rows] += 1
         expected = [1.5 if row < 20 else 0.75 for row in rows]
         assert selector.weights([prompts[row] for row in rows]) == pytest.approx(expected)
-    assert kept[:20].sum() / kept[20:].sum() == pytest.approx(0.5, abs=0.06)
+    assert kept[:20].sum() / kept[20:].sum() == pytest.approx(0.5, abs=0.1)
 
 
 def test_a_data_set_that_is_all_useless_still_gives_a_batch():
@@ -237,11 +238,11 @@ def test_a_data_set_that_is_all_useless_still_gives_a_batch():
     assert len(set(selector.choose(12))) == 12
 
 
-@pytest.mark.parametrize(
-    ("make", "own"),
-    [
+def test_wrong_settings_are_refused():
+    wrong = [
         (Mixed, {"group_size": 1}),
         (Mixed, {"explore": 1.5}),
+        (Mixed, {"predictor": "counts"}),
         (LargestVariance, {"explore": -0.1}),
         (MoPPS, {"target": 1.5}),
         (SPOWeights, {"floor": 0.0}),
@@ -250,12 +251,8 @@ def test_a_data_set_that_is_all_useless_still_gives_a_batch():
         (GRESO, {"hard": 0.99}),
         (GRESO, {"start": 0.99}),
         (GRESO, {"least": 0.0}),
-    ],
-    ids=str,
-)
-def test_wrong_settings_are_refused(make, own):
-    with pytest.raises(ValueError, match=r"must be .*, got .*; "):
-        make(**own)
+    ]
+    assert_refused(lambda case: case[0](**case[1]), [("must be .*, got .*; ", each) for each in wrong])
 
 
 def test_a_hopeless_prompt_rests_as_a_mastered_one_if_asked():
@@ -278,23 +275,23 @@ def test_importance_weights_are_unbiased_while_a_batch_waits_for_its_outcome():
     prompts, total = make_prompts(40), np.zeros(40)
     selector = prepared(SPOWeights(predictor=Known([0.5] * 4 + [0.001] * 36), importance_weights=True), 40)
     ahead = selector.choose(8)
-    for _ in range(3000):
+    for _ in range(1000):
         rows, ahead = ahead, selector.choose(8)
         total[rows] += selector.weights([prompts[row] for row in rows])
         show(selector, dict.fromkeys(rows, 0.5))
-    assert total[:4].mean() / total.mean() == pytest.approx(1.0, abs=0.05)
+    assert total[:4].mean() / total.mean() == pytest.approx(1.0, abs=0.1)
 
 
 def test_greso_weights_leave_the_size_of_the_gradient():
     prompts, selector, means = make_prompts(100), prepared(GRESO(importance_weights=True), 100), []
-    for _ in range(300):
+    for _ in range(160):
         rows = selector.choose(16)
         means.append(selector.weights([prompts[row] for row in rows]).mean())
         show(selector, {row: float(row % 2) if row % 5 else 0.5 for row in rows})
     assert np.mean(means[50:]) == pytest.approx(1.0, abs=0.15)
 
 
-@pytest.mark.parametrize(("count", "explore", "places"), [(1, 0.1, 10), (2, 0.1, 20), (4, 0.1, 40), (3, 0.25, 75)])
+@pytest.mark.parametrize(("count", "explore", "places"), [(1, 0.1, 10), (3, 0.25, 75)])
 def test_a_fraction_of_a_place_is_carried_to_the_next_choice(count, explore, places):
     selector = prepared(Mixed(predictor=Known([0.5] * 8 + [0.0] * 92), explore=explore), 100)
     chosen = []
@@ -337,8 +334,3 @@ def test_a_predictor_that_allocator_and_selector_share_learns_each_batch_once():
     before = predictor.predict(prompts)
     selector.observe(batch)
     assert predictor.predict(prompts) == before
-
-
-def test_a_name_is_no_predictor():
-    with pytest.raises(ValueError, match=r"predictor of mixed must be a Predictor, got 'counts'; "):
-        Mixed(predictor="counts")

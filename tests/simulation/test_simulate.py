@@ -9,6 +9,8 @@ import pytest
 from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.simulation import SHAPES, Population, Simulation, course, make_rule, simulate
 from apportion.types import Floats
+from tests.refusals import assert_refused
+from tests.soak import case
 
 
 def small(rules: Sequence[str] = ("vip",), population: Population | None = None, **settings: int) -> Simulation:
@@ -62,7 +64,11 @@ class Turned(Population):
 
 
 @pytest.mark.parametrize(
-    "rule", ["vip", "hora", "dapo", "knapsack", "reinforce_ada", "uniform+mixed", "vip+mopps", "uniform+greso", "ar3po"]
+    "rule",
+    [
+        case(rule, suite=rule in ("vip", "uniform+greso", "ar3po"))
+        for rule in ("vip", "hora", "dapo", "knapsack", "reinforce_ada", "uniform+mixed", "uniform+greso", "ar3po")
+    ],
 )
 def test_rules_see_neither_the_truth_nor_its_probability(rule: str) -> None:
     own = Population(prompts=48, shape=SHAPES["uniform"], wrong_longer=1.0)
@@ -100,39 +106,29 @@ def test_a_selection_of_uncertain_prompts_has_more_mixed_groups_than_shuffled_ep
     assert found.coverage("uniform").mean == 1 > found.coverage("uniform+mixed:oracle").mean
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ("vip:", "a rule must be ALLOCATOR"),
-        ("vip:guess", "a predictor must have a known name, got 'guess'"),
-        ("vip+best", "a selection must have a known name, got 'best'"),
-        ("uniform:counts", "uniform takes no predictor, got 'counts'"),
-        ("uniform+shuffled:counts", "shuffled takes no predictor, got 'counts'"),
-        ("vip:gp", "needs embedding_size of at least 1, got 0"),
-        ("ttrl+mixed", "selection must be shuffled without labels"),
-    ],
-)
-def test_wrong_rules_get_one_line_before_anything_is_drawn(rule: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        simulate(Population(prompts=2_000_000), [rule])  # at once, so nothing of this size was made
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"steps": 0}, "steps must be an integer of at least 1"),
-        ({"prompts_per_step": 65}, "prompts_per_step must be at most 64, the whole population, got 65"),
-        ({"rollouts_per_prompt": 2}, "rollouts_per_prompt must be between 3 and 64, got 2"),
-    ],
-)
-def test_wrong_numbers_get_one_line(settings: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        small(**settings)
-
-
-def test_seeds_must_differ() -> None:
-    with pytest.raises(ValueError, match="seeds must be one or more different numbers"):
-        simulate(Population(prompts=64), ["vip"], seeds=(1, 1))
+def test_wrong_rules_and_numbers_get_one_line_before_anything_is_drawn() -> None:
+    """At once for two million prompts, so nothing of this size was made."""
+    assert_refused(
+        lambda rule: simulate(Population(prompts=2_000_000), [rule]),
+        [
+            ("a rule must be ALLOCATOR", "vip:"),
+            ("a predictor must have a known name, got 'guess'", "vip:guess"),
+            ("a selection must have a known name, got 'best'", "vip+best"),
+            ("uniform takes no predictor, got 'counts'", "uniform:counts"),
+            ("shuffled takes no predictor, got 'counts'", "uniform+shuffled:counts"),
+            ("needs embedding_size of at least 1, got 0", "vip:gp"),
+            ("selection must be shuffled without labels", "ttrl+mixed"),
+        ],
+    )
+    assert_refused(
+        lambda settings: simulate(**{"population": Population(prompts=64), "rules": ["vip"]} | settings),
+        [
+            ("steps must be an integer of at least 1", {"steps": 0}),
+            ("at most 64, the whole population, got 65", {"prompts_per_step": 65}),
+            ("rollouts_per_prompt must be between 3 and 64, got 2", {"prompts_per_step": 32, "rollouts_per_prompt": 2}),
+            ("seeds must be one or more different numbers", {"seeds": (1, 1)}),
+        ],
+    )
 
 
 def test_rules_have_settings_and_names_of_their_own() -> None:
@@ -150,16 +146,14 @@ def test_rules_have_settings_and_names_of_their_own() -> None:
     assert np.array_equal(found.courses["vip"].of("variance"), found.courses["uniform"].of("variance"))  # all get 8
 
 
-@pytest.mark.parametrize(
-    ("tables", "message"),
-    [
-        ({"vip": {"lo": 4}}, "vip .*has no key 'lo'; did you mean 'low'"),
-        ({"vip": {"low": 2}}, "vip.low must be at least 3"),
-        ({"vip": {"name": "vop"}}, "a rule must have a known name, got 'vop'"),
-        ({"vip": {"name": 3}}, "a rule must be ALLOCATOR"),
-        ({"hora": {"high": 9}}, "settings must be of a rule that is simulated, got 'hora'"),
-    ],
-)
-def test_wrong_settings_of_rules_get_one_line(tables: dict[str, dict[str, object]], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        simulate(Population(prompts=64), ["vip"], 1, 32, (0,), 8, tables)
+def test_wrong_settings_of_rules_get_one_line() -> None:
+    assert_refused(
+        lambda tables: simulate(Population(prompts=64), ["vip"], 1, 32, (0,), 8, tables),
+        [
+            ("vip .*has no key 'lo'; did you mean 'low'", {"vip": {"lo": 4}}),
+            ("vip.low must be at least 3", {"vip": {"low": 2}}),
+            ("a rule must have a known name, got 'vop'", {"vip": {"name": "vop"}}),
+            ("a rule must be ALLOCATOR", {"vip": {"name": 3}}),
+            ("settings must be of a rule that is simulated, got 'hora'", {"hora": {"high": 9}}),
+        ],
+    )

@@ -49,7 +49,7 @@ def test_a_stream_beats_order_and_barrier_and_keeps_its_bound() -> None:
     assert bound.budget == pytest.approx(4, abs=0.02)  # the last groups are not asked for whole yet
 
 
-@pytest.mark.parametrize("update", [0.0, 0.9])
+@pytest.mark.parametrize("update", [case(0.0, suite=False), case(0.9, suite=True)])
 def test_longest_first_leaves_fewer_slots_idle_at_bound_one(update: float) -> None:
     engine = replace(ENGINE, update=update, prompts=128, slots=32)
     found = {
@@ -75,9 +75,8 @@ def test_old_prompts_first_ends_groups_sooner_than_new_prompts_first() -> None:
     assert old.carry <= 32 * 4
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_failing_and_hanging_samples_stop_nothing(seed: int) -> None:
-    engine = replace(ENGINE, failing=0.1, hanging=0.05, seed=seed)
+def test_failing_and_hanging_samples_stop_nothing() -> None:
+    engine = replace(ENGINE, failing=0.1, hanging=0.05)
     found = simulate_slots(engine, streams(age_bound=1, patience=30.0), 12)
     assert found.largest_age <= 1 and 0.3 < found.utilisation <= 1
 
@@ -93,9 +92,8 @@ def test_equal_seeds_give_equal_runs() -> None:
     assert simulate_slots(ENGINE, streams(), 8) == simulate_slots(ENGINE, streams(), 8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("slots", [case(10_000, suite=True), case(100_000, suite=False)])
-def test_a_hundred_thousand_slots_are_simulated(slots: int) -> None:
+@pytest.mark.parametrize("slots", [case(2_000, suite=True), case(100_000, suite=False)])
+def test_many_slots_are_simulated(slots: int) -> None:
     engine = Slots(slots=slots, prompts=6 * slots // 10)
     found = simulate_slots(engine, streams(lambda: Uniform(8), rows_an_update=slots, age_bound=2), 4)
     assert found.largest_age <= 2 and found.utilisation > 0.3

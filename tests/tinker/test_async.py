@@ -7,7 +7,7 @@ import pytest
 import torch
 from tinker_cookbook.rl.train import AsyncConfig
 
-from apportion import HORA, VIP, ReinforceAda, Uniform
+from apportion import HORA, VIP, Uniform
 from apportion.selection import Mixed
 from apportion.tinker import allocated
 from tests.rules import small
@@ -33,19 +33,15 @@ def test_uniform_trains_as_the_stock_loop_does(configured, run, service, tmp_pat
 @pytest.mark.parametrize(
     ("make", "ahead"),
     [
-        (lambda: (VIP(rollouts_per_prompt=4, high=12), {}), 0),
-        (lambda: (HORA(pre_rollouts=2, rollouts_per_prompt=6, high=12), {}), 2),
-        (lambda: (ReinforceAda(rollouts_per_round=2, keep=2, rounds=3), {}), 1),
+        (lambda: VIP(rollouts_per_prompt=4, high=12), 0),
+        (lambda: HORA(pre_rollouts=2, rollouts_per_prompt=6, high=12), 2),
     ],
-    ids=["vip", "hora", "reinforce_ada"],
+    ids=["vip", "hora"],
 )
 def test_each_group_is_planned_alone_and_its_weight_is_that_of_a_prompt(configured, run, service, make, ahead):
-    rule, settings = make()
-    config = allocated(configured({"count": 16}, num_epochs=2, async_config=asynchronous(ahead)), rule, **settings)
-    log = run(config)
+    rule = make()
+    log = run(allocated(configured({"count": 16}, num_epochs=2, async_config=asynchronous(ahead)), rule))
     assert len(service.trained) == 8 and all("env/all/allocation/rollouts" in row for row in log[:7])
-    if isinstance(rule, ReinforceAda):
-        return
     sizes = Counter()
     for step in range(8):
         for group in trained(service, step).values():

@@ -8,15 +8,12 @@ from apportion.baselines import SPO
 from apportion.engines.saved_state import SavedStateError
 from apportion.selection import Mixed
 from apportion.tinker import allocated
-from tests.rules import small
 from tests.soak import case
 from tests.tinker.test_parity import plain
 
 RULES = {
     "vip": lambda: (VIP(rollouts_per_prompt=6), {}),
-    "selection": lambda: (HORA(pre_rollouts=2, rollouts_per_prompt=4), {"selection": Mixed()}),
-    "fresh": lambda: (small("dapo", 4, max_draws=2), {}),
-    "baseline": lambda: (Uniform(2), {"estimator": "reinforce", "baseline": SPO()}),
+    "selection": lambda: (Uniform(2), {"estimator": "reinforce", "baseline": SPO(), "selection": Mixed()}),
     "responses": lambda: (AR3PO(stages=1, rollouts_per_stage=3), {}),
 }
 

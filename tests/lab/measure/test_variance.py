@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -37,14 +35,7 @@ def backward(policy, prompts, rollouts, estimator, weighting="prompt"):
     return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()]).double().numpy()
 
 
-def trace_variance(gradients):
-    """Return the trace variance of independent gradients [draws, D] and its standard error."""
-    squares = ((gradients - gradients.mean(0)) ** 2).sum(1) * len(gradients) / (len(gradients) - 1)
-    return squares.mean(), squares.std() / np.sqrt(len(gradients))
-
-
-@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
-@pytest.mark.parametrize("weighting", ["prompt", "rollout"])
+@pytest.mark.parametrize(("estimator", "weighting"), [("rloo", "prompt"), ("dr_grpo", "rollout")])
 def test_it_is_the_variance_of_the_trainers_gradient_on_the_same_rollouts(small_base, uncertain, estimator, weighting):
     counts, draws, prompts = np.array([5, 3]), 6, [problem.prompt() for problem in uncertain[:2]]
     rollouts = LedgerSampler(small_base, seed=3)(prompts, counts * draws)
@@ -57,7 +48,7 @@ def test_it_is_the_variance_of_the_trainers_gradient_on_the_same_rollouts(small_
                 for other in range(2)
             ]
             shares[q, draw] = backward(small_base, prompts, alone, estimator, weighting)
-    expected = [trace_variance(share)[0] for share in shares]
+    expected = shares.var(axis=1, ddof=1).sum(axis=1)
     measured = measure_one(
         small_base, uncertain[:2], counts, draws=draws, seed=3, estimator=estimator, weighting=weighting
     )
@@ -65,21 +56,11 @@ def test_it_is_the_variance_of_the_trainers_gradient_on_the_same_rollouts(small_
     assert measured.trace_variance == pytest.approx(sum(expected), rel=1e-3)
 
 
-def test_the_variance_of_the_whole_gradient_is_the_sum_over_prompts(small_base, uncertain):
-    sampler, prompts = LedgerSampler(small_base, seed=11), [problem.prompt() for problem in uncertain]
-    counts = np.array([4, 6, 8, 4, 6, 8])
-    whole = np.stack([backward(small_base, prompts, sampler(prompts, counts), "rloo") for _ in range(150)])
-    variance, error = trace_variance(whole)
-    measured = measure_one(small_base, uncertain, counts, draws=150, seed=12)
-    assert abs(measured.trace_variance - variance) < 3.5 * np.hypot(error, measured.standard_error)
-    assert measured.standard_error < variance / 5
-
-
 @pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
 def test_one_prompt_has_the_variance_of_its_u_statistic(small_base, uncertain, estimator):
     """The RLOO gradient is a U-statistic with the kernel (r - r')(h - h') / 2, so Hoeffding gives its variance."""
-    problem, n, draws = uncertain[0], 5, 300
-    moments = score_moments(small_base, [problem], wrong_rollouts=2000)
+    problem, n, draws = uncertain[0], 5, 150
+    moments = score_moments(small_base, [problem], wrong_rollouts=500)
     p, right, wrong = moments.success[0], moments.right[0], moments.wrong[0]
     first = (p * (1 - p) ** 2 * right + (1 - p) * p**2 * wrong - p * p * right) / 4
     second = p * (1 - p) * (right + wrong) / 2
@@ -89,16 +70,7 @@ def test_one_prompt_has_the_variance_of_its_u_statistic(small_base, uncertain, e
     assert moments.variance([n], estimator)[0] == pytest.approx(expected)
     measured = measure_one(small_base, [problem], [n], draws=draws, seed=2, estimator=estimator)
     assert abs(measured.trace_variance - expected) < 3.5 * measured.standard_error
-    assert measured.standard_error < expected / 5
-
-
-@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
-def test_the_variance_is_linear_in_the_moment_of_wrong_rollouts(estimator):
-    moments = Moments(np.array([0.3, 0.9]), np.array([2.0, 0.1]), np.array([3.0, 9.0]), np.zeros(2))
-    more = replace(moments, wrong=moments.wrong + 1)
-    counts = np.array([3, 7])
-    difference = more.variance(counts, estimator) - moments.variance(counts, estimator)
-    assert difference == pytest.approx(moments.slope(counts, estimator))
+    assert measured.standard_error < expected / 4
 
 
 def test_least_variance_is_the_best_of_all_allocations():
@@ -131,9 +103,8 @@ def test_the_error_is_the_jackknife_and_the_bootstrap_counts_draws(small_base, u
 def test_uniform_beside_itself_has_ratio_one(small_base, uncertain):
     same, again = measure_variances(small_base, uncertain, [np.full(6, 5), lambda rng: np.full(6, 5)], draws=10)
     assert ratio_interval(again, same) == pytest.approx((1.0, 1.0))
-    other = measure_one(small_base, uncertain, np.full(6, 5), draws=100, seed=9)
-    fresh = measure_one(small_base, uncertain, np.full(6, 5), draws=100, seed=10)
-    low, high = ratio_interval(other, fresh)
+    fresh = measure_one(small_base, uncertain, np.full(6, 5), draws=20, seed=10)
+    low, high = ratio_interval(fresh, same)
     assert low < 1 < high
 
 
@@ -146,14 +117,13 @@ def test_prompts_without_rollouts_or_variance_add_nothing(small_base, uncertain)
 
 
 def test_compare_gives_every_rule_once_and_the_uniform_one_as_the_measure(small_base, uncertain):
-    rows = {row.rule: row for row in compare(small_base, uncertain, rollouts_per_prompt=6, high=12, draws=20)}
+    rows = {row.rule: row for row in compare(small_base, uncertain, rollouts_per_prompt=6, high=12, draws=8)}
     assert list(rows) == ["uniform", "vip, exact p", "vip, shuffled p", "hora"]
     assert rows["uniform"].ratio == rows["uniform"].formula_ratio == 1 and rows["uniform"].hits_gain == 0
     exact = rows["vip, exact p"]
     assert exact.formula_ratio <= 1 and exact.ratio_interval[0] < exact.ratio < exact.ratio_interval[1]
     assert rows["vip, shuffled p"].formula_ratio >= 1
     assert rows["hora"].ratio is None
-    assert compare(small_base, uncertain, rollouts_per_prompt=6, high=12, draws=20) == list(rows.values())
 
 
 def test_compare_on_dead_prompts_has_no_ratio(small_base):
@@ -180,10 +150,10 @@ def test_expected_hits_of_hora_are_what_whole_batches_find():
     def sample(prompts, counts):
         return [[Rollout(bool(c)) for c in rng.random(n) < p] for n, p in zip(counts, success, strict=True)]
 
-    whole = np.array([(collect(hora, prompts, sample).successes > 0).sum() for _ in range(1500)])
-    hits = expected_hits_under(success, hora, draws=1500, seed=2)
-    assert abs(hits.expected - whole.mean()) < 3.5 * np.hypot(hits.standard_error, whole.std() / np.sqrt(1500))
-    assert 0 < hits.standard_error < whole.std() / np.sqrt(1500)
+    whole = np.array([(collect(hora, prompts, sample).successes > 0).sum() for _ in range(500)])
+    hits = expected_hits_under(success, hora, draws=500, seed=2)
+    assert abs(hits.expected - whole.mean()) < 3.5 * np.hypot(hits.standard_error, whole.std() / np.sqrt(500))
+    assert 0 < hits.standard_error < whole.std() / np.sqrt(500)
     assert hits.gain(1.0) == hits.expected - 1 and hits.gain_interval(1.0)[0] < hits.gain(1.0)
 
 

@@ -1,26 +1,14 @@
 import numpy as np
-import pytest
 import torch
 
 from apportion.lab.policy.exact import effective_solutions, exact_success, solution_probabilities
 from apportion.lab.policy.network import completion_logprobs, new_policy
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import EOS, Problem, encode, problem_pool
-from tests.lab.policy.test_network import one_at_a_time
 
 
 def test_no_problems_have_no_success():
     assert exact_success(new_policy(0), []).shape == (0,)
-
-
-def test_exact_success_is_the_product_of_next_token_probabilities(small_base):
-    problems = [Problem(7, ("+3", "*7", "-4")), Problem(0, ("+1",)), Problem(2, ("*9", "-9"))]
-    found = exact_success(small_base, problems)
-    assert found.dtype == np.float64
-    for problem, p in zip(problems, found, strict=True):
-        tokens = [*encode(problem.completion), EOS]
-        expected = one_at_a_time(small_base, encode(problem.text), tokens).sum().exp().item()
-        assert p == pytest.approx(expected, rel=1e-4)
 
 
 def test_each_solution_has_its_teacher_forced_probability(small_base):
@@ -32,17 +20,6 @@ def test_each_solution_has_its_teacher_forced_probability(small_base):
             logprobs, _ = completion_logprobs(small_base, [encode(problem.text)] * len(written), written)
         np.testing.assert_allclose(probabilities, logprobs.double().sum(1).exp().numpy(), rtol=1e-3)
     np.testing.assert_array_equal(exact_success(small_base, problems, max_rows=9), [p.sum() for p in found])
-
-
-def test_the_success_of_forked_problems_agrees_with_sampling(small_base):
-    problems = [
-        Problem(start, (f"+{a}", "-1"), (f"-{b}", "")) for start, a, b in [(1, 2, 3), (2, 5, 1), (4, 1, 8), (9, 3, 3)]
-    ]
-    p = exact_success(small_base, problems)
-    groups = LedgerSampler(small_base, seed=1)([q.prompt() for q in problems], [2000] * len(problems))
-    successes = np.array([sum(rollout.correct for rollout in group) for group in groups])
-    assert (np.abs(successes - 2000 * p) < 4.5 * np.sqrt(2000 * p * (1 - p)) + 1).all()
-    assert p.sum() > 0.05
 
 
 def test_effective_solutions_count_the_choice_and_not_the_success():

@@ -18,19 +18,15 @@ def one_at_a_time(policy, prompt, completion, temperature=1.0):
     return torch.stack(logprobs)
 
 
-def test_the_policy_has_200640_parameters():
-    assert sum(parameter.numel() for parameter in new_policy(0).parameters()) == 200_640
-
-
 def test_a_seed_fixes_the_policy_and_leaves_the_global_generator_alone():
     before = torch.random.get_rng_state()
     first, second, other = (torch.cat([p.flatten() for p in new_policy(seed).parameters()]) for seed in (3, 3, 4))
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.equal(first, second) and not torch.equal(first, other)
+    assert len(first) == 200_640
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("max_rows", [1024, 2])
+@pytest.mark.parametrize(("temperature", "max_rows"), [(1.0, 1024), (0.7, 2)])
 def test_ragged_rows_equal_one_pass_a_token(small_base, temperature, max_rows):
     logprobs, mask = completion_logprobs(small_base, PROMPTS, COMPLETIONS, temperature, max_rows)
     assert logprobs.shape == mask.shape == (3, 7)
@@ -48,14 +44,6 @@ def test_distributions_of_ragged_rows_hold_the_logprobs_of_what_was_written(smal
     torch.testing.assert_close(distributions.exp().sum(-1), torch.ones(3, 7))
     tokens = pad_sequence([torch.tensor(completion) for completion in COMPLETIONS], batch_first=True)
     torch.testing.assert_close(distributions.gather(-1, tokens[..., None])[..., 0][mask], logprobs[mask])
-
-
-def test_each_distribution_is_that_of_one_pass_over_its_prefix(small_base):
-    distributions, _ = completion_distributions(small_base, PROMPTS, COMPLETIONS)
-    for row, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
-        for step in range(len(completion)):
-            logits = small_base(torch.tensor([[*prompt, *completion[:step]]])).logits[0, -1]
-            torch.testing.assert_close(distributions[row, step], logits.log_softmax(-1), atol=1e-4, rtol=1e-4)
 
 
 def test_the_gradient_is_that_of_one_pass_a_token(small_base):

@@ -11,6 +11,7 @@ from apportion.lab.policy.sampler import LedgerSampler, leading_share, sample
 from apportion.lab.world.task import EOS, Problem, Reward, encode, problem_pool
 from apportion.lab.world.tokenizer import ledger_tokenizer
 from apportion.types import Prompt
+from tests.refusals import assert_refused
 
 PROBLEMS = problem_pool(40, seed=11)
 PROMPTS = [encode(problem.text) for problem in PROBLEMS]
@@ -31,12 +32,10 @@ def greedy_by_generate(policy, texts, max_new_tokens):
     return [tuple(row[: row.index(EOS) + 1] if EOS in row else row) for row in rows]
 
 
-@pytest.mark.parametrize("make", [lambda base: base, lambda base: new_policy(5)], ids=["trained", "untrained"])
-def test_greedy_equals_generate_on_ragged_prompts(small_base, make):
-    policy = make(small_base)
+def test_greedy_equals_generate_on_ragged_prompts(small_base):
     assert len({len(prompt) for prompt in PROMPTS}) == 5
-    found = sample(policy, PROMPTS, [1] * 40, temperature=0)
-    assert [group[0].tokens for group in found] == greedy_by_generate(policy, [q.text for q in PROBLEMS], 14)
+    found = sample(small_base, PROMPTS, [1] * 40, temperature=0)
+    assert [group[0].tokens for group in found] == greedy_by_generate(small_base, [q.text for q in PROBLEMS], 14)
 
 
 def test_greedy_equals_generate_with_grouped_query_attention_and_an_untied_head():
@@ -58,48 +57,22 @@ def test_greedy_equals_generate_with_grouped_query_attention_and_an_untied_head(
     assert [group[0].tokens for group in found] == greedy_by_generate(policy, [q.text for q in PROBLEMS], 14)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
 def test_logprobs_equal_teacher_forcing(small_base, temperature):
     counts = np.arange(40) % 9
     groups = sample(small_base, PROMPTS, counts, seeded(), temperature)
     assert [len(group) for group in groups] == counts.tolist()
     rows = [(prompt, completion) for prompt, group in zip(PROMPTS, groups, strict=True) for completion in group]
     with torch.no_grad():
-        forced, _ = completion_logprobs(small_base, [p for p, _ in rows], [c.tokens for _, c in rows], temperature)
+        forced, _ = completion_logprobs(small_base, [p for p, _ in rows], [c.tokens for _, c in rows], temperature or 1)
     for values, (_, completion) in zip(forced.numpy(), rows, strict=True):
         assert completion.logprobs.shape == (len(completion.tokens),)
         np.testing.assert_allclose(completion.logprobs, values[: len(completion.tokens)], atol=1e-4)
 
 
-def test_greedy_logprobs_are_those_at_temperature_one(small_base):
-    [[completion]] = sample(small_base, PROMPTS[:1], [1], temperature=0)
-    with torch.no_grad():
-        forced, _ = completion_logprobs(small_base, PROMPTS[:1], [completion.tokens])
-    np.testing.assert_allclose(completion.logprobs, forced[0].numpy(), atol=1e-4)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_first_tokens_follow_the_exact_distribution(temperature):
-    """Chi-square against softmax of the logits, over the tokens with an expected count of at least ten."""
-    policy, prompt, rollouts = new_policy(2), encode("7 a+3 b*7 ="), 20_000
-    with torch.no_grad():
-        exact = torch.softmax(policy(torch.tensor([prompt])).logits[0, -1].double() / temperature, -1).numpy()
-    [group] = sample(policy, [prompt], [rollouts], seeded(3), temperature, max_new_tokens=1)
-    seen = np.bincount([completion.tokens[0] for completion in group], minlength=47)
-    common = exact * rollouts >= 10
-    observed, expected = (
-        np.append(seen[common], seen[~common].sum()),
-        rollouts * np.append(exact[common], exact[~common].sum()),
-    )
-    assert common.sum() > 2
-    assert ((observed - expected) ** 2 / np.maximum(expected, 1e-9)).sum() < len(expected) + 4.5 * np.sqrt(
-        2 * len(expected)
-    )
-
-
 def test_whole_completions_follow_the_exact_distribution(small_base):
     """After rows split, each completion still has its own probability."""
-    prompt, rollouts = encode("7 a+3 b*7 ="), 20_000
+    prompt, rollouts = encode("7 a+3 b*7 ="), 8_000
     [group] = sample(small_base, [prompt], [rollouts], seeded(4))
     seen = Counter(completion.tokens for completion in group).most_common(60)
     with torch.no_grad():
@@ -110,15 +83,6 @@ def test_whole_completions_follow_the_exact_distribution(small_base):
     score = ((observed - expected) ** 2 / expected)[common].sum()
     assert common.sum() >= 10
     assert score < common.sum() + 4.5 * np.sqrt(2 * common.sum())
-
-
-def test_rollouts_of_one_prompt_are_independent(small_base):
-    """Two rollouts of a prompt agree with a probability that is the sum of squared probabilities."""
-    prompt = encode("7 a+3 =")
-    groups = sample(small_base, [prompt] * 4000, [2] * 4000, seeded(5))
-    agree = np.mean([first.tokens == second.tokens for first, second in groups])
-    exact = np.array(list(Counter(c.tokens for group in groups for c in group).values())) / 8000
-    assert agree == pytest.approx((exact**2).sum(), abs=4.5 * 0.5 / 4000**0.5)
 
 
 def test_a_seed_fixes_the_samples_whatever_the_chunks(small_base):
@@ -143,16 +107,18 @@ def test_nothing_asked_is_nothing_sampled(small_base):
 
 
 def test_settings_are_checked(small_base):
-    with pytest.raises(ValueError, match=r"counts must be \[2\]"):
-        sample(small_base, PROMPTS[:2], [1])
-    with pytest.raises(ValueError, match="got -1"):
-        sample(small_base, PROMPTS[:1], [-1])
-    with pytest.raises(ValueError, match="temperature must be at least 0"):
-        sample(small_base, PROMPTS[:1], [1], temperature=-1)
-    with pytest.raises(ValueError, match="max_new_tokens"):
-        sample(small_base, PROMPTS[:1], [1], max_new_tokens=0)
-    with pytest.raises(ValueError, match="at least one token"):
-        sample(small_base, [[]], [1])
+    assert_refused(
+        lambda changes: sample(**{"policy": small_base, "prompts": PROMPTS[:1], "counts": [1]} | changes),
+        [
+            (r"counts must be \[2\]", {"prompts": PROMPTS[:2]}),
+            ("got -1", {"counts": [-1]}),
+            ("temperature must be at least 0", {"temperature": -1}),
+            ("max_new_tokens", {"max_new_tokens": 0}),
+            ("at least one token", {"prompts": [[]]}),
+        ],
+    )
+    with pytest.raises(ValueError, match=r"reward must be one of exact, share, got 'half'; "):
+        LedgerSampler(small_base, reward="half")
 
 
 def test_the_ledger_sampler_verifies_and_counts(small_base):
@@ -164,6 +130,8 @@ def test_the_ledger_sampler_verifies_and_counts(small_base):
             assert rollout.correct == (rollout.completion.tokens == right)
             assert rollout.reward == float(rollout.correct)
             assert rollout.correct == (rollout.answer == problem.answer)
+            assert rollout.tokens == len(rollout.completion.tokens)
+            assert rollout.score_norm == rollout.completion.score_norm > 0
     assert any(rollout.correct for group in groups for rollout in group)
     assert sampler.rollouts == 160
     assert sampler.tokens == sum(len(rollout.completion.tokens) for group in groups for rollout in group)
@@ -204,19 +172,7 @@ def test_the_state_resumes_exactly(small_base):
     assert resumed.state_dict()["rollouts"] == 160 and resumed.tokens == sampler.tokens
 
 
-def test_the_sampler_follows_updates_of_the_policy():
-    policy = new_policy(0)
-    sampler = LedgerSampler(policy, temperature=0.0)
-    prompts = [problem.prompt() for problem in PROBLEMS]
-    sampler(prompts, [1] * 40)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=seeded()))
-    found = [group[0].completion.tokens for group in sampler(prompts, [1] * 40)]
-    assert found == greedy_by_generate(policy, [q.text for q in PROBLEMS], 14)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_the_score_norm_is_that_of_the_gradient_in_the_logits(small_base, temperature):
     """The expected norm is autograd's, of each completion's log-probability by the logits over the temperature."""
     for policy in (small_base, new_policy(3)):
@@ -234,14 +190,6 @@ def test_a_certain_completion_has_no_score_norm_below_0():
     """At a temperature near 0 every token is certain, so the norm is 0 up to rounding."""
     norms = [c.score_norm for [c] in sample(new_policy(3), PROMPTS, [1] * 40, seeded(9), temperature=1e-6)]
     assert min(norms) >= 0 and np.median(norms) < 1e-5
-
-
-@pytest.mark.parametrize("reward", ["exact", "share"])
-def test_every_rollout_says_its_length_and_score_norm(small_base, reward):
-    groups = LedgerSampler(small_base, seed=1, reward=reward)([problem.prompt() for problem in PROBLEMS], [3] * 40)
-    for rollout in (rollout for group in groups for rollout in group):
-        assert rollout.tokens == len(rollout.completion.tokens)
-        assert rollout.score_norm == rollout.completion.score_norm > 0
 
 
 def test_the_graded_reward_is_the_share_of_leading_digits_without_a_verdict(small_base):
@@ -280,11 +228,6 @@ class TwoWays:
 def test_of_several_solutions_the_nearest_gives_the_share():
     shares = [leading_share(TwoWays(), answer) for answer in ("123", "159", "153", "120", "923", "1")]
     assert shares == [1, 1, 2 / 3, 2 / 3, 0, 1 / 3]
-
-
-def test_an_unknown_reward_is_refused(small_base):
-    with pytest.raises(ValueError, match=r"reward must be one of exact, share, got 'half'; "):
-        LedgerSampler(small_base, reward="half")
 
 
 def test_nucleus_sampling_draws_from_the_fewest_likely_tokens():

@@ -63,10 +63,6 @@ def test_shares_of_labels_are_over_the_whole_run_and_not_means_over_its_steps(tm
     assert (run.updates, run.cpu_seconds) == (2, 4.5)
 
 
-def test_a_run_that_made_no_label_has_no_accuracy_of_labels(tmp_path):
-    assert np.isnan(write_run(tmp_path / "a", labels=[(0, 0, 0)] * 3).per_label("labels_right"))
-
-
 def test_savings_and_differences_are_paired_by_seed(tmp_path):
     runs = study_of(tmp_path)
     baseline, arm = summarise(MEASURES, runs, "ttrl")
@@ -174,6 +170,6 @@ def test_without_gold_only_votes_and_drift_are_told(tmp_path):
 
 @pytest.mark.parametrize("gold", [True, False])
 def test_the_picture_is_drawn_with_gold_and_without(tmp_path, gold):
-    paths = [tmp_path / "curves.png", tmp_path / "curves.svg"]
-    draw(panels(study_of(tmp_path, gold=gold)), "one; two", paths)
-    assert all(path.stat().st_size > 5000 for path in paths)
+    path = tmp_path / "curves.svg"
+    draw(panels(study_of(tmp_path, gold=gold)), "one; two", [path])
+    assert path.stat().st_size > 5000

@@ -1,12 +1,11 @@
 import copy
-from collections import Counter
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
 
-from apportion.allocators import OptPO, Voting
+from apportion.allocators import Voting
 from apportion.allocators.votes import PseudoLabel
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.network import completion_logprobs, new_policy
@@ -59,19 +58,14 @@ def test_labels_are_counted_by_hand(small_base):
     assert [label.status for label in voting.labels(batch)][2:5] == ["exhausted", "tied", "unanswered"]
 
 
-def test_a_label_is_falsely_confident_where_more_than_half_agree(small_base):
-    prompts = [problem.prompt() for problem in PROBLEMS[:3]]
-    labels = [PseudoLabel("no digits", "exhausted", share) for share in (0.4, 0.5, 0.6)]
-    counts = judge(small_base).labels(prompts, labels)
-    assert counts == {"labels": 3, "labels_right": 0, "false_consensus": 1}
-
-
 def test_any_of_several_solutions_is_right(small_base):
     problem = Problem(7, ("+3", "*7"), ("", "-2"))
     known = Pool((problem,), HELD_OUT, {problem.prompt().id: frozenset(["00", "08"])})
     labels = [PseudoLabel(answer, "decided", 0.3) for answer in ("00", "08", "07")]
-    found = [judge(small_base, known).labels([problem.prompt()], [label])["labels_right"] for label in labels]
-    assert found == [1, 1, 0]
+    found = [judge(small_base, known).labels([problem.prompt()], [label]) for label in labels]
+    assert [counts["labels_right"] for counts in found] == [1, 1, 0]
+    wrong = [PseudoLabel("no digits", "exhausted", share) for share in (0.4, 0.5, 0.6)]  # over half is confident
+    assert judge(small_base, known).labels([problem.prompt()] * 3, wrong)["false_consensus"] == 1
 
 
 def test_mean_16_is_the_exact_success_within_noise(small_base):
@@ -84,19 +78,15 @@ def test_mean_16_is_the_exact_success_within_noise(small_base):
         assert each["mean_16"] <= each["pass_16"] and each["maj_16"] <= each["pass_16"]
 
 
-def test_pass_1_is_of_the_greedy_answers(small_base):
+def test_maj_16_is_of_the_votes_and_pass_1_of_the_greedy_answers(small_base):
+    """At low temperature samples agree more, and the majority becomes the greedy answer."""
     greedy = sample(small_base, [encode(problem.text) for problem in PROBLEMS], [1] * 60, temperature=0)
     right = [verify(problem, written.tokens)[1] for problem, [written] in zip(PROBLEMS, greedy, strict=True)]
-    found = {judge(small_base, seed=seed).scores(small_base, step=seed)["pass_1"] for seed in range(3)}
-    assert found == {np.mean(right)} and 0 < np.mean(right) < 1
-
-
-def test_maj_16_is_of_the_votes_that_mean_16_counts(small_base):
-    """At low temperature samples agree more, and the majority becomes the greedy answer."""
     cold, warm = (judge(small_base, temperature=t).scores(small_base, step=0) for t in (0.01, 1.0))
     assert cold["mean_16"] == pytest.approx(cold["pass_1"], abs=0.02)
     assert cold["maj_16"] == pytest.approx(cold["pass_1"], abs=0.02)
     assert warm["mean_16"] < warm["maj_16"]
+    assert cold["pass_1"] == warm["pass_1"] == np.mean(right)
 
 
 def test_only_prompts_with_known_gold_are_scored(small_base):
@@ -117,10 +107,6 @@ def test_a_judge_repeats_itself_and_draws_anew_each_step(small_base):
     assert first != one.scores(small_base, 6) and first != other.scores(small_base, 5)
     policy = moved(small_base)
     assert one.drift(policy, 5) == again.drift(policy, 5) != other.drift(policy, 5)
-
-
-def test_a_policy_that_has_not_moved_has_no_drift(small_base):
-    assert judge(copy.deepcopy(small_base)).drift(small_base, step=0) == 0.0
 
 
 def test_drift_is_the_divergence_of_every_next_token_along_what_was_written(small_base):
@@ -154,23 +140,3 @@ def test_drift_estimates_the_divergence_of_whole_completions():
     drifts = [referee.drift(policy, step) for step in range(8)]
     assert exact > 0.05 and 1e-3 < np.std(drifts) / exact < 0.1
     assert np.mean(drifts) == pytest.approx(exact, abs=4 * np.std(drifts, ddof=1) / np.sqrt(8))
-
-
-def test_drift_grows_as_the_policy_moves_away(small_base):
-    drifts = [judge(small_base).drift(moved(small_base, size), step=0) for size in (0.003, 0.01, 0.03)]
-    assert 0 < drifts[0] < drifts[1] < drifts[2]
-
-
-def test_the_labels_of_optpo_are_judged_like_any_other(small_base):
-    """The expected counts come from the answers alone."""
-    prompts = [problem.prompt() for problem in PROBLEMS]
-    rng = np.random.default_rng(0)
-    answers = [[problem.answer if right else "9" * 6 for right in rng.random(8) < 0.6] for problem in PROBLEMS]
-    optpo = OptPO(min_samples=4, max_samples=8)
-    batch = optpo.start(prompts).add(Plan([8] * 60), [[Rollout(answer=a) for a in own] for own in answers])
-    votes = [Counter(own).most_common() for own in answers]
-    leaders = [first for (first, most), *others in votes if not others or most > others[0][1]]
-    counts = judge(small_base).labels(prompts, optpo.labels(batch))
-    assert counts["labels"] == len(leaders) < 60
-    assert counts["labels_right"] == sum(leader != "9" * 6 for leader in leaders)
-    assert counts["false_consensus"] == len(leaders) - counts["labels_right"] > 0

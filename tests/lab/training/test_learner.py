@@ -14,6 +14,7 @@ from apportion.lab.training.loss import training_rows
 from apportion.lab.training.settings import Training
 from apportion.lab.world.task import problem_pool
 from apportion.types import Group
+from tests.lab.states import weights
 
 UPDATES = ("grpo", "gae", "reinforce_plus_plus", "sft")
 PROMPTS = [problem.prompt() for problem in problem_pool(5, seed=8)]
@@ -38,10 +39,6 @@ def learner(policy, base, estimator, **changes):
     return PolicyLearner(copy.deepcopy(policy), Training(base=base, estimator=estimator, **changes), None)
 
 
-def weights(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
 def flat(groups, mask="keep"):
     return np.concatenate([getattr(group, mask) for group in groups])
 
@@ -58,11 +55,6 @@ def test_the_critic_and_the_policy_learn_from_those_kept_alone(small_base, small
     assert [row.weight for row in rows] == pytest.approx([1 / (KEPT * 5)] * KEPT * 5)
     tokens = np.concatenate([row.advantage for row in rows])
     assert [tokens.mean(), tokens.std(ddof=1)] == pytest.approx([0, 1], abs=1e-6)
-
-
-def test_a_group_that_keeps_none_leaves_the_critic_nothing_to_read(small_base, small_base_folder):
-    groups = [replace(group, keep=np.zeros(len(group.rollouts), bool)) for group in voted(small_base)]
-    assert learner(small_base, small_base_folder, "gae").update(groups, None)["rows"] == 0.0
 
 
 def test_reinforce_plus_plus_whitens_over_every_rollout(small_base):
@@ -112,4 +104,6 @@ def reworded(rollout):
 def test_no_consensus_anywhere_is_no_update(small_base, small_base_folder, estimator):
     idle = learner(small_base, small_base_folder, estimator)
     assert idle.update([], None) == {"rows": 0.0, "grad_norm": 0.0}
+    none = [replace(group, keep=np.zeros(len(group.rollouts), bool)) for group in voted(small_base)]
+    assert idle.update(none, None)["rows"] == 0.0
     assert torch.equal(weights(idle.policy), weights(small_base))

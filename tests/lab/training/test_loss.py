@@ -1,5 +1,3 @@
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -10,6 +8,7 @@ from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerSampler
 from apportion.lab.training.loss import surrogate_loss, training_rows
 from apportion.lab.world.task import training_problems
 from apportion.types import Group
+from tests.lab.states import weights
 
 
 @pytest.fixture
@@ -49,13 +48,6 @@ def test_the_loss_is_additive_over_rows(small_base, groups):
     assert torch.allclose(parts, gradient(small_base, rows), atol=1e-6)
 
 
-def test_rollouts_outside_keep_shape_the_baseline_only(groups):
-    group = max(groups, key=lambda g: g.informative * len(g.rollouts))
-    kept = Group(group.prompt, group.rollouts, np.arange(len(group.rollouts)) > 0)
-    whole, part = training_rows([group]), training_rows([kept])
-    assert [row.advantage for row in part] == [row.advantage for row in whole[1:]]
-
-
 @pytest.mark.parametrize("weighting", ["prompt", "rollout"])
 def test_weights_are_shared_among_the_rollouts_that_enter(groups, weighting):
     """Reinforce-Ada's down-sampled groups have the weight of whole ones."""
@@ -88,30 +80,12 @@ def test_kl_is_zero_at_the_reference_and_pulls_back_from_elsewhere(small_base, g
     assert surrogate_loss(small_base, rows, kl=0.5, reference=small_base).item() == pytest.approx(
         plain.item(), abs=1e-6
     )
-    assert surrogate_loss(small_base, rows, kl=0.5, reference=new_policy(5)) > plain
-
-
-def test_without_advantages_kl_alone_brings_the_policy_back(small_base, groups):
-    rows = [type(row)(row.prompt, row.completion, 0.0, row.weight) for row in training_rows(groups)]
-    policy = copy.deepcopy(small_base)
+    apart = gradient(small_base, rows, kl=0.5, reference=new_policy(5)) - gradient(small_base, rows)
     with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.mul_(1.1)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
-    distances = []
-    for _ in range(30):
-        loss = surrogate_loss(policy, rows, kl=1.0, reference=small_base)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        distances.append(loss.item())
-    assert 0 < distances[-1] < distances[0] / 3
-
-
-def test_kl_without_a_reference_is_refused(small_base, groups):
+        before = surrogate_loss(small_base, rows, kl=0.5, reference=new_policy(5)) - plain
+        torch.nn.utils.vector_to_parameters(weights(small_base) - 1e-3 * apart, small_base.parameters())
+        plain = surrogate_loss(small_base, rows)
+        assert 0 < surrogate_loss(small_base, rows, kl=0.5, reference=new_policy(5)) - plain < before
     with pytest.raises(ValueError, match=r"kl 0\.1 needs a reference policy"):
-        surrogate_loss(small_base, training_rows(groups), kl=0.1)
-
-
-def test_no_groups_no_rows():
+        surrogate_loss(small_base, rows, kl=0.1)
     assert training_rows([]) == []

@@ -1,5 +1,4 @@
 import json
-import random
 
 import pytest
 
@@ -8,13 +7,12 @@ from apportion.lab.training.settings import Training
 from apportion.lab.world.task import (
     Problem,
     completion_text,
-    encode,
     held_out_problems,
     problem_pool,
-    random_problem,
     verify,
 )
 from apportion.rows import TableError
+from tests.refusals import assert_refused
 
 PROBLEMS = problem_pool(12, seed=5)
 
@@ -95,53 +93,32 @@ def test_more_prompts_than_drawn_ones_may_be_in_a_step(tmp_path):
     assert len(pool_of(of_file(path, problems=2, prompts_per_step=12), seed=0).problems) == 12
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["7 a+3 =", "what is 1 + 1?"], "prompt 2: a problem reads like .*, got 'what is 1 .*; write it with"),
-        (["7 a+3 =", "7 a+3"], "prompt 2: a problem reads like .*, got '7 a.3'; write it with"),
-        (["7 a+3 =", "7 b+3 ="], "prompt 2: a problem reads like"),
-        (["7 a+3 =", "7 a+3 a+3 ="], "prompt 2: a fork must have two operations"),
-        (
-            ["7 a+3 =", "7 a+4 =", "7 a+5 ="],
-            "must hold at least the 4 prompts of a step, got 3; lower prompts_per_step",
-        ),
-        (
-            ["7 a+3 =", "1 a+3 b+3 c+3 d+3 e+3 f+3 g+3 ="],
-            "prompt 2: a problem must have at most 6 operations for the base easy, got 7; remove it",
-        ),
-        (["7 a+3 =", "7 a+3 b*7 b-2 ="], "prompt 2: a problem must have no forks for the base easy"),
-    ],
-)
-def test_a_file_that_cannot_be_learnt_on_is_refused(tmp_path, texts, message):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
-    with pytest.raises(ValueError, match=f"{path.name}.*{message}"):
-        pool_of(of_file(path), seed=0)
+def test_a_file_that_cannot_be_learnt_on_is_refused(tmp_path):
+    """The longest problem that is taken, of six operations, has 13 tokens with its end, of 14 that can be written."""
 
+    def read(rows):
+        path = tmp_path / "prompts.jsonl"
+        rows = [{"prompt": row} if isinstance(row, str) else row for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return pool_of(of_file(path), seed=0)
 
-def test_a_prompt_that_is_there_twice_is_refused_under_whatever_id(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"id": i, "prompt": "7 a+3 ="}) + "\n" for i in range(2)))
-    with pytest.raises(ValueError, match=r"prompt 2: a prompt must be there once, got '7 a\+3 =' again; remove it"):
-        pool_of(of_file(path), seed=0)
-    write(path, PROBLEMS[:1] * 2)
-    with pytest.raises(ValueError, match="prompt 2: a prompt must be there once"):
-        pool_of(of_file(path), seed=0)
-
-
-def test_a_file_without_prompts_is_refused(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('{"text": "7 a+3 ="}\n')
-    with pytest.raises(TableError, match="must have a column prompt, question or problem; add one"):
-        pool_of(of_file(path), seed=0)
+    right, twice = "7 a+3 =", "prompt 2: a prompt must be there once, got '7 a.3 =' again; remove it"
+    assert_refused(
+        read,
+        [
+            ("prompts.jsonl.* 2: a problem reads like .*, got 'what is 1 .*; write it with", [right, "what is 1 + 1?"]),
+            ("prompt 2: a problem reads like .*, got '7 a.3'; write it with", [right, "7 a+3"]),
+            ("prompt 2: a fork must have two operations", [right, "7 a+3 a+3 ="]),
+            ("at least the 4 prompts of a step, got 3; lower prompts_per", [right, "7 a+4 =", "7 a+5 ="]),
+            (
+                "prompt 2: a problem must have at most 6 operations for the base easy, got 7; remove it",
+                [right, "1 a+3 b+3 c+3 d+3 e+3 f+3 g+3 ="],
+            ),
+            ("prompt 2: a problem must have no forks for the base easy", [right, "7 a+3 b*7 b-2 ="]),
+            (twice, [{"id": i, "prompt": right} for i in range(2)]),
+            (twice, [right, right]),
+            ("must have a column prompt, question or problem; add one", [{"text": right}]),
+        ],
+    )
     with pytest.raises(TableError, match=r"nowhere\.csv"):
         pool_of(of_file(tmp_path / "nowhere.csv"), seed=0)
-
-
-def test_the_longest_problem_that_is_taken_can_be_answered(tmp_path):
-    """Six operations and the end token are 13 tokens, and the ledger's sampler writes up to 14."""
-    rng = random.Random(0)
-    longest = [random_problem(6, rng) for _ in range(4)]
-    assert {len(encode(problem.completion)) + 1 for problem in longest} == {13}
-    assert len(pool_of(of_file(write(tmp_path / "prompts.jsonl", longest)), seed=0).problems) == 4

@@ -49,7 +49,7 @@ RULES = {
 }
 """A rule and what its run sets. Each run has objects of its own where they learn."""
 KEEPING = ("vip", "ar3po", "ppo", "spo", "stream")
-"""Rules that keep something of each kind: beliefs, responses, a critic, a baseline and a selection, rollouts in flight."""
+"""Rules that keep something of each kind: beliefs, responses, a critic, a baseline, a selection, rollouts in flight."""
 
 
 def settings(base, **changes):

@@ -108,13 +108,6 @@ def test_verdicts_of_the_verifier_never_reach_the_update(tmp_path, small_base_fo
     assert curve(tmp_path / "lied")[-1]["success"] != curve(tmp_path / "honest")[-1]["success"]
 
 
-def test_no_rollout_of_a_run_is_verified(tmp_path, small_base_folder):
-    trainer = prepared(tmp_path / "run", small_base_folder)
-    drawn = [rollout for own in trainer.sampler(trainer.prompts, [4] * 12) for rollout in own]
-    assert {(rollout.correct, rollout.reward) for rollout in drawn} == {(None, None)}
-    assert len({rollout.answer for rollout in drawn}) > 10
-
-
 @pytest.mark.parametrize(
     ("allocator", "changes"),
     [

@@ -12,7 +12,6 @@ from apportion.lab.world.task import (
     OPERATIONS,
     PAD,
     TASKS,
-    VOCABULARY,
     Problem,
     apply,
     completion_text,
@@ -26,6 +25,7 @@ from apportion.lab.world.task import (
     verify,
 )
 from apportion.types import prompt_id
+from tests.refusals import assert_refused
 
 problems = st.builds(
     Problem, st.integers(0, 9), st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=8).map(tuple)
@@ -48,11 +48,8 @@ def test_the_example_of_the_specification():
     problem = Problem(7, ("+3", "*7", "-4"))
     assert (problem.text, problem.completion, problem.answer) == ("7 a+3 b*7 c-4 =", "a0b0c6", "006")
     assert problem.facts == ((7, "+3"), (0, "*7"), (0, "-4"))
-
-
-def test_there_are_26_operations_and_47_tokens():
+    assert problem.solutions == (problem.completion,)
     assert len(set(OPERATIONS)) == 26
-    assert len(set(VOCABULARY)) == 47
 
 
 @given(problems)
@@ -91,11 +88,6 @@ def test_solutions_that_meet_again_are_told_apart_and_equal_ones_are_one():
     assert Problem(0, ("*2", "+1"), ("*3", "")).solutions == ("a0b1",)
 
 
-def test_without_a_fork_there_is_one_solution():
-    problem = Problem(7, ("+3", "*7", "-4"))
-    assert problem.solutions == (problem.completion,)
-
-
 @given(any_problem(), st.data())
 def test_right_is_what_is_among_the_solutions(problem, data):
     near = st.lists(st.integers(0, 9), min_size=1, max_size=8).map(completion_text)
@@ -112,34 +104,27 @@ def test_the_path_that_was_taken_binds_what_follows():
 
 
 NO_FORKS = ["7 a+3 a+4 a+5 =", "7 a+3 b+1 a+4 =", "7 b+3 b+1 =", "7 a+3 +4 =", "7 a+3+4 =", "7 a+3 a+4"]
+NO_PROBLEMS = ["", "7 =", "7 b+3 =", "7 a+3", "7 a+0 =", "7 a*1 =", "7 a+3 c+3 =", "7  a+3 =", "12 a+3 =", *NO_FORKS]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "7 =", "7 b+3 =", "7 a+3", "7 a+0 =", "7 a*1 =", "7 a+3 c+3 =", "7  a+3 =", "12 a+3 =", *NO_FORKS]
-)
-def test_what_is_no_problem_does_not_parse(text):
-    with pytest.raises(ValueError, match="a problem reads like"):
-        Problem.parse(text)
-
-
-def test_problems_are_checked_at_construction():
-    with pytest.raises(ValueError, match="start must be a digit, got 10"):
-        Problem(10, ("+1",))
-    with pytest.raises(ValueError, match="1 to 8 operations, got 0"):
-        Problem(1, ())
-    with pytest.raises(ValueError, match="got '\\*1'"):
-        Problem(1, ("*1",))
-    with pytest.raises(ValueError, match="got '='"):
-        Problem(1, ("=",))
-    with pytest.raises(ValueError, match="got '\\+0'"):
-        Problem(1, ("+1",), ("+0",))
-    for alternatives in [("",), ("", "", ""), ("+2",)]:
-        with pytest.raises(ValueError, match="alternatives must be one an operation and not all empty"):
-            Problem(1, ("+1", "+2"), alternatives)
-    with pytest.raises(ValueError, match="a fork must have two operations"):
-        Problem(1, ("+1", "+2"), ("", "+2"))
-    with pytest.raises(ValueError, match="ledger tokens"):
-        encode("7 a/3 =")
+def test_what_is_no_problem_or_demonstrator_is_refused():
+    two, forks = ("+1", "+2"), "alternatives must be one an operation and not all empty"
+    assert_refused(Problem.parse, [("a problem reads like", text) for text in NO_PROBLEMS])
+    assert_refused(
+        lambda given: Problem(*given),
+        [
+            ("start must be a digit, got 10", (10, ("+1",))),
+            ("1 to 8 operations, got 0", (1, ())),
+            (r"got '\*1'", (1, ("*1",))),
+            ("got '='", (1, ("=",))),
+            (r"got '\+0'", (1, ("+1",), ("+0",))),
+            *((forks, (1, two, alternatives)) for alternatives in [("",), ("", "", ""), ("+2",)]),
+            ("a fork must have two operations", (1, two, ("", "+2"))),
+        ],
+    )
+    assert_refused(encode, [("ledger tokens", "7 a/3 =")])
+    wrong = [("must be positive", (0, 1, 0, 0)), ("both are probabilities", (1, 1, 0, 1.5))]
+    assert_refused(lambda given: Demonstrator(*given), wrong)
 
 
 def test_a_prompt_is_named_by_its_content_and_carries_the_problem():
@@ -151,15 +136,9 @@ def test_a_prompt_is_named_by_its_content_and_carries_the_problem():
 
 
 def test_descriptions_differ_where_problems_differ():
-    pool = problem_pool(500, seed=5)
-    assert len({problem.describe() for problem in pool}) == 500
+    for task in TASKS:
+        assert len({problem.describe() for problem in problem_pool(300, seed=5, task=task)}) == 300
     assert Problem(3, ("-2",)).describe() == "Start with 3. Subtract 2. Keep only the last digit after the step."
-
-
-@given(problems, st.text("abcdefgh0123456789²", max_size=12))
-def test_only_the_correct_completion_is_correct(problem, text):
-    assert verify(problem, problem.completion) == (problem.answer, True)
-    assert verify(problem, text)[1] == (text == problem.completion)
 
 
 def test_malformed_completions_have_no_answer():
@@ -214,22 +193,12 @@ def test_forked_pools_are_disjoint_and_have_what_the_task_says():
         training_problems(3, task="knives")
 
 
-def test_descriptions_tell_forks_apart():
-    pool = problem_pool(500, seed=5, task="forks")
-    assert len({problem.describe() for problem in pool}) == 500
-
-
 def test_forked_demonstrations_succeed_as_often_as_the_chain_of_probabilities_says():
     rng, careless = random.Random(0), Demonstrator(alpha=1.5, beta=0.6, low=0.1, misconceptions=0.5)
-    for problem in [FORKED, *problem_pool(3, seed=2, task="forks")]:
-        written = Counter(careless.demonstrate(problem, rng) for _ in range(20_000))
-        share = sum(written[solution] for solution in problem.solutions) / 20_000
-        assert share == pytest.approx(careless.success(problem), abs=4 * 0.5 / 20_000**0.5)
-
-
-def test_what_a_demonstrator_writes_adds_up():
-    for operation in OPERATIONS:
-        assert sum(HARD.writes(4, operation, digit) for digit in range(10)) == pytest.approx(1)
+    for problem in [FORKED, Problem(7, ("+3", "*7")), *problem_pool(1, seed=2, task="forks")]:
+        written = Counter(careless.demonstrate(problem, rng) for _ in range(8_000))
+        share = sum(written[solution] for solution in problem.solutions) / 8_000
+        assert share == pytest.approx(careless.success(problem), abs=4 * 0.5 / 8_000**0.5)
 
 
 def test_a_careful_demonstrator_takes_either_way_at_a_fork():
@@ -238,13 +207,6 @@ def test_a_careful_demonstrator_takes_either_way_at_a_fork():
     written = Counter(careful.demonstrate(FORKED, rng) for _ in range(1000))
     assert set(written) == set(FORKED.solutions)
     assert written[FORKED.completion] == pytest.approx(500, abs=4 * 250**0.5)
-
-
-def test_demonstrators_slip_as_often_as_their_facts_say():
-    rng, problem = random.Random(0), Problem(7, ("+3", "*7"))
-    written = Counter(HARD.demonstrate(problem, rng) for _ in range(20_000))
-    share = written[problem.completion] / 20_000
-    assert share == pytest.approx(HARD.success(problem), abs=4 * 0.5 / 20_000**0.5)
 
 
 def test_errors_propagate_through_the_chain():
@@ -278,10 +240,3 @@ def test_random_problems_are_uniform_over_digits_and_operations():
     digits, operations = Counter(p.start for p in drawn), Counter(p.operations[0] for p in drawn)
     assert sum((digits[d] - 2600) ** 2 / 2600 for d in range(10)) < 33.7  # chi-square, 9 degrees, 1e-4
     assert sum((operations[o] - 1000) ** 2 / 1000 for o in OPERATIONS) < 61.7  # 25 degrees, 1e-4
-
-
-def test_demonstrators_are_checked_at_construction():
-    with pytest.raises(ValueError, match="must be positive"):
-        Demonstrator(0, 1, 0, 0)
-    with pytest.raises(ValueError, match="both are probabilities"):
-        Demonstrator(1, 1, 0, 1.5)
