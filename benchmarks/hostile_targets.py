@@ -420,7 +420,7 @@ def _option_targets(base: Path) -> Iterator[Target]:
         ("lab --dry-run", study, [(*PLANNED, *line.split()) for line in LAB_LINES], judge_study, {"writes": ("runs",)}),
         ("trl --dry-run", job.files, [trl], judge_job, {"writes": ("runs",), "talks": True, "share": 0.25}),
         ("verl", {}, [(*line.split(), *VERL_LINE.split()) for line in VERL_LINES], judge_overrides,
-         {"act": _verl, "writes": ("outputs",), "share": 0.15}),
+         {"act": _verl, "writes": ("outputs",), "talks": True, "share": 0.15}),
     ):  # fmt: skip
         yield Target("options", command, [Seed(files, "", tuple(line)) for line in lines], judge, **more)
 
