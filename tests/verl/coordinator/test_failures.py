@@ -186,6 +186,13 @@ def test_many_failures_in_a_row_end_a_run_whose_prompts_are_replaced(monkeypatch
     with pytest.raises(RuntimeError, match="got none of the latest 20; the last failed with it raised"):
         coordinator.check()
 
+    coordinator = make_coordinator(Settings(Uniform(20)), WorkerPool(FAILS), refills=False)  # is judged by whole rounds
+    open_rounds(coordinator, request_of(texts(0, 1)))
+    coordinator.receive([coordinator.pool.carry_out("h1-0:1")])
+    coordinator.pool.table = Table()
+    work(coordinator)
+    coordinator.check()
+
 
 class Raising(Watched):
     """An allocator whose ``method`` raises for a prompt with ``text``."""
