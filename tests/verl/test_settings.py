@@ -68,7 +68,10 @@ def test_null_is_as_if_a_key_were_left_out_and_infinity_is_written_as_yaml_does(
         ({"name": "vip", "budget": 512}, VIP(estimator="rloo", budget=512)),
         ({"name": "dapo"}, DAPO(rollouts_per_prompt=5)),
         ({"name": "ttrl"}, TTRL()),
-        ({"name": "vip", "high": "${actor_rollout_ref.rollout.n}"}, VIP("rloo", rollouts_per_prompt=5, high=5)),
+        (
+            {"name": "vip", "high": "${actor_rollout_ref.rollout.n}"},
+            VIP(estimator="rloo", rollouts_per_prompt=5, high=5),
+        ),
     ],
 )
 def test_the_budget_is_that_of_verl_where_none_is_given(table, allocator):

@@ -181,7 +181,13 @@ def test_many_failures_in_a_row_end_a_run_whose_prompts_are_replaced(monkeypatch
     open_rounds(coordinator, request_of(texts(0, 1), 2))
     work(coordinator)
     coordinator.check()
-    open_rounds(coordinator, request_of(texts(0), 3))
+    for step, table in ((3, Table()), (4, FAILS), (5, FAILS)):  # one that arrives begins the count again
+        coordinator.check()
+        coordinator.pool.table = table
+        open_rounds(coordinator, request_of(texts(0, 1), step))
+        work(coordinator)
+    coordinator.check()
+    open_rounds(coordinator, request_of(texts(0), 6))
     work(coordinator)
     with pytest.raises(RuntimeError, match="got none of the latest 20; the last failed with it raised"):
         coordinator.check()
