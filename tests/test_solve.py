@@ -36,77 +36,15 @@ def test_rollouts_granted_by_low_diminish_what_later_ones_add():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"success": [0.5], "budget": 2}, "budget must be between 3 and 64 for 1 prompts, got 2"),
-        ({"success": [0.5], "budget": 65}, "budget must be between 3 and 64 for 1 prompts, got 65"),
-        ({"success": [0.5, float("nan")], "budget": 8}, r"in \[0, 1\], got nan for prompt 1"),
-        ({"success": [1.5], "budget": 8}, r"in \[0, 1\], got 1.5 for prompt 0"),
-        ({"success": [-0.1], "budget": 8}, r"in \[0, 1\], got -0.1"),
-        ({"success": [], "budget": 8}, "at least one prompt"),
-        ({"success": None, "budget": 8}, "vip needs success probabilities"),
-        ({"success": ["often"], "budget": 8}, "must be numbers"),
-        ({"success": [0.5], "budget": 8, "low": 2}, "low must be at least 3 for vip"),
-        ({"success": [0.5], "budget": 8, "low": 9, "high": 4}, "high must be at least low"),
-        *(({"success": [0.5], "budget": each}, "budget must be an integer") for each in ("8", True, None, 8.5, np.nan)),
-        ({"success": [0.5], "budget": 8, "method": "tarot"}, "method must be one of uniform, vip, hora, got 'tarot'"),
-        ({"success": [0.5], "budget": 8, "estimator": "ppo"}, "estimator must be one of rloo, dr_grpo"),
-        ({"success": [0.5], "budget": 8, "trials": [3]}, "vip takes no successes and trials"),
-        ({"success": [0.5], "budget": 8, "method": "hora"}, "hora takes no success"),
-        ({"success": None, "budget": 8, "method": "hora"}, "got no successes"),
-        ({"success": None, "budget": 8, "method": "hora", "successes": [1]}, "got no trials"),
-        ({"success": None, "budget": 8, "method": "hora", "successes": [3], "trials": [2]}, "got 3 of 2 for prompt 0"),
-        ({"success": None, "budget": 8, "method": "hora", "successes": [1, 1], "trials": [2]}, "of one length"),
-        ({"success": None, "budget": 8, "method": "hora", "successes": [0.5], "trials": [2]}, "integers"),
-        ({"success": None, "budget": 99, "method": "hora", "successes": [1], "trials": [70]}, "at most high"),
-    ],
-)
-def test_bad_input_is_refused_with_problem_value_and_remedy(arguments, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        allocate(**arguments)
-    assert ";" in str(caught.value)
-
-
-BIG = 2**63
-MANY = 2**40
-
-
-@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"success": [0.1, 0.5], "budget": 24, "high": BIG}, "high must fit in 64 bits, got 92"),
-        (
-            {"success": [0.1, 0.5], "budget": 24, "high": BIG, "method": "uniform"},
-            "high must fit in 64 bits, got 92",
-        ),
-        (
-            {"success": [0.1, 0.5], "budget": 24, "low": BIG},
-            "low must fit in 64 bits, got 92.*; use at most 9223372036854775807",
-        ),
-        (
-            {"success": [0.1, 0.5], "budget": 24, "high": MANY},
-            "high must be at least 3.* at most 1000000000, got 10995",
-        ),
-        ({"success": [0.1, 0.5], "budget": MANY}, "budget must be between 6 and 128 for 2 prompts, got 10995"),
-        ({"success": [0.1, 0.5], "budget": BIG}, "budget must fit in 64 bits, got 92"),
         ({"success": [0.1, 0.5], "budget": -(10**5000)}, "budget must be an integer .*, got an integer of 16610 bits"),
         ({"success": [10**400], "budget": 3}, "success must be numbers, got .* bits"),
         ({"success": ["x" * 10**6], "budget": 3}, r"success must be numbers, got \['xxx"),
         ({"success": [0.5], "budget": 3, "method": "m" * 10**6}, "method must be one of"),
-        *(
-            ({"success": None, "method": "hora", "successes": [0], "trials": [trials], "budget": 24}, problem)
-            for trials, problem in (
-                (1e300, r"trials must be at most high, got 1e\+300 for prompt 0 and high 64"),
-                (10**18 + 1, r"trials must be at most high, got 1e\+18"),
-                (-1, "between 0 and trials, got 0 of -1"),
-                (float("nan"), "between 0 and trials, got 0 of nan"),
-                (float("inf"), "between 0 and trials, got 0 of inf"),
-            )
-        ),
     ],
     ids=itertools.count(),
 )
-@pytest.mark.filterwarnings("error")
 def test_numbers_beyond_all_use_are_refused_in_one_short_line(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem) as refused:
         solve(**arguments)
