@@ -48,5 +48,4 @@ def test_the_presets_are_what_the_first_page_says_of_them():
 def test_diagnose_advises_in_the_same_order(tmp_path):
     full = " ".join(invoke("diagnose", str(few_recorded(tmp_path)), "--full").stdout.split())
     assert presets.ADVICE in full
-    places = [full.index(f" {change} ", full.index("What would help")) for change in ("Give", "Split", "Choose")]
-    assert places == sorted(places)
+    assert re.findall(r" \d\. (Give|Split|Choose) ", full)[:3] == ["Give", "Split", "Choose"]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from apportion.checks import check_integer, encodable, integer_array, number_array
+from apportion.checks import check_integer, encodable, integer_array, make_named, number_array
 from tests.cases import check_refused
 
 
@@ -28,3 +28,9 @@ def test_large_integers_keep_their_digits():
 
 def test_lone_surrogates_become_question_marks():
     assert encodable("a\ud800b") == "a?b" and encodable("ä漢") == "ä漢"
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    assert make_named("rule", "list", {"list": list, "dict": dict}) == []
+    with pytest.raises(ValueError, match="rule must be one of list, dict, got 'lst'; did you mean 'list'"):
+        make_named("rule", "lst", {"list": list, "dict": dict})

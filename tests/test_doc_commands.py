@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 from apportion.cli import app
 from apportion.verl.command import check_choices
@@ -64,10 +66,17 @@ def check_apportion(words):
 
 
 def check_verl(words):
-    """Compose the command's settings, as verl would before it starts."""
-    if "--cfg" not in words:
-        config, choices = composed(*words)
-        check_choices(config, choices)
+    """Compose the command's settings, as verl would before it starts.
+
+    Hydra is slow, so it composes each choice of groups once, and the values are set afterwards by its own parser.
+    """
+    if "--cfg" in words:
+        return
+    values = [word for word in words if "." in word.partition("=")[0]]
+    config, choices = composed(*(word for word in words if word not in values))
+    for override in OverridesParser.create().parse_overrides(values):
+        OmegaConf.update(config, override.key_or_group, override.value(), force_add=override.is_add())
+    check_choices(config, choices)
 
 
 def check(words):
@@ -103,6 +112,8 @@ def test_a_command_of_the_documents_exists_and_takes_its_options(words):
         ["apportion", "diagnoze", "LOG"],
         ["apportion", "diagnose", "LOG", "--jason"],
         ["python", "-m", "apportion.verl", "allocation=vipp"],
+        ["python", "-m", "apportion.verl", "allocation=vip", "allocation.allocator.lwo=3"],
+        ["python", "-m", "apportion.verl", "allocation=vip", "data.train_batch_size=many"],
         ["python", "-m", "benchmarks.no_such_benchmark"],
         ["make", "everything"],
         ["pip", "install", "apportion[everything]"],

@@ -1,4 +1,4 @@
-from itertools import combinations
+from itertools import combinations, product
 from math import comb
 
 import numpy as np
@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.evaluation import answer_scores, bootstrap_interval, evaluate, majority_at_k, pass_at_k
+from tests.cases import check_refused
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -17,13 +18,11 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_success(case):
     assert pass_at_k([c], [n], k)[0] == pytest.approx(np.mean(hits), abs=1e-12)
 
 
-@pytest.mark.parametrize("p", [0.02, 0.3])
-@pytest.mark.parametrize("k", [1, 4, 10])
-def test_pass_at_k_is_unbiased(p, k):
-    n = 10
-    c = np.arange(n + 1)
-    chances = np.array([comb(n, i) * p**i * (1 - p) ** (n - i) for i in c])
-    assert chances @ pass_at_k(c, np.full(n + 1, n), k) == pytest.approx(1 - (1 - p) ** k, rel=1e-12)
+def test_pass_at_k_is_unbiased():
+    n, c = 10, np.arange(11)
+    for p, k in product((0.02, 0.3), (1, 4, 10)):
+        chances = np.array([comb(n, i) * p**i * (1 - p) ** (n - i) for i in c])
+        assert chances @ pass_at_k(c, np.full(n + 1, n), k) == pytest.approx(1 - (1 - p) ** k, rel=1e-12)
 
 
 def test_pass_at_k_does_not_overflow():
@@ -36,18 +35,20 @@ def test_pass_at_k_of_ragged_prompts_and_of_none():
     assert pass_at_k([], [], 1).shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ("successes", "trials", "k", "message"),
-    [
+def test_pass_at_k_refuses_what_it_cannot_estimate_and_cuts_no_number():
+    wrong = [
         ([1, 1], [8, 4], 5, "k must be at least 1 and at most the trials of every prompt, got 5"),
         ([1], [8], 0, "k must be at least 1"),
         ([9], [8], 1, "successes must be"),
         ([-1], [8], 1, "successes must be"),
-    ],
-)
-def test_pass_at_k_refuses_what_it_cannot_estimate(successes, trials, k, message):
-    with pytest.raises(ValueError, match=message):
-        pass_at_k(successes, trials, k)
+        ([1.5], [4], 2, r"successes must be integers, got 1\.5"),
+        ([float("nan")], [4], 2, "successes must be integers, got nan"),
+        ([1], [float("inf")], 2, "trials must be integers, got inf"),
+        ([1], [4], 2.0, "k must be an integer, got 2.0"),
+        ([1], [4], True, "k must be an integer, got True"),
+        (["1"], [4], 2, "successes must be numbers"),
+    ]
+    check_refused(ValueError, pass_at_k, wrong)
 
 
 ANSWERS = st.lists(st.lists(st.sampled_from(["1", "2", "3", None]), min_size=1, max_size=9), min_size=1, max_size=6)
@@ -92,17 +93,15 @@ def test_no_answer_is_never_right_and_one_answer_is_mean_and_majority():
     assert answer_scores([["1"], ["2"], [None]], [{"1"}] * 3) == pytest.approx((1 / 3, 1 / 3, 1 / 3))
 
 
-@pytest.mark.parametrize(
-    ("answers", "gold", "got"),
-    [
-        ([["1"]], [{"1"}, {"2"}], r"\[2\]\[k\].*, got \[1\] of 1 prompts; leave out"),
-        ([["1"], []], [{"1"}, {"2"}], r"\[2\]\[k\].*, got \[1, 0\] of 2 prompts; leave out"),
-        ([], [], r"\[0\]\[k\].*, got \[\] of 0 prompts; leave out"),
-    ],
-)
-def test_answer_scores_want_answers_and_gold_of_every_prompt(answers, gold, got):
-    with pytest.raises(ValueError, match=f"answers must be {got}"):
-        answer_scores(answers, gold)
+def test_answer_scores_want_answers_and_gold_of_every_prompt():
+    wrong = [
+        ([["1"]], [{"1"}, {"2"}], r"answers must be \[2\]\[k\].*, got \[1\] of 1 prompts; leave out"),
+        ([["1"], []], [{"1"}, {"2"}], r"answers must be \[2\]\[k\].*, got \[1, 0\] of 2 prompts; leave out"),
+        ([], [], r"answers must be \[0\]\[k\].*, got \[\] of 0 prompts; leave out"),
+        (["77"], [{"7"}], "answers must hold one list of texts a prompt, got the text '77'"),
+        ([["7", "7"]], ["7"], "gold must hold one list of texts a prompt, got the text '7'"),
+    ]
+    check_refused(ValueError, answer_scores, wrong)
 
 
 def test_the_interval_is_that_of_the_normal_approximation_on_many_prompts():
@@ -114,7 +113,7 @@ def test_the_interval_is_that_of_the_normal_approximation_on_many_prompts():
 
 def test_the_interval_covers_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(1)
-    samples = rng.random((400, 50)) < 0.3
+    samples = rng.random((200, 50)) < 0.3
     covered = [low <= 0.3 <= high for low, high in (bootstrap_interval(row, resamples=300) for row in samples)]
     assert 0.90 <= np.mean(covered) <= 0.98
 
@@ -146,39 +145,13 @@ def test_resamples_in_blocks_are_as_many_as_asked_for(monkeypatch):
     assert sizes == [(3, 10), (3, 10), (3, 10), (1, 10)]
 
 
-@pytest.mark.parametrize("values", [[], [[1.0]], [1.0, np.nan]])
-def test_values_are_one_finite_number_a_prompt(values):
-    with pytest.raises(ValueError, match=r"values must be \[P\]"):
-        bootstrap_interval(values)
-
-
-@pytest.mark.parametrize("settings", [{"level": 1.0}, {"level": 0}, {"resamples": 0}])
-def test_impossible_settings_are_refused(settings):
-    with pytest.raises(ValueError, match="level must be above 0"):
-        bootstrap_interval([1.0, 2.0], **settings)
-
-
-@pytest.mark.parametrize(
-    ("successes", "trials", "k", "message"),
-    [
-        ([1.5], [4], 2, r"successes must be integers, got 1\.5"),
-        ([float("nan")], [4], 2, "successes must be integers, got nan"),
-        ([1], [float("inf")], 2, "trials must be integers, got inf"),
-        ([1], [4], 2.0, "k must be an integer, got 2.0"),
-        ([1], [4], True, "k must be an integer, got True"),
-        (["1"], [4], 2, "successes must be numbers"),
-    ],
-)
-def test_counts_that_are_no_integers_are_refused_and_not_cut(successes, trials, k, message):
-    with pytest.raises(ValueError, match=message):
-        pass_at_k(successes, trials, k)
-
-
-def test_a_text_in_place_of_a_list_of_answers_is_refused():
-    with pytest.raises(ValueError, match="answers must hold one list of texts a prompt, got the text '77'"):
-        answer_scores(["77"], [{"7"}])
-    with pytest.raises(ValueError, match="gold must hold one list of texts a prompt, got the text '7'"):
-        answer_scores([["7", "7"]], ["7"])
+def test_values_are_one_finite_number_a_prompt_and_settings_possible():
+    for values in ([], [[1.0]], [1.0, np.nan]):
+        with pytest.raises(ValueError, match=r"values must be \[P\]"):
+            bootstrap_interval(values)
+    for settings in ({"level": 1.0}, {"level": 0}, {"resamples": 0}):
+        with pytest.raises(ValueError, match="level must be above 0"):
+            bootstrap_interval([1.0, 2.0], **settings)
 
 
 OWN = st.lists(st.sampled_from(["1", "2", "3", None]), min_size=1, max_size=7)
@@ -215,10 +188,9 @@ def test_random_subsets_are_near_all_of_them_and_the_same_for_a_seed(monkeypatch
 
 
 def test_majority_at_k_refuses_what_it_cannot_estimate():
-    with pytest.raises(ValueError, match="k must be at most the answers of every prompt, got 3 for 2; lower k"):
-        majority_at_k([["1"] * 3, ["1"] * 2], [{"1"}] * 2, 3)
-    with pytest.raises(ValueError, match="answers must be"):
-        majority_at_k([], [], 1)
+    told = "k must be at most the answers of every prompt, got 3 for 2; lower k"
+    wrong = [([["1"] * 3, ["1"] * 2], [{"1"}] * 2, 3, told), ([], [], 1, "answers must be")]
+    check_refused(ValueError, majority_at_k, wrong)
 
 
 def test_an_evaluation_covers_at_each_k_the_problems_that_have_it():
@@ -231,12 +203,10 @@ def test_an_evaluation_covers_at_each_k_the_problems_that_have_it():
     assert found.at[1].passed.low == 0 and found.at[1].passed.high == 1
 
 
-@pytest.mark.parametrize(
-    ("sizes", "ks"),
-    [([8] * 10, [1, 2, 4, 8]), ([3, *[12] * 9], [1, 2, 4, 8, 12]), ([3, 3, *[12] * 8], [1, 2, 3]), ([1], [1])],
-)
-def test_usual_ks_are_powers_of_two_up_to_what_nine_tenths_have(sizes, ks):
-    assert [at.k for at in evaluate([[1] * size for size in sizes]).at] == ks
+def test_usual_ks_are_powers_of_two_up_to_what_nine_tenths_have():
+    expected = {(8,) * 10: [1, 2, 4, 8], (3, *[12] * 9): [1, 2, 4, 8, 12], (3, 3, *[12] * 8): [1, 2, 3], (1,): [1]}
+    for sizes, ks in expected.items():
+        assert [at.k for at in evaluate([[1] * size for size in sizes]).at] == ks
 
 
 def test_a_graded_evaluation_has_a_mean_only():
@@ -244,16 +214,12 @@ def test_a_graded_evaluation_has_a_mean_only():
     assert found.mean.mean == 0.25 and found.at == ()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (([[1, 0]], None, [3]), "k must be at most 2, the rollouts of the problem with the most, got 3; lower k"),
-        (([[1, 0]], None, [0]), "k must be an integer of at least 1, got 0"),
-        (([[1], []],), r"rewards must be \[P\]\[n\], at least one a problem, got \[1, 0\]"),
-        (([],), r"rewards must be \[P\]\[n\]"),
-        (([[1, 0]], [["7"]]), "answers must be as many as the rewards"),
-    ],
-)
-def test_an_evaluation_refuses_what_it_cannot_estimate(given, message):
-    with pytest.raises(ValueError, match=message):
-        evaluate(*given)
+def test_an_evaluation_refuses_what_it_cannot_estimate():
+    wrong = [
+        ([[1, 0]], None, [3], "k must be at most 2, the rollouts of the problem with the most, got 3; lower k"),
+        ([[1, 0]], None, [0], "k must be an integer of at least 1, got 0"),
+        ([[1], []], r"rewards must be \[P\]\[n\], at least one a problem, got \[1, 0\]"),
+        ([], r"rewards must be \[P\]\[n\]"),
+        ([[1, 0]], [["7"]], "answers must be as many as the rewards"),
+    ]
+    check_refused(ValueError, evaluate, wrong)

@@ -24,7 +24,9 @@ def test_the_commands_of_the_page_print_what_it_quotes(tmp_path, step):
         check(step, tmp_path)
         return
     pytest.importorskip("verl")
-    (tmp_path / "python").symlink_to(sys.executable)  # a new process, because verl imports the rule as it is imported
+    python = tmp_path / "python"  # a new process, because verl imports the rule as it is imported
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     command = ["bash", "-ec", step.command]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=300)

@@ -13,6 +13,7 @@ from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.saved_settings import check_same_settings
 from apportion.predictors import PrecomputedEmbeddings
 from apportion.types import Plan, Rollout
+from tests.cases import check_all, check_refused, lines
 
 PROMPTS = [Prompt(f"{q} + {q} =") for q in range(24)]
 
@@ -69,10 +70,8 @@ def test_the_other_papers_have_their_printed_numbers_whatever_the_engine_says():
     assert presets.ttrl_as_printed().allocator.size(1).asked == 64
 
 
-@pytest.mark.parametrize("bonus", [-0.1, float("nan"), float("inf")])
-def test_a_bonus_that_is_none_is_refused(bonus):
-    with pytest.raises(ValueError, match="bonus must be"):
-        VIP(bonus=bonus)
+def test_a_bonus_that_is_none_is_refused():
+    check_refused(ValueError, lambda bonus: VIP(bonus=bonus), [(b, "bonus must be") for b in (-0.1, np.nan, np.inf)])
 
 
 def test_every_preset_has_its_name():
@@ -85,17 +84,17 @@ def test_every_preset_has_its_name():
         presets.preset_of("hora_printed")
 
 
-@pytest.mark.parametrize("name", presets.PRESETS)
-def test_a_name_is_the_same_as_what_it_stands_for_in_a_checkpoint_and_in_a_file(name):
-    by_name, spelled_out = TrainerAllocation(preset=name), TrainerAllocation(**presets.PRESETS[name]().arguments())
-    assert by_name == spelled_out and by_name.settings == spelled_out.settings and by_name.preset is None
-    assert build(TrainerAllocation, {"preset": name}) == spelled_out
-    assert build(TrainerAllocation, tomllib.loads(to_toml(dump(by_name)))) == spelled_out
-    other = TrainerAllocation(preset="vip_as_printed" if name == "vip_as_released" else "vip_as_released")
-    with pytest.raises(
-        ValueError, match=r"^(allocator|baseline)\S* must be .*, as in the run that wrote the checkpoint"
-    ):
-        check_same_settings(by_name.settings, other.settings)
+def test_a_name_is_the_same_as_what_it_stands_for_in_a_checkpoint_and_in_a_file():
+    for name in presets.PRESETS:
+        by_name, spelled_out = TrainerAllocation(preset=name), TrainerAllocation(**presets.PRESETS[name]().arguments())
+        assert by_name == spelled_out and by_name.settings == spelled_out.settings and by_name.preset is None
+        assert build(TrainerAllocation, {"preset": name}) == spelled_out
+        assert build(TrainerAllocation, tomllib.loads(to_toml(dump(by_name)))) == spelled_out
+        other = TrainerAllocation(preset="vip_as_printed" if name == "vip_as_released" else "vip_as_released")
+        with pytest.raises(
+            ValueError, match=r"^(allocator|baseline)\S* must be .*, as in the run that wrote the checkpoint"
+        ):
+            check_same_settings(by_name.settings, other.settings)
 
 
 def test_what_a_preset_leaves_open_may_be_given_beside_it():
@@ -104,42 +103,33 @@ def test_what_a_preset_leaves_open_may_be_given_beside_it():
     assert TrainerAllocation(preset=presets.vip_as_printed("dr_grpo")).estimator == "dr_grpo"
 
 
-@pytest.mark.parametrize(
-    ("given", "kind", "message"),
-    [
-        ({"preset": "vip_as_pinted"}, ValueError, "preset must be one of .*; did you mean 'vip_as_printed'"),
-        ({"preset": HORA()}, TypeError, "preset must be a Preset or the name of one, got HORA"),
-        ({}, ValueError, "allocator must be given, or a preset, which has one, got neither; name one"),
-        (
-            {"preset": "vip_as_printed", "allocator": HORA()},
-            ValueError,
-            "allocator must be left out beside a preset whose own is vip, got 'hora'; leave out the preset",
-        ),
-        (
-            {"preset": "vip_as_printed", "estimator": "dr_grpo"},
-            ValueError,
-            "estimator must be left out beside a preset whose own is rloo, got 'dr_grpo'; leave out the preset",
-        ),
-    ],
-)
-def test_a_preset_that_does_not_fit_is_refused(given, kind, message):
-    with pytest.raises(kind, match=f"^{message}"):
-        TrainerAllocation(**given)
+def test_a_preset_that_does_not_fit_is_refused():
+    beside = "{} must be left out beside a preset whose own is {}, got '{}'; leave out the preset".format
+    wrong = [
+        ({"preset": "vip_as_pinted"}, "preset must be one of .*; did you mean 'vip_as_printed'"),
+        ({}, "allocator must be given, or a preset, which has one, got neither; name one"),
+        ({"preset": "vip_as_printed", "allocator": HORA()}, beside("allocator", "vip", "hora")),
+        ({"preset": "vip_as_printed", "estimator": "dr_grpo"}, beside("estimator", "rloo", "dr_grpo")),
+    ]
+    check_refused(ValueError, lambda given: TrainerAllocation(**given), wrong)
+    with pytest.raises(TypeError, match=r"^preset must be a Preset or the name of one, got HORA"):
+        TrainerAllocation(preset=HORA())
 
 
-@pytest.mark.parametrize(
-    ("preset", "message"),
-    [
-        (
-            "hora_printed",
-            r"decisions\.preset \(preset\) must have a known name, got .*; did you mean 'hora_as_printed'",
-        ),
-        ({"name": "spo", "roh": 0.5}, r"decisions\.preset \(spo\) has no key 'roh'; did you mean 'rho'"),
-        ({"name": "mopps_with_refill", "target": 4.0}, r"decisions\.preset\.target must be between 0 and 1, got 4.0"),
-        ({"name": "vip_as_printed", "estimator": "grpo"}, r"decisions\.preset\.estimator must be one of 'rloo', 'dr_g"),
-    ],
-)
-def test_a_table_with_the_name_of_a_preset_is_read_strictly(preset, message):
+def test_a_table_with_the_name_of_a_preset_is_read_strictly():
     assert build(presets.Preset, {"name": "vip_as_printed", "estimator": "dr_grpo"}).estimator == "dr_grpo"
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        build(TrainerAllocation, {"preset": preset}, "decisions")
+    wrong = """
+        preset = "hora_printed" => (preset) must have a known name, got .*; did you mean 'hora_as_printed'
+        preset = {name = "spo", roh = 0.5} => (spo) has no key 'roh'; did you mean 'rho'
+        preset = {name = "mopps_with_refill", target = 4.0} => .target must be between 0 and 1, got 4.0
+        preset = {name = "vip_as_printed", estimator = "grpo"} => .estimator must be one of 'rloo', 'dr_g
+    """
+
+    def check(table, said):
+        before, _, after = said.partition(".*")
+        with pytest.raises(ConfigError) as caught:
+            build(TrainerAllocation, tomllib.loads(table), "decisions")
+        told = str(caught.value)
+        assert told.startswith("decisions.preset") and before in told and after in told
+
+    check_all(check, lines(wrong))

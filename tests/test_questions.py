@@ -13,6 +13,7 @@ from apportion.messages import prompt_hash
 from apportion.questions import TEMPLATE, Question, fill_template, read_questions
 from apportion.rows import TableError
 from apportion.types import prompt_id
+from tests.cases import check_all, check_refused
 
 USER = {"role": "user", "content": "6 x 7?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -53,48 +54,33 @@ def test_without_an_id_the_id_is_a_hash_of_the_content() -> None:
     assert Question("", "What?").id == prompt_id("What?")
 
 
-@pytest.mark.parametrize(
-    ("gold", "answer"),
-    [
-        (42, "42"),
-        (0, "0"),
-        (2.5, "2.5"),
-        (" 7 ", "7"),
-        ("p - q", "p - q"),
-        ("9 - 7 = 2, so\n#### 2", "2"),
-        (r"Then \boxed{1}, no, $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_gold_is_the_final_answer(tmp_path: Path, gold: Any, answer: str | None) -> None:
-    path = write(tmp_path / "q.jsonl", [{"prompt": "What?", "answer": gold}])
-    assert read_questions(path)[0].gold == answer
-
-
-@pytest.mark.parametrize(
-    ("row", "golds"),
-    [
+def test_gold_is_one_final_answer_or_several(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+        ({"answer": 42}, ("42",)),
+        ({"answer": 0}, ("0",)),
+        ({"answer": 2.5}, ("2.5",)),
+        ({"answer": " 7 "}, ("7",)),
+        ({"answer": "p - q"}, ("p - q",)),
+        ({"answer": "9 - 7 = 2, so\n#### 2"}, ("2",)),
+        ({"answer": r"Then \boxed{1}, no, $\boxed{\frac{1}{2}}$."}, (r"\frac{1}{2}",)),
+        ({"answer": ""}, ()),
+        ({"answer": None}, ()),
         ({"answer": ["Paris", "Paris, France", "Paris"]}, ("Paris", "Paris, France")),
-        (
-            {"answer": {"value": "Paris", "aliases": ["Paris", "City of Light"], "type": "city"}},
-            ("Paris", "City of Light"),
-        ),
+        ({"answer": {"value": "Paris", "aliases": ["Paris", "La", "La"], "type": "city"}}, ("Paris", "La")),
         ({"answer": {"text": ["Paris", "the city"], "answer_start": [1, 2]}}, ("Paris", "the city")),
         ({"answer": "Paris", "aliases": ["City of Light"]}, ("Paris", "City of Light")),
         ({"golds": ["Paris", "", None, 3]}, ("Paris", "3")),
-        (
-            {"gold": "Paris", "golds": '["City of Light"]', "aliases": "the city"},
-            ("Paris", "the city", "City of Light"),
-        ),
+        ({"gold": "Paris", "golds": '["Light"]', "aliases": "the city"}, ("Paris", "the city", "Light")),
         ({"answer": [r"so \boxed{1}", "#### 2"]}, ("1", "2")),
         ({"answer": []}, ()),
         ({"answer": {"value": None, "aliases": []}}, ()),
-    ],
-)
-def test_several_gold_answers(tmp_path: Path, row: dict[str, Any], golds: tuple[str, ...]) -> None:
-    (question,) = read_questions(write(tmp_path / "q.jsonl", [{"prompt": "What?", **row}]))
-    assert question.golds == golds and question.gold == (golds[0] if golds else None)
+    ]
+
+    def check(row: dict[str, Any], golds: tuple[str, ...]) -> None:
+        (question,) = read_questions(write(tmp_path / "q.jsonl", [{"prompt": "What?", **row}]))
+        assert question.golds == golds and question.gold == (golds[0] if golds else None)
+
+    check_all(check, cases)
 
 
 def test_several_gold_answers_of_csv_and_parquet(tmp_path: Path) -> None:
@@ -185,9 +171,8 @@ def test_the_limit_takes_the_first_questions(tmp_path: Path) -> None:
     assert [question.prompt for question in read_questions(path, limit=2)] == ["0?", "1?"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [
+def test_a_row_that_is_not_a_question_is_refused(tmp_path: Path) -> None:
+    cases: list[tuple[list[dict[str, Any]], str]] = [
         ([{"text": "a"}], "must have a column prompt, question or problem"),
         ([{"prompt": "a"}, {"prompt": ["a"]}], "line 2: a chat message must have a role .* got 'a'"),
         ([{"prompt": "a"}, {"prompt": [SYSTEM]}], 'line 2: chat messages must hold a text of the role "user"'),
@@ -202,13 +187,8 @@ def test_the_limit_takes_the_first_questions(tmp_path: Path) -> None:
         ([{"prompt": "a", "id": "x"}, {"prompt": "b"}, {"prompt": "c", "id": "x"}], "'x' in .*line 1 and .*line 3"),
         ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": "1"}], "'1' in .*line 1 and .*line 2"),
         ([{"prompt": "a"}, {"prompt": "a"}, {"prompt": "b", "id": prompt_id("a") + "-2"}], "line 2 and .*line 3"),
-    ],
-)
-def test_a_row_that_is_not_a_question_is_refused(tmp_path: Path, rows: list[dict[str, Any]], problem: str) -> None:
-    with pytest.raises(TableError, match=problem):
-        read_questions(write(tmp_path / "q.jsonl", rows))
-
-
-def test_a_limit_below_1_is_refused(tmp_path: Path) -> None:
+    ]
+    path = tmp_path / "q.jsonl"
+    check_refused(TableError, lambda rows: read_questions(write(path, rows)), cases)
     with pytest.raises(TableError, match="limit must be at least 1, got -1"):
-        read_questions(write(tmp_path / "q.jsonl", [{"prompt": "a"}]), limit=-1)
+        read_questions(path, limit=-1)

@@ -1,8 +1,6 @@
 """The script that scores plain functions on the recorded run agrees with ``replay``, and takes a file of rules."""
 
 import runpy
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,7 +9,9 @@ from apportion import HORA, VIP, ExploreThenCommit
 from apportion.predictors import DiscountedCounts
 from apportion.records import record_of_visits
 from apportion.replay import replay
+from tests.cases import check_refused
 from tests.test_house import ROOT
+from tests.warm import forked
 
 SCRIPT = ROOT / "examples" / "score_rules.py"
 SCORING = runpy.run_path(str(SCRIPT))
@@ -71,14 +71,16 @@ def test_a_rule_sees_the_past_alone(right):
     assert seen == [100 * visit for visit in range(12)]
 
 
-@pytest.mark.parametrize("counts", [[8], [7.5] * 100, [1] * 100], ids=["too few", "broken", "below what was drawn"])
-def test_counts_that_make_no_sense_are_refused(counts, right):
-    def mine(history, prompts, budget, draw):
-        draw(np.full(len(prompts), 2))
-        return counts
+def test_counts_that_make_no_sense_are_refused(right):
+    def score(counts):
+        def mine(history, prompts, budget, draw):
+            draw(np.full(len(prompts), 2))
+            return counts
 
-    with pytest.raises(ValueError, match=r"(?s)mine must return integers \[100\].*return the rollouts"):
         SCORING["score"](mine, right[:100])
+
+    told = r"(?s)mine must return integers \[100\].*return the rollouts"
+    check_refused(ValueError, score, [([8], told), ([7.5] * 100, told), ([1] * 100, told)])
 
 
 def test_a_user_s_file_of_rules_is_taken(tmp_path):
@@ -86,16 +88,16 @@ def test_a_user_s_file_of_rules_is_taken(tmp_path):
     (tmp_path / "mine.py").write_text(
         mine + "def _eight(prompts):\n    return np.full(len(prompts), 8)\n", encoding="utf-8"
     )
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = forked([SCRIPT, "mine.py"], tmp_path)
+    assert done.returncode == 0, done.stderr
     head, rule = done.stdout.splitlines()[-2:]
     assert head.split() == ["rule", "rollouts", "variance", "shuffled", "signal", "shuffled"]
     assert rule.split() == ["mine", "1.000x", *["1.000"] * 4]
 
 
 def test_the_table_of_the_page_is_what_the_script_prints():
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True)
+    done = forked([SCRIPT])
+    assert done.returncode == 0, done.stderr
     page = (ROOT / "docs" / "cite.md").read_text(encoding="utf-8")
     printed = [line.split() for line in done.stdout.splitlines() if "x " in line]
     assert len(printed) == 7

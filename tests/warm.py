@@ -199,6 +199,7 @@ def become(words, environment, folder, numbers, streams, program):
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     elif words[0] == "-c":
         sys.argv = ["-c", *words[2:]]
+        sys.path.insert(0, folder)
         exec(words[1], {"__name__": "__main__"})
     else:
         sys.argv, sys.path[0] = words, str(Path(words[0]).resolve().parent)

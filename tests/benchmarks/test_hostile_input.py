@@ -31,11 +31,11 @@ BALLOT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mutation", dict.fromkeys((*TEXT, *BYTES, *PICKLED)), ids=lambda mutation: mutation.__name__)
-def test_equal_seeds_give_equal_damage(mutation):
-    made = [mutation(Random(seed), FILE, FILE[:28]) for seed in range(30)]
-    assert made == [mutation(Random(seed), FILE, FILE[:28]) for seed in range(30)]
-    assert len(set(made)) > 1 and any(content != FILE for content in made)
+def test_equal_seeds_give_equal_damage():
+    for mutation in dict.fromkeys((*TEXT, *BYTES, *PICKLED)):
+        made = [mutation(Random(seed), FILE, FILE[:28]) for seed in range(30)]
+        assert made[:9] == [mutation(Random(seed), FILE, FILE[:28]) for seed in range(9)], mutation
+        assert len(set(made)) > 1 and any(content != FILE for content in made), mutation
 
 
 def test_damaged_command_lines_can_be_passed_to_a_process():
@@ -98,36 +98,30 @@ def test_independent_readers_refuse_what_is_ambiguous(tmp_path):
         rows_of(path)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"samples": 5},
-        {"votes": {"7": 2, "8": 1.0}},
-        {"answer": "9"},
-        {"seconds": -1},
-        {"stopped": "failures"},
-        {"id": 3},
-    ],
-)
-def test_ballots_that_no_vote_has_written_are_found(tmp_path, change):
+def test_ballots_that_no_vote_has_written_are_found(tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_text(json.dumps(BALLOT) + '\n{"id": "torn')
     assert list(ballots(path)) == ["a"]
-    path.write_text(json.dumps(BALLOT | change) + "\n")
-    with pytest.raises(Unreadable):
-        ballots(path)
+    wrong = {"samples": 5, "votes": {"7": 2, "8": 1.0}, "answer": "9", "seconds": -1, "stopped": "failures", "id": 3}
+    for field, value in wrong.items():
+        path.write_text(json.dumps(BALLOT | {field: value}) + "\n")
+        with pytest.raises(Unreadable):
+            ballots(path)
 
 
-@pytest.mark.parametrize(
-    ("counts", "wrong"),
-    [([5, 7], ""), ([5, 6], "counts sum to 11"), ([2, 10], "counts from 2 to 10"), ([12], "1 counts for 2 rows")],
-)
-def test_wrong_counts_are_found(tmp_path, counts, wrong):
+def test_wrong_counts_are_found(tmp_path):
     (tmp_path / "table.jsonl").write_bytes(FILE)
-    arguments = ["allocate", "--budget", "12", "--low", "3", "--high", "9", "--input", "table.jsonl"]
-    printed = json.dumps({"counts": counts, "ids": ["a", "b"]})
-    assert judge_allocate(Accepted(arguments, tmp_path, printed, "")).startswith(wrong)
-    assert judge_allocate(Accepted(arguments, tmp_path, printed.replace('"b"', '"c"'), "")) != ""
+    arguments = "allocate --budget 12 --low 3 --high 9 --input table.jsonl".split()  # noqa: SIM905 - a command
+    wrong = [
+        ([5, 7], ""),
+        ([5, 6], "counts sum to 11"),
+        ([2, 10], "counts from 2 to 10"),
+        ([12], "1 counts for 2 rows"),
+    ]
+    for counts, said in wrong:
+        printed = json.dumps({"counts": counts, "ids": ["a", "b"]})
+        assert judge_allocate(Accepted(arguments, tmp_path, printed, "")).startswith(said)
+        assert judge_allocate(Accepted(arguments, tmp_path, printed.replace('"b"', '"c"'), "")) != ""
 
 
 def test_a_case_is_judged_by_all_that_it_left(tmp_path):

@@ -26,6 +26,7 @@ from benchmarks.stopping_measured import (
 )
 from benchmarks.stopping_picture import STYLES
 from benchmarks.stopping_tables import SUMMARY, summary
+from tests.soak import case
 
 NOWHERE = Path("nowhere") / "votes.parquet"
 
@@ -212,7 +213,7 @@ def test_timed_streams_come_from_every_data_set(questions):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("everything", [case(False, suite=False), case(True, suite=True)])
 def test_the_whole_benchmark_runs_on_a_few_questions(everything, tmp_path, monkeypatch, capsys):
     few = {name: found[:4] for name, found in read_datasets(NOWHERE).items()}
     if everything:
