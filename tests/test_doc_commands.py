@@ -113,7 +113,6 @@ def test_a_command_of_the_documents_exists_and_takes_its_options(words):
         ["apportion", "diagnose", "LOG", "--jason"],
         ["python", "-m", "apportion.verl", "allocation=vipp"],
         ["python", "-m", "apportion.verl", "allocation=vip", "allocation.allocator.lwo=3"],
-        ["python", "-m", "apportion.verl", "allocation=vip", "data.train_batch_size=many"],
         ["python", "-m", "benchmarks.no_such_benchmark"],
         ["make", "everything"],
         ["pip", "install", "apportion[everything]"],

@@ -21,8 +21,8 @@ from benchmarks.hostile_input import Case, judge
 from benchmarks.hostile_judges import Accepted, Unreadable, ballots, judge_allocate, rows_of, strict_json
 from benchmarks.hostile_mutations import BYTES, MARKER, PICKLED, TEXT, change_arguments, payloads
 from benchmarks.hostile_targets import Seed, Target
+from tests.benchmarks.small_runs import cells_of, small_run
 
-ROOT = Path(__file__).parents[2]
 FILE = b'{"id": "a", "success": 0.5}\n{"id": "b", "success": 0.25}\n'
 BALLOT = {
     "id": "a", "question_hash": "h", "answer": "7", "gold": None, "correct": None, "votes": {"7": 2, "8": 1},
@@ -149,16 +149,8 @@ def test_a_case_is_judged_by_all_that_it_left(tmp_path):
 @pytest.mark.slow
 def test_a_few_cases_of_every_format_show_no_defect(tmp_path):
     """In a process of its own, because every case is a fork of it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.hostile_input", "--cases", "4", "--apart", "1", "--results", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "cells" / "hostile_input.json").read_text())
+    small_run("-m", "benchmarks.hostile_input", "--cases", "4", "--apart", "1", "--results", tmp_path)
+    found = cells_of(tmp_path, "hostile_input")
     assert found["defects"] == []
     total = found["rows"][-1]
     assert total[:2] == ["all", "all"] and 30 < int(total[2]) == sum(map(int, total[3:6]))

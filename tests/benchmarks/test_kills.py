@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
-import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -19,8 +16,7 @@ if find_spec("verl") is None or not hasattr(os, "pidfd_open"):
 from benchmarks.full_disk import Run, _fail_from, _try_all
 from benchmarks.hostile_forks import run_forked
 from benchmarks.kills import FAULTS, Kill, rows
-
-ROOT = Path(__file__).parents[2]
+from tests.benchmarks.small_runs import cells_of, small_run
 
 
 def test_a_kill_with_anything_wrong_is_not_survived():
@@ -71,27 +67,8 @@ def test_only_changes_below_the_folder_fail(tmp_path):
 @pytest.mark.slow
 @pytest.mark.xdist_group("commands")
 def test_a_study_survives_two_kills(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "benchmarks.kills",
-            "kills",
-            "--kills",
-            "2",
-            "--rollouts",
-            "3200",
-            "--results",
-            str(tmp_path),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "cells" / "kills.json").read_text())["kills"]
+    small_run("-m", "benchmarks.kills", "kills", "--kills", "2", "--rollouts", "3200", "--results", tmp_path)
+    found = cells_of(tmp_path, "kills")["kills"]
     assert len(found) == 2
     for kill in found:  # how long a process lives depends on the machine
         assert [wrong for wrong in kill["wrong"] if "lived" not in wrong] == []

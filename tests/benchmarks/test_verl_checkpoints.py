@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.small_runs import cells_of, small_run
+
 if find_spec("verl") is None:
     pytest.skip("needs verl", allow_module_level=True)
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.soak  # tests/engines/test_saved_parts has what it measures
 def test_shared_checkpoints_write_less(tmp_path: Path) -> None:
-    sizes = ("--answers", "600", "--tokens", "500", "--new", "30", "--checkpoints", "3")
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.verl_checkpoints", *sizes, "--results", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "cells" / "verl_checkpoints.json").read_text(encoding="utf-8"))
+    sizes = "--answers 600 --tokens 500 --new 30 --checkpoints 3"
+    small_run("-m", "benchmarks.verl_checkpoints", *sizes.split(), "--results", tmp_path)
+    found = cells_of(tmp_path, "verl_checkpoints")
     rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
     assert [row["checkpoint"] for row in rows] == ["in one file", "shared"] * 3
     for whole, shared in zip(rows[2::2], rows[3::2], strict=True):

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +15,8 @@ if find_spec("verl") is None:
 from apportion.verl.coordinator.messages import RolloutTask, address_of
 from benchmarks.verl_load_alone import LoadPool, Pauses, load
 from benchmarks.verl_load_answers import ALLOCATORS, ROLLOUTS, Answers
+from tests.benchmarks.small_runs import cells_of, small_run
 
-ROOT = Path(__file__).parents[2]
 ANSWERS = Answers(prompts=40, workers=8, seed=0)
 
 
@@ -95,18 +90,9 @@ def test_the_benchmark_runs_on_a_few_prompts_alone_and_behind_rays_calls(tmp_pat
         f"    study_reports({folder}, [('hora', 40, None), ('uniform', 40, 40)], workers=4, seeds=(0, 1))\n"
     )
     (tmp_path / "run.py").write_text(code)  # a file, because processes that are spawned import it
-    done = subprocess.run(
-        [sys.executable, tmp_path / "run.py"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    small_run(tmp_path / "run.py")
     assert {path.name for path in tmp_path.glob("*.md")} == {"verl_load.md", "verl_load_reports.md"}
-    alone, served = (
-        json.loads((tmp_path / "cells" / f"{name}.json").read_text()) for name in ("verl_load", "verl_load_reports")
-    )
+    alone, served = cells_of(tmp_path, "verl_load"), cells_of(tmp_path, "verl_load_reports")
     reports = {(one["allocator"], one["seed"]): one["reports"] for one in alone["alone"]}
     assert reports.keys() == {(name, seed) for name in ALLOCATORS for seed in (0, 1)}
     assert len(served["served"]) == 4
@@ -123,12 +109,5 @@ def test_the_benchmark_runs_on_a_few_prompts_alone_and_behind_rays_calls(tmp_pat
 @pytest.mark.slow
 @pytest.mark.xdist_group("verl")
 def test_verls_poll_sees_every_key():
-    code = "from benchmarks.verl_load_queue import polled\nprint(polled(10, 8, 2))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0 and done.stdout.count("Polled(keys=90, ") == 2, done.stdout + done.stderr
+    said = small_run("-c", "from benchmarks.verl_load_queue import polled\nprint(polled(10, 8, 2))")
+    assert said.count("Polled(keys=90, ") == 2, said
