@@ -10,7 +10,6 @@ from string import Template
 import pytest
 
 from benchmarks.evidence.registry import CHAPTERS
-from tests.policies import lab_cache  # noqa: F401 - a fixture
 from tests.warm import forked
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,7 +76,7 @@ BLOCKS = [(f"{page.stem}-{i}", code) for page in PAGES for i, code in enumerate(
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
-def test_examples_run(example, tmp_path, lab_cache):  # noqa: F811 - a fixture
+def test_examples_run(example, tmp_path):
     assert run(["python", example], tmp_path).strip()
 
 
