@@ -1,7 +1,5 @@
 """Ballots, and a server whose answers depend on the question and the seed only, so that any run can be replayed."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

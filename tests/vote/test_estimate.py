@@ -1,24 +1,21 @@
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
 from apportion.stopping import decide
 from apportion.vote import Question
 from apportion.vote.estimate import Estimate, estimate, estimate_json, estimate_text
-from apportion.vote.setup import Setup, make_setup
+from apportion.vote.setup import make_setup
 from apportion.vote.summary import Prices
 
 QUESTIONS = [Question("a", "x" * 40), Question("b", "x" * 81), Question("c", "x" * 400)]
 
 
-def make(**settings: Any) -> Setup:
+def make(**settings):
     return make_setup("http://localhost:1/v1", "tiny", template="{question}", **settings)
 
 
-def test_the_estimate_agrees_with_a_count_by_hand() -> None:
+def test_the_estimate_agrees_with_a_count_by_hand():
     """Question c is finished; a and b have 10 and 21 prompt tokens; OptPO needs at least 16 samples."""
     setup = make(rule="optpo", curtail=False, max_tokens=100)
     assert estimate(QUESTIONS, setup, finished=["c", "other"], prices=Prices(2.0, 10.0)) == Estimate(
@@ -35,18 +32,18 @@ def test_the_estimate_agrees_with_a_count_by_hand() -> None:
 
 @pytest.mark.parametrize("rule", ["posterior_predictive", "adaptive_consistency_beta", "esc", "curtailment", "fixed"])
 @pytest.mark.parametrize("wave", ["free", 16])
-def test_the_lower_bound_is_what_a_unanimous_question_takes(rule: str, wave: Any) -> None:
+def test_the_lower_bound_is_what_a_unanimous_question_takes(rule, wave):
     unanimous = decide(["0"] * 64, rule, 64, curtail=True).samples
     assert estimate(QUESTIONS, make(rule=rule, wave=wave)).least_samples == 3 * unanimous
 
 
-def test_without_a_limit_on_completions_their_tokens_are_unknown() -> None:
+def test_without_a_limit_on_completions_their_tokens_are_unknown():
     result = estimate(QUESTIONS, make(max_tokens=None), prices=Prices(1.0, 1.0))
     assert result.most_completion_tokens is None and result.most_cost is None
     assert "completion tokens" not in estimate_text(result, terminal=False)
 
 
-def test_text_and_json() -> None:
+def test_text_and_json():
     result = estimate(QUESTIONS, make(rule="optpo", curtail=False, max_tokens=100), ["c"], Prices(2.0, 10.0))
     assert estimate_text(result, terminal=False).splitlines() == [
         "questions          3, 1 of them finished",
@@ -58,12 +55,12 @@ def test_text_and_json() -> None:
     assert json.loads(estimate_json(result))["most_samples"] == 128
 
 
-def test_finished_questions_take_nothing() -> None:
+def test_finished_questions_take_nothing():
     result = estimate(QUESTIONS, make(), finished=["a", "b", "c"])
     assert (result.finished, result.least_samples, result.most_samples, result.most_completion_tokens) == (3, 0, 0, 0)
 
 
-def test_samples_that_are_kept_are_not_paid_for_again() -> None:
+def test_samples_that_are_kept_are_not_paid_for_again():
     """Of 16 to 64 samples for each of a and b, 10 of a are kept."""
     setup = make(rule="optpo", curtail=False, max_tokens=100)
     result = estimate(QUESTIONS, setup, finished=["c"], kept={"a": 10, "c": 64})

@@ -1,23 +1,16 @@
 """Inputs as people have them reach the server as they are meant, and no secret reaches the disk."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from apportion.endpoint import EndpointError
-from apportion.vote import Question, Report, read_questions, vote_async
+from apportion.vote import Question, read_questions, vote_async
 from tests.endpoint.fault_server import (
-    Behaviour,
     FaultServer,
-    Request,
     cut_before,
     html_page,
     ok,
@@ -33,23 +26,23 @@ MESSAGES = [
     {"role": "assistant", "content": "Paris."},
     {"role": "user", "content": "And in full?"},
 ]
-FEW: dict[str, Any] = {"model": "tiny", "equivalence": "exact", "max_samples": 4, "api_key_env": "NO_SUCH_KEY"}
+FEW = {"model": "tiny", "equivalence": "exact", "max_samples": 4, "api_key_env": "NO_SUCH_KEY"}
 
 
-def poll(server: FaultServer, questions: list[Question], out: Path, **settings: Any) -> Any:
+def poll(server, questions, out, **settings):
     return vote_async(questions, **FEW | {"base_url": server.url, "out": out, **settings})
 
 
-def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written(tmp_path: Path) -> None:
+def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written(tmp_path):
     path, out = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
     rows = [{"prompt": MESSAGES, "answer": ["Paris", "Paris, France"]}, {"prompt": "same"}, {"prompt": "same"}]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    secrets: dict[str, Any] = {
+    secrets = {
         "headers": {"X-Auth": "Bearer header-secret"},
         "extra_body": {"api_key": "body-secret"},
     }
 
-    async def scenario() -> tuple[Report, list[Request]]:
+    async def scenario():
         async with FaultServer(lambda _: ok("\\boxed{Paris, France}")) as server:
             url = f"{server.url}?key=query-secret"
             asked = read_questions(path)
@@ -67,8 +60,8 @@ def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written
     assert not any("-secret" in text for text in written.values())
 
 
-def test_prompts_that_cannot_be_sent_are_refused_before_anything_is(tmp_path: Path) -> None:
-    async def scenario() -> None:
+def test_prompts_that_cannot_be_sent_are_refused_before_anything_is(tmp_path):
+    async def scenario():
         async with FaultServer() as server:
             asked = [Question("", tuple(MESSAGES))]
             with pytest.raises(ValueError, match='chat messages must go to api="chat"'):
@@ -78,11 +71,11 @@ def test_prompts_that_cannot_be_sent_are_refused_before_anything_is(tmp_path: Pa
     asyncio.run(scenario())
 
 
-def test_options_can_leave_settings_to_the_server_and_add_headers(tmp_path: Path) -> None:
+def test_options_can_leave_settings_to_the_server_and_add_headers(tmp_path):
     path = tmp_path / "questions.jsonl"
     path.write_text('{"prompt": "1 + 1?"}\n', encoding="utf-8")
 
-    async def scenario() -> Request:
+    async def scenario():
         async with FaultServer(lambda _: ok("\\boxed{2}")) as server:
             given = ["--base-url", server.url, "--model", "tiny", "--questions", str(path), "--max-samples", "2"]
             files = ["--out", str(tmp_path / "answers.jsonl"), "--header", "X-A=b=c", "--header", "X-B=d"]
@@ -101,10 +94,8 @@ def test_options_can_leave_settings_to_the_server_and_add_headers(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [lambda: refused(500), cut_before, html_page, redirected, lambda: refused(400)])
-def test_a_dead_or_misdirected_server_ends_a_vote_within_seconds(
-    fault: Callable[[], Behaviour], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
+def test_a_dead_or_misdirected_server_ends_a_vote_within_seconds(fault, tmp_path):
+    async def scenario():
         async with FaultServer(lambda _: fault()) as server:
             with pytest.raises(EndpointError):
                 await poll(server, make_questions(8), tmp_path / "answers.jsonl", max_samples=64)

@@ -1,16 +1,13 @@
 """The command in a process of its own is killed or interrupted, and run again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +24,7 @@ QUESTIONS = make_questions(24)
 pytestmark = pytest.mark.slow
 
 
-async def start(server: FaultServer, folder: Path) -> Process:
+async def start(server, folder):
     """Start ``apportion vote`` on ``QUESTIONS``, with four requests at a time."""
     rows = [{"id": question.id, "prompt": question.prompt, "answer": question.gold} for question in QUESTIONS]
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -43,25 +40,25 @@ async def start(server: FaultServer, folder: Path) -> Process:
     )
 
 
-async def until_finished(folder: Path, count: int, process: Process) -> None:
+async def until_finished(folder, count, process):
     while len(finished(folder)) < count:
         assert process.returncode is None, await process.communicate()
         await asyncio.sleep(0.005)
 
 
-def finished(folder: Path) -> list[dict[str, Any]]:
+def finished(folder):
     """Return the whole lines of the answers."""
     path = folder / "answers.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def asked(server: FaultServer) -> Counter[str]:
+def asked(server):
     """Return the number of requests for each question."""
     return Counter(f"q{request.prompt.split()[1]}" for request in server.requests)
 
 
-def expect_the_answers_of_one_run(lines: list[dict[str, Any]]) -> None:
+def expect_the_answers_of_one_run(lines):
     assert sorted(line["id"] for line in lines) == sorted(question.id for question in QUESTIONS)
     by_id = {line["id"]: line for line in lines}
     replayed = decide([stream_of(question) for question in QUESTIONS], USUAL_RULE, 16, curtail=True)
@@ -71,10 +68,10 @@ def expect_the_answers_of_one_run(lines: list[dict[str, Any]]) -> None:
         assert line["votes"] == Counter(a for a in stream_of(question)[: line["samples"]] if a is not None)
 
 
-def run_twice(folder: Path, end: signal.Signals) -> tuple[Process, str, Counter[str], list[dict[str, Any]], str]:
+def run_twice(folder, end):
     """End a run by a signal after five questions, finish it by another; return what was on disk in between."""
 
-    async def inner() -> tuple[Process, str, Counter[str], list[dict[str, Any]], str]:
+    async def inner():
         async with FaultServer(lambda request: answering(delay=0.05)) as server, asyncio.timeout(120):
             first = await start(server, folder)
             await until_finished(folder, 5, first)
@@ -90,7 +87,7 @@ def run_twice(folder: Path, end: signal.Signals) -> tuple[Process, str, Counter[
     return asyncio.run(inner())
 
 
-def test_a_killed_run_can_be_continued(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_continued(tmp_path):
     first, _, requests, between, summary = run_twice(tmp_path, signal.SIGKILL)
     assert first.returncode == -signal.SIGKILL and 5 <= len(between) < len(QUESTIONS)
     lines = finished(tmp_path)
@@ -103,7 +100,7 @@ def test_a_killed_run_can_be_continued(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
-def test_an_interrupted_run_reports_its_progress_and_can_be_continued(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_run_reports_its_progress_and_can_be_continued(tmp_path, number):
     first, said, requests, between, _ = run_twice(tmp_path, number)
     assert first.returncode == 128 + number
     assert said == f"{len(between)} of {len(QUESTIONS)} finished; run the same command again to continue\n"

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import asyncio
 import io
 import logging
 
-import pytest
 from rich.console import Console
 
 from apportion.runs import progress as runs_progress
@@ -13,7 +10,7 @@ from apportion.vote.progress import Tally, show_progress
 from tests.vote.builders import make_ballot, make_sample
 
 
-def test_a_tally_counts_samples_of_this_run_and_savings_of_all_finished_questions() -> None:
+def test_a_tally_counts_samples_of_this_run_and_savings_of_all_finished_questions():
     tally = Tally(questions=3, max_samples=16)
     assert tally.line() == "0 of 3 questions, 0 samples, 0 tokens"
     tally.finish(make_ballot(samples=4))  # of an earlier run
@@ -24,13 +21,11 @@ def test_a_tally_counts_samples_of_this_run_and_savings_of_all_finished_question
     assert "3 samples, 1,005 tokens, 1 without an answer, 1 cut off, 75% of" in tally.line()
 
 
-def test_without_a_terminal_a_line_is_logged_now_and_then(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_terminal_a_line_is_logged_now_and_then(caplog, monkeypatch):
     monkeypatch.setattr(runs_progress, "LINE_EVERY_SECONDS", 0.01)
     monkeypatch.setattr(progress, "REDRAW_EVERY_SECONDS", 0.02)
 
-    async def inner() -> None:
+    async def inner():
         async with show_progress(Tally(questions=3, max_samples=16)):
             await asyncio.sleep(0.1)
 
@@ -39,13 +34,13 @@ def test_without_a_terminal_a_line_is_logged_now_and_then(
     assert len(caplog.messages) >= 2 and set(caplog.messages) == {"0 of 3 questions, 0 samples, 0 tokens"}
 
 
-def test_a_terminal_gets_bars_that_end_where_the_run_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_bars_that_end_where_the_run_ended(monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=120)
     monkeypatch.setattr(progress, "Console", lambda **_: terminal)
     tally = Tally(questions=3, max_samples=16)
 
-    async def inner() -> None:
+    async def inner():
         async with show_progress(tally):
             await asyncio.sleep(0.05)
             tally.finish(make_ballot(samples=4))

@@ -1,12 +1,9 @@
 """The bound on right winners: valid over all draws of labels, exact at its ends, and read from files of people."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 from scipy.stats import beta
@@ -21,9 +18,7 @@ from tests.vote.builders import make_ballot
 @pytest.mark.parametrize("right", range(9))
 @pytest.mark.parametrize("labelled", [1, 3, 5, 8])
 @pytest.mark.parametrize("confidence", [0.6, 0.95])
-def test_over_all_draws_the_bound_is_above_the_truth_as_seldom_as_it_says(
-    right: int, labelled: int, confidence: float
-) -> None:
+def test_over_all_draws_the_bound_is_above_the_truth_as_seldom_as_it_says(right, labelled, confidence):
     winners = [True] * right + [False] * (8 - right)
     draws = list(combinations(winners, labelled))
     wrong = sum(least_share(sum(drawn), labelled, 8, confidence) > right / 8 for drawn in draws)
@@ -31,25 +26,25 @@ def test_over_all_draws_the_bound_is_above_the_truth_as_seldom_as_it_says(
 
 
 @pytest.mark.parametrize(("right", "labelled"), [(0, 10), (9, 10), (10, 10), (45, 50)])
-def test_it_is_never_below_clopper_pearson_and_approaches_it(right: int, labelled: int) -> None:
+def test_it_is_never_below_clopper_pearson_and_approaches_it(right, labelled):
     binomial = beta.ppf(0.05, right, labelled - right + 1) if right else 0.0
     few, many = (least_share(right, labelled, questions) for questions in (100, 100_000))
     assert few >= many - 1e-9 and many == pytest.approx(binomial, abs=1e-3)
     assert least_share(right, labelled, labelled) == right / labelled
 
 
-def test_a_million_questions_take_no_time() -> None:
+def test_a_million_questions_take_no_time():
     started = time.process_time()
     assert least_share(450, 500, 1_000_000) == pytest.approx(beta.ppf(0.05, 450, 51), abs=1e-3)
     assert time.process_time() - started < 5  # some milliseconds; a loop over all shares takes minutes
 
 
-def test_the_interval_of_no_and_of_all_right_ones_is_no_point() -> None:
+def test_the_interval_of_no_and_of_all_right_ones_is_no_point():
     assert exact_interval(0, 20) == pytest.approx((0.0, 0.16843), abs=1e-4)
     assert exact_interval(20, 20) == pytest.approx((0.83157, 1.0), abs=1e-4)
 
 
-def test_labels_are_read_by_id_and_by_prompt(tmp_path: Path) -> None:
+def test_labels_are_read_by_id_and_by_prompt(tmp_path):
     by_id, by_prompt = tmp_path / "id.csv", tmp_path / "prompt.jsonl"
     by_id.write_text("id,answer\n7,18\nb,\\boxed{4}\n", encoding="utf-8")
     by_prompt.write_text(json.dumps({"prompt": "1 + 1?", "answer": ["2", "two"]}) + "\n", encoding="utf-8")
@@ -60,7 +55,7 @@ def test_labels_are_read_by_id_and_by_prompt(tmp_path: Path) -> None:
         read_labels(by_id)
 
 
-def test_winners_are_compared_with_labels_and_questions_without_an_answer_are_not_right() -> None:
+def test_winners_are_compared_with_labels_and_questions_without_an_answer_are_not_right():
     ballots = [make_ballot("a", answer="7"), make_ballot("b", answer="8"), make_ballot("c", answer=None, votes={})]
     found = asyncio.run(right_winners(ballots, {"a": ("7",), "c": ("7",), "z": ("1",)}, ExactMatch()))
     assert found == RightWinners(2, 1, 3, least_share(1, 2, 3))

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
 import pytest
 
-from apportion.vote.ballot import Ballot
 from apportion.vote.right import RightWinners
 from apportion.vote.summary import Prices, make_prices, summarise, summary_json, summary_text
 from tests.vote.builders import make_ballot
@@ -13,7 +10,7 @@ from tests.vote.builders import make_ballot
 LOW = pytest.approx(0.0125791, abs=1e-6)
 
 
-def three() -> list[Ballot]:
+def three():
     """One stopped early, one at the maximum with failed samples, one without gold."""
     return [
         make_ballot(
@@ -50,7 +47,7 @@ def three() -> list[Ballot]:
     ]
 
 
-def test_the_totals_agree_with_a_count_by_hand() -> None:
+def test_the_totals_agree_with_a_count_by_hand():
     summary = summarise(three(), questions=5, max_samples=16, seconds=2.5)
     assert (summary.questions, summary.finished, summary.samples, summary.full_samples) == (5, 3, 30, 48)
     assert summary.samples_saved == pytest.approx(1 - 30 / 48)
@@ -67,7 +64,7 @@ def test_the_totals_agree_with_a_count_by_hand() -> None:
     assert (summary.failed, summary.unparsed, summary.cancelled, summary.seconds) == (6, 13, 3, 2.5)
 
 
-def test_json_is_the_summary_with_costs_if_prices_are_known() -> None:
+def test_json_is_the_summary_with_costs_if_prices_are_known():
     summary = summarise(three(), 5, 16, 2.5)
     plain = json.loads(summary_json(summary))
     assert (
@@ -79,7 +76,7 @@ def test_json_is_the_summary_with_costs_if_prices_are_known() -> None:
     assert priced["full_cost"] == pytest.approx((480 + 72000) / 1e6)
 
 
-def test_text_for_people() -> None:
+def test_text_for_people():
     summary = summarise(three(), 5, 16, 2.5, uncounted_tokens=1200)
     assert summary_text(summary, terminal=False).splitlines() == [
         "questions                 3 of 5; 2 not finished",
@@ -99,14 +96,14 @@ def test_text_for_people() -> None:
     assert "│ samples" in summary_text(summary, terminal=True)
 
 
-def test_a_full_vote_whose_samples_share_one_request_pays_for_one_prompt() -> None:
+def test_a_full_vote_whose_samples_share_one_request_pays_for_one_prompt():
     """Three waves of several samples each sent the prompt three times; the full vote sends it once."""
     summary = summarise([make_ballot("a", samples=12, waves=3, prompt_length=10, prompt_tokens=30)], 1, 64, 1.0)
     assert summary.full_prompt_tokens == 10
     assert "30 of about 10 for the full vote: 200.0% more" in summary_text(summary, terminal=False)
 
 
-def test_tokens_that_a_server_does_not_count_are_unknown() -> None:
+def test_tokens_that_a_server_does_not_count_are_unknown():
     summary = summarise(
         [*three(), make_ballot("d", prompt_length=None, prompt_tokens=None, completion_tokens=None)], 5, 16, 1.0
     )
@@ -115,7 +112,7 @@ def test_tokens_that_a_server_does_not_count_are_unknown() -> None:
     assert json.loads(summary_json(summary, Prices(1.0, 1.0)))["cost"] is None
 
 
-def test_a_server_that_does_not_sample_gives_a_warning() -> None:
+def test_a_server_that_does_not_sample_gives_a_warning():
     """Three samples of one text for every question are no vote. Fewer samples prove nothing."""
     greedy, few = make_ballot("a", texts=1), make_ballot("b", samples=2, texts=1)
     assert summarise([greedy, few], 5, 16, 1.0).repeats is True
@@ -125,7 +122,7 @@ def test_a_server_that_does_not_sample_gives_a_warning() -> None:
     assert summarise([few], 5, 16, 1.0).repeats is None
 
 
-def test_without_finished_questions_all_means_are_unknown() -> None:
+def test_without_finished_questions_all_means_are_unknown():
     summary = summarise([], 5, 16, 1.0)
     assert (summary.finished, summary.samples, summary.samples_saved, summary.accuracy) == (0, 0, None, None)
     assert summary_text(summary, terminal=False).splitlines() == [
@@ -135,7 +132,7 @@ def test_without_finished_questions_all_means_are_unknown() -> None:
     assert json.loads(summary_json(summary))["disagreement"] is None
 
 
-def test_prices_come_in_pairs() -> None:
+def test_prices_come_in_pairs():
     assert make_prices(None, None) is None and make_prices(0.0, 2.0) == Prices(0.0, 2.0)
     with pytest.raises(ValueError, match=r"for prompts and for completions, got 1\.0 and None"):
         make_prices(1.0, None)
@@ -143,7 +140,7 @@ def test_prices_come_in_pairs() -> None:
         make_prices(-1.0, 1.0)
 
 
-def test_right_winners_are_bounded_by_labels_or_said_to_be_unknown() -> None:
+def test_right_winners_are_bounded_by_labels_or_said_to_be_unknown():
     unlabelled = [replace(each, gold=None, correct=None) for each in three()]
     summary = summarise(unlabelled, 3, 16, 1.0)
     assert "unknown, because agreement is not correctness; --labels gives a bound" in summary_text(summary, False)
