@@ -1,25 +1,22 @@
 """Helpers that sample from a scripted server, in an event loop that must be left clean."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
-from apportion.endpoint import Client, Completion, Endpoint, Messages, seed_of
-from tests.endpoint.fault_server import FaultServer, Script
+from apportion.endpoint import Endpoint, seed_of
+from tests.endpoint.fault_server import FaultServer
 
 T = TypeVar("T")
 
 
-def run(scenario: Coroutine[Any, Any, T], seconds: float = 20.0) -> T:
+def run(scenario, seconds=20.0):
     """Return the result of ``scenario``, which must end in time and leave no task and no unseen error behind."""
-    reports: list[dict[str, Any]] = []
+    reports = []
 
-    async def checked() -> T:
+    async def checked():
         asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
         async with asyncio.timeout(seconds):
             result = await scenario
@@ -34,41 +31,39 @@ def run(scenario: Coroutine[Any, Any, T], seconds: float = 20.0) -> T:
     return result
 
 
-def endpoint(server: FaultServer, **settings: Any) -> Endpoint:
+def endpoint(server, **settings):
     """Return the settings of ``server``, without a key."""
     pytest.importorskip("openai")
     return Endpoint(server.url, "tiny", **{"timeout_seconds": 5.0, "api_key_env": "NO_SUCH_KEY", **settings})
 
 
-def sample(
-    script: Script = (), count: int = 1, start: int = 0, key: str = "q", **settings: Any
-) -> tuple[list[Completion], FaultServer, Client]:
+def sample(script=(), count=1, start=0, key="q", **settings):
     """Return all samples of one prompt, from a server with this script, and the server and client."""
 
-    async def scenario() -> tuple[list[Completion], FaultServer, Client]:
+    async def scenario():
         async with FaultServer(script) as server, endpoint(server, **settings).connect() as client:
             return await take(client, "2 + 2 =", count, start, key), server, client
 
     return run(scenario())
 
 
-async def take(client: Client, prompt: str | Messages, count: int, start: int = 0, key: str = "q") -> list[Completion]:
+async def take(client, prompt, count, start=0, key="q"):
     """Return all samples of one prompt."""
     return [completion async for completion in client.sample(prompt, count, start, key)]
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds):
     """Wait until ``holds()``."""
     async with asyncio.timeout(5):
         while not holds():
             await asyncio.sleep(0.005)
 
 
-def texts(found: list[Completion]) -> list[str | None]:
+def texts(found):
     """Return the texts of completions."""
     return [completion.text for completion in found]
 
 
-def single_texts(numbers: range, key: str = "q") -> list[str]:
+def single_texts(numbers, key="q"):
     """Return the texts of samples that were requested one by one."""
     return [f"{seed_of(0, key, number)}.0" for number in numbers]

@@ -1,7 +1,5 @@
 """Many prompts at once: no sample is lost or doubled, the order is kept, with n or without, and all is cleaned up."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -13,11 +11,7 @@ import pytest
 from apportion.endpoint import Client, Completion, EndpointError, Usage, seed_of
 from tests.endpoint.builders import endpoint, run, sample, single_texts, take, texts, until
 from tests.endpoint.fault_server import (
-    Behaviour,
     FaultServer,
-    Request,
-    Script,
-    Send,
     broken,
     malformed,
     n_ignored,
@@ -30,7 +24,7 @@ from tests.endpoint.fault_server import (
 )
 
 
-def test_the_seed_of_a_request_is_that_of_its_first_sample() -> None:
+def test_the_seed_of_a_request_is_that_of_its_first_sample():
     assert seed_of(0, "q", 0) == 48630008  # on every machine and in every version
     seeds = {seed_of(seed, key, number) for seed in range(5) for key in "abcde" for number in range(40)}
     assert len(seeds) == 1000 and all(0 <= seed < 2**31 for seed in seeds)
@@ -38,21 +32,21 @@ def test_the_seed_of_a_request_is_that_of_its_first_sample() -> None:
     assert texts(found) == [f"{seed_of(0, 'q', 7)}.{place}" for place in range(2)]
 
 
-def test_a_server_that_honours_n_gets_one_request() -> None:
+def test_a_server_that_honours_n_gets_one_request():
     found, server, client = sample(count=8)
     assert client.honours_n is True
     assert [request.n for request in server.requests] == [8]
     assert texts(found) == [f"{seed_of(0, 'q', 0)}.{place}" for place in range(8)]
 
 
-def test_a_server_that_ignores_n_gets_one_request_a_sample_and_the_first_reply_is_kept() -> None:
+def test_a_server_that_ignores_n_gets_one_request_a_sample_and_the_first_reply_is_kept():
     found, server, client = sample(lambda _: n_ignored(), count=8)
     assert client.honours_n is False
     assert sorted(request.n for request in server.requests) == [1] * 7 + [8]
     assert texts(found) == single_texts(range(8))
 
 
-def test_the_samples_missing_from_a_short_reply_are_requested_again() -> None:
+def test_the_samples_missing_from_a_short_reply_are_requested_again():
     found, server, client = sample(lambda _: n_short(3), count=8)
     assert client.honours_n is True
     assert [request.n for request in server.requests] == [8, 5, 2]
@@ -60,16 +54,16 @@ def test_the_samples_missing_from_a_short_reply_are_requested_again() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 422])
-def test_a_server_that_refuses_n_gets_one_request_a_sample(status: int) -> None:
+def test_a_server_that_refuses_n_gets_one_request_a_sample(status):
     found, server, client = sample(lambda _: n_refused(status), count=4)
     assert client.honours_n is False
     assert sorted(request.n for request in server.requests) == [1, 1, 1, 1, 4]
     assert texts(found) == single_texts(range(4))
 
 
-def test_a_server_that_refuses_a_larger_n_later_gets_one_request_a_sample_from_then_on() -> None:
-    async def scenario() -> None:
-        def script(request: Request) -> Behaviour:
+def test_a_server_that_refuses_a_larger_n_later_gets_one_request_a_sample_from_then_on():
+    async def scenario():
+        def script(request):
             return refused(400, "n must be at most 4") if request.n > 4 else ok()
 
         async with FaultServer(script) as server, endpoint(server).connect() as client:
@@ -83,13 +77,13 @@ def test_a_server_that_refuses_a_larger_n_later_gets_one_request_a_sample_from_t
 
 
 @pytest.mark.parametrize("honours", [True, False])
-def test_exactly_one_request_probes_and_others_go_one_by_one(honours: bool) -> None:
-    async def scenario() -> tuple[list[list[Completion]], list[int], bool | None]:
-        async def probe(request: Request, send: Send) -> None:
+def test_exactly_one_request_probes_and_others_go_one_by_one(honours):
+    async def scenario():
+        async def probe(request, send):
             await until(lambda: len(server.requests) == 9)
             await ok(most=None if honours else 1)(request, send)
 
-        def script(request: Request) -> Behaviour:
+        def script(request):
             return ok(delay=0.01) if request.number else probe
 
         async with FaultServer(script) as server, endpoint(server, concurrency=3).connect() as client:
@@ -107,8 +101,8 @@ def test_exactly_one_request_probes_and_others_go_one_by_one(honours: bool) -> N
     assert len({text for each in found for text in texts(each)}) == 32
 
 
-def test_after_a_failed_probe_it_stays_unknown_whether_n_is_honoured() -> None:
-    async def scenario() -> None:
+def test_after_a_failed_probe_it_stays_unknown_whether_n_is_honoured():
+    async def scenario():
         async with FaultServer([refused(500)]) as server, endpoint(server, max_retries=0).connect() as client:
             assert not any(completion.error for completion in await take(client, "a", 4))
             assert client.honours_n is None and [request.n for request in server.requests] == [4, 1, 1, 1, 1]
@@ -118,8 +112,8 @@ def test_after_a_failed_probe_it_stays_unknown_whether_n_is_honoured() -> None:
     run(scenario())
 
 
-def test_samples_are_given_in_the_order_of_their_numbers_however_they_arrive() -> None:
-    def script(request: Request) -> Behaviour:
+def test_samples_are_given_in_the_order_of_their_numbers_however_they_arrive():
+    def script(request):
         late = {seed_of(0, "q", number): 0.03 * (8 - number) for number in range(8)}
         return ok(most=1, delay=late[request.seed or 0])
 
@@ -127,8 +121,8 @@ def test_samples_are_given_in_the_order_of_their_numbers_however_they_arrive() -
     assert texts(found) == single_texts(range(8))
 
 
-def test_prompts_take_turns_if_slots_are_few() -> None:
-    async def scenario() -> list[str]:
+def test_prompts_take_turns_if_slots_are_few():
+    async def scenario():
         script = lambda _: ok(most=1, delay=0.01)  # noqa: E731
         async with FaultServer(script) as server, endpoint(server, concurrency=1).connect() as client:
             await take(client, "probe", 2)
@@ -140,8 +134,8 @@ def test_prompts_take_turns_if_slots_are_few() -> None:
     assert prompts[:5].count("short") == 2
 
 
-def test_at_most_concurrency_requests_are_in_flight() -> None:
-    async def scenario() -> int:
+def test_at_most_concurrency_requests_are_in_flight():
+    async def scenario():
         async with (
             FaultServer(lambda _: ok(most=1, delay=0.02)) as server,
             endpoint(server, concurrency=3).connect() as client,
@@ -153,19 +147,19 @@ def test_at_most_concurrency_requests_are_in_flight() -> None:
     assert run(scenario()) == 3
 
 
-def test_with_random_faults_every_sample_is_answered_once_and_no_reply_is_lost() -> None:
+def test_with_random_faults_every_sample_is_answered_once_and_no_reply_is_lost():
     generator = random.Random(0)
     given_out = counting()
 
-    def text(request: Request, place: int) -> str:
+    def text(request, place):
         return f"{request.prompt} {next(given_out)}"
 
-    def script(_: Request) -> Behaviour:
+    def script(_):
         good = ok(text, most=generator.choice([2, 3, 100]), delay=generator.uniform(0, 0.02))
         bad = [broken(ms=1), broken(503, ms=1), rate_limited(ms=1), broken(409, ms=1)]
         return generator.choice([good, good, *bad])
 
-    async def scenario() -> list[list[Completion]]:
+    async def scenario():
         async with FaultServer(script) as server, endpoint(server, max_retries=40).connect() as client:
             found = await asyncio.gather(*(take(client, f"prompt {key}:", 16, key=str(key)) for key in range(10)))
             assert client.usage.requests == len(server.requests)
@@ -181,12 +175,12 @@ def test_with_random_faults_every_sample_is_answered_once_and_no_reply_is_lost()
     assert sorted(numbers) == list(range(next(given_out))) and len(numbers) == 160
 
 
-def first_only(request: Request) -> Behaviour:
+def first_only(request):
     return ok(most=1) if request.seed == seed_of(0, "q", 0) else silent()
 
 
-def test_leaving_early_cancels_what_is_in_flight() -> None:
-    async def scenario() -> None:
+def test_leaving_early_cancels_what_is_in_flight():
+    async def scenario():
         async with FaultServer(first_only) as server, endpoint(server).connect() as client:
             async with aclosing(client.sample("a", 4, 0, "q")) as samples:
                 async for completion in samples:
@@ -200,8 +194,8 @@ def test_leaving_early_cancels_what_is_in_flight() -> None:
     run(scenario())
 
 
-def test_samples_that_wait_for_a_slot_are_not_requested_after_leaving() -> None:
-    async def scenario() -> None:
+def test_samples_that_wait_for_a_slot_are_not_requested_after_leaving():
+    async def scenario():
         async with FaultServer(first_only) as server, endpoint(server, concurrency=2).connect() as client:
             async with aclosing(client.sample("a", 64, 0, "q")) as samples:
                 await anext(samples)
@@ -213,8 +207,8 @@ def test_samples_that_wait_for_a_slot_are_not_requested_after_leaving() -> None:
     run(scenario())
 
 
-def test_a_deadline_of_the_caller_ends_the_run_promptly() -> None:
-    async def scenario() -> None:
+def test_a_deadline_of_the_caller_ends_the_run_promptly():
+    async def scenario():
         async with FaultServer(lambda _: silent()) as server, endpoint(server).connect() as client:
             started = time.monotonic()
             with pytest.raises(TimeoutError):
@@ -226,8 +220,8 @@ def test_a_deadline_of_the_caller_ends_the_run_promptly() -> None:
     run(scenario())
 
 
-def test_a_cancelled_task_ends_promptly_during_a_request_and_during_a_backoff() -> None:
-    async def scenario(script: Script, requests: int, cancelled: int) -> None:
+def test_a_cancelled_task_ends_promptly_during_a_request_and_during_a_backoff():
+    async def scenario(script, requests, cancelled):
         async with FaultServer(script) as server, endpoint(server).connect() as client:
             task = asyncio.create_task(take(client, "a", 1))
             await until(lambda: len(server.requests) == requests and client.usage.requests == requests)
@@ -244,8 +238,8 @@ def test_a_cancelled_task_ends_promptly_during_a_request_and_during_a_backoff() 
     run(scenario([malformed()], 1, 0))
 
 
-def test_closing_the_client_ends_every_request() -> None:
-    async def scenario() -> None:
+def test_closing_the_client_ends_every_request():
+    async def scenario():
         async with FaultServer(first_only) as server:
             async with endpoint(server).connect() as client:
                 samples = client.sample("a", 4, 0, "q")
@@ -258,9 +252,9 @@ def test_closing_the_client_ends_every_request() -> None:
     run(scenario())
 
 
-def test_an_error_of_the_endpoint_cancels_the_other_requests_of_its_prompt() -> None:
-    async def scenario() -> None:
-        def script(request: Request) -> Behaviour:
+def test_an_error_of_the_endpoint_cancels_the_other_requests_of_its_prompt():
+    async def scenario():
+        def script(request):
             number = [seed_of(0, "q", number) for number in range(4)].index(request.seed or 0)
             return [ok(most=1), silent(), refused(403, "forbidden"), silent()][number]
 
@@ -273,8 +267,8 @@ def test_an_error_of_the_endpoint_cancels_the_other_requests_of_its_prompt() -> 
     run(scenario())
 
 
-def test_an_error_while_leaving_is_ignored() -> None:
-    async def ask(_: str, n: int, seed: int | None) -> list[Completion]:
+def test_an_error_while_leaving_is_ignored():
+    async def ask(_, n, seed):
         if n == 1:
             try:
                 await asyncio.Event().wait()
@@ -282,7 +276,7 @@ def test_an_error_while_leaving_is_ignored() -> None:
                 raise EndpointError("forbidden")
         return [Completion("first", 1, 1, "stop")]
 
-    async def scenario() -> None:
+    async def scenario():
         samples = Client(ask, Usage(), 4, 0).sample("a", 2, 0, "q")
         assert (await anext(samples)).text == "first"
         await asyncio.sleep(0.01)
@@ -291,8 +285,8 @@ def test_an_error_while_leaving_is_ignored() -> None:
     run(scenario())
 
 
-def test_a_refused_setting_ends_the_run_and_is_not_mistaken_for_a_refused_n() -> None:
-    async def scenario() -> None:
+def test_a_refused_setting_ends_the_run_and_is_not_mistaken_for_a_refused_n():
+    async def scenario():
         script = lambda _: refused(400, "top_k must be positive")  # noqa: E731
         async with FaultServer(script) as server, endpoint(server).connect() as client:
             with pytest.raises(
@@ -307,9 +301,9 @@ def test_a_refused_setting_ends_the_run_and_is_not_mistaken_for_a_refused_n() ->
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_refused_prompt_is_a_failed_sample_whether_it_comes_first_or_later(status: int) -> None:
-    async def scenario() -> None:
-        def script(request: Request) -> Behaviour:
+def test_a_refused_prompt_is_a_failed_sample_whether_it_comes_first_or_later(status):
+    async def scenario():
+        def script(request):
             return refused(status, "the prompt is too long") if "long" in request.prompt else ok()
 
         async with FaultServer(script) as server, endpoint(server).connect() as client:

@@ -4,8 +4,6 @@ The faults are those of public reports: one refused sample of many, a crash over
 Retry-After, a model that loads, an error in a reply with status 200, and one page for browsers.
 """
 
-from __future__ import annotations
-
 import random
 import time
 
@@ -14,25 +12,25 @@ import pytest
 from apportion.endpoint import http, retries
 from apportion.endpoint import server as server_module
 from tests.endpoint.builders import endpoint, run, sample, take, texts
-from tests.endpoint.fault_server import Behaviour, FaultServer, Request, ok, raw, refused
+from tests.endpoint.fault_server import FaultServer, ok, raw, refused
 
 COUNT = 40
 
 
 @pytest.mark.parametrize("status", [400, 422])
-def test_one_refused_sample_of_many_costs_nothing(status: int) -> None:
+def test_one_refused_sample_of_many_costs_nothing(status):
     """The server refuses a tenth of all requests at random, plain prompts too."""
     draw = random.Random(0)
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         return refused(status, "Failed to generate JSON") if draw.random() < 0.1 else ok(most=1)
 
     found, _, _ = sample(script, COUNT)
     assert [each.error for each in found] == [None] * COUNT and len(set(texts(found))) == COUNT
 
 
-def test_a_crash_over_one_sample_of_many_loses_none_of_the_others() -> None:
-    def script(request: Request) -> Behaviour:
+def test_a_crash_over_one_sample_of_many_loses_none_of_the_others():
+    def script(request):
         return refused(500, "out of memory") if request.n > 1 else ok()
 
     found, server, _ = sample(script, 8, max_retries=3)
@@ -41,11 +39,11 @@ def test_a_crash_over_one_sample_of_many_loses_none_of_the_others() -> None:
     assert len({request.seed for request in server.requests}) == 9  # each is asked for with a seed of its own
 
 
-def test_a_sample_that_fails_on_its_own_is_one_sample() -> None:
-    def script(request: Request) -> Behaviour:
+def test_a_sample_that_fails_on_its_own_is_one_sample():
+    def script(request):
         return refused(500, "out of memory") if request.n > 1 or request.seed == lost[0] else ok()
 
-    lost: list[int | None] = [None]
+    lost = [None]
     _, server, _ = sample(script, 4, max_retries=0)
     lost[0] = server.requests[2].seed
     found, _, _ = sample(script, 4, max_retries=0)
@@ -56,19 +54,19 @@ def test_a_sample_that_fails_on_its_own_is_one_sample() -> None:
     ("status", "said"),
     [(429, "Rate limit reached."), (503, "Loading model"), (503, "model is overloaded"), (429, "Try again in 50ms")],
 )
-def test_waiting_for_a_busy_server_costs_no_sample(monkeypatch: pytest.MonkeyPatch, status: int, said: str) -> None:
+def test_waiting_for_a_busy_server_costs_no_sample(monkeypatch, status, said):
     """It is busy for longer than all retries take."""
     monkeypatch.setattr(retries, "LONGEST_BUSY_WAIT", 0.1)
     until = time.monotonic() + 1.5
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         return refused(status, said) if time.monotonic() < until else ok()
 
     found, server, _ = sample(script, 2, max_retries=1)
     assert [each.error for each in found] == [None] * 2 and len(server.requests) > 5
 
 
-def test_a_server_that_stays_busy_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stays_busy_is_given_up(monkeypatch):
     monkeypatch.setattr(retries, "BUSY_SECONDS", 0.3)
     started = time.monotonic()
     found, _, _ = sample(lambda _: refused(429, "Rate limit reached."), 1)
@@ -76,44 +74,42 @@ def test_a_server_that_stays_busy_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("reason", ["error", "abort"])
-def test_a_completion_that_the_server_broke_off_is_no_sample(reason: str) -> None:
+def test_a_completion_that_the_server_broke_off_is_no_sample(reason):
     """Two of four choices of a reply with status 200, and then the only one."""
 
-    def script(request: Request) -> Behaviour:
-        return ok("So the answer is 7", finish_reason=reason) if len(seen) < 3 and not seen.append(1) else ok()  # type: ignore[func-returns-value]
+    def script(request):
+        return ok("So the answer is 7", finish_reason=reason) if len(seen) < 3 and not seen.append(1) else ok()
 
-    seen: list[int] = []
+    seen = []
     found, _, _ = sample(script, 4)
     assert [each.finish_reason for each in found] == ["stop"] * 4
 
 
-def test_one_page_for_browsers_does_not_end_a_run_in_which_others_succeed() -> None:
+def test_one_page_for_browsers_does_not_end_a_run_in_which_others_succeed():
     page = raw(200, b"<!doctype html><title>Just a moment</title>")
     found, server, _ = sample([page], 3)
     assert [each.error for each in found] == [None] * 3 and server.requests[1].prompt == "1 + 1 ="
 
 
-def test_large_replies_are_held_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_replies_are_held_one_at_a_time(monkeypatch):
     """So memory is bounded over all replies, and not only for each."""
     monkeypatch.setattr(http, "LARGE_BYTES", 1000)
 
-    async def scenario() -> None:
+    async def scenario():
         async with FaultServer(lambda _: ok("x" * 100_000, most=1)) as server, endpoint(server).connect() as client:
             assert [len(each or "") for each in texts(await take(client, "a", 8))] == [100_000] * 8
 
     run(scenario())
 
 
-def test_a_server_that_hangs_is_named_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_hangs_is_named_once(monkeypatch, caplog):
     monkeypatch.setattr(server_module, "SILENT_SECONDS", 0.1)
     sample(lambda _: ok(delay=0.6), 4, max_retries=0)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1 and "has sent nothing for 0 s: it may hang" in said[0] and "given up after 5 s" in said[0]
 
 
-def test_a_server_that_stays_busy_is_named_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_stays_busy_is_named_once(monkeypatch, caplog):
     """Else a run waits for minutes, and nobody knows for what."""
     monkeypatch.setattr(server_module, "SILENT_SECONDS", 0.2)
     monkeypatch.setattr(retries, "LONGEST_BUSY_WAIT", 0.1)

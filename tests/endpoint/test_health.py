@@ -1,23 +1,16 @@
 """A dead or misdirected server ends the run within seconds. One bad prompt, or a busy server, does not."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from apportion.endpoint import Completion, EndpointError, http, retries
+from apportion.endpoint import EndpointError, http, retries
 from apportion.endpoint import health as rules
-from apportion.endpoint.health import FEWEST, Health, Outcome
+from apportion.endpoint.health import FEWEST, Health
 from tests.endpoint.builders import endpoint, run, sample, take, texts
 from tests.endpoint.fault_server import (
-    Behaviour,
     FaultServer,
-    Request,
-    Script,
     cut_before,
     drip,
     endless,
@@ -25,28 +18,28 @@ from tests.endpoint.fault_server import (
     malformed,
     ok,
     packed,
-    rate_limited,
     redirected,
     refused,
     silent,
     streamed,
 )
+from tests.soak import case
 
 pytest.importorskip("openai")
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """Shorter waits, and a server that is suspected sooner."""
     monkeypatch.setattr(retries, "LONGEST_WAIT", 0.2)
     monkeypatch.setattr(rules, "FIRST_SECONDS", 0.3)
     monkeypatch.setattr(rules, "LATER_SECONDS", 0.6)
 
 
-def error_of(script: Script, prompts: int = 8, seconds: float = 8.0, **settings: Any) -> tuple[str, FaultServer]:
+def error_of(script, prompts=8, seconds=8.0, **settings):
     """Return the error that ends a run of many prompts, which must come within ``seconds``."""
 
-    async def scenario() -> tuple[str, FaultServer]:
+    async def scenario():
         async with FaultServer(script) as server, endpoint(server, **settings).connect() as client:
             with pytest.raises(EndpointError) as caught:
                 await asyncio.gather(*(take(client, f"prompt {key}", 8, key=str(key)) for key in range(prompts)))
@@ -61,44 +54,47 @@ def error_of(script: Script, prompts: int = 8, seconds: float = 8.0, **settings:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "said", "prompts"),
     [
-        (refused(500, "crashed"), "the server answered 500: crashed"),
-        (refused(502, "no backend"), "the server answered 502: no backend"),
-        (cut_before(), "the server broke the connection (Server disconnected without sending a response.)"),
-        (malformed(), "the server sent a reply that is not JSON"),
+        case(fault, said, prompts, suite=prompts == suite)
+        for fault, said, suite in (
+            (refused(500, "crashed"), "the server answered 500: crashed", 8),
+            (refused(502, "no backend"), "the server answered 502: no backend", 0),
+            (cut_before(), "the server broke the connection (Server disconnected without sending a response.)", 1),
+            (malformed(), "the server sent a reply that is not JSON", 0),
+        )
+        for prompts in (1, 8)
     ],
 )
-@pytest.mark.parametrize("prompts", [1, 8])
-def test_a_server_that_fails_for_all_ends_the_run(fault: Behaviour, said: str, prompts: int) -> None:
+def test_a_server_that_fails_for_all_ends_the_run(fault, said, prompts):
     error, server = error_of(lambda _: fault, prompts)
     assert f"must answer, got {error.split('got ')[1].split()[0]} failures within" in error
     assert f"({said}), and for a plain prompt too ({said}); check the server and base_url, then run again" in error
     assert "1 + 1 =" in [request.prompt for request in server.requests]
 
 
-def test_a_page_for_browsers_ends_the_run_at_once() -> None:
+def test_a_page_for_browsers_ends_the_run_at_once():
     error, server = error_of(lambda _: html_page(), seconds=4.0)
     assert 'sent a page for browsers "Sign in" and not a reply; check base_url, which often ends in /v1, and' in error
     assert len(server.requests) <= 8 * 8
 
 
-def test_a_page_behind_a_redirect_is_named() -> None:
-    def script(request: Request) -> Behaviour:
+def test_a_page_behind_a_redirect_is_named():
+    def script(request):
         return html_page() if "user" in request.path else redirected("/v1/chat/completions?user=me")
 
     error, _ = error_of(script, seconds=4.0)
     assert "not a reply, after a redirect to http://127.0.0.1" in error and "user" not in error
 
 
-def test_a_redirect_loop_ends_the_run_at_once() -> None:
+def test_a_redirect_loop_ends_the_run_at_once():
     error, server = error_of(lambda _: redirected(), prompts=1, seconds=4.0)
     assert "was redirected 4 times, at last to http://127.0.0.1" in error
     assert len(server.requests) == 8 and server.requests[-1].prompt == "1 + 1 ="
 
 
-def test_a_redirect_is_followed_and_takes_own_headers_to_the_same_host_only() -> None:
-    async def scenario() -> None:
+def test_a_redirect_is_followed_and_takes_own_headers_to_the_same_host_only():
+    async def scenario():
         async with FaultServer() as there:
             for url in (there.url, there.url.replace("127.0.0.1", "localhost")):
                 moved = redirected(f"{url}/chat/completions")
@@ -112,7 +108,7 @@ def test_a_redirect_is_followed_and_takes_own_headers_to_the_same_host_only() ->
     run(scenario())
 
 
-def test_a_refusal_of_everything_ends_the_run_at_once_and_later_too() -> None:
+def test_a_refusal_of_everything_ends_the_run_at_once_and_later_too():
     error, _ = error_of(lambda _: refused(400, "top_k is wrong"), seconds=4.0)
     assert error.endswith("answered 400: top_k is wrong, for a plain prompt too; change the setting that it names")
     late = ok(delay=0.5)  # answers still arrive when the server has begun to refuse
@@ -121,9 +117,7 @@ def test_a_refusal_of_everything_ends_the_run_at_once_and_later_too() -> None:
 
 
 @pytest.mark.parametrize("body", [endless, lambda: packed(2**22)])
-def test_a_reply_that_is_too_long_is_cut_off_and_not_retried(
-    body: Callable[[], Behaviour], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_that_is_too_long_is_cut_off_and_not_retried(body, monkeypatch):
     monkeypatch.setattr(http, "MAX_REPLY_BYTES", 2**20)
     started = time.monotonic()
     found, server, _ = sample([body()])
@@ -132,7 +126,7 @@ def test_a_reply_that_is_too_long_is_cut_off_and_not_retried(
 
 
 @pytest.mark.slow
-def test_endless_bodies_for_all_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_bodies_for_all_end_the_run(monkeypatch):
     monkeypatch.setattr(http, "MAX_REPLY_BYTES", 2**16)
     monkeypatch.setattr(rules, "FIRST_SECONDS", 0.0)
     error, _ = error_of(lambda _: endless())
@@ -140,8 +134,8 @@ def test_endless_bodies_for_all_end_the_run(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_two_faults_at_once_end_the_run_when_the_slow_one_has_failed_too() -> None:
-    def script(request: Request) -> Behaviour:
+def test_two_faults_at_once_end_the_run_when_the_slow_one_has_failed_too():
+    def script(request):
         return drip(0.1) if request.number % 2 else refused(500, "crashed")
 
     error, _ = error_of(script, timeout_seconds=2.0)
@@ -152,14 +146,14 @@ def test_two_faults_at_once_end_the_run_when_the_slow_one_has_failed_too() -> No
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
-def test_one_bad_prompt_among_good_ones_does_not_end_the_run() -> None:
+def test_one_bad_prompt_among_good_ones_does_not_end_the_run():
     """Also if it is the first, if the good ones are slow, and if it is alone in the end."""
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         bad = refused(500, "crashed by this prompt")
         return bad if "bad" in request.prompt else ok(delay=0.9) if "slow" in request.prompt else ok()
 
-    async def scenario(prompts: list[str], **settings: Any) -> list[list[Completion]]:
+    async def scenario(prompts, **settings):
         async with FaultServer(script) as server, endpoint(server, max_retries=8, **settings).connect() as client:
             return await asyncio.gather(*(take(client, prompt, 2, key=prompt) for prompt in prompts))
 
@@ -169,18 +163,7 @@ def test_one_bad_prompt_among_good_ones_does_not_end_the_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
-def test_a_busy_or_loading_server_is_waited_for() -> None:
-    busy = [rate_limited(ms=150)] * 5
-    found, _, _ = sample(busy)
-    assert found[0].error is None
-    loading = [refused(503, "Loading model")] * 5
-    found, _, _ = sample(loading)
-    assert found[0].error is None
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick")
-def test_a_server_that_stops_answering_ends_the_run_after_a_while() -> None:
+def test_a_server_that_stops_answering_ends_the_run_after_a_while():
     error, _ = error_of(lambda request: refused(500, "crashed") if request.number > 20 else ok(delay=0.05))
     assert "since its last answer (the server answered 500: crashed), and for a plain prompt too" in error
     error, _ = error_of(lambda request: silent() if request.number > 20 else streamed(), timeout_seconds=0.5)
@@ -188,14 +171,14 @@ def test_a_server_that_stops_answering_ends_the_run_after_a_while() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_server_that_comes_back_in_time_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_comes_back_in_time_is_forgiven(monkeypatch):
     monkeypatch.setattr(rules, "LATER_SECONDS", 60.0)
     failing = [ok(most=1), *[refused(500)] * 4]
     found, server, _ = sample(failing, count=2)
     assert None not in texts(found) and len(server.requests) == 6
 
 
-def outcomes(*ended: Outcome, seconds: float = 100.0) -> Health:
+def outcomes(*ended, seconds=100.0):
     """Return the health after attempts with these outcomes, of which the first failure was ``seconds`` ago."""
     health = Health()
     for outcome in ended:
@@ -204,8 +187,8 @@ def outcomes(*ended: Outcome, seconds: float = 100.0) -> Health:
     return health
 
 
-def test_the_rules_of_suspicion() -> None:
-    failures: list[Outcome] = ["failed"] * FEWEST
+def test_the_rules_of_suspicion():
+    failures = ["failed"] * FEWEST
     assert outcomes(*failures).is_suspect
     assert not outcomes(*failures[1:]).is_suspect
     assert not outcomes(*failures, "answered").is_suspect
@@ -214,7 +197,7 @@ def test_the_rules_of_suspicion() -> None:
     assert outcomes(*failures, seconds=rules.FIRST_SECONDS + 1).is_suspect
     assert not outcomes("answered", *failures, seconds=rules.FIRST_SECONDS + 1).is_suspect
     assert outcomes("answered", *failures).is_suspect
-    late: list[Outcome] = ["late"] * FEWEST
+    late = ["late"] * FEWEST
     assert not outcomes(*late, seconds=rules.FIRST_SECONDS + 1).is_suspect and outcomes(*late).is_suspect
     waiting = Health()
     token = waiting.start()

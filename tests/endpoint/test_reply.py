@@ -1,24 +1,19 @@
 """Replies become completions with texts, tokens and reasons, for any body."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.endpoint import Completion, seed_of
+from apportion.endpoint import seed_of
 from apportion.endpoint.completion import BadReply
 from apportion.endpoint.reply import error_text, read_reply
 from apportion.endpoint.stream import Body
 from tests.endpoint.builders import endpoint, run, sample, take, texts
 from tests.endpoint.fault_server import (
     FaultServer,
-    Request,
-    Send,
     null_content,
     ok,
     raw,
@@ -26,8 +21,8 @@ from tests.endpoint.fault_server import (
 )
 
 
-def test_lone_surrogates_become_question_marks() -> None:
-    async def scenario() -> list[Completion]:
+def test_lone_surrogates_become_question_marks():
+    async def scenario():
         async with FaultServer([ok("half \ud83d")]) as server, endpoint(server).connect() as client:
             found = await take(client, "half \ud83d", 1, key="\ud83d")
             assert server.requests[0].prompt == "half ?"
@@ -36,47 +31,47 @@ def test_lone_surrogates_become_question_marks() -> None:
     assert texts(run(scenario())) == ["half ?"]
 
 
-def test_a_reply_that_is_too_long_is_cut() -> None:
+def test_a_reply_that_is_too_long_is_cut():
     two = {"choices": [{"text": "first"}, {"text": "second"}]}
     found, _, _ = sample([raw(200, json.dumps(two).encode())])
     assert texts(found) == ["first"]
 
 
-def test_a_filtered_choice_is_a_sample_without_text() -> None:
+def test_a_filtered_choice_is_a_sample_without_text():
     found, _, client = sample([null_content()])
     assert (found[0].text, found[0].finish_reason, found[0].error) == ("", "content_filter", None)
     assert client.usage.retries == 0
 
 
-def read(body: bytes) -> list[Completion]:
+def read(body):
     """Return the completions in the body of a reply."""
     whole = Body()
     whole.add(body)
     return read_reply(whole.reply())
 
 
-def reply(*choices: dict[str, Any], **fields: Any) -> list[Completion]:
+def reply(*choices, **fields):
     return read(json.dumps({"choices": choices, **fields}).encode())
 
 
-def message(content: Any, **fields: Any) -> dict[str, Any]:
+def message(content, **fields):
     return {"message": {"role": "assistant", "content": content, **fields}}
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_reasoning_is_kept_apart_from_the_text(name: str) -> None:
+def test_reasoning_is_kept_apart_from_the_text(name):
     found, _, _ = sample([ok("4", **{name: "two and two"})], 2)
     assert [(each.text, each.reasoning) for each in found] == [("4", "two and two")] * 2
     (filtered,) = reply(message(None, **{name: "two"}))
     assert (filtered.text, filtered.reasoning) == ("", "two")
 
 
-def test_reasoning_that_two_fields_repeat_is_read_once() -> None:
+def test_reasoning_that_two_fields_repeat_is_read_once():
     (found,) = reply(message("4", reasoning_content="two", reasoning="two"))
     assert found.reasoning == "two"
 
 
-def test_the_texts_of_parts_are_joined_and_thoughts_are_kept_apart() -> None:
+def test_the_texts_of_parts_are_joined_and_thoughts_are_kept_apart():
     parts = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "two "}]},
         {"type": "thinking", "thinking": "and two"},
@@ -90,7 +85,7 @@ def test_the_texts_of_parts_are_joined_and_thoughts_are_kept_apart() -> None:
     assert reply(message("4"))[0].reasoning is None
 
 
-def test_a_refusal_by_the_model_is_the_text_of_a_choice_without_another() -> None:
+def test_a_refusal_by_the_model_is_the_text_of_a_choice_without_another():
     said = [
         message(None, refusal="I cannot"),
         message([{"type": "refusal", "refusal": "I cannot"}]),
@@ -99,12 +94,12 @@ def test_a_refusal_by_the_model_is_the_text_of_a_choice_without_another() -> Non
     assert texts(reply(*said)) == ["I cannot", "I cannot", "4"]
 
 
-def events(*chunks: Any, done: bool = True, end: str = "\n\n") -> bytes:
+def events(*chunks, done=True, end="\n\n"):
     lines = [f"data: {json.dumps(chunk)}" for chunk in chunks] + (["data: [DONE]"] if done else [])
     return "".join(line + end for line in lines).encode()
 
 
-def delta(index: int, finish_reason: str | None = None, **fields: Any) -> dict[str, Any]:
+def delta(index, finish_reason=None, **fields):
     return {"choices": [{"index": index, "delta": fields, "finish_reason": finish_reason}]}
 
 
@@ -123,7 +118,7 @@ TWO = (
 
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r"])
 @pytest.mark.parametrize("done", [True, False])
-def test_a_stream_is_read_as_the_reply_that_it_adds_up_to(end: str, done: bool) -> None:
+def test_a_stream_is_read_as_the_reply_that_it_adds_up_to(end, done):
     whole = reply(
         {**message("It is 4", reasoning_content="two and two"), "finish_reason": "stop"},
         {**message("5"), "finish_reason": "length"},
@@ -133,7 +128,7 @@ def test_a_stream_is_read_as_the_reply_that_it_adds_up_to(end: str, done: bool) 
     assert whole[0].reasoning == "two and two" and sum(each.tokens or 0 for each in whole) == 30
 
 
-def test_a_stream_of_plain_completions_is_read() -> None:
+def test_a_stream_of_plain_completions_is_read():
     chunks = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("1", "/", "2")]
     assert texts(read(events(*chunks))) == ["1/2"]
 
@@ -151,20 +146,20 @@ def test_a_stream_of_plain_completions_is_read() -> None:
         (events(delta(0, content=5)), "a choice whose content is not a text"),
     ],
 )
-def test_a_stream_that_is_no_reply_is_a_bad_reply(body: bytes, problem: str) -> None:
+def test_a_stream_that_is_no_reply_is_a_bad_reply(body, problem):
     with pytest.raises(BadReply, match=f"^sent {problem}$"):
         read(body)
 
 
-def test_a_streamed_reply_is_sampled_and_one_that_was_cut_is_sent_again() -> None:
+def test_a_streamed_reply_is_sampled_and_one_that_was_cut_is_sent_again():
     found, server, client = sample([streamed(cut=True), streamed()], count=2, max_retries=1)
     assert texts(found) == [f"{seed_of(0, 'q', 0)}.{place}" for place in range(2)]
     assert client.usage.retries == 1 and client.usage.completion_tokens == 10
     assert [request.n for request in server.requests] == [2, 2]
 
 
-def test_a_stream_that_stays_open_after_its_last_event_is_whole() -> None:
-    async def reply(request: Request, send: Send) -> None:
+def test_a_stream_that_stays_open_after_its_last_event_is_whole():
+    async def reply(request, send):
         body = events(delta(0, "stop", content="4"))
         await send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(body), body))
         await asyncio.Event().wait()
@@ -173,26 +168,26 @@ def test_a_stream_that_stays_open_after_its_last_event_is_whole() -> None:
     assert texts(found) == ["4"]
 
 
-def test_a_reply_that_is_nested_too_deep_is_a_bad_reply() -> None:
+def test_a_reply_that_is_nested_too_deep_is_a_bad_reply():
     with pytest.raises(BadReply, match="a reply with more than 64 levels"):
         read(b'{"choices": ' + b"[" * 100 + b"]" * 100 + b"}")
 
 
-def test_tokens_are_shared_out_and_counted() -> None:
+def test_tokens_are_shared_out_and_counted():
     found, _, client = sample([ok(lambda _, place: "x" * (10 * place), tokens=7)], count=3)
     assert [completion.tokens for completion in found] == [0, 7, 14]
     assert [completion.prompt_tokens for completion in found] == [7, 0, 0]
     assert (client.usage.prompt_tokens, client.usage.completion_tokens) == (7, 21)
 
 
-def test_tokens_that_the_server_does_not_count_are_unknown() -> None:
+def test_tokens_that_the_server_does_not_count_are_unknown():
     found, _, client = sample([ok(tokens=None)])
     assert (found[0].tokens, found[0].prompt_tokens) == (None, None)
     assert client.usage.completion_tokens == 0
 
 
 @pytest.mark.parametrize("count", [10**400, 2**63, -1, 1.5, "9"])
-def test_a_count_that_cannot_be_is_unknown(count: Any) -> None:
+def test_a_count_that_cannot_be_is_unknown(count):
     reply = {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 9, "completion_tokens": count}}
     (found,) = read(json.dumps(reply).encode())
     assert (found.tokens, found.prompt_tokens) == (None, 9)
@@ -200,7 +195,7 @@ def test_a_count_that_cannot_be_is_unknown(count: Any) -> None:
 
 @settings(max_examples=50)
 @given(st.integers(0, 10**6), st.lists(st.text(max_size=30), min_size=1, max_size=20))
-def test_shares_of_tokens_add_up(total: int, contents: list[str]) -> None:
+def test_shares_of_tokens_add_up(total, contents):
     reply = {"choices": [{"text": text} for text in contents], "usage": {"completion_tokens": total}}
     shares = [completion.tokens or 0 for completion in read(json.dumps(reply).encode())]
     assert sum(shares) == total and min(shares) >= 0
@@ -208,7 +203,7 @@ def test_shares_of_tokens_add_up(total: int, contents: list[str]) -> None:
     assert all(abs(share - total * (len(text) + 1) / whole) <= 1 for share, text in zip(shares, contents, strict=True))
 
 
-def test_choices_are_taken_by_their_index() -> None:
+def test_choices_are_taken_by_their_index():
     reply = {"choices": [{"index": place, "text": str(place)} for place in (2, 0, 1)]}
     assert texts(read(json.dumps(reply).encode())) == ["0", "1", "2"]
 
@@ -225,9 +220,9 @@ replies = st.fixed_dictionaries({"choices": json_values | st.lists(json_values),
 streams = st.lists(json_values | replies).map(lambda chunks: events(*chunks))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.binary() | st.binary().map(b"data:".__add__) | replies.map(lambda each: json.dumps(each).encode()) | streams)
-def test_any_body_is_completions_or_a_bad_reply(body: bytes) -> None:
+def test_any_body_is_completions_or_a_bad_reply(body):
     try:
         found = read(body)
     except BadReply:
@@ -236,5 +231,5 @@ def test_any_body_is_completions_or_a_bad_reply(body: bytes) -> None:
 
 
 @given(json_values)
-def test_any_error_has_a_text(error: Any) -> None:
+def test_any_error_has_a_text(error):
     assert isinstance(error_text(error), str)

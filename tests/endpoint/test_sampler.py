@@ -1,46 +1,40 @@
 """Allocators run on a server: failures are charged and left out, and errors that end the run are raised."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from apportion import HORA, ReinforceAda, Uniform, collect_async
-from apportion.allocators import Allocator, Voting
+from apportion.allocators import Voting
 from apportion.endpoint import EndpointError, EndpointSampler
 from apportion.endpoint.sampler import rollout_reader
 from apportion.stopping import Fixed
-from apportion.types import Batch, Prompt, Rollout
-from apportion.verifiers import Exact, Function, Verifier
+from apportion.types import Prompt, Rollout
+from apportion.verifiers import Exact, Function
 from tests.endpoint.builders import endpoint, run
-from tests.endpoint.fault_server import Behaviour, FaultServer, Request, Script, ok, refused
+from tests.endpoint.fault_server import FaultServer, ok, refused
 
 PROMPTS = [Prompt(f"What is {n} + 1?", data=str(n + 1)) for n in range(4)]
 EXACT = Exact()
 
 
-def answer(request: Request, place: int) -> str:
+def answer(request, place):
     """Right for even seeds, wrong for odd ones."""
     gold = next(prompt.data for prompt in PROMPTS if prompt.text == request.prompt)
     return f"The answer is {gold if (request.seed or 0) % 2 == 0 else 'seven'}. ({request.seed}.{place})"
 
 
-def some_fail(request: Request) -> Behaviour:
+def some_fail(request):
     return refused(500, "the engine has crashed") if (request.seed or 0) % 3 == 0 else ok(answer)
 
 
-def collected(
-    allocator: Allocator, script: Script, read: Any = EXACT, prompts: list[Prompt] = PROMPTS, steps: int = 1
-) -> tuple[list[Batch], FaultServer]:
+def collected(allocator, script, read=EXACT, prompts=PROMPTS, steps=1):
     """The batches of some steps on a server with this script."""
 
-    async def scenario() -> tuple[list[Batch], FaultServer]:
+    async def scenario():
         async with FaultServer(script) as server, endpoint(server, max_retries=0).connect() as client:
             sampler = EndpointSampler(client, read)
             return [await collect_async(allocator, prompts, sampler) for _ in range(steps)], server
@@ -49,7 +43,7 @@ def collected(
 
 
 @pytest.mark.parametrize("allocator", [HORA(pre_rollouts=3, rollouts_per_prompt=6), ReinforceAda(), Uniform(6)])
-def test_an_allocator_runs_on_a_server_whose_failures_stay_charged(allocator: Allocator) -> None:
+def test_an_allocator_runs_on_a_server_whose_failures_stay_charged(allocator):
     [batch], server = collected(allocator, some_fail)
     choices = Counter[str]()
     for request in server.requests:
@@ -64,7 +58,7 @@ def test_an_allocator_runs_on_a_server_whose_failures_stay_charged(allocator: Al
             assert rollout.tokens is not None and rollout.tokens > 0
 
 
-def test_without_gold_answers_are_votes() -> None:
+def test_without_gold_answers_are_votes():
     prompts = [replace(prompt, data=None) for prompt in PROMPTS]
     voting = Voting(Fixed(), max_samples=9, curtail=False)
     [batch], _ = collected(voting, some_fail, prompts=prompts)
@@ -73,14 +67,14 @@ def test_without_gold_answers_are_votes() -> None:
     assert winners <= {"seven", *(prompt.data for prompt in PROMPTS)} and batch.asked.tolist() == [9] * 4
 
 
-def test_no_two_samples_of_a_prompt_have_the_same_seed_in_any_round_or_step() -> None:
+def test_no_two_samples_of_a_prompt_have_the_same_seed_in_any_round_or_step():
     batches, _ = collected(HORA(pre_rollouts=2, rollouts_per_prompt=4), lambda _: ok(answer), steps=3)
     texts = [rollout.completion for batch in batches for rollouts in batch.rollouts for rollout in rollouts]
     assert len(texts) == 3 * 16 and len(set(texts)) == len(texts)
 
 
-def test_a_restored_sampler_goes_on_with_new_seeds() -> None:
-    async def scenario() -> list[int | None]:
+def test_a_restored_sampler_goes_on_with_new_seeds():
+    async def scenario():
         async with FaultServer(lambda _: ok(answer)) as server, endpoint(server).connect() as client:
             first, second = EndpointSampler(client, Exact()), EndpointSampler(client, Exact())
             await first(PROMPTS[0], 2)
@@ -92,14 +86,14 @@ def test_a_restored_sampler_goes_on_with_new_seeds() -> None:
 
 
 @pytest.mark.parametrize("allocator", [HORA(pre_rollouts=2, rollouts_per_prompt=4), ReinforceAda()])
-def test_an_error_that_no_retry_can_fix_ends_the_batch(allocator: Allocator) -> None:
+def test_an_error_that_no_retry_can_fix_ends_the_batch(allocator):
     with pytest.raises(ExceptionGroup) as caught:
         collected(allocator, lambda request: ok(answer) if "0" in request.prompt else refused(403, "forbidden"))
     assert {type(error) for error in caught.value.exceptions} == {EndpointError}
 
 
-def test_a_reading_function_decides_what_a_rollout_holds() -> None:
-    def read(text: str, prompt: Prompt) -> Rollout:
+def test_a_reading_function_decides_what_a_rollout_holds():
+    def read(text, prompt):
         return Rollout(reward=0.5, answer=prompt.text, completion=[text], tokens=3)
 
     [batch], _ = collected(Uniform(2), lambda _: ok(answer), read)
@@ -108,10 +102,10 @@ def test_a_reading_function_decides_what_a_rollout_holds() -> None:
         assert all(isinstance(rollout.completion, list) for rollout in rollouts)
 
 
-def test_texts_are_read_one_at_a_time_while_requests_go_on() -> None:
+def test_texts_are_read_one_at_a_time_while_requests_go_on():
     busy, overlaps, names = threading.Lock(), [], set()
 
-    def read(text: str, prompt: Prompt) -> Rollout:
+    def read(text, prompt):
         overlaps.append(not busy.acquire(blocking=False))
         names.add(threading.current_thread() is threading.main_thread())
         time.sleep(0.01)
@@ -122,8 +116,8 @@ def test_texts_are_read_one_at_a_time_while_requests_go_on() -> None:
     assert overlaps == [False] * 12 and names == {False} and server.most_in_flight > 1
 
 
-def test_an_error_of_the_reading_function_is_raised() -> None:
-    def read(text: str, prompt: Prompt) -> Rollout:
+def test_an_error_of_the_reading_function_is_raised():
+    def read(text, prompt):
         raise ZeroDivisionError("in the user's own code")
 
     with pytest.raises(ExceptionGroup) as caught:
@@ -132,13 +126,13 @@ def test_an_error_of_the_reading_function_is_raised() -> None:
 
 
 @pytest.mark.parametrize("verifier", [Exact(), Function("operator:contains")])
-def test_gold_that_is_not_a_text_is_refused_before_anything_is_sampled(verifier: Verifier) -> None:
+def test_gold_that_is_not_a_text_is_refused_before_anything_is_sampled(verifier):
     with pytest.raises(ExceptionGroup) as caught:
         collected(Uniform(2), lambda _: ok(answer), verifier, [Prompt("What is 1 + 1?", data={"gold": "2"})])
     assert caught.group_contains(TypeError, match="Prompt.data must be the gold answer for a verifier, a text or None")
 
 
-def test_only_verdicts_of_0_and_1_say_whether_a_rollout_is_correct(tmp_path: Path) -> None:
+def test_only_verdicts_of_0_and_1_say_whether_a_rollout_is_correct(tmp_path):
     (tmp_path / "score.py").write_text("def score(text, gold):\n    return None if gold is None else float(gold)\n")
     read = rollout_reader(Function(f"{tmp_path}/score.py:score"))
     rollouts = [read("text", Prompt("?", data=gold)) for gold in ("1", "0", "0.25", None)]

@@ -1,11 +1,8 @@
 """Requests to a failing server are sent again, given up, or end the run. The key is never shown."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +10,6 @@ from apportion.endpoint import Completion, Endpoint, EndpointError, seed_of
 from apportion.endpoint.completion import Failure
 from tests.endpoint.builders import endpoint, run, sample, single_texts, take, texts
 from tests.endpoint.fault_server import (
-    Behaviour,
     FaultServer,
     broken,
     cut_before,
@@ -37,7 +33,7 @@ KEY = "sk-0123456789abcdef"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [cut_before, cut_inside, malformed, no_choices, null_choices])
-def test_a_request_without_a_reply_is_sent_again_with_its_seed(fault: Callable[[], Behaviour]) -> None:
+def test_a_request_without_a_reply_is_sent_again_with_its_seed(fault):
     found, server, client = sample([fault()], count=2, max_retries=1)
     assert texts(found) == [f"{seed_of(0, 'q', 0)}.{place}" for place in range(2)]
     assert [request.seed for request in server.requests] == [seed_of(0, "q", 0)] * 2
@@ -45,13 +41,13 @@ def test_a_request_without_a_reply_is_sent_again_with_its_seed(fault: Callable[[
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504])
-def test_a_request_to_a_busy_or_broken_server_is_sent_again(status: int) -> None:
+def test_a_request_to_a_busy_or_broken_server_is_sent_again(status):
     found, _, client = sample([broken(status)] * 2, max_retries=2)
     assert texts(found) == single_texts(range(1))
     assert client.usage.retries == 2
 
 
-def test_retry_after_is_honoured_in_milliseconds_and_in_seconds() -> None:
+def test_retry_after_is_honoured_in_milliseconds_and_in_seconds():
     _, server, _ = sample([rate_limited(ms=10)] * 3)
     assert server.requests[3].time - server.requests[0].time < 2  # without, 2.6 s at the least
     _, server, _ = sample([rate_limited(seconds=0.8)])
@@ -59,13 +55,13 @@ def test_retry_after_is_honoured_in_milliseconds_and_in_seconds() -> None:
 
 
 @pytest.mark.slow
-def test_retry_after_is_honoured_as_a_date() -> None:
+def test_retry_after_is_honoured_as_a_date():
     _, server, _ = sample([rate_limited(date_in=1.9)])
     first, second = (request.time for request in server.requests)
     assert second >= int(first + 1.9)  # which is 0.9 s at the least; without, 0.5 s at the most
 
 
-def test_all_kinds_of_retries_have_one_limit() -> None:
+def test_all_kinds_of_retries_have_one_limit():
     found, server, client = sample([broken(), malformed(), broken(), ok()], max_retries=2)
     assert len(server.requests) == 3 and client.usage.retries == 2
     assert found[0].error == "the server answered 500: the engine has crashed"
@@ -92,8 +88,8 @@ def test_all_kinds_of_retries_have_one_limit() -> None:
         (raw(200, b'{"choices": [{}]}'), "the server sent a choice without message or text"),
     ],
 )
-def test_a_failed_sample_gives_its_reason_and_the_run_goes_on(fault: Behaviour, error: str) -> None:
-    async def scenario() -> list[Completion]:
+def test_a_failed_sample_gives_its_reason_and_the_run_goes_on(fault, error):
+    async def scenario():
         async with FaultServer([fault]) as server, endpoint(server, max_retries=0).connect() as client:
             return [*await take(client, "a", 1, key="a"), *await take(client, "b", 1, key="b")]
 
@@ -105,7 +101,7 @@ def test_a_failed_sample_gives_its_reason_and_the_run_goes_on(fault: Behaviour, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [drip, silent])
-def test_the_deadline_is_for_the_whole_body_and_lies_inside_the_retries(fault: Callable[[], Behaviour]) -> None:
+def test_the_deadline_is_for_the_whole_body_and_lies_inside_the_retries(fault):
     started = time.monotonic()
     found, server, client = sample([fault()], timeout_seconds=0.3, max_retries=1)
     assert texts(found) == single_texts(range(1))
@@ -114,7 +110,7 @@ def test_the_deadline_is_for_the_whole_body_and_lies_inside_the_retries(fault: C
     assert time.monotonic() - started < 5
 
 
-def test_a_request_that_is_late_after_all_retries_is_a_failed_sample() -> None:
+def test_a_request_that_is_late_after_all_retries_is_a_failed_sample():
     found, _, _ = sample([silent()], timeout_seconds=0.1, max_retries=0)
     assert found[0].error == "the server sent no whole reply within 0.1 s"
 
@@ -123,13 +119,13 @@ def test_a_request_that_is_late_after_all_retries_is_a_failed_sample() -> None:
     ("status", "remedy"),
     [(401, "set the key in the environment variable"), (403, "set the key"), (404, "check base_url and model")],
 )
-def test_an_error_that_no_retry_can_fix_ends_the_run(status: int, remedy: str) -> None:
+def test_an_error_that_no_retry_can_fix_ends_the_run(status, remedy):
     with pytest.raises(EndpointError, match=f"answered {status}: no; {remedy}"):
         sample([refused(status)])
 
 
-def test_the_error_for_a_base_url_without_v1_suggests_it() -> None:
-    async def scenario() -> None:
+def test_the_error_for_a_base_url_without_v1_suggests_it():
+    async def scenario():
         async with FaultServer() as server, Endpoint(server.root, "tiny").connect() as client:
             await take(client, "a", 2)
 
@@ -137,8 +133,8 @@ def test_the_error_for_a_base_url_without_v1_suggests_it() -> None:
         run(scenario())
 
 
-def test_an_absent_server_ends_the_run_and_one_that_disappears_fails_samples() -> None:
-    async def scenario() -> None:
+def test_an_absent_server_ends_the_run_and_one_that_disappears_fails_samples():
+    async def scenario():
         async with FaultServer() as server:
             url = server.url
         settings = Endpoint(url, "tiny", max_retries=1)
@@ -153,7 +149,7 @@ def test_an_absent_server_ends_the_run_and_one_that_disappears_fails_samples() -
     run(scenario())
 
 
-def test_the_key_comes_from_the_named_variable_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_comes_from_the_named_variable_only(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-another")
     monkeypatch.setenv("MY_KEY", f"{KEY}\n")
     _, server, _ = sample(api_key_env="MY_KEY")
@@ -172,14 +168,12 @@ def test_the_key_comes_from_the_named_variable_only(monkeypatch: pytest.MonkeyPa
         raw(200, json.dumps({"error": {"message": f"bad key {KEY}"}}).encode()),
     ],
 )
-def test_the_key_is_never_shown(
-    fault: Behaviour, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_key_is_never_shown(fault, monkeypatch, caplog):
     monkeypatch.setenv("MY_KEY", KEY)
     caplog.set_level(logging.DEBUG)
-    shown: list[str] = []
+    shown = []
 
-    async def scenario() -> None:
+    async def scenario():
         async with FaultServer(lambda _: fault) as server:
             settings = endpoint(server, api_key_env="MY_KEY", max_retries=0)
             async with settings.connect() as client:
@@ -187,7 +181,7 @@ def test_the_key_is_never_shown(
                 try:
                     shown.append(repr(await take(client, "a", 2)))
                 except EndpointError as error:
-                    chain: list[BaseException | None] = [error]
+                    chain = [error]
                     while chain[-1]:
                         shown.append(repr(chain[-1]))
                         chain.append(chain[-1].__cause__ or chain[-1].__context__)
@@ -198,10 +192,10 @@ def test_the_key_is_never_shown(
 
 
 @pytest.mark.parametrize("fault", [wrong_key(), refused(500), malformed(), cut_before()])
-def test_an_error_does_not_carry_the_request_with_it(fault: Behaviour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_does_not_carry_the_request_with_it(fault, monkeypatch):
     monkeypatch.setenv("MY_KEY", KEY)
 
-    async def scenario() -> None:
+    async def scenario():
         async with FaultServer([fault]) as server:
             async with endpoint(server, max_retries=0, api_key_env="MY_KEY").connect() as client:
                 with pytest.raises((EndpointError, Failure)) as caught:
@@ -211,7 +205,7 @@ def test_an_error_does_not_carry_the_request_with_it(fault: Behaviour, monkeypat
     run(scenario())
 
 
-def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-\u2026secret")
     with pytest.raises(EndpointError, match="MY_KEY must be of printable ASCII") as caught:
         sample(api_key_env="MY_KEY")

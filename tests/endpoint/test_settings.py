@@ -1,25 +1,22 @@
 """Settings become the fields of a request. Invalid ones are refused before anything is sent."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from apportion.endpoint import Endpoint, EndpointError, seed_of
 from apportion.messages import make_messages
 from tests.endpoint.builders import endpoint, run, sample, single_texts, take, texts
-from tests.endpoint.fault_server import FaultServer, Request, Send, refused
+from tests.endpoint.fault_server import FaultServer, refused
 
 USER = {"role": "user", "content": "3 + 3?"}
 
 
-def test_a_chat_request_holds_the_prompt_and_every_setting() -> None:
+def test_a_chat_request_holds_the_prompt_and_every_setting():
     found, server, _ = sample(count=3, extra_body={"top_k": 20, "chat_template_kwargs": {"enable_thinking": False}})
     assert server.requests[0].path == "/v1/chat/completions"
     assert server.requests[0].body == {
@@ -36,15 +33,15 @@ def test_a_chat_request_holds_the_prompt_and_every_setting() -> None:
     assert len(found) == 3
 
 
-def test_a_completions_request_holds_the_raw_prompt() -> None:
+def test_a_completions_request_holds_the_raw_prompt():
     found, server, _ = sample(api="completions")
     assert server.requests[0].path == "/v1/completions"
     assert server.requests[0].body["prompt"] == "2 + 2 ="
     assert texts(found) == single_texts(range(1))
 
 
-def test_settings_that_are_none_are_left_to_the_server() -> None:
-    settings: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "max_tokens", "seed"))
+def test_settings_that_are_none_are_left_to_the_server():
+    settings = dict.fromkeys(("temperature", "top_p", "max_tokens", "seed"))
     _, server, _ = sample(**settings, extra_body={"max_completion_tokens": 9})
     assert server.requests[0].body.keys() == {"model", "messages", "max_completion_tokens"}
 
@@ -77,22 +74,22 @@ def test_settings_that_are_none_are_left_to_the_server() -> None:
         ("headers", {"X-Key": "secret\u2026"}),
     ],
 )
-def test_invalid_settings_are_refused(setting: str, value: object) -> None:
-    settings: dict[str, Any] = {"base_url": "http://localhost/v1", "model": "tiny", setting: value}
+def test_invalid_settings_are_refused(setting, value):
+    settings = {"base_url": "http://localhost/v1", "model": "tiny", setting: value}
     with pytest.raises(ValueError, match=setting) as caught:
         Endpoint(**settings)
     assert "secret" not in str(caught.value).replace("secret:", "")
 
 
-def test_a_system_prompt_needs_chat() -> None:
+def test_a_system_prompt_needs_chat():
     with pytest.raises(ValueError, match='system must go with api="chat", got api="completions"'):
         Endpoint("http://localhost/v1", "tiny", api="completions", system="Be brief.")
 
 
-def test_chat_messages_are_sent_as_they_are_after_the_system_prompt() -> None:
+def test_chat_messages_are_sent_as_they_are_after_the_system_prompt():
     asked = make_messages([{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}, USER])
 
-    async def scenario() -> list[list[dict[str, str]]]:
+    async def scenario():
         async with FaultServer() as server:
             for settings in ({}, {"system": "Be brief."}):
                 async with endpoint(server, **settings).connect() as client:
@@ -111,10 +108,10 @@ def test_chat_messages_are_sent_as_they_are_after_the_system_prompt() -> None:
         ({"system": "no"}, "one system message, got 'be'"),
     ],
 )
-def test_messages_that_cannot_be_sent_are_refused(settings: dict[str, Any], problem: str) -> None:
+def test_messages_that_cannot_be_sent_are_refused(settings, problem):
     asked = make_messages([{"role": "system", "content": "be"}, USER])
 
-    async def scenario() -> None:
+    async def scenario():
         async with FaultServer() as server:
             chosen = endpoint(server, **settings)
             with pytest.raises(ValueError, match=problem):
@@ -130,14 +127,14 @@ def test_messages_that_cannot_be_sent_are_refused(settings: dict[str, Any], prob
 BODY = {"options": {"api_key": "body-secret"}, "top_k": 20, "max_completion_tokens": 9}
 
 
-def secretive(server: FaultServer) -> Endpoint:
+def secretive(server):
     """Return settings with a secret in each place that may hold one."""
     url = f"{server.url}?api-key=query-secret&version=2"
     return Endpoint(url, "tiny", headers={"X-Auth": "Bearer header-secret"}, extra_body=BODY, max_retries=0)
 
 
-def test_headers_and_the_query_are_sent_with_each_request() -> None:
-    async def scenario() -> Request:
+def test_headers_and_the_query_are_sent_with_each_request():
+    async def scenario():
         async with FaultServer() as server, secretive(server).connect() as client:
             assert (await take(client, "a", 1))[0].text
             return server.requests[0]
@@ -148,7 +145,7 @@ def test_headers_and_the_query_are_sent_with_each_request() -> None:
     assert request.body["options"] == {"api_key": "body-secret"}
 
 
-def test_public_settings_hold_no_secret_and_change_with_one() -> None:
+def test_public_settings_hold_no_secret_and_change_with_one():
     server = FaultServer()
     server._port = 9
     chosen = secretive(server)
@@ -161,14 +158,14 @@ def test_public_settings_hold_no_secret_and_change_with_one() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 400, 500, 200, 404])
-def test_no_secret_is_in_an_error_or_a_log(status: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_secret_is_in_an_error_or_a_log(status, caplog):
     caplog.set_level(logging.DEBUG)
 
-    async def echo(request: Request, send: Send) -> None:
+    async def echo(request, send):
         said = f"got {request.path} with {request.headers['x-auth'].split()[1]} and {request.body['options']}"
         await refused(status, said)(request, send)
 
-    async def scenario() -> str:
+    async def scenario():
         async with FaultServer(lambda _: echo) as server, secretive(server).connect() as client:
             try:
                 return str((await take(client, "a", 1))[0].error) + repr(vars(client))
@@ -179,7 +176,7 @@ def test_no_secret_is_in_an_error_or_a_log(status: int, caplog: pytest.LogCaptur
     assert "[secret]" in text and "-secret" not in text + caplog.text
 
 
-def test_only_connecting_imports_openai_and_its_absence_is_reported() -> None:
+def test_only_connecting_imports_openai_and_its_absence_is_reported():
     code = (
         "import asyncio, sys\n"
         "from apportion.endpoint import Endpoint\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from apportion.allocators import Voting
 from apportion.endpoint import seed_of
 from apportion.gateway import GatewayLimits, GatewaySettings, UpstreamSettings
 from apportion.stopping import make_rule
-from tests.endpoint.fault_server import Behaviour, FaultServer, Request, Script, Send, http
+from tests.endpoint.fault_server import FaultServer, http
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
@@ -35,19 +34,19 @@ class Place:
     port: int
 
     @property
-    def root(self) -> str:
+    def root(self):
         return f"http://127.0.0.1:{self.port}"
 
-    async def ask(self, **fields: Any) -> Any:
+    async def ask(self, **fields):
         """Return the openai client's completion for one question."""
         return await self.client.chat.completions.create(**{"model": "tiny", "messages": MESSAGES, **fields})
 
 
-def settings(url: str, **given: Any) -> GatewaySettings:
+def settings(url, **given):
     """Return settings of a gateway. ``given`` are fields of any of their classes, and ``rule``."""
     rule = given.pop("rule", "posterior_predictive")
 
-    def fields_of(cls: type[Any]) -> dict[str, Any]:
+    def fields_of(cls):
         return {name: given.pop(name) for name in list(given) if name in cls.__dataclass_fields__}
 
     limits = GatewayLimits(**{"queue_seconds": 10.0, "deadline_seconds": 20.0, **fields_of(GatewayLimits)})
@@ -57,7 +56,7 @@ def settings(url: str, **given: Any) -> GatewaySettings:
 
 
 @asynccontextmanager
-async def gateway(script: Script = (), **given: Any) -> AsyncIterator[Place]:
+async def gateway(script=(), **given):
     """Run a gateway before a server with this script. Both have ended when the block has."""
     async with FaultServer(script) as upstream:
         url = given.pop("url", upstream.url)
@@ -79,20 +78,20 @@ async def gateway(script: Script = (), **given: Any) -> AsyncIterator[Place]:
 
 
 def streamed(
-    text: Callable[[Request], str] | str,
+    text,
     *,
-    delay: float = 0.0,
-    every: float = 0.0,
-    tokens: int | None = 5,
-    **message: Any,
-) -> Behaviour:
+    delay=0.0,
+    every=0.0,
+    tokens=5,
+    **message,
+):
     """A stream of one choice after ``delay`` seconds, a word every ``every`` seconds, with usage if it is asked for."""
 
-    async def reply(request: Request, send: Send) -> None:
+    async def reply(request, send):
         await asyncio.sleep(delay)
         said = text(request) if callable(text) else text
         await send(STREAM)
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, *({n: v} for n, v in message.items())]
+        deltas = [{"role": "assistant", "content": ""}, *({n: v} for n, v in message.items())]
         deltas += [{"content": word} for word in said.split(" ")[:1]]
         deltas += [{"content": f" {word}"} for word in said.split(" ")[1:]]
         for delta in deltas:
@@ -110,18 +109,18 @@ def streamed(
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def chunk(request: Request, choices: Sequence[Any], **fields: Any) -> bytes:
+def chunk(request, choices, **fields):
     """Return one event as a chunk of an HTTP body."""
     whole = {"id": f"chat-{request.number}", "object": "chat.completion.chunk", "created": 1, "model": "tiny", **fields}
     data = b"data: " + json.dumps({**whole, "choices": choices}).encode() + b"\n\n"
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
-def by_sample(answers: Sequence[str | None], seed: int = 0, **settings: Any) -> Script:
+def by_sample(answers, seed=0, **settings):
     """Answer sample k of a request with this ``seed`` by the k-th answer, or the last; None states no answer."""
     numbers = {seed_of(seed, "", number): number for number in range(64)}
 
-    def behaviour(request: Request) -> Behaviour:
+    def behaviour(request):
         number = numbers.get(request.seed, 0) if request.seed is not None else request.number
         answer = answers[min(number, len(answers) - 1)]
         text = f"sample {number}: no idea" if answer is None else f"sample {number}. Answer: {answer}"
@@ -130,10 +129,10 @@ def by_sample(answers: Sequence[str | None], seed: int = 0, **settings: Any) -> 
     return behaviour
 
 
-def either(text: str, **settings: Any) -> Behaviour:
+def either(text, **settings):
     """A stream if the request asks for one, else a whole reply; ``settings`` are those of ``streamed``."""
 
-    async def reply(request: Request, send: Send) -> None:
+    async def reply(request, send):
         if request.body.get("stream"):
             await streamed(text, **settings)(request, send)
             return
@@ -154,7 +153,7 @@ def either(text: str, **settings: Any) -> Behaviour:
     return reply
 
 
-def ballot(completion: Any) -> dict[str, Any]:
+def ballot(completion):
     """Return the ballot of a completion, or of a chunk, of the openai client."""
-    found: dict[str, Any] = completion.model_extra["apportion"]
+    found = completion.model_extra["apportion"]
     return found

@@ -1,10 +1,7 @@
 """Replies in pieces and from pieces."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,7 +35,7 @@ STOP = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 
 @given(choice=CHOICE)
-def test_a_choice_in_chunks_is_the_same_choice_again(choice: dict[str, Any]) -> None:
+def test_a_choice_in_chunks_is_the_same_choice_again(choice):
     made = Assembly()
     for chunk in chunks_of(choice):
         assert len(chunk["delta"].get("content") or "") <= PIECE
@@ -46,7 +43,7 @@ def test_a_choice_in_chunks_is_the_same_choice_again(choice: dict[str, Any]) -> 
     assert made.reply() == {"id": "a", "object": "chat.completion", "choices": [choice]}
 
 
-def test_tool_calls_are_joined_by_their_index() -> None:
+def test_tool_calls_are_joined_by_their_index():
     made = Assembly()
     for piece in (
         {"index": 0, "id": "a", "type": "function", "function": {"name": "add", "arguments": ""}},
@@ -62,7 +59,7 @@ def test_tool_calls_are_joined_by_their_index() -> None:
     ]
 
 
-def test_a_text_beside_parts_is_one_of_them() -> None:
+def test_a_text_beside_parts_is_one_of_them():
     made = Assembly()
     for content in ("It ", "is", [{"type": "text", "text": " 4"}], "."):
         made.add({"choices": [{"delta": {"content": content}, "finish_reason": "stop"}]})
@@ -71,7 +68,7 @@ def test_a_text_beside_parts_is_one_of_them() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 10**6])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_stream_is_the_same_in_pieces_of_any_size(size: int, end: str) -> None:
+def test_a_stream_is_the_same_in_pieces_of_any_size(size, end):
     chunks = [{"choices": [{"delta": {"content": word}}]} for word in ("4", "\u00e9")]
     lines = [": hello", "", *(f"data: {json.dumps(chunk, ensure_ascii=False)}\n" for chunk in chunks), "data: [DONE]"]
     sent = "\n".join(lines).replace("\n", end).encode() + end.encode()
@@ -81,7 +78,7 @@ def test_a_stream_is_the_same_in_pieces_of_any_size(size: int, end: str) -> None
     assert body.reply()["choices"][0]["message"]["content"] == "4\u00e9"
 
 
-def test_a_line_of_many_pieces_and_endless_white_space_are_read_in_linear_time() -> None:
+def test_a_line_of_many_pieces_and_endless_white_space_are_read_in_linear_time():
     started, body, empty = time.process_time(), Body(), Body()
     body.add(b'data: {"choices": [{"finish_reason": "stop", "text": "')
     for _ in range(40_000):
@@ -92,7 +89,7 @@ def test_a_line_of_many_pieces_and_endless_white_space_are_read_in_linear_time()
     assert time.process_time() - started < 5
 
 
-def test_log_probabilities_of_chunks_are_joined() -> None:
+def test_log_probabilities_of_chunks_are_joined():
     made = Assembly()
     for token in ("4", "2"):
         made.add({"choices": [{"delta": {"content": token}, "logprobs": {"content": [{"token": token}]}}]})
@@ -116,12 +113,12 @@ def test_log_probabilities_of_chunks_are_joined() -> None:
         {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": "add"}]}}]},
     ],
 )
-def test_chunks_of_another_form_are_refused(chunk: dict[str, Any]) -> None:
+def test_chunks_of_another_form_are_refused(chunk):
     with pytest.raises(BadReply, match="a chunk whose"):
         Assembly().add(chunk)
 
 
-def test_a_long_text_in_many_chunks_is_joined_in_linear_time() -> None:
+def test_a_long_text_in_many_chunks_is_joined_in_linear_time():
     """The completion of a model that thinks: three hundred thousand tokens, one a chunk."""
     made, started = Assembly(), time.process_time()
     for place in range(300_000):

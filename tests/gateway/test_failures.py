@@ -1,29 +1,26 @@
 """The policy of failures at the gateway: what one upstream fault costs, as for the command in tests/endpoint."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import Any
 
 import pytest
 
 from apportion.endpoint import retries, seed_of
 from tests.endpoint.builders import run
-from tests.endpoint.fault_server import Behaviour, Request, Send, http, ok, raw, refused
+from tests.endpoint.fault_server import http, ok, raw, refused
 from tests.gateway.builders import ballot, either, gateway
 
-FOUR: dict[str, Any] = {"rule": "fixed", "max_samples": 4, "curtail": False}
+FOUR = {"rule": "fixed", "max_samples": 4, "curtail": False}
 
 
-async def own_of(script: Any, **given: Any) -> dict[str, Any]:
+async def own_of(script, **given):
     async with gateway(script, **FOUR | given) as place:
-        found: dict[str, Any] = ballot(await place.ask(seed=0))
+        found = ballot(await place.ask(seed=0))
         return found
 
 
 @pytest.mark.parametrize(("status", "said"), [(503, "Loading model"), (429, "Rate limit reached.")])
-def test_an_upstream_that_loads_is_waited_for(monkeypatch: pytest.MonkeyPatch, status: int, said: str) -> None:
+def test_an_upstream_that_loads_is_waited_for(monkeypatch, status, said):
     monkeypatch.setattr(retries, "LONGEST_BUSY_WAIT", 0.1)
     until = time.monotonic() + 1.5
     own = run(own_of(lambda _: refused(status, said) if time.monotonic() < until else either("Answer: 42")))
@@ -31,13 +28,13 @@ def test_an_upstream_that_loads_is_waited_for(monkeypatch: pytest.MonkeyPatch, s
 
 
 @pytest.mark.parametrize("fault", [refused(400, "json_validate_failed"), ok("Answer: 7", finish_reason="error")])
-def test_one_refused_or_broken_completion_of_many_casts_no_vote_and_ends_none(fault: Behaviour) -> None:
+def test_one_refused_or_broken_completion_of_many_casts_no_vote_and_ends_none(fault):
     lost = seed_of(0, "", 1)
     own = run(own_of(lambda request: fault if request.seed == lost else either("Answer: 42"), max_retries=0))
     assert (own["samples"], own["failed"], own["votes"], own["stopped"]) == (5, 1, {"42": 4}, "max_samples")
 
 
-def test_a_request_is_not_sent_again_if_the_server_says_so_and_costs_one_sample() -> None:
+def test_a_request_is_not_sent_again_if_the_server_says_so_and_costs_one_sample():
     lost = seed_of(0, "", 1)
     fault = raw(500, b"Internal Server Error", ["X-Should-Retry: false"])
     own = run(own_of(lambda request: fault if request.seed == lost else either("Answer: 42"), max_retries=3))
@@ -45,10 +42,10 @@ def test_a_request_is_not_sent_again_if_the_server_says_so_and_costs_one_sample(
     assert own["errors"] == ["the upstream server answered 500: Internal Server Error"]
 
 
-def test_what_is_cut_off_while_it_thinks_does_not_vote() -> None:
+def test_what_is_cut_off_while_it_thinks_does_not_vote():
     cut = {seed_of(0, "", number) for number in (0, 2)}
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         thinking = ok("So the answer is 7. Wait", finish_reason="length")
         return thinking if request.seed in cut else ok("Is it 7?</think>Answer: 42", finish_reason="length")
 
@@ -57,8 +54,8 @@ def test_what_is_cut_off_while_it_thinks_does_not_vote() -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/octet-stream"])
-def test_a_stream_is_read_whatever_its_content_type(kind: str) -> None:
-    async def reply(request: Request, send: Send) -> None:
+def test_a_stream_is_read_whatever_its_content_type(kind):
+    async def reply(request, send):
         chunks = [{"choices": [{"index": 0, "delta": {"content": word}}]} for word in ("Answer: ", "42")]
         chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
         body = ": hello\n\n" + "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
@@ -73,11 +70,9 @@ CALLS = [("a", "weather", '{"city": "London"}'), ("b", "clock", '{"zone": "UTC"}
 
 @pytest.mark.parametrize("indexes", [(0, 1), (0, 0), (1, 2), (-1, 0), (1, 0), (None, None)])
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_parallel_tool_calls_stay_apart_whatever_their_index(
-    indexes: tuple[int | None, int | None], pieces: int
-) -> None:
-    async def reply(request: Request, send: Send) -> None:
-        deltas: list[dict[str, Any]] = []
+def test_parallel_tool_calls_stay_apart_whatever_their_index(indexes, pieces):
+    async def reply(request, send):
+        deltas = []
         for index, (id, name, arguments) in zip(indexes, CALLS, strict=True):
             size = -(-len(arguments) // pieces)
             first = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments[:size]}}
@@ -92,7 +87,7 @@ def test_parallel_tool_calls_stay_apart_whatever_their_index(
         body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
         await send(http(200, body.encode(), kind="text/event-stream"))
 
-    async def scenario() -> None:
+    async def scenario():
         async with gateway(lambda _: reply, **FOUR) as place:
             made = (await place.ask()).choices[0].message.tool_calls
             said = sorted((each.id, each.function.name, each.function.arguments) for each in made)
@@ -102,7 +97,7 @@ def test_parallel_tool_calls_stay_apart_whatever_their_index(
 
 
 @pytest.mark.parametrize("upstream_stream", [True, False])
-def test_large_replies_are_held_one_at_a_time(monkeypatch: pytest.MonkeyPatch, upstream_stream: bool) -> None:
+def test_large_replies_are_held_one_at_a_time(monkeypatch, upstream_stream):
     monkeypatch.setattr("apportion.endpoint.http.LARGE_BYTES", 1000)
     own = run(own_of(lambda _: either(f"{'x ' * 2000}\nAnswer: 42"), upstream_stream=upstream_stream))
     assert own["votes"] == {"42": 4}

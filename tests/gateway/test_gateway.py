@@ -1,11 +1,8 @@
 """The gateway as an openai client sees it, before a scripted upstream server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
-from typing import Any
 
 import pytest
 
@@ -13,23 +10,23 @@ from apportion.endpoint import seed_of
 from apportion.gateway.upstream import Bill
 from apportion.stopping import TARGETS
 from tests.endpoint.builders import run, until
-from tests.endpoint.fault_server import Behaviour, Request, Send, http, ok, refused
-from tests.gateway.builders import MESSAGES, Place, ballot, by_sample, either, gateway, openai, settings, streamed
+from tests.endpoint.fault_server import http, ok, refused
+from tests.gateway.builders import MESSAGES, ballot, by_sample, either, gateway, openai, settings, streamed
 
 SPLIT = ["41", "42", None, "42", "42", "41", "42", "42"]
 
 
-async def body_of(place: Place, seed: int | None = 0, **fields: Any) -> dict[str, Any]:
+async def body_of(place, seed=0, **fields):
     """Return the reply to one question as JSON."""
     seeds = {} if seed is None else {"seed": seed}
     reply = await place.client.chat.completions.with_raw_response.create(
         model="tiny", messages=MESSAGES, **seeds, **fields
     )
-    found: dict[str, Any] = json.loads(reply.http_response.content)
+    found = json.loads(reply.http_response.content)
     return found
 
 
-async def refusal(place: Place, **fields: Any) -> Any:
+async def refusal(place, **fields):
     """Return the error that the openai client raises."""
     with pytest.raises(openai.APIStatusError) as raised:
         await place.ask(**fields)
@@ -37,8 +34,8 @@ async def refusal(place: Place, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("upstream_stream", [True, False])
-def test_the_first_completion_of_the_winner_comes_back_as_upstream_sent_it(upstream_stream: bool) -> None:
-    async def scenario() -> None:
+def test_the_first_completion_of_the_winner_comes_back_as_upstream_sent_it(upstream_stream):
+    async def scenario():
         script = by_sample(SPLIT, reasoning_content="6 x 7 is 42", annotations=[{"type": "own"}])
         async with gateway(
             script, upstream_stream=upstream_stream, rule="fixed", curtail=False, max_samples=8
@@ -66,8 +63,8 @@ def test_the_first_completion_of_the_winner_comes_back_as_upstream_sent_it(upstr
     run(scenario())
 
 
-def test_the_rule_stops_early_and_headers_say_so() -> None:
-    async def scenario() -> None:
+def test_the_rule_stops_early_and_headers_say_so():
+    async def scenario():
         async with gateway(by_sample(["42"]), max_samples=64) as place:
             reply = await place.client.chat.completions.with_raw_response.create(model="tiny", messages=MESSAGES)
             own = {name: value for name, value in reply.headers.items() if name.startswith("x-apportion-")}
@@ -86,7 +83,7 @@ def test_the_rule_stops_early_and_headers_say_so() -> None:
     run(scenario())
 
 
-def test_fields_of_the_request_go_upstream_unchanged() -> None:
+def test_fields_of_the_request_go_upstream_unchanged():
     fields = {
         "temperature": 0.3,
         "top_p": 0.9,
@@ -98,7 +95,7 @@ def test_fields_of_the_request_go_upstream_unchanged() -> None:
         "user": "Zoë",
     }
 
-    async def scenario() -> None:
+    async def scenario():
         async with gateway(by_sample(["42"]), upstream_stream=False) as place:
             await place.ask(**fields, extra_body={"top_k": 20, "apportion": {"max_samples": 4}}, n=2)
             for request in place.upstream.requests:
@@ -107,8 +104,8 @@ def test_fields_of_the_request_go_upstream_unchanged() -> None:
     run(scenario())
 
 
-def test_the_seed_of_a_request_gives_each_sample_its_own() -> None:
-    async def scenario() -> None:
+def test_the_seed_of_a_request_gives_each_sample_its_own():
+    async def scenario():
         async with gateway(by_sample(["42"]), rule="fixed", max_samples=4, curtail=False) as place:
             for _ in range(2):
                 await place.ask(seed=7)
@@ -122,8 +119,8 @@ def test_the_seed_of_a_request_gives_each_sample_its_own() -> None:
     run(scenario())
 
 
-def test_n_choices_are_the_best_answers_and_then_further_samples() -> None:
-    async def scenario() -> None:
+def test_n_choices_are_the_best_answers_and_then_further_samples():
+    async def scenario():
         async with gateway(by_sample(SPLIT), rule="fixed", max_samples=8) as place:
             reply = await body_of(place, n=4)
             assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
@@ -140,8 +137,8 @@ def test_n_choices_are_the_best_answers_and_then_further_samples() -> None:
     run(scenario())
 
 
-def test_a_stream_of_n_choices_has_each_under_its_index() -> None:
-    async def scenario() -> None:
+def test_a_stream_of_n_choices_has_each_under_its_index():
+    async def scenario():
         async with gateway(by_sample(SPLIT), rule="fixed", max_samples=8) as place:
             texts = {0: "", 1: ""}
             async for chunk in await place.ask(n=2, seed=0, stream=True):
@@ -152,16 +149,16 @@ def test_a_stream_of_n_choices_has_each_under_its_index() -> None:
     run(scenario())
 
 
-def test_a_vote_takes_at_least_n_samples() -> None:
-    async def scenario() -> None:
+def test_a_vote_takes_at_least_n_samples():
+    async def scenario():
         async with gateway(by_sample(["42"]), max_samples=16) as place:
             assert len((await body_of(place, n=12))["choices"]) == 12
 
     run(scenario())
 
 
-def test_a_stream_holds_the_winner_the_ballot_and_the_usage() -> None:
-    async def scenario() -> None:
+def test_a_stream_holds_the_winner_the_ballot_and_the_usage():
+    async def scenario():
         text = "word " * 3000
         async with gateway(lambda _: either(f"{text}Answer: 42")) as place:
             chunks = [chunk async for chunk in await place.ask(stream=True, stream_options={"include_usage": True})]
@@ -176,14 +173,14 @@ def test_a_stream_holds_the_winner_the_ballot_and_the_usage() -> None:
     run(scenario())
 
 
-def test_a_stream_stays_alive_while_the_vote_goes_on_and_ends_with_an_error_event_if_it_fails() -> None:
-    async def scenario() -> None:
+def test_a_stream_stays_alive_while_the_vote_goes_on_and_ends_with_an_error_event_if_it_fails():
+    async def scenario():
         async with gateway(lambda _: either("Answer: 42", delay=0.3), keep_alive_seconds=0.05) as place:
             lines = await _lines(place)
             assert lines.count(": voting") >= 4 and lines[-1] == "data: [DONE]"
             assert lines.index(": voting") < next(i for i, line in enumerate(lines) if line.startswith("data"))
 
-        async def late(_: Request, send: Send) -> None:
+        async def late(_, send):
             await asyncio.sleep(0.2)
             await refused(400, "no such thing")(_, send)
 
@@ -196,7 +193,7 @@ def test_a_stream_stays_alive_while_the_vote_goes_on_and_ends_with_an_error_even
     run(scenario())
 
 
-async def _lines(place: Place) -> list[str]:
+async def _lines(place):
     """Return the lines of one stream."""
     create = place.client.chat.completions.with_streaming_response.create
     async with create(model="tiny", messages=MESSAGES, stream=True) as response:
@@ -204,8 +201,8 @@ async def _lines(place: Place) -> list[str]:
         return [line async for line in response.iter_lines() if line]
 
 
-def test_an_error_before_a_stream_begins_has_its_own_status() -> None:
-    async def scenario() -> None:
+def test_an_error_before_a_stream_begins_has_its_own_status():
+    async def scenario():
         async with gateway(lambda _: refused(401, "wrong key")) as place:
             error = await refusal(place, stream=True)
             assert error.status_code == 401 and error.body["message"] == "wrong key"
@@ -213,8 +210,8 @@ def test_an_error_before_a_stream_begins_has_its_own_status() -> None:
     run(scenario())
 
 
-def test_a_request_at_temperature_0_is_not_voted_on() -> None:
-    async def scenario() -> None:
+def test_a_request_at_temperature_0_is_not_voted_on():
+    async def scenario():
         async with gateway(by_sample(["42"])) as place:
             own = (await body_of(place, temperature=0))["apportion"]
             assert (own["stopped"], own["samples"], own["rule"], own["disagreement"]) == ("greedy", 1, None, None)
@@ -226,12 +223,12 @@ def test_a_request_at_temperature_0_is_not_voted_on() -> None:
     run(scenario())
 
 
-def test_a_request_can_set_its_vote_within_the_bounds() -> None:
-    async def scenario() -> None:
+def test_a_request_can_set_its_vote_within_the_bounds():
+    async def scenario():
         async with gateway(by_sample(SPLIT), max_samples=16) as place:
 
-            async def voted(**fields: Any) -> dict[str, Any]:
-                found: dict[str, Any] = (await body_of(place, extra_body={"apportion": fields}))["apportion"]
+            async def voted(**fields):
+                found = (await body_of(place, extra_body={"apportion": fields}))["apportion"]
                 return found
 
             assert (await voted(vote=False))["stopped"] == "off"
@@ -259,15 +256,15 @@ def test_a_request_can_set_its_vote_within_the_bounds() -> None:
     run(scenario())
 
 
-def test_samples_that_are_no_longer_needed_are_cancelled_by_closing_their_streams() -> None:
+def test_samples_that_are_no_longer_needed_are_cancelled_by_closing_their_streams():
     """Of a wave of 16, five votes are enough; the others never end."""
     fast = {seed_of(0, "", number) for number in range(6)}
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         quick = request.seed in fast
         return streamed("Answer: 42" if quick else "a b c d e", every=0 if quick else 60)
 
-    async def scenario() -> None:
+    async def scenario():
         async with gateway(script, wave=16, max_samples=16) as place:
             own = (await body_of(place))["apportion"]
             assert own["stopped"] == "rule" and own["cancelled"] == 16 - own["samples"] > 0
@@ -277,8 +274,8 @@ def test_samples_that_are_no_longer_needed_are_cancelled_by_closing_their_stream
     run(scenario())
 
 
-def test_a_client_that_leaves_cancels_its_upstream_requests() -> None:
-    async def scenario() -> None:
+def test_a_client_that_leaves_cancels_its_upstream_requests():
+    async def scenario():
         async with gateway(lambda _: streamed("a b c", every=60), max_samples=4, rule="fixed") as place:
             for stream in (False, True):
                 with pytest.raises(openai.APITimeoutError):
@@ -289,8 +286,8 @@ def test_a_client_that_leaves_cancels_its_upstream_requests() -> None:
     run(scenario())
 
 
-def test_a_vote_without_answers_ends_early_and_returns_the_first_completion() -> None:
-    async def scenario() -> None:
+def test_a_vote_without_answers_ends_early_and_returns_the_first_completion():
+    async def scenario():
         async with gateway(by_sample([None]), max_samples=64, give_up=3) as place:
             reply = await body_of(place)
             assert reply["choices"][0]["message"]["content"] == "sample 0: no idea"
@@ -302,16 +299,16 @@ def test_a_vote_without_answers_ends_early_and_returns_the_first_completion() ->
 
 
 @pytest.mark.parametrize("upstream_stream", [True, False])
-def test_tool_calls_are_votes(upstream_stream: bool) -> None:
-    def call(arguments: str) -> list[dict[str, Any]]:
+def test_tool_calls_are_votes(upstream_stream):
+    def call(arguments):
         return [{"index": 0, "id": "a", "type": "function", "function": {"name": "add", "arguments": arguments}}]
 
     scripts = ['{"x": 1, "y": 2}', '{"y":2,"x":1}', '{"x": 9}', '{"x": 1, "y": 2}']
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         return either("", tool_calls=call(scripts[request.number % 4]))
 
-    async def scenario() -> None:
+    async def scenario():
         async with gateway(
             script, rule="fixed", max_samples=4, curtail=False, upstream_stream=upstream_stream
         ) as place:
@@ -326,15 +323,15 @@ def test_tool_calls_are_votes(upstream_stream: bool) -> None:
     run(scenario())
 
 
-def test_a_failed_sample_is_paid_for_and_does_not_vote() -> None:
+def test_a_failed_sample_is_paid_for_and_does_not_vote():
     broken = seed_of(0, "", 1)
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         if request.seed == broken:
             return refused(500, "out of memory", ["Retry-After: 0"])
         return either("Answer: 42")
 
-    async def scenario() -> None:
+    async def scenario():
         async with gateway(script, rule="fixed", max_samples=4, curtail=False, max_retries=0) as place:
             own = (await body_of(place))["apportion"]
             assert (own["samples"], own["failed"], own["votes"], own["uncounted"]) == (5, 1, {"42": 4}, 1)
@@ -343,13 +340,13 @@ def test_a_failed_sample_is_paid_for_and_does_not_vote() -> None:
     run(scenario())
 
 
-def test_the_deadline_returns_the_best_answer_so_far() -> None:
+def test_the_deadline_returns_the_best_answer_so_far():
     quick = {seed_of(0, "", number) for number in range(3)}
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         return either("Answer: 42", delay=0 if request.seed in quick else 60)
 
-    async def scenario() -> None:
+    async def scenario():
         async with gateway(script, deadline_seconds=0.5) as place:
             own = (await body_of(place))["apportion"]
             assert (own["answer"], own["stopped"], own["samples"]) == ("42", "deadline", 3)
@@ -359,10 +356,10 @@ def test_the_deadline_returns_the_best_answer_so_far() -> None:
     run(scenario())
 
 
-def test_models_are_those_of_upstream() -> None:
+def test_models_are_those_of_upstream():
     listed = {"object": "list", "data": [{"id": "org/tiny", "object": "model", "created": 1, "owned_by": "me"}]}
 
-    async def scenario() -> None:
+    async def scenario():
         async with gateway() as place:
             place.upstream.other_paths["/v1/models"] = http(200, json.dumps(listed).encode())
             assert [model.id async for model in place.client.models.list()] == ["org/tiny"]
@@ -381,15 +378,13 @@ def test_models_are_those_of_upstream() -> None:
     run(scenario())
 
 
-def test_the_key_of_a_request_goes_upstream_and_nowhere_else(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_of_a_request_goes_upstream_and_nowhere_else(caplog, monkeypatch):
     monkeypatch.setenv("OWN_KEY", "own-secret")
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         return refused(401, f"Incorrect API key provided: {request.headers.get('authorization')}.")
 
-    async def scenario() -> None:
+    async def scenario():
         async with gateway(script, api_key_env="OWN_KEY") as place:
             error = await refusal(place)
             assert error.status_code == 401 and "the-key" in error.message
@@ -404,8 +399,8 @@ def test_the_key_of_a_request_goes_upstream_and_nowhere_else(
     assert "401" in caplog.text and "the-key" not in caplog.text and "own-secret" not in caplog.text
 
 
-def test_a_reply_without_usage_is_not_counted() -> None:
-    async def scenario() -> None:
+def test_a_reply_without_usage_is_not_counted():
+    async def scenario():
         async with gateway(by_sample(["42"], tokens=None)) as place:
             reply = await body_of(place)
             assert reply["apportion"]["uncounted"] == reply["apportion"]["requests"]
@@ -414,19 +409,19 @@ def test_a_reply_without_usage_is_not_counted() -> None:
     run(scenario())
 
 
-def test_an_upstream_server_that_does_not_stream_is_read_too() -> None:
-    async def scenario() -> None:
+def test_an_upstream_server_that_does_not_stream_is_read_too():
+    async def scenario():
         async with gateway(lambda _: ok("Answer: 42")) as place:
             assert ballot(await place.ask())["answer"] == "42"
 
     run(scenario())
 
 
-def test_an_upstream_server_that_refuses_stream_options_is_asked_without() -> None:
-    def script(request: Request) -> Behaviour:
+def test_an_upstream_server_that_refuses_stream_options_is_asked_without():
+    def script(request):
         return refused(422, "stream_options: extra inputs") if "stream_options" in request.body else either("Answer: 4")
 
-    async def scenario() -> None:
+    async def scenario():
         async with gateway(script) as place:
             assert ballot(await place.ask())["failed"] == 0
             before = len(place.upstream.requests)
@@ -436,10 +431,10 @@ def test_an_upstream_server_that_refuses_stream_options_is_asked_without() -> No
     run(scenario())
 
 
-def test_answers_with_the_same_meaning_are_one_vote() -> None:
+def test_answers_with_the_same_meaning_are_one_vote():
     pytest.importorskip("math_verify")
 
-    async def scenario() -> None:
+    async def scenario():
         answers = ["1/2", "0.5", "1/3", r"\frac{1}{2}"]
         async with gateway(by_sample(answers), equivalence="math", rule="fixed", max_samples=4, curtail=False) as place:
             assert (await body_of(place))["apportion"]["votes"] == {"1/2": 3, "1/3": 1}
@@ -447,23 +442,23 @@ def test_answers_with_the_same_meaning_are_one_vote() -> None:
     run(scenario(), seconds=60)
 
 
-def first_word(text: str) -> str | None:
+def first_word(text):
     """An extractor of the user's, which fails for one text."""
     if "broken" in text:
         raise LookupError("no word")
     return text.partition(" ")[0]
 
 
-def same_letter(answer: str, other: str) -> bool:
+def same_letter(answer, other):
     """An equivalence of the user's."""
     return answer[0] == other[0]
 
 
-def test_functions_of_the_user_read_and_compare_answers() -> None:
+def test_functions_of_the_user_read_and_compare_answers():
     texts = ["alpha is it", "avocado is it", "beta is it"]
     own = {"extract": f"{__name__}:first_word", "equivalence": f"{__name__}:same_letter"}
 
-    async def scenario() -> None:
+    async def scenario():
         script = {seed_of(0, "", number): text for number, text in enumerate(texts)}
         async with gateway(
             lambda request: either(script.get(request.seed, "broken")),
@@ -479,12 +474,12 @@ def test_functions_of_the_user_read_and_compare_answers() -> None:
     run(scenario())
 
 
-def test_a_judge_is_not_served() -> None:
+def test_a_judge_is_not_served():
     with pytest.raises(ValueError, match="equivalence must be one of"):
         settings("http://127.0.0.1:9/v1", equivalence="judge")
 
 
-def test_usage_has_a_total_without_one_upstream_and_leaves_out_counts_that_cannot_be() -> None:
+def test_usage_has_a_total_without_one_upstream_and_leaves_out_counts_that_cannot_be():
     bill = Bill()
     bill.add({"prompt_tokens": 7, "completion_tokens": 5})
     bill.add({"prompt_tokens": 7, "completion_tokens": 10**4000, "total_tokens": 20})

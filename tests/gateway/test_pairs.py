@@ -3,23 +3,21 @@
 After each pair it answers another request, holds no slot and no vote, and has left no upstream request open.
 """
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 
 from tests.endpoint.builders import run, until
-from tests.endpoint.fault_server import Behaviour, Request, Send, cut_before, cut_inside, malformed, refused, silent
-from tests.gateway.builders import MESSAGES, STREAM, Place, ballot, chunk, either, gateway, openai, streamed
+from tests.endpoint.fault_server import cut_before, cut_inside, malformed, refused, silent
+from tests.gateway.builders import MESSAGES, STREAM, ballot, chunk, either, gateway, openai, streamed
+from tests.soak import case
 
 
-def dies_in_a_stream() -> Behaviour:
+def dies_in_a_stream():
     """A stream that breaks off after its first chunk."""
 
-    async def reply(request: Request, send: Send) -> None:
+    async def reply(request, send):
         await send(STREAM)
         await send(chunk(request, [{"index": 0, "delta": {"content": "It is"}, "finish_reason": None}]))
         await asyncio.sleep(0.05)
@@ -28,7 +26,7 @@ def dies_in_a_stream() -> Behaviour:
     return reply
 
 
-UPSTREAM: dict[str, Callable[[], Behaviour]] = {
+UPSTREAM = {
     "silent": silent,
     "endless stream": lambda: streamed("a b c", every=60),
     "dies in a stream": dies_in_a_stream,
@@ -42,24 +40,24 @@ UPSTREAM: dict[str, Callable[[], Behaviour]] = {
 }
 
 
-async def waits(place: Place) -> None:
+async def waits(place):
     """A client that waits for its reply."""
     await place.ask()
 
 
-async def leaves(place: Place) -> None:
+async def leaves(place):
     """A client that leaves after a moment."""
     await place.ask(timeout=0.1)
 
 
-async def leaves_a_stream(place: Place) -> None:
+async def leaves_a_stream(place):
     """A client that opens a stream and leaves."""
     async with await place.ask(stream=True, timeout=0.15) as stream:
         async for _ in stream:
             break
 
 
-async def comes_with_others(place: Place) -> None:
+async def comes_with_others(place):
     """Six clients for two votes and two places in the queue."""
     found = await asyncio.gather(*(place.ask(timeout=1.0) for _ in range(6)), return_exceptions=True)
     for each in found:
@@ -67,7 +65,7 @@ async def comes_with_others(place: Place) -> None:
             raise each
 
 
-async def sends_garbage(place: Place) -> None:
+async def sends_garbage(place):
     """A client that sends half a request, beside one that waits."""
     _, writer = await asyncio.open_connection("127.0.0.1", place.port)
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
@@ -77,7 +75,7 @@ async def sends_garbage(place: Place) -> None:
     await place.client.chat.completions.create(model="tiny", messages=MESSAGES, timeout=0.1)
 
 
-CLIENTS: dict[str, Callable[[Place], Awaitable[None]]] = {
+CLIENTS = {
     "waits": waits,
     "leaves": leaves,
     "leaves a stream": leaves_a_stream,
@@ -86,11 +84,11 @@ CLIENTS: dict[str, Callable[[Place], Awaitable[None]]] = {
 }
 
 
-async def pair(fault: Callable[[], Behaviour], client: Callable[[Place], Awaitable[None]]) -> float:
+async def pair(fault, client):
     """Put one pair of faults to a gateway, and return the seconds until it answers another request."""
     healthy = False
 
-    def script(_: Request) -> Behaviour:
+    def script(_):
         return either("Answer: 42") if healthy else fault()
 
     limits = {"max_votes": 2, "max_queue": 2, "queue_seconds": 0.5, "deadline_seconds": 1.0, "keep_alive_seconds": 0.05}
@@ -108,12 +106,19 @@ async def pair(fault: Callable[[], Behaviour], client: Callable[[Place], Awaitab
         return loop.time() - started
 
 
-def _cut(request: Request) -> bool:
+def _cut(request):
     """Whether the server itself ended the request."""
     return not request.left and not request.answered
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("fault", UPSTREAM)
-def test_the_gateway_survives_a_pair_of_faults(fault: str, client: str) -> None:
+PAIRS = [
+    case(fault, client, suite=number % len(CLIENTS) == place)
+    for number, fault in enumerate(UPSTREAM)
+    for place, client in enumerate(CLIENTS)
+]
+"""In the suite each fault meets one client, and each client two faults."""
+
+
+@pytest.mark.parametrize(("fault", "client"), PAIRS)
+def test_the_gateway_survives_a_pair_of_faults(fault, client):
     assert run(pair(UPSTREAM[fault], CLIENTS[client])) < 3

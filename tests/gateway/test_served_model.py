@@ -1,13 +1,10 @@
 """The gateway before a real server, `transformers serve` with a tiny policy."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.served_model import ServedModel, problems, serving, train_model
+from benchmarks.served_model import problems, serving, train_model
 from tests.endpoint.builders import run
 from tests.gateway.builders import ballot, gateway, openai
 
@@ -18,7 +15,7 @@ SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 16}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
+def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gateway") / "model"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
@@ -28,14 +25,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
 
 
 @pytest.mark.parametrize("upstream_stream", [True, False])
-def test_votes_on_a_served_model(served: ServedModel, upstream_stream: bool) -> None:
+def test_votes_on_a_served_model(served, upstream_stream):
     """Every sample is one request of the server, all tokens are counted, and most answers are right."""
     asked = problems(6)
 
-    async def scenario() -> None:
+    async def scenario():
         async with gateway(url=served.base_url, upstream_stream=upstream_stream, **SETTINGS) as place:
 
-            async def vote(text: str) -> tuple[str, dict[str, object], int]:
+            async def vote(text):
                 messages = [{"role": "user", "content": text}]
                 completion = await place.ask(model=served.model, messages=messages, **SAMPLING)
                 found = ballot(completion)
@@ -55,8 +52,8 @@ def test_votes_on_a_served_model(served: ServedModel, upstream_stream: bool) -> 
     run(scenario(), seconds=120)
 
 
-def test_a_stream_and_an_unknown_model(served: ServedModel) -> None:
-    async def scenario() -> None:
+def test_a_stream_and_an_unknown_model(served):
+    async def scenario():
         async with gateway(url=served.base_url, **SETTINGS) as place:
             messages = [{"role": "user", "content": problems(1)[0].text}]
             stream = await place.ask(model=served.model, messages=messages, stream=True, **SAMPLING)

@@ -1,10 +1,7 @@
 """The vote loop on scripted samples, against the replay of the same answers."""
 
-from __future__ import annotations
-
 import asyncio
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,15 +18,15 @@ from apportion.stopping import RULES, decide, make_rule
 MOST = 16
 
 
-def reply(text: str) -> dict[str, Any]:
+def reply(text):
     return {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
 
 
-def held(answers: list[str | None], voting: Voting, n: int = 1, jitter: int = 0) -> RunningVote:
+def held(answers, voting, n=1, jitter=0):
     """Return the vote on samples with these answers, which arrive in an order that ``jitter`` decides."""
     order = random.Random(jitter)
 
-    async def draw(number: int) -> dict[str, Any]:
+    async def draw(number):
         for _ in range(order.randrange(5) if jitter else 0):
             await asyncio.sleep(0)
         answer = answers[number]
@@ -37,7 +34,7 @@ def held(answers: list[str | None], voting: Voting, n: int = 1, jitter: int = 0)
             raise UpstreamError(502, "out of memory", again=True)
         return reply(answer or "")
 
-    async def run() -> RunningVote:
+    async def run():
         request = VoteRequest({"messages": []}, n, None, False, False, voting, lambda text: text or None)
         vote = RunningVote(request, draw, ExactMatch(), give_up=MOST)
         await vote.run(10)
@@ -53,7 +50,7 @@ def held(answers: list[str | None], voting: Voting, n: int = 1, jitter: int = 0)
     wave=st.sampled_from([1, 3, "free"]),
     jitter=st.integers(1, 9),
 )
-def test_a_vote_is_the_replay_of_its_answers(answers: list[str | None], rule: str, wave: Any, jitter: int) -> None:
+def test_a_vote_is_the_replay_of_its_answers(answers, rule, wave, jitter):
     """Whatever the wave, samples count one by one, as in a replay with wave 1."""
     answers[0] = "a"
     made = make_rule(rule, **({"min_samples": 8} if rule == "optpo" else {}))
@@ -66,14 +63,14 @@ def test_a_vote_is_the_replay_of_its_answers(answers: list[str | None], rule: st
     assert 0 <= own["disagreement"] <= 1
 
 
-def test_only_replies_that_may_be_returned_are_kept() -> None:
+def test_only_replies_that_may_be_returned_are_kept():
     vote = held(["a", "b", "a", "b", "a", "c", None, "a"] * 2, Voting(make_rule("fixed"), MOST, curtail=False), n=2)
     kept = [sample.number for sample in vote.samples if sample.reply is not None]
     assert kept == [0, 1, 5, 6]
     assert [sample.number for sample in vote.chosen()] == [0, 1]
 
 
-def test_three_failures_in_a_row_end_a_vote_with_what_it_has() -> None:
+def test_three_failures_in_a_row_end_a_vote_with_what_it_has():
     vote = held(["a", "b", "a", *["failed"] * 13], Voting(make_rule("fixed"), MOST))
     own = vote.ballot(Bill())
     assert (own["answer"], own["stopped"], own["failed"], own["samples"]) == ("a", "failures", 3, 6)
@@ -82,8 +79,8 @@ def test_three_failures_in_a_row_end_a_vote_with_what_it_has() -> None:
         held(["failed"] * MOST, Voting(make_rule("fixed"), MOST))
 
 
-def test_a_question_of_white_space_or_of_half_a_character_is_voted_on() -> None:
-    async def draw(number: int) -> dict[str, Any]:
+def test_a_question_of_white_space_or_of_half_a_character_is_voted_on():
+    async def draw(number):
         return reply("a")
 
     for content in ("  ", "\ud800"):

@@ -16,6 +16,7 @@ pytest.importorskip("typer")
 from apportion.stopping import USUAL_RULE, decide
 from tests.endpoint.fault_server import FaultServer
 from tests.processes import default_signals
+from tests.soak import case
 from tests.vote.builders import answering, make_questions, stream_of
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +100,9 @@ def test_a_killed_run_can_be_continued(tmp_path):
     assert totals["accuracy"]["mean"] == sum(line["correct"] for line in lines) / len(QUESTIONS)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "number", [case(each, suite=each == signal.SIGINT) for each in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
+)
 def test_an_interrupted_run_reports_its_progress_and_can_be_continued(tmp_path, number):
     first, said, requests, between, _ = run_twice(tmp_path, number)
     assert first.returncode == 128 + number
