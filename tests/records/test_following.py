@@ -1,7 +1,5 @@
 """A log that is read while it is written: new steps are seen once, whole, and also after a run has resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -46,16 +44,16 @@ for step in count(0, 2):
 """
 
 
-def make_step(step: int, outcomes=((1, 0), (1, 1), (0, 0))) -> LoggedStep:
+def make_step(step, outcomes=((1, 0), (1, 1), (0, 0))):
     batch = make_batch([list(each) for each in outcomes])
     return LoggedStep(step, batch, Uniform(2).groups(batch))
 
 
-def write(folder: Path, *steps: int, **given) -> None:
+def write(folder, *steps, **given):
     write_steps(folder, [make_step(step, **given) for step in steps])
 
 
-def steps_of(news) -> list[int]:
+def steps_of(news):
     return [step for record in news.records for step in np.unique(record.step).tolist()]
 
 
@@ -181,7 +179,7 @@ def test_a_log_of_hashes_keeps_no_text_and_tells_answers_apart(tmp_path):
         write_step(tmp_path, 2, batch, Uniform(4).groups(batch), log_text="some")
 
 
-def watched(*arguments: str, **given) -> subprocess.CompletedProcess[str]:
+def watched(*arguments, **given):
     command = [sys.executable, "-m", "apportion", "watch", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, **given)
 

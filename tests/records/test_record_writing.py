@@ -1,7 +1,5 @@
 """A run in memory as a rollout log: read back, it is the same run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 
@@ -23,7 +21,7 @@ from tests.records.test_rollout_log import logged
 pytest.importorskip("pyarrow")
 
 
-def make_record(seed: int = 0, groups: int = 40, graded: bool = False, **given) -> RunRecord:
+def make_record(seed=0, groups=40, graded=False, **given):
     """Return a run in which every kind of value is missing now and then. Prompts are numbered by first visit."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(5, size=groups)
@@ -51,7 +49,7 @@ def make_record(seed: int = 0, groups: int = 40, graded: bool = False, **given) 
     return RunRecord(**columns | given)
 
 
-def assert_same(found: RunRecord, record: RunRecord) -> None:
+def assert_same(found, record):
     for field in fields(RunRecord):
         one, other = getattr(found, field.name), getattr(record, field.name)
         if field.name == "answer":

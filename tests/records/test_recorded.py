@@ -1,7 +1,5 @@
 """Recorded rollouts through the drivers give the same as replaying the answers themselves."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np
@@ -11,13 +9,12 @@ from apportion import Prompt, Rollout, Uniform, collect, collect_async
 from apportion.allocators import Voting
 from apportion.records.recorded import Recorded
 from apportion.stopping import RULES, decide, make_rule
-from apportion.types import Batch
 
 MAXIMUM = 24
 SETTINGS = {"optpo": {"min_samples": 8, "exceedances": 2}}
 
 
-def make_streams(questions: int = 12, samples: int = 24, seed: int = 0) -> dict[str, list[str | None]]:
+def make_streams(questions=12, samples=24, seed=0):
     """Return answers to questions from hopeless to easy, some of them None."""
     rng = np.random.default_rng(seed)
     streams = {}
@@ -31,12 +28,12 @@ def make_streams(questions: int = 12, samples: int = 24, seed: int = 0) -> dict[
     return streams
 
 
-def make_recorded(streams: dict[str, list[str | None]]) -> tuple[list[Prompt], Recorded]:
+def make_recorded(streams):
     prompts = [Prompt(text) for text in streams]
     return prompts, Recorded({p.id: [Rollout(answer=a) for a in streams[p.text]] for p in prompts})
 
 
-def waves(batch: Batch) -> list[int]:
+def waves(batch):
     """Return the number of rounds in which each prompt got rollouts."""
     return [len({rollout.round for rollout in rollouts}) for rollouts in batch.rollouts]
 
@@ -70,7 +67,7 @@ def test_rollouts_missing_at_the_end_of_a_stream_are_charged():
 def test_a_batch_continues_after_the_last_one_until_a_restart():
     prompts, recorded = make_recorded({"question": ["a", "b", "c", "d"]})
 
-    def drawn() -> list[str | None]:
+    def drawn():
         return [rollout.answer for rollout in collect(Uniform(2), prompts, recorded).rollouts[0]]
 
     assert (drawn(), drawn()) == (["a", "b"], ["c", "d"])

@@ -1,7 +1,5 @@
 """The rollout log, written and read back: nothing is lost or torn, and other files are refused."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,10 +1,6 @@
 """Runs and votes to show: made records, rollout logs of them, studies of the lab by their files, and votes."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +13,7 @@ NOON = 1.8e9
 """Seconds since 1970 at which made runs begin."""
 
 
-def make_record(steps: int = 40, prompts: int = 16, size: int = 8, seed: int = 0, **changes: Any) -> RunRecord:
+def make_record(steps=40, prompts=16, size=8, seed=0, **changes):
     """Return a run of ``prompts`` prompts a step whose success rises, with tokens, times and predictions."""
     rng = np.random.default_rng(seed)
     number = 4 * prompts
@@ -27,7 +23,7 @@ def make_record(steps: int = 40, prompts: int = 16, size: int = 8, seed: int = 0
     prompt = np.concatenate([rng.permutation(number)[:prompts] for _ in range(steps)])
     p = 1 / (1 + np.exp(-(skill[prompt] + 2 * step / max(steps, 1) - 1)))
     reward = (rng.random((groups, size)) < p[:, None]).astype(float).reshape(-1)
-    columns: dict[str, Any] = {
+    columns = {
         "name": "made",
         "source": "rollout log",
         "ids": tuple(f"q{q}" for q in range(number)),
@@ -47,7 +43,7 @@ def make_record(steps: int = 40, prompts: int = 16, size: int = 8, seed: int = 0
     return RunRecord(**columns | changes)
 
 
-def make_study(folder: Path, arms: tuple[str, ...] = ("uniform", "vip"), seeds: int = 2, steps: int = 30) -> Path:
+def make_study(folder, arms=("uniform", "vip"), seeds=2, steps=30):
     """Write the files of a study of the lab that a report reads."""
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(f'name = "{folder.name}"\nbaseline = "{arms[0]}"\n', encoding="utf-8")
@@ -57,7 +53,7 @@ def make_study(folder: Path, arms: tuple[str, ...] = ("uniform", "vip"), seeds: 
     return folder
 
 
-def write_run(folder: Path, steps: int, speed: float = 1, seed: int = 0, size: int = 4) -> None:
+def write_run(folder, steps, speed=1, seed=0, size=4):
     """Write the metrics of one run of the lab, whose held-out success rises with ``speed``."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
@@ -83,7 +79,7 @@ def write_run(folder: Path, steps: int, speed: float = 1, seed: int = 0, size: i
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
 
 
-def make_vote(path: Path, questions: int = 40, most: int = 16, seed: int = 0) -> Path:
+def make_vote(path, questions=40, most=16, seed=0):
     """Write the answers, samples and settings of a vote, whose last question is not finished."""
     rng = np.random.default_rng(seed)
     setup = make_setup(base_url="http://localhost:8000/v1", model="m", rule="optpo", max_samples=most)

@@ -22,13 +22,13 @@ EVIL = "<script>alert(1)</script>\u202e\x00</svg>'\"&<img src=x onerror=alert(2)
 VOID = {"meta", "input", "br", "link", "img"}
 
 
-def contrast(first: str, second: str) -> float:
+def contrast(first, second):
     """Return the contrast ratio of two colours, from 1 to 21, as WCAG 2 defines it."""
     light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
-def _luminance(colour: str) -> float:
+def _luminance(colour):
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
