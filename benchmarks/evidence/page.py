@@ -41,17 +41,16 @@ HEAD = """\
 
 {totals}
 
-"The paper's" is what a paper says that it measured. A "theorem" is what it proves or defines. A "reading" is what we
-take a sentence of it to mean. "Ours" is a claim or a control of our own.
+A theorem is what a paper proves or defines. A reading is what we take a sentence of it to mean. Our own are claims or
+controls that no paper has.
 
 Our settings are smaller than the papers'. The *lab* is a policy of 200,640 parameters on chains of digit arithmetic,
 whose success probabilities are known exactly ([results.md](results.md)). The *recorded run* is a GRPO run of
 Qwen2.5-Math-1.5B. *SmolLM2* is SmolLM2-135M-Instruct. A claim about large models that does not hold here may hold
 there.
 
-`make docs` makes the details of each claim: the figures of each setting with their intervals, the paper's figure, our
-setting, and for each value its commit, processor, seeds and the command that measures it again. `make reproduce`
-measures everything.
+`make docs` makes the details of each claim: the figures of each setting with their intervals, and for each value the
+command that measures it again. `make reproduce` measures everything.
 
 ## Rules
 
