@@ -228,7 +228,6 @@ def _summary() -> str:
             f"{ENOUGH_SEEDS} seeds.",
             f"- Of {len(measured)} claims that a paper measured, {measured.count(Verdict.HOLDS)} hold and "
             f"{measured.count(Verdict.FAILS)} do not. Theorems and identities are counted apart.",
-            f"- {sum(claim.kind is Kind.OURS for claim, _ in found)} of {len(found)} claims are our own.",
             f"- {len(older)} of {len(values)} values are older than the code that they depend on; the details say what "
             "changed.",
             f"- {changed} values were measured in a tree with changes, which is refused now.",
