@@ -6,6 +6,7 @@ and only these are reported. Studies are under ``runs/`` and resume.
     python -m benchmarks.methods            # the ledger task, hard base: benchmarks/methods.toml
     python -m benchmarks.methods forks      # the second task: benchmarks/methods_forks.toml
     python -m benchmarks.methods factorial  # shapes of an update times baselines: methods_factorial.toml
+    python -m benchmarks.methods factorial finished  # a table of the seeds whose runs have all ended
     python -m benchmarks.methods decisions  # prompts, counts and baselines, alone and together, at one rate; also
     python -m benchmarks.methods decisions_forks
 """
@@ -19,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ from apportion.lab.report.picture import COLOURS
 from apportion.lab.report.results import BANDS, Run, SeedInterval
 from apportion.lab.report.with_labels import MEASURES
 from apportion.lab.study.design import Study, read_study
-from apportion.lab.study.worker import run_directory
+from apportion.lab.study.worker import is_finished, run_directory
 from benchmarks.common import table, write
 
 RATES = {
@@ -54,14 +56,16 @@ COLUMNS = (
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 
-def main(which: str = "") -> None:
+def main(which: str = "", part: str = "all") -> None:
     name = f"methods_{which}" if which else "methods"
     config = Path(__file__).with_name(f"{name}.toml")
     rates = RATES[name]
-    arms = list(load(config)["allocators"])
+    design = load(config)
+    arms, planned = list(design["allocators"]), design["seeds"]
     areas = {rate: _sweep(config, name, rate) for rate in rates} if len(rates) > 1 else {}
     best = {arm: max(rates, key=lambda rate: areas[rate][arm]) if areas else rates[0] for arm in arms}
-    study = _train(config, name, [f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items()])
+    overrides = [f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items()]
+    study = (_finished_part if part == "finished" else _train)(config, name, overrides)
     runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
     summary = summarise(MEASURES, runs, study.baseline)
     forked = task_of(study.training.base) == "forks"
@@ -83,6 +87,11 @@ def main(which: str = "") -> None:
             "there; `at most` if a run of the baseline never did, which then counts as if it had at its end."
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
             _how_chosen(best, rates),
+            *(
+                [f"{len(study.seeds)} of {len(planned)} seeds that were fixed beforehand."]
+                if part == "finished"
+                else []
+            ),
             _contrasts(runs)
             if which == "factorial"
             else "Rollouts a prompt by its exact success probability when it was sampled:\n\n" + _bands(summary),
@@ -98,6 +107,16 @@ def main(which: str = "") -> None:
         },
     )
     _draw(runs, summary, study, PICTURES / f"{name}.png")
+
+
+def _finished_part(config: Path, name: str, overrides: Sequence[str]) -> Study:
+    """Return the study with the seeds whose runs have all ended. Seeds come one after the other."""
+    study = read_study(config, overrides, name, resume=False)
+    directories = {run: run_directory(study.directory, *run) for run in study.runs}
+    ended = {run for run in study.runs if is_finished(directories[run], study.training_of(run[0]))}
+    return replace(
+        study, seeds=tuple(seed for seed in study.seeds if all((arm, seed) in ended for arm in study.allocators))
+    )
 
 
 def _how_chosen(best: dict[str, str], rates: Sequence[str]) -> str:
