@@ -106,7 +106,8 @@ def main(which: str = "", part: str = "all") -> None:
             },
         },
     )
-    _draw(runs, summary, study, PICTURES / f"{name}.png")
+    if which != "factorial":
+        _draw(runs, summary, study, PICTURES / f"{name}.png")
 
 
 def _finished_part(config: Path, name: str, overrides: Sequence[str]) -> Study:
