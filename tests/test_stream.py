@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from apportion import HORA, VIP, Group, Knapsack, Neyman, PilotCommit, Prompt, Rollout, Uniform, collect
+from apportion import HORA, VIP, Group, Knapsack, Neyman, Prompt, Rollout, Uniform, collect
 from apportion.allocators import ALLOCATORS
 from apportion.predictors import MeanLengths
 from apportion.selection import Mixed, ShuffledEpochs
@@ -187,14 +187,6 @@ def test_no_group_is_older_than_the_bound_and_every_prompt_opened_is_trained(age
     opened = stream.counts["opened"]
     assert sum(map(len, found)) + len(stream._units) == opened
     assert all(36 <= sum(len(group.rollouts) for group in update) <= 2 * 36 for update in found[1:])
-
-
-def test_pilot_commit_streams_a_group_at_a_time() -> None:
-    rule = PilotCommit(pilots=4, commits=4, min_rate=0.25, max_rate=0.75)
-    stream = Stream(rule, make_prompts(60), rows_an_update=24, batch=1)
-    found = in_one_go(stream, updates=5, slots=16)
-    assert all(0 < np.mean([r.correct for r in group.rollouts[:4]]) < 1 for update in found for group in update)
-    assert sum(map(len, found)) > 10
 
 
 def fault(seed: int) -> None:

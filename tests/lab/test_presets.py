@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from apportion import DAPO, VIP, Batch, Belief, Plan, Prompt, Rollout, Uniform, collect
-from apportion.baselines import SPO
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.predictors import GaussianProcess
@@ -58,22 +57,17 @@ def test_choice_and_refill_fill_every_batch_with_few_groups_to_spare():
     assert kept == as_many == 240 and drawn < 0.6 * refilled
 
 
-def test_spo_has_one_rollout_its_tracker_its_estimator_and_its_weights():
-    found = spo({"a": 0.75}, rho=0.9)
-    assert found.allocator == Uniform(rollouts_per_prompt=1) and found.estimator == "spo"
-    assert isinstance(found.baseline, SPO) and (found.baseline.rho, found.baseline.rates) == (0.9, {"a": 0.75})
-    assert found.selection.floor == 0.05
-
-
 def test_spo_draws_prompts_by_the_baseline_that_it_subtracts():
-    found, prompts = spo({"a": 0.75}), [Prompt("one", id="a"), Prompt("two"), Prompt("three", rate=0.25)]
+    found, prompts = spo({"a": 0.75}, rho=0.9), [Prompt("one", id="a"), Prompt("two"), Prompt("three", rate=0.25)]
+    assert found.allocator == Uniform(rollouts_per_prompt=1) and found.estimator == "spo"
+    assert (found.baseline.rho, found.selection.floor) == (0.9, 0.05)
     found.selection.prepare(prompts)
     batch = Batch.start(prompts, Belief.uniform(3)).add(Plan([1, 1, 1]), [[Rollout(True)], [Rollout(False)], []])
     for _ in range(3):
         assert found.selection._predict().mean.tolist() == found.baseline.predict(prompts).tolist()
         found.baseline.update(batch)
         found.selection.observe(batch)
-    restored = spo({"a": 0.75}).selection
+    restored = spo({"a": 0.75}, rho=0.9).selection
     restored.prepare(prompts)
     restored.load_state_dict(found.selection.state_dict())
     assert restored._predict() == found.selection._predict()

@@ -18,6 +18,7 @@ from apportion.replay.expected import hora
 from apportion.replay.fresh import fresh_order
 from apportion.replay.limits import drift
 from benchmarks.real_run_data import grpo_run
+from tests.refusals import assert_refused
 from tests.replay.runs import made_run
 from tests.soak import case
 
@@ -111,12 +112,6 @@ def test_the_closed_forms_are_those_of_brute_force(graded, source):
         if not graded:
             none = population.none_right(np.array([group]), np.array([number]))[0]
             assert none == pytest.approx(np.mean([sum(draw) == 0 for draw in draws]))
-
-
-def test_a_broken_number_is_an_average_of_the_whole_ones_next_to_it():
-    population = OutcomePopulation.pools(made_run(steps=1, batch=1, prompts=1, size=6))
-    at = [population.mixed(np.array([0]), np.array([number]))[0] for number in (2, 3, 2.25)]
-    assert at[2] == pytest.approx(0.75 * at[0] + 0.25 * at[1])
 
 
 def test_drawn_rollouts_agree_with_the_closed_forms():
@@ -219,37 +214,34 @@ def test_drift_is_measured_without_the_noise_of_groups():
     assert drift(moving, 3) == pytest.approx(0.7 / 3, abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("missing", "name", "error"),
-    [
-        ("answers", "voting", "answers must be recorded to replay voting"),
-        ("norms", "neyman", "score norms of all rollouts must be recorded to replay neyman"),
-        ("graded", "hora", "rewards must be 0 or 1 to replay hora, got graded ones"),
-    ],
-)
-def test_what_was_not_recorded_is_refused_in_one_line(missing, name, error):
-    record = made_run(**{missing: missing == "graded"})
-    with pytest.raises(ValueError, match=error) as raised:
-        replay(record, {name: ALLOCATORS[name]()})
-    assert "\n" not in str(raised.value)
+def test_what_was_not_recorded_or_given_is_refused_in_one_line():
+    def named(case):
+        missing, name = case
+        replay(made_run(**{missing: missing == "graded"}), {name: ALLOCATORS[name]()})
+
+    assert_refused(
+        named,
+        [
+            ("answers must be recorded to replay voting", ("answers", "voting")),
+            ("score norms of all rollouts must be recorded to replay neyman", ("norms", "neyman")),
+            ("rewards must be 0 or 1 to replay hora, got graded ones", ("graded", "hora")),
+        ],
+    )
+    record = made_run()
+    assert_refused(
+        lambda wrong: replay(record, **{"rules": {"vip": VIP()}, **wrong}),
+        [
+            ("name at least one rule", {"rules": {}}),
+            ("window must be at least 0", {"window": -1}),
+            ("rollouts must be at least 1", {"rollouts": 0}),
+            ("seeds must be", {"seeds": ()}),
+        ],
+    )
 
 
 def test_graded_rewards_are_replayed_by_rules_that_take_them():
     found = replay(made_run(graded=True, size=32), {"vip": VIP(), "dapo": ALLOCATORS["dapo"]()}, rollouts=6)
     assert all("hits" not in each.ratios and each.cells.total("mixed") > 0 for each in found.allocators)
-
-
-def test_empty_input_is_refused():
-    record = made_run()
-    refusals = {
-        "name at least one rule": {"rules": {}},
-        "window must be at least 0": {"window": -1},
-        "rollouts must be at least 1": {"rollouts": 0},
-        "seeds must be": {"seeds": ()},
-    }
-    for error, wrong in refusals.items():
-        with pytest.raises(ValueError, match=error):
-            replay(record, **{"rules": {"vip": VIP()}, **wrong})
 
 
 @pytest.mark.parametrize("outcomes", ["pools", "expected"])

@@ -36,10 +36,12 @@ def test_the_shape_of_the_run_is_fitted_to_its_first_visits_only() -> None:
 
 def test_a_fit_recovers_a_mixture_from_counts() -> None:
     generator = np.random.default_rng(0)
-    trials = np.full(40_000, 8)
-    fitted = fit_mixture(generator.binomial(8, SHAPES["bimodal"].draw(40_000, generator)), trials)
+    trials = np.full(10_000, 8)
+    fitted = fit_mixture(generator.binomial(8, SHAPES["bimodal"].draw(10_000, generator)), trials)
     grid = np.linspace(0, 1, 21)
     assert np.abs(fitted.cdf(grid) - SHAPES["bimodal"].cdf(grid)).max() < 0.05
+    ends = fit_mixture(np.array([0, 8] * 50), np.full(100, 8))  # symmetric, so its components are, too
+    assert ends.alpha.tolist() == ends.beta[::-1].tolist() and ends.mean == pytest.approx(0.5)
 
 
 def test_drift_returns_with_its_half_life() -> None:

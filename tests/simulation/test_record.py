@@ -17,7 +17,7 @@ def test_every_rule_of_the_registries_runs_unchanged(rule: str) -> None:
     assert set(record.step) == {0, 1, 2, 3}
     assert (record.trials <= record.asked).all()
     assert record.trials.sum() < record.asked.sum()  # failed rollouts are paid for, and have no result
-    assert record.binary and record.kept.any()
+    assert record.binary and len(record.kept) == record.trials.sum() and record.kept.any()
 
 
 def test_the_truth_of_a_record_is_that_of_its_population() -> None:

@@ -25,6 +25,12 @@ def test_votes_bound_the_rollouts_of_a_run_by_steps(allocator, bounds):
     assert rollout_bounds(STEPS, allocator) == bounds
 
 
+def test_every_rule_without_labels_has_bounds():
+    for rule in LABEL_FREE.values():
+        least, most = rollout_bounds(STEPS, rule())
+        assert 0 < least <= most
+
+
 def test_other_lengths_are_exact_or_unknown():
     assert rollout_bounds(Training(base="easy", rollouts=640), Uniform()) == (640, 640)
     assert rollout_bounds(Training(base="easy", tokens=640), Uniform()) is None
@@ -52,9 +58,3 @@ def test_a_plan_with_labels_says_what_is_known():
     assert by_rollouts["prompts"] == "512 for training, 32 a step; 1000 held out"
     by_tokens = lines(Training(base="easy", tokens=5000), uniform)
     assert by_tokens["tokens"] == "5,000 a run" and "rollouts" not in by_tokens
-
-
-@pytest.mark.parametrize("name", LABEL_FREE)
-def test_every_rule_without_labels_has_bounds(name):
-    least, most = rollout_bounds(STEPS, LABEL_FREE[name]())
-    assert 0 < least <= most
