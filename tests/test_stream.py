@@ -137,7 +137,7 @@ def test_the_budget_is_kept_within_its_slack_at_any_time(name: str, selection: b
     spent: Counter[int] = Counter()
     running: list = []
     rng = np.random.default_rng(0)
-    for now in range(3_000):
+    for now in range(5_000):
         decision = stream.decide(24 - len(running), float(now))
         for ticket in decision.requests:
             granted[ticket.unit] += ticket.attempt == 0
@@ -152,7 +152,7 @@ def test_the_budget_is_kept_within_its_slack_at_any_time(name: str, selection: b
             spent[ticket.unit] += 0 if result is None else result.tokens
     spent = [spent[n] for n in range(max(granted)) if n not in stream._units]
     done = [granted[n] for n in range(max(granted)) if n not in stream._units]
-    assert len(done) > 150
+    assert len(done) > 300
     if rule.lengths is not None:
         used = sum(spent) / len(spent)
         assert used == pytest.approx(rule.tokens_per_prompt, rel=0.1) and len(set(done)) > 4
