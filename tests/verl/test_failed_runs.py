@@ -74,7 +74,7 @@ def test_a_run_with_many_faults_trains_on_the_right_rows_and_ends_without_worker
     assert first["errors"] == first["retried"] == 4 and first["failed"] == 0 and first["rows"] == 16
     assert "must return a finite number as score, got NaN" in done.output
     assert second["reassigned"] >= 1 and third["reassigned"] >= 1
-    assert second["expired"] >= 1 and second["rollouts"] == third["rollouts"] == 16
+    assert second["rollouts"] == third["rollouts"] == 16  # what hangs is given up late, or lost with its worker
     assert "was silent for" in done.output
     assert fourth["errors"] == 3 + 2 and fourth["expired"] == fourth["failed"] == 2 and fourth["rows"] == 14
     assert DEADLINE + ENDING_SECONDS < fourth["timing_s/gen"] < DEADLINE + ENDING_SECONDS + 10
