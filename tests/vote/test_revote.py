@@ -94,6 +94,16 @@ def test_failed_samples_are_failed_again(out):
     assert (again.samples, again.failed, again.votes) == (first.samples, first.failed, first.votes) == (8, 2, {"0": 6})
 
 
+def test_a_question_that_failures_ended_wants_one_sample_more(out):
+    lost = {seed_of(0, "q1", number) for number in range(100)}
+
+    def script(request):
+        return broken() if request.seed in lost else ok(r"\boxed{0}", most=1)
+
+    report = report_of(script, out, make_questions(2), rule="fixed", max_samples=4, max_retries=0)
+    assert [ballot.id for ballot in report.ballots] == ["q0"] and revote(out).wanting == {"q1": 1}
+
+
 def test_an_unfinished_question_is_counted_too_and_has_gold_if_questions_are_given(out):
     first = {seed_of(0, "q0", number) for number in range(5)}
 
