@@ -15,8 +15,8 @@ def test_a_rule_finds_what_it_found_in_the_table_of_the_benchmark():
     data = grpo_run()
     record = data.record(data.rewards.shape[1]).of_groups(np.arange(1209 * 6))
     for rule, expected in ((Mixed, 0.804), (GRESO, 0.557)):
-        shares = [choose_along(rule(), record, seed).mixed[:10].mean() for seed in range(1)]
-        assert np.mean(shares) == pytest.approx(expected, abs=0.03)  # fewer visits, so other ones around the last
+        shares = [choose_along(rule(), record, seed).mixed[:10].mean() for seed in range(3)]
+        assert np.mean(shares) == pytest.approx(expected, abs=0.02)  # fewer visits, so other ones around the last
 
 
 @pytest.mark.parametrize("name", SELECTORS)

@@ -35,19 +35,19 @@ def test_the_variance_is_that_of_many_right_gradients(n):
         wrong_error=np.zeros(1),
         right_mean=np.array([((shares @ right) ** 2).sum()]),
     )
-    variance, error = simulated_variance(moments, right, wrong, shares, n, draws=20_000, seed=1)
+    variance, error = simulated_variance(moments, right, wrong, shares, n, draws=40_000, seed=1)
     assert abs(moments.variance([n])[0] - variance) < 4 * error
-    assert error < variance / 30
+    assert error < variance / 50
 
 
 def test_moments_of_a_forked_problem_give_its_measured_variance(small_base):
     moments = score_moments(small_base, [FORKED], wrong_rollouts=100)
     assert moments.success == pytest.approx(exact_success(small_base, [FORKED]))
     assert moments.right_mean[0] < 0.99 * moments.right[0]  # its solutions differ, and so do their gradients
-    [measured] = measure_variances(small_base, [FORKED], [[4]], draws=50, seed=2)
+    [measured] = measure_variances(small_base, [FORKED], [[4]], draws=80, seed=2)
     error = np.hypot(measured.standard_error, moments.slope([4])[0] * moments.wrong_error[0])
     assert abs(measured.trace_variance - moments.variance([4])[0]) < 3.5 * error
-    assert error < measured.trace_variance / 2
+    assert error < measured.trace_variance / 3
 
 
 def test_one_right_completion_is_its_own_mean(small_base):

@@ -59,7 +59,7 @@ def test_it_is_the_variance_of_the_trainers_gradient_on_the_same_rollouts(small_
 @pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
 def test_one_prompt_has_the_variance_of_its_u_statistic(small_base, uncertain, estimator):
     """The RLOO gradient is a U-statistic with the kernel (r - r')(h - h') / 2, so Hoeffding gives its variance."""
-    problem, n, draws = uncertain[0], 5, 150
+    problem, n, draws = uncertain[0], 5, 300
     moments = score_moments(small_base, [problem], wrong_rollouts=500)
     p, right, wrong = moments.success[0], moments.right[0], moments.wrong[0]
     first = (p * (1 - p) ** 2 * right + (1 - p) * p**2 * wrong - p * p * right) / 4
@@ -70,7 +70,7 @@ def test_one_prompt_has_the_variance_of_its_u_statistic(small_base, uncertain, e
     assert moments.variance([n], estimator)[0] == pytest.approx(expected)
     measured = measure_one(small_base, [problem], [n], draws=draws, seed=2, estimator=estimator)
     assert abs(measured.trace_variance - expected) < 3.5 * measured.standard_error
-    assert measured.standard_error < expected / 4
+    assert measured.standard_error < expected / 5
 
 
 def test_least_variance_is_the_best_of_all_allocations():
