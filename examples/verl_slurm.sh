@@ -16,7 +16,8 @@ export RAY_ADDRESS="$head:6379"
 
 srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" \
     ray start --head --node-ip-address="$head" --port=6379 --num-cpus="$SLURM_CPUS_PER_TASK" --block &
-until ray health-check --address "$RAY_ADDRESS" 2> /dev/null; do sleep 2; done
+timeout 600 bash -c 'until ray health-check --address "$RAY_ADDRESS" 2> /dev/null; do sleep 2; done' ||
+    { echo "Ray must answer at $RAY_ADDRESS within 600 s, got nothing; see what ray start said above" >&2; exit 1; }
 others=$((SLURM_NNODES - 1))
 if [ "$others" -gt 0 ]; then
     srun --nodes="$others" --ntasks="$others" --exclude="${nodes[0]}" \
