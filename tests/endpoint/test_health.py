@@ -59,9 +59,9 @@ def error_of(script, prompts=8, seconds=8.0, **settings):
         case(fault, said, prompts, suite=prompts == suite)
         for fault, said, suite in (
             (refused(500, "crashed"), "the server answered 500: crashed", 8),
-            (refused(502, "no backend"), "the server answered 502: no backend", 0),
+            (refused(502, "no backend"), "the server answered 502: no backend", 1),
             (cut_before(), "the server broke the connection (Server disconnected without sending a response.)", 1),
-            (malformed(), "the server sent a reply that is not JSON", 0),
+            (malformed(), "the server sent a reply that is not JSON", 8),
         )
         for prompts in (1, 8)
     ],
