@@ -31,6 +31,17 @@ def check_refused(error: type[Exception], act: Callable[..., Any], cases: Iterab
     check_all(check, cases)
 
 
+def assert_refused(make: Callable[[Any], object], cases: Iterable[tuple[str, Any]]) -> None:
+    """Assert that ``make`` refuses each case by a ValueError of one line. The cases are (pattern, argument)."""
+
+    def check(pattern: str, given: Any) -> None:
+        with pytest.raises(ValueError, match=pattern) as refused:
+            make(given)
+        assert "\n" not in str(refused.value)
+
+    check_all(check, cases)
+
+
 def _error(check: Callable[..., Any], case: Sequence[Any]) -> BaseException | None:
     try:
         check(*case)

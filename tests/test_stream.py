@@ -15,7 +15,7 @@ from apportion.predictors import MeanLengths
 from apportion.selection import Mixed, ShuffledEpochs
 from apportion.stream import Stream, stream_groups
 from tests.builders import make_prompts
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 from tests.rules import MAKE, small
 from tests.soak import case
 

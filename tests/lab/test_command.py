@@ -15,8 +15,8 @@ from apportion.presets import PRESETS
 from apportion.runs.folder import hold_lock
 from tests import warm
 from tests.builders import LABELLED
+from tests.cases import assert_refused
 from tests.lab.states import curves
-from tests.refusals import assert_refused
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,9 +14,9 @@ from apportion.lab.command import run as run_study
 from apportion.lab.study.design import LABEL_FREE_DEFAULT, claim, read_study
 from apportion.lab.world.task import problem_pool
 from tests.builders import LABEL_FREE
+from tests.cases import assert_refused
 from tests.lab.states import curves
 from tests.lab.test_command import ROOT, command, environment, run
-from tests.refusals import assert_refused
 
 STUDIES = [path for path in sorted((ROOT / "examples").glob("*.toml")) if "[allocators." in path.read_text()]
 

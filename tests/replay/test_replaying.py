@@ -18,7 +18,7 @@ from apportion.replay.expected import hora
 from apportion.replay.fresh import fresh_order
 from apportion.replay.limits import drift
 from benchmarks.real_run_data import grpo_run
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 from tests.replay.runs import made_run
 from tests.soak import case
 

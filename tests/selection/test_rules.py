@@ -14,7 +14,7 @@ from apportion.selection.mixed import mixed_probability
 from apportion.selection.spo import inclusion_probabilities, systematic_sample
 from apportion.types import Batch, Belief, Plan, Rollout
 from tests.builders import make_prompts
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 from tests.soak import case
 
 

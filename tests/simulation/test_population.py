@@ -11,7 +11,7 @@ import scipy
 from apportion.predictors.statistics.beta_binomial import logit
 from apportion.records import open_run
 from apportion.simulation import SHAPES, BetaMixture, Population, draw_outcomes, fit_mixture
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 
 RUN = Path(__file__).parents[2] / "examples" / "data" / "grpo_run.jsonl.gz"
 SMALLEST_P = 0.01

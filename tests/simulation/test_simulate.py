@@ -9,7 +9,7 @@ import pytest
 from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.simulation import SHAPES, Population, Simulation, course, make_rule, simulate
 from apportion.types import Floats
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 from tests.soak import case
 
 

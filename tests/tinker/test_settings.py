@@ -19,7 +19,7 @@ from apportion.allocators import ALLOCATORS
 from apportion.selection import Mixed
 from apportion.tinker import TinkerAllocation, allocated
 from apportion.tinker.problems import question_of, resized
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 from tests.rules import small
 
 LABEL_FREE = [name for name in ALLOCATORS if not small(name).needs.labels]

@@ -10,8 +10,8 @@ from apportion.lab.policy.network import new_policy
 from apportion.lab.policy.recipes import RECIPES, Recipe, Stage, cache_directory, task_of
 from apportion.lab.world.demonstrator import EASY, MEDIUM
 from apportion.lab.world.task import encode, problem_pool
+from tests.cases import assert_refused
 from tests.lab.states import weights
-from tests.refusals import assert_refused
 
 BRIEF = Recipe((Stage(EASY, steps=4, learning_rate=3e-3), Stage(MEDIUM, steps=2, learning_rate=1e-3)), sequences=256)
 

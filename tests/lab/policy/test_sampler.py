@@ -11,7 +11,7 @@ from apportion.lab.policy.sampler import LedgerSampler, leading_share, sample
 from apportion.lab.world.task import EOS, Problem, Reward, encode, problem_pool
 from apportion.lab.world.tokenizer import ledger_tokenizer
 from apportion.types import Prompt
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 
 PROBLEMS = problem_pool(40, seed=11)
 PROMPTS = [encode(problem.text) for problem in PROBLEMS]

@@ -12,7 +12,7 @@ from apportion.lab.world.task import (
     verify,
 )
 from apportion.rows import TableError
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 
 PROBLEMS = problem_pool(12, seed=5)
 

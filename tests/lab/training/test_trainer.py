@@ -18,9 +18,9 @@ from apportion.predictors import DiscountedCounts, RunningVariance
 from apportion.records import read_log, record_of_log
 from apportion.selection import GRESO, Mixed, SPOWeights
 from apportion.types import Group
+from tests.cases import assert_refused
 from tests.hostile import FILES, MARKER
 from tests.lab.states import Killed, curve, equal
-from tests.refusals import assert_refused
 from tests.soak import case
 
 UNIFORM = Uniform(rollouts_per_prompt=4)

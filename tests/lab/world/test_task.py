@@ -25,7 +25,7 @@ from apportion.lab.world.task import (
     verify,
 )
 from apportion.types import prompt_id
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 
 problems = st.builds(
     Problem, st.integers(0, 9), st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=8).map(tuple)
