@@ -59,19 +59,24 @@ PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 def main(which: str = "", part: str = "all") -> None:
     name = f"methods_{which}" if which else "methods"
     config = Path(__file__).with_name(f"{name}.toml")
-    rates = RATES[name]
+    rates, study_of = RATES[name], {"all": _train, "finished": _finished_part}[part]
     design = load(config)
-    arms, planned = list(design["allocators"]), design["seeds"]
+    arms, planned, factorial = list(design["allocators"]), len(design["seeds"]), which == "factorial"
     areas = {rate: _sweep(config, name, rate) for rate in rates} if len(rates) > 1 else {}
     best = {arm: max(rates, key=lambda rate: areas[rate][arm]) if areas else rates[0] for arm in arms}
     overrides = [f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items()]
-    study = (_finished_part if part == "finished" else _train)(config, name, overrides)
+    study = study_of(config, name, overrides)
     runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
     summary = summarise(MEASURES, runs, study.baseline)
     forked = task_of(study.training.base) == "forks"
     write(
         name,
-        f"Every method at equal rollouts and at equal tokens: {study.training.base} base",
+        (
+            "Shapes of an update and baselines, at equal updates"
+            if factorial
+            else "Every method at equal rollouts and at equal tokens"
+        )
+        + f": {study.training.base} base",
         [*COLUMNS.split(", "), *(["solutions"] if forked else [])],
         [
             [*_row(arm, best[arm.name], runs, study), *([_solutions(study, arm.name)] if forked else [])]
@@ -87,13 +92,9 @@ def main(which: str = "", part: str = "all") -> None:
             "there; `at most` if a run of the baseline never did, which then counts as if it had at its end."
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
             _how_chosen(best, rates),
-            *(
-                [f"{len(study.seeds)} of {len(planned)} seeds that were fixed beforehand."]
-                if part == "finished"
-                else []
-            ),
+            f"{len(study.seeds)} of the {planned} seeds that were fixed beforehand.",
             _contrasts(runs)
-            if which == "factorial"
+            if factorial
             else "Rollouts a prompt by its exact success probability when it was sampled:\n\n" + _bands(summary),
         ],
         seeds=list(study.seeds),
@@ -106,18 +107,19 @@ def main(which: str = "", part: str = "all") -> None:
             },
         },
     )
-    if which != "factorial":
+    if not factorial:
         _draw(runs, summary, study, PICTURES / f"{name}.png")
 
 
 def _finished_part(config: Path, name: str, overrides: Sequence[str]) -> Study:
     """Return the study with the seeds whose runs have all ended. Seeds come one after the other."""
     study = read_study(config, overrides, name, resume=False)
-    directories = {run: run_directory(study.directory, *run) for run in study.runs}
-    ended = {run for run in study.runs if is_finished(directories[run], study.training_of(run[0]))}
-    return replace(
-        study, seeds=tuple(seed for seed in study.seeds if all((arm, seed) in ended for arm in study.allocators))
-    )
+    going = {
+        seed
+        for arm, seed in study.runs
+        if not is_finished(run_directory(study.directory, arm, seed), study.training_of(arm))
+    }
+    return replace(study, seeds=tuple(seed for seed in study.seeds if seed not in going))
 
 
 def _how_chosen(best: dict[str, str], rates: Sequence[str]) -> str:
