@@ -7,6 +7,7 @@ and only these are reported. Studies are under ``runs/`` and resume.
     python -m benchmarks.methods forks      # the second task: benchmarks/methods_forks.toml
     python -m benchmarks.methods factorial  # shapes of an update times baselines: methods_factorial.toml
     python -m benchmarks.methods factorial finished  # a table of the seeds whose runs have all ended
+    python -m benchmarks.methods factorial_forks     # the same on the second task, with ten seeds
     python -m benchmarks.methods decisions  # prompts, counts and baselines, alone and together, at one rate; also
     python -m benchmarks.methods decisions_forks
 """
@@ -46,7 +47,16 @@ RATES = {
     "methods_decisions": ("1e-3",),
     "methods_decisions_forks": ("6e-4",),
     "methods_factorial": ("5e-4", "1e-3", "2e-3"),
+    "methods_factorial_forks": ("3e-4", "6e-4", "1.2e-3"),
 }
+FORKS = (
+    "training.base=forks",
+    "training.rollouts=8192",
+    "training.evaluate_every=1024",
+    "training.held_out=250",
+    f"seeds={list(range(60, 70))}",
+)
+"""What the factorial changes on the second task: its base and its usual length, and seeds that no other study used."""
 SWEEP_SEEDS = (100,)
 LEVELS = (0.8, 0.9)
 COLUMNS = (
@@ -58,13 +68,15 @@ PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 def main(which: str = "", part: str = "all") -> None:
     name = f"methods_{which}" if which else "methods"
-    config = Path(__file__).with_name(f"{name}.toml")
+    factorial = which.startswith("factorial")
+    changes = FORKS if which == "factorial_forks" else ()
+    config = Path(__file__).with_name("methods_factorial.toml" if factorial else f"{name}.toml")
     rates, study_of = RATES[name], {"all": _train, "finished": _finished_part}[part]
-    design = load(config)
-    arms, planned, factorial = list(design["allocators"]), len(design["seeds"]), which == "factorial"
-    areas = {rate: _sweep(config, name, rate) for rate in rates} if len(rates) > 1 else {}
+    arms = list(load(config)["allocators"])
+    areas = {rate: _sweep(config, name, rate, changes) for rate in rates} if len(rates) > 1 else {}
     best = {arm: max(rates, key=lambda rate: areas[rate][arm]) if areas else rates[0] for arm in arms}
-    overrides = [f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items()]
+    overrides = [*changes, *(f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items())]
+    planned = len(read_study(config, overrides, name, resume=False).seeds)
     study = study_of(config, name, overrides)
     runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
     summary = summarise(MEASURES, runs, study.baseline)
@@ -132,9 +144,9 @@ def _how_chosen(best: dict[str, str], rates: Sequence[str]) -> str:
     )
 
 
-def _sweep(config: Path, name: str, rate: str) -> dict[str, float]:
+def _sweep(config: Path, name: str, rate: str, changes: Sequence[str]) -> dict[str, float]:
     """Return the mean area of every arm at one learning rate."""
-    overrides = [f"training.learning_rate={rate}", f"seeds={list(SWEEP_SEEDS)}"]
+    overrides = [*changes, f"training.learning_rate={rate}", f"seeds={list(SWEEP_SEEDS)}"]
     study = _train(config, f"{name}-{rate}", overrides)
     summary = json.loads((study.directory / "summary.json").read_text(encoding="utf-8"))
     return {arm["name"]: arm["area"]["mean"] for arm in summary}
