@@ -105,10 +105,9 @@ def main(which: str = "", part: str = "all") -> None:
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
             _how_chosen(best, rates),
             f"{len(study.seeds)} of the {planned} seeds that were fixed beforehand.",
-            _contrasts(runs)
-            if factorial
-            else "Rollouts a prompt by its exact success probability when it was sampled:\n\n" + _bands(summary),
+            *([_contrasts(runs)] if factorial else []),
         ],
+        more=[] if factorial else ["Rollouts a prompt by its exact success when sampled:\n\n" + _bands(summary)],
         seeds=list(study.seeds),
         cells={
             "sweep": areas,

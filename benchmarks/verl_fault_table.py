@@ -51,13 +51,16 @@ def study(
             runs = [each.result() for each in running]
         print(*runs, sep="\n", flush=True)
     by_kind = [[each for each in found if each.kind == kind.name] for kind in KINDS]
+    survived = [own for own in by_kind if all(each.outcome == "survived" for each in own)]
     points = sorted({(strike.point) for kind in KINDS for strike in kind.strikes})
     write(
         "verl_fault_table",
         "Kinds of faults in runs of verl in one process",
         COLUMNS,
-        [*(row(own[0].kind, own) for own in by_kind), row("all", found)],
+        [*(row(own[0].kind, own) for own in by_kind if own not in survived), row("all", found)],
         [
+            f"All runs survived these, in at most {_longest(found):.0f} s: "
+            f"{'; '.join(own[0].kind for own in survived)}.",
             f"{len(KINDS)} kinds, each at {moments} of {len(MOMENTS)} moments, in turn: in four steps, at the first, "
             "at the last and at other passages of the point where it strikes, two under an asynchronous trainer. The "
             "coordinator, its group of workers, the watch of actors, the agent-loop workers with verl's own code, "
@@ -87,11 +90,21 @@ def _tried(kind: int, moment: int, assets: Path) -> Found:
 def row(name: str, found: Sequence[Found]) -> list[str]:
     """Return the row of a kind."""
     counts = [str(sum(each.outcome == outcome for each in found)) for outcome in OUTCOMES]
-    longest = max((each.slowest for each in found if each.outcome == "survived"), default=0.0)
     last = next((each.last for each in found if each.last), "") if name != "all" else ""
     shown = last.replace("|", "/")
     shown = shown if len(shown) <= 160 else f"{shown[:160]}..."
-    return [name, str(len(found)), *counts, str(sum(bool(each.wrong) for each in found)), f"{longest:.0f}", shown]
+    return [
+        name,
+        str(len(found)),
+        *counts,
+        str(sum(bool(each.wrong) for each in found)),
+        f"{_longest(found):.0f}",
+        shown,
+    ]
+
+
+def _longest(found: Sequence[Found]) -> float:
+    return max((each.slowest for each in found if each.outcome == "survived"), default=0.0)
 
 
 def random_lines(runs: Sequence[RandomRun]) -> str:
