@@ -33,7 +33,7 @@ from benchmarks.baselines_rules import (
     ratio,
     rules,
 )
-from benchmarks.common import quoted, spread, table, write
+from benchmarks.common import spread, table, write
 
 DATA = Path(__file__).parent / "data"
 MODEL_SCORES, LAB_SCORES = DATA / "smollm2_scores.npz", DATA / "lab_scores.npz"
@@ -127,20 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "baselines",
         "Baselines by score norms, on a language model and in the lab",
         [*first, *data],
-        quoted("baselines", gained),
+        gained,
         [
             *NOTES["gains"],
-            table([*beside, *data], quoted("baselines", over_norms)),
+            table([*beside, *data], over_norms),
             NOTES["stand-ins"],
             "## In the lab, along training",
-            table([*first, *lab], quoted("baselines", in_lab)),
-            NOTES["lab"],
-        ],
-        more=[
-            "## All baselines",
-            table([*first, *data], gained),
-            table([*beside, *data], over_norms),
             table([*first, *lab], in_lab),
+            NOTES["lab"],
         ],
         seeds=(SEED,),
     )

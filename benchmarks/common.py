@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tomllib
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,9 +27,6 @@ CELLS = ROOT / "runs" / "benchmarks"
 """Folder of the raw cells, which git ignores."""
 HEADLINES = ROOT / "benchmarks" / "headlines.toml"
 PACKAGES = ("numpy", "scipy", "torch", "transformers")
-
-Wanted = Mapping[str, Sequence[str]]
-"""Columns by row, a row named by its first cells with " | " between them."""
 
 
 def machine() -> dict[str, str | int]:
@@ -67,26 +64,24 @@ def write(
     more: Sequence[str] = (),
     results: Path = RESULTS,
 ) -> None:
-    """Write and print the table ``NAME.md``, and write its headline figures ``NAME.json`` and its raw cells.
+    """Write and print the table ``NAME.md``, and write its raw cells.
 
-    ``rows`` hold text or numbers, shown as they are. The raw cells, ``rows`` among them, go to ``runs/benchmarks``. The
-    headline figures are those that ``headlines.toml`` names for this table. The notes and tables of ``more``, which no
-    document quotes, are made and not kept: they are printed, and the page with them is written beside the raw cells.
-    With other ``results`` than the tree's the raw cells go to ``results/cells``, and there are no headline figures.
+    ``rows`` hold text or numbers, shown as they are. The raw cells, ``rows`` among them, go to ``runs/benchmarks``.
+    What no document quotes is made and not kept: the notes and tables of ``more``, and the rows and columns that
+    ``headlines.toml`` does not name. It is printed, and the whole page is written beside the raw cells. With other
+    ``results`` than the tree's the raw cells go to ``results/cells``, and all rows and columns are kept.
     """
     found = {**facts(), "seeds": " ".join(map(str, seeds))}
     last = ", ".join(f"{key} {value}" for key, value in found.items())
-    kept = [f"# {title}", table(columns, rows), *notes]
-    beside = CELLS if results == RESULTS else results / "cells"
-    whole = "\n\n".join([*kept, *more, last]) + "\n"
+    first = "\n\n".join([f"# {title}", table(columns, rows), *notes])
+    whole = "\n\n".join([first, *more, last]) + "\n"
     print(whole)
-    _write(results / f"{name}.md", "\n\n".join([*kept, last]) + "\n")
-    if more:
-        _write(beside / f"{name}.md", whole)
+    ours = results == RESULTS
+    beside = CELLS if ours else results / "cells"
+    _write(results / f"{name}.md", f"{quoted(name, first) if ours else first}\n\n{last}\n")
+    _write(beside / f"{name}.md", whole)
     content = {"facts": found, "columns": list(columns), "rows": [list(row) for row in rows], **(cells or {})}
     _write(beside / f"{name}.json", json.dumps(content, indent=1) + "\n")
-    if results == RESULTS:
-        write_headlines(name)
 
 
 def options(says: str | None, **defaults: Any) -> argparse.Namespace:
@@ -105,47 +100,48 @@ def options(says: str | None, **defaults: Any) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def quoted(name: str, rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Return the rows that ``headlines.toml`` names for the table ``name``: those that documents quote."""
-    keys = [key.split(" | ") for key in tomllib.loads(HEADLINES.read_text(encoding="utf-8"))[name]]
-    return [row for row in rows if any([*map(str, row[: len(key)])] == key for key in keys)]
+def quoted(name: str, text: str) -> str:
+    """Return the page ``text`` of the table ``name`` with the rows and columns that ``headlines.toml`` names.
 
-
-def write_headlines(name: str) -> None:
-    """Write ``results/NAME.json``: the cells of ``results/NAME.md`` that ``headlines.toml`` names, if it names any."""
-    wanted = tomllib.loads(HEADLINES.read_text(encoding="utf-8")).get(name)
-    if wanted:
-        found = headlines((RESULTS / f"{name}.md").read_text(encoding="utf-8"), wanted)
-        _write(RESULTS / f"{name}.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-
-
-def headlines(text: str, wanted: Wanted) -> dict[str, dict[str, str]]:
-    """Return the cells of the Markdown tables in ``text`` that ``wanted`` names, by row and column.
-
-    If several tables have such a row and column, the first counts. A ``ValueError`` says which cell is missing.
+    A table of the page without such a row or column is kept whole, and so are the columns that name a row. If no rows
+    are named, all are kept.
     """
-    tables = list(_tables(text))
-    return {row: {column: _cell(tables, row, column) for column in columns} for row, columns in wanted.items()}
+    named = tomllib.loads(HEADLINES.read_text(encoding="utf-8")).get(name)
+    if not named:
+        return text
+    keys = [row.split(" | ") for row in named["rows"]] if "rows" in named else [[]]
+    parts = []
+    for part in text.split("\n\n"):
+        columns, *rows = cells_of(part) or [[]]
+        own = [row for row in rows if any(row[: len(key)] == key for key in keys)]
+        places = [i for i, column in enumerate(columns) if i < max(map(len, keys)) or column in named["columns"]]
+        known = own and set(columns) & set(named["columns"])
+        parts.append(_chosen(columns, own, places) if known else part)
+    return "\n\n".join(parts)
 
 
-def _cell(tables: Sequence[list[list[str]]], row: str, column: str) -> str:
+def _chosen(columns: Sequence[str], rows: Sequence[Sequence[str]], places: Sequence[int]) -> str:
+    return table([columns[i] for i in places], [[row[i] for i in places] for row in rows])
+
+
+def headline(name: str, row: str, column: str) -> str:
+    """Return a cell of the committed table ``name``. If several of the page's tables have it, the first counts."""
     key = row.split(" | ")
-    for columns, *rows in tables:
+    for part in (RESULTS / f"{name}.md").read_text(encoding="utf-8").split("\n\n"):
+        columns, *rows = cells_of(part) or [[]]
         for cells in rows:
             if column in columns and cells[: len(key)] == key:
                 return cells[columns.index(column)]
-    raise ValueError(f"no table has a cell for row {row!r} and column {column!r}; correct {HEADLINES.name}")
+    raise ValueError(f"no table of {name}.md has a cell for row {row!r} and column {column!r}")
 
 
-def _tables(text: str) -> Iterator[list[list[str]]]:
-    """Yield each Markdown table as rows of cells, its columns' names first and without the line of dashes."""
-    rows: list[list[str]] = []
-    for line in [*text.splitlines(), ""]:
-        if line.startswith("|"):
-            rows.append([cell.strip() for cell in line.strip("|\n").split("|")])
-        elif rows:
-            yield [rows[0], *rows[2:]]
-            rows = []
+def cells_of(part: str) -> list[list[str]]:
+    """Return the cells of a Markdown table, its columns' names first; nothing for another text."""
+    lines = part.strip().splitlines()
+    if not part.startswith("|"):
+        return []
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [rows[0], *rows[2:]]
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -32,7 +32,7 @@ from apportion.lab.policy.recipes import RECIPES
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import Problem, encode, training_problems
 from apportion.types import Counts, Floats
-from benchmarks.common import options, quoted, table, write
+from benchmarks.common import options, table, write
 from benchmarks.evidence.hora_rules import RandomPrompts
 
 PROMPTS, PER_PROMPT, LOW, HIGH, GROUP = 64, 8, 3, 24, 8
@@ -249,16 +249,15 @@ def main() -> None:
         f"Expected prompts of {PROMPTS} with a correct rollout, and the gain over uniform in points (95% interval, "
         f"without width if exact). HORA draws {PER_PROMPT // 2} pre-rollouts a prompt; its control deals the extra "
         "ones at random.",
-        table(hits_columns, quoted("gradient_variance", hits)),
+        table(hits_columns, hits),
     ]
     columns = ["base", "estimator", "rule", "trace variance", "ratio to uniform", "by moments", "formula's ratio"]
     write(
         "gradient_variance",
         "Gradient variance under VIP, measured",
         columns,
-        quoted("gradient_variance", rows),
+        rows,
         notes,
-        more=["## All rules", table(columns, rows), table(hits_columns, hits)],
         seeds=[arguments.seed],
     )
 

@@ -32,7 +32,7 @@ from random import Random
 import apportion.lab.command
 import apportion.trl.jobs.command
 import apportion.vote.estimate  # noqa: F401 - so that no case has to import it
-from benchmarks.common import RESULTS, quoted, table, write
+from benchmarks.common import RESULTS, write
 from benchmarks.hostile_forks import CPU_SECONDS, MEMORY_BYTES, Outcome, run_apart, run_forked
 from benchmarks.hostile_judges import Accepted, Unreadable
 from benchmarks.hostile_logs import LOGS, log_targets
@@ -152,7 +152,7 @@ def _write(
         "hostile_input",
         "Damaged files and command lines",
         COLUMNS,
-        quoted("hostile_input", rows(found)),
+        rows(found),
         [
             f"{len(found):,} cases: a valid input with one seeded mutation each. Bits are flipped, ranges are lost, "
             "repeated, overwritten or spliced, lines shuffled, numbers and strings made extreme, keys renamed, values "
@@ -166,7 +166,6 @@ def _write(
             f"{len(again)} random command lines ran again as `python -m apportion`: {agreed} ended with the same exit "
             f"code and the same output. The run took {minutes:.0f} minutes.",
         ],
-        more=["## By command", table(COLUMNS, rows(found))],
         seeds=[SEED],
         cells={"defects": [describe(result) for result in found if result.verdict not in PASSES]},
         results=results,

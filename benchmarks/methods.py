@@ -63,6 +63,14 @@ COLUMNS = (
     "method, rate, success, pass@32, area, area - baseline, over tokens, rollouts to .8, to .9, informative, "
     "no correct, rollouts/prompt, updates, tokens, CPU s"
 )
+TOKENS = (
+    " `over tokens` is the same difference of the curves over tokens, up to the fewest that any method took with that "
+    "seed."
+)
+RATIOS = (
+    " `rollouts to` are geometric means of the ratio to {}'s with their 95% intervals; - if a run never got there; "
+    "`at most` if a run of the baseline never did, which then counts as if it had at its end."
+)
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 
@@ -96,12 +104,11 @@ def main(which: str = "", part: str = "all") -> None:
         ],
         [
             f"{study.training.rollouts:,} rollouts a run on the {study.training.base} base; success is exact on "
-            f"{study.training.held_out} held-out prompts, and so is pass@32 = mean of 1 - (1 - p)^32. Their intervals "
-            "are 95% bootstrap intervals over prompts and seeds. Areas are means with 95% intervals (Student's t) over "
-            f"seeds, differences paired by seed with {study.baseline}, the tuned uniform. `over tokens` is the same "
-            "difference of the curves over tokens, up to the fewest that any method took with that seed. `rollouts to` "
-            f"are geometric means of the ratio to {study.baseline}'s with their 95% intervals; - if a run never got "
-            "there; `at most` if a run of the baseline never did, which then counts as if it had at its end."
+            f"{study.training.held_out} held-out prompts, with 95% bootstrap intervals over prompts and seeds. Areas "
+            "are means with 95% intervals (Student's t) over seeds, differences paired by seed with "
+            f"{study.baseline}, the tuned uniform."
+            + (TOKENS if which == "" else "")
+            + (RATIOS.format(study.baseline) if which in ("", "decisions") else "")
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
             _how_chosen(best, rates),
             f"{len(study.seeds)} of the {planned} seeds that were fixed beforehand.",

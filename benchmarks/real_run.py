@@ -34,7 +34,7 @@ from apportion.predictors import (
 from apportion.replay.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, vip
 from apportion.replay.foresight import batches_of, foresee
 from apportion.types import Batch, Needs
-from benchmarks.common import quoted, table, write
+from benchmarks.common import table, write
 from benchmarks.real_run_data import Recorded, grpo_run
 from benchmarks.real_run_picture import draw
 from benchmarks.real_run_tables import (
@@ -117,15 +117,14 @@ def main() -> None:
         "real_run",
         "Predictors along a real GRPO run",
         ["predictor", *epochs],
-        quoted("real_run", first),
+        first,
         [
             NOTES[0],
-            table(["VIP's variance over uniform's", *epochs], quoted("real_run", gains)),
+            table(["VIP's variance over uniform's", *epochs], gains),
             NOTES[1],
-            table(["HORA's hits over uniform's", *epochs], quoted("real_run", hits)),
+            table(["HORA's hits over uniform's", *epochs], hits),
             NOTES[2],
         ],
-        more=["## All predictors", *(table(["predictor", *epochs], rows) for rows in (first, gains, hits))],
         seeds=SEEDS,
     )
     drawn = ("counts", "gp", "gp, noise 1", "ridge", *OURS)

@@ -24,7 +24,7 @@ from apportion.replay.choosing import Choices, Outcome, choose_along
 from apportion.replay.expected import near_truth
 from apportion.selection import GRESO, LargestVariance, Mixed, MoPPS, Retire, Selector, ShuffledEpochs, SPOWeights
 from apportion.types import Batch, Floats
-from benchmarks.common import quoted, spread, table, write
+from benchmarks.common import spread, write
 from benchmarks.real_run import BATCH, GROUP
 from benchmarks.real_run_data import Recorded, grpo_run
 from benchmarks.selection_picture import draw
@@ -111,9 +111,8 @@ def main() -> None:
         "selection",
         "Choosing prompts along a real GRPO run",
         ["rule", *columns],
-        quoted("selection", near),
+        near,
         NOTES,
-        more=["## All rules", table(["rule", *columns], near)],
         seeds=SEEDS,
     )
     draw()

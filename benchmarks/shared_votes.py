@@ -23,7 +23,7 @@ from apportion import Batch, Prompt, Rollout, collect
 from apportion.allocators import SharedVotes
 from apportion.stopping import AdaptiveConsistencyBeta, BayesianSPRT, Fixed, PosteriorPredictive, Rule, decide
 from apportion.types import Counts, Mask
-from benchmarks.common import RESULTS, options, quoted, table, write
+from benchmarks.common import RESULTS, options, table, write
 from benchmarks.recorded import VOTES, Question, Streams, read_datasets
 from benchmarks.stopping_measured import RESAMPLES, SEED, Estimate, estimate
 
@@ -106,7 +106,7 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
         "shared_votes",
         "Votes under one budget for the batch, on recorded answers",
         EVEN.split(", "),
-        even if quick else quoted("shared_votes", even),
+        even,
         [
             how(data, pools, votes),
             f"Agreement with the full vote against as many samples each, over all data sets: {verdict(gains)}.",
@@ -114,10 +114,9 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
             "A rule is asked after every sample and has no budget. The samples that it takes over all questions are "
             "the budget here, which every batch must keep by itself, in rounds that all its prompts wait for. Points "
             f"of agreement, less the rule's, over all data sets: {'; '.join(counted)}.",
-            table(STOPPED.split(", "), quoted("shared_votes", stopped)),
+            table(STOPPED.split(", "), stopped),
             f"The run took {(time.process_time() - start) / 60:.1f} minutes of CPU time.",
         ],
-        more=["## Every data set", table(EVEN.split(", "), even), table(STOPPED.split(", "), stopped)],
         seeds=[SEED],
         results=QUICK if quick else RESULTS,
     )

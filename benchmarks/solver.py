@@ -30,7 +30,7 @@ from apportion.allocators.spending import printed
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance, noise_drops
 from apportion.types import Belief, Counts, Floats
-from benchmarks.common import options, peak_mib, quoted, table, write
+from benchmarks.common import options, peak_mib, write
 
 SIZES = (64, 512, 4_096, 32_768, 262_144, 1_000_000)
 PER_PROMPT, LOW, HIGH, PRE_ROLLOUTS, SEED = 8, 3, 64, 4, 0
@@ -257,7 +257,7 @@ def main() -> None:
         "solver",
         "Allocation: the exact solver and its rivals",
         COLUMNS,
-        quoted("solver", rows),
+        rows,
         [
             f"Success probabilities from Beta(0.7, 0.9), {PER_PROMPT} rollouts a prompt, between {LOW} and {HIGH}; the "
             f"hit utility after {PRE_ROLLOUTS} pre-rollouts. One thread, processor time, all solvers in turn. Ours is "
@@ -265,7 +265,6 @@ def main() -> None:
             f"A rival is left out where a call would take more than {LONGEST:.0f} s. Peak memory is what numpy and "
             "Python allocate in one call; it is not measured for calls of more than 5 s.",
         ],
-        more=["## All sizes", table(COLUMNS, rows)],
         seeds=[SEED],
     )
 

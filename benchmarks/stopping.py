@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from apportion.stopping import PosteriorPredictive, decide
-from benchmarks.common import RESULTS, options, quoted, table, write
+from benchmarks.common import RESULTS, options, table, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
 from benchmarks.stopping_cost import (
     cost,
@@ -93,7 +93,7 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
         "stopping",
         f"Stopping rules on recorded answers, at most {M} samples",
         columns,
-        quoted("stopping", rows),
+        rows,
         [
             _how(data, votes),
             f"With curtailment no stream took more samples or agreed less, with any waves: checked on "

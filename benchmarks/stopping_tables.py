@@ -8,7 +8,7 @@ import numpy as np
 
 from apportion.stopping import Rule
 from apportion.types import Floats
-from benchmarks.common import quoted, table
+from benchmarks.common import table
 from benchmarks.stopping_cost import Cost
 from benchmarks.stopping_measured import WAVES, Cells, Estimate, Key, estimate
 from benchmarks.stopping_picture import Curve
@@ -93,9 +93,7 @@ def waves(cells: Cells, rules: Iterable[str], max_samples: int) -> str:
             samples, trips, agreement = (mean(cells, key, field) for field in ("samples", "waves", "agreement"))
             row.append(f"{samples:.1f} in {trips:.1f}, {100 * agreement:.2f}")
         rows.append(row)
-    return table(
-        ["rule", *(wave if wave == "free" else f"waves of {wave}" for wave in WAVES)], quoted("stopping", rows)
-    )
+    return table(["rule", *(wave if wave == "free" else f"waves of {wave}" for wave in WAVES)], rows)
 
 
 def cost_table(costs: Mapping[str, Cost]) -> str:
@@ -106,7 +104,7 @@ def cost_table(costs: Mapping[str, Cost]) -> str:
         for label, found in costs.items()
         for times in [((found.replay / found.decisions, 1), (found.stops_now, 0), (found.earliest, 0))]
     ]
-    return table(columns.split("; "), quoted("stopping", rows))
+    return table(columns.split("; "), rows)
 
 
 def curves(cells: Cells, rules: Mapping[str, Rule], max_samples: int) -> dict[str, dict[str, Curve]]:

@@ -59,8 +59,7 @@ def study(
         COLUMNS,
         [*(row(own[0].kind, own) for own in by_kind if own not in survived), row("all", found)],
         [
-            f"All runs survived these, in at most {_longest(found):.0f} s: "
-            f"{'; '.join(own[0].kind for own in survived)}.",
+            f"Every run of the other {len(survived)} kinds survived, in at most {_longest(found):.0f} s.",
             f"{len(KINDS)} kinds, each at {moments} of {len(MOMENTS)} moments, in turn: in four steps, at the first, "
             "at the last and at other passages of the point where it strikes, two under an asynchronous trainer. The "
             "coordinator, its group of workers, the watch of actors, the agent-loop workers with verl's own code, "
@@ -76,6 +75,7 @@ def study(
             f"It took {(time.perf_counter() - began) / 60:.0f} minutes. 1-minute load when it began: {busy:.1f}.",
             *([random_lines(runs)] if runs else []),
         ],
+        more=["Survived: " + "; ".join(own[0].kind for own in survived)],
         seeds=seeds,
         cells={"faults": [asdict(each) for each in found], "random": [asdict(each) for each in runs]},
         results=results,

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from apportion.lab.report.results import SeedInterval
+from benchmarks.common import headline
 from benchmarks.evidence import language_model_runs as model
 from benchmarks.evidence import printed
-from benchmarks.evidence.claim import Values, headline
+from benchmarks.evidence.claim import Values
 from benchmarks.evidence.rules import Effect, instances, share
 
 Measured = Mapping[str, Values]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common import HEADLINES, RESULTS, headlines, spread, table, write
+from benchmarks.common import HEADLINES, RESULTS, cells_of, headline, quoted, spread, table, write
 from benchmarks.evidence.page import details
 
 ROOT = Path(__file__).parents[2]
@@ -41,11 +41,15 @@ def rows(section):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in body]
 
 
+def cells(path):
+    """Return the cells of all tables of a page."""
+    return {c for part in path.read_text(encoding="utf-8").split("\n\n") for row in cells_of(part)[1:] for c in row}
+
+
 def test_results_are_small():
     files = list(RESULTS.iterdir())
-    assert {path.suffix for path in files} == {".md", ".json"}
-    assert sum(path.stat().st_size for path in files) <= 485_000
-    assert max(path.stat().st_size for path in files if path.suffix == ".json") <= 5_000
+    assert {path.suffix for path in files} == {".md"}
+    assert sum(path.stat().st_size for path in files) <= 400_000
 
 
 def test_every_table_names_its_machine_commit_and_seeds():
@@ -55,61 +59,64 @@ def test_every_table_names_its_machine_commit_and_seeds():
         assert re.fullmatch(facts, last), path.name
 
 
-def test_headline_figures_are_those_of_the_table():
+def test_a_page_has_what_the_documents_quote_and_no_more():
+    assert WANTED.keys() <= {path.stem for path in TABLES}
     for name, wanted in WANTED.items():
         text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
-        kept = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        assert kept == headlines(text, wanted), name
-
-
-def test_only_tables_that_are_quoted_have_headline_figures():
-    assert {path.stem for path in RESULTS.glob("*.json")} == WANTED.keys() <= {path.stem for path in TABLES}
+        assert quoted(name, text.rstrip("\n")) == text.rstrip("\n"), name
+        parts = [cells_of(part) for part in text.split("\n\n") if part.startswith("|")]
+        assert set(wanted["columns"]) <= {column for columns, *_ in parts for column in columns}, name
+        named = {" | ".join(row[: i + 1]) for _, *rows in parts for row in rows for i in range(len(row))}
+        assert set(wanted.get("rows", ())) <= named, name
 
 
 @pytest.mark.parametrize("title", [title for title in SECTIONS if title not in WITHOUT_FIGURES])
 def test_figures_on_the_page_are_those_of_the_linked_tables(title):
     section, found = SECTIONS[title], linked(SECTIONS[title])
     assert found, "link the table that the figures are from"
-    files = [json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) for path in found]
-    known = {cell for content in files for row in content.values() for cell in row.values()}
-    quoted = {cell for row in rows(section) for cell in row[1:]}
-    assert quoted or title == "Where is the rest?"
-    assert quoted <= known, f"not in the headline figures: {sorted(quoted - known)}"
+    known = {cell for path in found for cell in cells(path)}
+    shown = {cell for row in rows(section) for cell in row[1:]}
+    assert shown or title == "Where is the rest?"
+    assert shown <= known, f"not in the linked tables: {sorted(shown - known)}"
     prose = "\n".join(line for line in section.splitlines() if not line.startswith("|"))
     text = "\n".join(path.read_text(encoding="utf-8") for path in found)
     assert set(FIGURE.findall(prose)) <= set(FIGURE.findall(text)), "a figure in the text is in no linked table"
 
 
-def headlines_and_evidence():
-    """Return the text of all headline figures and of the pages with the papers' claims."""
-    return " ".join([*(path.read_text(encoding="utf-8") for path in RESULTS.glob("*.json")), *details().values()])
+def tables_and_evidence():
+    """Return the text of all tables that documents quote and of the pages with the papers' claims."""
+    return " ".join([*(cell for name in WANTED for cell in cells(RESULTS / f"{name}.md")), *details().values()])
 
 
-def test_figures_in_the_readme_are_headline_figures_or_evidence():
+def test_figures_in_the_readme_are_of_a_table_or_evidence():
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Results\n")[1].split("\n## ")[0]
     quoted = set(FIGURE.findall(section))
-    assert len(quoted) > 40 and quoted <= set(FIGURE.findall(headlines_and_evidence())), "quote the cells of the tables"
+    assert len(quoted) > 40 and quoted <= set(FIGURE.findall(tables_and_evidence())), "quote the cells of the tables"
 
 
-def test_figures_in_the_recommendations_are_headline_figures_or_evidence():
+def test_figures_in_the_recommendations_are_of_a_table_or_evidence():
     """Figures with an interval must be whole cells, so that none is cut short or joined from two tables."""
     page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    known = headlines_and_evidence()
+    known = tables_and_evidence()
     quoted = set(INTERVAL.findall(page))
     assert quoted and quoted <= set(INTERVAL.findall(known)), "quote the cells of the tables"
     assert set(FIGURE.findall(page)) <= set(FIGURE.findall(known)), "quote the cells of the tables"
 
 
-def test_a_cell_is_found_in_the_first_table_that_has_it():
-    first, second = table(["p", "q", "r"], [["a", "b", 1], ["a", "c", 2]]), table(["p", "r"], [["a", 3], ["d", 4]])
-    text = f"{first}\n\n{second}"
-    assert headlines(text, {"a | c": ["r"], "a": ["r"], "d": ["r"]}) == {
-        "a | c": {"r": "2"},
-        "a": {"r": "1"},
-        "d": {"r": "4"},
-    }
-    with pytest.raises(ValueError, match=r"no table has a cell for row 'd' and column 'q'; correct headlines\.toml"):
-        headlines(text, {"d": ["q"]})
+def test_a_cell_of_a_committed_table_is_found():
+    assert headline("gp", "17,000", "ours: setup, s") in cells(RESULTS / "gp.md")
+    with pytest.raises(ValueError, match=r"no table of gp\.md has a cell for row 'd' and column 'q'"):
+        headline("gp", "d", "q")
+
+
+def test_rows_and_columns_that_nobody_quotes_leave_the_page():
+    columns, rows = ["base", "estimator", "rule", "CPU s", *WANTED["gradient_variance"]["columns"]], []
+    for row in ["hard | rloo | vip, exact p", "no | such | row"]:
+        rows.append([*row.split(" | "), 7, *range(len(WANTED["gradient_variance"]["columns"]))])
+    other = table(["a", "b"], [[1, 2]])
+    first, kept = quoted("gradient_variance", table(columns, rows) + "\n\n" + other).split("\n\n")
+    assert kept == other and "such" not in first and "CPU s" not in first and first.count("\n") == 2
+    assert quoted("a page that is not named", first) == first
 
 
 def test_a_run_outside_the_tree_keeps_its_cells_beside_its_table(tmp_path):
