@@ -136,3 +136,24 @@ def test_links_lead_somewhere():
         targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8"))
         missing = [each for each in targets if not ((to := (page.parent / each).resolve()).exists() or to in made)]
         assert not missing, page.name
+
+
+def torn_tables(text):
+    """Return the first line of each table of ``text`` that has no head, or rows of another number of cells."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    tables = [block.strip().splitlines() for block in re.findall(r"(?:^\|.*\n?)+", prose, re.MULTILINE)]
+    return [
+        rows[0]
+        for rows in tables
+        if not re.fullmatch(r"[|: -]*-[|: -]*", rows[min(1, len(rows) - 1)])
+        or len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) > 1
+    ]
+
+
+def test_tables_are_whole():
+    head, rows = "| a | b |\n| --- | --- |\n", "| 1 | 2 |\n| 3 | 4 |\n"
+    assert torn_tables(head + rows) == []
+    assert torn_tables(head + "\n" + rows) == ["| 1 | 2 |"]
+    assert torn_tables(head + "| 1 |\n") == ["| a | b |"]
+    for page in [*MARKDOWN, ROOT / "CHANGELOG.md", *(ROOT / "benchmarks" / "results").glob("*.md")]:
+        assert not torn_tables(page.read_text(encoding="utf-8")), page
