@@ -21,6 +21,9 @@ from apportion.lab.training.loss import TrainingRow, training_rows
 from apportion.lab.world.task import Problem
 from apportion.types import Counts, Floats, Group
 
+ROLLOUTS, LOW, HIGH = 8, 3, 24
+"""Rollouts a prompt on average that a study compares, and their bounds under VIP."""
+
 CountRule = Callable[[np.random.Generator], ArrayLike]
 """Draws the counts [P] of one batch, for rules that are random before any outcome is known."""
 
@@ -120,9 +123,9 @@ def compare(
     policy: Qwen2ForCausalLM,
     problems: Sequence[Problem],
     *,
-    rollouts_per_prompt: int = 8,
-    low: int = 3,
-    high: int = 24,
+    rollouts_per_prompt: int = ROLLOUTS,
+    low: int = LOW,
+    high: int = HIGH,
     draws: int = 40,
     seed: int = 0,
     estimator: GroupEstimator = "rloo",

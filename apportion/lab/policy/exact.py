@@ -15,30 +15,27 @@ from apportion.types import Floats
 MAX_PROBLEMS = 64
 
 
-def exact_success(policy: Qwen2ForCausalLM, problems: Sequence[Problem], max_rows: int = MAX_PROBLEMS) -> Floats:
+def exact_success(policy: Qwen2ForCausalLM, problems: Sequence[Problem]) -> Floats:
     """Return the exact success probability [P] at temperature 1: the sum over right completions with their end tokens.
 
     The mean over a pool is a learning curve without evaluation noise. A completion that is cut off before its end token
     is wrong, so allow ``2 k + 1`` new tokens for k operations.
     """
-    return np.array([found.sum() for found in solution_probabilities(policy, problems, max_rows)], np.float64)
+    return np.array([found.sum() for found in solution_probabilities(policy, problems)], np.float64)
 
 
 @torch.no_grad()
-def solution_probabilities(
-    policy: Qwen2ForCausalLM, problems: Sequence[Problem], max_rows: int = MAX_PROBLEMS
-) -> list[Floats]:
+def solution_probabilities(policy: Qwen2ForCausalLM, problems: Sequence[Problem]) -> list[Floats]:
     """Return the exact probability of each of a problem's ``solutions`` with its end token, [S] for each problem.
 
-    The temperature is 1. ``max_rows`` problems of similar length are computed at once.
+    The temperature is 1. ``MAX_PROBLEMS`` of similar length are computed at once.
     """
-    found: list[Floats] = [np.empty(0)] * len(problems)
+    found: dict[int, Floats] = {}
     order = sorted(range(len(problems)), key=lambda q: len(problems[q].operations))
-    for first in range(0, len(order), max_rows):
-        block = order[first : first + max_rows]
-        for q, probabilities in zip(block, _block_probabilities(policy, [problems[q] for q in block]), strict=True):
-            found[q] = probabilities
-    return found
+    for first in range(0, len(order), MAX_PROBLEMS):
+        block = order[first : first + MAX_PROBLEMS]
+        found |= zip(block, _block_probabilities(policy, [problems[q] for q in block]), strict=True)
+    return [found[q] for q in range(len(problems))]
 
 
 def effective_solutions(probabilities: Sequence[Floats]) -> Floats:
@@ -61,18 +58,15 @@ def _block_probabilities(policy: Qwen2ForCausalLM, problems: Sequence[Problem]) 
     counts = [len(found) for found in solutions]
     written = [torch.tensor(tokens) for found in solutions for tokens in found]
     tokens, lengths = pad_sequence(written, batch_first=True), torch.tensor(list(map(len, written)))
-    alive, row = torch.arange(len(written)), torch.arange(len(problems)).repeat_interleave(torch.tensor(counts))
+    alive, rows = torch.arange(len(written)), torch.arange(len(problems)).repeat_interleave(torch.tensor(counts))
     logprobs = torch.zeros(len(written), dtype=torch.float64)
     decoder = Decoder(policy, max(map(len, prompts)), tokens.shape[1])
     logits = decoder.read(prompts)
     for step, column in enumerate(tokens.T):
-        logprobs[alive] += logits.log_softmax(-1)[row, column[alive]].double()
+        logprobs[alive] += logits.log_softmax(-1)[rows, column[alive]].double()
         going = lengths[alive] > step + 1
         alive = alive[going]
         if not len(alive):
             break
-        vocabulary = logits.shape[-1]
-        prefixes, row = (row[going] * vocabulary + column[alive]).unique(return_inverse=True)
-        decoder.split(prefixes // vocabulary)
-        logits = decoder.write(prefixes % vocabulary)
+        logits, rows = decoder.write(rows[going], column[alive])
     return np.split(logprobs.exp().numpy(), np.cumsum(counts)[:-1])

@@ -44,26 +44,17 @@ def completion_logprobs(
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[int]],
     temperature: float = 1.0,
-    max_rows: int = MAX_ROWS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probability of each completion token [N, T], float32, and the mask [N, T] of existing tokens.
 
     ``prompts`` and ``completions`` are rows of token ids, and T is the longest completion. Log-probabilities outside
     the mask are 0. They are differentiable, and ``temperature`` divides the logits. Rows are padded on the right, so
-    causal attention needs no mask. There is one forward pass for each ``max_rows`` rows.
+    causal attention needs no mask. There is one forward pass for each ``MAX_ROWS`` rows.
     """
-    if len(prompts) != len(completions):
-        raise ValueError(f"one completion a prompt row, got {len(completions)} for {len(prompts)}; repeat the prompts")
-    if not all(map(len, prompts)):
-        raise ValueError("a prompt must have at least one token, got an empty one; the first token needs a context")
-    if temperature <= 0:
-        raise ValueError(f"temperature must be positive, got {temperature}; use 1.0 for greedy completions")
     width = max(map(len, completions), default=0)
-    if width == 0:
-        return torch.zeros(len(prompts), 0), torch.zeros(len(prompts), 0, dtype=torch.bool)
-    logprobs, masks = [], []
-    for first in range(0, len(prompts), max_rows):
-        block = slice(first, first + max_rows)
+    logprobs, masks = [torch.zeros(0, width)], [torch.zeros(0, width, dtype=torch.bool)]
+    for first in range(0, len(prompts), MAX_ROWS):
+        block = slice(first, first + MAX_ROWS)
         tokens, places, mask = pack_rows(prompts[block], completions[block], width)
         distributions = _distributions(policy, tokens, places, temperature)
         own = distributions.gather(-1, tokens.gather(1, places)[:, :, None])[:, :, 0]

@@ -9,20 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import eq
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
 from apportion.lab.policy.decoder import Decoder
-from apportion.lab.world.task import Problem, Reward, verify
-from apportion.lab.world.tokenizer import ledger_tokenizer
+from apportion.lab.world.task import Problem, Reward, encode, verify
 from apportion.predictors.saved import SavedValues
 from apportion.types import Prompt, Rollout
 
-MAX_ROWS = 256
+MAX_ROWS = 256  # their cache fits into that of the processor
 MAX_NEW_TOKENS = 14
 
 
@@ -51,90 +50,68 @@ def sample(
     generator: torch.Generator | None = None,
     temperature: float = 1.0,
     max_new_tokens: int = MAX_NEW_TOKENS,
-    max_rows: int = MAX_ROWS,
     top_p: float = 1.0,
 ) -> list[list[LedgerCompletion]]:
     """Return ``counts[q]`` completions of ``prompts[q]`` (token ids), one list for each prompt.
 
     Temperature 0 is greedy. With ``top_p`` below 1 a token is drawn from the fewest likely tokens that together have
-    at least this probability (nucleus sampling). Rollouts run in chunks of at most ``max_rows``, with prompts of
-    similar length together; 256 rows fit into the processor's cache. The random numbers of each rollout are drawn
-    beforehand, so chunks change the speed but not the samples (up to rounding).
+    at least this probability (nucleus sampling). Rollouts run in chunks of at most ``MAX_ROWS``, with prompts of
+    similar length together. The random numbers of each rollout are drawn beforehand, so chunks change the speed but not
+    the samples (up to rounding).
     """
-    counts = np.asarray(counts, np.int64)
-    if counts.shape != (len(prompts),):
-        raise ValueError(f"counts must be [{len(prompts)}], one a prompt, got {counts.shape}; give 0 for none")
-    if (counts < 0).any():
-        raise ValueError(f"counts must be at least 0, got {counts.min()}; give 0 for none")
-    if not all(map(len, prompts)):
-        raise ValueError("a prompt must have at least one token, got an empty one; the first token needs a context")
-    if temperature < 0:
-        raise ValueError(f"temperature must be at least 0, got {temperature}; 0 is greedy")
-    if max_new_tokens < 1 or max_rows < 1:
-        raise ValueError(
-            f"max_new_tokens and max_rows must be at least 1, got {max_new_tokens} and {max_rows}; raise them"
-        )
-    if not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}; 1 cuts nothing off")
     owners = np.repeat(np.arange(len(prompts)), counts)
     uniforms = torch.rand(len(owners), max_new_tokens, generator=generator) if temperature > 0 else None
     lengths = np.array([len(prompt) for prompt in prompts], np.int64)
     order = np.argsort(lengths[owners], kind="stable")
     decoder = Decoder(policy, int(lengths.max(initial=0)), max_new_tokens)
-    completions: list[Any] = [None] * len(owners)
-    for first in range(0, len(order), max_rows):
-        chunk = order[first : first + max_rows]
+    groups: list[list[Any]] = [[None] * int(count) for count in np.asarray(counts)]
+    first_of = np.cumsum(counts) - counts
+    for first in range(0, len(order), MAX_ROWS):
+        chunk = order[first : first + MAX_ROWS]
         read, rows = np.unique(owners[chunk], return_inverse=True)
         draws = None if uniforms is None else uniforms[torch.from_numpy(chunk)]
-        written = _grow(decoder, [prompts[q] for q in read], rows, draws, temperature, max_new_tokens, top_p)
-        for rollout, completion in zip(chunk, written, strict=True):
-            completions[rollout] = completion
-    ends = np.cumsum(counts)
-    return [completions[end - count : end] for end, count in zip(ends, counts, strict=True)]
+        written = _grow(decoder, [prompts[q] for q in read], rows, draws, temperature, top_p)
+        for rollout, owner, completion in zip(chunk, owners[chunk], written, strict=True):
+            groups[owner][rollout - first_of[owner]] = completion
+    return groups
 
 
 def _grow(
     decoder: Decoder,
     prompts: Sequence[Sequence[int]],
-    rows: NDArray[np.int64],
+    owners: NDArray[np.int64],
     uniforms: torch.Tensor | None,
     temperature: float,
-    max_new_tokens: int,
     top_p: float,
 ) -> list[LedgerCompletion]:
-    """Return a completion for each entry of ``rows`` [N], the prompt it continues; ``uniforms`` [N, max_new_tokens]."""
-    alive, row = torch.arange(len(rows)), torch.from_numpy(rows)
-    tokens = torch.zeros(len(rows), max_new_tokens, dtype=torch.long)
-    logprobs = torch.zeros(len(rows), max_new_tokens)
-    squares = torch.ones(len(rows), max_new_tokens)
-    lengths = torch.full((len(rows),), max_new_tokens)
-    finished = torch.zeros(len(rows), dtype=torch.bool)
+    """Return a completion of each of the ``owners`` [N] among ``prompts``. ``uniforms`` are [N, new tokens]."""
+    number, most = len(owners), decoder.max_new_tokens
+    alive, rows = torch.arange(number), torch.from_numpy(owners)
+    tokens = torch.zeros(number, most, dtype=torch.long)
+    logprobs, squares = torch.zeros(number, most), torch.ones(number, most)
+    lengths, finished = torch.full((number,), most), torch.zeros(number, dtype=torch.bool)
     logits = decoder.read(prompts)
-    for step in range(max_new_tokens):
+    for step in range(most):
         distribution = (logits / (temperature or 1.0)).log_softmax(-1)
         probabilities = distribution.exp()
         if uniforms is None:
-            token = distribution.argmax(-1)[row]
+            token = distribution.argmax(-1)[rows]
         else:
             # The token at which the cumulative distribution of a rollout's row passes its uniform number.
             likely = probabilities if top_p == 1 else _nucleus(probabilities, top_p)
-            cumulative = likely.cumsum(-1)[row]
+            cumulative = likely.cumsum(-1)[rows]
             whole = cumulative[:, -1:]
             passed = (cumulative <= uniforms[alive, step, None] * whole) & (cumulative < whole)
             token = passed.sum(-1)
         tokens[alive, step] = token
-        logprobs[alive, step] = distribution[row, token]
-        squares[alive, step] = torch.linalg.vecdot(probabilities, probabilities)[row]
+        logprobs[alive, step] = distribution[rows, token]
+        squares[alive, step] = torch.linalg.vecdot(probabilities, probabilities)[rows]
         ended = token == decoder.end
         finished[alive[ended]], lengths[alive[ended]] = True, step + 1
-        going = ~ended
-        alive = alive[going]
-        if step + 1 == max_new_tokens or not len(alive):
+        alive = alive[~ended]
+        if step + 1 == most or not len(alive):
             break
-        vocabulary = distribution.shape[-1]
-        prefixes, row = (row[going] * vocabulary + token[going]).unique(return_inverse=True)
-        decoder.split(prefixes // vocabulary)
-        logits = decoder.write(prefixes % vocabulary)
+        logits, rows = decoder.write(rows[~ended], token[~ended])
     # After the end |pi|^2 and pi_a are 1, which adds 0. Rounding may leave a certain token a little below 0.
     norms = (1 + squares - 2 * logprobs.exp()).clamp(min=0).sum(-1).tolist()
     written = zip(tokens.tolist(), logprobs.numpy(), lengths.tolist(), finished.tolist(), norms, strict=True)
@@ -172,27 +149,20 @@ class LedgerSampler:
         seed: int = 0,
         temperature: float = 1.0,
         max_new_tokens: int = MAX_NEW_TOKENS,
-        max_rows: int = MAX_ROWS,
-        tokenizer: PreTrainedTokenizerFast | None = None,
         reward: Reward | None = "exact",
         top_p: float = 1.0,
     ) -> None:
-        if reward is not None and reward not in get_args(Reward):
-            raise ValueError(
-                f"reward must be one of {', '.join(get_args(Reward))}, got {reward!r}; share is the graded one"
-            )
-        self.policy, self.tokenizer = policy, tokenizer or ledger_tokenizer()
-        self.generator = torch.Generator().manual_seed(seed)
-        self.temperature, self.max_new_tokens, self.max_rows = temperature, max_new_tokens, max_rows
-        self.reward, self.top_p = reward, top_p
+        self.policy, self.generator = policy, torch.Generator().manual_seed(seed)
+        self.temperature, self.max_new_tokens, self.top_p = temperature, max_new_tokens, top_p
+        self.reward = reward
         self.rollouts = self.tokens = 0
 
     def __call__(self, prompts: Sequence[Prompt], counts: ArrayLike) -> list[list[Rollout]]:
         """Return rollouts with reward, length and score norm, one list a prompt; each holds a ``LedgerCompletion``."""
         problems = [each.data if isinstance(each.data, Problem) else Problem.parse(each.text) for each in prompts]
-        texts = self.tokenizer([prompt.text for prompt in prompts])["input_ids"] if problems else []
-        how = (self.temperature, self.max_new_tokens, self.max_rows, self.top_p)
-        completions = sample(self.policy, texts, counts, self.generator, *how)
+        read = [encode(prompt.text) for prompt in prompts]
+        how = (self.temperature, self.max_new_tokens, self.top_p)
+        completions = sample(self.policy, read, counts, self.generator, *how)
         self.rollouts += sum(map(len, completions))
         self.tokens += sum(len(completion.tokens) for group in completions for completion in group)
         return [_reward(problem, group, self.reward) for problem, group in zip(problems, completions, strict=True)]

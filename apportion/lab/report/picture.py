@@ -1,6 +1,6 @@
 """The picture of a study: panels side by side, such as learning curves and where the rollouts went."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
@@ -44,14 +44,13 @@ def draw_curves(axes: Axes, runs: Runs, key: str, **text: Any) -> None:
     Each run has a thin line. The thick one is the mean over seeds at equal shares of their runs.
     """
     shares = np.linspace(0, 1, 60)
-    for number, (name, colour) in enumerate(_colours(runs).items()):
+    for name, style in _styled(runs):
         places, heights = [], []
         for run in runs[name]:
-            axes.plot(run.rollouts, run.evaluations[key], color=colour, alpha=0.25, linewidth=0.8)
+            axes.plot(run.rollouts, run.evaluations[key], color=style["color"], alpha=0.25, linewidth=0.8)
             places.append(shares * run.rollouts[-1])
             heights.append(np.interp(places[-1], run.rollouts, run.evaluations[key]))
-        place, height = np.mean(places, axis=0), np.mean(heights, axis=0)
-        axes.plot(place, height, color=colour, label=name, linewidth=2, **_style(number))
+        axes.plot(np.mean(places, axis=0), np.mean(heights, axis=0), label=name, linewidth=2, **style)
     axes.set(xlabel="rollouts", **text)
     _add_legend(axes)
 
@@ -59,8 +58,8 @@ def draw_curves(axes: Axes, runs: Runs, key: str, **text: Any) -> None:
 def draw_bands(axes: Axes, rollouts: Mapping[str, Sequence[float]]) -> None:
     """Draw the mean rollouts of a prompt in each of the ``BANDS``, for every arm."""
     places = np.arange(len(BANDS) - 1)
-    for number, (name, colour) in enumerate(_colours(rollouts).items()):
-        axes.plot(places, rollouts[name], color=colour, label=name, **_style(number, every=1))
+    for name, style in _styled(rollouts, every=1):
+        axes.plot(places, rollouts[name], label=name, **style)
     axes.set_xticks(places, [f"{low:g}–{high:g}" for low, high in pairwise(BANDS)], fontsize=8)
     axes.set(
         xlabel="exact success of the prompt", ylabel="rollouts a prompt", title="Where rollouts go", ylim=(0, None)
@@ -91,15 +90,14 @@ def draw_variance(axes: Axes, measured: Sequence[Mapping[str, Any]]) -> None:
 
 def draw_votes(axes: Axes, runs: Runs, solid: str, dashed: str, of: str | None, **text: Any) -> None:
     """Draw two keys of the steps as shares of the key ``of`` (None: of 1), over all seeds together."""
-    for number, (name, colour) in enumerate(_colours(runs).items()):
-        steps = min(run.step_count for run in runs[name])
+    for name, style in _styled(runs, every=1):
+        steps = min(len(run.steps["rows"]) for run in runs[name])
         width = max(1, steps // WINDOWS)
         total = np.sum([run.steps[of][:steps] if of else np.ones(steps) for run in runs[name]], axis=0)
-        for key, style in ((solid, "-"), (dashed, "--")):
+        for key, dashes in ((solid, "-"), (dashed, "--")):
             shares = window_shares(np.sum([run.steps[key][:steps] for run in runs[name]], axis=0), total, width)
             places = width * np.arange(len(shares)) + (width + 1) / 2
-            marked = _style(number, every=1) | {"linestyle": style}
-            axes.plot(places, shares, color=colour, label=name if style == "-" else None, **marked)
+            axes.plot(places, shares, label=name if key == solid else None, **style | {"linestyle": dashes})
     axes.set(xlabel="steps", **text)
     _add_legend(axes)
 
@@ -117,22 +115,23 @@ def window_shares(amounts: Floats, of: Floats, width: int) -> Floats:
     return np.divide(top, bottom, out=np.full(len(top), np.nan), where=bottom > 0)
 
 
-def _style(number: int, every: int = 10) -> dict[str, Any]:
-    """Return the dashes, marker and layer of arm number ``number``, marked at every ``every``-th point."""
-    return {
-        "linestyle": DASHES[number % len(DASHES)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "markevery": (number % every, every),
-        "markersize": 5,
-        "markerfacecolor": "white",
-        "zorder": 3 + number,
-    }
+def _styled(arms: Iterable[str], every: int = 10) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each arm with its colour, dashes, marker and layer. It is marked at every ``every``-th point."""
+    for number, name in enumerate(arms):
+        yield (
+            name,
+            {
+                "color": COLOURS[number % len(COLOURS)],
+                "linestyle": DASHES[number % len(DASHES)],
+                "marker": MARKERS[number % len(MARKERS)],
+                "markevery": (number % every, every),
+                "markersize": 5,
+                "markerfacecolor": "white",
+                "zorder": 3 + number,
+            },
+        )
 
 
 def _add_legend(axes: Axes) -> None:
     """Put the legend below the panel, in a solid frame, where it hides no curve."""
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=LEGEND_ROW, framealpha=1.0, fontsize=8)
-
-
-def _colours(arms: Mapping[str, Any]) -> dict[str, str]:
-    return dict(zip(arms, COLOURS * len(arms), strict=False))

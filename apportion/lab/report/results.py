@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
-from apportion.types import Counts, Floats
+from apportion.lab.training.metrics import METRICS, read_metrics
+from apportion.types import Floats
 
 BANDS = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
 """Edges of the bands of exact success probability that rollouts are counted in."""
@@ -30,7 +29,7 @@ class SeedInterval:
         """Return the interval of ``values``, one for each seed."""
         if len(values) < 2:
             return cls(float(np.mean(values)), None)
-        half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+        half = stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(len(values))
         return cls(float(np.mean(values)), float(half))
 
     @property
@@ -69,8 +68,8 @@ class Run:
 
     @classmethod
     def read(cls, directory: Path) -> Run:
-        """Return the run whose metrics are in ``directory``."""
-        records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        """Return the run whose metrics are in ``directory``. Raises ValueError if they are damaged."""
+        records = read_metrics(directory / METRICS)
         evaluations = _columns([record for record in records if "success" in record])
         steps = [record for record in records if "counts" in record]
         for step in steps:
@@ -98,11 +97,6 @@ class Run:
     def cpu_seconds(self) -> float:
         """CPU time of all steps."""
         return float(self.steps["cpu_seconds"].sum())
-
-    @property
-    def step_count(self) -> int:
-        """Number of steps."""
-        return len(self.steps["cpu_seconds"])
 
     @property
     def updates(self) -> int:
@@ -152,21 +146,15 @@ class Run:
     @property
     def rollouts_per_prompt(self) -> float:
         """Mean rollouts of the prompts that got any."""
-        return float(self.rollouts_by_band.sum() / max(1, (self.steps["counts"] > 0).sum()))
+        return float(self.steps["counts"].sum() / max(1, (self.steps["counts"] > 0).sum()))
 
-    @property
-    def rollouts_by_band(self) -> Floats:
-        """Rollouts of the prompts whose exact success lies in each of the ``BANDS``."""
-        return np.bincount(self._bands, self.steps["counts"], minlength=len(BANDS) - 1).astype(np.float64)
+    def by_band(self, key: str | None = None) -> Floats:
+        """Return the sum of ``key`` over the prompts whose exact success lies in each of the ``BANDS``.
 
-    @property
-    def prompts_by_band(self) -> Counts:
-        """Number of prompts whose exact success lies in each of the ``BANDS``."""
-        return np.bincount(self._bands, minlength=len(BANDS) - 1)
-
-    @cached_property
-    def _bands(self) -> Counts:
-        return np.clip(np.searchsorted(BANDS, self.steps["p"], side="right") - 1, 0, len(BANDS) - 2)
+        Without a key it is their number.
+        """
+        bands = np.clip(np.searchsorted(BANDS, self.steps["p"], side="right") - 1, 0, len(BANDS) - 2)
+        return np.bincount(bands, None if key is None else self.steps[key], minlength=len(BANDS) - 1).astype(np.float64)
 
 
 Runs = Mapping[str, Sequence[Run]]

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from apportion.lab.measure.variance import HIGH, LOW, ROLLOUTS
 from apportion.lab.report.measures import Arm, ArmRuns, Measure, headline, mean, over, paired, verdict_on
 from apportion.lab.report.picture import Panel, draw_bands, draw_curves, draw_variance
 from apportion.lab.report.results import BANDS, Runs, SeedInterval
-from apportion.lab.study.worker import MEASURED, MEASURED_PROMPTS
+from apportion.lab.study.worker import MEASURED_PROMPTS
 from apportion.runs.text_table import markdown_table
 
 
@@ -24,7 +25,7 @@ def _token_area_difference(arm: ArmRuns) -> SeedInterval:
 
 def _rollouts_by_band(arm: ArmRuns) -> list[float]:
     """Return the mean rollouts of a prompt whose exact success lies in each of BANDS; nan if there was none."""
-    prompts, spent = (sum(getattr(run, key) for run in arm.runs) for key in ("prompts_by_band", "rollouts_by_band"))
+    prompts, spent = (np.sum([run.by_band(key) for run in arm.runs], axis=0) for key in (None, "counts"))
     return np.where(prompts > 0, spent / np.maximum(prompts, 1), np.nan).tolist()
 
 
@@ -38,7 +39,7 @@ MEASURES = (
     Measure("informative", over(lambda run: run.steps["informative"].mean()), "informative"),
     Measure("without_correct", mean(lambda run: run.steps["without_correct"].mean())),
     Measure("rollouts_per_prompt", mean(lambda run: run.rollouts_per_prompt), "rollouts/prompt", "{:.2f}".format),
-    Measure("updates", mean(lambda run: run.step_count), "updates", "{:.0f}".format),
+    Measure("updates", mean(lambda run: len(run.steps["rows"])), "updates", "{:.0f}".format),
     Measure("tokens", mean(lambda run: run.final("tokens")), "tokens", "{:,.0f}".format),
     Measure("cpu_seconds", mean(lambda run: run.cpu_seconds), "CPU s", "{:.0f}".format),
     Measure("rollouts_by_band", _rollouts_by_band),
@@ -90,8 +91,7 @@ def _variance_lines(measured: Sequence[dict[str, Any]]) -> list[str]:
         rows.append([row["rule"], spread, "-" if formula is None else f"{formula:.2f}", *hits])
     return [
         f"Before training, on {MEASURED_PROMPTS} fixed prompts: the measured variance of the whole gradient (RLOO, "
-        f"{MEASURED['rollouts_per_prompt']} rollouts a prompt on average, {MEASURED['low']} to {MEASURED['high']} "
-        "under VIP). Shuffled p is the control.",
+        f"{ROLLOUTS} rollouts a prompt on average, {LOW} to {HIGH} under VIP). Shuffled p is the control.",
         "",
         *markdown_table(heads, rows),
     ]

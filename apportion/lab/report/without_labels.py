@@ -1,8 +1,9 @@
 """The report of a study without labels: what was learnt, how right the votes were, and what they took."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import attrgetter
+
+from matplotlib.axes import Axes
 
 from apportion.lab.report.measures import Arm, ArmRuns, Measure, arm_table, headline, mean, over, paired, verdict_on
 from apportion.lab.report.picture import Panel, draw_curves, draw_votes
@@ -163,41 +164,19 @@ def _gold(known: int, prompts: int) -> str:
 def panels(runs: Runs) -> list[Panel]:
     """Return the panels of the picture. Without gold, drift replaces mean@16, and unity replaces accuracy."""
     if all(run.has_gold for mine in runs.values() for run in mine):
-        learning = partial(
-            draw_curves,
-            runs=runs,
-            key="mean_16",
-            ylabel="mean@16 on the prompts",
-            title="Learning (thin: one seed)",
-            ylim=(0, 1),
-        )
-        votes = partial(
-            draw_votes,
-            runs=runs,
-            solid="labels_right",
-            dashed="false_consensus",
-            of="labels",
-            ylabel="share of the labels",
-            title="Right labels; dashed: false consensus",
-            ylim=(0, 1),
-        )
+        learnt = ("mean_16", "mean@16 on the prompts", "Learning (thin: one seed)", 1)
+        shares = ("labels_right", "false_consensus", "labels")
+        votes = ("share of the labels", "Right labels; dashed: false consensus")
     else:
-        learning = partial(
-            draw_curves,
-            runs=runs,
-            key="drift",
-            ylabel="KL to the start, nats a completion",
-            title="Drift (thin: one seed)",
-            ylim=(0, None),
-        )
-        votes = partial(
-            draw_votes,
-            runs=runs,
-            solid="leader_share",
-            dashed="unlabelled",
-            of=None,
-            ylabel="share",
-            title="Leader's share of the samples; dashed: no label",
-            ylim=(0, 1),
-        )
-    return [learning, votes]
+        learnt = ("drift", "KL to the start, nats a completion", "Drift (thin: one seed)", None)
+        shares = ("leader_share", "unlabelled", None)
+        votes = ("share", "Leader's share of the samples; dashed: no label")
+    key, ylabel, title, top = learnt
+
+    def learning(axes: Axes) -> None:
+        draw_curves(axes, runs, key, ylabel=ylabel, title=title, ylim=(0, top))
+
+    def voting(axes: Axes) -> None:
+        draw_votes(axes, runs, *shares, ylabel=votes[0], title=votes[1], ylim=(0, 1))
+
+    return [learning, voting]

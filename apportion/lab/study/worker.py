@@ -4,12 +4,11 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 
 from apportion.allocators import Allocator
-from apportion.allocators.vip import GroupEstimator
 from apportion.lab.measure.variance import compare
 from apportion.lab.policy.base import base_policy
 from apportion.lab.training.metrics import METRICS, read_metrics
@@ -22,21 +21,9 @@ from apportion.runs.children import Parent, RunError
 from apportion.runs.folder import LOCK, hold_lock
 from apportion.runs.whole_files import remove_unfinished, write_whole
 
-
-class Measured(TypedDict):
-    """The settings of the measured allocations, as ``compare`` takes them."""
-
-    rollouts_per_prompt: int
-    low: int
-    high: int
-    estimator: GroupEstimator
-    seed: int
-
-
 SHOWN = ("step", "rollouts", "tokens", "mean_16", "success", "informative", "counts")
 """Keys of a step's record that the display shows."""
 MEASURED_PROMPTS = 64
-MEASURED: Measured = {"rollouts_per_prompt": 8, "low": 3, "high": 24, "estimator": "rloo", "seed": 0}
 LOCK_SECONDS = 20.0
 """How long a run waits for a process of an earlier study, which ends within seconds after its study."""
 
@@ -72,7 +59,7 @@ def measure(parent: Parent, path: Path, training: Training, draws: int) -> None:
     """Measure the gradient variance of the base under each allocation, before any training. Write it to ``path``."""
     torch.set_num_threads(1)
     problems = held_out_problems(MEASURED_PROMPTS, training.task)
-    rows = compare(base_policy(training.base), problems, draws=draws, **MEASURED)
+    rows = compare(base_policy(training.base), problems, draws=draws)
     write_whole(path, json.dumps([asdict(row) for row in rows], indent=2, default=float) + "\n")
 
 

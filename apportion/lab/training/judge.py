@@ -11,6 +11,7 @@ from apportion.evaluation import answer_scores
 from apportion.lab.policy.network import completion_distributions
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.pool import Pool
+from apportion.lab.world.task import encode
 from apportion.types import Prompt
 
 ROLLOUTS = 16
@@ -67,7 +68,7 @@ class Judge:
         prompts = [problem.prompt() for problem in self.pool.held_out[:DRIFT_PROMPTS]]
         sampler = self._sampler(policy, step, 1.0)
         written = [rollouts[0].completion.tokens for rollouts in sampler(prompts, [1] * len(prompts))]
-        read = sampler.tokenizer([prompt.text for prompt in prompts])["input_ids"]
+        read = [encode(prompt.text) for prompt in prompts]
         (mine, mask), (theirs, _) = (completion_distributions(each, read, written) for each in (policy, self.reference))
         divergence = (mine.exp() * (mine - theirs)).sum(-1)
         return float((divergence * mask).sum() / len(prompts))

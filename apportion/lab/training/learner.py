@@ -8,15 +8,9 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from apportion.baselines import Baseline
+from apportion.lab.training import loss
 from apportion.lab.training.critic import Critic, token_advantages, value_loss
-from apportion.lab.training.loss import (
-    TrainingRow,
-    refresh_logprobs,
-    rows_with,
-    surrogate_loss,
-    token_logprobs,
-    training_rows,
-)
+from apportion.lab.training.loss import TrainingRow, rows_with
 from apportion.lab.training.saved_weights import check_adam, check_weights
 from apportion.lab.training.settings import Training
 from apportion.predictors.saved import SavedValues
@@ -48,24 +42,19 @@ class PolicyLearner:
             rows = self._actor_critic_rows(groups, importance)
         else:
             fixed = None if baseline is None else baseline.predict([group.prompt for group in groups])
-            rows = training_rows(groups, settings.estimator, settings.loss_weighting, fixed, importance)
+            rows = loss.training_rows(groups, settings.estimator, settings.loss_weighting, fixed, importance)
         rows = [row for row in rows if settings.kl or np.any(row.advantage)]
         rows = sorted(rows, key=lambda row: len(row.prompt) + len(row.completion.tokens))
-        rows = refresh_logprobs(self.policy, rows, settings.temperature)
+        rows = loss.refresh_logprobs(self.policy, rows, settings.temperature)
         measured = {"rows": float(len(rows)), "grad_norm": 0.0}
         for epoch in range(settings.updates_per_step if rows else 0):
             if epoch == settings.updates_per_step - 1:
                 measured |= _ratios(self.policy, [row for row in rows if row.reused], settings.temperature)
             self.optimizer.zero_grad()
             for first in range(0, len(rows), ROWS_AT_ONCE):
-                surrogate_loss(
-                    self.policy,
-                    rows[first : first + ROWS_AT_ONCE],
-                    clip_ratio=settings.clip_ratio,
-                    temperature=settings.temperature,
-                    kl=settings.kl,
-                    reference=self.reference,
-                ).backward()
+                chunk = rows[first : first + ROWS_AT_ONCE]
+                how = (settings.clip_ratio, settings.temperature, settings.kl, self.reference)
+                loss.surrogate_loss(self.policy, chunk, *how).backward()
             measured["grad_norm"] = self._step(self.optimizer, self.policy)
         return measured
 
@@ -76,20 +65,19 @@ class PolicyLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights and optimiser states."""
-        state: dict[str, Any] = {}
-        for name, model, optimizer_name, optimizer in self._models():
-            state |= {name: model.state_dict(), optimizer_name: optimizer.state_dict()}
-        return state
+        return {name: part.state_dict() for name, part in self._parts().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly where ``state_dict`` was taken. Raise ValueError for a state of other sizes or settings."""
-        saved = SavedValues(state, "the learner", self.state_dict().keys())
-        for name, model, optimizer_name, optimizer in self._models():
-            check_weights(saved.state(name), model, name)
-            check_adam(saved.state(optimizer_name), optimizer, optimizer_name)
-        for name, model, optimizer_name, optimizer in self._models():
-            model.load_state_dict(saved.state(name))
-            optimizer.load_state_dict(saved.state(optimizer_name))
+        parts = self._parts()
+        saved = SavedValues(state, "the learner", parts)
+        for name, part in parts.items():
+            if isinstance(part, torch.nn.Module):
+                check_weights(saved.state(name), part, name)
+            else:
+                check_adam(saved.state(name), part, name)
+        for name, part in parts.items():
+            part.load_state_dict(saved.state(name))
 
     def _begin(self) -> None:
         """Make new optimisers, and a new critic for PPO."""
@@ -98,33 +86,30 @@ class PolicyLearner:
         self.critic = Critic(self.policy) if settings.estimator == "gae" else None
         self.critic_optimizer = _adam(self.critic, settings.critic_learning_rate) if self.critic else None
 
-    def _models(self) -> list[tuple[str, torch.nn.Module, str, torch.optim.Optimizer]]:
-        """Return each model and its optimiser, with their names in the state."""
-        models: list[tuple[str, torch.nn.Module, str, torch.optim.Optimizer]]
-        models = [("policy", self.policy, "optimizer", self.optimizer)]
-        if self.critic is not None and self.critic_optimizer is not None:
-            models.append(("critic", self.critic, "critic_optimizer", self.critic_optimizer))
-        return models
+    def _parts(self) -> dict[str, torch.nn.Module | torch.optim.Optimizer]:
+        """Return the models and their optimisers, by their names in the state."""
+        parts = {"policy": self.policy, "optimizer": self.optimizer}
+        critic = {"critic": self.critic, "critic_optimizer": self.critic_optimizer}
+        return {name: part for name, part in (parts | critic).items() if part is not None}
 
     def _actor_critic_rows(self, groups: Sequence[Group], importance: Floats | None = None) -> list[TrainingRow]:
         """Return rows with an advantage for every token, and teach the critic the returns.
 
         Only kept rollouts are used, because a value needs no group and other rollouts may be stale.
         """
-        critic, optimizer = self.critic, self.critic_optimizer
+        critic, optimizer, settings = self.critic, self.critic_optimizer, self.training
         assert critic is not None and optimizer is not None
-        trained, settings = np.array([group.keep.any() for group in groups], bool), self.training
+        trained = [place for place, group in enumerate(groups) if group.keep.any()]
         importance = None if importance is None else importance[trained]
-        groups = [_keep(group) for group, wanted in zip(groups, trained, strict=True) if wanted]
+        groups = [_keep(groups[place]) for place in trained]
         if not groups:
             return []
         every = rows_with(groups, [0.0] * sum(len(group.rollouts) for group in groups))
         prompts, completions = [row.prompt for row in every], [row.completion.tokens for row in every]
         with torch.no_grad():
             old, mask = critic(prompts, completions)
-        advantages, returns = token_advantages(
-            groups, old.double().numpy(), mask.numpy(), discount=settings.discount, trace=settings.trace
-        )
+        sampled = (old.double().numpy(), mask.numpy())
+        advantages, returns = token_advantages(groups, *sampled, discount=settings.discount, trace=settings.trace)
         for _ in range(settings.critic_updates):
             optimizer.zero_grad()
             values, _ = critic(prompts, completions)
@@ -144,7 +129,7 @@ def _ratios(policy: Qwen2ForCausalLM, reused: Sequence[TrainingRow], temperature
     """Return mean and variance of the importance ratios over the tokens of ``reused`` rows; {} without rows."""
     if not reused:
         return {}
-    now = np.concatenate(token_logprobs(policy, reused, temperature))
+    now = np.concatenate(loss.token_logprobs(policy, reused, temperature))
     ratios = np.exp(now - np.concatenate([row.completion.logprobs for row in reused]))
     return {"reused_ratio": float(ratios.mean()), "reused_ratio_variance": float(ratios.var())}
 

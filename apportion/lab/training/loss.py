@@ -100,7 +100,6 @@ def token_logprobs(
 def surrogate_loss(
     policy: Qwen2ForCausalLM,
     rows: Sequence[TrainingRow],
-    *,
     clip_ratio: float = 0.2,
     temperature: float = 1.0,
     kl: float = 0.0,
@@ -112,16 +111,13 @@ def surrogate_loss(
     token weighs the same in a long response. ``kl`` above 0 adds ``kl`` times the k3 estimate of KL(policy ||
     reference): exp(d) - d - 1 with d = log reference - log policy (Schulman 2020).
     """
-    if kl > 0 and reference is None:
-        raise ValueError(f"kl {kl} needs a reference policy, got none; pass reference=, or kl=0")
     prompts, completions = [row.prompt for row in rows], [row.completion.tokens for row in rows]
     logprobs, mask = completion_logprobs(policy, prompts, completions, temperature)
     behaviour = torch.zeros_like(logprobs)
     behaviour[mask] = torch.from_numpy(np.concatenate([row.completion.logprobs for row in rows]))
     advantages = torch.zeros_like(logprobs)
-    advantages[mask] = torch.from_numpy(
-        np.concatenate([np.broadcast_to(row.advantage, len(row.completion.tokens)) for row in rows])
-    ).float()
+    of_tokens = [np.broadcast_to(row.advantage, len(row.completion.tokens)) for row in rows]
+    advantages[mask] = torch.from_numpy(np.concatenate(of_tokens)).float()
     weights = torch.tensor([row.weight for row in rows])[:, None]
     ratio = (logprobs - behaviour).exp()
     objective = torch.minimum(ratio * advantages, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantages)

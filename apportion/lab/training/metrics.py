@@ -32,22 +32,16 @@ def checksum_of(path: Path, size: int) -> str:
         return sha256(file.read(size)).hexdigest()
 
 
-def cut_metrics(path: Path, size: int, steps: int, checksum: str) -> None:
-    """Cut the metrics at ``path`` to the ``size`` in bytes and the ``steps`` that the checkpoint beside them counts.
+def cut_metrics(path: Path, size: int, checksum: str) -> None:
+    """Cut the metrics at ``path`` to the ``size`` in bytes that the checkpoint beside them counts.
 
-    Raises ValueError, and changes nothing, if they do not hold these steps or have another ``checksum``.
+    Raises ValueError, and changes nothing, if they are shorter or have another ``checksum``.
     """
     if not is_file(path) or path.stat().st_size < size:
-        raise ValueError(f"{path} must hold the {steps} steps of the checkpoint beside it, got less; {_remedy(path)}")
+        raise ValueError(f"{path} must hold all that the run has written, got less; {_remedy(path)}")
     if checksum_of(path, size) != checksum:
         raise ValueError(f"{path} must hold what the run has written, got something else; {_remedy(path)}")
     os.truncate(path, size)
-    records = read_metrics(path)
-    if len(records) != steps + 1:
-        raise ValueError(
-            f"{path} must hold the {steps} steps of the checkpoint beside it, got {max(0, len(records) - 1)}; "
-            f"{_remedy(path)}"
-        )
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from apportion.lab.training.settings import Training
 from apportion.lab.world.task import TASKS, Problem, held_out_problems, training_problems
-from apportion.questions import read_questions
+from apportion.questions import Question, read_questions
 from apportion.types import Prompt
 
 
@@ -55,33 +55,13 @@ def pool_of(training: Training, seed: int) -> Pool:
 def _read(path: Path, training: Training) -> dict[Problem, frozenset[str]]:
     """Return the problems of the file in order, each with the right answer of the file, if any."""
     right: dict[Problem, frozenset[str]] = {}
-    task = TASKS[training.task]
-    longest = (task.max_new_tokens - 1) // 2
     for number, question in enumerate(read_questions(path), start=1):
         try:
-            problem = Problem.parse(question.text)
+            problem = _parse(question, training)
+            if problem in right:
+                raise ValueError(f"a prompt must be there once, got {question.prompt!r} again; remove it")
         except ValueError as error:
             raise ValueError(f"{path}, prompt {number}: {error}") from error
-        if len(problem.operations) > longest:
-            raise ValueError(
-                f"{path}, prompt {number}: a problem must have at most {longest} operations for the base "
-                f"{training.base}, got {len(problem.operations)}; remove it"
-            )
-        if any(problem.alternatives) and not any(task.forks):
-            raise ValueError(
-                f"{path}, prompt {number}: a problem must have no forks for the base {training.base}, which has learnt "
-                f"none, got {question.prompt!r}; remove it"
-            )
-        if problem in right:
-            raise ValueError(
-                f"{path}, prompt {number}: a prompt must be there once, got {question.prompt!r} again; remove it"
-            )
-        digits = re.compile(rf"[0-9]{{{len(problem.operations)}}}")
-        if wrong := [gold for gold in question.golds if not digits.fullmatch(gold)]:
-            raise ValueError(
-                f"{path}, prompt {number}: gold must be {len(problem.operations)} digits, the running digit after each "
-                f"operation, got {wrong[0]!r}; write it as text, a number loses its zeros, or leave it out"
-            )
         right[problem] = frozenset(question.golds)
     if len(right) < training.prompts_per_step:
         raise ValueError(
@@ -89,3 +69,25 @@ def _read(path: Path, training: Training) -> dict[Problem, frozenset[str]]:
             "lower prompts_per_step"
         )
     return right
+
+
+def _parse(question: Question, training: Training) -> Problem:
+    """Return the problem of a question. Raise ValueError if the base cannot solve it, or if its gold is no answer."""
+    problem, task = Problem.parse(question.text), TASKS[training.task]
+    operations, longest = len(problem.operations), (task.max_new_tokens - 1) // 2
+    if operations > longest:
+        raise ValueError(
+            f"a problem must have at most {longest} operations for the base {training.base}, got {operations}; "
+            "remove it"
+        )
+    if any(problem.alternatives) and not any(task.forks):
+        raise ValueError(
+            f"a problem must have no forks for the base {training.base}, which has learnt none, got "
+            f"{question.prompt!r}; remove it"
+        )
+    if wrong := [gold for gold in question.golds if not re.fullmatch(rf"[0-9]{{{operations}}}", gold)]:
+        raise ValueError(
+            f"gold must be {operations} digits, the running digit after each operation, got {wrong[0]!r}; write it as "
+            "text, a number loses its zeros, or leave it out"
+        )
+    return problem

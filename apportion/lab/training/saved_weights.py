@@ -6,16 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-ADAM = ("step", "exp_avg", "exp_avg_sq")
+SIGNED = "exp_avg"
+"""The only tensor of Adam's that may be below 0."""
 
 
 def check_weights(saved: Mapping[str, Any], model: nn.Module, name: str) -> None:
     """Raise ValueError unless ``saved`` has the weights of ``model`` by name, all finite."""
-    own = model.state_dict()
-    if saved.keys() != own.keys():
-        raise _error(name, f"the {len(own)} tensors of this model", f"{len(saved)} others")
-    for key, tensor in own.items():
-        _check_tensor(saved[key], tensor, f"{key} of {name}")
+    _check_tensors(saved, model.state_dict(), name)
 
 
 def check_adam(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, name: str) -> None:
@@ -27,19 +24,23 @@ def check_adam(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, name:
     if not isinstance(state, dict) or not set(state) <= set(range(len(weights))):
         raise _error(name, f"moments of {len(weights)} tensors", "others")
     for number, moments in state.items():
-        if not isinstance(moments, dict) or moments.keys() != set(ADAM):
-            raise _error(name, " and ".join(ADAM), "others")
-        for key in ADAM:
-            like = torch.zeros((), dtype=torch.float32) if key == "step" else weights[number]
-            _check_tensor(moments[key], like, f"{key} of {name}", positive=key != "exp_avg")
+        weight = weights[number]
+        _check_tensors(moments, {"step": torch.zeros(()), SIGNED: weight, "exp_avg_sq": weight}, name)
+        if any((moment < 0).any() for key, moment in moments.items() if key != SIGNED):
+            raise _error(f"what is not {SIGNED} of {name}", "at least 0", "other numbers")
 
 
-def _check_tensor(saved: Any, like: Tensor, name: str, positive: bool = False) -> None:
-    if not isinstance(saved, Tensor) or saved.shape != like.shape or saved.dtype != like.dtype:
-        got = f"{list(saved.shape)} of {saved.dtype}" if isinstance(saved, Tensor) else type(saved).__name__
-        raise _error(name, f"a tensor {list(like.shape)} of {like.dtype}", got)
-    if not torch.isfinite(saved).all() or (positive and bool((saved < 0).any())):
-        raise _error(name, f"finite{' and at least 0' if positive else ''}", "other numbers")
+def _check_tensors(saved: Any, own: Mapping[str, Tensor], name: str) -> None:
+    """Raise ValueError unless ``saved`` has tensors of the names, shapes and types of ``own``, all finite."""
+    if not isinstance(saved, Mapping) or saved.keys() != own.keys():
+        raise _error(name, f"the {len(own)} tensors {', '.join(own):.40}", "others")
+    for key, like in own.items():
+        found = saved[key]
+        if not isinstance(found, Tensor) or found.shape != like.shape or found.dtype != like.dtype:
+            got = f"{list(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+            raise _error(f"{key} of {name}", f"a tensor {list(like.shape)} of {like.dtype}", got)
+        if not torch.isfinite(found).all():
+            raise _error(f"{key} of {name}", "finite", "other numbers")
 
 
 def _error(name: str, wanted: str, got: str) -> ValueError:

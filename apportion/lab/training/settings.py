@@ -1,15 +1,16 @@
 """The settings of a run in the lab, checked."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from apportion.advantages import ESTIMATORS, Weighting, check_agreement, check_baseline, default_weighting
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.lab.policy.recipes import check_base, task_of
 from apportion.lab.world.task import Reward
-from apportion.records import LogText, check_log_text
+from apportion.records import LogText
 from apportion.selection import Selector, check_selector
 from apportion.stream.stream import plans_prompts_alone
 
@@ -18,17 +19,22 @@ LENGTHS = ("rollouts", "tokens", "steps")
 """The lengths that a run may have."""
 ROLLOUTS = 30_720
 """The default length."""
-MOST_PROBLEMS = 10**6
-"""The most problems that are drawn. All of them are kept in memory."""
-COUNTS = (
-    "problems",
-    "prompts_per_step",
-    "updates_per_step",
-    "critic_updates",
-    "slots",
-    "evaluate_every",
-    "checkpoint_every",
+TINY, LARGEST = sys.float_info.min, sys.float_info.max
+BOUNDS: tuple[tuple[str, float, float, tuple[str, ...]], ...] = (
+    ("at least 1", 1, LARGEST, (*LENGTHS, "prompts_per_step", "updates_per_step", "critic_updates", "reset_every")),
+    ("at least 1", 1, LARGEST, ("slots", "evaluate_every", "checkpoint_every")),
+    ("at least 0", 0, LARGEST, ("kl", "age_bound")),
+    (
+        "positive",
+        TINY,
+        LARGEST,
+        ("learning_rate", "clip_ratio", "max_grad_norm", "temperature", "critic_learning_rate"),
+    ),
+    ("between 0 and 1", 0, 1, ("discount", "trace")),
+    ("between 1 and 1000, the size of that pool", 1, 1000, ("held_out",)),
+    ("between 1 and 1000000, because all are kept in memory", 1, 10**6, ("problems",)),
 )
+"""What numbers must be, in words, with the least and the largest, and the settings that this is for."""
 
 
 @dataclass(frozen=True)
@@ -95,30 +101,16 @@ class Training:
 
     def __post_init__(self) -> None:
         check_base(self.base)
-        check_log_text(self.rollout_log, "rollout_log", also=("none",))
-        for key in COUNTS:
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} must be at least 1, got {getattr(self, key)}; leave it out for the default")
-        if self.problems > MOST_PROBLEMS:
-            raise ValueError(f"problems must be at most {MOST_PROBLEMS}, got {self.problems}; lower it")
-        for key in ("learning_rate", "clip_ratio", "max_grad_norm", "temperature", "critic_learning_rate"):
-            if not 0 < getattr(self, key) < float("inf"):
-                raise ValueError(f"{key} must be positive, got {getattr(self, key)}; leave it out for the default")
-        if self.estimator not in (*ESTIMATORS, "gae") or self.weighting not in (None, *get_args(Weighting)):
+        for words, least, most, keys in BOUNDS:
+            for key in keys:
+                value = getattr(self, key)
+                if value is not None and not least <= value <= most:
+                    raise ValueError(f"{key} must be {words}, got {value}; leave it out for the default")
+        if self.estimator not in (*ESTIMATORS, "gae"):
             raise ValueError(
-                f"estimator must be one of {', '.join(ESTIMATORS)}, gae, and weighting of "
-                f"{', '.join(get_args(Weighting))}, got {self.estimator!r} and {self.weighting!r}; check the spelling"
+                f"estimator must be one of {', '.join(ESTIMATORS)}, gae, got {self.estimator!r}; check the spelling"
             )
         check_baseline(self.estimator, self.baseline)
-        kinds = {"reward": (Reward, "share is the graded one"), "labels": (Labels, "check the spelling")}
-        for key, (kind, remedy) in kinds.items():
-            value, known = getattr(self, key), get_args(kind)
-            if value not in known:
-                raise ValueError(f"{key} must be one of {', '.join(known)}, got {value!r}; {remedy}")
-        for key in ("rollouts", "tokens", "steps", "reset_every"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ValueError(f"{key} must be at least 1, got {value}; leave it out to do without")
         lengths = [f"{getattr(self, key)} {key}" for key in LENGTHS if getattr(self, key) is not None]
         if len(lengths) > 1:
             raise ValueError(f"a run ends by one of {', '.join(LENGTHS)}, got {' and '.join(lengths)}; leave one out")
@@ -132,23 +124,11 @@ class Training:
                 f"prompts and reset_every are for learning without labels, got {self.prompts} and {self.reset_every}; "
                 'set labels = "none", or leave them out'
             )
-        if not 0 <= self.discount <= 1 or not 0 <= self.trace <= 1:
-            raise ValueError(
-                f"discount and trace must be between 0 and 1, got {self.discount} and {self.trace}; 1 is usual here"
-            )
-        if self.age_bound is not None and self.age_bound < 0:
-            raise ValueError(
-                f"age_bound must be at least 0, got {self.age_bound}; leave it out for synchronous training"
-            )
-        if self.kl < 0:
-            raise ValueError(f"kl must be at least 0, got {self.kl}; 0 leaves the reference out")
         if self.prompts is None and self.prompts_per_step > self.problems:
             raise ValueError(
                 f"prompts_per_step must be at most problems, got {self.prompts_per_step} of {self.problems}; "
                 "a step draws distinct prompts"
             )
-        if not 1 <= self.held_out <= 1000:
-            raise ValueError(f"held_out must be between 1 and 1000, got {self.held_out}; the pool has 1000 problems")
 
     @property
     def loss_weighting(self) -> Weighting:

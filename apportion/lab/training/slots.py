@@ -8,7 +8,7 @@ So longer problems, which are harder, take longer.
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import NormalDist
 from typing import Any
 
@@ -17,14 +17,14 @@ import numpy as np
 from apportion.allocators import Allocator
 from apportion.allocators.stored_rollouts import plain_rollout
 from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training
-from apportion.lab.world.task import Problem
 from apportion.predictors.saved import SavedValues
 from apportion.selection import Selector
 from apportion.simulation import Slots
 from apportion.stream import Stream, Ticket, Update
 from apportion.stream.unit import ROLLOUT
-from apportion.types import Prompt, Rollout
+from apportion.types import Rollout
 
 UPDATE = 0.5
 """The time of an update over that of sampling one with all slots."""
@@ -33,7 +33,7 @@ UPDATE = 0.5
 class SlotSampler:
     """The slots of a run: ``next_update`` samples until an update is to be trained on, and ``stream.trained`` follows.
 
-    ``problems`` are those of ``prompts``. Time is counted in tokens.
+    Time is counted in tokens.
     """
 
     def __init__(
@@ -41,8 +41,7 @@ class SlotSampler:
         training: Training,
         allocator: Allocator,
         selection: Selector,
-        problems: Sequence[Problem],
-        prompts: Sequence[Prompt],
+        pool: Pool,
         sampler: LedgerSampler,
         seed: int,
     ) -> None:
@@ -50,15 +49,15 @@ class SlotSampler:
         size = allocator.size(training.prompts_per_step)
         rows = size.kept or size.asked or training.prompts_per_step
         self.stream = Stream(
-            allocator, prompts, rows_an_update=rows, age_bound=training.age_bound, selection=selection, seed=seed
+            allocator, pool.prompts, rows_an_update=rows, age_bound=training.age_bound, selection=selection, seed=seed
         )
         self._sampler, self._slots, self._seed = sampler, training.slots, seed
-        engine = Slots(slots=training.slots, prompts=len(problems), seed=seed)
-        tokens = np.array([2 * len(problem.operations) + 1 for problem in problems])
+        engine = Slots(slots=training.slots, prompts=len(pool.problems), seed=seed)
+        tokens = np.array([2 * len(problem.operations) + 1 for problem in pool.problems])
         self._log_times, self._rest = np.log(tokens) + engine.log_lengths, engine.sigma * math.sqrt(1 - engine.shared)
         self._longest = np.log(tokens) + engine.sigma * NormalDist().inv_cdf(engine.longest)
         self._update_time = UPDATE * rows * engine.mean_length * float(tokens.mean()) / training.slots
-        self._place = {prompt.id: place for place, prompt in enumerate(prompts)}
+        self._place = {prompt.id: place for place, prompt in enumerate(pool.prompts)}
         self._now = 0.0
         self._ends: list[tuple[float, int]] = []
         self._running: dict[int, Ticket] = {}

@@ -8,7 +8,7 @@ import copy
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from apportion.lab.training.metrics import METRICS, checksum_of, cut_metrics
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import Training
 from apportion.lab.training.slots import SlotSampler
-from apportion.lab.world.task import TASKS, VOCABULARY
+from apportion.lab.world.task import EOS, TASKS, VOCABULARY
 from apportion.loop import collect
 from apportion.predictors.saved import SavedValues
 from apportion.records import ROLLOUTS, LoggedStep, remove_steps_after, resume_log, start_log, write_steps
@@ -55,11 +55,8 @@ class Trainer:
         training.check(allocator)
         allocator = allocator.with_estimator(training.estimator)
         self.training, self.allocator, self.seed = training, allocator, seed
-        self.metrics, self.checkpoint, self.rollouts = (
-            directory / METRICS,
-            directory / "checkpoint.pt",
-            directory / ROLLOUTS,
-        )
+        self.metrics, self.rollouts = directory / METRICS, directory / ROLLOUTS
+        self.checkpoint = directory / "checkpoint.pt"
         self.log: str | None = None
         self.unlogged: list[LoggedStep] = []
         directory.mkdir(parents=True, exist_ok=True)
@@ -68,11 +65,9 @@ class Trainer:
         self.learner = PolicyLearner(self.policy, training, self.start if training.kl > 0 else None)
         self.baseline = copy.deepcopy(training.baseline)
         self.pool, longest = pool or pool_of(training, seed), TASKS[training.task].max_new_tokens
-        label_free = training.labels == "none"
-        self.judge = Judge(self.pool, self.start, seed, training.temperature, longest) if label_free else None
-        self.sampler = LedgerSampler(
-            self.policy, seed, training.temperature, longest, reward=None if label_free else training.reward
-        )
+        label_free, how = training.labels == "none", (seed, training.temperature, longest)
+        self.judge = Judge(self.pool, self.start, *how) if label_free else None
+        self.sampler = LedgerSampler(self.policy, *how, reward=None if label_free else training.reward)
         self.problems, self.prompts = self.pool.problems, self.pool.prompts
         self.places = {prompt.id: q for q, prompt in enumerate(self.prompts)}
         self.steps, self.asked, self.evaluations = 0, 0, 0
@@ -82,9 +77,7 @@ class Trainer:
         if training.age_bound is None:
             self.selector.prepare(self.prompts, seed, getattr(allocator, "predictor", None))
         else:
-            self.slots = SlotSampler(
-                training, allocator, self.selector, self.problems, self.prompts, self.sampler, seed
-            )
+            self.slots = SlotSampler(training, allocator, self.selector, self.pool, self.sampler, seed)
             self.allocator = self.slots.stream.rule
         if self.baseline is not None:
             self.baseline.prepare(self.prompts)
@@ -121,10 +114,9 @@ class Trainer:
         started = time.process_time()
         if self.training.reset_every and self.steps and self.steps % self.training.reset_every == 0:
             self.learner.reset(self.start)
-        update = None
         if self.slots is None:
-            first = self._draw(self.training.prompts_per_step)
-            batch = collect(self.allocator, first, self.sampler, source=self._source(first))
+            draw = partial(self._draw, set())  # fresh prompts of a batch differ from those that it began with
+            batch = collect(self.allocator, draw(self.training.prompts_per_step), self.sampler, source=draw)
             groups = self.allocator.groups(batch)
         else:
             update = self.slots.next_update()
@@ -132,20 +124,21 @@ class Trainer:
         success = exact_success(self.policy, [self.problems[self.places[prompt.id]] for prompt in batch.prompts])
         learnt = self.learner.update(groups, self.baseline, self.selector.weights([group.prompt for group in groups]))
         own = self.allocator.metrics(batch)
-        judged = self._judge_labels(batch)
-        if self.slots is not None and update is not None:
-            self.slots.stream.trained(update.version)
-            learnt |= {"age": float(np.mean(update.ages or [0])), "largest_age": float(max(update.ages, default=0))}
-        else:
+        if self.judge is not None and isinstance(self.allocator, ConsensusAllocator):
+            learnt |= self.judge.labels(batch.prompts, self.allocator.labels(batch))
+        if self.slots is None:
             self.allocator.observe(batch)
             self.selector.observe(batch.sampled)
+        else:
+            self.slots.stream.trained(update.version)
+            learnt |= {"age": float(np.mean(update.ages or [0])), "largest_age": float(max(update.ages, default=0))}
         if self.baseline is not None:
             self.baseline.update(batch.sampled)
         self.steps += 1
         self.asked += int(batch.asked.sum())
         self._log(batch, groups)
         record: dict[str, Any] = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
-        record |= _step_metrics(batch, groups, success) | learnt | judged | ({"allocator": own} if own else {})
+        record |= _step_metrics(batch, groups, success) | learnt | ({"allocator": own} if own else {})
         if self.training.selection is not None:
             record["selection"] = self.selector.metrics()
         due = (self.steps if self.training.unit == "step" else self.asked) // self.training.evaluate_every
@@ -155,12 +148,6 @@ class Trainer:
         if self.finished:
             record["held_out_p"] = exact_success(self.policy, self.pool.held_out).round(5).tolist()
         return record | {"cpu_seconds": time.process_time() - started}
-
-    def _judge_labels(self, batch: Batch) -> dict[str, float]:
-        """Return the judge's counts of this step's pseudo-labels; {} with labels."""
-        if self.judge is None or not isinstance(self.allocator, ConsensusAllocator):
-            return {}
-        return self.judge.labels(batch.prompts, self.allocator.labels(batch))
 
     def _log(self, batch: Batch, groups: list[Group]) -> None:
         """Keep the step for the rollout log. Advantages are not logged, because those of "gae" are per token."""
@@ -174,16 +161,11 @@ class Trainer:
             write_steps(self.rollouts, self.unlogged, _text, self.training.rollout_log)
             self.unlogged = []
 
-    def _draw(self, count: int, held: set[str] | None = None) -> list[Prompt]:
+    def _draw(self, held: set[str], count: int) -> list[Prompt]:
         """Return the next ``count`` prompts by the selector. Skip ids in ``held``, and add theirs."""
-        held = set() if held is None else held
         chosen = [self.prompts[row] for row in self.selector.choose(count, held)]
         held.update(prompt.id for prompt in chosen)
         return chosen
-
-    def _source(self, first: Sequence[Prompt]) -> Callable[[int], list[Prompt]]:
-        """Return a function that draws fresh prompts for a batch that began with ``first``."""
-        return partial(self._draw, held={prompt.id for prompt in first})
 
     def _evaluate(self) -> dict[str, Any]:
         """Return exact success, pass@8, pass@32 and effective solutions on the held-out problems.
@@ -248,19 +230,19 @@ class Trainer:
                 self.baseline.load_state_dict(saved.state("baseline"))
         for name, value in counters.items():
             setattr(self, name, value)
-        cut_metrics(self.metrics, metrics_bytes, self.steps, checksum)
+        cut_metrics(self.metrics, metrics_bytes, checksum)
         if self.training.rollout_log != "none":
             self.log = resume_log(self.rollouts, log, self.steps)
 
 
 def _text(completion: LedgerCompletion) -> str:
     """Return the text of a completion, without the end token."""
-    return _words(completion.tokens[:-1] if completion.finished else completion.tokens)
+    return _words(completion.tokens)
 
 
 @lru_cache(2**16)
 def _words(tokens: tuple[int, ...]) -> str:
-    return "".join([VOCABULARY[token] for token in tokens])
+    return "".join([VOCABULARY[token] for token in tokens if token != EOS])
 
 
 def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 import numpy as np
 import torch
 
+from apportion.lab.policy import exact
 from apportion.lab.policy.exact import effective_solutions, exact_success, solution_probabilities
 from apportion.lab.policy.network import completion_logprobs, new_policy
 from apportion.lab.policy.sampler import LedgerSampler
@@ -11,15 +12,16 @@ def test_no_problems_have_no_success():
     assert exact_success(new_policy(0), []).shape == (0,)
 
 
-def test_each_solution_has_its_teacher_forced_probability(small_base):
+def test_each_solution_has_its_teacher_forced_probability(small_base, monkeypatch):
+    monkeypatch.setattr(exact, "MAX_PROBLEMS", 9)
     problems = [Problem(7, ("+3", "*7", "-4")), Problem(0, ("+1",), ("+2",)), *problem_pool(30, seed=4, task="forks")]
-    found = solution_probabilities(small_base, problems, max_rows=9)
+    found = solution_probabilities(small_base, problems)
     for problem, probabilities in zip(problems, found, strict=True):
         written = [[*encode(solution), EOS] for solution in problem.solutions]
         with torch.no_grad():
             logprobs, _ = completion_logprobs(small_base, [encode(problem.text)] * len(written), written)
         np.testing.assert_allclose(probabilities, logprobs.double().sum(1).exp().numpy(), rtol=1e-3)
-    np.testing.assert_array_equal(exact_success(small_base, problems, max_rows=9), [p.sum() for p in found])
+    np.testing.assert_array_equal(exact_success(small_base, problems), [p.sum() for p in found])
 
 
 def test_effective_solutions_count_the_choice_and_not_the_success():
@@ -28,11 +30,12 @@ def test_effective_solutions_count_the_choice_and_not_the_success():
     assert 1 < effective_solutions([np.array([0.3, 0.1])])[0] < 2
 
 
-def test_exact_success_does_not_depend_on_blocks_or_order(small_base):
+def test_exact_success_does_not_depend_on_blocks_or_order(small_base, monkeypatch):
     problems = problem_pool(50, seed=8)
     whole = exact_success(small_base, problems)
-    np.testing.assert_allclose(exact_success(small_base, problems, max_rows=7), whole, rtol=1e-4)
     np.testing.assert_allclose(exact_success(small_base, problems[::-1])[::-1], whole, rtol=1e-4)
+    monkeypatch.setattr(exact, "MAX_PROBLEMS", 7)
+    np.testing.assert_allclose(exact_success(small_base, problems), whole, rtol=1e-4)
 
 
 def test_exact_success_agrees_with_sampling(small_base):

@@ -19,6 +19,7 @@ def write_run(directory, success, counts, p):
                 "rollouts": 10 * step,
                 "tokens": 70 * step,
                 "without_correct": 0.25,
+                "rows": 8.0,
                 "cpu_seconds": 1.5,
                 "success": value,
                 "pass_32": 0.9,
@@ -42,9 +43,8 @@ def test_a_run_reads_its_curve_and_where_its_rollouts_went(tmp_path):
     run = write_run(tmp_path / "a", [0.2, 0.4, 0.6], [2, 4, 6], [0.01, 0.5, 1.0])
     assert run.area == pytest.approx((0.3 + 0.5) / 2)
     assert run.rollouts_per_prompt == 4
-    assert run.step_count == 2
-    assert run.rollouts_by_band.sum() == 24
-    assert run.prompts_by_band.tolist() == [2, 0, 0, 2, 0, 2]
+    assert run.by_band("counts").tolist() == [4, 0, 0, 8, 0, 12]
+    assert run.by_band().tolist() == [2, 0, 0, 2, 0, 2]
     assert len(BANDS) == 7
 
 

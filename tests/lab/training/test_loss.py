@@ -6,7 +6,7 @@ from apportion.advantages import ESTIMATORS, needs
 from apportion.lab.policy.network import completion_logprobs, new_policy
 from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerSampler
 from apportion.lab.training.loss import surrogate_loss, training_rows
-from apportion.lab.world.task import training_problems
+from apportion.lab.world.task import encode, training_problems
 from apportion.types import Group
 from tests.lab.states import weights
 
@@ -32,7 +32,7 @@ def test_on_policy_gradient_is_the_plain_policy_gradient(small_base, groups, nam
     small_base.zero_grad()
     total = sum(len(group.rollouts) for group in groups)
     for group in groups:
-        prompt = [tuple(LedgerSampler(small_base).tokenizer(group.prompt.text)["input_ids"])] * len(group.rollouts)
+        prompt = [tuple(encode(group.prompt.text))] * len(group.rollouts)
         logprobs, _ = completion_logprobs(small_base, prompt, [r.completion.tokens for r in group.rollouts])
         advantages = torch.tensor(ESTIMATORS[name](group.rewards, [0] * len(group.rollouts)), dtype=torch.float32)
         share = 1 / (len(groups) * len(group.rollouts)) if weighting == "prompt" else 1 / total
@@ -86,6 +86,4 @@ def test_kl_is_zero_at_the_reference_and_pulls_back_from_elsewhere(small_base, g
         torch.nn.utils.vector_to_parameters(weights(small_base) - 1e-3 * apart, small_base.parameters())
         plain = surrogate_loss(small_base, rows)
         assert 0 < surrogate_loss(small_base, rows, kl=0.5, reference=new_policy(5)) - plain < before
-    with pytest.raises(ValueError, match=r"kl 0\.1 needs a reference policy"):
-        surrogate_loss(small_base, rows, kl=0.1)
     assert training_rows([]) == []

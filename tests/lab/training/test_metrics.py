@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from apportion.lab.training.metrics import checksum_of, cut_metrics, read_metrics
+from apportion.lab.training.metrics import cut_metrics, read_metrics
 
 RECORDS = [{"step": step, "rollouts": 8 * step, "tokens": 40 * step, "counts": [4, 4]} for step in range(4)]
 LINES = [json.dumps(record).encode() + b"\n" for record in RECORDS]
@@ -55,29 +55,26 @@ def test_a_line_that_is_not_the_next_step_is_refused(path, lines, line):
 
 def test_metrics_are_cut_to_the_steps_of_a_checkpoint(path):
     path.write_bytes(b"".join(LINES) + b'{"step": 4')
-    cut_metrics(path, SIZE, 2, CHECKSUM)
+    cut_metrics(path, SIZE, CHECKSUM)
     assert path.read_bytes() == b"".join(LINES[:3])
 
 
-@pytest.mark.parametrize("content", [None, b"", b"".join(LINES[:2]), b"".join(LINES[:3])[:-1], b"x" * 1000])
-def test_metrics_without_the_steps_of_a_checkpoint_are_refused(path, content):
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(
-        ValueError, match=r"metrics\.jsonl must hold the 2 steps of the checkpoint beside it, got .*; delete "
-    ):
-        cut_metrics(path, SIZE, 2, CHECKSUM if content is None or len(content) < SIZE else checksum_of(path, SIZE))
-
-
-def test_metrics_with_one_digit_changed_are_refused_and_left_as_they_are(path):
-    path.write_bytes(b"".join(LINES).replace(b"40", b"41", 1))
-    with pytest.raises(ValueError, match=r"metrics\.jsonl must hold what the run has written, got .*; delete "):
-        cut_metrics(path, SIZE, 2, CHECKSUM)
-    assert len(path.read_bytes()) == sum(map(len, LINES))
+def test_metrics_without_what_the_run_has_written_are_refused_and_left_as_they_are(path):
+    digit = b"".join(LINES).replace(b"40", b"41", 1)
+    less = [(content, "all that the run has written, got less") for content in (b"", b"".join(LINES[:2]), LINES[0])]
+    for content, problem in [
+        *less,
+        (digit, "what the run has written, got something else"),
+        (None, "all .*, got less"),
+    ]:
+        path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"metrics\.jsonl must hold {problem}; delete .* to train this run again"):
+            cut_metrics(path, SIZE, CHECKSUM)
+        assert content is None or path.read_bytes() == content
 
 
 def test_metrics_that_are_not_a_file_are_refused_and_never_waited_for(path):
     os.mkfifo(path)
-    for use in (lambda: read_metrics(path), lambda: cut_metrics(path, 10, 1, CHECKSUM)):
+    for use in (lambda: read_metrics(path), lambda: cut_metrics(path, 10, CHECKSUM)):
         with pytest.raises(ValueError, match=r"metrics\.jsonl must be a file, got a named pipe; remove it"):
             use()

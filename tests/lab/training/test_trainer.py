@@ -255,12 +255,11 @@ def test_importance_weights_scale_what_a_prompt_adds_to_the_gradient(small_base,
 
 def test_fresh_prompts_are_not_in_the_batch_already(tmp_path, small_base_folder):
     run = trainer(small_base_folder, "uniform", tmp_path)
-    run._draw(10)
-    first = run._draw(4)
-    fresh = run._source(first)
-    assert len({prompt.id for prompt in (*first, *fresh(5), *fresh(7))}) == 16
+    run._draw(set(), 10)
+    held = set()
+    assert len({prompt.id for count in (4, 5, 7) for prompt in run._draw(held, count)}) == len(held) == 16
     with pytest.raises(ValueError, match="a batch needs 17 distinct prompts, the data set holds 16"):
-        fresh(1)
+        run._draw(held, 1)
 
 
 @pytest.mark.slow
@@ -339,21 +338,17 @@ def test_wrong_settings_are_refused_at_construction(small_base_folder):
             ("slots must be at least 1, got 0", {"slots": 0}),
             ("age_bound must be at least 0, got -1", {"age_bound": -1}),
             ("learning_rate must be positive, got nan", {"learning_rate": float("nan")}),
-            ("estimator must be one of grpo, dr_grpo, rloo,.* gae, .* got 'ppo'", {"estimator": "ppo"}),
-            ("weighting of prompt, rollout, token, got 'rloo' and 'word'", {"weighting": "word"}),
+            ("estimator must be one of grpo, dr_grpo, rloo,.* gae, got 'ppo'", {"estimator": "ppo"}),
             ("a baseline goes with the estimators 'reinforce' and 'spo', got None", {"estimator": "reinforce"}),
             (r"goes with the estimators 'reinforce' and 'spo', got Zero\(\) with 'rloo'", {"baseline": Zero()}),
-            ("discount and trace must be between 0 and 1, got 1.0 and 1.5", {"trace": 1.5}),
-            ("discount and trace must be between 0 and 1, got -0.1 and 1.0", {"discount": -0.1}),
+            ("trace must be between 0 and 1, got 1.5", {"trace": 1.5}),
+            ("discount must be between 0 and 1, got -0.1", {"discount": -0.1}),
             ("kl must be at least 0, got -0.1", {"kl": -0.1}),
             ("prompts_per_step must be at most problems, got 8 of 4", {"problems": 4}),
-            ("problems must be at most", {"problems": 10**9}),
-            ("held_out must be between 1 and 1000, got 1001", {"held_out": 1001}),
+            ("problems must be between 1 and 1000000, .*, got 1000000000", {"problems": 10**9}),
+            ("held_out must be between 1 and 1000, .*, got 1001", {"held_out": 1001}),
             ("held_out must be .*, got 0", {"held_out": 0}),
             ("base must be easy, medium, hard, forks, or a folder", {"base": "mediun"}),
-            ("rollout_log must be one of full, hashes, none, got 'all'", {"rollout_log": "all"}),
-            ("labels must be one of gold, none, got 'nine'; check the spelling", {"labels": "nine"}),
-            ("reward must be one of exact, share, got 'fair'; share is the graded one", {"reward": "fair"}),
             ("prompts and reset_every are for learning without labels, got x.*; set", {"prompts": "x.csv"}),
             ("prompts and reset_every are for learning .*, got None and 4; set", {"reset_every": 4}),
             ("reset_every must be at least 1, got 0; leave it out", {"labels": "none", "reset_every": 0}),
