@@ -45,7 +45,7 @@ class Command:
 
     def family(self):
         """Return the processes of this command that still run."""
-        return [each for each in psutil.process_iter() if _mark(each) == self.mark]
+        return marked(self.mark)
 
     def signal_all(self, number):
         """Send a signal to every process of this command. Some may end before it comes, because another one ended."""
@@ -77,6 +77,11 @@ class Command:
         while (left := self.family()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return not left
+
+
+def marked(mark):
+    """Return the processes that run with ``mark`` as the value of ``MARK`` in their environment."""
+    return [each for each in psutil.process_iter() if _mark(each) == mark]
 
 
 def default_signals():

@@ -123,24 +123,22 @@ def _train(
     study: Study, runs: Sequence[tuple[str, int]], pools: Mapping[int, Pool], display: Display, *, measure: bool
 ) -> None:
     """Train ``runs`` side by side, and ``measure`` the variance. Raises the errors of ``run_all``."""
-    tasks, names = [], [f"{arm}, seed {seed}" for arm, seed in runs]
-    if measure:
-        arguments = (study.directory / VARIANCE, study.training, study.variance_draws)
-        tasks.append(ChildTask("the measurement of the variance", worker.measure, arguments, saves=False))
-    for (arm, seed), name in zip(runs, names, strict=True):
+    tasks = []
+    for arm, seed in runs:
         directory = run_directory(study.directory, arm, seed)
         settings = (study.training_of(arm), study.allocators[arm], seed, pools[seed])
-        tasks.append(ChildTask(name, worker.train, (directory, *settings)))
+        tasks.append(ChildTask(f"{arm}, seed {seed}", worker.train, (directory, *settings)))
+    names = [task.name for task in tasks]
+    if measure:
+        arguments = (study.directory / VARIANCE, study.training, study.variance_draws)
+        tasks.insert(0, ChildTask("the measurement of the variance", worker.measure, arguments, saves=False))
     records: SimpleQueue[Any] = SimpleQueue()
-
-    def show(name: str, record: Any) -> None:
-        records.put((name, record))
 
     def interrupted() -> None:
         display.say("Stopping: each run ends its step and saves a checkpoint.")
 
     with display.training(records, names):
-        run_all(tasks, study.parallel, show, interrupted)
+        run_all(tasks, study.parallel, lambda name, record: records.put((name, record)), interrupted)
 
 
 def _write_report(study: Study, pool: Pool, display: Display) -> None:

@@ -1,10 +1,7 @@
 """Studies without labels by command, in real processes, on the small base and a file of prompts."""
 
 import json
-import os
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,8 @@ from apportion.lab.world.task import problem_pool
 from tests.builders import LABEL_FREE
 from tests.cases import assert_refused
 from tests.lab.states import curves
-from tests.lab.test_command import ROOT, command, environment, run
+from tests.lab.test_command import ROOT, run
+from tests.processes import Command
 
 STUDIES = [path for path in sorted((ROOT / "examples").glob("*.toml")) if "[allocators." in path.read_text()]
 
@@ -123,21 +121,11 @@ def test_without_gold_it_learns_the_very_same_and_reports_votes_and_drift(whole,
 @pytest.mark.soak  # test_processes stops studies with labels
 @pytest.mark.slow
 def test_a_stopped_study_resumes_with_the_same_curves(whole, config, tmp_path):
-    started = subprocess.Popen(
-        command(config, "--prompts", "gold.jsonl"),
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/voted-gold/*/checkpoint.pt")) and time.monotonic() < deadline:
-        assert started.poll() is None
-        time.sleep(0.02)
-    os.killpg(started.pid, signal.SIGINT)
-    said = started.communicate(timeout=120)[0]
-    assert started.returncode == 130 and "apportion lab --name voted-gold --resume" in said
+    with Command(tmp_path, "lab", config, "--prompts", "gold.jsonl") as command:
+        command.until(lambda: list(tmp_path.glob("runs/voted-gold/*/checkpoint.pt")))
+        command.process.send_signal(signal.SIGINT)
+        code, said, _ = command.ended()
+    assert code == 130 and "apportion lab --name voted-gold --resume" in said
     so_far = curves(tmp_path / "runs" / "voted-gold")
     assert any(rows[-1]["step"] < 6 for rows in so_far.values())
     resumed = run(tmp_path, "--resume", "--name", "voted-gold")

@@ -13,7 +13,7 @@ from apportion.lab import command
 from tests import warm
 from tests.lab.states import curves
 from tests.lab.test_processes import CONFIG, start_training, whole  # noqa: F401 - a fixture
-from tests.processes import Command
+from tests.processes import MARK, Command, marked
 
 pytestmark = [pytest.mark.xdist_group("commands"), pytest.mark.slow]
 RUN = "runs/quick/vip-seed0"
@@ -175,43 +175,26 @@ def test_what_a_kill_leaves_does_no_harm(folder, whole, harm):  # noqa: F811
     assert curves(folder / "runs/quick") == curves(whole / "runs/quick")
 
 
-def test_a_finished_run_needs_no_checkpoint(whole, tmp_path, monkeypatch):  # noqa: F811
-    shutil.copytree(whole, tmp_path / "study")
-    monkeypatch.chdir(tmp_path / "study")
-    before = curves(tmp_path / "study/runs/quick")
-    for path in (tmp_path / "study").rglob("checkpoint.pt"):
-        path.unlink()
-    assert resume() == 0
-    assert curves(tmp_path / "study/runs/quick") == before
+FULL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))
+from apportion.__main__ import main
+sys.argv[1:] = ["lab", "--name", "quick", "--resume", "--set", "processes=1"]
+main()
+"""
+"""No file may grow beyond ``room`` bytes."""
 
 
-def test_measured_variances_that_are_torn_are_measured_again_once_they_are_deleted(whole, tmp_path, monkeypatch):  # noqa: F811
-    shutil.copytree(whole, tmp_path / "study")
-    monkeypatch.chdir(tmp_path / "study")
-    for path in (tmp_path / "study/runs/quick/config.toml", tmp_path / "study/quick.toml"):
-        path.write_text(path.read_text().replace("variance_draws = 0", "variance_draws = 3"))
-    measured = tmp_path / "study/runs/quick/variance.json"
-    measured.write_text('[{"ra')
-    with pytest.raises(
-        ConfigError, match=r"variance.json must hold measured variances, got no JSON; delete it to measure"
-    ):
-        resume()
-    measured.unlink()
-    assert resume() == 0
-    assert "gradient variance / uniform" in (measured.parent / "report.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("room", "code", "problem"),
-    [(0, 2, "No usable temporary directory"), (2000, 1, "could not be written .*File too large")],
-)
-def test_a_disk_that_is_full_is_told_in_one_line(folder, room, code, problem):
-    """No file may grow beyond ``room`` bytes."""
-    limit = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
-    limit += "from apportion.__main__ import main\nsys.argv[1:] = ['lab', '--name', 'quick', '--resume']\nmain()"
-    with Command(folder, python=("-c", limit)) as limited:
-        ended, said, errors = limited.ended()
+def test_a_disk_that_is_full_is_told_in_one_line(folder):
+    with Command(folder, python=("-c", FULL.format(room=0))) as limited:
+        code, said, errors = limited.ended()
         assert limited.nothing_left()
-    assert ended == code and "Traceback" not in said + errors
-    lines = errors.splitlines() if code == 2 else said.splitlines()[-1:]
-    assert len(lines) == 1 and re.search(problem, lines[0])
+    assert code == 2 and re.fullmatch(".*No usable temporary directory.*\n", errors) and "Traceback" not in said
+
+
+def test_a_disk_that_gets_full_is_told_in_one_line(folder):
+    """The command has imported what it needs; its run is a process that starts as usual."""
+    limited = warm.forked(["-c", FULL.format(room=2000)], folder, **{MARK: "full disk"})
+    assert limited.returncode == 1 and "Traceback" not in limited.stdout + limited.stderr
+    assert re.search("could not be written .*File too large", limited.stdout.splitlines()[-1])
+    assert not marked("full disk")

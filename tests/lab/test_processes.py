@@ -1,5 +1,6 @@
 """Signals and kills at every stage of a study leave no process behind, and it resumes to the same curves."""
 
+import os
 import shutil
 import signal
 
@@ -24,8 +25,8 @@ variance_draws = 0
 base = "{base}"
 problems = 32
 prompts_per_step = 8
-rollouts = 640
-evaluate_every = 320
+rollouts = 320
+evaluate_every = 160
 checkpoint_every = 2
 held_out = 20
 
@@ -61,10 +62,10 @@ def resume(folder):
         assert (code, errors) == (0, "")
 
 
-def start_training(folder, *arguments, **program):
-    """Start the study, and wait until both runs have a checkpoint."""
+def start_training(folder, *arguments, runs=2, **program):
+    """Start the study, and wait until so many runs have a checkpoint."""
     command = Command(folder, "lab", "quick.toml", *arguments, **program)
-    command.until(lambda: len(list(folder.glob("runs/quick/*/checkpoint.pt"))) == 2)
+    command.until(lambda: len(list(folder.glob("runs/quick/*/checkpoint.pt"))) == runs)
     return command
 
 
@@ -77,22 +78,31 @@ def has_loaded(process, library):
 
 
 def test_a_study_that_is_killed_leaves_no_process_and_can_be_resumed_at_once(folder, whole):
-    """The resumed study waits for processes that have yet to end, so no two processes write the same metrics."""
-    with start_training(folder) as killed:
+    """It measures and trains. The resumed study waits for processes that have yet to end, which write the same files.
+
+    It measures nothing, because so many draws would take hours.
+    """
+    measuring = ["--set", "variance_draws=100000", "--set", "processes=2"]
+    with start_training(folder, *measuring, runs=1) as killed:
+        killed.until(lambda: sum(has_loaded(each, "libtorch") for each in killed.children()) == 2)
         killed.process.kill()
         left = folder / "runs/quick/vip-seed0/.checkpoint.pt.00.unfinished"
+        left.parent.mkdir(exist_ok=True)
         left.write_text("half")
         killed.process.wait(10)  # the warm resumption starts sooner than the system ends a process
+        settings = folder / "runs/quick/config.toml"
+        settings.write_text(settings.read_text().replace("variance_draws = 100000", "variance_draws = 0"))
         resume(folder)
-        assert not killed.children() and not left.exists()
+        assert not left.exists() and killed.nothing_left()
     assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
 
 
 @pytest.mark.soak  # test_damage stops a study by SIGTERM and resumes it
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_terminated_study_saves_every_run_at_its_last_step(folder, whole, number):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_stopped_study_saves_every_run_at_its_last_step(folder, whole, number):
+    """SIGINT comes as from a terminal, to every process of the job."""
     with start_training(folder) as command:
-        command.process.send_signal(number)
+        os.killpg(command.process.pid, number) if number == signal.SIGINT else command.process.send_signal(number)
         code, said, errors = command.ended()
         assert (code, errors) == (128 + number, "")
         assert command.nothing_left()
@@ -101,10 +111,21 @@ def test_a_terminated_study_saves_every_run_at_its_last_step(folder, whole, numb
         "Stopped; every run is saved at its last step. To go on: apportion lab --name quick --resume\n"
     )
     before = curves(folder / "runs" / "quick")
+    assert any(records[-1]["rollouts"] < 320 for records in before.values())
     resume(folder)
     after = curves(folder / "runs" / "quick")
     assert all(after[run][: len(records)] == records for run, records in before.items())
     assert after == curves(whole / "runs" / "quick")
+
+
+@pytest.mark.soak  # above, the first process alone is killed
+def test_a_job_that_is_killed_as_a_whole_resumes_with_the_same_curves(folder, whole):
+    with start_training(folder) as command:
+        os.killpg(command.process.pid, signal.SIGKILL)
+        assert command.ended()[0] == -signal.SIGKILL
+    assert not (folder / "runs/quick/report.md").exists()
+    resume(folder)
+    assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
 
 
 @pytest.mark.soak  # tests/runs/test_children kills a task among others
@@ -131,7 +152,8 @@ def test_a_signal_during_the_imports_ends_the_command_with_one_line(folder, numb
 
 def test_a_signal_during_the_training_of_the_base_leaves_nothing_unfinished(folder):
     overrides = ["--set", "training.base=medium"]
-    with Command(folder, "lab", "quick.toml", *overrides, XDG_CACHE_HOME=str(folder / "cache")) as command:
+    where = {"program": warm.python(), "XDG_CACHE_HOME": str(folder / "cache")}
+    with Command(folder, "lab", "quick.toml", *overrides, **where) as command:
         while "Training the base policy" not in (line := command.process.stdout.readline()):
             assert line
         command.process.send_signal(signal.SIGTERM)
@@ -156,7 +178,8 @@ def test_a_signal_during_the_report_ends_the_command_with_one_line(folder, whole
     )
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL])
+@pytest.mark.soak  # the killed study above measures, too
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_measurement_of_the_variance_ends_with_its_study(folder, number):
     overrides = ["--set", "variance_draws=100000", "--set", "processes=1"]
     with Command(folder, "lab", "quick.toml", *overrides) as command:

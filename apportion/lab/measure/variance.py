@@ -152,7 +152,7 @@ def compare(
     for name, own in zip(rules, measured, strict=True):
         hits = expected_hits(success, own.counts)
         ratio = _ratio(own.trace_variance, base.trace_variance)
-        formula = _ratio(*(formula_variance(success, each.counts, estimator) for each in (own, base)))
+        formula = _ratio(*(gradient_variance(success, each.counts, estimator).sum(1).mean() for each in (own, base)))
         variance = (own.trace_variance, own.standard_error, ratio, ratio_interval(own, base, seed=seed), formula)
         rows.append(Comparison(name, *variance, hits.expected, hits.gain(base_hits), hits.gain_interval(base_hits)))
     hora = HORA(pre_rollouts=max(1, rollouts_per_prompt // 2), rollouts_per_prompt=rollouts_per_prompt, high=high)
@@ -176,11 +176,6 @@ def ratio_interval(
         return float("nan"), float("nan")
     low, high = np.quantile(above[usable] / below[usable], [0.025, 0.975])
     return float(low), float(high)
-
-
-def formula_variance(success: Floats, counts: ArrayLike, estimator: GroupEstimator) -> float:
-    """Return VIP's formula summed over prompts, in units of sigma_Z^2; the mean over the rows of ``counts`` [S, P]."""
-    return float(gradient_variance(success, np.atleast_2d(counts), estimator).sum(1).mean())
 
 
 def _ratio(value: float, base: float) -> float:

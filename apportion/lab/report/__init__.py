@@ -1,5 +1,1 @@
-"""Report a finished study.
-
-``results`` reads the metrics of each run, and ``measures`` summarises the runs of an arm over seeds. ``with_labels``
-and ``without_labels`` list the measures of a report and put them into sentences and panels of the ``picture``.
-"""
+"""Report a finished study: intervals over seeds as tables, sentences and a picture."""

@@ -1,6 +1,6 @@
 """The learner: it updates the policy, and PPO's critic, from the groups of a step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ from apportion.baselines import Baseline
 from apportion.lab.training import loss
 from apportion.lab.training.critic import Critic, token_advantages, value_loss
 from apportion.lab.training.loss import TrainingRow, rows_with
-from apportion.lab.training.saved_weights import check_adam, check_weights
 from apportion.lab.training.settings import Training
 from apportion.predictors.saved import SavedValues
 from apportion.types import Floats, Group
 
 ROWS_AT_ONCE = 256
 VALUE_CLIP = 0.5
+SIGNED = "exp_avg"
+"""The only tensor of Adam's that may be below 0."""
 
 
 class PolicyLearner:
@@ -73,9 +74,9 @@ class PolicyLearner:
         saved = SavedValues(state, "the learner", parts)
         for name, part in parts.items():
             if isinstance(part, torch.nn.Module):
-                check_weights(saved.state(name), part, name)
+                _check_weights(saved.state(name), part, name)
             else:
-                check_adam(saved.state(name), part, name)
+                _check_adam(saved.state(name), part, name)
         for name, part in parts.items():
             part.load_state_dict(saved.state(name))
 
@@ -142,3 +143,40 @@ def _keep(group: Group) -> Group:
     """Return the group with only the rollouts that enter the loss."""
     rollouts = tuple(rollout for rollout, keep in zip(group.rollouts, group.keep, strict=True) if keep)
     return Group(group.prompt, rollouts, recompute=group.recompute[group.keep])
+
+
+def _check_weights(saved: Mapping[str, Any], model: torch.nn.Module, name: str) -> None:
+    """Raise ValueError unless ``saved`` has the weights of ``model`` by name, all finite."""
+    _check_tensors(saved, model.state_dict(), name)
+
+
+def _check_adam(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, name: str) -> None:
+    """Raise ValueError unless ``saved`` is a state of the Adam ``optimizer`` with the same settings."""
+    groups = optimizer.state_dict()["param_groups"]
+    if saved.keys() != {"state", "param_groups"} or saved["param_groups"] != groups:
+        raise _error(name, "the settings of this run", "others")
+    state, weights = saved["state"], [weight for group in optimizer.param_groups for weight in group["params"]]
+    if not isinstance(state, dict) or not set(state) <= set(range(len(weights))):
+        raise _error(name, f"moments of {len(weights)} tensors", "others")
+    for number, moments in state.items():
+        weight = weights[number]
+        _check_tensors(moments, {"step": torch.zeros(()), SIGNED: weight, "exp_avg_sq": weight}, name)
+        if any((moment < 0).any() for key, moment in moments.items() if key != SIGNED):
+            raise _error(f"what is not {SIGNED} of {name}", "at least 0", "other numbers")
+
+
+def _check_tensors(saved: Any, own: Mapping[str, torch.Tensor], name: str) -> None:
+    """Raise ValueError unless ``saved`` has tensors of the names, shapes and types of ``own``, all finite."""
+    if not isinstance(saved, Mapping) or saved.keys() != own.keys():
+        raise _error(name, f"the {len(own)} tensors {', '.join(own):.40}", "others")
+    for key, like in own.items():
+        found = saved[key]
+        if not isinstance(found, torch.Tensor) or found.shape != like.shape or found.dtype != like.dtype:
+            got = f"{list(found.shape)} of {found.dtype}" if isinstance(found, torch.Tensor) else type(found).__name__
+            raise _error(f"{key} of {name}", f"a tensor {list(like.shape)} of {like.dtype}", got)
+        if not torch.isfinite(found).all():
+            raise _error(f"{key} of {name}", "finite", "other numbers")
+
+
+def _error(name: str, wanted: str, got: str) -> ValueError:
+    return ValueError(f"{name} must be {wanted} in a saved state of the learner, got {got}; load one that is unchanged")

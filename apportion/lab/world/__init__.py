@@ -1,5 +1,1 @@
-"""The world that a policy acts in.
-
-``task`` makes ledger-chain problems and verifies completions, ``tokenizer`` gives them to Hugging Face models, and
-``demonstrator`` writes the noisy completions that a base policy learns from.
-"""
+"""The world that a policy acts in: problems, their tokenizer, and a noisy demonstrator."""

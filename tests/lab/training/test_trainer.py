@@ -319,7 +319,7 @@ def test_reused_responses_are_told_apart_in_the_metrics(tmp_path, small_base_fol
     """Direct replay has the old probabilities. A recomputed response has an importance ratio of 1."""
     ratios = {}
     for reuse in ("replay", "recompute"):
-        training = settings(small_base_folder, problems=8, steps=12, learning_rate=2e-3)
+        training = settings(small_base_folder, problems=8, learning_rate=2e-3)
         Trainer(training, AR3PO(rollouts_per_stage=2, reuse=reuse), 0, tmp_path / reuse).run()
         found = [record["reused_ratio_variance"] for record in curve(tmp_path / reuse) if "reused_ratio" in record]
         assert found
