@@ -324,3 +324,19 @@ def bootstrap_interval(
         random_state=np.random.default_rng(seed),
     ).confidence_interval
     return Interval(float(found.low), float(found.high))
+
+
+def seed_interval(values: ArrayLike) -> tuple[Floats, Floats]:
+    """Return the means of ``values`` [S, ...] over S seeds, and the half widths of their 95% intervals (Student's t).
+
+    A half width is nan for a single seed.
+
+    >>> mean, half = seed_interval([[0.2], [0.4]])
+    >>> round(float(mean[0]), 3), round(float(half[0]), 3)
+    (0.3, 1.271)
+    """
+    values = np.asarray(values, np.float64)
+    seeds = len(values)
+    if seeds < 2:
+        return values[0], np.full(values.shape[1:], np.nan)
+    return values.mean(0), scipy.special.stdtrit(seeds - 1, 0.975) * values.std(0, ddof=1) / np.sqrt(seeds)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from apportion.evaluation import seed_interval
 from apportion.types import Counts, Floats
 
 COSTS = {"rollouts": "rollouts", "tokens": "completion tokens", "hours": "hours"}
@@ -14,9 +15,6 @@ COSTS = {"rollouts": "rollouts", "tokens": "completion tokens", "hours": "hours"
 
 SHARES = 60
 """Points of a mean over seeds."""
-
-T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""The .975 quantiles of Student's t with 1 to 10 degrees of freedom."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,20 +79,6 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     mean, half = seed_interval(heights)
     within = (0.0, 1.0) if heights.min() >= 0 and heights.max() <= 1 else (-np.inf, np.inf)
     return Curve(x, mean, np.clip(mean - half, *within), np.clip(mean + half, *within))
-
-
-def seed_interval(values: Floats) -> tuple[Floats, Floats]:
-    """Return the means of ``values`` [S, ...] over S seeds, and the half widths of their 95% intervals, nan if S is 1.
-
-    >>> mean, half = seed_interval(np.array([[0.2], [0.4]]))
-    >>> round(float(mean[0]), 3), round(float(half[0]), 3)
-    (0.3, 1.271)
-    """
-    seeds = len(values)
-    if seeds < 2:
-        return np.asarray(values[0]), np.full(values.shape[1:], np.nan)
-    quantile = T_975[seeds - 2] if seeds - 2 < len(T_975) else 1.96 + 2.4 / (seeds - 1)
-    return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / np.sqrt(seeds)
 
 
 def ratio(top: Floats | Counts, bottom: Floats | Counts) -> Floats:

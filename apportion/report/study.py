@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from apportion.evaluation import seed_interval
 from apportion.records.importing.files import parsed
 from apportion.report.calibration import Calibration
-from apportion.report.curves import Curve, mean_curve, plain_curve, seed_interval, share_curve
+from apportion.report.curves import Curve, mean_curve, plain_curve, share_curve
 from apportion.report.profile import ALL_RIGHT, ALL_WRONG, RunProfile, RunTotals, band_shares, stretches_of
 from apportion.rows import chunks, json_rows
 from apportion.types import Counts, Floats

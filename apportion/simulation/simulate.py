@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 
 from apportion.checks import check_integer
+from apportion.evaluation import seed_interval
 from apportion.simulation.course import course
 from apportion.simulation.measures import StepMeasures, measure
 from apportion.simulation.population import Population, place_of
@@ -19,8 +19,6 @@ from apportion.untrusted import shown
 
 CONTROL, BEST = "uniform", "vip:oracle"
 """The rules that every simulation has: equal counts on shuffled prompts, and VIP with exact probabilities."""
-
-CONFIDENCE = 0.95
 
 
 class SimulatedEstimate(NamedTuple):
@@ -175,11 +173,7 @@ def ratio(above: Floats, below: Floats) -> Floats:
 
 def estimate(values: Floats) -> SimulatedEstimate:
     """Return the mean of one value for each seed, [S], and the half width of its interval."""
-    mean, size = float(np.mean(values)), len(values)
-    if size < 2:
-        return SimulatedEstimate(mean, np.nan)
-    quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, size - 1)
-    return SimulatedEstimate(mean, float(quantile * np.std(values, ddof=1) / np.sqrt(size)))
+    return SimulatedEstimate(*map(float, seed_interval(values)))
 
 
 def _course(population: Population, rule: SimulatedRule, steps: int, prompts_per_step: int) -> tuple[Floats, Floats]:

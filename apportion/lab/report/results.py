@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
+from apportion.evaluation import seed_interval
 from apportion.lab.training.metrics import METRICS, read_metrics
 from apportion.types import Floats
 
@@ -27,31 +27,30 @@ class SeedInterval:
     @classmethod
     def of(cls, values: Sequence[float]) -> SeedInterval:
         """Return the interval of ``values``, one for each seed."""
-        if len(values) < 2:
-            return cls(float(np.mean(values)), None)
-        half = stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(len(values))
-        return cls(float(np.mean(values)), float(half))
+        mean, half = map(float, seed_interval(values))
+        return cls(mean, None if len(values) < 2 else half)
 
     @property
     def contains_zero(self) -> bool:
         """Whether 0 lies in the interval. Always true for a single seed."""
         return self.half_width is None or abs(self.mean) <= self.half_width
 
+    def __format__(self, kind: str) -> str:
+        kind = kind or ".3f"
+        return format(self.mean, kind) + ("" if self.half_width is None else f" ± {self.half_width:{kind.lstrip('+')}}")
+
     def __str__(self) -> str:
-        return self._text(f"{self.mean:.3f}")
+        return format(self)
 
     @property
     def signed(self) -> str:
         """The interval of a difference as text: +0.070 ± 0.012."""
-        return self._text(f"{self.mean:+.3f}")
+        return f"{self:+.3f}"
 
     @property
     def percent(self) -> str:
         """The interval of a share as text: 35.2% ± 1.4%."""
-        return f"{self.mean:.1%}" + ("" if self.half_width is None else f" ± {self.half_width:.1%}")
-
-    def _text(self, mean: str) -> str:
-        return mean if self.half_width is None else f"{mean} ± {self.half_width:.3f}"
+        return f"{self:.1%}"
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ JUDGED = ("labels", "labels_right", "false_consensus")
 def _scores(evaluation: int) -> Callable[[ArmRuns], dict[str, SeedInterval]]:
     """Measure ``SCORES`` at one evaluation; {} without gold."""
 
-    def interval_of(key: str) -> Callable[[ArmRuns], SeedInterval]:
-        return over(lambda run: run.evaluations[key][evaluation])
+    def scores(arm: ArmRuns) -> dict[str, SeedInterval]:
+        known = SCORES if arm.runs[0].has_gold else ()
+        return {key: SeedInterval.of([run.evaluations[key][evaluation] for run in arm.runs]) for key in known}
 
-    intervals = {key: interval_of(key) for key in SCORES}
-    return lambda arm: {key: interval(arm) for key, interval in intervals.items() if arm.runs[0].has_gold}
+    return scores
 
 
 def _of_labels(key: str) -> Callable[[ArmRuns], SeedInterval | None]:
