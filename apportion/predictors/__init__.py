@@ -6,9 +6,7 @@ from apportion.predictors.embeddings import EMBEDDERS, Embedder, PrecomputedEmbe
 from apportion.predictors.empirical_bayes import EmpiricalBayes
 from apportion.predictors.gp import GaussianProcess
 from apportion.predictors.graded_gp import GradedGaussianProcess
-from apportion.predictors.hidden_dual import HiddenDual
-from apportion.predictors.hidden_online import HiddenOnline
-from apportion.predictors.hidden_static import HiddenStatic
+from apportion.predictors.hidden import HiddenDual, HiddenOnline, HiddenStatic
 from apportion.predictors.lengths import MeanLengths
 from apportion.predictors.moving_average import MovingAverage
 from apportion.predictors.ridge import Ridge

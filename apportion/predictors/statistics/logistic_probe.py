@@ -57,9 +57,12 @@ class ProbeData:
         if earlier is None:
             return self
         kept = earlier.ages + 1 < (LARGEST_INTEGER if cycles is None else cycles)
-        old = (earlier.features[kept], earlier.shares[kept], earlier.trials[kept], earlier.ages[kept] + 1)
-        new = (self.features, self.shares, self.trials, self.ages)
-        return ProbeData(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))  # type: ignore[arg-type]
+        return ProbeData(
+            np.concatenate([earlier.features[kept], self.features]),
+            np.concatenate([earlier.shares[kept], self.shares]),
+            np.concatenate([earlier.trials[kept], self.trials]),
+            np.concatenate([earlier.ages[kept] + 1, self.ages]),
+        )
 
     @staticmethod
     def saved(outcomes: "ProbeData | None") -> dict[str, Any]:
@@ -116,8 +119,14 @@ def descend(
     return weights
 
 
-def restored_weights(saved: SavedValues) -> Floats | None:
-    """Return the weights [d + 1] of a saved state, or None if nothing was learned. Raise ValueError for others."""
-    if saved.values["weights"] is None:
-        return None
-    return saved.array("weights", (None,), low=-LARGEST_WEIGHT, high=LARGEST_WEIGHT)
+def restored_probe(saved: SavedValues) -> tuple[Floats | None, ProbeData | None]:
+    """Return the weights [d + 1] and the outcomes of a saved state; None for what it has not.
+
+    Raises ValueError for others, and for outcomes that do not fit the weights.
+    """
+    weights, outcomes = None, ProbeData.restored(saved)
+    if saved.values["weights"] is not None:
+        weights = saved.array("weights", (None,), low=-LARGEST_WEIGHT, high=LARGEST_WEIGHT)
+    if outcomes is not None and (weights is None or outcomes.features.shape[1] != len(weights)):
+        raise saved.refusal("weights", f"an array [{outcomes.features.shape[1]}]")
+    return weights, outcomes
