@@ -1,15 +1,14 @@
 """Discounted counts of each prompt's successes and failures."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from apportion.checks import check_numbers
-from apportion.predictors.base import Predictor, check_discount, check_positive
+from apportion.predictors.base import Predictor, check_positive
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
+from apportion.predictors.statistics.pooled import DiscountedSums
 from apportion.types import Batch, Belief, Prompt
 
 
@@ -38,25 +37,22 @@ class DiscountedCounts(Predictor):
     prior_beta: float = 1.0
 
     name: ClassVar[str] = "counts"
-    _counts: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
         check_positive(self, prior_alpha=self.prior_alpha, prior_beta=self.prior_beta)
-        check_discount(self.discount)
+        self._counts = DiscountedSums(2, self.discount)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        counts = np.array([self._counts.get(prompt.id, (0.0, 0.0)) for prompt in prompts]).reshape(-1, 2)
-        return Belief(self.prior_alpha + counts[:, 0], self.prior_beta + counts[:, 1])
+        right, wrong = self._counts.of(prompt.id for prompt in prompts).T
+        return Belief(self.prior_alpha + right, self.prior_beta + wrong)
 
     def update(self, batch: Batch) -> None:
-        for prompt, successes, trials in observations(batch):
-            right, wrong = self._counts.get(prompt.id, (0.0, 0.0))
-            self._counts[prompt.id] = (self.discount * right + successes, self.discount * wrong + trials - successes)
+        seen = observations(batch)
+        self._counts.add({each.prompt.id: (each.successes, each.trials - each.successes) for each in seen})
 
     def _memory(self) -> dict[str, Any]:
-        return {"counts": self._counts}
+        return {"counts": self._counts.by_id}
 
     def _restore(self, saved: SavedValues) -> None:
-        counts = saved.by_prompt("counts", low=(0, 0))
-        self._counts = {id: (float(right), float(wrong)) for id, (right, wrong) in counts.items()}
+        self._counts.restore(saved, "counts", low=(0, 0))

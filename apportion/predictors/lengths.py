@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from apportion.checks import check_numbers
-from apportion.predictors.base import check_discount
 from apportion.predictors.saved import SavedValues
+from apportion.predictors.statistics.pooled import DiscountedSums
 from apportion.types import Batch, Counts, Prompt
-
-Sums = tuple[float, float]
 
 
 @dataclass
@@ -40,20 +38,16 @@ class MeanLengths:
     initial: float
     discount: float = 0.9
 
-    _seen: dict[str, Sums] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _overall: Sums = field(default=(0.0, 0.0), init=False, repr=False, compare=False)
-
     def __post_init__(self) -> None:
         check_numbers(self)
         if not 1 <= self.initial < math.inf:
             raise ValueError(f"initial must be at least 1 token, got {self.initial}; give the length that you expect")
-        check_discount(self.discount)
+        self._seen, self._overall = DiscountedSums(2, self.discount), np.zeros(2)
 
     def predict(self, prompts: Sequence[Prompt]) -> Counts:
         """Return the expected tokens of one completion, [P], rounded up and at least 1. The predictor is unchanged."""
-        total, number = self._overall
-        unseen = (total, number) if number else (self.initial, 1.0)
-        sums = np.array([self._seen.get(prompt.id, unseen) for prompt in prompts]).reshape(-1, 2)
+        sums = self._seen.of(prompt.id for prompt in prompts)
+        sums[sums[:, 1] == 0] = self._overall if self._overall.any() else (self.initial, 1.0)
         mean = np.round(sums[:, 0] / sums[:, 1], 6)  # so that floating-point errors add no token
         return np.maximum(np.ceil(mean), 1).astype(np.int64)
 
@@ -63,15 +57,18 @@ class MeanLengths:
         for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
             if found := [r.tokens for r in rollouts if r.tokens is not None and r.step is None]:
                 drawn.setdefault(prompt.id, []).extend(found)
-        for id, tokens in drawn.items():
-            self._seen[id] = self._discounted_sums(self._seen.get(id, (0.0, 0.0)), sum(tokens), len(tokens))
         if drawn:
+            self._seen.add({id: (sum(tokens), len(tokens)) for id, tokens in drawn.items()})
             means = [sum(tokens) / len(tokens) for tokens in drawn.values()]
-            self._overall = self._discounted_sums(self._overall, sum(means), len(means))
+            self._overall = self.discount * self._overall + [sum(means), len(means)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the settings and of all that was learned, as plain Python values."""
-        return {"settings": self._settings(), "seen": dict(self._seen), "overall": self._overall}
+        return {
+            "settings": self._settings(),
+            "seen": dict(self._seen.by_id),
+            "overall": tuple(self._overall.tolist()),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a copy of what ``state_dict`` returned. Raise ValueError for a state under other settings."""
@@ -81,14 +78,12 @@ class MeanLengths:
                 f"the state of the lengths must come from {self._settings()}, got {state['settings']}; "
                 "use the saved settings, or start from an empty state"
             )
-        seen = {id: (float(total), float(number)) for id, (total, number) in saved.by_prompt("seen", (0, 1)).items()}
-        total, number = saved.row("overall", (0, 0))
-        if bool(seen) != (number > 0):
+        seen = DiscountedSums(2, self.discount)
+        seen.restore(saved, "seen", (0, 1))
+        overall = np.array(saved.row("overall", (0, 0)))
+        if bool(seen.by_id) != (overall[1] > 0):
             raise saved.refusal("overall", "of the lengths that were seen")
-        self._seen, self._overall = seen, (total, number)
+        self._seen, self._overall = seen, overall
 
     def _settings(self) -> dict[str, float]:
         return {"initial": self.initial, "discount": self.discount}
-
-    def _discounted_sums(self, sums: Sums, total: float, number: int) -> Sums:
-        return self.discount * sums[0] + total, self.discount * sums[1] + number

@@ -1,15 +1,16 @@
 """The discounted variance of each prompt's graded rewards, shrunk towards the mean variance of all prompts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from apportion.checks import check_numbers
-from apportion.predictors.base import Predictor, check_discount, check_positive
+from apportion.predictors.base import Predictor, check_positive
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import Range, saved_range, spreads
+from apportion.predictors.statistics.pooled import DiscountedSums
 from apportion.types import Batch, Belief, Needs, Prompt
 
 BEFORE_THE_FIRST = 0.25
@@ -56,32 +57,28 @@ class RunningVariance(Predictor):
     name: ClassVar[str] = "running_variance"
     added: ClassVar[Mapping[str, Any]] = {"range": None}  # the next batch sets it
     needs: ClassVar[Needs] = Needs()
-    _spreads: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _range: Range | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_discount(self.discount)
         check_positive(self, strength=self.strength)
+        self._spreads = DiscountedSums(2, self.discount)
+        self._range: Range | None = None
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        known = np.array(list(self._spreads.values())).reshape(-1, 2)
-        pooled = float((known[:, 0] / known[:, 1]).mean()) if len(known) else BEFORE_THE_FIRST
-        asked = np.array([self._spreads.get(prompt.id, (0.0, 0.0)) for prompt in prompts]).reshape(-1, 2)
-        variance = (self.strength * pooled + asked[:, 0]) / (self.strength + asked[:, 1])
+        known_squares, known_freedom = self._spreads.of(self._spreads.by_id).T
+        pooled = float((known_squares / known_freedom).mean()) if known_squares.size else BEFORE_THE_FIRST
+        squares, freedom = self._spreads.of(prompt.id for prompt in prompts).T
+        variance = (self.strength * pooled + squares) / (self.strength + freedom)
         return Belief(np.ones(len(prompts)), np.ones(len(prompts)), variance)
 
     def update(self, batch: Batch) -> None:
         seen, self._range = spreads(batch, self._range)
-        for prompt, squares, freedom in seen:
-            old_squares, old_freedom = self._spreads.get(prompt.id, (0.0, 0.0))
-            self._spreads[prompt.id] = (self.discount * old_squares + squares, self.discount * old_freedom + freedom)
+        self._spreads.add({prompt.id: (squares, freedom) for prompt, squares, freedom in seen})
 
     def _memory(self) -> dict[str, Any]:
-        return {"spreads": self._spreads, "range": self._range and list(self._range)}
+        return {"spreads": self._spreads.by_id, "range": self._range and list(self._range)}
 
     def _restore(self, saved: SavedValues) -> None:
         limits = saved_range(saved)
-        spreads = saved.by_prompt("spreads", low=(0, 1))
-        self._spreads = {id: (float(squares), float(freedom)) for id, (squares, freedom) in spreads.items()}
+        self._spreads.restore(saved, "spreads", low=(0, 1))
         self._range = limits

@@ -1,10 +1,10 @@
-"""Discounted sums by prompt, and the same sums pooled over prompts by predicted success.
+"""Discounted sums by prompt, alone or with the same sums pooled over prompts by predicted success.
 
 A prompt that nearly always succeeds hardly ever shows how its failures look. Other prompts with the same predicted
 success do, so their statistics stand in for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,52 +17,73 @@ from apportion.types import Floats
 EDGE, NODES = 5.0, 41
 
 
-class PooledSums:
-    """Discounted sums of ``columns`` quantities by prompt id, and a ``Profile`` of them over all prompts in ``pool``.
+class DiscountedSums:
+    """Sums of ``columns`` quantities by prompt id. Each time that a prompt is seen, ``discount`` multiplies its own.
 
-    A prompt's own sums are multiplied by ``discount`` each time that the prompt is seen, the pooled sums by
-    ``pool_discount`` at each batch. ``bandwidth`` is the width of the profile's kernel in log-odds.
-
-    >>> sums = PooledSums(columns=1, discount=0.5, bandwidth=1.0, pool_discount=1.0)
+    >>> sums = DiscountedSums(columns=1, discount=0.5)
     >>> for _ in range(2):
-    ...     sums.add({"a": np.array([4.0])}, success=[0.5])
-    >>> sums.own(["a", "never seen"]).tolist(), float(sums.pool.sums.sum())
-    ([[6.0], [0.0]], 8.0)
+    ...     sums.add({"a": [4.0]})
+    >>> sums.of(["a", "never seen"]).tolist(), sums.by_id
+    ([[6.0], [0.0]], {'a': (6.0,)})
+    """
+
+    def __init__(self, columns: int, discount: float) -> None:
+        check_discount(discount)
+        self.columns, self.discount = columns, discount
+        self.by_id: dict[str, tuple[float, ...]] = {}
+
+    def of(self, ids: Iterable[str]) -> Floats:
+        """Return the sums of the prompts with these ids, [P, columns]; 0 for a prompt never seen."""
+        none = (0.0,) * self.columns
+        return np.array([self.by_id.get(id, none) for id in ids]).reshape(-1, self.columns)
+
+    def add(self, seen: Mapping[str, Any]) -> None:
+        """Add a batch: values [columns] by prompt id."""
+        new = np.array(list(seen.values())).reshape(-1, self.columns)
+        self.by_id.update(zip(seen, map(tuple, (self.discount * self.of(seen) + new).tolist()), strict=True))
+
+    def restore(self, saved: SavedValues, key: str, low: tuple[float, ...]) -> None:
+        """Replace the sums by those of a state under ``key``. Raise ValueError for a sum below ``low`` [columns]."""
+        self.by_id = {id: tuple(own.tolist()) for id, own in saved.by_prompt(key, low).items()}
+
+
+class PooledSums:
+    """``DiscountedSums``, and a ``Profile`` of the same quantities over all prompts in ``pool``.
+
+    The pooled sums are multiplied by ``pool_discount`` at each batch. ``bandwidth`` is the width of the profile's
+    kernel in log-odds.
     """
 
     def __init__(self, columns: int, discount: float, bandwidth: float, pool_discount: float) -> None:
-        check_discount(discount)
-        self.columns, self.discount = columns, discount
-        self.pool = Profile(columns, bandwidth, pool_discount)
-        self._own: dict[str, Floats] = {}
+        self._own, self.pool = DiscountedSums(columns, discount), Profile(columns, bandwidth, pool_discount)
 
     def own(self, ids: Sequence[str]) -> Floats:
         """Return the prompts' own sums, [P, columns]; 0 for a prompt never seen."""
-        return np.array([self._own.get(id, np.zeros(self.columns)) for id in ids]).reshape(-1, self.columns)
+        return self._own.of(ids)
 
     def add(self, seen: Mapping[str, Floats], success: Any) -> None:
         """Add a batch: values [columns] by prompt id, and the prompts' predicted ``success`` [P] before the batch."""
-        new = np.array(list(seen.values()))
-        self.pool.add(success, new)
-        self._own.update(zip(seen, map(np.copy, self.discount * self.own(list(seen)) + new), strict=True))
+        self.pool.add(success, list(seen.values()))
+        self._own.add(seen)
 
     def memory(self) -> dict[str, Any]:
         """Return all sums by name."""
-        return {"sums": {id: own.tolist() for id, own in self._own.items()}, "pool": self.pool.sums}
+        return {"sums": self._own.by_id, "pool": self.pool.sums}
 
     def restore(self, saved: SavedValues, low: tuple[float, ...]) -> None:
         """Replace all sums by what ``memory`` returned. Raise ValueError for a sum below ``low`` [columns]."""
-        own = saved.by_prompt("sums", low)
-        self._own, self.pool.sums = own, saved.array("pool", self.pool.sums.shape, low=low)
+        pool = saved.array("pool", self.pool.sums.shape, low=low)
+        self._own.restore(saved, "sums", low)
+        self.pool.sums = pool
 
 
 class Profile:
     """Kernel-smoothed statistics by predicted success, for prompts with little data of their own.
 
-    Discounted sums of ``columns`` quantities are kept at nodes on the log-odds, from -5 to 5, and read through a
-    Gaussian kernel of width ``bandwidth`` in log-odds. More extreme predictions count as -5 or 5. Each ``add`` first
-    multiplies the sums by ``discount``. The ratio of two columns is a kernel average; beyond the outermost data it
-    stays level, because the kernel gives every node some weight.
+    Sums of ``columns`` quantities are kept at nodes on the log-odds, from -5 to 5, and read through a Gaussian kernel
+    of width ``bandwidth`` in log-odds. More extreme predictions count as -5 or 5. Each ``add`` first multiplies the
+    sums by ``discount``. The ratio of two columns is a kernel average; beyond the outermost data it stays level,
+    because the kernel gives every node some weight.
 
     >>> profile = Profile(columns=2)
     >>> profile.add([0.1, 0.9], [[1, 2.0], [1, 6.0]])
