@@ -87,10 +87,7 @@ class GaussianProcess(LatentProcess):
 
     def update(self, batch: Batch) -> None:
         """Run Algorithm 1 once."""
-        seen = observations(batch)
-        if not seen:
+        if not (seen := observations(batch)):
             return
-        rows, which = self._distinct_rows([observation.prompt for observation in seen])
-        successes = np.bincount(which, [observation.successes for observation in seen])
-        trials = np.bincount(which, [observation.trials for observation in seen])
-        self._observe(rows, logit(np.clip(successes / trials, self.clip, 1 - self.clip)) - self.prior_mean)
+        rows, rates = self._pooled(seen)
+        self._observe(rows, logit(np.clip(rates, self.clip, 1 - self.clip)) - self.prior_mean)

@@ -21,7 +21,7 @@ Note: one rollout has no sample variance. A prompt with fewer than two rewards i
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -91,9 +91,6 @@ class GradedGaussianProcess(LatentProcess):
     name: ClassVar[str] = "graded_gp"
     added: ClassVar[Mapping[str, Any]] = {"range": None}  # the next batch sets it
     needs: ClassVar[Needs] = Needs()
-    _variances: float = field(default=0.0, init=False, repr=False, compare=False)
-    _observed: float = field(default=0.0, init=False, repr=False, compare=False)
-    _range: Range | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -105,6 +102,8 @@ class GradedGaussianProcess(LatentProcess):
             check_positive(self, scale=self.scale)
         check_discount(self.discount)
         super().__post_init__()
+        self._variances = self._observed = 0.0
+        self._range: Range | None = None
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         variance = self._scale * softplus(np.maximum(self._latent(prompts), LOWEST_LATENT))
@@ -115,12 +114,10 @@ class GradedGaussianProcess(LatentProcess):
         seen, self._range = spreads(batch, self._range)
         if not seen:
             return
-        rows, which = self._distinct_rows([spread.prompt for spread in seen])
-        squares = np.bincount(which, [spread.squares for spread in seen])
-        freedom = np.bincount(which, [spread.freedom for spread in seen])
+        rows, variances = self._pooled(seen)
         self._variances = self.discount * self._variances + sum(spread.variance for spread in seen)
         self._observed = self.discount * self._observed + len(seen)
-        self._observe(rows, inverse_softplus(np.maximum(squares / freedom / self._scale, self.floor * SOFTPLUS_OF_0)))
+        self._observe(rows, inverse_softplus(np.maximum(variances / self._scale, self.floor * SOFTPLUS_OF_0)))
 
     @property
     def _scale(self) -> float:

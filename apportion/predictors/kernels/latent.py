@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_positive
@@ -40,25 +39,14 @@ SMALLEST_BANDWIDTH = float(np.finfo(np.float64).tiny)
 class LatentProcess(Predictor):
     """A base class that keeps the latent value of every prompt, 0 before the first update. Subclasses define the link.
 
-    A subclass's ``predict`` reads ``_latent``. Its ``update`` gets the distinct embeddings of the observed prompts from
-    ``_distinct_rows`` and passes their latent values to ``_observe``.
-
-    Args:
-        embedder: gives x_q; called once for each prompt.
-        bandwidth: h of the kernel; by default the median distance between the prompts known at ``prepare``, or at the
-            first update if nothing was prepared, and constant from then on. It is 1.0 if all embeddings are equal.
-        noise: variance of an observed latent value, in units of the prior variance; at least 1e-10, which keeps the
-            solve stable. The paper has none.
+    A subclass's ``predict`` reads ``_latent``. Its ``update`` gets what was observed at each distinct embedding from
+    ``_pooled``, and passes the latent values to ``_observe``. The ``noise`` on an observed latent value, at least 1e-10
+    times the prior variance, keeps the solve stable. The paper has none.
     """
 
     embedder: Embedder = field(default_factory=SentenceTransformerEmbedder)
     bandwidth: float | None = None
     noise: float = 1e-6
-
-    _table: EmbeddingTable = field(default_factory=EmbeddingTable, init=False, repr=False, compare=False)
-    _mean: Floats = field(default_factory=lambda: np.empty(0), init=False, repr=False, compare=False)
-    _weights: Floats = field(default_factory=lambda: np.empty(0), init=False, repr=False, compare=False)
-    _h: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -69,7 +57,9 @@ class LatentProcess(Predictor):
             )
         if self.bandwidth is not None:
             check_positive(self, bandwidth=self.bandwidth)
-            self._h = float(self.bandwidth)
+        self._table = EmbeddingTable()
+        self._mean, self._weights = np.empty(0), np.empty(0)
+        self._h = None if self.bandwidth is None else float(self.bandwidth)
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Embed new ``prompts``, and set the bandwidth if it is not set yet."""
@@ -82,7 +72,7 @@ class LatentProcess(Predictor):
         It is K - K_B (K_BB + noise I)^-1 K_B^T with B = ``observed``, in units of the prior variance, and 0 for the
         observed prompts up to ``noise``. Without ``observed`` it is the prior's K. Allocation does not read it.
         """
-        rows, (known, _) = self._join(prompts), self._distinct_rows(observed)
+        rows, known = self._join(prompts), np.unique(self._join(observed))
         h, x = self._fix_bandwidth(), self._table.embeddings
         both = np.r_[rows, known]
         if not both.size:
@@ -97,10 +87,11 @@ class LatentProcess(Predictor):
         rows = self._join(prompts)  # may replace self._mean
         return self._mean[rows]
 
-    def _distinct_rows(self, prompts: Sequence[Prompt]) -> tuple[Rows, NDArray[np.int64]]:
-        """Return the distinct rows [B] of ``prompts`` in the table, and the index of each prompt's row in them, [P]."""
+    def _pooled(self, seen: Sequence[tuple[Prompt, float, float]]) -> tuple[Rows, Floats]:
+        """Return the distinct table rows [B] of the prompts, and the ratio of the sums of their two numbers, [B]."""
+        prompts, above, below = zip(*seen, strict=True)
         rows, which = np.unique(self._join(prompts), return_inverse=True)
-        return rows, which
+        return rows, np.bincount(which, above) / np.bincount(which, below)
 
     def _observe(self, rows: Rows, g: Floats) -> None:
         """Run lines 7 to 12: update m from latent values ``g`` [B] observed at the distinct table ``rows`` [B]."""

@@ -17,7 +17,7 @@ from apportion.types import Floats
 SMALLEST_EIGENVALUE = 1e-6
 BLOCK = 4096
 MANY_ROWS = 65_536
-"""Rows from which predictions are made in blocks, because a table of all of them in float64 could fill the memory."""
+"""Rows of a block of predictions, because a table of all of them in float64 could fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -93,21 +93,14 @@ class LinearFit:
     def leave_one_out(self, features: NDArray[Any], y: Floats, noise: Floats) -> Floats:
         """Return the mean that a fit to all other rows predicts for each row, [P].
 
-        Rows with finite ``noise`` must be among those fitted. A row with infinite noise was not fitted, and its ``y``
-        does not matter. Above 65,536 rows they are computed in blocks, and rows that were not fitted, whose prediction
-        is the mean, without their leverage.
+        Rows with finite ``noise`` must be among those fitted. A row with infinite noise was not fitted; its prediction
+        is the mean, and its ``y`` does not matter.
         """
-        if len(y) > MANY_ROWS:
-            blocks = [slice(start, start + MANY_ROWS) for start in range(0, len(y), MANY_ROWS)]
-            return np.concatenate([self._leave_one_out_of_block(features[i], y[i], noise[i]) for i in blocks])
-        return self._leave_one_out(features, y, noise)
-
-    def _leave_one_out_of_block(self, features: NDArray[Any], y: Floats, noise: Floats) -> Floats:
-        found, fitted = np.asarray(features @ self.weights), np.isfinite(noise)
-        found[fitted] = self._leave_one_out(features[fitted], y[fitted], noise[fitted])
+        found = np.asarray(features @ self.weights)
+        fitted = np.flatnonzero(np.isfinite(noise))
+        for start in range(0, len(fitted), MANY_ROWS):
+            some = fitted[start : start + MANY_ROWS]
+            x = features[some]
+            leverage = np.einsum("pf,pf->p", x @ self.covariance, x) / noise[some]
+            found[some] = (found[some] - leverage * y[some]) / (1 - leverage)
         return found
-
-    def _leave_one_out(self, features: NDArray[Any], y: Floats, noise: Floats) -> Floats:
-        mean = features @ self.weights
-        leverage = np.einsum("pf,pf->p", features @ self.covariance, features) / noise
-        return np.asarray((mean - leverage * y) / (1 - leverage))
