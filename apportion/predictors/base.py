@@ -11,8 +11,7 @@ from apportion.types import Batch, Belief, Floats, Needs, Prompt
 class Predictor(Learner, ABC):
     """Predicts how likely the policy is to answer each prompt correctly, from earlier batches.
 
-    A subclass is a dataclass. Its settings are init fields; what it has learned is in fields that are neither init nor
-    compared. It implements ``predict`` and ``update``. If it learns, it also implements ``_memory`` and ``_restore``.
+    A subclass is a dataclass as ``Learner`` says. It implements ``predict`` and ``update``.
     """
 
     kind: ClassVar[str] = "predictor"

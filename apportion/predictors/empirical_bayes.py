@@ -89,16 +89,6 @@ class EmpiricalBayes(Predictor):
 
     name: ClassVar[str] = "empirical_bayes"
     needs: ClassVar[Needs] = Needs()
-    _row: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _sums: Floats = field(default_factory=lambda: np.zeros((0, 4)), init=False, repr=False, compare=False)
-    _rates: Floats = field(default_factory=lambda: np.zeros(0), init=False, repr=False, compare=False)
-    _features: NDArray[np.float32] | None = field(default=None, init=False, repr=False, compare=False)
-    _map: NystromFeatures | None = field(default=None, init=False, repr=False, compare=False)
-    _drift: Drift = field(default_factory=Drift, init=False, repr=False, compare=False)
-    _level: Level = field(default_factory=Level, init=False, repr=False, compare=False)
-    _range: Range = field(default=Range(), init=False, repr=False, compare=False)
-    _graded: bool = field(default=False, init=False, repr=False, compare=False)
-    _prior: Prior | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -108,6 +98,12 @@ class EmpiricalBayes(Predictor):
         for id, rate in (self.rates or {}).items():
             if not 0 <= rate <= 1:
                 raise ValueError(f"rates must be between 0 and 1, got {rate} for prompt {id!r}; divide by the trials")
+        self._row: dict[str, int] = {}
+        self._sums, self._rates = np.zeros((0, 4)), np.zeros(0)
+        self._features: NDArray[np.float32] | None = None
+        self._map: NystromFeatures | None = None
+        self._drift, self._level, self._range, self._graded = Drift(), Level(), Range(), False
+        self._prior: Prior | None = None
 
     @property
     def reads_texts(self) -> bool:
@@ -157,19 +153,15 @@ class EmpiricalBayes(Predictor):
         rows = [self._row.get(prompt.id, NO_ROW) for prompt in prompts]
         if NO_ROW in rows:
             new = list({prompt.id: prompt for prompt in prompts if prompt.id not in self._row}.values())
-            rates = np.array([np.nan if (rate := self._rate_of(prompt)) is None else rate for prompt in new])
-            features = np.concatenate([np.isnan(rates)[:, None], self._embed(new)], axis=1).astype(
-                np.float32, copy=False
-            )
+            given = self.rates or {}
+            rates = np.array([given.get(prompt.id, prompt.rate) for prompt in new], np.float64)  # nan for None
+            features = np.concatenate([np.isnan(rates)[:, None], self._embed(new)], axis=1, dtype=np.float32)
             self._row |= {prompt.id: row for row, prompt in enumerate(new, start=len(self._row))}
             self._features = features if self._features is None else np.concatenate([self._features, features])
             self._rates = np.append(self._rates, rates)
             self._sums = np.concatenate([self._sums, np.zeros((len(new), 4))])
             rows = [self._row[prompt.id] for prompt in prompts]
         return np.array(rows, np.int64)
-
-    def _rate_of(self, prompt: Prompt) -> float | None:
-        return (self.rates or {}).get(prompt.id, prompt.rate)
 
     def _knows_a_rate(self, prompts: Sequence[Prompt]) -> bool:
         """Return whether a rate is known, of ``prompts`` or of another prompt."""
@@ -191,9 +183,8 @@ class EmpiricalBayes(Predictor):
     def _history(self, rows: Rows) -> History:
         features = np.ones((0, 1)) if self._features is None else self._features[rows]
         trials, squared, means, squares = self._sums[rows].T
-        seen = trials > 0
-        spreads = np.divide(squared, trials**2, out=np.full(len(rows), np.inf), where=seen)
-        freedom = trials - np.divide(squared, trials, out=np.zeros(len(rows)), where=seen)
+        spreads = np.divide(squared, trials**2, out=np.full(len(rows), np.inf), where=trials > 0)
+        freedom = trials - np.divide(squared, trials, out=np.zeros(len(rows)), where=trials > 0)
         return History(trials, means, spreads, squares, freedom, self._rates[rows], features)
 
     def _widen_range(self, rewards: Floats) -> None:
@@ -244,8 +235,7 @@ class EmpiricalBayes(Predictor):
 
     def _fit(self) -> None:
         """Fit the prior to all prompts seen."""
-        seen = self._history(np.flatnonzero(self._sums[:, TRIALS] > 0))
-        self._prior = Prior.of(seen, self._graded)
+        self._prior = Prior.of(self._history(np.flatnonzero(self._sums[:, TRIALS] > 0)), self._graded)
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings, with a hash in place of the known rates."""
@@ -253,15 +243,12 @@ class EmpiricalBayes(Predictor):
         return super()._settings() | {"rates": hashlib.blake2b(rates, digest_size=16).hexdigest()}
 
     def _memory(self) -> dict[str, Any]:
-        found = self._map
         return {
             "ids": list(self._row),
             "sums": self._sums,
             "rates": np.where(np.isnan(self._rates), UNKNOWN, self._rates),
             "features": self._features,
-            "landmarks": None if found is None else found.landmarks,
-            "projection": None if found is None else found.projection,
-            "bandwidth": None if found is None else found.bandwidth,
+            **{key: getattr(self._map, key, None) for key in ("landmarks", "projection", "bandwidth")},
             "drift": [self._drift.excess, self._drift.batches],
             "outage": [self._drift.outage, self._drift.fallen],
             "window": self._drift.window,

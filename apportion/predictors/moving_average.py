@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,13 +42,12 @@ class MovingAverage(Predictor):
     strength: float = 2.0
 
     name: ClassVar[str] = "moving_average"
-    _recent: deque[tuple[str, float]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
         check_window(self, self.window)
         check_positive(self, strength=self.strength)
-        self._recent = deque(maxlen=int(self.window))
+        self._recent: deque[tuple[str, float]] = deque(maxlen=int(self.window))
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         rates: dict[str, list[float]] = {}

@@ -62,15 +62,15 @@ class Ridge(Predictor):
     strength: float = 2.0
 
     name: ClassVar[str] = "ridge"
-    _embeddings: Floats | None = field(default=None, init=False, repr=False, compare=False)
-    _rates: Floats = field(default_factory=lambda: np.empty(0), init=False, repr=False, compare=False)
-    _line: tuple[Floats, float] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
         check_window(self, self.window)
         check_positive(self, penalty=self.penalty, strength=self.strength)
         check_clip(self, self.clip)
+        self._embeddings: Floats | None = None
+        self._rates = np.empty(0)
+        self._line: tuple[Floats, float] | None = None
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Embed all ``prompts`` once, to fill the embedder's cache."""

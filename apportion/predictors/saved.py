@@ -120,8 +120,8 @@ class OtherSettingsError(ValueError):
 class Learner:
     """A part of a run that learns from batches, and whose state is saved and restored with a checkpoint.
 
-    A subclass is a dataclass. Its settings are init fields; what it has learned is in fields that are neither init nor
-    compared. If it learns, it implements ``_memory`` and ``_restore``.
+    A subclass is a dataclass. Its init fields are its settings; what it has learned is in other attributes. If it
+    learns, it implements ``_memory`` and ``_restore``.
     """
 
     kind: ClassVar[str]

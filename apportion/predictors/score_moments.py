@@ -16,7 +16,7 @@ Note: S is a second moment, not a variance: the square of the mean gradient is n
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -93,7 +93,6 @@ class ScoreMoments(Predictor):
 
     name: ClassVar[str] = "score_moments"
     needs: ClassVar[Needs] = Needs(binary=True, score_norms=True)
-    _sums: PooledSums = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)

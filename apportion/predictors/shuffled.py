@@ -5,7 +5,7 @@ remains under shuffling is not due to the predictor.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,12 +35,12 @@ class Shuffled(Predictor):
     seed: int = 0
 
     name: ClassVar[str] = "shuffled"
-    _updates: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, got {self.seed}; any other integer will do")
+        self._updates = 0
 
     @property
     def needs(self) -> Needs:

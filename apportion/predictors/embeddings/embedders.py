@@ -53,11 +53,9 @@ def embed(embedder: Embedder, prompts: Sequence[Prompt]) -> Embeddings:
         raise ValueError(
             f"an embedder must give [{len(prompts)}, d], got {list(embeddings.shape)}; return one row per prompt"
         )
-    bad = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
-    if bad.size:
-        raise ValueError(
-            f"embeddings must be finite float32, got nan or inf for prompt {prompts[bad[0]].id!r}; give it a vector"
-        )
+    if not np.isfinite(embeddings).all():
+        for prompt, embedding in zip(prompts, embeddings, strict=True):
+            _check_finite(embedding, prompt.id)
     return embeddings
 
 
@@ -83,7 +81,6 @@ class SentenceTransformerEmbedder:
     show_progress_bar: bool | None = None
 
     name: ClassVar[str] = "sentence_transformer"
-    _encoder: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -93,6 +90,7 @@ class SentenceTransformerEmbedder:
             )
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 text, got {self.batch_size}; leave it out for 64")
+        self._encoder: Any = None
 
     def __call__(self, prompts: Sequence[Prompt], /) -> Embeddings:
         """Return the embeddings [P, d], P at least 1. Texts that are not in the cache are embedded and added to it."""
@@ -100,8 +98,10 @@ class SentenceTransformerEmbedder:
         missing = sorted({prompt.text for prompt in prompts} - known.keys(), key=lambda text: (len(text), text))
         if missing and self._encoder is None:
             self._encoder = _load(self.model)
-        for texts in self._batches(missing):
-            new = dict(zip(texts, self._encode(texts), strict=True))
+        options = {"batch_size": self.batch_size, "show_progress_bar": False, "convert_to_numpy": True}
+        for texts in self._batches(missing) if missing else ():
+            vectors = np.asarray(self._encoder.encode(texts, **options), np.float32)
+            new = dict(zip(texts, vectors, strict=True))
             cache.write(new)
             known |= new
         if len({len(vector) for vector in known.values()}) > 1:
@@ -125,30 +125,23 @@ class SentenceTransformerEmbedder:
             logger.warning("%s. Until then they are cached in %s", error, cache.path)
             return cache, cache.read(texts)
 
-    def _batches(self, missing: list[str]) -> Iterator[list[str]]:
-        """Yield the texts to embed, longest last, while a bar shows how many are done."""
-        long = len(missing) >= LONG_TEXTS if self.show_progress_bar is None else self.show_progress_bar
-        starts = range(0, len(missing), self.batch_size)
-        if not long or not missing:
-            yield from (missing[start : start + self.batch_size] for start in starts)
-            return
-        from tqdm.auto import tqdm  # noqa: PLC0415 - comes with sentence-transformers, an optional extra
-
-        pause = 0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
-        described = {"desc": f"Embedding prompts with {self.model}", "unit": "prompt"}
-        with tqdm(total=len(missing), mininterval=pause, maxinterval=max(10.0, pause), **described) as bar:
-            for start in starts:
-                texts = missing[start : start + self.batch_size]
-                yield texts
-                bar.update(len(texts))
-
-    def _encode(self, texts: list[str]) -> Embeddings:
-        options = {"batch_size": self.batch_size, "show_progress_bar": False, "convert_to_numpy": True}
-        return np.asarray(self._encoder.encode(texts, **options), np.float32)
-
     def _cache(self) -> EmbeddingCache:
         folder = default_cache_dir() if self.cache_dir is None else Path(self.cache_dir).expanduser()
         return EmbeddingCache(folder / f"{_cache_name(self.model)}.sqlite3")
+
+    def _batches(self, missing: list[str]) -> Iterator[list[str]]:
+        """Yield the texts to embed, longest last, while a bar shows how many are done."""
+        from tqdm.auto import tqdm  # noqa: PLC0415 - comes with sentence-transformers, an optional extra
+
+        long = len(missing) >= LONG_TEXTS if self.show_progress_bar is None else self.show_progress_bar
+        pause = 0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
+        title = f"Embedding prompts with {self.model}"
+        timing = {"mininterval": pause, "maxinterval": max(10.0, pause)}
+        with tqdm(total=len(missing), disable=not long, desc=title, unit="prompt", **timing) as bar:
+            for start in range(0, len(missing), self.batch_size):
+                texts = missing[start : start + self.batch_size]
+                yield texts
+                bar.update(len(texts))
 
 
 @dataclass
@@ -166,8 +159,6 @@ class PrecomputedEmbeddings:
     embeddings: Mapping[str, ArrayLike] = field(repr=False, compare=False)
 
     name: ClassVar[str] = "precomputed"
-    _rows: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _array: Embeddings = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         vectors = {id: np.asarray(vector, np.float32) for id, vector in self.embeddings.items()}
@@ -180,10 +171,7 @@ class PrecomputedEmbeddings:
                     f"embeddings must be vectors [d] of one length, got {list(vector.shape)} for prompt {id!r} and "
                     f"{list(shape)} for the first; give each prompt one vector of the same model"
                 )
-            if not np.isfinite(vector).all():
-                raise ValueError(
-                    f"embeddings must be finite float32, got nan or inf for prompt {id!r}; give it a vector"
-                )
+            _check_finite(vector, id)
         self._rows = {id: row for row, id in enumerate(vectors)}
         self._array = np.stack(list(vectors.values()))
 
@@ -212,6 +200,11 @@ class PrecomputedEmbeddings:
                 f"{len(self._rows)}; add it, or use SentenceTransformerEmbedder"
             )
         return self._array[[self._rows[prompt.id] for prompt in prompts]]
+
+
+def _check_finite(vector: Embeddings, id: str) -> None:
+    if not np.isfinite(vector).all():
+        raise ValueError(f"embeddings must be finite float32, got nan or inf for prompt {id!r}; give it a vector")
 
 
 def _load(model: str) -> Any:
