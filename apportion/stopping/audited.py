@@ -31,6 +31,7 @@ from apportion.checks import check_integer
 from apportion.stopping.calibrated import Calibrated, risk_score
 from apportion.stopping.curtailment import Curtailment
 from apportion.stopping.decisions import check_max_samples
+from apportion.stopping.posterior_predictive import check_eps
 from apportion.stopping.votes import Stream, count_votes, encode_answers, leader
 from apportion.types import Floats
 
@@ -72,7 +73,7 @@ def audited_threshold(
     check_max_samples(max_samples)
     for name, value in (("wave", wave), ("orders", orders)):
         check_integer(name, value, 1, "1 is usual")
-    Calibrated(eps)  # checks eps
+    check_eps(eps)
     questions = len(streams)
     if (questions + 1) * eps < 1 - 1e-9:
         raise ValueError(

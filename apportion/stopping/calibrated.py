@@ -36,7 +36,7 @@ import numpy as np
 from apportion.checks import check_numbers
 from apportion.stopping.base import CountRule
 from apportion.stopping.overtaking import log_prior
-from apportion.stopping.posterior_predictive import overtaking_risk
+from apportion.stopping.posterior_predictive import check_eps, overtaking_risk
 from apportion.types import Counts, Floats, Mask
 
 SCALE = 3.0
@@ -69,8 +69,7 @@ class Calibrated(CountRule):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if not 0 < self.eps < 1:
-            raise ValueError(f"eps must be above 0 and below 1, got {self.eps}; 0.01 is one question in a hundred")
+        check_eps(self.eps)
         if self.threshold is not None and not 0 <= self.threshold < np.inf:
             raise ValueError(
                 f"threshold must be at least 0 and finite, got {self.threshold}; leave it out to take it from eps"

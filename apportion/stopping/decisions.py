@@ -63,9 +63,8 @@ def check_max_samples(max_samples: int) -> None:
 
 def check_wave(wave: Wave) -> None:
     """Raise ValueError unless ``wave`` is an integer of at least 1, or "free"."""
-    if isinstance(wave, str) and wave == "free":
-        return
-    if not isinstance(wave, Integral) or isinstance(wave, bool) or not 1 <= wave <= LARGEST_INTEGER:
+    free = isinstance(wave, str) and wave == "free"
+    if not free and (not isinstance(wave, Integral) or isinstance(wave, bool) or not 1 <= wave <= LARGEST_INTEGER):
         raise ValueError(f'wave must be an integer of at least 1, or "free", got {shown(wave)}; 1 asks after each')
 
 
@@ -79,8 +78,8 @@ def are_streams(answers: Stream | Sequence[Stream]) -> bool:
 
 def replay(streams: Sequence[Stream], rule: Rule, max_samples: int, wave: Wave) -> Decisions:
     """Return the decisions of ``rule`` on ``streams``; a stream shorter than ``max_samples`` is its own maximum."""
-    encoded = [encode_answers(_check_answers(stream, q, max_samples)) for q, stream in enumerate(streams)]
-    labels, codes = [found for found, _ in encoded], [code for _, code in encoded]
+    encoded = (encode_answers(_check_answers(stream, q, max_samples)) for q, stream in enumerate(streams))
+    labels, codes = zip(*encoded, strict=True)
     lengths, answers = np.array([len(code) for code in codes]), np.array([len(found) for found in labels])
     ends, chosen, waves = (np.zeros(len(streams), np.int64) for _ in range(3))
     for block in _blocks(lengths, answers):

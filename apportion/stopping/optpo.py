@@ -126,17 +126,15 @@ class BayesianSPRT(Rule):
 
     def stops(self, votes: Counts, max_samples: int) -> Mask:
         """Return whether either boundary has stopped it, [..., T]."""
-        for_leader, for_runner_up = self._stopped(votes)
-        return for_leader | for_runner_up
+        return np.asarray(self._stopped(votes).any(axis=0))
 
     def winner(self, votes: Counts, max_samples: int) -> Counts:
         """Return the runner-up if it has a vote and only its boundary has stopped, else the leader."""
-        chosen = leader(votes)
         if self.low_accuracy == "continue":
-            return chosen
+            return leader(votes)
         for_leader, for_runner_up = self._stopped(votes)
-        lost = for_runner_up & ~for_leader
-        return np.where(lost, leader(rival_votes(votes)), chosen)  # index 0, the only answer, if no rival has a vote
+        rival = leader(rival_votes(votes))  # index 0, the only answer, if no rival has a vote
+        return np.where(for_runner_up & ~for_leader, rival, leader(votes))
 
     def earliest(self, votes: Counts, max_samples: int) -> Counts:
         """Return the exceedances still missing, and at least what is missing to N; any answer may raise m and so kappa.
@@ -149,7 +147,7 @@ class BayesianSPRT(Rule):
             stop = max(least, self.exceedances) if from_start else least - 1 + self.exceedances
             soonest = np.full(votes.shape[:-2], stop - taken)
         else:
-            soonest = self.exceedances - np.maximum(*(exceeded.sum(axis=-1) for exceeded in self._exceeded(votes)))
+            soonest = self.exceedances - self._exceeded(votes).sum(axis=-1).max(axis=0)
         return np.minimum(np.maximum(soonest, 1), max_samples - taken)
 
     def log_bayes_factor(self, votes: Counts) -> tuple[Floats, Floats]:
@@ -167,23 +165,19 @@ class BayesianSPRT(Rule):
             log_kappa = np.log(p0 * others) - np.log1p(-p0)
             return log_kappa, np.where(tied, 0.0, (first - second) * log_kappa)
 
-    def _exceeded(self, votes: Counts) -> tuple[Mask, Mask]:
-        """Return whether each sample exceeds the boundary A (leader), and B (runner-up), and counts, [..., T] each."""
+    def _exceeded(self, votes: Counts) -> Mask:
+        """Return whether each sample exceeds the boundary A (leader) and B (runner-up), and counts, [2, ..., T]."""
         log_kappa, log_lambda = self.log_bayes_factor(votes)
         lower, upper = log_boundaries(self.alpha, self.beta)
         for_leader = (log_kappa > 0) & (log_lambda >= upper - ROUNDING)
         for_runner_up = (log_kappa < 0) & (log_lambda <= lower + ROUNDING) & (self.low_accuracy == "literal")
-        counted = self._from_minimum(votes) | (self.count_from == "start")
-        return for_leader & counted, for_runner_up & counted
+        return np.stack([for_leader, for_runner_up]) & (self._from_minimum(votes) | (self.count_from == "start"))
 
-    def _stopped(self, votes: Counts) -> tuple[Mask, Mask]:
-        """Return whether each boundary has stopped it by now: some sample from N on was the last one needed."""
-        stopped = (
-            exceeded & (exceeded.cumsum(axis=-1) >= self.exceedances) & self._from_minimum(votes)
-            for exceeded in self._exceeded(votes)
-        )
-        for_leader, for_runner_up = (np.logical_or.accumulate(each, axis=-1) for each in stopped)
-        return for_leader, for_runner_up
+    def _stopped(self, votes: Counts) -> Mask:
+        """Return whether A and B have stopped it by now, [2, ..., T]: a sample from N on was the last one needed."""
+        exceeded = self._exceeded(votes)
+        last = exceeded & (exceeded.cumsum(axis=-1) >= self.exceedances) & self._from_minimum(votes)
+        return np.logical_or.accumulate(last, axis=-1)
 
     def _from_minimum(self, votes: Counts) -> Mask:
         """Return whether each sample is number N or later, [T]."""

@@ -21,7 +21,6 @@ from functools import lru_cache
 from itertools import product
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from apportion.types import Counts, Floats
 
@@ -69,12 +68,12 @@ class Overtaking:
         self._keys = np.full(1, np.iinfo(np.int64).max)  # above every key, so that searchsorted always finds an entry
         self._probabilities = np.zeros((1, HYPOTHESES))
         n = np.arange(max_samples + 1)
-        self._log_factorial = _gammaln(n + 1.0)
+        self._log_factorial = _log_gamma(n + 1)
         self._extra, self._extra_of = np.unique(EXTRA, return_inverse=True)
-        self._log_gamma_one = _log_gamma(n + self._extra[:, None], at_zero=0.0)
-        self._log_gamma_pair = _log_gamma(n + 2 * self._extra[:, None], at_zero=0.0)
+        self._log_gamma_one = _log_gamma(n + self._extra[:, None])
+        self._log_gamma_pair = _log_gamma(n + 2 * self._extra[:, None])
         self._log_gamma_rest = _log_gamma(n + (TOTAL - 2 * EXTRA)[:, None], at_zero=INFINITE)
-        self._log_gamma_total = _log_gamma(n + TOTAL[:, None], at_zero=0.0)
+        self._log_gamma_total = _log_gamma(n + TOTAL[:, None])
 
     def weights(self, votes: Counts, samples: Counts, prior: Floats = LOG_PRIOR) -> Floats:
         """Return the posterior weights [N, H] of the hypotheses given ``samples`` [N] and their ``votes`` [N, K].
@@ -94,7 +93,7 @@ class Overtaking:
         table = self._log_gamma_one - self._log_gamma_one[:, :1]
         log[few] += table[:, votes[few]].sum(axis=-1).T[:, self._extra_of]
         unseen = ANSWERS[opened:] - distinct[few, None]
-        labels = _gammaln(ANSWERS[opened:] + 1) - _gammaln(np.maximum(unseen, 0) + 1)
+        labels = _log_gamma(ANSWERS[opened:] + 1) - _log_gamma(np.maximum(unseen, 0) + 1)
         log[few, opened:] += np.where(unseen < 0, -np.inf, labels)
         weights = np.exp(log - log.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
@@ -177,12 +176,8 @@ def overtaking(max_samples: int) -> Overtaking:
     return Overtaking(max_samples)
 
 
-def _log_gamma(values: Floats | Counts, at_zero: float) -> Floats:
+def _log_gamma(values: Floats | Counts, at_zero: float = 0.0) -> Floats:
     """Return log Gamma of ``values``, with ``at_zero`` for 0."""
-    return np.where(values == 0, at_zero, _gammaln(np.where(values == 0, 1, values)))
-
-
-def _gammaln(values: ArrayLike) -> Floats:
     from scipy import special  # noqa: PLC0415 - slow to import
 
-    return special.gammaln(values)
+    return np.where(values == 0, at_zero, special.gammaln(np.maximum(values, np.finfo(float).tiny)))

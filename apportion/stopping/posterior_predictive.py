@@ -46,8 +46,7 @@ class PosteriorPredictive(CountRule):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if not 0 < self.eps < 1:
-            raise ValueError(f"eps must be above 0 and below 1, got {self.eps}; 0.01 is one question in a hundred")
+        check_eps(self.eps)
 
     def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
         """Return whether the risk is at most eps, [...]."""
@@ -56,6 +55,12 @@ class PosteriorPredictive(CountRule):
     def risk(self, votes: Counts, samples: Counts, max_samples: int, limit: float = np.inf) -> Floats:
         """Return ``overtaking_risk`` under the prior with equal weights of open and few hypotheses, [...]."""
         return overtaking_risk(votes, samples, max_samples, limit)
+
+
+def check_eps(eps: float) -> None:
+    """Raise ValueError unless the share ``eps`` of questions is above 0 and below 1."""
+    if not 0 < eps < 1:
+        raise ValueError(f"eps must be above 0 and below 1, got {eps}; 0.01 is one question in a hundred")
 
 
 def overtaking_risk(
