@@ -69,8 +69,10 @@ class SavedValues:
         The bounds may differ by column.
         """
         value = self.values[key]
-        if not isinstance(value, np.ndarray) or value.dtype != dtype or not _has_shape(value, shape):
-            raise self.refusal(key, f"an array {_sizes(shape)} of {np.dtype(dtype)}")
+        fits = isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == len(shape)
+        if not fits or any(size not in (None, own) for size, own in zip(shape, value.shape, strict=True)):
+            sizes = ", ".join("any" if size is None else str(size) for size in shape)
+            raise self.refusal(key, f"an array [{sizes}] of {np.dtype(dtype)}")
         if not (np.isfinite(value) & (value >= np.asarray(low)) & (value <= np.asarray(high))).all():
             raise self.refusal(key, "finite and within its bounds")
         return value
@@ -193,18 +195,7 @@ def _rows(rows: list[Any], low: tuple[float, ...], refusal: ValueError) -> NDArr
         found = np.array(rows or np.zeros((0, len(low))))  # no dtype: with one, numpy would read numbers from text
     except ValueError as error:
         raise refusal from error
-    if found.dtype.kind not in "fi" or found.shape != (len(rows), len(low)):
-        raise refusal
-    if not (np.isfinite(found) & (found >= np.array(low))).all():
+    shaped = found.dtype.kind in "fi" and found.shape == (len(rows), len(low))
+    if not shaped or not (np.isfinite(found) & (found >= np.array(low))).all():
         raise refusal
     return found.astype(np.float64)
-
-
-def _has_shape(value: NDArray[Any], shape: tuple[int | None, ...]) -> bool:
-    return value.ndim == len(shape) and all(
-        wanted in (None, size) for size, wanted in zip(value.shape, shape, strict=True)
-    )
-
-
-def _sizes(shape: tuple[int | None, ...]) -> str:
-    return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"

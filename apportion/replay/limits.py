@@ -88,16 +88,13 @@ def drift(record: RunRecord, visits: int) -> float:
     Sampling noise of the groups is subtracted. It is nan if no prompt has so many visits.
     """
     order = np.lexsort((record.visit, record.prompt))
-    prompt, shares, trials = record.prompt[order], record.shares[order], record.trials[order]
+    later, earlier = order[visits:], order[: max(0, len(order) - visits)]
+    same = record.prompt[later] == record.prompt[earlier]
     with np.errstate(divide="ignore", invalid="ignore"):
-        noise: Floats = record.variances[order] / (trials - 1)
-    pairs = (prompt[visits:] == prompt[: len(prompt) - visits]) & np.isfinite(
-        noise[visits:] + noise[: len(noise) - visits]
-    )
-    if not pairs.any():
-        return float("nan")
-    squares = (shares[visits:] - shares[: len(shares) - visits]) ** 2 - noise[visits:] - noise[: len(noise) - visits]
-    return float(np.sqrt(max(0.0, squares[pairs].mean())))
+        noise: Floats = record.variances / (record.trials - 1)
+    squares = (record.shares[later] - record.shares[earlier]) ** 2 - noise[later] - noise[earlier]
+    pairs = same & np.isfinite(squares)
+    return float(np.sqrt(max(0.0, squares[pairs].mean()))) if pairs.any() else float("nan")
 
 
 def check_recorded(name: str, rule: Allocator | Selector, record: RunRecord) -> None:

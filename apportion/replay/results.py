@@ -1,8 +1,11 @@
-"""The results of a replay: the run, the rules that split rollouts, and the rules that choose prompts."""
+"""The results of a replay: the run, the rules that split rollouts, and the rules that choose prompts.
+
+Each is compared with its control by a ratio or a difference, with an interval over prompts and seeds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Self
@@ -13,8 +16,7 @@ from apportion.records.run_record import RunRecord
 from apportion.replay.allocating import Observe
 from apportion.replay.cells import Cells
 from apportion.replay.choosing import Choices, Outcome
-from apportion.replay.comparison import ratios, share_of
-from apportion.replay.intervals import Spanned
+from apportion.replay.intervals import Spanned, ratio_over_prompts, resampled, spanned
 from apportion.replay.limits import Missing
 from apportion.replay.population import Source
 from apportion.types import Counts, Floats, Mask
@@ -24,6 +26,10 @@ COMPARED = ("mixed", "variance", "signal", "hits", "dead", "tokens")
 
 SAME_TOTAL = 0.01
 """Totals that differ by less than this share count as equal."""
+
+RESAMPLES = 1000
+AT_ONCE = 4_000_000
+"""Weights of prompts that are held in memory at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +59,7 @@ class AllocatorReplay:
     @cached_property
     def ratios(self) -> Mapping[str, Spanned]:
         """The rule's sum of each measure over that of the even split; a measure that is unknown is left out."""
-        return ratios(self.cells, COMPARED)
+        return _ratios(self.cells, COMPARED)
 
     @property
     def per_prompt(self) -> float:
@@ -118,7 +124,7 @@ class SelectorReplay:
             tokens=per_step(record.sums(record.tokens)),
             dead=per_step(np.where(record.mixed, 0, record.trials)),
             coverage=float(np.mean([len(np.unique(record.prompt[own[record.mixed[own]]])) for own in found])),
-            above_shuffled=share_of(mixed, mixed if control is None else control.mixed, epoch),
+            above_shuffled=_difference(mixed, mixed if control is None else control.mixed, epoch),
         )
 
 
@@ -155,3 +161,45 @@ class Replay:
     drift: float
     dropped: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+
+
+def _ratios(cells: Cells, measures: Sequence[str]) -> dict[str, Spanned]:
+    """Return for each measure the rule's sum over that of the even split, with a paired bootstrap interval.
+
+    A measure that is unknown is left out. Prompts are resampled, and seeds if there are several, for rule and control
+    alike. The counts stay as they are: a prompt's share of a batch is not planned again for the resampled batch.
+    """
+    known = [name for name in measures if not np.isnan([cells.rule[name], cells.even[name]]).any()]
+    if not known:
+        return {}
+    sums = np.array([[cells.by_prompt(name), cells.by_prompt(name, even=True)] for name in known])  # [K, 2, S, Q]
+    with np.errstate(invalid="ignore"):  # 0 times inf
+        drawn = [
+            ((prompts @ sums.swapaxes(2, 3)) * seeds).sum(axis=3)
+            for seeds, prompts in _weights(cells.seeds, cells.prompts)
+        ]
+        above, below = np.concatenate([sums.sum(axis=(2, 3))[..., None], *drawn], axis=2).swapaxes(0, 1)  # [K, 1 + R]
+        found = above / np.where((below > 0) & (below < np.inf), below, np.nan)
+    several = cells.prompts > 1
+    return {name: spanned(own[0], own[1:] if several else own[:0]) for name, own in zip(known, found, strict=True)}
+
+
+def _difference(found: Floats, control: Floats, length: int) -> Spanned:
+    """Return the mean of ``found`` [S, T] less that of ``control`` [S, T], by seed and step, with its interval.
+
+    Blocks of ``length`` steps are resampled, in pairs and of all seeds, because neighbouring steps are alike.
+    """
+    apart = found - control
+    cut = apart.shape[1] // length * length
+    blocks = apart[:, :cut].reshape(apart.shape[0], -1, length) if cut else apart[:, None]
+    sums, sizes = np.nansum(blocks, axis=2).ravel(), np.isfinite(blocks).sum(axis=2).ravel()
+    return ratio_over_prompts(sums, sizes, resamples=RESAMPLES)._replace(value=float(np.nanmean(apart)))
+
+
+def _weights(seeds: int, prompts: int) -> Iterator[tuple[Floats, Floats]]:
+    """Yield for some resamples the weights of the seeds and of the prompts."""
+    generator, each = np.random.default_rng(0), max(1, AT_ONCE // max(prompts, 1))
+    for first in range(0, RESAMPLES, each):
+        number = min(each, RESAMPLES - first)
+        weights = resampled(generator, prompts, number)
+        yield generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=number).astype(np.float64), weights

@@ -1,4 +1,4 @@
-"""What a simulated step was worth, by the truth: gradient variance, groups with both outcomes, hits and costs."""
+"""What a simulated step was worth, by the truth: gradient variance, mixed groups, hits and costs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StepMeasures(NamedTuple):
         optimum: the same for the counts that minimise it, from 3 to 64 a prompt, found with the true v.
         signal: sum of (1 - false positives - false negatives) p (1 - p), the derivative of the summed reward by a
             step of all log-odds. p is the true success probability.
-        mixed: groups with both rewards.
+        mixed: mixed groups, whose rewards differ. All others of two rollouts or more are dead.
         spurious: mixed groups whose rollouts are all right or all wrong in truth.
         hits: groups with a rollout that is right in truth.
         choose, predict, plan, observe: seconds.
@@ -60,7 +60,7 @@ def measure(population: Population, allocator: Allocator, found: SimulatedStep) 
     places = np.array([place_of(prompt) for prompt in found.batch.prompts], np.int64)
     success = found.success[places]
     reward = population.reward_probability(success)
-    informed = 1 - population.false_positive - population.false_negative
+    told = 1 - population.false_positive - population.false_negative  # by the verifier, of the truth
     planned = allocator.one_round and allocator.needs.labels
     gradient = _gradient(reward, found.batch.asked) if planned else (np.nan,) * 3
     mixed, spurious, hits = _groups(found.outcomes)
@@ -70,7 +70,7 @@ def measure(population: Population, allocator: Allocator, found: SimulatedStep) 
         float(found.batch.asked.sum()),
         float(found.outcomes.tokens[arrived].sum()),
         *gradient,
-        informed * float((success * (1 - success)).sum()),
+        told * float((success * (1 - success)).sum()),
         float(mixed.sum()),
         float((mixed & spurious).sum()),
         float(hits.sum()),
@@ -90,7 +90,7 @@ def _gradient(reward: Floats, counts: Counts) -> tuple[float, float, float]:
 
 
 def _groups(outcomes: Outcomes) -> tuple[Mask, Mask, Mask]:
-    """Return for each prompt with rollouts: both rewards; all right or all wrong; any right."""
+    """Return of each group whether it is mixed, whether it is all right or all wrong in truth, and whether it hits."""
     arrived = ~outcomes.failed
     _, group = np.unique(outcomes.prompt[arrived], return_inverse=True)
     size = np.bincount(group)

@@ -29,6 +29,23 @@ MOST_BYTES = 8 * 2**30
 EMBEDDED_COPIES = 2
 """An embedding is held by the population and by a predictor."""
 
+LEAST = (
+    ("prompts", 1, "a population needs a prompt"),
+    ("seed", 0, "any other whole number will do"),
+    ("embedding_size", 0, "0 gives no embeddings"),
+    ("wrong_answers", 1, "a wrong completion needs an answer"),
+)
+BOUNDS = (
+    ("false_positive false_negative failures", 0.0, 1.0, "it is a share of rollouts"),
+    ("drift", 0.0, MOST_LOG_ODDS, "0 is none"),
+    ("embedding_signal", 0.0, MOST_SIGNAL, "0 is none"),
+    ("length_spread length_noise", 0.0, math.inf, "0 is none"),
+    ("trend rate_shift", -MOST_LOG_ODDS, MOST_LOG_ODDS, "it counts log-odds"),
+    ("tokens wrong_longer", 0.0, math.inf, "lengths are above 0"),
+    ("rate_correlation", -1.0, 1.0, "None gives no rates"),
+)
+"""Names of settings, their least and largest value, and the remedy."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
@@ -89,26 +106,17 @@ class Population:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_integer("prompts", self.prompts, 1, "a population needs a prompt")
-        check_integer("seed", self.seed, 0, "any other whole number will do")
-        check_integer("embedding_size", self.embedding_size, 0, "0 gives no embeddings")
-        check_integer("wrong_answers", self.wrong_answers, 1, "a wrong completion needs an answer")
-        for name in ("false_positive", "false_negative", "failures"):
-            _check_between(self, name, 0, 1, "it is a share of rollouts")
-        _check_between(self, "drift", 0, MOST_LOG_ODDS, "0 is none")
-        _check_between(self, "embedding_signal", 0, MOST_SIGNAL, "0 is none")
-        for name in ("length_spread", "length_noise"):
-            _check_between(self, name, 0, math.inf, "0 is none")
-        for name in ("trend", "rate_shift"):
-            _check_between(self, name, -MOST_LOG_ODDS, MOST_LOG_ODDS, "it counts log-odds")
-        for name in ("tokens", "wrong_longer"):
-            _check_between(self, name, 0, math.inf, "lengths are above 0")
-            if not getattr(self, name):
-                raise ValueError(f"{name} must be above 0, got 0; leave it out for the default")
-        if not self.half_life > 0:
-            raise ValueError(f"half_life must be above 0 steps, got {self.half_life}; inf never returns")
-        if self.rate_correlation is not None:
-            _check_between(self, "rate_correlation", -1, 1, "None gives no rates")
+        for name, least, remedy in LEAST:
+            check_integer(name, getattr(self, name), least, remedy)
+        for names, low, high, remedy in BOUNDS:
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and not (low <= value <= high and math.isfinite(value)):
+                    bounds = f"at least {low:g} and finite" if high == math.inf else f"{low:g} to {high:g}"
+                    raise ValueError(f"{name} must be {bounds}, got {value}; {remedy}")
+        for name in ("tokens", "wrong_longer", "half_life"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}; leave it out for the default")
         size = BYTES_PER_PROMPT + 4 * EMBEDDED_COPIES * self.embedding_size
         if self.prompts * size > MOST_BYTES:
             raise ValueError(
@@ -248,11 +256,3 @@ def place_of(prompt: Prompt) -> int:
 
 def _correlation(a: Floats, b: Floats) -> float:
     return float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else 0.0
-
-
-def _check_between(population: Population, name: str, low: float, high: float, remedy: str) -> None:
-    """Raise ValueError unless a setting is finite and from ``low`` to ``high``."""
-    value = getattr(population, name)
-    if not (low <= value <= high and math.isfinite(value)):
-        bounds = f"at least {low:g} and finite" if high == math.inf else f"{low:g} to {high:g}"
-        raise ValueError(f"{name} must be {bounds}, got {value}; {remedy}")

@@ -1,4 +1,11 @@
-"""A sampler of simulated rollouts, for ``collect``. It knows the truth, and the rollouts that it returns do not."""
+"""A sampler of simulated rollouts, for ``collect``. It knows the truth, and the rollouts that it returns do not.
+
+Random numbers are a hash of their key, computed for whole arrays at once. The same key gives the same number, in any
+order of requests. So two rules that sample rollout 3 of the same prompt at the same step get the same outcome, and
+their differences are paired.
+
+Reference: G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014 (SplitMix64).
+"""
 
 from __future__ import annotations
 
@@ -9,14 +16,18 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
 
 from apportion.checks import check_integer
-from apportion.simulation.draws import normals, uniforms
 from apportion.simulation.population import Population, place_of
 from apportion.types import Counts, Floats, Mask, Prompt, Rollout
 
 REWARD, TRUTH, FAILURE, ANSWER, LENGTH, PROMPT_LENGTH = range(1, 7)
 """Purposes of random numbers, so that those of one purpose do not depend on those of another."""
+
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 class Outcomes(NamedTuple):
@@ -38,15 +49,15 @@ def draw_outcomes(population: Population, success: Floats, step: int, prompt: Co
     """
     seed, p = population.seed, success[prompt]
     positive = population.reward_probability(p)
-    reward = uniforms(seed, REWARD, step, prompt, index) < positive
+    reward = _uniforms(seed, REWARD, step, prompt, index) < positive
     right_and_reward = np.where(reward, p * (1 - population.false_negative), p * population.false_negative)
-    right = uniforms(seed, TRUTH, step, prompt, index) * np.where(reward, positive, 1 - positive) < right_and_reward
-    failed = uniforms(seed, FAILURE, step, prompt, index) < population.failures
-    own = population.length_spread * normals(seed, PROMPT_LENGTH, prompt)
-    noise = population.length_noise * normals(seed, LENGTH, step, prompt, index)
+    right = _uniforms(seed, TRUTH, step, prompt, index) * np.where(reward, positive, 1 - positive) < right_and_reward
+    failed = _uniforms(seed, FAILURE, step, prompt, index) < population.failures
+    own = population.length_spread * _normals(seed, PROMPT_LENGTH, prompt)
+    noise = population.length_noise * _normals(seed, LENGTH, step, prompt, index)
     median = population.tokens * np.where(right, 1.0, population.wrong_longer)
     tokens = np.maximum(np.rint(median * np.exp(own + noise)), 1).astype(np.int64)
-    wrong = 1 + (uniforms(seed, ANSWER, step, prompt, index) * population.wrong_answers).astype(np.int64)
+    wrong = 1 + (_uniforms(seed, ANSWER, step, prompt, index) * population.wrong_answers).astype(np.int64)
     return Outcomes(prompt, reward, right, tokens, np.where(right, 0, wrong), failed)
 
 
@@ -107,3 +118,29 @@ def sampler_at(population: Population, step: int) -> PopulationSampler:
     """
     check_integer("step", step, 0, "steps count from 0")
     return PopulationSampler(population, next(islice(population.walk(), step, None)), step)
+
+
+def _uniforms(*key: ArrayLike) -> Floats:
+    """Return numbers in (0, 1), one for each key. A key is whole numbers of at least 0; arrays are broadcast.
+
+    >>> bool(_uniforms(1, [2, 3])[0] == _uniforms(1, 2))
+    True
+    """
+    mixed = np.zeros((), np.uint64)
+    with np.errstate(over="ignore"):  # arithmetic is modulo 2^64
+        for part in key:
+            mixed = _mix(mixed ^ (np.asarray(part, np.uint64) * GAMMA + GAMMA))
+    return ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def _normals(*key: ArrayLike) -> Floats:
+    """Return standard normal numbers, one for each key, as ``_uniforms`` does."""
+    return np.asarray(scipy.special.ndtri(_uniforms(*key)))
+
+
+def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the state after SplitMix64's finaliser, elementwise."""
+    state = state + GAMMA
+    state = (state ^ (state >> np.uint64(30))) * FIRST
+    state = (state ^ (state >> np.uint64(27))) * SECOND
+    return state ^ (state >> np.uint64(31))

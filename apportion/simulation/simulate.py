@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -178,12 +178,9 @@ def estimate(values: Floats) -> SimulatedEstimate:
 
 def _course(population: Population, rule: SimulatedRule, steps: int, prompts_per_step: int) -> tuple[Floats, Floats]:
     """Return the measures [T, M] and the coverage [T] of one rule and one seed."""
-    seen = np.zeros(population.prompts, bool)
-
-    def rows() -> Iterator[tuple[StepMeasures, float]]:
-        for step in course(population, rule, steps, prompts_per_step):
-            seen[[place_of(prompt) for prompt in step.batch.prompts]] = True
-            yield measure(population, rule.allocator, step), float(seen.mean())
-
-    measures, coverage = zip(*rows(), strict=True)
+    seen, measures, coverage = np.zeros(population.prompts, bool), [], []
+    for step in course(population, rule, steps, prompts_per_step):
+        seen[[place_of(prompt) for prompt in step.batch.prompts]] = True
+        measures.append(measure(population, rule.allocator, step))
+        coverage.append(seen.mean())
     return np.array(measures, np.float64), np.array(coverage)

@@ -13,9 +13,8 @@ from apportion.records import Recorded, record_of_visits
 from apportion.replay import OutcomePopulation, batches_of, replay, replay_batches
 from apportion.replay.allocating import quiet, replay_allocator
 from apportion.replay.cells import measures
-from apportion.replay.drawing import own_rows, rollout_of
+from apportion.replay.drawing import fresh_order, own_rows, rollout_of
 from apportion.replay.expected import hora
-from apportion.replay.fresh import fresh_order
 from apportion.replay.limits import drift
 from benchmarks.real_run_data import grpo_run
 from tests.cases import assert_refused

@@ -118,7 +118,7 @@ def test_wrong_settings_get_one_line() -> None:
             ("false_positive must be 0 to 1, got -0.1; ", {"false_positive": -0.1}),
             ("failures must be 0 to 1", {"failures": 1.5}),
             ("drift must be 0 to 100", {"drift": float("nan")}),
-            ("half_life must be above 0 steps", {"half_life": 0.0}),
+            ("half_life must be above 0", {"half_life": 0.0}),
             ("tokens must be above 0", {"tokens": 0.0}),
             ("prompts must be an integer of at least 1", {"prompts": 0}),
             ("prompts must be at most 21,474,836 to fit in 8 GiB", {"prompts": 50_000_000}),
