@@ -1,11 +1,10 @@
-"""Predictors, from prompts to beliefs about their success. Each has one file here and one line in ``PREDICTORS``."""
+"""Predictors, from prompts to beliefs about their success. Each has one line in ``PREDICTORS``."""
 
 from apportion.predictors.base import Predictor
 from apportion.predictors.counts import DiscountedCounts
 from apportion.predictors.embeddings import EMBEDDERS, Embedder, PrecomputedEmbeddings, SentenceTransformerEmbedder
 from apportion.predictors.empirical_bayes import EmpiricalBayes
-from apportion.predictors.gp import GaussianProcess
-from apportion.predictors.graded_gp import GradedGaussianProcess
+from apportion.predictors.gp import GaussianProcess, GradedGaussianProcess
 from apportion.predictors.hidden import HiddenDual, HiddenOnline, HiddenStatic
 from apportion.predictors.lengths import MeanLengths
 from apportion.predictors.moving_average import MovingAverage

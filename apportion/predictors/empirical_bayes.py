@@ -29,8 +29,7 @@ from apportion.checks import check_numbers
 from apportion.predictors.base import Predictor, check_discount, check_positive
 from apportion.predictors.embeddings import Embedder, embed
 from apportion.predictors.embeddings.table import EmbeddingTable, Rows
-from apportion.predictors.kernels.latent import MEDIAN_SAMPLE, SMALLEST_BANDWIDTH
-from apportion.predictors.kernels.rbf import median_distance
+from apportion.predictors.kernels.rbf import MEDIAN_SAMPLE, SMALLEST_BANDWIDTH, median_distance
 from apportion.predictors.kernels.regression import NystromFeatures
 from apportion.predictors.saved import LARGEST, SavedValues
 from apportion.predictors.statistics.drift import LARGEST_MOVE, LONGEST, Drift, Returns, moved

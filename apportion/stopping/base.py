@@ -22,6 +22,8 @@ class Rule(ABC):
     """A rule that stops sampling one question, at ``max_samples`` at the latest: a frozen dataclass of its settings."""
 
     name: ClassVar[str]
+    bounded: ClassVar[str | None] = None
+    """The setting that must be at most ``max_samples``, if there is one."""
 
     @abstractmethod
     def stops(self, votes: Counts, max_samples: int) -> Mask:
@@ -30,8 +32,14 @@ class Rule(ABC):
         Sampling ends at ``max_samples`` even if the entry for it is False.
         """
 
-    def check(self, max_samples: int) -> None:  # noqa: B027 - most rules work with any maximum
+    def check(self, max_samples: int) -> None:
         """Raise ValueError if the settings contradict ``max_samples``."""
+        value = getattr(self, self.bounded) if self.bounded else None
+        if value is not None and value > max_samples:
+            raise ValueError(
+                f"{self.bounded} must be at most max_samples, got {value} and {max_samples}; lower {self.bounded} or "
+                "raise max_samples"
+            )
 
     def winner(self, votes: Counts, max_samples: int) -> Counts:
         """Return the index of the answer that is chosen if sampling ends after each sample, [..., T].
@@ -66,12 +74,10 @@ class CountRule(Rule):
         """Return whether to stop with ``votes`` [..., K] after ``samples`` [...] samples, [...]."""
 
     def stops(self, votes: Counts, max_samples: int) -> Mask:
-        """Return ``enough`` after each sample, [..., T]."""
         samples = np.broadcast_to(np.arange(1, votes.shape[-2] + 1), votes.shape[:-1])
         return self.enough(votes, samples, max_samples)
 
     def stops_now(self, votes: Counts, max_samples: int) -> Mask:
-        """Return ``enough`` after the last sample, [...]."""
         return self.enough(votes[..., -1, :], np.array(votes.shape[-2]), max_samples)
 
     def earliest(self, votes: Counts, max_samples: int) -> Counts:

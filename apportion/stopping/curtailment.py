@@ -32,7 +32,6 @@ class Curtailment(CountRule):
     name: ClassVar[str] = "curtailment"
 
     def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
-        """Return whether the present leader wins the full vote, whatever the remaining answers."""
         index = leader(votes)[..., None]
         rivals = votes + (np.arange(votes.shape[-1]) < index)  # an answer that appeared before the leader wins a tie
         np.put_along_axis(rivals, index, 0, axis=-1)  # the leader's entry stands for the answers not seen yet
@@ -48,15 +47,12 @@ class Curtailed(Rule):
     name: ClassVar[str] = "curtailed"
 
     def check(self, max_samples: int) -> None:
-        """Raise ValueError if the settings of ``rule`` contradict ``max_samples``."""
         self.rule.check(max_samples)
 
     def stops(self, votes: Counts, max_samples: int) -> Mask:
-        """Return whether either stops after each sample, [..., T]."""
         return self.rule.stops(votes, max_samples) | Curtailment().stops(votes, max_samples)
 
     def stops_now(self, votes: Counts, max_samples: int) -> Mask:
-        """Return whether either stops after the last sample, [...]."""
         return Curtailment().stops_now(votes, max_samples) | self.rule.stops_now(votes, max_samples)
 
     def winner(self, votes: Counts, max_samples: int) -> Counts:
@@ -64,5 +60,4 @@ class Curtailed(Rule):
         return self.rule.winner(votes, max_samples)
 
     def earliest(self, votes: Counts, max_samples: int) -> Counts:
-        """Return the smaller number of the two."""
         return np.minimum(self.rule.earliest(votes, max_samples), Curtailment().earliest(votes, max_samples))

@@ -36,16 +36,12 @@ class ESC(Rule):
     window: int = 5
 
     name: ClassVar[str] = "esc"
+    bounded: ClassVar[str | None] = "window"
 
     def __post_init__(self) -> None:
         check_numbers(self)
         if self.window < 2:
             raise ValueError(f"window must be at least 2, got {self.window}; one sample always agrees with itself")
-
-    def check(self, max_samples: int) -> None:
-        """Raise ValueError if a window is longer than ``max_samples``."""
-        if self.window > max_samples:
-            raise ValueError(f"window must be at most max_samples, got {self.window} and {max_samples}; lower window")
 
     def stops(self, votes: Counts, max_samples: int) -> Mask:
         """Return True from the end of the first window in which one answer gained a vote with every sample, [..., T].

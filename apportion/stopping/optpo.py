@@ -99,6 +99,7 @@ class BayesianSPRT(Rule):
     count_from: CountFrom = "start"
 
     name: ClassVar[str] = "optpo"
+    bounded: ClassVar[str | None] = "min_samples"
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -117,15 +118,7 @@ class BayesianSPRT(Rule):
         if self.count_from not in ("start", "min_samples"):
             raise ValueError(f"count_from must be start or min_samples, got {self.count_from!r}; the paper has start")
 
-    def check(self, max_samples: int) -> None:
-        """Raise ValueError if N is more than M."""
-        if self.min_samples > max_samples:
-            raise ValueError(
-                f"min_samples must be at most max_samples, got {self.min_samples} and {max_samples}; lower min_samples"
-            )
-
     def stops(self, votes: Counts, max_samples: int) -> Mask:
-        """Return whether either boundary has stopped it, [..., T]."""
         return np.asarray(self._stopped(votes).any(axis=0))
 
     def winner(self, votes: Counts, max_samples: int) -> Counts:

@@ -42,7 +42,6 @@ class PValue(CountRule):
             raise ValueError(f"threshold must be above 0 and below 0.5, got {self.threshold}; 0.05 is usual")
 
     def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
-        """Return whether the p-value is at most ``threshold``."""
         return self.p_value(*top_two(votes)) <= self.threshold
 
     @staticmethod

@@ -49,7 +49,6 @@ class PosteriorPredictive(CountRule):
         check_eps(self.eps)
 
     def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
-        """Return whether the risk is at most eps, [...]."""
         return self.risk(votes, samples, max_samples, self.eps) <= self.eps
 
     def risk(self, votes: Counts, samples: Counts, max_samples: int, limit: float = np.inf) -> Floats:

@@ -62,7 +62,6 @@ class LikelihoodRatioTest(CountRule):
         """Return log Lambda, [...], from the votes of the leader and of the runner-up, [...] each."""
 
     def enough(self, votes: Counts, samples: Counts, max_samples: int) -> Mask:
-        """Return whether either hypothesis is accepted."""
         return self._decided(*top_two(votes))
 
     def earliest(self, votes: Counts, max_samples: int) -> Counts:

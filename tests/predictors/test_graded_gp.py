@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
 from apportion.predictors import GradedGaussianProcess
-from apportion.predictors.graded_gp import inverse_softplus, softplus
+from apportion.predictors.gp import inverse_softplus, softplus
 from tests.predictors.builders import embedder_of, graded_batch, make_prompts
 
 

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from apportion.types import Floats
 
 BLOCK = 2048
+MEDIAN_SAMPLE = 2048
+SMALLEST_BANDWIDTH = float(np.finfo(np.float64).tiny)
 
 
 def rbf_blocks(
